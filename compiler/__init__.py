@@ -1,0 +1,1 @@
+"""kvc's compiler (imports torch)."""

@@ -1,0 +1,1 @@
+"""Models that ship with kvc: a small decoder and the trained demo model."""

@@ -1,0 +1,64 @@
+"""Element types of tensors: size, numpy dtype, and whether they hold fractions.
+
+The value of a member is its number in the file; numbers never change meaning.
+"""
+
+from enum import IntEnum
+
+import ml_dtypes
+import numpy as np
+
+
+class DType(IntEnum):
+    """An element type; the member's value is its number in the file."""
+
+    FLOAT32 = 0
+    FLOAT64 = 1
+    FLOAT16 = 2
+    BFLOAT16 = 3
+    INT8 = 4
+    INT16 = 5
+    INT32 = 6
+    INT64 = 7
+    UINT8 = 8
+    BOOL = 9
+
+    @property
+    def label(self) -> str:
+        """Return the name as it is written in text and messages."""
+        return self.name.lower()
+
+    @property
+    def itemsize(self) -> int:
+        """Return the size of one element in bytes."""
+        return self.numpy.itemsize
+
+    @property
+    def numpy(self) -> "np.dtype[np.generic]":
+        """Return the numpy dtype; bfloat16 comes from ml_dtypes."""
+        return _NUMPY[self]
+
+    @property
+    def is_floating(self) -> bool:
+        """Tell whether elements have a fraction."""
+        return self <= DType.BFLOAT16
+
+    @classmethod
+    def from_numpy(cls, dtype: "np.dtype[np.generic]") -> "DType | None":
+        """Return the element type of a numpy dtype, None when kvc has none."""
+        return _BY_NUMPY.get(np.dtype(dtype))
+
+
+_NUMPY: dict[DType, "np.dtype[np.generic]"] = {
+    DType.FLOAT32: np.dtype(np.float32),
+    DType.FLOAT64: np.dtype(np.float64),
+    DType.FLOAT16: np.dtype(np.float16),
+    DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
+    DType.INT8: np.dtype(np.int8),
+    DType.INT16: np.dtype(np.int16),
+    DType.INT32: np.dtype(np.int32),
+    DType.INT64: np.dtype(np.int64),
+    DType.UINT8: np.dtype(np.uint8),
+    DType.BOOL: np.dtype(np.bool_),
+}
+_BY_NUMPY = {dtype: member for member, dtype in _NUMPY.items()}

@@ -1,0 +1,248 @@
+"""Every error that kvc raises: one root, a few families, narrow kinds.
+
+Each kind is a class whose keyword arguments are the facts; they stay on it as
+attributes, and its message is built from them: what failed, where, what was
+expected and found, and what to try. `KvcError.code` is stable, for scripts.
+"""
+
+from collections.abc import Sequence
+
+
+class KvcError(Exception):
+    """The root of all errors that kvc raises on purpose.
+
+    Attributes:
+        code: the stable name of the kind, as `kvc ... --json` prints it.
+    """
+
+    template = "{message}"
+
+    def __init__(self, **facts: object) -> None:
+        self.__dict__.update(facts)
+        self.facts = facts
+        super().__init__(self.template.format(**facts))
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by class and facts, since the constructor takes only keywords."""
+        return (_rebuild, (type(self), self.facts))
+
+    @property
+    def code(self) -> str:
+        """Return the stable name of this kind of error."""
+        return type(self).__name__
+
+
+def _rebuild(kind: type[KvcError], facts: dict[str, object]) -> KvcError:
+    return kind(**facts)
+
+
+def listing(names: Sequence[str]) -> str:
+    """Join names for a message, or say that there are none."""
+    return ", ".join(names) if names else "none"
+
+
+# Bytes of a bundle that are wrong.
+
+
+class FormatError(KvcError):
+    """The bytes of a bundle are wrong."""
+
+
+class Truncated(FormatError):
+    """The file ends too early, or goes on behind its end."""
+
+    template = "{path}: the file has {found} bytes, {what} needs {expected}; it is cut short or damaged, fetch it again"
+
+
+class BadMagic(FormatError):
+    """The file is something else."""
+
+    template = "{path}: not a kvc file: it begins with {found}, which looks like {guess}"
+
+
+class UnsupportedVersion(FormatError):
+    """The file is of another format version."""
+
+    template = "{path}: format version {found}, but this kvc reads version {expected}; compile the model again, or use the kvc that wrote it"
+
+
+class DigestMismatch(FormatError):
+    """Bytes differ from their digest."""
+
+    template = "{path}: {what} is damaged: its {nbytes} bytes at offset {offset} do not have the digest that the file states; fetch the file again or compile the model again"
+
+
+class LimitExceeded(FormatError):
+    """Something is larger than kvc allows."""
+
+    template = "{path}: {what} is {found}, more than the limit of {limit}"
+
+
+class BadStructure(FormatError):
+    """Offsets, counts or padding that no writer of kvc makes."""
+
+    template = "{path}: malformed at byte {offset}: {what}"
+
+
+class BadProgram(FormatError):
+    """The file is well formed, but what it says is impossible."""
+
+    template = "{path}: {where}: {what}"
+
+
+# Loading that is refused or impossible.
+
+
+class LoadError(KvcError):
+    """The bytes may be fine; loading is refused or impossible."""
+
+
+class FileProblem(LoadError):
+    """The operating system refused to open or read a file."""
+
+    template = "cannot read {path}: {reason}"
+
+
+class FileChanged(LoadError):
+    """A mapped file is not the one that was opened."""
+
+    template = "{path} changed while it was in use; load it again"
+
+
+class MissingDelegate(LoadError):
+    """A bundle needs a backend that this runtime does not have."""
+
+    template = "{path}: method {method} needs the backend {backend}, but this runtime has: {known}"
+
+
+# Models that cannot be compiled.
+
+
+class CompileError(KvcError):
+    """A model cannot be compiled."""
+
+
+class ModelNotFound(CompileError):
+    """MODEL names nothing that can be imported or read."""
+
+    template = "no model {model!r}: {reason}; give a built-in name ({known}) or package.module:factory"
+
+
+class CaptureError(CompileError):
+    """A method cannot be traced."""
+
+    template = "cannot capture method {method}{place}: {reason}"
+
+
+class UnsupportedOps(CompileError):
+    """Methods use ops that kvc has no kernel for; all of them are listed."""
+
+    template = "no kernel for {count} op(s):\n{listing}"
+
+
+class StateConflict(CompileError):
+    """Two methods, or two names, disagree about one state."""
+
+    template = "state {state}: {reason}"
+
+
+class PassFailed(CompileError):
+    """A pass produced a program that does not verify: a bug in kvc."""
+
+    template = "after {step}: method {method}, {node}{place}: {reason}; this is a bug in kvc, please report it"
+
+
+class PlanFailed(CompileError):
+    """A memory plan does not pass the independent checker: a bug in kvc."""
+
+    template = "the memory plan of method {method} is wrong: {reason}; this is a bug in kvc, please report it"
+
+
+class OutputProblem(CompileError):
+    """A bundle cannot be written; what was there before is untouched."""
+
+    template = "cannot write {path}: {reason}"
+
+
+# Recipes.
+
+
+class RecipeError(KvcError):
+    """A recipe is unknown or wrong."""
+
+
+class UnknownRecipe(RecipeError):
+    """No recipe has this name."""
+
+    template = "no recipe {recipe!r}; there are: {known}, or give the path of a .toml file"
+
+
+class BadRecipe(RecipeError):
+    """A recipe file is wrong."""
+
+    template = "{path}: {what}"
+
+
+# Calls on a loaded program.
+
+
+class ExecutionError(KvcError):
+    """A call on a loaded program failed."""
+
+
+class UnknownName(ExecutionError):
+    """A method, state or named data that the program does not have."""
+
+    template = "the program has no {kind} {name!r}; it has: {known}"
+
+
+class InputMismatch(ExecutionError):
+    """An input does not have the declared type."""
+
+    template = "method {method}, input {input}: expected {expected}, got {found}"
+
+
+class CacheOverflow(ExecutionError):
+    """A write would leave the cache; nothing has been written."""
+
+    template = (
+        "the cache is full: row {row} would write positions {start} to "
+        "{start} + {count}, but the cache holds {capacity}; reset or rewind the "
+        "session, or compile with a larger cache"
+    )
+
+
+class KernelFailed(ExecutionError):
+    """An instruction failed; the message says where it comes from."""
+
+    template = "method {method}, instruction {index}, {op}{place}: {reason}"
+
+
+class NoPosition(ExecutionError):
+    """The program has no position to ask for."""
+
+    template = "this program has no position: no state of it counts tokens"
+
+
+class BufferFreed(ExecutionError):
+    """Named data was used after it was freed."""
+
+    template = "{name!r} has been freed; ask program.data for it again"
+
+
+class Closed(ExecutionError):
+    """A program or session was used after it was closed."""
+
+    template = "the {kind} has been closed"
+
+
+class Busy(ExecutionError):
+    """A session was used from two threads at a time."""
+
+    template = "this session is running {method} in another thread; a session belongs to one thread at a time"
+
+
+class StateNeeded(ExecutionError):
+    """A method with state was called on the program itself."""
+
+    template = "method {method} uses the state {state}; open a session and call it there"

@@ -1,0 +1,327 @@
+"""The decoded program: one frozen dataclass for each table of `program.fbs`.
+
+This is what `codec.py` reads and writes, the verifiers check, the compiler emits
+and the runtime runs. Ids are positions in the tuple that holds the thing.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+
+from kvc.schema.dtypes import DType
+from kvc.schema.types import Affine, Symbol, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Ref:
+    """An argument that is a value of the graph, by its id."""
+
+    value: int
+
+
+Item = Ref | int | float | bool | str | DType | Affine | None
+Argument = Item | tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """The value is named data: `Program.names[name]` (in a payload: its `names`)."""
+
+    name: int
+
+
+@dataclass(frozen=True, slots=True)
+class StateSlot:
+    """The value is a state's memory: `Program.states[state]`."""
+
+    state: int
+
+
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """The value lies in the method's scratch arena, for `nbytes` at the most."""
+
+    offset: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """The value shares the memory of `base`: it is a view of it, or written over it."""
+
+    base: int
+
+
+Storage = Constant | StateSlot | Scratch | Alias
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor of a graph: its type, and where it lives."""
+
+    type: TensorType
+    storage: Storage
+
+
+@dataclass(frozen=True, slots=True)
+class Instruction:
+    """One call of an op.
+
+    Attributes:
+        op: full name, as in the table of `kvc.schema.ops`.
+        arguments: one for each parameter of the op's signature, none left out.
+        results: ids of the values it defines.
+        source: `package.module:line` and module path of the user's code, or "".
+    """
+
+    op: str
+    arguments: tuple[Argument, ...]
+    results: tuple[int, ...]
+    source: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """Instructions in running order over a table of values.
+
+    Attributes:
+        values: every tensor; ids are positions.
+        inputs: ids of values the caller fills before the first instruction.
+        outputs: ids of values that are handed back after the last one.
+        instructions: in running order.
+        scratch_nbytes: size of the scratch arena that `Scratch` offsets lie in.
+        peak_nbytes: most scratch bytes live at one time, a lower bound of any plan.
+    """
+
+    values: tuple[Value, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    instructions: tuple[Instruction, ...]
+    scratch_nbytes: int
+    peak_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """An entry point.
+
+    Attributes:
+        name: unique in the program.
+        role: what it is to a generation loop: "prefill", "decode" or "".
+        graph: its code.
+        input_names: one for each of `graph.inputs`, unique, as error messages say them.
+        input_tree: JSON of how arguments nest, see `kvc.schema.trees`.
+        output_tree: JSON of how results nest.
+        reads, writes: ids of the states it reads and writes, ascending.
+    """
+
+    name: str
+    role: str
+    graph: Graph
+    input_names: tuple[str, ...]
+    input_tree: str
+    output_tree: str
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+
+
+class StateKind(IntEnum):
+    """How a state is written; the number is the one in the file."""
+
+    PLAIN = 0  # whole tensor, any spelling
+    LINEAR = 1  # rows at increasing slots of the sequence axis
+    RING = 2  # as LINEAR, slots modulo their number
+    APPEND = 3  # grows by concatenation
+
+
+class ResetRule(IntEnum):
+    """What a reset does to a state; the number is the one in the file."""
+
+    INITIAL = 0  # back to the initial value
+    KEEP = 1  # untouched
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Memory that outlives a call; each session has its own.
+
+    Attributes:
+        name: unique in the program.
+        type: dtype and dims; dims may use symbols that a session fixes.
+        kind: how it is written.
+        axis: the sequence axis, None for PLAIN.
+        layout: order of the dims in memory, outermost first; a permutation.
+        initial: id of the named data it starts as; None for zeros.
+        reset: what `Session.reset` does to it.
+    """
+
+    name: str
+    type: TensorType
+    kind: StateKind
+    axis: int | None
+    layout: tuple[int, ...]
+    initial: int | None
+    reset: ResetRule
+
+
+class PositionKind(IntEnum):
+    """Where a program's position comes from; the number is the one in the file."""
+
+    STATE = 0  # an integer state proven to advance by the token count
+    INPUT = 1  # an input that the session fills
+    LENGTH = 2  # the common length of its APPEND states
+
+
+@dataclass(frozen=True, slots=True)
+class Position:
+    """The program's one position, int64 [batch].
+
+    Attributes:
+        kind: where it comes from.
+        state: id of the state (STATE), None otherwise.
+        input_name: name of the input (INPUT), "" otherwise.
+        capacity: greatest position, None where nothing limits it.
+    """
+
+    kind: PositionKind
+    state: int | None
+    input_name: str
+    capacity: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class DataFile:
+    """A file that holds blobs: 0 is the bundle itself, with empty name and digest.
+
+    Attributes:
+        name: a plain file name, never a path.
+        digest: SHA-256 that the file's header must carry, 32 bytes, or b"" for file 0.
+    """
+
+    name: str
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Blob:
+    """A run of bytes in a file, addressed by content.
+
+    Attributes:
+        digest: 32 bytes, see `kvc.schema.digests`.
+        nbytes: exact length.
+        file: id of the data file.
+        offset: absolute position in that file, a multiple of `align`.
+        align: the largest alignment that any of its names asked for.
+    """
+
+    digest: bytes
+    nbytes: int
+    file: int
+    offset: int
+    align: int
+
+
+@dataclass(frozen=True, slots=True)
+class NamedData:
+    """A name for a blob; many names may share one.
+
+    Attributes:
+        name: unique in the program.
+        blob: id of the blob.
+        type: static; its bytes equal the blob's.
+        format: "plain", or the name of a packing.
+        provenance: who asked for it: a parameter's name, a pass, a backend.
+    """
+
+    name: str
+    blob: int
+    type: TensorType
+    format: str
+    provenance: str
+
+
+class MemoryKind(IntEnum):
+    """Who lays memory out; the number is the one in the file."""
+
+    PLANNED = 0  # kvc's planner
+    OPAQUE = 1  # a library, within a stated bound
+
+
+@dataclass(frozen=True, slots=True)
+class Delegate:
+    """A part of a method that a backend runs; `kvc::delegate` calls it.
+
+    Attributes:
+        backend: name of the backend that made the payload.
+        method: id of the method it belongs to.
+        payload: the backend's own bytes.
+        names: ids of the named data it uses, ascending.
+        memory: who lays out its workspace.
+        workspace_nbytes: bound of that workspace.
+        tail_nbytes: bytes that must be readable behind each of its inputs and outputs.
+    """
+
+    backend: str
+    method: int
+    payload: bytes
+    names: tuple[int, ...]
+    memory: MemoryKind
+    workspace_nbytes: int
+    tail_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Payload:
+    """A graph-shaped delegate payload: constants are named by the program's names.
+
+    Attributes:
+        backend: must equal the delegate's.
+        symbols: the symbols that the graph uses.
+        names: names of the data that `Constant` ids index.
+        types: the type of each name, checked against the program's.
+        graph: the code; it touches no state.
+    """
+
+    backend: str
+    symbols: tuple[Symbol, ...]
+    names: tuple[str, ...]
+    types: tuple[TensorType, ...]
+    graph: Graph
+
+
+@dataclass(frozen=True, slots=True)
+class Provenance:
+    """Where a bundle comes from; nothing in it changes between equal builds."""
+
+    kvc_version: str
+    torch_version: str
+    recipe: str
+    recipe_text: str
+    source_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All that a bundle says beside the bytes of its blobs.
+
+    Attributes:
+        provenance: who made it of what.
+        symbols: bounded sizes, by unique name.
+        files, blobs, names: the data, see each.
+        states: memory that outlives a call.
+        position: None when the program has none.
+        methods: entry points.
+        delegates: parts that backends run.
+        metadata: the user's own settings, text to JSON text.
+    """
+
+    provenance: Provenance
+    symbols: tuple[Symbol, ...]
+    files: tuple[DataFile, ...]
+    blobs: tuple[Blob, ...]
+    names: tuple[NamedData, ...]
+    states: tuple[State, ...]
+    position: Position | None
+    methods: tuple[Method, ...]
+    delegates: tuple[Delegate, ...]
+    metadata: Mapping[str, str]

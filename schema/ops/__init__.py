@@ -1,0 +1,10 @@
+"""The ops of a program: signatures, aliasing and shape rules, as an exact list.
+
+A program may name only these. The compiler maps traced ops to them, the verifier
+checks every instruction against them, the runtime has one kernel for each.
+"""
+
+from kvc.schema.ops.spec import Aliasing, OpSpec, Param, ParamKind
+from kvc.schema.ops.table import DELEGATE, OPS
+
+__all__ = ["DELEGATE", "OPS", "Aliasing", "OpSpec", "Param", "ParamKind"]

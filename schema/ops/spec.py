@@ -1,0 +1,109 @@
+"""What kvc says about an op: its parameters, results, aliasing and shape rule.
+
+Signatures are written as text, `aten::cat(Tensor[] tensors, int dim) -> Tensor`,
+and parsed once. Parameter kinds: Tensor, int, float, bool, str, dtype, Scalar (int,
+float or bool); each may be optional (`?`) or a list (`[]`), tensors also `?[]`.
+"""
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from kvc.schema.dtypes import DType
+from kvc.schema.types import TensorType
+
+
+class Aliasing(Enum):
+    """How an op's results relate to the memory of its first operand."""
+
+    FRESH = "fresh"  # own memory
+    VIEW = "view"  # each result is a view of operand 0
+    UPDATE = "update"  # operand 0 with elements replaced; may be written over it
+
+
+class ParamKind(Enum):
+    """What a parameter accepts."""
+
+    TENSOR = "Tensor"
+    INT = "int"
+    FLOAT = "float"
+    BOOL = "bool"
+    STR = "str"
+    DTYPE = "dtype"
+    SCALAR = "Scalar"
+
+
+@dataclass(frozen=True, slots=True)
+class Param:
+    """One parameter: `optional` allows None, `is_list` takes a tuple.
+
+    For lists, `optional` is of the list itself and `optional_items` of its items.
+    """
+
+    name: str
+    kind: ParamKind
+    optional: bool = False
+    is_list: bool = False
+    optional_items: bool = False
+
+
+ConcreteItem = TensorType | int | float | bool | str | DType | None
+Concrete = ConcreteItem | tuple[ConcreteItem, ...]
+Inferred = tuple[DType | None, tuple[int, ...]]  # dtype None: whatever can be cast to
+ShapeRule = Callable[..., tuple[Inferred, ...]]
+
+
+class ShapeMismatch(ValueError):
+    """Arguments do not fit the op; the text says how."""
+
+
+@dataclass(frozen=True, slots=True)
+class OpSpec:
+    """An op of the allow-list.
+
+    Attributes:
+        name: full name with overload, `aten::add.Tensor`.
+        params: in order; a program gives an argument for each.
+        variadic: the number of results depends on the arguments.
+        aliasing: relation of the results to operand 0.
+        rule: from concrete arguments to the dtype and shape of each result; raises
+            `ShapeMismatch` where they do not fit.
+    """
+
+    name: str
+    params: tuple[Param, ...]
+    variadic: bool
+    aliasing: Aliasing
+    rule: ShapeRule
+
+
+_SIGNATURE = re.compile(r"(?P<name>[\w:.]+)\((?P<params>.*)\) -> (?P<results>.+)")
+_PARAM = re.compile(r"(?P<kind>[A-Za-z]+)(?P<suffix>[?\[\]]*) (?P<name>\w+)")
+
+
+def parse(signature: str, rule: ShapeRule, aliasing: Aliasing) -> OpSpec:
+    """Return the op that a signature's text describes."""
+    match = _SIGNATURE.fullmatch(signature)
+    assert match, signature
+    texts = match["params"].split(", ") if match["params"] else []
+    return OpSpec(
+        name=match["name"],
+        params=tuple(_parse_param(text) for text in texts),
+        variadic=match["results"] == "Tensor[]",
+        aliasing=aliasing,
+        rule=rule,
+    )
+
+
+def _parse_param(text: str) -> Param:
+    match = _PARAM.fullmatch(text)
+    assert match, text
+    items, bracket, whole = match["suffix"].partition("[]")
+    return Param(
+        name=match["name"],
+        kind=ParamKind(match["kind"]),
+        optional=whole == "?" if bracket else items == "?",
+        is_list=bool(bracket),
+        optional_items=bool(bracket) and items == "?",
+    )

@@ -1,0 +1,133 @@
+"""The allow-list: one line an op. Adding an op means a line here and a kernel.
+
+Parameters that kvc does not take (devices, layouts, memory formats, `out`) are
+left out; the compiler refuses a traced call that sets one to anything unusual.
+"""
+
+from kvc.schema.ops import shapes as s
+from kvc.schema.ops import views as v
+from kvc.schema.ops.spec import Aliasing, OpSpec, ShapeRule, parse
+
+DELEGATE = "kvc::delegate"
+
+_UNARY = (
+    "abs ceil cos erf exp expm1 floor isinf isnan log log1p log2 logical_not neg "
+    "bitwise_not reciprocal relu round rsqrt sigmoid sign silu sin sqrt tanh trunc"
+).split()
+_BINARY = (
+    "atan2 bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor div.Tensor "
+    "floor_divide logical_and logical_or logical_xor maximum minimum mul.Tensor "
+    "pow.Tensor_Tensor remainder.Tensor"
+).split()
+_BINARY_SCALAR = "div.Scalar mul.Scalar pow.Tensor_Scalar remainder.Scalar".split()
+_COMPARE = "eq ge gt le lt ne".split()
+
+_FRESH: dict[str, ShapeRule] = {
+    **{f"aten::{name}(Tensor self) -> Tensor": s.same_shape for name in _UNARY},
+    **{f"aten::{name}(Tensor self, Tensor other) -> Tensor": s.broadcast for name in _BINARY},
+    **{
+        f"aten::{name}(Tensor self, Scalar other) -> Tensor": s.broadcast
+        for name in _BINARY_SCALAR
+    },
+    **{f"aten::{name}.Tensor(Tensor self, Tensor other) -> Tensor": s.compare for name in _COMPARE},
+    **{f"aten::{name}.Scalar(Tensor self, Scalar other) -> Tensor": s.compare for name in _COMPARE},
+    "aten::add.Tensor(Tensor self, Tensor other, Scalar alpha) -> Tensor": s.broadcast,
+    "aten::add.Scalar(Tensor self, Scalar other, Scalar alpha) -> Tensor": s.broadcast,
+    "aten::sub.Tensor(Tensor self, Tensor other, Scalar alpha) -> Tensor": s.broadcast,
+    "aten::sub.Scalar(Tensor self, Scalar other, Scalar alpha) -> Tensor": s.broadcast,
+    "aten::rsub.Scalar(Tensor self, Scalar other, Scalar alpha) -> Tensor": s.broadcast,
+    "aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor": s.broadcast,
+    "aten::div.Tensor_mode(Tensor self, Tensor other, str? rounding_mode) -> Tensor": s.broadcast,
+    "aten::div.Scalar_mode(Tensor self, Scalar other, str? rounding_mode) -> Tensor": s.broadcast,
+    "aten::gelu(Tensor self, str approximate) -> Tensor": s.same,
+    "aten::clamp(Tensor self, Scalar? min, Scalar? max) -> Tensor": s.same_shape,
+    "aten::clamp.Tensor(Tensor self, Tensor? min, Tensor? max) -> Tensor": s.broadcast,
+    "aten::hardtanh(Tensor self, Scalar min_val, Scalar max_val) -> Tensor": s.same,
+    "aten::leaky_relu(Tensor self, Scalar negative_slope) -> Tensor": s.same,
+    "aten::elu(Tensor self, Scalar alpha, Scalar scale, Scalar input_scale) -> Tensor": s.same,
+    "aten::softplus(Tensor self, Scalar beta, Scalar threshold) -> Tensor": s.same,
+    "aten::where.self(Tensor condition, Tensor self, Tensor other) -> Tensor": s.where,
+    "aten::masked_fill.Scalar(Tensor self, Tensor mask, Scalar value) -> Tensor": s.masked_fill,
+    "aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor": s.masked_fill,
+    "aten::_to_copy(Tensor self, dtype dtype) -> Tensor": s.cast,
+    "aten::clone(Tensor self) -> Tensor": s.same,
+    "aten::reshape(Tensor self, int[] size) -> Tensor": v.view,
+    "aten::sum.dim_IntList(Tensor self, int[]? dim, bool keepdim) -> Tensor": s.reduce,
+    "aten::mean.dim(Tensor self, int[]? dim, bool keepdim) -> Tensor": s.reduce,
+    "aten::amax(Tensor self, int[] dim, bool keepdim) -> Tensor": s.reduce,
+    "aten::amin(Tensor self, int[] dim, bool keepdim) -> Tensor": s.reduce,
+    "aten::prod.dim_int(Tensor self, int dim, bool keepdim) -> Tensor": s.reduce,
+    "aten::any.dim(Tensor self, int dim, bool keepdim) -> Tensor": s.reduce_bool,
+    "aten::all.dim(Tensor self, int dim, bool keepdim) -> Tensor": s.reduce_bool,
+    "aten::any(Tensor self) -> Tensor": s.reduce_bool,
+    "aten::all(Tensor self) -> Tensor": s.reduce_bool,
+    "aten::argmax(Tensor self, int? dim, bool keepdim) -> Tensor": s.reduce_index,
+    "aten::argmin(Tensor self, int? dim, bool keepdim) -> Tensor": s.reduce_index,
+    "aten::max.dim(Tensor self, int dim, bool keepdim) -> Tensor, Tensor": s.reduce_with_index,
+    "aten::min.dim(Tensor self, int dim, bool keepdim) -> Tensor, Tensor": s.reduce_with_index,
+    "aten::var.correction(Tensor self, int[]? dim, Scalar? correction, bool keepdim) -> Tensor": s.variance,
+    "aten::topk(Tensor self, int k, int dim, bool largest, bool sorted) -> Tensor, Tensor": s.topk,
+    "aten::sort(Tensor self, int dim, bool descending) -> Tensor, Tensor": s.sort,
+    "aten::cumsum(Tensor self, int dim) -> Tensor": s.along_axis,
+    "aten::cumprod(Tensor self, int dim) -> Tensor": s.along_axis,
+    "aten::softmax.int(Tensor self, int dim) -> Tensor": s.along_axis,
+    "aten::log_softmax.int(Tensor self, int dim) -> Tensor": s.along_axis,
+    "aten::linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor": s.linear,
+    "aten::matmul(Tensor self, Tensor other) -> Tensor": s.matmul,
+    "aten::mm(Tensor self, Tensor mat2) -> Tensor": s.mm,
+    "aten::bmm(Tensor self, Tensor mat2) -> Tensor": s.bmm,
+    "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, Scalar beta, Scalar alpha) -> Tensor": s.addmm,
+    "aten::convolution(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) -> Tensor": s.convolution,
+    "aten::rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> Tensor": s.normalized,
+    "aten::layer_norm(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> Tensor": s.normalized,
+    "aten::embedding(Tensor weight, Tensor indices) -> Tensor": s.embedding,
+    "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale, bool enable_gqa) -> Tensor": s.attention_product,
+    "aten::cat(Tensor[] tensors, int dim) -> Tensor": s.cat,
+    "aten::stack(Tensor[] tensors, int dim) -> Tensor": s.stack,
+    "aten::repeat(Tensor self, int[] repeats) -> Tensor": s.repeat,
+    "aten::constant_pad_nd(Tensor self, int[] pad, Scalar value) -> Tensor": s.pad,
+    "aten::index_select(Tensor self, int dim, Tensor index) -> Tensor": s.index_select,
+    "aten::gather(Tensor self, int dim, Tensor index) -> Tensor": s.gather,
+    "aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor": s.indexed,
+    "aten::roll(Tensor self, int[] shifts, int[] dims) -> Tensor": s.roll,
+    "aten::flip(Tensor self, int[] dims) -> Tensor": s.flip,
+    "aten::tril(Tensor self, int diagonal) -> Tensor": s.same,
+    "aten::triu(Tensor self, int diagonal) -> Tensor": s.same,
+    "aten::full(int[] size, Scalar fill_value, dtype dtype) -> Tensor": s.full,
+    "aten::arange.start_step(Scalar start, Scalar end, Scalar step, dtype dtype) -> Tensor": s.arange,
+    "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal) -> Tensor": s.cached_attention,
+    "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": s.quantize_rows,
+    "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": s.linear_qd8,
+    "kvc::embedding_q8(Tensor weight, Tensor scale, Tensor indices) -> Tensor": s.embedding_q8,
+    f"{DELEGATE}(int delegate, Tensor[] inputs) -> Tensor[]": s.unchecked,
+}
+_VIEW: dict[str, ShapeRule] = {
+    "aten::alias(Tensor self) -> Tensor": s.same,
+    "aten::view(Tensor self, int[] size) -> Tensor": v.view,
+    "aten::transpose.int(Tensor self, int dim0, int dim1) -> Tensor": v.transpose,
+    "aten::permute(Tensor self, int[] dims) -> Tensor": v.permute,
+    "aten::slice.Tensor(Tensor self, int dim, int? start, int? end, int step) -> Tensor": v.slice_,
+    "aten::select.int(Tensor self, int dim, int index) -> Tensor": v.select,
+    "aten::unsqueeze(Tensor self, int dim) -> Tensor": v.unsqueeze,
+    "aten::squeeze.dims(Tensor self, int[] dim) -> Tensor": v.squeeze,
+    "aten::expand(Tensor self, int[] size) -> Tensor": v.expand,
+    "aten::split_with_sizes(Tensor self, int[] split_sizes, int dim) -> Tensor[]": v.split,
+}
+_UPDATE: dict[str, ShapeRule] = {
+    "kvc::cache_update(Tensor cache, Tensor update, Tensor? write_indices, int axis, str mode) -> Tensor": s.cache_update,
+    "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor": s.index_copy,
+    "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate) -> Tensor": s.index_put,
+    "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor": s.scatter,
+    "aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor": s.scatter,
+    "aten::copy(Tensor self, Tensor src) -> Tensor": s.copy,
+}
+
+OPS: dict[str, OpSpec] = {
+    spec.name: spec
+    for aliasing, rules in (
+        (Aliasing.FRESH, _FRESH),
+        (Aliasing.VIEW, _VIEW),
+        (Aliasing.UPDATE, _UPDATE),
+    )
+    for spec in (parse(signature, rule, aliasing) for signature, rule in rules.items())
+}

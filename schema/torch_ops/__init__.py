@@ -1,0 +1,12 @@
+"""The one torch definition of kvc's own operators.
+
+Importing this package registers `kvc::cache_update` and `kvc::attention` with
+torch. The compiler imports it when it is imported; the runtime's torch kernels
+call the same functions on first need, so that eager, traced and run-time results
+agree bit for bit. Nothing else in `kvc.schema` knows torch.
+"""
+
+from kvc.schema.torch_ops.attention import attention
+from kvc.schema.torch_ops.cache_update import cache_update, write_cache
+
+__all__ = ["attention", "cache_update", "write_cache"]
