@@ -1,1 +1,8 @@
-"""kvc's compiler (imports torch)."""
+"""kvc's compiler: from the methods of a torch module to a bundle."""
+
+import kvc.schema.torch_ops  # noqa: F401  registers kvc::cache_update, kvc::attention
+from kvc.compiler.bundle import Bundle, SaveReport
+from kvc.compiler.pipeline import compile_program
+from kvc.compiler.spec import Dim, Method, ModelSpec
+
+__all__ = ["Bundle", "Dim", "Method", "ModelSpec", "SaveReport", "compile_program"]

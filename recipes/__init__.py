@@ -1,0 +1,18 @@
+"""Recipes: how a model's numbers are stored and computed, one TOML file each.
+
+In: a recipe's name or the path of a TOML file. Out: a frozen `Recipe`, which the
+compiler's passes read. What the settings do to a graph is left to the compiler.
+"""
+
+from kvc.recipes.loader import known_recipes, load_recipe
+from kvc.recipes.recipe import Recipe
+from kvc.schema.errors import BadRecipe, RecipeError, UnknownRecipe
+
+__all__ = [
+    "BadRecipe",
+    "Recipe",
+    "RecipeError",
+    "UnknownRecipe",
+    "known_recipes",
+    "load_recipe",
+]

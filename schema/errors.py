@@ -246,3 +246,15 @@ class StateNeeded(ExecutionError):
     """A method with state was called on the program itself."""
 
     template = "method {method} uses the state {state}; open a session and call it there"
+
+
+class BadSetting(ExecutionError):
+    """A setting of a session or of a generation is impossible."""
+
+    template = "{name}: expected {expected}, got {found}"
+
+
+class CallMismatch(ExecutionError):
+    """Arguments do not nest as those that the method was compiled with."""
+
+    template = "method {method}, {reason}"

@@ -1,0 +1,29 @@
+"""The compiler's own IR: small, frozen, SSA, functional."""
+
+from kvc.compiler.ir.graph import (
+    Argument,
+    Constant,
+    Item,
+    Method,
+    Node,
+    Program,
+    State,
+    Value,
+    bound_to,
+    map_argument,
+    values_in,
+)
+
+__all__ = [
+    "Argument",
+    "Constant",
+    "Item",
+    "Method",
+    "Node",
+    "Program",
+    "State",
+    "Value",
+    "bound_to",
+    "map_argument",
+    "values_in",
+]

@@ -1,0 +1,1 @@
+"""Where values lie: storage by aliasing, lifetimes, plans and their check."""

@@ -1,1 +1,10 @@
-"""Models that ship with kvc: a small decoder and the trained demo model."""
+"""Models that ship with kvc, by the names that `kvc compile` takes."""
+
+from collections.abc import Callable
+
+from kvc.compiler.models.demo import demo
+from kvc.compiler.spec import ModelSpec
+
+BUILTIN: dict[str, Callable[[], ModelSpec]] = {"demo": demo}
+
+__all__ = ["BUILTIN"]

@@ -1,10 +1,41 @@
-"""The demo model: a byte-level language model of Python source."""
+"""The demo model: a byte-level language model of Python source.
+
+Trained by `tools/dev/train_demo.py` on the standard library's own sources; stored as
+bfloat16, widened to float32 here.
+"""
 
 from pathlib import Path
 
-from kvc.compiler.models.decoder import DecoderConfig
+import torch
+from safetensors.torch import load_file
+
+from kvc.compiler.models.decoder import Decoder, DecoderConfig
+from kvc.compiler.spec import Dim, Method, ModelSpec
 
 WEIGHTS = Path(__file__).parent / "demo.safetensors"
 CONFIG = DecoderConfig(
     vocab=256, dim=256, layers=5, heads=8, kv_heads=4, ffn=704, capacity=1024
 )
+SEPARATOR = 0  # the byte that stands between modules
+
+
+def demo() -> ModelSpec:
+    """Return the demo model with its two methods."""
+    model = Decoder(CONFIG).eval()
+    weights = {name: w.float() for name, w in load_file(WEIGHTS).items()}
+    model.load_state_dict(weights, strict=True)
+    return ModelSpec(
+        model=model,
+        methods=decoder_methods(CONFIG, max_chunk=512),
+        metadata={"tokenizer": "bytes", "stop_tokens": [SEPARATOR]},
+    )
+
+
+def decoder_methods(config: DecoderConfig, max_chunk: int) -> tuple[Method, ...]:
+    """Return prefill, up to `max_chunk` tokens at a time, and decode."""
+    tokens = torch.zeros(1, 2, dtype=torch.int64)
+    seq = Dim("seq", 1, min(max_chunk, config.capacity))
+    return (
+        Method("prefill", args=(tokens,), dynamic={"tokens": {1: seq}}, role="prefill"),
+        Method("decode", args=(tokens[:, :1],), role="decode"),
+    )

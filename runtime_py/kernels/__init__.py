@@ -1,0 +1,68 @@
+"""The kernels: one function for each op of the allow-list, all on torch.
+
+`load_kernels` imports the families on its first call, since torch is slow to
+import and a program of delegates alone never needs it. One family is one module
+with an explicit table from op name to function. `kvc::delegate` has no kernel:
+delegates run it.
+
+The executor calls a kernel with positional arguments, one for each parameter of
+the op's signature: tensors, `torch.dtype`s, tuples, numbers. How depends on
+`OpSpec.aliasing`:
+
+- fresh: `kernel(out, *arguments)` writes into the contiguous `out`, whose shape and
+  dtype are already right; with several results `out` is a tuple of tensors.
+- view: `kernel(*arguments)` returns a view of the operand, or a tuple of views.
+- update: `kernel(target, *arguments)` writes into `target`, which holds operand 0
+  already; `arguments` are those behind operand 0. Indices are checked first: when
+  one is out of range, nothing has been written.
+
+Kernels check neither shapes nor dtypes; the verifier has.
+"""
+
+from collections.abc import Callable, Mapping
+from functools import cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Kernel: TypeAlias = "Callable[..., Tensor | tuple[Tensor, ...] | None]"
+
+__all__ = ["Kernel", "load_kernels"]
+
+
+@cache
+def load_kernels() -> Mapping[str, Kernel]:
+    """Return the kernel of each op by the op's name; the first call imports torch."""
+    from kvc.runtime.kernels import (
+        activations,
+        attention,
+        create,
+        elementwise,
+        index,
+        matmul,
+        normalization,
+        quantized,
+        reductions,
+        shape,
+        updates,
+        views,
+    )
+
+    return MappingProxyType(
+        {
+            **elementwise.KERNELS,
+            **activations.KERNELS,
+            **reductions.KERNELS,
+            **normalization.KERNELS,
+            **matmul.KERNELS,
+            **attention.KERNELS,
+            **quantized.KERNELS,
+            **shape.KERNELS,
+            **index.KERNELS,
+            **create.KERNELS,
+            **views.KERNELS,
+            **updates.KERNELS,
+        }
+    )

@@ -6,7 +6,7 @@ call the same functions on first need, so that eager, traced and run-time result
 agree bit for bit. Nothing else in `kvc.schema` knows torch.
 """
 
-from kvc.schema.torch_ops.attention import attention
-from kvc.schema.torch_ops.cache_update import cache_update, write_cache
+from kvc.schema.torch_ops.attention import attend_into, attention
+from kvc.schema.torch_ops.cache_update import cache_update, write_cache, write_rows
 
-__all__ = ["attention", "cache_update", "write_cache"]
+__all__ = ["attend_into", "attention", "cache_update", "write_cache", "write_rows"]

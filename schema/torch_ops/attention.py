@@ -34,20 +34,8 @@ def attention(
     Returns:
         [batch, heads, seq, value_dim]; a query that sees no key gives zeros.
     """
-    out = q.new_zeros((*q.shape[:-1], v.shape[-1]))
-    for row, valid in enumerate(valid_length.tolist()):
-        if not 0 <= valid <= k.shape[2]:
-            raise ValueError(
-                f"attention: row {row} has {valid} valid positions, "
-                f"the cache has {k.shape[2]}"
-            )
-        # Leading queries that see no key keep their zeros.
-        blind = max(0, q.shape[2] - valid) if causal else 0
-        if valid > 0 and blind < q.shape[2]:
-            block = slice(row, row + 1)
-            out[block, :, blind:] = _attend_row(
-                q[block, :, blind:], k[block, :, :valid], v[block, :, :valid], scale, causal
-            )
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    attend_into(out, q, k, v, valid_length, scale, causal)
     return out
 
 
@@ -68,19 +56,95 @@ def _(
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
+def attend_into(
+    out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    valid_length: Tensor,
+    scale: float | None,
+    causal: bool,
+) -> None:
+    """Write `attention` of the other arguments into `out`, contiguous.
+
+    Raises:
+        ValueError: a valid length is negative or larger than the cache; nothing has
+            been written then.
+    """
+    lengths: list[int] = valid_length.tolist()
+    _check_lengths(lengths, k.shape[2])
+    if len(lengths) == 1:
+        _attend_row(out, q, k, v, lengths[0], scale, causal)
+        return
+    for row, valid in enumerate(lengths):
+        o, x, y, z = (tensor.narrow(0, row, 1) for tensor in (out, q, k, v))
+        _attend_row(o, x, y, z, valid, scale, causal)
+
+
+def _check_lengths(lengths: list[int], capacity: int) -> None:
+    for row, valid in enumerate(lengths):
+        if not 0 <= valid <= capacity:
+            raise ValueError(
+                f"attention: row {row} has {valid} valid positions, "
+                f"the cache has {capacity}"
+            )
+
+
 def _attend_row(
-    q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool
-) -> Tensor:
-    """Attend within one row whose keys are all valid; seq <= len(k) when causal."""
-    heads, seq, kv_heads, valid = q.shape[1], q.shape[2], k.shape[1], k.shape[2]
-    if seq == 1:
-        # One query sees every key, so the heads of a group can stand as positions.
-        grouped = q.reshape(1, kv_heads, heads // kv_heads, q.shape[3])
-        attended = scaled_dot_product_attention(grouped, k, v, scale=scale)
-        return attended.reshape(1, heads, 1, v.shape[3])
+    out: Tensor,
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    valid: int,
+    scale: float | None,
+    causal: bool,
+) -> None:
+    """Attend within one row, over its first `valid` keys."""
+    seq = q.shape[2]
+    blind = _count_blind(seq, valid, causal)
+    if blind > 0:
+        out.narrow(2, 0, blind).zero_()
+        out, q = out[:, :, blind:], q[:, :, blind:]
+    if blind < seq:
+        k, v = k.narrow(2, 0, valid), v.narrow(2, 0, valid)
+        attend = _attend_one if seq == 1 else _attend_many
+        attend(out, q, k, v, scale, causal)
+
+
+def _count_blind(seq: int, valid: int, causal: bool) -> int:
+    """Return how many leading queries see no key."""
+    if valid == 0:
+        return seq
+    return max(0, seq - valid) if causal else 0
+
+
+def _attend_one(
+    out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | None, _: bool
+) -> None:
+    """Attend from one query, which sees every key: a head group's heads are rows."""
+    groups = (1, k.shape[1], q.shape[1] // k.shape[1], -1)
+    attended = scaled_dot_product_attention(q.reshape(groups), k, v, scale=scale)
+    out.view(groups).copy_(attended)
+
+
+def _attend_many(
+    out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool
+) -> None:
+    """Attend from several queries; not more than keys when causal."""
+    seq, valid = q.shape[2], k.shape[2]
     mask = None
     if causal and valid > seq:
-        mask = torch.ones(seq, valid, dtype=torch.bool, device=q.device).tril(valid - seq)
-    return scaled_dot_product_attention(
-        q, k, v, mask, is_causal=causal and mask is None, scale=scale, enable_gqa=True
+        mask = torch.ones(seq, valid, dtype=torch.bool, device=q.device).tril(
+            valid - seq
+        )
+    out.copy_(
+        scaled_dot_product_attention(
+            q,
+            k,
+            v,
+            mask,
+            is_causal=causal and mask is None,
+            scale=scale,
+            enable_gqa=True,
+        )
     )

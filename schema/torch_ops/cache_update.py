@@ -1,7 +1,7 @@
 """`kvc::cache_update`: write a block of rows into a cache, functionally.
 
 In: a cache, the new rows, one start index per batch row. Out: the cache with the
-rows written. The operator is functional; the runtime calls `write_cache` on the
+rows written. The operator is functional; the runtime calls `write_rows` on the
 cache itself where the compiler has proven that this is safe. Semantics are those
 of ONNX TensorScatter (opset 24), with both ends of the index range checked.
 """
@@ -59,19 +59,43 @@ def write_cache(
     mode: str,
 ) -> None:
     """Write `update` into `cache` itself; arguments and errors as `cache_update`."""
-    axis = _check_arguments(cache, update, axis, mode)
+    _check_arguments(cache, update, axis, mode)
+    write_rows(cache, update, write_indices, axis, mode)
+
+
+def write_rows(
+    cache: Tensor,
+    update: Tensor,
+    write_indices: Tensor | None,
+    axis: int,
+    mode: str,
+) -> None:
+    """Do as `write_cache` where shapes and dtypes are known to fit."""
     slots, seq = cache.shape[axis], update.shape[axis]
-    starts = [0] * cache.shape[0] if write_indices is None else write_indices.tolist()
+    rows = cache.shape[0]
+    starts = [0] * rows if write_indices is None else write_indices.tolist()
     if mode == "linear":
         _check_range(starts, seq, slots)
+    if seq == 0:
+        return
+    if rows == 1:
+        _write_row(cache, update, axis, starts[0] % slots)
+        return
     for row, start in enumerate(starts):
-        first = start % slots
-        head = min(seq, slots - first)
-        target, source = cache[row], update[row]
-        target.narrow(axis - 1, first, head).copy_(source.narrow(axis - 1, 0, head))
-        if head < seq:
-            rest = source.narrow(axis - 1, head, seq - head)
-            target.narrow(axis - 1, 0, seq - head).copy_(rest)
+        target, source = cache.narrow(0, row, 1), update.narrow(0, row, 1)
+        _write_row(target, source, axis, start % slots)
+
+
+def _write_row(cache: Tensor, update: Tensor, axis: int, first: int) -> None:
+    """Write one row from slot `first` on, going round at the last slot."""
+    slots, seq = cache.shape[axis], update.shape[axis]
+    head = slots - first
+    if seq <= head:
+        cache.narrow(axis, first, seq).copy_(update)
+        return
+    cache.narrow(axis, first, head).copy_(update.narrow(axis, 0, head))
+    rest = update.narrow(axis, head, seq - head)
+    cache.narrow(axis, 0, seq - head).copy_(rest)
 
 
 def _check_arguments(cache: Tensor, update: Tensor, axis: int, mode: str) -> int:
@@ -83,7 +107,9 @@ def _check_arguments(cache: Tensor, update: Tensor, axis: int, mode: str) -> int
         )
     positive = axis % cache.dim()
     if positive == 0:
-        raise ValueError("cache_update: axis 0 is the batch and cannot be written along")
+        raise ValueError(
+            "cache_update: axis 0 is the batch and cannot be written along"
+        )
     if mode not in ("linear", "circular"):
         raise ValueError(f"cache_update: mode {mode!r} is not 'linear' or 'circular'")
     if cache.dtype != update.dtype:
@@ -96,7 +122,7 @@ def _check_arguments(cache: Tensor, update: Tensor, axis: int, mode: str) -> int
                 f"cache_update: dimension {dim} of the update is {update.shape[dim]}, "
                 f"of the cache {cache.shape[dim]}"
             )
-    torch._check(
+    torch._check(  # type: ignore[no-untyped-call]
         update.shape[positive] <= cache.shape[positive],
         lambda: "cache_update: the update is longer than the cache",
     )

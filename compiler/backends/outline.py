@@ -1,0 +1,177 @@
+"""Cut the nodes that a backend takes out of a method, in parts as large as they come.
+
+Nodes are grouped by depth: how many times the way to them leaves the backend's
+nodes. All of the backend's nodes of one depth make one part. No way leads from a
+part through other nodes back into it, since that would raise the depth; so each part
+can run as one call.
+"""
+
+from dataclasses import dataclass, replace
+
+from kvc.compiler.backends.base import Partition
+from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.passes.rewrite import rename_node
+from kvc.schema.ops import DELEGATE, OPS, Aliasing
+
+
+@dataclass(frozen=True, slots=True)
+class Outlined:
+    """A method whose parts have become calls; part i is called by delegate `base + i`."""
+
+    method: Method
+    partitions: tuple[Partition, ...]
+
+
+def outline(method: Method, taken: frozenset[int], base: int) -> Outlined:
+    """Replace the taken nodes of a method by calls of delegates.
+
+    Args:
+        method: the method.
+        taken: indices of the nodes that the backend runs.
+        base: number of the first delegate.
+    """
+    method, taken = _with_inputs_in_order(method, _without_fringe(method, taken))
+    groups = _groups(method, taken)
+    parts = [_partition(method, indices) for indices in groups]
+    calls = {
+        indices[-1]: Node(
+            DELEGATE, (base + i, part.graph.inputs), part.graph.outputs
+        )
+        for i, (indices, part) in enumerate(zip(groups, parts, strict=True))
+    }
+    outlined = {index for indices in groups for index in indices}
+    nodes = [
+        calls.get(i, node)
+        for i, node in enumerate(method.nodes)
+        if i not in outlined or i in calls
+    ]
+    changed = replace(method, nodes=_in_running_order(method, nodes))
+    return Outlined(_without_unread_constants(changed), tuple(parts))
+
+
+def _without_unread_constants(method: Method) -> Method:
+    read = {value.id for node in method.nodes for value in node.inputs}
+    read.update(value.id for value in method.results)
+    return replace(method, constants=tuple(b for b in method.constants if b[0].id in read))
+
+
+def _with_inputs_in_order(
+    method: Method, taken: frozenset[int]
+) -> tuple[Method, frozenset[int]]:
+    """Clone views from outside that a part reads, and renumber the taken nodes."""
+    views = {
+        value.id
+        for i, node in enumerate(method.nodes)
+        if i not in taken and _is_view(node)
+        for value in node.outputs
+    }
+    count = method.next_id()
+    clones: dict[int, Value] = {}
+    nodes: list[Node] = []
+    kept = set()
+    for i, node in enumerate(method.nodes):
+        if i in taken:
+            for value in node.inputs:
+                if value.id in views and value.id not in clones:
+                    clones[value.id] = Value(count, value.type)
+                    count += 1
+                    nodes.append(Node("aten::clone", (value,), (clones[value.id],)))
+            node = rename_node(node, clones)
+            kept.add(len(nodes))
+        nodes.append(node)
+    return replace(method, nodes=tuple(nodes)), frozenset(kept)
+
+
+def _is_view(node: Node) -> bool:
+    return OPS[node.op].aliasing is Aliasing.VIEW
+
+
+def _without_fringe(method: Method, taken: frozenset[int]) -> frozenset[int]:
+    """Leave views outside whose results leave a part: they cost nothing there.
+
+    A part hands over only memory that it fills itself, and takes in memory in order.
+    """
+    kept = set(taken)
+    results = {value.id for value in method.results}
+    changed = True
+    while changed:
+        changed = False
+        inner_reads: set[int] = set()
+        outer_reads = set(results)
+        for i, node in enumerate(method.nodes):
+            reads = inner_reads if i in kept else outer_reads
+            reads.update(value.id for value in node.inputs)
+        for i in sorted(kept):
+            node = method.nodes[i]
+            if not _is_view(node):
+                continue
+            if any(value.id in outer_reads for value in node.outputs) or not any(
+                value.id in inner_reads for value in node.outputs
+            ):
+                kept.discard(i)
+                changed = True
+                break
+    return frozenset(kept)
+
+
+def _groups(method: Method, taken: frozenset[int]) -> list[list[int]]:
+    """Return the taken nodes by depth, each group in running order."""
+    depths: dict[int, int] = {}
+    groups: dict[int, list[int]] = {}
+    inside: dict[int, bool] = {}
+    for i, node in enumerate(method.nodes):
+        depth = 0
+        for value in node.inputs:
+            left = i in taken and not inside.get(value.id, False)
+            depth = max(depth, depths.get(value.id, 0) + left)
+        for value in node.outputs:
+            depths[value.id], inside[value.id] = depth, i in taken
+        if i in taken:
+            groups.setdefault(depth, []).append(i)
+    return [groups[depth] for depth in sorted(groups)]
+
+
+def _partition(method: Method, indices: list[int]) -> Partition:
+    nodes = tuple(method.nodes[i] for i in indices)
+    constants = {value.id: (value, name) for value, name in method.constants}
+    defined = {value.id for node in nodes for value in node.outputs}
+    read = {value.id: value for node in nodes for value in node.inputs}
+    inside = set(indices)
+    outside_reads = {value.id for value in method.results}
+    for i, node in enumerate(method.nodes):
+        if i not in inside:
+            outside_reads.update(value.id for value in node.inputs)
+    inputs = tuple(v for v in read.values() if v.id not in defined and v.id not in constants)
+    outputs = tuple(v for node in nodes for v in node.outputs if v.id in outside_reads)
+    graph = replace(
+        method,
+        role="",
+        inputs=inputs,
+        input_names=tuple(f"%{value.id}" for value in inputs),
+        input_tree="",
+        output_tree="",
+        constants=tuple(constants[i] for i in read if i in constants),
+        state_in=(),
+        state_out=(),
+        nodes=nodes,
+        outputs=outputs,
+    )
+    return Partition(graph)
+
+
+def _in_running_order(method: Method, nodes: list[Node]) -> tuple[Node, ...]:
+    """Return the nodes so that each stands behind what it reads, else as they were."""
+    bound = [v for v, _ in method.constants + method.state_in]
+    ready = {value.id for value in (*method.inputs, *bound)}
+    waiting, order = list(nodes), []
+    while waiting:
+        rest = []
+        for node in waiting:
+            if all(value.id in ready for value in node.inputs):
+                order.append(node)
+                ready.update(value.id for value in node.outputs)
+            else:
+                rest.append(node)
+        assert len(rest) < len(waiting), "parts depend on each other"
+        waiting = rest
+    return tuple(order)

@@ -1,0 +1,101 @@
+"""One method's nodes to a graph of the file, with its memory planned and checked."""
+
+from collections.abc import Mapping
+
+from kvc.compiler.ir import Argument, Method, Node, Value, bound_to
+from kvc.compiler.memory.aliasing import Aliases, analyse
+from kvc.compiler.memory.check import PlanFault, check_plan
+from kvc.compiler.memory.lifetimes import requests_of
+from kvc.compiler.memory.plan import MemoryPlan
+from kvc.compiler.memory.planners import greedy_by_size
+from kvc.schema import model
+from kvc.schema.errors import PlanFailed
+from kvc.schema.types import Symbol
+
+
+def emit_graph(
+    method: Method,
+    constant_ids: Mapping[str, int],
+    state_ids: Mapping[str, int],
+    symbols: tuple[Symbol, ...],
+) -> model.Graph:
+    """Return a method's code as the file has it.
+
+    Args:
+        method: in its final order, every view able to share memory.
+        constant_ids: number of each constant's name.
+        state_ids: number of each state.
+        symbols: the program's symbols.
+
+    Raises:
+        PlanFailed: the memory plan does not pass its check: a bug.
+    """
+    aliases = analyse(method)
+    requests = requests_of(method, aliases, {s.name: s for s in symbols})
+    plan = greedy_by_size(requests)
+    try:
+        check_plan(requests, plan)
+    except PlanFault as error:
+        raise PlanFailed(method=method.name, reason=str(error)) from error
+    numbers = _number(method)
+    storages = _storages(method, aliases, plan, constant_ids, state_ids, numbers)
+    values = sorted(_all_values(method), key=lambda value: numbers[value.id])
+    return model.Graph(
+        values=tuple(model.Value(v.type, storages[v.id]) for v in values),
+        inputs=tuple(numbers[v.id] for v in method.inputs),
+        outputs=tuple(numbers[v.id] for v in method.outputs),
+        instructions=tuple(_instruction(node, numbers) for node in method.nodes),
+        scratch_nbytes=plan.nbytes,
+        peak_nbytes=plan.peak_nbytes,
+    )
+
+
+def _all_values(method: Method) -> list[Value]:
+    bound = [value for value, _ in method.constants + method.state_in]
+    defined = [value for node in method.nodes for value in node.outputs]
+    return [*method.inputs, *bound, *defined]
+
+
+def _number(method: Method) -> dict[int, int]:
+    """Return IR id -> id in the file, dense and in order of definition."""
+    return {value.id: i for i, value in enumerate(_all_values(method))}
+
+
+def _storages(
+    method: Method,
+    aliases: Aliases,
+    plan: MemoryPlan,
+    constant_ids: Mapping[str, int],
+    state_ids: Mapping[str, int],
+    numbers: Mapping[int, int],
+) -> dict[int, model.Storage]:
+    storages: dict[int, model.Storage] = {
+        p.request.key: model.Scratch(p.offset, p.request.nbytes) for p in plan.placements
+    }
+    for value_id, name in bound_to(method.constants).items():
+        storages[value_id] = model.Constant(constant_ids[name])
+    for value_id, name in bound_to(method.state_in).items():
+        storages[value_id] = model.StateSlot(state_ids[name])
+    for value_id, base in aliases.base.items():
+        storages[value_id] = model.Alias(numbers[base])
+    return storages
+
+
+def _instruction(node: Node, numbers: Mapping[int, int]) -> model.Instruction:
+    return model.Instruction(
+        op=node.op,
+        arguments=tuple(_argument(a, numbers) for a in node.arguments),
+        results=tuple(numbers[value.id] for value in node.outputs),
+        source=node.source,
+    )
+
+
+def _argument(argument: Argument, numbers: Mapping[int, int]) -> model.Argument:
+    if isinstance(argument, tuple):
+        return tuple(_item(item, numbers) for item in argument)
+    return _item(argument, numbers)
+
+
+def _item(item: Argument, numbers: Mapping[int, int]) -> model.Item:
+    assert not isinstance(item, tuple)
+    return model.Ref(numbers[item.id]) if isinstance(item, Value) else item

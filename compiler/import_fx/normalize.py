@@ -1,0 +1,245 @@
+"""From traced ATen calls to the ops of `kvc.schema.ops`.
+
+Most ops keep their name and lose the parameters that kvc does not take. The rules
+here rewrite the rest: other spellings of one op, Python numbers where a tensor may
+stand, factories. What no rule maps stays as it is and is reported by the importer.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from kvc.compiler.ir import Argument, Item, Value
+from kvc.schema.dtypes import DType
+from kvc.schema.ops import OPS
+from kvc.schema.types import Affine, TensorType
+
+Named = Mapping[str, object]
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call to make: an op and its arguments by parameter name."""
+
+    op: str
+    named: Named
+
+
+class Unsupported(Exception):
+    """The call cannot be expressed; the text says why."""
+
+
+# Parameters that may be left out when they hold one of these values.
+_USUAL: dict[str, tuple[object, ...]] = {
+    "dropout_p": (0, 0.0),
+    "pin_memory": (None, False),
+    "generator": (None,),
+    "transposed": (False,),
+}
+# Parameters that change nothing here: everything is a dense CPU tensor, functional.
+_IGNORED = {
+    "layout", "device", "memory_format", "implicit", "non_blocking", "padding_idx",
+    "scale_grad_by_freq", "sparse", "output_padding", "half_to_float", "stable",
+}  # fmt: skip
+DROPPED = {
+    "aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_assert_async.msg",
+    "aten::sym_constrain_range_for_size", "aten::sym_constrain_range",
+}  # fmt: skip
+FORWARDED = {
+    "aten::alias", "aten::detach", "aten::lift_fresh_copy", "aten::lift_fresh",
+    "aten::dropout", "aten::contiguous",
+}  # fmt: skip
+
+
+def normalize(op: str, named: Named, result: TensorType | None) -> Call:
+    """Return the call as an op of the table takes it.
+
+    Args:
+        op: full name of the traced op.
+        named: its arguments by parameter name, defaults filled in.
+        result: type of its first result, None when it has none.
+
+    Raises:
+        Unsupported: with the reason.
+    """
+    rule = _RULES.get(op)
+    call = rule(named, result) if rule else Call(op, named)
+    call = _scalar_variant(call)
+    if call.op not in OPS:
+        raise Unsupported("no kernel")
+    _check_left_out(call, result)
+    return call
+
+
+def arguments_of(call: Call) -> tuple[Argument, ...]:
+    """Return a call's arguments in the order of its signature."""
+    return tuple(_argument(call.named[p.name]) for p in OPS[call.op].params)
+
+
+def _argument(value: object) -> Argument:
+    if isinstance(value, list | tuple):
+        return tuple(_item(item) for item in value)
+    return _item(value)
+
+
+def _item(value: object) -> Item:
+    if value is None or isinstance(value, Value | int | float | bool | str | DType | Affine):
+        return value
+    raise Unsupported(f"an argument of type {type(value).__name__}")
+
+
+def _scalar_variant(call: Call) -> Call:
+    """Take the op's Scalar overload where a Python number stands for a tensor."""
+    other = call.named.get("other", call.named.get("value"))
+    name, _, overload = call.op.partition(".")
+    if isinstance(other, Value) or other is None or not overload.startswith("Tensor"):
+        return call
+    scalar = f"{name}.{overload.replace('Tensor', 'Scalar', 1)}"
+    return Call(scalar, call.named) if scalar in OPS else call
+
+
+def _check_left_out(call: Call, result: TensorType | None) -> None:
+    kept = {p.name for p in OPS[call.op].params}
+    for name, value in call.named.items():
+        if name in kept or name in _IGNORED or value in _USUAL.get(name, (None,)):
+            continue
+        if name == "dtype" and result is not None and value is result.dtype:
+            continue
+        raise Unsupported(f"{name}={value} is not supported")
+
+
+def _rename(op: str, **changes: object) -> Callable[[Named, TensorType | None], Call]:
+    """Return the rule for another spelling, with parameters set."""
+    return lambda named, _: Call(op, {**named, **changes})
+
+
+def _whole(op: str) -> Callable[[Named, TensorType | None], Call]:
+    """Return the rule for a reduction over everything."""
+    return _rename(op, dim=None, keepdim=False)
+
+
+def _filled(value: object) -> Callable[[Named, TensorType | None], Call]:
+    """Return the rule for a factory of one value; shape and dtype are the result's."""
+
+    def rule(named: Named, result: TensorType | None) -> Call:
+        assert result is not None
+        fill = named["fill_value"] if value is None else value
+        if isinstance(fill, Value):
+            raise Unsupported("a fill value that is a tensor")
+        return Call(
+            "aten::full", {"size": result.dims, "fill_value": fill, "dtype": result.dtype}
+        )
+
+    return rule
+
+
+def _arange(named: Named, result: TensorType | None) -> Call:
+    assert result is not None
+    start, step = named.get("start", 0), named.get("step", 1)
+    values = {"start": start, "end": named["end"], "step": step, "dtype": result.dtype}
+    return Call("aten::arange.start_step", values)
+
+
+def _scalar_tensor(named: Named, result: TensorType | None) -> Call:
+    assert result is not None
+    values = {"size": (), "fill_value": named["s"], "dtype": result.dtype}
+    return Call("aten::full", values)
+
+
+def _cast(named: Named, result: TensorType | None) -> Call:
+    assert result is not None
+    if named.get("dtype") is None:
+        return Call("aten::clone", {"self": named["self"]})
+    return Call("aten::_to_copy", {"self": named["self"], "dtype": result.dtype})
+
+
+def _shaped(op: str) -> Callable[[Named, TensorType | None], Call]:
+    """Return the rule for a view whose sizes are taken from the result."""
+
+    def rule(named: Named, result: TensorType | None) -> Call:
+        assert result is not None
+        return Call(op, {"self": named["self"], "size": result.dims})
+
+    return rule
+
+
+def _squeeze(named: Named, _: TensorType | None) -> Call:
+    tensor, dim = named["self"], named.get("dim")
+    assert isinstance(tensor, Value)
+    if dim is None:
+        dim = tuple(i for i, size in enumerate(tensor.type.dims) if size == 1)
+    return Call("aten::squeeze.dims", {"self": tensor, "dim": (dim,) if isinstance(dim, int) else dim})
+
+
+def _transpose_matrix(named: Named, _: TensorType | None) -> Call:
+    tensor = named["self"]
+    assert isinstance(tensor, Value)
+    if len(tensor.type.dims) < 2:
+        return Call("aten::alias", {"self": tensor})
+    return Call("aten::transpose.int", {"self": tensor, "dim0": 0, "dim1": 1})
+
+
+def _slice(named: Named, _: TensorType | None) -> Call:
+    end = named["end"]
+    if isinstance(end, int) and end >= 2**62:
+        end = None
+    return Call("aten::slice.Tensor", {**named, "start": named["start"] or 0, "end": end})
+
+
+def _split(named: Named, _: TensorType | None) -> Call:
+    """Split into equal parts: the size of the last part follows from the whole."""
+    tensor, size, dim = named["self"], named["split_size"], named["dim"]
+    assert isinstance(tensor, Value)
+    assert isinstance(dim, int)
+    whole = tensor.type.dims[dim]
+    if not isinstance(whole, int) or not isinstance(size, int):
+        raise Unsupported("split of a dynamic dimension")
+    parts = tuple(min(size, whole - begin) for begin in range(0, whole, size))
+    return Call("aten::split_with_sizes", {"self": tensor, "split_sizes": parts, "dim": dim})
+
+
+def _floor_divide(named: Named, _: TensorType | None) -> Call:
+    if isinstance(named["other"], Value):
+        return Call("aten::floor_divide", named)
+    return Call("aten::div.Scalar_mode", {**named, "rounding_mode": "floor"})
+
+
+def _clamp_bound(bound: str) -> Callable[[Named, TensorType | None], Call]:
+    """Return the rule for a clamp with one bound."""
+    absent = "max" if bound == "min" else "min"
+    return _rename("aten::clamp", **{absent: None})
+
+
+_RULES: dict[str, Callable[[Named, TensorType | None], Call]] = {
+    "aten::_unsafe_view": _shaped("aten::view"),
+    "aten::view": _shaped("aten::view"),
+    "aten::reshape": _shaped("aten::view"),
+    "aten::expand": _shaped("aten::expand"),
+    "aten::t": _transpose_matrix,
+    "aten::squeeze": _squeeze,
+    "aten::squeeze.dim": _squeeze,
+    "aten::slice.Tensor": _slice,
+    "aten::split.Tensor": _split,
+    "aten::arange": _arange,
+    "aten::arange.start": _arange,
+    "aten::arange.start_step": _arange,
+    "aten::full": _filled(None),
+    "aten::full_like": _filled(None),
+    "aten::new_full": _filled(None),
+    "aten::zeros": _filled(0),
+    "aten::zeros_like": _filled(0),
+    "aten::new_zeros": _filled(0),
+    "aten::ones": _filled(1),
+    "aten::ones_like": _filled(1),
+    "aten::new_ones": _filled(1),
+    "aten::scalar_tensor": _scalar_tensor,
+    "aten::_to_copy": _cast,
+    "aten::_softmax": _rename("aten::softmax.int", dtype=None),
+    "aten::_log_softmax": _rename("aten::log_softmax.int", dtype=None),
+    "aten::sum": _whole("aten::sum.dim_IntList"),
+    "aten::mean": _whole("aten::mean.dim"),
+    "aten::max": _rename("aten::amax", dim=(), keepdim=False),
+    "aten::min": _rename("aten::amin", dim=(), keepdim=False),
+    "aten::clamp_min": _clamp_bound("min"),
+    "aten::clamp_max": _clamp_bound("max"),
+    "aten::floor_divide": _floor_divide,
+}

@@ -1,0 +1,43 @@
+"""Where a traced node comes from, as `package.module:line (module path)`.
+
+File paths never leave this module: they would make two builds differ.
+"""
+
+import re
+import sys
+from functools import cache
+from pathlib import Path
+
+import torch
+
+_FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_TORCH = str(Path(torch.__file__).parent)
+
+
+def source_of(meta: dict[str, object]) -> str:
+    """Return the user's innermost line for a node, or torch's own if there is none."""
+    trace = meta.get("stack_trace")
+    frames = _FRAME.findall(trace) if isinstance(trace, str) else []
+    own = [frame for frame in frames if not frame[0].startswith(_TORCH)]
+    line = ""
+    if own or frames:
+        file, number = (own or frames)[-1]
+        line = f"{_module_name(file)}:{number}"
+    path = _module_path(meta)
+    return f"{line} ({path})".strip() if path else line
+
+
+def _module_path(meta: dict[str, object]) -> str:
+    stack = meta.get("nn_module_stack")
+    if not isinstance(stack, dict) or not stack:
+        return ""
+    path = list(stack.values())[-1][0]
+    return path if isinstance(path, str) else ""
+
+
+@cache
+def _module_name(file: str) -> str:
+    for name, module in list(sys.modules.items()):
+        if getattr(module, "__file__", None) == file and name != "__main__":
+            return name
+    return Path(file).stem

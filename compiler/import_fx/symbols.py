@@ -1,0 +1,131 @@
+"""Symbolic sizes: from torch's SymInts to `Dim`s of the IR."""
+
+from collections.abc import Mapping
+
+import sympy
+import torch
+
+from kvc.compiler.capture import CapturedMethod
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import CaptureError
+from kvc.schema.types import Dim, Symbol, TensorType, affine
+
+TORCH_DTYPES: dict[torch.dtype, DType] = {
+    torch.float32: DType.FLOAT32,
+    torch.float64: DType.FLOAT64,
+    torch.float16: DType.FLOAT16,
+    torch.bfloat16: DType.BFLOAT16,
+    torch.int8: DType.INT8,
+    torch.int16: DType.INT16,
+    torch.int32: DType.INT32,
+    torch.int64: DType.INT64,
+    torch.uint8: DType.UINT8,
+    torch.bool: DType.BOOL,
+}
+
+
+class SizeReader:
+    """Reads sizes of one method: knows what each of torch's symbols is called."""
+
+    def __init__(self, method: str, names: Mapping[sympy.Symbol, str]) -> None:
+        self._method = method
+        self._names = names
+
+    def dim(self, size: int | torch.SymInt) -> Dim:
+        """Return a size as a dimension.
+
+        Raises:
+            CaptureError: it is not an affine expression of declared dims.
+        """
+        if isinstance(size, int):
+            return size
+        expression = sympy.expand(size.node.expr)
+        if expression.is_Integer:
+            return int(expression)
+        unknown = expression.free_symbols - set(self._names)
+        if unknown or sympy.Poly(expression, *expression.free_symbols).total_degree() > 1:
+            reason = (
+                f"a size is {expression}; sizes must be sums of declared dims times "
+                "constants (no products of two dims, no divisions, no sizes that "
+                "depend on values)"
+            )
+            raise CaptureError(method=self._method, place="", reason=reason)
+        terms = {self._names[s]: int(expression.coeff(s)) for s in expression.free_symbols}
+        constant = int(expression.subs(dict.fromkeys(expression.free_symbols, 0)))
+        return affine(constant, terms)
+
+    def tensor_type(self, tensor: torch.Tensor) -> TensorType:
+        """Return the type of a traced tensor.
+
+        Raises:
+            CaptureError: kvc has no such dtype.
+        """
+        dtype = TORCH_DTYPES.get(tensor.dtype)
+        if dtype is None:
+            reason = f"a tensor has dtype {tensor.dtype}, which kvc does not have"
+            raise CaptureError(method=self._method, place="", reason=reason)
+        return TensorType(dtype, tuple(self.dim(size) for size in tensor.shape))
+
+
+def qualified_names(captured: tuple[CapturedMethod, ...]) -> dict[tuple[str, str], str]:
+    """Return (method, Dim name) -> name in the program.
+
+    A Dim keeps its name where all methods give it the same bounds; otherwise each
+    method's is qualified by the method's name.
+    """
+    limits: dict[str, set[tuple[int, int]]] = {}
+    for one in captured:
+        for axes in one.method.dynamic.values():
+            for dim in axes.values():
+                limits.setdefault(dim.name, set()).add((dim.lower, dim.upper))
+    return {
+        (one.method.name, dim.name): (
+            dim.name if len(limits[dim.name]) == 1 else f"{one.method.name}.{dim.name}"
+        )
+        for one in captured
+        for axes in one.method.dynamic.values()
+        for dim in axes.values()
+    }
+
+
+def declared_symbols(
+    captured: tuple[CapturedMethod, ...], names: Mapping[tuple[str, str], str]
+) -> tuple[Symbol, ...]:
+    """Return the program's symbols, ordered by name."""
+    symbols = {
+        names[one.method.name, dim.name]: (dim.lower, dim.upper)
+        for one in captured
+        for axes in one.method.dynamic.values()
+        for dim in axes.values()
+        if dim.lower < dim.upper
+    }
+    return tuple(Symbol(name, *ends) for name, ends in sorted(symbols.items()))
+
+
+def size_reader(
+    captured: CapturedMethod,
+    inputs: Mapping[str, torch.Tensor],
+    names: Mapping[tuple[str, str], str],
+) -> SizeReader:
+    """Return the reader for a method, given its traced inputs by path.
+
+    Raises:
+        CaptureError: tracing has narrowed a Dim: the code holds for fewer sizes.
+    """
+    method = captured.method
+    found: dict[sympy.Symbol, str] = {}
+    for path, axes in method.dynamic.items():
+        for axis, dim in axes.items():
+            size = inputs[path].shape[axis]
+            if isinstance(size, int):
+                continue
+            symbol = size.node.expr
+            found[symbol] = names[method.name, dim.name]
+            limits = captured.exported.range_constraints[symbol]
+            if int(limits.lower) > dim.lower or int(limits.upper) < dim.upper:
+                reason = (
+                    f"Dim {dim.name} is declared {dim.lower}..{dim.upper}, but the code "
+                    f"holds only for {limits.lower}..{limits.upper}"
+                )
+                raise CaptureError(method=method.name, place="", reason=reason)
+    return SizeReader(method.name, found)

@@ -1,0 +1,98 @@
+"""Which tensors of a model are states and which are constants, by identity.
+
+In: the model's tensors and what each traced method mutates. Out: for a tensor that
+a graph mentions, the state or the constant that it is, under one name.
+"""
+
+from collections.abc import Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from kvc.compiler.constants import Identity, TensorSource
+from kvc.compiler.import_fx.symbols import TORCH_DTYPES
+from kvc.compiler.ir import Constant, State
+from kvc.schema.errors import StateConflict
+from kvc.schema.types import TensorType
+
+
+class TensorTable:
+    """Names the tensors of a program; grows as methods mention them."""
+
+    def __init__(self, named: Mapping[str, Tensor], mutated: Iterable[Tensor]) -> None:
+        self._named = named
+        self._names: dict[Identity, str] = {}
+        for name, tensor in named.items():
+            self._names.setdefault(Identity.of(tensor), name)
+        self._taken = set(self._names.values())
+        self.constants: dict[Identity, Constant] = {}
+        self.initial: list[Constant] = []
+        self.states: dict[Identity, State] = {}
+        for tensor in mutated:
+            if Identity.of(tensor) not in self.states:
+                self._add_state(tensor)
+
+    def state(self, tensor: Tensor) -> State | None:
+        """Return the state that a tensor is, None if no method writes it."""
+        return self.states.get(Identity.of(tensor))
+
+    def constant(self, tensor: Tensor, provenance: str) -> Constant:
+        """Return the constant that a tensor is."""
+        key = Identity.of(tensor)
+        if key not in self.constants:
+            name = self._names.get(key) or self._free_name(provenance)
+            self.constants[key] = Constant(
+                name, _static_type(tensor), TensorSource(tensor), provenance
+            )
+        return self.constants[key]
+
+    def _free_name(self, stem: str) -> str:
+        number = 0
+        while (name := f"{stem}.{number}") in self._taken:
+            number += 1
+        self._taken.add(name)
+        return name
+
+    def _add_state(self, tensor: Tensor) -> None:
+        key = Identity.of(tensor)
+        name = self._names.get(key) or self._free_name("state")
+        self._check_overlaps(name, tensor)
+        initial = None
+        if tensor.detach().contiguous().reshape(-1).view(torch.uint8).any():
+            initial = f"{name}.initial"
+            source = TensorSource(tensor)
+            self.initial.append(
+                Constant(initial, _static_type(tensor), source, "initial value")
+            )
+        self.states[key] = State(name, _static_type(tensor), initial)
+
+    def _check_overlaps(self, name: str, tensor: Tensor) -> None:
+        """Refuse a state that shares bytes with another tensor of the model."""
+        begin, end = _extent(tensor)
+        for other_name, other in self._named.items():
+            other_begin, other_end = _extent(other)
+            if (
+                Identity.of(other) != Identity.of(tensor)
+                and other.untyped_storage()._cdata == tensor.untyped_storage()._cdata
+                and other_begin < end
+                and begin < other_end
+            ):
+                reason = (
+                    f"a method writes it, and it shares memory with {other_name!r} in "
+                    "another shape or place; keep one buffer and take views in the code"
+                )
+                raise StateConflict(state=name, reason=reason)
+
+
+def _static_type(tensor: Tensor) -> TensorType:
+    return TensorType(TORCH_DTYPES[tensor.dtype], tuple(tensor.shape))
+
+
+def _extent(tensor: Tensor) -> tuple[int, int]:
+    """Return the first byte and the byte behind the last one, within the storage."""
+    begin = tensor.storage_offset() * tensor.itemsize
+    if tensor.numel() == 0:
+        return begin, begin
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in steps)
+    return begin, begin + (last + 1) * tensor.itemsize

@@ -1,0 +1,148 @@
+"""The IR's values: programs, methods, nodes. All frozen; passes build new ones.
+
+A method is a list of nodes in running order over values in SSA form. Nothing is
+ever written over here: a cache write is a node with a new value, and a state is a
+value at the method's start (`state_in`) and another at its end (`state_out`).
+Where things lie in memory is decided later, in side tables.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+from kvc.compiler.constants import Source
+from kvc.schema.dtypes import DType
+from kvc.schema.types import Affine, Symbol, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A tensor; `id` is unique in its method."""
+
+    id: int
+    type: TensorType
+
+
+Item = Value | int | float | bool | str | DType | Affine | None
+Argument = Item | tuple[Item, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call of an op of `kvc.schema.ops`.
+
+    Attributes:
+        op: full name of the op.
+        arguments: one for each parameter of its signature.
+        outputs: the values it defines.
+        source: `package.module:line (module path)` of the user's code, or "".
+    """
+
+    op: str
+    arguments: tuple[Argument, ...]
+    outputs: tuple[Value, ...]
+    source: str = ""
+
+    @property
+    def inputs(self) -> tuple[Value, ...]:
+        """Return the values among the arguments, in order."""
+        return tuple(values_in(self.arguments))
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """An entry point.
+
+    Attributes:
+        name, role: as the user gave them.
+        inputs: values that the caller provides.
+        input_names: a name for each, as messages say it.
+        input_tree, output_tree: how arguments and results nest (`kvc.schema.trees`).
+        constants: (value, name of the constant it is).
+        state_in: (value, name of the state whose old content it is).
+        state_out: (value, name of the state that it becomes), only where it changes.
+        nodes: in running order.
+        outputs: values that the caller gets.
+    """
+
+    name: str
+    role: str
+    inputs: tuple[Value, ...]
+    input_names: tuple[str, ...]
+    input_tree: str
+    output_tree: str
+    constants: tuple[tuple[Value, str], ...]
+    state_in: tuple[tuple[Value, str], ...]
+    state_out: tuple[tuple[Value, str], ...]
+    nodes: tuple[Node, ...]
+    outputs: tuple[Value, ...]
+
+    @property
+    def results(self) -> tuple[Value, ...]:
+        """Return every value that outlives the last node."""
+        return self.outputs + tuple(value for value, _ in self.state_out)
+
+    def next_id(self) -> int:
+        """Return an id above all ids in use."""
+        bound = self.constants + self.state_in
+        ids = [v.id for v in self.inputs] + [v.id for v, _ in bound]
+        ids += [v.id for node in self.nodes for v in node.outputs]
+        return max(ids, default=-1) + 1
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Data that never changes.
+
+    Attributes:
+        name: unique in the program.
+        type: static.
+        source: where its bytes come from; equal sources are equal data.
+        provenance: who made it: "parameter", "buffer", "literal" or a pass.
+    """
+
+    name: str
+    type: TensorType
+    source: Source
+    provenance: str
+
+
+@dataclass(frozen=True, slots=True)
+class State:
+    """Memory that outlives a call; `initial` names a constant, None means zeros."""
+
+    name: str
+    type: TensorType
+    initial: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """All methods of a model, with what they share."""
+
+    symbols: tuple[Symbol, ...]
+    constants: tuple[Constant, ...]
+    states: tuple[State, ...]
+    methods: tuple[Method, ...]
+
+
+def values_in(arguments: tuple[Argument, ...]) -> Iterator[Value]:
+    """Yield the values among arguments, those in lists too."""
+    for argument in arguments:
+        if isinstance(argument, Value):
+            yield argument
+        elif isinstance(argument, tuple):
+            yield from (item for item in argument if isinstance(item, Value))
+
+
+def map_argument(argument: Argument, replace: Callable[[Value], Value]) -> Argument:
+    """Return the argument with each value replaced."""
+    if isinstance(argument, Value):
+        return replace(argument)
+    if isinstance(argument, tuple):
+        return tuple(replace(a) if isinstance(a, Value) else a for a in argument)
+    return argument
+
+
+def bound_to(bindings: tuple[tuple[Value, str], ...]) -> dict[int, str]:
+    """Return value id -> name for the bindings of constants or states."""
+    return {value.id: name for value, name in bindings}

@@ -1,0 +1,54 @@
+"""The IR as text: stable, for goldens and for reading. One line a node."""
+
+from collections.abc import Iterator
+
+from kvc.compiler.ir.graph import Argument, Method, Program, Value
+from kvc.schema.dtypes import DType
+
+
+def program_text(program: Program) -> str:
+    """Return the whole program as text, ending in a newline."""
+    return "\n".join(_program_lines(program)) + "\n"
+
+
+def _program_lines(program: Program) -> Iterator[str]:
+    for symbol in program.symbols:
+        yield f"symbol {symbol.name} in {symbol.lower}..{symbol.upper}"
+    for constant in program.constants:
+        yield f"constant {constant.name}: {constant.type} ({constant.provenance})"
+    for state in program.states:
+        yield f"state {state.name}: {state.type} = {state.initial or 'zeros'}"
+    for method in program.methods:
+        yield from _method_lines(method)
+
+
+def _method_lines(method: Method) -> Iterator[str]:
+    role = f" role {method.role}" if method.role else ""
+    yield f"method {method.name}{role}"
+    for value, name in zip(method.inputs, method.input_names, strict=True):
+        yield f"  %{value.id} = input {name}: {value.type}"
+    for value, name in method.constants:
+        yield f"  %{value.id} = constant {name}"
+    for value, name in method.state_in:
+        yield f"  %{value.id} = state {name}"
+    for node in method.nodes:
+        outputs = ", ".join(f"%{value.id}" for value in node.outputs)
+        arguments = ", ".join(argument_text(a) for a in node.arguments)
+        types = ", ".join(str(value.type) for value in node.outputs)
+        yield f"  {outputs} = {node.op}({arguments}): {types}"
+    for value, name in method.state_out:
+        yield f"  state {name} = %{value.id}"
+    yield f"  return {', '.join(f'%{value.id}' for value in method.outputs)}"
+
+
+def argument_text(argument: Argument) -> str:
+    """Return one argument as text."""
+    if isinstance(argument, Value):
+        return f"%{argument.id}"
+    if isinstance(argument, tuple):
+        return f"[{', '.join(argument_text(item) for item in argument)}]"
+    if isinstance(argument, DType):
+        return argument.label
+    if isinstance(argument, str):
+        return f"'{argument}'"
+    return str(argument)

@@ -1,0 +1,142 @@
+"""Check that a program is well formed: SSA, types, names, arguments.
+
+Run after every pass. A failure is a bug in kvc and names method and node.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from kvc.compiler.ir.graph import Argument, Method, Node, Program, Value
+from kvc.schema.ops import DELEGATE, OPS, OpSpec
+from kvc.schema.ops.spec import Concrete, ConcreteItem, ShapeMismatch
+from kvc.schema.types import Affine, Symbol, TensorType
+
+
+class Malformed(Exception):
+    """The program breaks a rule of the IR."""
+
+    def __init__(self, method: str, node: Node | None, reason: str) -> None:
+        super().__init__(reason)
+        self.method, self.node, self.reason = method, node, reason
+
+
+def verify(program: Program) -> None:
+    """Check every method of a program.
+
+    Raises:
+        Malformed: with the method, the node and the rule that it breaks.
+    """
+    constants = {c.name: c.type for c in program.constants}
+    states = {s.name: s.type for s in program.states}
+    _check_unique("constants", [c.name for c in program.constants])
+    _check_unique("states", [s.name for s in program.states])
+    _check_unique("methods", [m.name for m in program.methods])
+    for method in program.methods:
+        _verify_method(method, constants, states, tuple(sample_sizes(program.symbols)))
+
+
+def sample_sizes(symbols: tuple[Symbol, ...]) -> Iterator[dict[str, int]]:
+    """Yield assignments to try: all at the least, all at the most, some in between."""
+    yield {s.name: s.lower for s in symbols}
+    if symbols:
+        yield {s.name: s.upper for s in symbols}
+        for step in (3, 7):
+            yield {
+                s.name: min(s.upper, s.lower + step + i) for i, s in enumerate(symbols)
+            }
+
+
+def _check_unique(what: str, names: list[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise Malformed("", None, f"{what} named twice: {twice}")
+
+
+def _verify_method(
+    method: Method,
+    constants: Mapping[str, TensorType],
+    states: Mapping[str, TensorType],
+    samples: tuple[dict[str, int], ...],
+) -> None:
+    defined: dict[int, TensorType] = {}
+    for value in method.inputs:
+        _define(method, None, defined, value)
+    for bindings, types in ((method.constants, constants), (method.state_in, states)):
+        for value, name in bindings:
+            if types.get(name) != value.type:
+                raise Malformed(method.name, None, f"%{value.id} is not the type of {name}")
+            _define(method, None, defined, value)
+    for node in method.nodes:
+        _verify_node(method, node, defined, samples)
+        for value in node.outputs:
+            _define(method, node, defined, value)
+    for value in method.results:
+        _check_use(method, None, defined, value)
+    for value, name in method.state_out:
+        if states.get(name) != value.type:
+            raise Malformed(method.name, None, f"%{value.id} cannot become {name}")
+
+
+def _define(
+    method: Method, node: Node | None, defined: dict[int, TensorType], value: Value
+) -> None:
+    if value.id in defined:
+        raise Malformed(method.name, node, f"%{value.id} is defined twice")
+    defined[value.id] = value.type
+
+
+def _check_use(
+    method: Method, node: Node | None, defined: dict[int, TensorType], value: Value
+) -> None:
+    if defined.get(value.id) != value.type:
+        raise Malformed(method.name, node, f"%{value.id} is used before it is defined")
+
+
+def _verify_node(
+    method: Method,
+    node: Node,
+    defined: dict[int, TensorType],
+    samples: tuple[dict[str, int], ...],
+) -> None:
+    for value in node.inputs:
+        _check_use(method, node, defined, value)
+    spec = OPS.get(node.op)
+    if spec is None:
+        raise Malformed(method.name, node, f"unknown op {node.op}")
+    if len(node.arguments) != len(spec.params):
+        raise Malformed(method.name, node, "wrong number of arguments")
+    if node.op != DELEGATE:
+        for sizes in samples:
+            _check_shapes(method, node, spec, sizes)
+
+
+def _check_shapes(
+    method: Method, node: Node, spec: OpSpec, sizes: Mapping[str, int]
+) -> None:
+    try:
+        inferred = spec.rule(*(concrete(a, sizes) for a in node.arguments))
+    except ShapeMismatch as error:
+        raise Malformed(method.name, node, str(error)) from error
+    declared = [(v.type.dtype, v.type.shape(sizes)) for v in node.outputs]
+    fits = len(inferred) == len(declared) and all(
+        shape == wanted and dtype in (None, kind)
+        for (dtype, shape), (kind, wanted) in zip(inferred, declared, strict=True)
+    )
+    if not fits:
+        reason = f"declares {declared}, its rule gives {list(inferred)} at {dict(sizes)}"
+        raise Malformed(method.name, node, reason)
+
+
+def concrete(argument: Argument, sizes: Mapping[str, int]) -> Concrete:
+    """Return an argument as shape rules take it, symbols replaced by `sizes`."""
+    if isinstance(argument, tuple):
+        return tuple(_concrete_item(item, sizes) for item in argument)
+    return _concrete_item(argument, sizes)
+
+
+def _concrete_item(item: Argument, sizes: Mapping[str, int]) -> ConcreteItem:
+    if isinstance(item, Value):
+        return TensorType(item.type.dtype, item.type.shape(sizes))
+    if isinstance(item, Affine):
+        return item.evaluate(sizes)
+    assert not isinstance(item, tuple)
+    return item

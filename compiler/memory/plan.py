@@ -1,0 +1,50 @@
+"""The values of planning: requests in, placements out. No graph in sight."""
+
+from dataclasses import dataclass
+
+ALIGNMENT = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """Memory that something needs for a while.
+
+    Attributes:
+        key: whose it is; unique in a plan.
+        nbytes: size, an upper bound where it is symbolic.
+        first: index of the instruction that writes it first, -1 for inputs.
+        last: index of the last instruction that reads it, inclusive.
+    """
+
+    key: int
+    nbytes: int
+    first: int
+    last: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Where a request lies: `offset` bytes into the arena, a multiple of ALIGNMENT."""
+
+    request: Request
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryPlan:
+    """All placements of one arena.
+
+    Attributes:
+        placements: one for each request.
+        nbytes: size of the arena.
+        peak_nbytes: most bytes alive at one time: no plan can be smaller.
+    """
+
+    placements: tuple[Placement, ...]
+    nbytes: int
+    peak_nbytes: int
+
+
+def aligned(nbytes: int) -> int:
+    """Return `nbytes` rounded up to the alignment."""
+    return (nbytes + ALIGNMENT - 1) // ALIGNMENT * ALIGNMENT

@@ -1,0 +1,77 @@
+"""What a pass is, and the manager that runs passes and verifies after each."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol
+
+from kvc.compiler.ir import Program
+from kvc.compiler.ir.text import argument_text
+from kvc.compiler.ir.verify import Malformed, verify
+from kvc.schema.errors import PassFailed
+
+
+class Pass(Protocol):
+    """A frozen dataclass with a name; its fields are its options."""
+
+    name: ClassVar[str]
+
+    def run(self, program: Program) -> Program:
+        """Return the program with this pass's one idea applied."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PassReport:
+    """What a pass did: nodes and constants before and after."""
+
+    name: str
+    nodes: tuple[int, int]
+    constants: tuple[int, int]
+
+
+def run_passes(
+    passes: Sequence[Pass], program: Program
+) -> tuple[Program, tuple[PassReport, ...]]:
+    """Run passes in order, verifying after each.
+
+    Raises:
+        PassFailed: a pass made a program that does not verify; names pass, method,
+            node and the user's source line.
+    """
+    check(program, "import")
+    reports = []
+    for one in passes:
+        changed = one.run(program)
+        check(changed, one.name)
+        reports.append(
+            PassReport(
+                one.name,
+                (_count_nodes(program), _count_nodes(changed)),
+                (len(program.constants), len(changed.constants)),
+            )
+        )
+        program = changed
+    return program, tuple(reports)
+
+
+def check(program: Program, step: str) -> None:
+    """Verify a program that a step has made.
+
+    Raises:
+        PassFailed: it breaks a rule of the IR.
+    """
+    try:
+        verify(program)
+    except Malformed as error:
+        node, place, text = error.node, "", "the method itself"
+        if node is not None:
+            arguments = ", ".join(argument_text(a) for a in node.arguments)
+            text = f"node {node.op}({arguments})"
+            place = f" at {node.source}" if node.source else ""
+        raise PassFailed(
+            step=step, method=error.method, node=text, place=place, reason=error.reason
+        ) from error
+
+
+def _count_nodes(program: Program) -> int:
+    return sum(len(method.nodes) for method in program.methods)

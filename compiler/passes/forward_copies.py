@@ -1,0 +1,47 @@
+"""Read through copies that change nothing: `copy` over a whole tensor, `alias`.
+
+`buffer.copy_(value)` arrives as `copy(buffer, value)`, which is `value` itself when
+shape and dtype agree. Memory is no matter here: where a state's new value must be
+moved into the state, the emitter says so.
+"""
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.compiler.passes.rewrite import each_method, rename_node, rename_results
+
+
+@dataclass(frozen=True, slots=True)
+class ForwardCopies:
+    """Replace the result of a copy that changes nothing by what it copies."""
+
+    name: ClassVar[str] = "forward-copies"
+
+    def run(self, program: Program) -> Program:
+        """Return the program without such copies."""
+        return each_method(program, _forward)
+
+
+def _forward(method: Method) -> Method:
+    names: dict[int, Value] = {}
+    kept = []
+    for node in method.nodes:
+        node = rename_node(node, names)
+        copied = _copied_value(node)
+        if copied is None:
+            kept.append(node)
+        else:
+            names[node.outputs[0].id] = copied
+    return rename_results(replace(method, nodes=tuple(kept)), names)
+
+
+def _copied_value(node: Node) -> Value | None:
+    if node.op == "aten::copy":
+        copied = node.arguments[1]
+    elif node.op in ("aten::alias", "aten::clone"):
+        copied = node.arguments[0]
+    else:
+        return None
+    assert isinstance(copied, Value)
+    return copied if copied.type == node.outputs[0].type else None

@@ -1,0 +1,30 @@
+"""Tools that several passes share: renaming values, and rebuilding methods."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from kvc.compiler.ir import Method, Node, Program, Value, map_argument
+
+
+def each_method(program: Program, change: Callable[[Method], Method]) -> Program:
+    """Return the program with each method changed."""
+    return replace(program, methods=tuple(change(method) for method in program.methods))
+
+
+def rename_node(node: Node, names: Mapping[int, Value]) -> Node:
+    """Return a node that reads the new value wherever an old id has one."""
+    if not any(value.id in names for value in node.inputs):
+        return node
+    arguments = tuple(
+        map_argument(a, lambda value: names.get(value.id, value)) for a in node.arguments
+    )
+    return replace(node, arguments=arguments)
+
+
+def rename_results(method: Method, names: Mapping[int, Value]) -> Method:
+    """Return a method whose outputs and states are the renamed values."""
+    return replace(
+        method,
+        outputs=tuple(names.get(v.id, v) for v in method.outputs),
+        state_out=tuple((names.get(v.id, v), name) for v, name in method.state_out),
+    )

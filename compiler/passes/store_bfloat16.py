@@ -1,0 +1,68 @@
+"""Store matrices as bfloat16: linear layers compute in it, embeddings widen rows.
+
+A linear layer rounds its input to bfloat16, multiplies with float32 accumulation as
+torch's bfloat16 kernel does, and widens the result; everything else stays float32.
+Widening whole weights at each call instead would cost more memory than it saves.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from kvc.compiler.constants import Transform
+from kvc.compiler.ir import Argument, Method, Node, Program, Value
+from kvc.compiler.passes.weights import MethodBuilder, WeightBook
+from kvc.schema.dtypes import DType
+from kvc.schema.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class StoreBfloat16:
+    """Store the float32 matrices of linear layers and embeddings as bfloat16."""
+
+    name: ClassVar[str] = "store-bfloat16"
+
+    def run(self, program: Program) -> Program:
+        """Return the program over bfloat16 matrices."""
+        book = WeightBook(program.constants, self.name)
+        methods = tuple(_rewrite(method, book) for method in program.methods)
+        return replace(program, constants=book.all_constants(), methods=methods)
+
+
+def _rewrite(method: Method, book: WeightBook) -> Method:
+    builder = MethodBuilder(method)
+    nodes: list[Node] = []
+    for node in method.nodes:
+        nodes += _rewrite_node(node, builder, book)
+    constants = (*method.constants, *builder.new_bindings)
+    return replace(method, nodes=tuple(nodes), constants=constants)
+
+
+def _rewrite_node(node: Node, builder: MethodBuilder, book: WeightBook) -> Iterator[Node]:
+    index = {"aten::linear": 1, "aten::embedding": 0}.get(node.op)
+    name = None if index is None else builder.weight_name(node.arguments[index])
+    if index is None or name is None:
+        yield node
+        return
+    weight = node.arguments[index]
+    assert isinstance(weight, Value)
+    stored = book.derive(
+        name, Transform.BFLOAT16, TensorType(DType.BFLOAT16, weight.type.dims)
+    )
+    arguments: list[Argument] = list(node.arguments)
+    arguments[index] = builder.constant(stored)
+    if node.op == "aten::linear":
+        for place in (0, 2):
+            if isinstance(arguments[place], Value):
+                narrow = _narrowed(arguments[place], builder, node.source)
+                yield narrow
+                arguments[place] = narrow.outputs[0]
+    result = builder.value(DType.BFLOAT16, *node.outputs[0].type.dims)
+    yield replace(node, arguments=tuple(arguments), outputs=(result,))
+    yield Node("aten::_to_copy", (result, DType.FLOAT32), node.outputs, node.source)
+
+
+def _narrowed(argument: Argument, builder: MethodBuilder, source: str) -> Node:
+    assert isinstance(argument, Value)
+    narrow = builder.value(DType.BFLOAT16, *argument.type.dims)
+    return Node("aten::_to_copy", (argument, DType.BFLOAT16), (narrow,), source)

@@ -1,0 +1,64 @@
+"""Replacing weights by stored forms of them: tools for the recipe's passes.
+
+A `WeightBook` names derived constants (`embed.weight.int8`) and binds them in the
+method that is being rewritten, each once.
+"""
+
+from kvc.compiler.constants import Derived, Transform
+from kvc.compiler.ir import Constant, Method, Value
+from kvc.schema.dtypes import DType
+from kvc.schema.types import TensorType
+
+
+class WeightBook:
+    """Derived constants of a program, by name."""
+
+    def __init__(self, constants: tuple[Constant, ...], provenance: str) -> None:
+        self._originals = {c.name: c for c in constants}
+        self._provenance = provenance
+        self.derived: dict[str, Constant] = {}
+
+    def derive(self, name: str, transform: Transform, kind: TensorType) -> Constant:
+        """Return the constant that is a transform of the named one."""
+        derived_name = f"{name}.{transform.value}"
+        if derived_name not in self.derived:
+            source = Derived(transform, self._originals[name].source)
+            provenance = f"{self._provenance} of {name}"
+            self.derived[derived_name] = Constant(derived_name, kind, source, provenance)
+        return self.derived[derived_name]
+
+    def all_constants(self) -> tuple[Constant, ...]:
+        """Return the originals and everything derived from them."""
+        return (*self._originals.values(), *self.derived.values())
+
+
+class MethodBuilder:
+    """New values and constant bindings for a method that a pass rewrites."""
+
+    def __init__(self, method: Method) -> None:
+        self._next = method.next_id()
+        self._bound = {name: value for value, name in method.constants}
+        self._method = method
+        self.names = {value.id: name for value, name in method.constants}
+        self.new_bindings: list[tuple[Value, str]] = []
+
+    def value(self, dtype: DType, *dims: object) -> Value:
+        """Return a new value."""
+        self._next += 1
+        return Value(self._next - 1, TensorType(dtype, tuple(dims)))  # type: ignore[arg-type]
+
+    def constant(self, constant: Constant) -> Value:
+        """Return the value of a constant, bound once."""
+        if constant.name not in self._bound:
+            value = self.value(constant.type.dtype, *constant.type.dims)
+            self._bound[constant.name] = value
+            self.new_bindings.append((value, constant.name))
+        return self._bound[constant.name]
+
+    def weight_name(self, argument: object) -> str | None:
+        """Return the name of a float32 constant matrix, None for anything else."""
+        if not isinstance(argument, Value) or len(argument.type.dims) != 2:
+            return None
+        if argument.type.dtype is not DType.FLOAT32:
+            return None
+        return self.names.get(argument.id)

@@ -1,0 +1,139 @@
+"""The whole way, from a module to a bundle.
+
+nn.Module --capture--> Program --passes--> Program --lower (all methods at once)-->
+Program + payloads --plan, emit--> schema.Program --save--> model.kvc
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from importlib.metadata import version
+
+import torch
+from torch import nn
+
+from kvc.compiler.backends import BACKENDS
+from kvc.compiler.backends.outline import outline
+from kvc.compiler.bundle import Bundle, Progress
+from kvc.compiler.capture import capture
+from kvc.compiler.emit_program import DelegateCall, emit_program
+from kvc.compiler.import_fx import import_program
+from kvc.compiler.ir import Program
+from kvc.compiler.ir.text import program_text
+from kvc.compiler.passes import Pass, run_passes
+from kvc.compiler.passes.base import check
+from kvc.compiler.passes.dedupe_constants import DedupeConstants
+from kvc.compiler.passes.drop_dead_code import DropDeadCode
+from kvc.compiler.passes.forward_copies import ForwardCopies
+from kvc.compiler.passes.materialize_views import MaterializeViews
+from kvc.compiler.passes.quantize_weights import QuantizeWeights
+from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
+from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
+from kvc.compiler.passes.store_states import StoreStates
+from kvc.compiler.spec import Method
+from kvc.recipes import Recipe, load_recipe
+from kvc.schema.errors import CompileError
+from kvc.schema.model import Provenance
+
+
+def compile_program(
+    model: nn.Module,
+    methods: Sequence[Method],
+    recipe: str | Recipe = "fp32",
+    metadata: Mapping[str, object] | None = None,
+    progress: Progress | None = None,
+) -> Bundle:
+    """Compile methods of a model, which share its weights and its state.
+
+    Args:
+        model: the module; its weights are read when the bundle is saved.
+        methods: what to compile of it.
+        recipe: a recipe, its name, or the path of a recipe file.
+        metadata: settings to keep in the bundle; values that JSON can hold.
+        progress: called with (stage, done, total).
+
+    Raises:
+        CaptureError: a method cannot be traced.
+        UnsupportedOps: with every op that has no kernel.
+        StateConflict: two names share memory that a method writes.
+        RecipeError: the recipe is unknown or wrong.
+    """
+    settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    _check_methods(methods)
+    report = progress or (lambda stage, done, total: None)
+    captured = []
+    for done, method in enumerate(methods):
+        report("capture", done, len(methods))
+        captured.append(capture(model, method))
+    report("optimise", 0, 1)
+    imported = import_program(model, tuple(captured))
+    program, _ = run_passes(passes_for(settings), imported)
+    report("lower", 0, 1)
+    program, calls = _lower(program, settings)
+    report("plan", 0, 1)
+    emitted = emit_program(
+        program, calls, _provenance(imported, settings), _as_json(metadata or {})
+    )
+    return Bundle(emitted, {c.name: c.source for c in program.constants})
+
+
+def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
+    """Return the passes of a recipe, in order."""
+    passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
+    linear, embedding = recipe.linear == "qd8", recipe.embedding == "int8"
+    if linear or embedding:
+        passes.append(QuantizeWeights(linear, embedding))
+    if recipe.weights == "bfloat16":
+        passes.append(StoreBfloat16())
+    passes += [ShareEqualNodes(), MaterializeViews(), DropDeadCode(), StoreStates()]
+    return tuple(passes)
+
+
+def _lower(program: Program, recipe: Recipe) -> tuple[Program, list[DelegateCall]]:
+    """Let the recipe's backend take its parts of all methods, then make payloads."""
+    if not recipe.backend:
+        return program, []
+    backend = BACKENDS[recipe.backend]()
+    outlined, count = [], 0
+    for method in program.methods:
+        outlined.append(outline(method, backend.supports(method), count))
+        count += len(outlined[-1].partitions)
+    partitions = {one.method.name: one.partitions for one in outlined}
+    constants = {c.name: c for c in program.constants}
+    lowered = backend.lower(partitions, constants, program.symbols)
+    calls = [
+        DelegateCall(recipe.backend, name, part)
+        for name in partitions
+        for part in lowered[name]
+    ]
+    changed = replace(program, methods=tuple(one.method for one in outlined))
+    check(changed, f"lowering to {recipe.backend}")
+    return changed, calls
+
+
+def _check_methods(methods: Sequence[Method]) -> None:
+    names = [method.name for method in methods]
+    if not names:
+        raise CompileError(message="no methods to compile")
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise CompileError(message=f"methods given twice: {', '.join(twice)}")
+
+
+def _as_json(metadata: Mapping[str, object]) -> dict[str, str]:
+    try:
+        return {k: json.dumps(v, sort_keys=True) for k, v in metadata.items()}
+    except (TypeError, ValueError) as error:
+        raise CompileError(message=f"metadata must be JSON: {error}") from error
+
+
+def _provenance(program: Program, recipe: Recipe) -> Provenance:
+    text = program_text(program)
+    return Provenance(
+        kvc_version=version("kvc"),
+        torch_version=torch.__version__,
+        recipe=recipe.name,
+        recipe_text=recipe.text,
+        source_digest=hashlib.sha256(text.encode()).hexdigest(),
+    )

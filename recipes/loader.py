@@ -1,0 +1,123 @@
+"""Read recipe files.
+
+In: the name of a shipped recipe, or the path of a user's own TOML file. Out: a
+`Recipe` whose every field has been checked. A wrong file raises `BadRecipe`, which
+names the file, the key and what is allowed there.
+"""
+
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from kvc.recipes.recipe import SETTINGS, Recipe, Setting
+from kvc.schema.errors import BadRecipe, UnknownRecipe, listing
+
+FOLDER = Path(__file__).parent
+MAX_NBYTES = 1 << 16  # a recipe is a page of text; a larger file is something else
+_SECTIONS = tuple(dict.fromkeys(setting.section for setting in SETTINGS))
+
+
+def known_recipes() -> tuple[str, ...]:
+    """Return the names of the recipes that ship with kvc, sorted."""
+    return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
+
+
+def load_recipe(name_or_path: str | Path) -> Recipe:
+    """Return a shipped recipe by name, or the one in a `.toml` file.
+
+    Raises:
+        UnknownRecipe: no shipped recipe has this name; the message lists them.
+        BadRecipe: the file cannot be read, or holds a wrong key, type or value.
+    """
+    text = str(name_or_path)
+    if text.endswith(".toml") or isinstance(name_or_path, Path):
+        return _read(Path(name_or_path), where=text)
+    known = known_recipes()
+    if text not in known:
+        raise UnknownRecipe(recipe=text, known=listing(known))
+    return _read(FOLDER / f"{text}.toml", where=f"{text}.toml")
+
+
+def _read(path: Path, where: str) -> Recipe:
+    text = _text_of(path, where)
+    try:
+        tables = tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        last = f"at line {text.count(chr(10)) + 1}, the last"
+        reason = str(error).replace("at end of document", last)
+        raise BadRecipe(path=where, what=f"not valid TOML: {reason}") from error
+    description = tables.pop("description", "")
+    if not isinstance(description, str):
+        raise _wrong(where, "description", description, "a text")
+    values = {setting.field: setting.values[0] for setting in SETTINGS}
+    for section, table in tables.items():
+        values.update(_section(where, section, table))
+    return Recipe(name=path.stem, description=description, text=text, **values)  # type: ignore[arg-type]  # _value has checked each against its field's values
+
+
+def _text_of(path: Path, where: str) -> str:
+    """Read at most MAX_NBYTES of UTF-8 text from a regular file."""
+    try:
+        if path.exists() and not path.is_file():
+            raise BadRecipe(path=where, what="not a file")
+        with path.open("rb") as file:
+            content = file.read(MAX_NBYTES + 1)
+    except OSError as error:
+        reason = f"cannot be read: {error.strerror}"
+        raise BadRecipe(path=where, what=reason) from error
+    except ValueError as error:  # a null character in the path
+        raise BadRecipe(path=where, what=f"cannot be read: {error}") from error
+    if len(content) > MAX_NBYTES:
+        raise BadRecipe(path=where, what=f"more than {MAX_NBYTES} bytes, not a recipe")
+    try:
+        return content.decode()
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        reason = f"not UTF-8 text: byte 0x{content[error.start]:02x} in line {line}"
+        raise BadRecipe(path=where, what=reason) from error
+
+
+def _section(where: str, section: str, table: object) -> Iterator[tuple[str, str]]:
+    """Yield (field of `Recipe`, value) for each key of one TOML table."""
+    allowed = {s.key: s for s in SETTINGS if s.section == section}
+    if not allowed:
+        known = listing(("description", *(f"[{name}]" for name in _SECTIONS)))
+        kind = (
+            f"section [{section}]" if isinstance(table, Mapping) else f"key {section!r}"
+        )
+        raise BadRecipe(path=where, what=f"unknown {kind}; allowed: {known}")
+    if not isinstance(table, Mapping):
+        raise _wrong(where, section, table, f"a section [{section}]")
+    for key, value in table.items():
+        if key not in allowed:
+            known = listing(tuple(allowed))
+            what = f"unknown key {key!r} in [{section}]; allowed there: {known}"
+            raise BadRecipe(path=where, what=what)
+        yield allowed[key].field, _value(where, allowed[key], value)
+
+
+def _value(where: str, setting: Setting, value: object) -> str:
+    if not isinstance(value, str) or value not in setting.values:
+        expected = " or ".join(f'"{allowed}"' for allowed in setting.values)
+        raise _wrong(where, f"{setting.section}.{setting.key}", value, expected)
+    return value
+
+
+def _wrong(where: str, key: str, found: object, expected: str) -> BadRecipe:
+    shown = f'"{found}"' if isinstance(found, str) else _kind_of(found)
+    return BadRecipe(path=where, what=f"{key} must be {expected}, not {shown}")
+
+
+def _kind_of(found: object) -> str:
+    """Describe a TOML value that is no text: its value when short, else its kind."""
+    match found:
+        case bool():
+            return str(found).lower()
+        case int() | float():
+            return repr(found)
+        case Mapping():
+            return "a section"
+        case list():
+            return "a list"
+        case _:
+            return f"a {type(found).__name__}"

@@ -1,0 +1,54 @@
+"""numpy arrays at the seams: names of types, raw copies, torch tensors taken as arrays.
+
+In: arrays, or whatever a caller passed. Out: arrays over the same memory. numpy is
+all that is needed; a torch tensor is recognised only where torch is loaded already.
+"""
+
+import sys
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from kvc.schema.dtypes import DType
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+Array = npt.NDArray[np.generic]
+
+
+def is_tensor(value: object) -> bool:
+    """Tell whether a value is a torch tensor, without loading torch to find out."""
+    torch = sys.modules.get("torch")
+    return torch is not None and isinstance(value, torch.Tensor)
+
+
+def tensor_as_array(tensor: "Tensor") -> Array:
+    """Return an array over a torch tensor's memory, whatever its strides.
+
+    Raises:
+        TypeError: numpy has no such dtype, or the tensor is not a plain one.
+    """
+    import torch
+
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg()
+    if plain.dtype is torch.bfloat16:
+        return plain.view(torch.int16).numpy().view(DType.BFLOAT16.numpy)
+    array: Array = plain.numpy()
+    return array
+
+
+def own_copy(array: Array) -> Array:
+    """Return a contiguous copy in memory of its own."""
+    return _bits(array).copy(order="C").view(array.dtype)
+
+
+def copy_into(target: Array, source: Array) -> None:
+    """Copy elements between arrays of equal dtype and shape."""
+    np.copyto(_bits(target), _bits(source))
+
+
+def _bits(array: Array) -> Array:
+    # numpy copies ml_dtypes element by element; the same bits as uint16 go at once.
+    return array.view(np.uint16) if array.dtype.kind == "V" else array

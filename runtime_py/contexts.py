@@ -1,0 +1,104 @@
+"""Execution contexts: scratch memory and bound frames, leased for one call at a time.
+
+In: a request for a context, with the session that asks. Out: one that no other call
+uses, preferably the one that served this session last, since its frames are bound to
+the session's states. A few frames are kept per context, the least recent one goes.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from kvc.runtime.arenas import Arena
+from kvc.runtime.executor import Frame
+from kvc.runtime.states import StateMemory
+
+FRAMES_KEPT = 8
+FrameKey = tuple[int, tuple[tuple[int, ...], ...], StateMemory | None]
+
+
+class ExecutionContext:
+    """What one running call needs for itself."""
+
+    def __init__(self, scratch_nbytes: int, workspace_nbytes: int) -> None:
+        self.scratch = Arena(scratch_nbytes)
+        self.workspace = Arena(workspace_nbytes)
+        self.served: StateMemory | None = None
+        self._frames: OrderedDict[FrameKey, Frame] = OrderedDict()
+
+    def frame(self, key: FrameKey, bind: Callable[[], Frame]) -> Frame:
+        """Return the frame of a method, input shapes and states; bind it when new."""
+        found = self._frames.get(key)
+        if found is None:
+            found = self._frames[key] = bind()
+            if len(self._frames) > FRAMES_KEPT:
+                self._frames.popitem(last=False)
+        else:
+            self._frames.move_to_end(key)
+        return found
+
+    def forget_closed(self) -> None:
+        """Drop what is bound to the states of sessions that have been closed."""
+        for key in [k for k in self._frames if k[2] is not None and k[2].closed]:
+            del self._frames[key]
+        if self.served is not None and self.served.closed:
+            self.served = None
+
+
+class ContextPool:
+    """The idle contexts of a program; used from many threads."""
+
+    def __init__(self, make: Callable[[], ExecutionContext]) -> None:
+        self._make = make
+        self._lock = threading.Lock()
+        self._idle: list[ExecutionContext] = []
+        self._leased = 0
+        self._when_drained: Callable[[], None] | None = None
+
+    @contextmanager
+    def lease(self, states: StateMemory | None) -> Iterator[ExecutionContext]:
+        """Lend a context for one call."""
+        with self._lock:
+            context = self._take(states)
+            self._leased += 1
+        try:
+            yield context
+        finally:
+            context.served = states
+            with self._lock:
+                self._leased -= 1
+                context.forget_closed()
+                if self._when_drained is None:
+                    self._idle.append(context)
+            self._finish()
+
+    def forget_closed(self) -> None:
+        """Let idle contexts drop frames of closed sessions; leased ones do on return."""
+        with self._lock:
+            for context in self._idle:
+                context.forget_closed()
+
+    def close(self, when_drained: Callable[[], None]) -> None:
+        """Drop all contexts; call `when_drained` once no call runs any more."""
+        with self._lock:
+            self._idle.clear()
+            self._when_drained = when_drained
+        self._finish()
+
+    def _take(self, states: StateMemory | None) -> ExecutionContext:
+        for index, context in enumerate(self._idle):
+            if context.served is states:
+                return self._idle.pop(index)
+        return self._idle.pop() if self._idle else self._make()
+
+    def _finish(self) -> None:
+        with self._lock:
+            if self._leased or self._when_drained is None:
+                return
+            action, self._when_drained = self._when_drained, _nothing
+        action()
+
+
+def _nothing() -> None:
+    """Stand for the action of a pool that has been drained."""

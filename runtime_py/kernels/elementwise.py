@@ -1,0 +1,136 @@
+"""Kernels of arithmetic, comparison, logic and selection, element by element.
+
+All results are fresh. The functions are torch's Python-bound ones: an overload
+object of `torch.ops` costs one to two microseconds more a call (2026-11).
+"""
+
+import torch
+from torch import Tensor
+
+from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.adapters import copied, into
+
+Number = int | float | bool
+
+
+def _add(out: Tensor, x: Tensor, other: Tensor | Number, alpha: Number) -> None:
+    torch.add(x, other, alpha=alpha, out=out)
+
+
+def _sub(out: Tensor, x: Tensor, other: Tensor | Number, alpha: Number) -> None:
+    torch.sub(x, other, alpha=alpha, out=out)
+
+
+def _rsub(out: Tensor, x: Tensor, other: Number, alpha: Number) -> None:
+    # No out=, and a tensor made of `other` would promote otherwise than a number.
+    out.copy_(torch.rsub(x, other, alpha=alpha))
+
+
+def _div_mode(
+    out: Tensor, x: Tensor, other: Tensor | Number, rounding_mode: str | None
+) -> None:
+    torch.div(x, other, rounding_mode=rounding_mode, out=out)
+
+
+def _isnan(out: Tensor, x: Tensor) -> None:
+    torch.ne(x, x, out=out)
+
+
+def _masked_fill(out: Tensor, x: Tensor, mask: Tensor, value: Tensor | Number) -> None:
+    out.copy_(x)
+    out.masked_fill_(mask, value)
+
+
+def _copy(out: Tensor, x: Tensor, *_: torch.dtype) -> None:
+    out.copy_(x)
+
+
+_sums: dict[str, Kernel] = {
+    "aten::add.Tensor": _add,
+    "aten::add.Scalar": _add,
+    "aten::sub.Tensor": _sub,
+    "aten::sub.Scalar": _sub,
+    "aten::rsub.Scalar": _rsub,
+}
+
+_unary: dict[str, Kernel] = {
+    "aten::abs": into(torch.abs),
+    "aten::bitwise_not": into(torch.bitwise_not),
+    "aten::ceil": into(torch.ceil),
+    "aten::cos": into(torch.cos),
+    "aten::erf": into(torch.erf),
+    "aten::exp": into(torch.exp),
+    "aten::expm1": into(torch.expm1),
+    "aten::floor": into(torch.floor),
+    "aten::isinf": copied(torch.isinf),
+    "aten::isnan": _isnan,
+    "aten::log": into(torch.log),
+    "aten::log1p": into(torch.log1p),
+    "aten::log2": into(torch.log2),
+    "aten::logical_not": into(torch.logical_not),
+    "aten::neg": into(torch.neg),
+    "aten::reciprocal": into(torch.reciprocal),
+    "aten::round": into(torch.round),
+    "aten::rsqrt": into(torch.rsqrt),
+    "aten::sign": into(torch.sign),
+    "aten::sin": into(torch.sin),
+    "aten::sqrt": into(torch.sqrt),
+    "aten::trunc": into(torch.trunc),
+}
+
+_binary: dict[str, Kernel] = {
+    "aten::atan2": into(torch.atan2),
+    "aten::bitwise_and.Tensor": into(torch.bitwise_and),
+    "aten::bitwise_or.Tensor": into(torch.bitwise_or),
+    "aten::bitwise_xor.Tensor": into(torch.bitwise_xor),
+    "aten::div.Scalar": into(torch.div),
+    "aten::div.Scalar_mode": _div_mode,
+    "aten::div.Tensor": into(torch.div),
+    "aten::div.Tensor_mode": _div_mode,
+    "aten::floor_divide": into(torch.floor_divide),
+    "aten::logical_and": into(torch.logical_and),
+    "aten::logical_or": into(torch.logical_or),
+    "aten::logical_xor": into(torch.logical_xor),
+    "aten::maximum": into(torch.maximum),
+    "aten::minimum": into(torch.minimum),
+    "aten::mul.Scalar": into(torch.mul),
+    "aten::mul.Tensor": into(torch.mul),
+    "aten::pow.Scalar": into(torch.pow),
+    "aten::pow.Tensor_Scalar": into(torch.pow),
+    "aten::pow.Tensor_Tensor": into(torch.pow),
+    "aten::remainder.Scalar": into(torch.remainder),
+    "aten::remainder.Tensor": into(torch.remainder),
+}
+
+_comparison: dict[str, Kernel] = {
+    "aten::eq.Scalar": into(torch.eq),
+    "aten::eq.Tensor": into(torch.eq),
+    "aten::ge.Scalar": into(torch.ge),
+    "aten::ge.Tensor": into(torch.ge),
+    "aten::gt.Scalar": into(torch.gt),
+    "aten::gt.Tensor": into(torch.gt),
+    "aten::le.Scalar": into(torch.le),
+    "aten::le.Tensor": into(torch.le),
+    "aten::lt.Scalar": into(torch.lt),
+    "aten::lt.Tensor": into(torch.lt),
+    "aten::ne.Scalar": into(torch.ne),
+    "aten::ne.Tensor": into(torch.ne),
+}
+
+_selection: dict[str, Kernel] = {
+    "aten::_to_copy": _copy,
+    "aten::clamp": into(torch.clamp),
+    "aten::clamp.Tensor": into(torch.clamp),
+    "aten::clone": _copy,
+    "aten::masked_fill.Scalar": _masked_fill,
+    "aten::masked_fill.Tensor": _masked_fill,
+    "aten::where.self": into(torch.where),
+}
+
+KERNELS: dict[str, Kernel] = {
+    **_unary,
+    **_binary,
+    **_sums,
+    **_comparison,
+    **_selection,
+}

@@ -1,0 +1,49 @@
+"""Kernels of matrix products and convolution in floating point; results are fresh."""
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.adapters import into
+
+
+def _linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
+    if bias is None:
+        torch.matmul(x, weight.t(), out=out)
+    else:
+        out.copy_(linear(x, weight, bias))
+
+
+def _addmm(
+    out: Tensor, x: Tensor, a: Tensor, b: Tensor, beta: float, alpha: float
+) -> None:
+    torch.addmm(x, a, b, beta=beta, alpha=alpha, out=out)
+
+
+def _convolution(
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> None:
+    none = (0,) * len(stride)  # output padding, of transposed convolutions only
+    out.copy_(
+        torch.convolution(
+            x, weight, bias, stride, padding, dilation, False, none, groups
+        )
+    )
+
+
+KERNELS: dict[str, Kernel] = {
+    "aten::addmm": _addmm,
+    "aten::bmm": into(torch.bmm),
+    "aten::convolution": _convolution,
+    "aten::linear": _linear,
+    "aten::matmul": into(torch.matmul),
+    "aten::mm": into(torch.mm),
+}

@@ -1,0 +1,63 @@
+"""Kernels that reduce, rank or accumulate along axes; results are fresh.
+
+Where torch lets a caller choose the dtype of the sum, it is that of `out`: the
+signature has no dtype, the declared result type says it.
+"""
+
+import torch
+from torch import Tensor
+
+from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.adapters import into
+
+
+def _sum(out: Tensor, x: Tensor, dim: tuple[int, ...] | None, keepdim: bool) -> None:
+    torch.sum(x, dim, keepdim, dtype=out.dtype, out=out)
+
+
+def _mean(out: Tensor, x: Tensor, dim: tuple[int, ...] | None, keepdim: bool) -> None:
+    torch.mean(x, dim, keepdim, dtype=out.dtype, out=out)
+
+
+def _prod(out: Tensor, x: Tensor, dim: int, keepdim: bool) -> None:
+    torch.prod(x, dim, keepdim, dtype=out.dtype, out=out)
+
+
+def _cumsum(out: Tensor, x: Tensor, dim: int) -> None:
+    torch.cumsum(x, dim, dtype=out.dtype, out=out)
+
+
+def _cumprod(out: Tensor, x: Tensor, dim: int) -> None:
+    torch.cumprod(x, dim, dtype=out.dtype, out=out)
+
+
+def _var(
+    out: Tensor,
+    x: Tensor,
+    dim: tuple[int, ...] | None,
+    correction: float | None,
+    keepdim: bool,
+) -> None:
+    torch.var(x, dim, correction=correction, keepdim=keepdim, out=out)
+
+
+KERNELS: dict[str, Kernel] = {
+    "aten::all": into(torch.all),
+    "aten::all.dim": into(torch.all),
+    "aten::amax": into(torch.amax),
+    "aten::amin": into(torch.amin),
+    "aten::any": into(torch.any),
+    "aten::any.dim": into(torch.any),
+    "aten::argmax": into(torch.argmax),
+    "aten::argmin": into(torch.argmin),
+    "aten::cumprod": _cumprod,
+    "aten::cumsum": _cumsum,
+    "aten::max.dim": into(torch.max),
+    "aten::mean.dim": _mean,
+    "aten::min.dim": into(torch.min),
+    "aten::prod.dim_int": _prod,
+    "aten::sort": into(torch.sort),
+    "aten::sum.dim_IntList": _sum,
+    "aten::topk": into(torch.topk),
+    "aten::var.correction": _var,
+}

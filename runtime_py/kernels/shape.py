@@ -1,0 +1,25 @@
+"""Kernels that move elements without computing: join, tile, pad, rotate; fresh."""
+
+import torch
+from torch import Tensor
+
+from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.adapters import copied, into
+
+
+def _reshape(out: Tensor, x: Tensor, _: tuple[int, ...]) -> None:
+    # `out` is contiguous, `x` need not be: view the result as the operand.
+    out.view(x.shape).copy_(x)
+
+
+KERNELS: dict[str, Kernel] = {
+    "aten::cat": into(torch.cat),
+    "aten::constant_pad_nd": copied(torch.constant_pad_nd),
+    "aten::flip": copied(torch.flip),
+    "aten::repeat": copied(Tensor.repeat),
+    "aten::reshape": _reshape,
+    "aten::roll": copied(torch.roll),
+    "aten::stack": into(torch.stack),
+    "aten::tril": into(torch.tril),
+    "aten::triu": into(torch.triu),
+}

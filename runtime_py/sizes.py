@@ -1,0 +1,92 @@
+"""Sizes of symbols at a call: solved from the shapes of its inputs.
+
+In: declared types, the shapes found, the sizes that a session fixed. Out: a size for
+every symbol, checked against its bounds and against every input's declared dims.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kvc.schema.errors import InputMismatch
+from kvc.schema.types import Affine, Symbol, TensorType
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Signature:
+    """What the inputs of a call must be.
+
+    Attributes:
+        method: its name, for messages.
+        names, types: one for each input.
+        symbols: by name.
+    """
+
+    method: str
+    names: Sequence[str]
+    types: Sequence[TensorType]
+    symbols: Mapping[str, Symbol]
+
+    def solve(self, shapes: Sequence[Shape], fixed: Mapping[str, int]) -> dict[str, int]:
+        """Return the size of each symbol of a call.
+
+        Args:
+            shapes: as found, one for each input.
+            fixed: sizes that are settled before the call.
+
+        Raises:
+            InputMismatch: a rank, a bound, or two dims that disagree.
+        """
+        sizes = dict(fixed)
+        for index, shape in enumerate(shapes):
+            if len(shape) != len(self.types[index].dims):
+                raise self._mismatch(index, shape, "")
+            _solve_dims(self.types[index], shape, sizes)
+        for index, shape in enumerate(shapes):
+            self._check(index, shape, sizes)
+        return sizes
+
+    def describe(self, index: int) -> str:
+        """Return an input's type as text, with the bounds of its symbols."""
+        declared = self.types[index]
+        bounds = [self.symbols[name] for name in _symbols_of(declared)]
+        limits = ", ".join(f"{s.name} in {s.lower}..{s.upper}" for s in bounds)
+        return f"{declared} with {limits}" if limits else str(declared)
+
+    def _check(self, index: int, shape: Shape, sizes: Mapping[str, int]) -> None:
+        declared = self.types[index]
+        used = _symbols_of(declared)
+        for name in used:
+            if name not in sizes:
+                raise self._mismatch(index, shape, f" (nothing settles {name})")
+            if not self.symbols[name].lower <= sizes[name] <= self.symbols[name].upper:
+                raise self._mismatch(index, shape, "")
+        if declared.shape(sizes) != shape:
+            settled = ", ".join(f"{name} = {sizes[name]}" for name in used)
+            raise self._mismatch(index, shape, f" (here {settled})" if settled else "")
+
+    def _mismatch(self, index: int, shape: Shape, note: str) -> InputMismatch:
+        return InputMismatch(
+            method=self.method,
+            input=self.names[index],
+            expected=self.describe(index) + note,
+            found=str(TensorType(self.types[index].dtype, shape)),
+        )
+
+
+def _symbols_of(declared: TensorType) -> list[str]:
+    dims = [dim for dim in declared.dims if isinstance(dim, Affine)]
+    return list(dict.fromkeys(name for dim in dims for name, _ in dim.terms))
+
+
+def _solve_dims(declared: TensorType, shape: Shape, sizes: dict[str, int]) -> None:
+    """Settle each symbol that is the only unknown of a dim."""
+    for dim, size in zip(declared.dims, shape, strict=True):
+        if isinstance(dim, Affine):
+            unknown = [(name, c) for name, c in dim.terms if name not in sizes]
+            if len(unknown) == 1:
+                name, coefficient = unknown[0]
+                known = sum(c * sizes[n] for n, c in dim.terms if n != name)
+                # A size that does not divide is caught when the dim is evaluated.
+                sizes[name] = (size - dim.constant - known) // coefficient

@@ -1,0 +1,55 @@
+"""The codec: a `Program` or `Payload` to bytes and back.
+
+Equal values give equal bytes. Decoding trusts nothing: the structural verifier runs
+first, then every id is checked, then the dataclasses are made. What they say is
+checked by `kvc.schema.verify`. Only this package knows how a buffer is laid out.
+"""
+
+from typing import Final
+
+from kvc.schema.codec.programs import (
+    payload_record,
+    program_record,
+    read_payload,
+    read_program,
+)
+from kvc.schema.codec.records import TableReader, write
+from kvc.schema.model import Payload, Program
+from kvc.schema.verify.structure import verify_structure
+
+__all__ = ["decode", "decode_payload", "encode", "encode_payload"]
+
+PROGRAM: Final = b"KVCP"
+PAYLOAD: Final = b"KVCX"
+
+
+def encode(program: Program) -> bytes:
+    """Return the program part of a bundle.
+
+    Raises:
+        BadProgram: an expression uses a symbol that is not declared.
+        OverflowError, TypeError: a number is out of its field's range; the program
+            does not pass `kvc.schema.verify.verify_program`.
+    """
+    return write(program_record(program), PROGRAM)
+
+
+def decode(buffer: bytes, path: str) -> Program:
+    """Return the program in `buffer`; `path` is for messages.
+
+    Raises:
+        FormatError: the bytes are not what `encode` makes.
+    """
+    verify_structure(buffer, "Program", PROGRAM, path)
+    return read_program(TableReader.root(buffer, "Program"), path)
+
+
+def encode_payload(payload: Payload) -> bytes:
+    """Return the bytes of a delegate payload; raises as `encode`."""
+    return write(payload_record(payload), PAYLOAD)
+
+
+def decode_payload(buffer: bytes, where: str) -> Payload:
+    """Return the payload in `buffer`; raises as `decode`."""
+    verify_structure(buffer, "Payload", PAYLOAD, where)
+    return read_payload(TableReader.root(buffer, "Payload"), where)

@@ -1,0 +1,158 @@
+"""The pool of a buffer: what graphs and tables refer to by id, each thing once.
+
+`PoolWriter` gives ids to expressions, types, op names, texts and floats in the order
+of their first use, so that equal programs make equal bytes. `Pool` is the same read
+back, with every index checked.
+"""
+
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvc.schema.codec.checks import check_ids, check_lengths, cut
+from kvc.schema.codec.records import Record, TableReader
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadProgram
+from kvc.schema.types import Affine, Dim, Symbol, TensorType
+
+SIZE, AFFINE = 0, 1
+
+
+class PoolWriter:
+    """Collects what a program refers to, and numbers it."""
+
+    def __init__(self, symbols: Sequence[Symbol]) -> None:
+        self._symbols = tuple(symbols)
+        self._symbol_ids = {symbol.name: i for i, symbol in enumerate(symbols)}
+        self._affines: dict[Affine, int] = {}
+        self._types: dict[TensorType, int] = {}
+        self._ops: dict[str, int] = {}
+        self._strings: dict[str, int] = {}
+        self._doubles: dict[bytes, int] = {}
+
+    def affine(self, expression: Affine) -> int:
+        """Return the id of an affine expression."""
+        for name, _ in expression.terms:
+            if name not in self._symbol_ids:
+                what = f"the symbol {name} of {expression} is not declared"
+                raise BadProgram(path="program", where="symbols", what=what)
+        return self._affines.setdefault(expression, len(self._affines))
+
+    def type(self, kind: TensorType) -> int:
+        """Return the id of a type."""
+        for dim in kind.dims:
+            if isinstance(dim, Affine):
+                self.affine(dim)
+        return self._types.setdefault(kind, len(self._types))
+
+    def op(self, name: str) -> int:
+        """Return the id of an op's name."""
+        return self._ops.setdefault(name, len(self._ops))
+
+    def string(self, text: str) -> int:
+        """Return the id of a text."""
+        return self._strings.setdefault(text, len(self._strings))
+
+    def double(self, number: float) -> int:
+        """Return the id of a float; equal bits, equal id."""
+        return self._doubles.setdefault(struct.pack("<d", number), len(self._doubles))
+
+    def record(self) -> Record:
+        """Return the table; to be called when everything has its id."""
+        symbols = self._symbols
+        return Record(
+            "Pool",
+            {
+                "symbol_names": [symbol.name for symbol in symbols],
+                "symbol_lowers": np.array([s.lower for s in symbols], np.int64),
+                "symbol_uppers": np.array([s.upper for s in symbols], np.int64),
+                **self._affine_fields(),
+                **self._type_fields(),
+                "ops": list(self._ops),
+                "strings": list(self._strings),
+                "doubles": np.frombuffer(b"".join(self._doubles), "<f8"),
+            },
+        )
+
+    def _affine_fields(self) -> "dict[str, np.ndarray[tuple[int], np.dtype[np.generic]]]":
+        terms = [term for affine in self._affines for term in affine.terms]
+        ends = np.cumsum([len(affine.terms) for affine in self._affines], dtype=np.uint32)
+        return {
+            "affine_constants": np.array([a.constant for a in self._affines], np.int64),
+            "affine_ends": ends,
+            "term_symbols": np.array([self._symbol_ids[n] for n, _ in terms], np.uint32),
+            "term_coefficients": np.array([c for _, c in terms], np.int64),
+        }
+
+    def _type_fields(self) -> "dict[str, np.ndarray[tuple[int], np.dtype[np.generic]]]":
+        dims = [dim for kind in self._types for dim in kind.dims]
+        kinds = [AFFINE if isinstance(dim, Affine) else SIZE for dim in dims]
+        values = [self._affines[d] if isinstance(d, Affine) else d for d in dims]
+        return {
+            "type_dtypes": np.array([kind.dtype for kind in self._types], np.uint8),
+            "type_ends": np.cumsum([len(k.dims) for k in self._types], dtype=np.uint32),
+            "dim_kinds": np.array(kinds, np.uint8),
+            "dim_values": np.array(values, np.int64),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """A pool read back; ids are positions."""
+
+    symbols: tuple[Symbol, ...]
+    affines: tuple[Affine, ...]
+    types: tuple[TensorType, ...]
+    ops: tuple[str, ...]
+    strings: tuple[str, ...]
+    doubles: tuple[float, ...]
+
+
+def read_pool(table: TableReader, path: str) -> Pool:
+    """Return a pool with every index in it checked.
+
+    Raises:
+        BadProgram: an index leads nowhere, or runs do not cover their vector.
+    """
+    names = table.texts("symbol_names")
+    lowers, uppers = table.integers("symbol_lowers"), table.integers("symbol_uppers")
+    check_lengths(path, "symbols", names, lowers, uppers)
+    affines = _read_affines(table, names, path)
+    return Pool(
+        symbols=tuple(map(Symbol, names, lowers, uppers)),
+        affines=affines,
+        types=_read_types(table, affines, path),
+        ops=tuple(table.texts("ops")),
+        strings=tuple(table.texts("strings")),
+        doubles=tuple(table.vector("doubles").tolist()),
+    )
+
+
+def _read_affines(
+    table: TableReader, names: Sequence[str], path: str
+) -> tuple[Affine, ...]:
+    where = "affine expressions"
+    constants = table.integers("affine_constants")
+    symbols = check_ids(table.vector("term_symbols"), len(names), path, where)
+    coefficients = table.integers("term_coefficients")
+    check_lengths(path, where, symbols, coefficients)
+    terms = list(zip([names[i] for i in symbols], coefficients, strict=True))
+    groups = cut(terms, table.vector("affine_ends"), len(constants), path, where)
+    return tuple(map(Affine, constants, groups))
+
+
+def _read_types(
+    table: TableReader, affines: Sequence[Affine], path: str
+) -> tuple[TensorType, ...]:
+    dtypes = [DType(number) for number in table.integers("type_dtypes")]
+    kinds, values = table.vector("dim_kinds"), table.vector("dim_values")
+    check_lengths(path, "types", kinds, values)
+    check_ids(values[kinds == AFFINE], len(affines), path, "types")
+    dims: list[Dim] = [
+        affines[value] if kind == AFFINE else value
+        for kind, value in zip(kinds.tolist(), values.tolist(), strict=True)
+    ]
+    groups = cut(dims, table.vector("type_ends"), len(dtypes), path, "types")
+    return tuple(map(TensorType, dtypes, groups))

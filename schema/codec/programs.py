@@ -1,0 +1,299 @@
+"""Programs and payloads as tables, apart from their graphs and pools.
+
+`program_record` and `payload_record` write, `read_program` and `read_payload` read
+a buffer that the structural verifier has passed.
+"""
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from kvc.schema.codec.checks import Numbers, check_ids, check_lengths
+from kvc.schema.codec.graphs import graph_record, read_graph
+from kvc.schema.codec.pools import Pool, PoolWriter, read_pool
+from kvc.schema.codec.records import Record, TableReader
+from kvc.schema.errors import BadProgram
+from kvc.schema.model import (
+    Blob,
+    DataFile,
+    Delegate,
+    MemoryKind,
+    Method,
+    NamedData,
+    Payload,
+    Position,
+    PositionKind,
+    Program,
+    Provenance,
+    ResetRule,
+    State,
+    StateKind,
+)
+
+DIGEST_NBYTES = 32
+
+
+def program_record(program: Program) -> Record:
+    """Return the table of a program."""
+    pool = PoolWriter(program.symbols)
+    position, metadata = program.position, sorted(program.metadata.items())
+    fields = {
+        "provenance": _provenance_record(program.provenance),
+        "files": [_file_record(file) for file in program.files],
+        "blobs": _blobs_record(program.blobs),
+        "names": _names_record(program.names, pool),
+        "states": [_state_record(state, pool) for state in program.states],
+        "position": _position_record(position) if position else None,
+        "methods": [_method_record(method, pool) for method in program.methods],
+        "delegates": [_delegate_record(delegate) for delegate in program.delegates],
+        "metadata_keys": [key for key, _ in metadata],
+        "metadata_values": [text for _, text in metadata],
+    }
+    return Record("Program", {**fields, "pool": pool.record()})
+
+
+def payload_record(payload: Payload) -> Record:
+    """Return the table of a payload."""
+    pool = PoolWriter(payload.symbols)
+    fields = {
+        "backend": payload.backend,
+        "names": list(payload.names),
+        "types": _u32(pool.type(kind) for kind in payload.types),
+        "graph": graph_record(payload.graph, pool),
+    }
+    return Record("Payload", {**fields, "pool": pool.record()})
+
+
+def _u32(numbers: Iterable[int]) -> Numbers:
+    return np.array(list(numbers), np.uint32)
+
+
+def _octets(raw: bytes) -> Numbers:
+    return np.frombuffer(raw, np.uint8)
+
+
+def _provenance_record(provenance: Provenance) -> Record:
+    return Record(
+        "Provenance",
+        {
+            "kvc_version": provenance.kvc_version,
+            "torch_version": provenance.torch_version,
+            "recipe": provenance.recipe,
+            "recipe_text": provenance.recipe_text,
+            "source_digest": provenance.source_digest,
+        },
+    )
+
+
+def _file_record(file: DataFile) -> Record:
+    return Record("DataFile", {"name": file.name, "digest": _octets(file.digest)})
+
+
+def _blobs_record(blobs: Sequence[Blob]) -> Record:
+    return Record(
+        "Blobs",
+        {
+            "digests": _octets(b"".join(blob.digest for blob in blobs)),
+            "nbytes": np.array([blob.nbytes for blob in blobs], np.uint64),
+            "files": _u32(blob.file for blob in blobs),
+            "offsets": np.array([blob.offset for blob in blobs], np.uint64),
+            "aligns": _u32(blob.align for blob in blobs),
+        },
+    )
+
+
+def _names_record(names: Sequence[NamedData], pool: PoolWriter) -> Record:
+    return Record(
+        "Names",
+        {
+            "names": [named.name for named in names],
+            "blobs": _u32(named.blob for named in names),
+            "types": _u32(pool.type(named.type) for named in names),
+            "formats": _u32(pool.string(named.format) for named in names),
+            "provenances": _u32(pool.string(named.provenance) for named in names),
+        },
+    )
+
+
+def _state_record(state: State, pool: PoolWriter) -> Record:
+    return Record(
+        "State",
+        {
+            "name": state.name,
+            "type": pool.type(state.type),
+            "kind": int(state.kind),
+            "axis": state.axis,
+            "layout": np.array(state.layout, np.uint8),
+            "initial": state.initial,
+            "reset": int(state.reset),
+        },
+    )
+
+
+def _position_record(position: Position) -> Record:
+    return Record(
+        "Position",
+        {
+            "kind": int(position.kind),
+            "state": position.state,
+            "input_name": position.input_name,
+            "capacity": position.capacity,
+        },
+    )
+
+
+def _method_record(method: Method, pool: PoolWriter) -> Record:
+    return Record(
+        "Method",
+        {
+            "name": method.name,
+            "role": method.role,
+            "graph": graph_record(method.graph, pool),
+            "input_names": list(method.input_names),
+            "input_tree": method.input_tree,
+            "output_tree": method.output_tree,
+            "reads": _u32(method.reads),
+            "writes": _u32(method.writes),
+        },
+    )
+
+
+def _delegate_record(delegate: Delegate) -> Record:
+    return Record(
+        "Delegate",
+        {
+            "backend": delegate.backend,
+            "method": delegate.method,
+            "payload": _octets(delegate.payload),
+            "names": _u32(delegate.names),
+            "memory": int(delegate.memory),
+            "workspace_nbytes": delegate.workspace_nbytes,
+            "tail_nbytes": delegate.tail_nbytes,
+        },
+    )
+
+
+def read_program(table: TableReader, path: str) -> Program:
+    """Return the program in a verified buffer, every id but a graph's names checked.
+
+    Raises:
+        BadProgram: an id leads nowhere, or vectors do not fit each other.
+    """
+    pool = read_pool(table.child("pool"), path)
+    keys, texts = table.texts("metadata_keys"), table.texts("metadata_values")
+    check_lengths(path, "metadata", keys, texts)
+    if keys != sorted(set(keys)):
+        raise BadProgram(path=path, where="metadata", what="keys are not ascending")
+    return Program(
+        provenance=_read_provenance(table.child("provenance")),
+        symbols=pool.symbols,
+        files=tuple(
+            DataFile(file.text("name"), file.octets("digest"))
+            for file in table.children("files")
+        ),
+        blobs=_read_blobs(table.child("blobs"), path),
+        names=_read_names(table.child("names"), pool, path),
+        states=tuple(_read_state(t, pool, path) for t in table.children("states")),
+        position=_read_position(table.child("position")) if "position" in table else None,
+        methods=tuple(_read_method(t, pool, path) for t in table.children("methods")),
+        delegates=tuple(_read_delegate(t) for t in table.children("delegates")),
+        metadata=dict(zip(keys, texts, strict=True)),
+    )
+
+
+def read_payload(table: TableReader, where: str) -> Payload:
+    """Return the payload in a verified buffer; as `read_program`."""
+    pool = read_pool(table.child("pool"), where)
+    ids = check_ids(table.vector("types"), len(pool.types), where, "types")
+    return Payload(
+        backend=table.text("backend"),
+        symbols=pool.symbols,
+        names=tuple(table.texts("names")),
+        types=tuple(pool.types[i] for i in ids),
+        graph=read_graph(table.child("graph"), pool, where, "graph"),
+    )
+
+
+def _read_provenance(table: TableReader) -> Provenance:
+    return Provenance(
+        kvc_version=table.text("kvc_version"),
+        torch_version=table.text("torch_version"),
+        recipe=table.text("recipe"),
+        recipe_text=table.text("recipe_text"),
+        source_digest=table.text("source_digest"),
+    )
+
+
+def _read_blobs(table: TableReader, path: str) -> tuple[Blob, ...]:
+    raw, nbytes = table.octets("digests"), table.integers("nbytes")
+    digests = [raw[i : i + DIGEST_NBYTES] for i in range(0, len(raw), DIGEST_NBYTES)]
+    files, offsets = table.integers("files"), table.integers("offsets")
+    aligns = table.integers("aligns")
+    check_lengths(path, "blobs", digests, nbytes, files, offsets, aligns)
+    return tuple(map(Blob, digests, nbytes, files, offsets, aligns))
+
+
+def _read_names(table: TableReader, pool: Pool, path: str) -> tuple[NamedData, ...]:
+    where, texts = "named data", len(pool.strings)
+    names, blobs = table.texts("names"), table.integers("blobs")
+    types = check_ids(table.vector("types"), len(pool.types), path, where)
+    formats = check_ids(table.vector("formats"), texts, path, where)
+    provenances = check_ids(table.vector("provenances"), texts, path, where)
+    check_lengths(path, where, names, blobs, types, formats, provenances)
+    return tuple(
+        NamedData(name, blob, pool.types[t], pool.strings[f], pool.strings[p])
+        for name, blob, t, f, p in zip(
+            names, blobs, types, formats, provenances, strict=True
+        )
+    )
+
+
+def _read_state(table: TableReader, pool: Pool, path: str) -> State:
+    name, number = table.text("name"), table.number("type")
+    if number >= len(pool.types):
+        what = f"type {number}, but there are {len(pool.types)}"
+        raise BadProgram(path=path, where=f"state {name!r}", what=what)
+    return State(
+        name=name,
+        type=pool.types[number],
+        kind=StateKind(table.number("kind")),
+        axis=table.optional_number("axis"),
+        layout=tuple(table.integers("layout")),
+        initial=table.optional_number("initial"),
+        reset=ResetRule(table.number("reset")),
+    )
+
+
+def _read_position(table: TableReader) -> Position:
+    return Position(
+        kind=PositionKind(table.number("kind")),
+        state=table.optional_number("state"),
+        input_name=table.text("input_name"),
+        capacity=table.optional_number("capacity"),
+    )
+
+
+def _read_method(table: TableReader, pool: Pool, path: str) -> Method:
+    name = table.text("name")
+    return Method(
+        name=name,
+        role=table.text("role"),
+        graph=read_graph(table.child("graph"), pool, path, f"method {name!r}"),
+        input_names=tuple(table.texts("input_names")),
+        input_tree=table.text("input_tree"),
+        output_tree=table.text("output_tree"),
+        reads=tuple(table.integers("reads")),
+        writes=tuple(table.integers("writes")),
+    )
+
+
+def _read_delegate(table: TableReader) -> Delegate:
+    return Delegate(
+        backend=table.text("backend"),
+        method=table.number("method"),
+        payload=table.octets("payload"),
+        names=tuple(table.integers("names")),
+        memory=MemoryKind(table.number("memory")),
+        workspace_nbytes=table.number("workspace_nbytes"),
+        tail_nbytes=table.number("tail_nbytes"),
+    )

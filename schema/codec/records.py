@@ -1,0 +1,169 @@
+"""Tables of `program.fbs` as records: write them, and read them after verification.
+
+`Record` is a table to be written: its kind and its fields. `TableReader` gives the
+fields of a table in a verified buffer, whole vectors at a time. Both go by the
+layout in `kvc.schema._generated`; neither checks anything.
+"""
+
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from flatbuffers.builder import Builder
+from numpy.typing import NDArray
+
+from kvc.schema._generated import TABLES, Field
+
+Numbers = NDArray[np.generic]
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """A table to be written: its name in the schema, and all its fields."""
+
+    table: str
+    fields: "dict[str, int | str | None | Numbers | Record | list[str] | list[Record]]"
+
+
+def write(root: Record, identifier: bytes) -> bytes:
+    """Return the buffer that holds `root`."""
+    builder = Builder(1 << 16)
+    builder.Finish(_write_table(builder, root), file_identifier=identifier)
+    return bytes(builder.Output())
+
+
+def _write_table(builder: Builder, record: Record) -> int:
+    layout = TABLES[record.table]
+    assert record.fields.keys() == {field[0] for field in layout}, record.table
+    offsets = {
+        field[0]: _write_child(builder, field, record)
+        for field in layout
+        if field[1] != "scalar" and record.fields[field[0]] is not None
+    }
+    builder.StartObject(len(layout))
+    for slot, (name, shape, element, *_) in enumerate(layout):
+        value = record.fields[name]
+        if value is None:
+            continue
+        if shape == "scalar":
+            assert isinstance(value, int)
+            getattr(builder, f"Prepend{element.capitalize()}")(value)
+        else:
+            builder.PrependUOffsetTRelative(offsets[name])
+        builder.Slot(slot)
+    offset: int = builder.EndObject()
+    return offset
+
+
+def _write_child(builder: Builder, field: Field, record: Record) -> int:
+    value = record.fields[field[0]]
+    offset: int
+    if isinstance(value, str):
+        offset = builder.CreateString(value)
+    elif isinstance(value, Record):
+        offset = _write_table(builder, value)
+    elif isinstance(value, np.ndarray):
+        offset = builder.CreateNumpyVector(value.astype(field[2], copy=False))
+    else:
+        assert isinstance(value, list)
+        offset = _write_offsets(builder, value)
+    return offset
+
+
+def _write_offsets(builder: Builder, items: "list[str] | list[Record]") -> int:
+    offsets = [
+        builder.CreateString(item) if isinstance(item, str) else _write_table(builder, item)
+        for item in items
+    ]
+    builder.StartVector(4, len(offsets), 4)
+    for offset in reversed(offsets):
+        builder.PrependUOffsetTRelative(offset)
+    end: int = builder.EndVector()
+    return end
+
+
+_U32: Final = struct.Struct("<I")
+
+
+class TableReader:
+    """The fields of one table in a verified buffer."""
+
+    def __init__(self, buffer: bytes, name: str, position: int) -> None:
+        self.buffer = buffer
+        self._places: dict[str, tuple[Field, int]] = {}
+        (back,) = struct.unpack_from("<i", buffer, position)
+        vtable = position - back
+        (vtable_nbytes,) = struct.unpack_from("<H", buffer, vtable)
+        for slot, field in enumerate(TABLES[name]):
+            entry = 4 + 2 * slot
+            if entry < vtable_nbytes:
+                (offset,) = struct.unpack_from("<H", buffer, vtable + entry)
+                if offset:
+                    self._places[field[0]] = (field, position + offset)
+
+    @classmethod
+    def root(cls, buffer: bytes, name: str) -> "TableReader":
+        """Return the table that a buffer begins with."""
+        return cls(buffer, name, _U32.unpack_from(buffer, 0)[0])
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._places
+
+    def number(self, name: str) -> int:
+        """Return a whole number."""
+        (_, _, element, nbytes, *_), position = self._places[name]
+        raw = self.buffer[position : position + nbytes]
+        return int.from_bytes(raw, "little", signed=element.startswith("int"))
+
+    def optional_number(self, name: str) -> int | None:
+        """Return a whole number, None when it is absent."""
+        return self.number(name) if name in self else None
+
+    def text(self, name: str) -> str:
+        """Return a string."""
+        return self._string(self._target(name))
+
+    def texts(self, name: str) -> list[str]:
+        """Return a vector of strings."""
+        return [self._string(position) for position in self._targets(name)]
+
+    def vector(self, name: str) -> Numbers:
+        """Return a vector of numbers, as a read-only view of the buffer."""
+        field, start = self._places[name][0], self._target(name)
+        (count,) = _U32.unpack_from(self.buffer, start)
+        return np.frombuffer(self.buffer, field[2], count, start + 4)
+
+    def integers(self, name: str) -> list[int]:
+        """Return a vector of whole numbers."""
+        numbers: list[int] = self.vector(name).tolist()
+        return numbers
+
+    def octets(self, name: str) -> bytes:
+        """Return a vector of bytes."""
+        return self.vector(name).tobytes()
+
+    def child(self, name: str) -> "TableReader":
+        """Return a table."""
+        return TableReader(self.buffer, self._places[name][0][2], self._target(name))
+
+    def children(self, name: str) -> "list[TableReader]":
+        """Return a vector of tables."""
+        kind = self._places[name][0][2]
+        return [TableReader(self.buffer, kind, at) for at in self._targets(name)]
+
+    def _target(self, name: str) -> int:
+        position = self._places[name][1]
+        offset: int = _U32.unpack_from(self.buffer, position)[0]
+        return position + offset
+
+    def _targets(self, name: str) -> list[int]:
+        start = self._target(name)
+        (count,) = _U32.unpack_from(self.buffer, start)
+        offsets = np.frombuffer(self.buffer, "<u4", count, start + 4).astype(np.int64)
+        positions: list[int] = (start + 4 + 4 * np.arange(count) + offsets).tolist()
+        return positions
+
+    def _string(self, position: int) -> str:
+        (nbytes,) = _U32.unpack_from(self.buffer, position)
+        return self.buffer[position + 4 : position + 4 + nbytes].decode()

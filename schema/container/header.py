@@ -1,0 +1,100 @@
+"""The first 128 bytes of a bundle: what they say, how they are packed and checked.
+
+The layout is in FORMAT.md. It is the same for all format versions, so that any kvc
+can tell a damaged file from one of another version.
+"""
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+from kvc.schema.container.kinds import MAGIC, guess_kind
+from kvc.schema.errors import (
+    BadMagic,
+    BadStructure,
+    DigestMismatch,
+    LimitExceeded,
+    Truncated,
+    UnsupportedVersion,
+)
+from kvc.schema.verify.limits import MAX_PROGRAM_NBYTES
+from kvc.schema.version import FORMAT_VERSION
+
+HEADER_NBYTES: Final = 128
+_SEALED: Final = struct.Struct("<8sIIQQQ32s24x")  # the bytes under the header's digest
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a header says; offsets and sizes are in bytes."""
+
+    version: int
+    flags: int
+    file_nbytes: int
+    program_offset: int
+    program_nbytes: int
+    program_digest: bytes
+
+
+def pack_header(header: Header) -> bytes:
+    """Return the 128 bytes of a header."""
+    sealed = _SEALED.pack(
+        MAGIC,
+        header.version,
+        header.flags,
+        header.file_nbytes,
+        header.program_offset,
+        header.program_nbytes,
+        header.program_digest,
+    )
+    return sealed + hashlib.sha256(sealed).digest()
+
+
+def parse_header(raw: bytes, file_nbytes: int, path: str) -> Header:
+    """Return the header in the first bytes of a file of `file_nbytes`.
+
+    Raises:
+        BadMagic: the file is something else.
+        Truncated: the file is shorter or longer than it says.
+        DigestMismatch: the header is damaged.
+        UnsupportedVersion: the file is of another format version.
+        BadStructure: the header says what cannot be.
+        LimitExceeded: the program is too large.
+    """
+    if not raw.startswith(MAGIC) and not (raw and MAGIC.startswith(raw)):
+        raise BadMagic(path=path, found=repr(raw[:8]), guess=guess_kind(raw))
+    if len(raw) < HEADER_NBYTES:
+        raise Truncated(
+            path=path, found=file_nbytes, what="the header", expected=HEADER_NBYTES
+        )
+    sealed = raw[: _SEALED.size]
+    if hashlib.sha256(sealed).digest() != raw[_SEALED.size :]:
+        raise DigestMismatch(path=path, what="the header", nbytes=len(sealed), offset=0)
+    header = Header(*_SEALED.unpack(sealed)[1:])
+    _check_header(header, sealed, file_nbytes, path)
+    return header
+
+
+def _check_header(header: Header, sealed: bytes, file_nbytes: int, path: str) -> None:
+    if header.version != FORMAT_VERSION:
+        raise UnsupportedVersion(path=path, found=header.version, expected=FORMAT_VERSION)
+    if header.file_nbytes != file_nbytes:
+        raise Truncated(
+            path=path,
+            found=file_nbytes,
+            what="what its header describes",
+            expected=header.file_nbytes,
+        )
+    if header.flags or any(sealed[-24:]):
+        raise BadStructure(path=path, offset=12, what="unknown flags or reserved bytes")
+    if header.program_nbytes > MAX_PROGRAM_NBYTES:
+        raise LimitExceeded(
+            path=path,
+            what="the program, in bytes,",
+            found=header.program_nbytes,
+            limit=MAX_PROGRAM_NBYTES,
+        )
+    end = header.program_offset + header.program_nbytes
+    if header.program_offset < HEADER_NBYTES or end != file_nbytes:
+        raise BadStructure(path=path, offset=24, what="the program is not the last part")

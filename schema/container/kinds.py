@@ -1,0 +1,51 @@
+"""What a file looks like from its first bytes, for the message of `BadMagic`."""
+
+from typing import Final
+
+# A byte over 0x7f, CR LF, SUB and LF: copies in text mode change one of them.
+MAGIC: Final = b"\x8bKVC\r\n\x1a\n"
+
+_KINDS: Final = (
+    (b"GGUF", "a GGUF model (llama.cpp)"),
+    (b"PK\x03\x04", "a zip archive: a .pt, .pt2 or other PyTorch file"),
+    (b"version https://git-lfs", "a Git LFS pointer: run `git lfs pull` to fetch the file"),
+    (b"\x7fELF", "a program or shared library"),
+    (b"\x80\x02", "a Python pickle"),
+    (b"\x93NUMPY", "a numpy array"),
+    (b"\x89HDF", "an HDF5 file"),
+    (b"\x1f\x8b", "a gzip file: unpack it first"),
+    (b"(\xb5/\xfd", "a zstd file: unpack it first"),
+)
+
+
+def guess_kind(head: bytes) -> str:
+    """Return what a file that begins with `head` (128 bytes or less) looks like."""
+    if not head:
+        return "an empty file"
+    if not any(head):
+        return "zeros: a download or a copy that never finished"
+    if b"KVC" in head[:6]:
+        return "a kvc file that was damaged, perhaps by a copy in text mode"
+    for start, kind in _KINDS:
+        if head.startswith(start):
+            return kind
+    return _guess_deeper(head)
+
+
+def _guess_deeper(head: bytes) -> str:
+    if head[4:6] == b"ET" or head[4:8] == b"eh00":
+        return "an ExecuTorch program (.pte)"
+    if head[4:8] in (b"KVCP", b"KVCX"):
+        return "the program part of a kvc file without its container"
+    if head[4:8] == b"TFL3":
+        return "a LiteRT model (.tflite)"
+    if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 100_000_000:
+        return "a safetensors file: give its folder to `kvc compile`"
+    text = head.lstrip().lower()
+    if text.startswith((b"<!doctype", b"<html", b"<?xml")):
+        return "a web page: the download did not get the file itself"
+    if b"onnx" in text or b"pytorch" in text[:64]:
+        return "an ONNX model"
+    if text.startswith((b"{", b"[")):
+        return "a JSON text"
+    return "nothing that kvc knows"

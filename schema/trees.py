@@ -1,0 +1,247 @@
+"""Nested containers of arguments and results, as JSON text and flat leaves.
+
+A tree is a tuple, a list, a dict with text keys, a constant (None, bool, int, float,
+str) or a leaf. Leaves are numbered in the order of a walk, dicts in the order of
+their keys as given. In JSON a leaf is its number, and every other thing is an object
+with one key: {"tuple": [...]}, {"list": [...]}, {"dict": [[key, tree], ...]} or
+{"constant": value}. What counts as a leaf is for the caller to say.
+"""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import cast
+
+from kvc.schema.errors import BadProgram
+
+Leaf = object
+IsLeaf = Callable[[object], bool]
+Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
+
+MAX_DEPTH = 32
+
+
+def any_leaf(thing: object) -> bool:
+    """Take for a leaf whatever is neither container nor constant."""
+    return not isinstance(thing, (tuple, list, dict, bool, int, float, str, type(None)))
+
+
+def flatten(
+    structure: object, is_leaf: IsLeaf = any_leaf
+) -> tuple[tuple[Leaf, ...], str]:
+    """Return the leaves of a structure and its tree as JSON text.
+
+    Raises:
+        ValueError: it holds something that is neither leaf, container nor constant.
+    """
+    leaves: list[Leaf] = []
+    tree = _describe(structure, is_leaf, leaves, "result")
+    return tuple(leaves), _dump(tree)
+
+
+def _dump(tree: Json) -> str:
+    return json.dumps(tree, separators=(",", ":"), ensure_ascii=True)
+
+
+def _describe(thing: object, is_leaf: IsLeaf, leaves: list[Leaf], path: str) -> Json:
+    if is_leaf(thing):
+        leaves.append(thing)
+        return len(leaves) - 1
+    if isinstance(thing, (tuple, list)):
+        items: list[Json] = [
+            _describe(item, is_leaf, leaves, f"{path}[{i}]") for i, item in enumerate(thing)
+        ]
+        return {"tuple" if isinstance(thing, tuple) else "list": items}
+    if isinstance(thing, dict):
+        return {"dict": _describe_dict(thing, is_leaf, leaves, path)}
+    if thing is None or isinstance(thing, (bool, int, float, str)):
+        return {"constant": thing}
+    raise ValueError(f"{path}: a {type(thing).__name__} cannot be an argument or result")
+
+
+def _describe_dict(
+    thing: dict[object, object], is_leaf: IsLeaf, leaves: list[Leaf], path: str
+) -> Json:
+    pairs: list[Json] = []
+    for key, value in thing.items():
+        if not isinstance(key, str):
+            raise ValueError(f"{path}: the key {key!r} is not text")
+        pairs.append([key, _describe(value, is_leaf, leaves, _member(path, key))])
+    return pairs
+
+
+def _member(path: str, key: str) -> str:
+    return f"{path}.{key}" if key.isidentifier() else f"{path}[{key!r}]"
+
+
+def unflatten(tree_text: str, leaves: Sequence[Leaf]) -> object:
+    """Return the structure that a tree makes of leaves."""
+    return _build(json.loads(tree_text), leaves)
+
+
+def _build(tree: Json, leaves: Sequence[Leaf]) -> object:
+    if isinstance(tree, int):
+        return leaves[tree]
+    ((kind, content),) = cast(dict[str, Json], tree).items()
+    if kind == "constant":
+        return content
+    items = cast(list[Json], content)
+    if kind == "dict":
+        pairs = [cast(list[Json], item) for item in items]
+        return {cast(str, key): _build(value, leaves) for key, value in pairs}
+    built = [_build(item, leaves) for item in items]
+    return tuple(built) if kind == "tuple" else built
+
+
+def match(tree_text: str, structure: object, path: str = "result") -> list[Leaf]:
+    """Return the leaves of a structure that must be nested as a tree says.
+
+    Raises:
+        ValueError: it differs; the text begins with the path of the difference.
+    """
+    leaves: list[Leaf] = []
+    _match(json.loads(tree_text), structure, path, leaves)
+    return leaves
+
+
+def _match(tree: Json, thing: object, path: str, leaves: list[Leaf]) -> None:
+    if isinstance(tree, int):
+        if isinstance(thing, (tuple, list, dict, str, type(None))):
+            raise ValueError(f"{path}: expected a tensor, got {_say(thing)}")
+        leaves.append(thing)
+        return
+    ((kind, content),) = cast(dict[str, Json], tree).items()
+    if kind == "constant":
+        if type(thing) is not type(content) or not _same(thing, content):
+            raise ValueError(
+                f"{path}: this program was compiled for {content!r}, got {_say(thing)}"
+            )
+    elif kind == "dict":
+        _match_dict(cast(list[list[Json]], content), thing, path, leaves)
+    else:
+        _match_items(kind, cast(list[Json], content), thing, path, leaves)
+
+
+def _same(a: object, b: object) -> bool:
+    return a == b or (a != a and b != b)
+
+
+def _match_items(
+    kind: str, trees: list[Json], thing: object, path: str, leaves: list[Leaf]
+) -> None:
+    if not isinstance(thing, (tuple, list)) or len(thing) != len(trees):
+        raise ValueError(f"{path}: expected a {kind} of {len(trees)}, got {_say(thing)}")
+    for i, (tree, item) in enumerate(zip(trees, thing, strict=True)):
+        _match(tree, item, f"{path}[{i}]", leaves)
+
+
+def _match_dict(
+    pairs: list[list[Json]], thing: object, path: str, leaves: list[Leaf]
+) -> None:
+    keys = [cast(str, key) for key, _ in pairs]
+    if not isinstance(thing, Mapping) or thing.keys() != set(keys):
+        wanted = ", ".join(map(repr, keys)) or "no keys"
+        raise ValueError(f"{path}: expected a dict with {wanted}, got {_say(thing)}")
+    for key, (_, tree) in zip(keys, pairs, strict=True):
+        _match(tree, thing[key], _member(path, key), leaves)
+
+
+def _say(thing: object) -> str:
+    if isinstance(thing, Mapping):
+        return f"a dict with {', '.join(map(repr, thing)) or 'no keys'}"
+    if isinstance(thing, (tuple, list)):
+        return f"a {type(thing).__name__} of {len(thing)}"
+    if thing is None or isinstance(thing, (bool, int, float, str)):
+        return repr(thing)
+    return f"a {type(thing).__name__}"
+
+
+def describe_call(
+    parameter_names: Sequence[str],
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    is_leaf: IsLeaf = any_leaf,
+) -> tuple[str, tuple[Leaf, ...], tuple[str, ...]]:
+    """Describe an example call of a method.
+
+    Args:
+        parameter_names: the method's parameters in order, without self.
+        args: positional arguments, for the first parameters.
+        kwargs: arguments by name.
+        is_leaf: what counts as a tensor.
+
+    Returns:
+        The tree as JSON text, its leaves, and a name for each leaf:
+        `tokens`, `past[0].key`.
+
+    Raises:
+        ValueError: too many arguments, one given twice, or one that is no tree.
+    """
+    given = _by_name(parameter_names, args, kwargs)
+    leaves: list[Leaf] = []
+    names: list[str] = []
+    arguments: list[Json] = []
+    for name, value in given.items():
+        arguments.append([name, _describe(value, is_leaf, leaves, name)])
+        names += _leaf_names(cast(list[Json], arguments[-1])[1], name)
+    tree: Json = {"parameters": list(parameter_names), "arguments": arguments}
+    return _dump(tree), tuple(leaves), tuple(names)
+
+
+def _leaf_names(tree: Json, path: str) -> list[str]:
+    if isinstance(tree, int):
+        return [path]
+    ((kind, content),) = cast(dict[str, Json], tree).items()
+    if kind == "constant":
+        return []
+    items = cast(list[Json], content)
+    if kind == "dict":
+        pairs = [cast(list[Json], item) for item in items]
+        nested = [_leaf_names(value, _member(path, cast(str, k))) for k, value in pairs]
+    else:
+        nested = [_leaf_names(item, f"{path}[{i}]") for i, item in enumerate(items)]
+    return [name for names in nested for name in names]
+
+
+def _by_name(
+    parameter_names: Sequence[str], args: Sequence[object], kwargs: Mapping[str, object]
+) -> dict[str, object]:
+    if len(args) > len(parameter_names):
+        raise ValueError(
+            f"{len(args)} positional arguments, but there are {len(parameter_names)} "
+            f"parameters: {', '.join(parameter_names) or 'none'}"
+        )
+    given = dict(zip(parameter_names, args, strict=False))
+    for name, value in kwargs.items():
+        if name in given:
+            raise ValueError(f"{name}: given twice")
+        if name not in parameter_names:
+            known = ", ".join(parameter_names) or "none"
+            raise ValueError(f"{name}: no such parameter; there are: {known}")
+        given[name] = value
+    return {name: given[name] for name in parameter_names if name in given}
+
+
+def bind_call(
+    tree_text: str, args: Sequence[object], kwargs: Mapping[str, object]
+) -> list[Leaf]:
+    """Return the leaves of a call, in the order of the tree.
+
+    Each argument may come by position or by name; one that holds no tensor may be
+    left out, one that the example call left out must be.
+
+    Raises:
+        ValueError: the call differs from the tree; the text names the path.
+    """
+    call = cast(dict[str, list[Json]], json.loads(tree_text))
+    given = _by_name(cast(list[str], call["parameters"]), args, kwargs)
+    trees = dict(cast(list[tuple[str, Json]], call["arguments"]))
+    for name in given:
+        if name not in trees:
+            raise ValueError(f"{name}: this program was compiled without it")
+    leaves: list[Leaf] = []
+    for name, tree in trees.items():
+        if name in given:
+            _match(tree, given[name], name, leaves)
+        elif _leaf_names(tree, name):
+            raise ValueError(f"{name}: missing")
+    return leaves

@@ -1,0 +1,21 @@
+"""The most that a bundle may ask for; beyond is `LimitExceeded`, before any use.
+
+The numbers are far above real models and far below what hurts a reader.
+"""
+
+from typing import Final
+
+MAX_PROGRAM_NBYTES: Final = 64 << 20
+MAX_TABLES: Final = 200_000
+MAX_METHODS: Final = 64
+MAX_STATES: Final = 100_000
+MAX_NAMES: Final = 1_000_000
+MAX_VALUES: Final = 1_000_000
+MAX_INSTRUCTIONS: Final = 1_000_000
+MAX_LIST: Final = 100_000  # items of one list argument, arguments of one instruction
+MAX_RANK: Final = 8
+MAX_DIM: Final = (1 << 31) - 1
+MAX_TENSOR_NBYTES: Final = 1 << 40
+MAX_BLOB_ALIGN: Final = 1 << 16
+MAX_NAME_NBYTES: Final = 256
+SCRATCH_ALIGN: Final = 64

@@ -1,0 +1,201 @@
+"""The FlatBuffers verifier: is a buffer exactly what a writer of kvc makes?
+
+In: bytes, and the layout of `program.fbs` (`kvc.schema._generated`). Out: nothing,
+or `BadStructure`. Strict: each table, vector and string is reached once, nothing
+overlaps, gaps are zero padding, nothing is behind the end, and every field that is
+not optional is there. Iterative, and counts are checked before anything is walked.
+What the numbers mean is left to the codec and to `semantics.py`.
+"""
+
+import struct
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvc.schema._generated import TABLES, Field
+from kvc.schema.errors import BadMagic, BadStructure, LimitExceeded
+from kvc.schema.verify.limits import MAX_PROGRAM_NBYTES, MAX_TABLES
+
+HEADER_NBYTES: Final = 8  # root offset, file identifier
+_U32: Final = struct.Struct("<I")
+_I32: Final = struct.Struct("<i")
+_U16: Final = struct.Struct("<H")
+Ints = NDArray[np.int64]
+
+
+def verify_structure(buffer: bytes, root: str, identifier: bytes, path: str) -> None:
+    """Check that `buffer` is one table `root` and nothing else.
+
+    Raises:
+        BadMagic: the file identifier is another one.
+        BadStructure: anything else is wrong.
+        LimitExceeded: the buffer, or its number of tables, is too large.
+    """
+    if len(buffer) > MAX_PROGRAM_NBYTES:
+        raise LimitExceeded(
+            path=path, what=f"{root}, in bytes,", found=len(buffer), limit=MAX_PROGRAM_NBYTES
+        )
+    if buffer[4:HEADER_NBYTES] != identifier:
+        found = buffer[4:HEADER_NBYTES]
+        raise BadMagic(path=path, found=repr(found), guess=f"something other than {identifier!r}")
+    _Walk(buffer, path).run(root)
+
+
+class _Walk:
+    """One pass over a buffer; collects the regions that were reached."""
+
+    def __init__(self, buffer: bytes, path: str) -> None:
+        self.buffer = buffer
+        self.octets = np.frombuffer(buffer, np.uint8)
+        self.path = path
+        self.starts: list[Ints] = []
+        self.ends: list[Ints] = []
+        self.vtables: set[int] = set()
+        self.queue: list[tuple[str, int]] = []
+        self.tables = 0
+
+    def run(self, root: str) -> None:
+        self.require(len(self.buffer) >= HEADER_NBYTES, 0, "shorter than its first words")
+        self.claim(0, HEADER_NBYTES)
+        self.push(root, 0)
+        while self.queue:
+            self.check_table(*self.queue.pop())
+        self.check_regions()
+
+    def require(self, condition: bool, position: int, text: str) -> None:
+        if not condition:
+            raise BadStructure(path=self.path, offset=position, what=text)
+
+    def claim(self, start: int, end: int) -> None:
+        self.require(end <= len(self.buffer), start, "reaches behind the end")
+        self.starts.append(np.array([start]))
+        self.ends.append(np.array([end]))
+
+    def number(self, fmt: struct.Struct, position: int) -> int:
+        inside = 0 <= position <= len(self.buffer) - fmt.size
+        self.require(inside and position % fmt.size == 0, position, "misplaced number")
+        value: int = fmt.unpack_from(self.buffer, position)[0]
+        return value
+
+    def target(self, position: int) -> int:
+        """Follow an offset; it always leads forward."""
+        offset = self.number(_U32, position)
+        self.require(offset > 0, position, "an offset is zero")
+        return position + offset
+
+    def push(self, table: str, position: int) -> None:
+        self.tables += 1
+        if self.tables > MAX_TABLES:
+            raise LimitExceeded(
+                path=self.path, what="the number of tables", found=self.tables, limit=MAX_TABLES
+            )
+        self.queue.append((table, self.target(position)))
+
+    def check_table(self, name: str, position: int) -> None:
+        """Check a table's vtable, then each field that the layout knows."""
+        vtable = position - self.number(_I32, position)
+        vtable_nbytes = self.number(_U16, vtable)
+        nbytes = self.number(_U16, vtable + 2)
+        fields = TABLES[name]
+        fits = vtable_nbytes % 2 == 0 and 4 <= vtable_nbytes <= 4 + 2 * len(fields)
+        self.require(fits, vtable, f"a table {name} with other fields")
+        if vtable not in self.vtables:
+            self.vtables.add(vtable)
+            self.claim(vtable, vtable + vtable_nbytes)
+        self.claim(position, position + nbytes)
+        used = [(0, 4)]
+        for slot, field in enumerate(fields):
+            entry = vtable + 4 + 2 * slot
+            offset = self.number(_U16, entry) if entry < vtable + vtable_nbytes else 0
+            self.require(offset > 0 or field[4], position, f"{name}.{field[0]} is missing")
+            if offset:
+                used.append((offset, offset + (field[3] if field[1] == "scalar" else 4)))
+                self.check_field(name, field, position + offset)
+        self.check_packing(position, nbytes, used)
+
+    def check_packing(self, position: int, nbytes: int, used: list[tuple[int, int]]) -> None:
+        """Check that a table's fields do not overlap and that the rest is zero."""
+        end = 0
+        for start, stop in sorted(used):
+            self.require(start >= end, position + start, "fields overlap")
+            gap = self.buffer[position + end : position + start]
+            self.require(len(gap) < 8 and not any(gap), position + end, "padding is not zero")
+            end = stop
+        gap = self.buffer[position + end : position + nbytes]
+        self.require(end <= nbytes and len(gap) < 8, position, "a table of a wrong size")
+        self.require(not any(gap), position + end, "padding is not zero")
+
+    def check_field(self, table: str, field: Field, position: int) -> None:
+        name, shape, element, nbytes, _, members = field
+        if shape == "scalar":
+            self.require(position % nbytes == 0, position, f"{table}.{name} is misaligned")
+            if members:
+                self.require(
+                    position < len(self.buffer) and self.buffer[position] < members,
+                    position,
+                    f"{table}.{name} has a value that does not exist",
+                )
+        elif shape == "table":
+            self.push(element, position)
+        elif shape == "string":
+            self.check_strings(np.array([self.target(position)]))
+        else:
+            self.check_vector(f"{table}.{name}", field, self.target(position))
+
+    def check_vector(self, name: str, field: Field, position: int) -> None:
+        _, shape, element, nbytes, _, members = field
+        count, first = self.number(_U32, position), position + 4
+        room = len(self.buffer) - first
+        self.require(count * nbytes <= room, position, f"{name} reaches behind the end")
+        self.require(first % nbytes == 0, position, f"{name} is misaligned")
+        self.claim(position, first + count * nbytes)
+        if shape == "vector of table":
+            for i in range(count):
+                self.push(element, first + 4 * i)
+        elif shape == "vector of string":
+            offsets = np.frombuffer(self.buffer, "<u4", count, first).astype(np.int64)
+            self.require(bool(np.all(offsets > 0)), position, "an offset is zero")
+            self.check_strings(first + 4 * np.arange(count) + offsets)
+        elif members:
+            known = bool(np.all(self.octets[first : first + count] < members))
+            self.require(known, position, f"{name} has a value that does not exist")
+
+    def check_strings(self, positions: Ints) -> None:
+        """Check that at each position lies a string: length, UTF-8 without NUL, NUL."""
+        if not len(positions):
+            return
+        size, first = len(self.buffer), int(positions[0])
+        fits = np.all((positions % 4 == 0) & (positions <= size - 4))
+        self.require(bool(fits), first, "a string is misplaced")
+        words = np.frombuffer(self.buffer, "<u4", size // 4)
+        ends = positions + 4 + words[positions // 4]
+        fits = np.all(ends < size)
+        self.require(bool(fits) and not np.any(self.octets[ends]), first, "a string has no end")
+        for start, end in zip((positions + 4).tolist(), ends.tolist(), strict=True):
+            self.check_text(start, end)
+        self.starts.append(positions)
+        self.ends.append(ends + 1)
+
+    def check_text(self, start: int, end: int) -> None:
+        text = self.buffer[start:end]
+        self.require(b"\0" not in text, start, "a string holds NUL")
+        try:
+            text.decode()
+        except UnicodeDecodeError:
+            self.require(False, start, "a string is not UTF-8")
+
+    def check_regions(self) -> None:
+        """Check that regions neither overlap nor leave holes but zero padding."""
+        starts, ends = np.concatenate(self.starts), np.concatenate(self.ends)
+        order = np.argsort(starts, kind="stable")
+        before = ends[order]
+        after = np.append(starts[order][1:], len(self.buffer))
+        gaps = after - before
+        worst = int(np.argmin(gaps))
+        self.require(int(gaps[worst]) >= 0, int(after[worst]), "two parts overlap")
+        widest = int(np.argmax(gaps))
+        self.require(int(gaps[widest]) < 8, int(before[widest]), "a hole")
+        for k in range(7):
+            padding = before[gaps > k] + k
+            self.require(not np.any(self.octets[padding]), 0, "padding is not zero")

@@ -1,0 +1,12 @@
+"""The version of the file format, and its history.
+
+Version 0 may change freely: a file of another build may fail in any typed way.
+Version 1 will be frozen, and from then on a change of meaning is a new version here,
+with its date, and old files load or fail with `UnsupportedVersion` by decision.
+
+    0   2026-11-21   first layout: header, blobs, program
+"""
+
+from typing import Final
+
+FORMAT_VERSION: Final = 0

@@ -1,0 +1,127 @@
+import subprocess
+import sys
+
+import pytest
+
+from kvc.recipes import BadRecipe, Recipe, UnknownRecipe, known_recipes, load_recipe
+
+
+def bad(tmp_path, text):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(text if isinstance(text, bytes) else text.encode())
+    with pytest.raises(BadRecipe) as caught:
+        load_recipe(path)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    return message.removeprefix(f"{path}: ")
+
+
+def test_the_shipped_recipes_say_what_they_are_for():
+    assert known_recipes() == ("bf16", "fp32", "xnnpack_q8")
+    described = {name: load_recipe(name).description for name in known_recipes()}
+    assert all(described.values())
+    assert "computed in float32" in described["bf16"]
+
+
+def settings(name):
+    recipe = load_recipe(name)
+    return recipe.weights, recipe.linear, recipe.embedding, recipe.backend
+
+
+def test_the_settings_of_the_shipped_recipes():
+    assert settings("fp32") == ("float32", "float32", "float32", "")
+    assert settings("bf16") == ("bfloat16", "float32", "float32", "")
+    assert settings("xnnpack_q8") == ("float32", "qd8", "int8", "xnnpack")
+
+
+def test_a_recipe_of_ones_own_is_a_path_and_keeps_its_text(tmp_path):
+    path = tmp_path / "mine.toml"
+    text = 'description = "mine"\n[embedding]\nscheme = "int8"\n'
+    path.write_text(text)
+    expected = Recipe("mine", "mine", text, "float32", "float32", "int8", "")
+    assert load_recipe(path) == expected
+    assert load_recipe(str(path)) == expected
+
+
+def test_an_empty_file_is_the_default_recipe(tmp_path):
+    (tmp_path / "empty.toml").write_text("")
+    recipe = load_recipe(tmp_path / "empty.toml")
+    assert (recipe.weights, recipe.linear, recipe.backend) == ("float32", "float32", "")
+
+
+@pytest.mark.parametrize("name", ["q4", "", "../fp32", "fp32\n", "FP32"])
+def test_an_unknown_name_lists_the_recipes_that_exist(name):
+    with pytest.raises(UnknownRecipe) as caught:
+        load_recipe(name)
+    assert "bf16, fp32, xnnpack_q8" in str(caught.value)
+    assert ".toml" in str(caught.value)
+
+
+def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
+    assert bad(tmp_path, '[linear]\nschema = "qd8"') == (
+        "unknown key 'schema' in [linear]; allowed there: scheme"
+    )
+    assert bad(tmp_path, '[linera]\nscheme = "qd8"') == (
+        "unknown section [linera]; "
+        "allowed: description, [weights], [linear], [embedding], [backend]"
+    )
+    assert bad(tmp_path, 'linera = "qd8"').startswith("unknown key 'linera'; allowed: ")
+
+
+def test_a_wrong_value_names_the_key_and_the_allowed_ones(tmp_path):
+    assert bad(tmp_path, '[linear]\nscheme = "int4"') == (
+        'linear.scheme must be "float32" or "qd8", not "int4"'
+    )
+
+
+@pytest.mark.parametrize(
+    ("value", "shown"),
+    [
+        ("8", "8"),
+        ("true", "true"),
+        ("1.5", "1.5"),
+        ("[]", "a list"),
+        ("{}", "a section"),
+        ("2026-01-01", "a date"),
+    ],
+)
+def test_a_wrong_type_names_the_key_and_the_value(tmp_path, value, shown):
+    message = bad(tmp_path, f"[weights]\ndtype = {value}")
+    assert message == f'weights.dtype must be "float32" or "bfloat16", not {shown}'
+    assert bad(tmp_path, f"description = {value}").endswith(f"a text, not {shown}")
+
+
+def test_a_value_where_a_section_belongs(tmp_path):
+    message = bad(tmp_path, 'linear = "qd8"')
+    assert message == 'linear must be a section [linear], not "qd8"'
+
+
+def test_broken_toml_names_the_line(tmp_path):
+    message = bad(tmp_path, '[linear]\nscheme = "qd8')
+    assert message.startswith("not valid TOML: ")
+    assert "line 2" in message
+
+
+def test_a_file_that_is_no_text_names_the_line(tmp_path):
+    message = bad(tmp_path, b'[linear]\nscheme = "\xff"')
+    assert message == "not UTF-8 text: byte 0xff in line 2"
+
+
+def test_deep_nesting_and_huge_files_are_refused(tmp_path):
+    assert "not valid TOML" in bad(tmp_path, "a = " + "[" * 20_000)
+    assert bad(tmp_path, "#" * 100_000) == "more than 65536 bytes, not a recipe"
+
+
+def test_missing_files_and_folders_say_why(tmp_path):
+    with pytest.raises(BadRecipe, match="cannot be read: No such file"):
+        load_recipe(str(tmp_path / "none.toml"))
+    (tmp_path / "folder.toml").mkdir()
+    with pytest.raises(BadRecipe, match="not a file"):
+        load_recipe(tmp_path / "folder.toml")
+    with pytest.raises(BadRecipe, match="cannot be read"):
+        load_recipe("a\0b.toml")
+
+
+def test_recipes_do_not_need_torch():
+    code = "import sys, kvc.recipes; sys.exit('torch' in sys.modules)"
+    subprocess.run([sys.executable, "-c", code], check=True)

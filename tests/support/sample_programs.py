@@ -1,0 +1,202 @@
+"""A small valid program, and a large one of many equal layers, made by hand.
+
+`sample_program()` has what a decoder has: a symbol, weights, an initial value, two
+states, a prefill and a decode that write the cache in place, views, a list argument
+and a delegate. `SAMPLE_BLOBS` are the bytes of its blobs.
+"""
+
+from dataclasses import replace
+from os import PathLike
+
+from kvc.schema.codec import encode_payload
+from kvc.schema.container import BundleWriter
+from kvc.schema.digests import blob_digest
+from kvc.schema.dtypes import DType
+from kvc.schema.model import (
+    Alias,
+    Argument,
+    Blob,
+    Constant,
+    DataFile,
+    Delegate,
+    Graph,
+    Instruction,
+    MemoryKind,
+    Method,
+    NamedData,
+    Payload,
+    Position,
+    PositionKind,
+    Program,
+    Provenance,
+    Ref,
+    ResetRule,
+    Scratch,
+    State,
+    StateKind,
+    StateSlot,
+    Storage,
+    Value,
+)
+from kvc.schema.trees import describe_call, flatten
+from kvc.schema.types import Symbol, TensorType, affine
+
+F32, I64, BOOL = DType.FLOAT32, DType.INT64, DType.BOOL
+SEQ = affine(0, {"seq": 1})
+SYMBOLS = (Symbol("seq", 1, 8),)
+SAMPLE_BLOBS = (bytes(range(256)), b"\0\0\x80\x3f" * 8, b"\1" + b"\0" * 7)
+
+
+class GraphBuilder:
+    """Collects values and instructions; scratch is never reused."""
+
+    def __init__(self) -> None:
+        self.values: list[Value] = []
+        self.instructions: list[Instruction] = []
+        self.top = 0
+
+    def value(self, kind: TensorType, storage: Storage) -> int:
+        self.values.append(Value(kind, storage))
+        return len(self.values) - 1
+
+    def scratch(self, kind: TensorType) -> int:
+        nbytes = kind.max_nbytes({symbol.name: symbol for symbol in SYMBOLS})
+        offset, self.top = self.top, self.top + -(-nbytes // 64) * 64
+        return self.value(kind, Scratch(offset, nbytes))
+
+    def step(
+        self, op: str, arguments: tuple[Argument, ...], *results: int, source: str = ""
+    ) -> int:
+        self.instructions.append(Instruction(op, arguments, results, source))
+        return results[0]
+
+    def graph(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Graph:
+        return Graph(
+            tuple(self.values), inputs, outputs, tuple(self.instructions), self.top, 0
+        )
+
+
+def method(name: str, role: str, seq: "int | object") -> Method:
+    """Write `seq` rows of a linear layer of the input into the cache, advance."""
+    b = GraphBuilder()
+    rows = TensorType(F32, (1, seq, 8))  # type: ignore[arg-type]
+    x = b.scratch(rows)
+    weight = b.value(TensorType(F32, (8, 8)), Constant(0))
+    bias = b.value(TensorType(F32, (8,)), Constant(1))
+    cache = b.value(TensorType(F32, (1, 16, 8)), StateSlot(0))
+    position = b.value(TensorType(I64, (1,)), StateSlot(1))
+    y = b.step(
+        "aten::linear",
+        (Ref(x), Ref(weight), Ref(bias)),
+        b.scratch(rows),
+        source="model:12 (layers.0)",
+    )
+    new = b.step(
+        "kvc::cache_update",
+        (Ref(cache), Ref(y), Ref(position), 1, "linear"),
+        b.value(TensorType(F32, (1, 16, 8)), Alias(cache)),
+        source="model:13 (layers.0)",
+    )
+    flat = b.step(
+        "aten::view",
+        (Ref(new), (1, -1)),
+        b.value(TensorType(F32, (1, 128)), Alias(new)),
+    )
+    total = b.step(
+        "aten::sum.dim_IntList",
+        (Ref(flat), (1,), False),
+        b.scratch(TensorType(F32, (1,))),
+    )
+    scaled = b.step("aten::mul.Scalar", (Ref(total), 0.5), b.scratch(TensorType(F32, (1,))))
+    moved = b.step(
+        "aten::add.Scalar", (Ref(position), seq, 1), b.scratch(TensorType(I64, (1,)))
+    )  # type: ignore[arg-type]
+    b.step(
+        "aten::copy",
+        (Ref(position), Ref(moved)),
+        b.value(TensorType(I64, (1,)), Alias(position)),
+    )
+    out = b.step(
+        "kvc::delegate", (0, (Ref(y),)), b.scratch(rows), source="model:14 (head)"
+    ) if name == "prefill" else y
+    input_tree, _, names = describe_call(("x",), (object(),), {})
+    output_tree = flatten((object(), object()))[1]
+    return Method(
+        name, role, b.graph((x,), (scaled, out)), names, input_tree, output_tree, (0, 1), (0, 1)
+    )
+
+
+def sample_payload() -> Payload:
+    """Return a payload that doubles its input."""
+    b = GraphBuilder()
+    rows = TensorType(F32, (1, SEQ, 8))
+    x = b.scratch(rows)
+    bias = b.value(TensorType(F32, (8,)), Constant(0))
+    out = b.step("aten::add.Tensor", (Ref(x), Ref(bias), 1), b.scratch(rows))
+    return Payload(
+        "sample", SYMBOLS, ("bias",), (TensorType(F32, (8,)),), b.graph((x,), (out,))
+    )
+
+
+def sample_names() -> tuple[NamedData, ...]:
+    """Return the names of the sample's blobs; two of them share one."""
+    return (
+        NamedData("weight", 0, TensorType(F32, (8, 8)), "plain", "layers.0.weight"),
+        NamedData("bias", 1, TensorType(F32, (8,)), "plain", "layers.0.bias"),
+        NamedData("start", 2, TensorType(I64, (1,)), "plain", "position"),
+    )
+
+
+def sample_program() -> Program:
+    """Return the small program; blobs have no place in a file yet."""
+    cache = TensorType(F32, (1, 16, 8))
+    return Program(
+        provenance=Provenance("0.1.0", "2.13.0", "portable", "[recipe]\n", "ab" * 32),
+        symbols=SYMBOLS,
+        files=(DataFile("", b""),),
+        blobs=tuple(
+            Blob(blob_digest(raw), len(raw), 0, 128 + 256 * i, 64)
+            for i, raw in enumerate(SAMPLE_BLOBS)
+        ),
+        names=sample_names(),
+        states=(
+            State("cache", cache, StateKind.LINEAR, 1, (0, 1, 2), None, ResetRule.INITIAL),
+            State(
+                "position",
+                TensorType(I64, (1,)),
+                StateKind.PLAIN,
+                None,
+                (0,),
+                2,
+                ResetRule.INITIAL,
+            ),
+        ),
+        position=Position(PositionKind.STATE, 1, "", 16),
+        methods=(method("prefill", "prefill", SEQ), method("decode", "decode", 1)),
+        delegates=(
+            Delegate(
+                "sample", 0, encode_payload(sample_payload()), (1,), MemoryKind.PLANNED, 64, 0
+            ),
+        ),
+        metadata={"stop": "[2]", "name": '"sample"'},
+    )
+
+
+def with_graph(program: Program, index: int, graph: Graph) -> Program:
+    """Return the program with another graph in one of its methods."""
+    changed = replace(program.methods[index], graph=graph)
+    methods = list(program.methods)
+    methods[index] = changed
+    return replace(program, methods=tuple(methods))
+
+
+def write_sample(path: str | PathLike[str], program: Program | None = None) -> Program:
+    """Write the sample's blobs, and a program, as a bundle."""
+    program = program or sample_program()
+    with BundleWriter(path) as writer:
+        blobs = []
+        for raw, blob in zip(SAMPLE_BLOBS, program.blobs, strict=True):
+            blobs.append(replace(blob, offset=writer.append(raw, 64), align=64))
+        program = replace(program, blobs=tuple(blobs))
+        writer.finish(program)
+    return program

@@ -1,0 +1,112 @@
+"""`kvc compile`: trace a model's methods and write them as one bundle."""
+
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kvc.schema.model import Program
+
+
+@click.command("compile")
+@click.argument("model", metavar="MODEL")
+@click.option(
+    "--recipe",
+    default="fp32",
+    show_default=True,
+    metavar="NAME|FILE",
+    help="How numbers are stored and computed; see kvc recipes.",
+)
+@click.option(
+    "-o",
+    "--output",
+    metavar="FILE",
+    help="The bundle to write.  [default: MODEL's name with .kvc]",
+)
+@click.option("-q", "--quiet", is_flag=True, help="No progress and no closing table.")
+def compile_command(model: str, recipe: str, output: str | None, quiet: bool) -> None:
+    """Compile MODEL and write it as one self-contained bundle.
+
+    MODEL is the name of a built-in model (demo), or package.module:factory, a
+    function that returns a kvc.compiler.ModelSpec; the current folder is on the path.
+
+    An existing bundle is replaced only when the new one is whole.
+    """
+    from kvc.recipes import load_recipe
+
+    start = time.perf_counter()
+    loaded = load_recipe(recipe)
+    path = Path(output or f"{model.rpartition(':')[2]}.kvc")
+    _check_output(path)
+
+    from kvc.tools.progress import Stages
+
+    with Stages(quiet=quiet) as stages:
+        stages.show("importing torch", 0, 0)
+        from kvc.compiler import compile_program
+        from kvc.tools.model_names import load_model
+
+        stages.show("loading the model", 0, 0)
+        spec = load_model(model)
+        bundle = compile_program(
+            spec.model,
+            spec.methods,
+            loaded,
+            states=spec.states,
+            metadata=spec.metadata,
+            progress=stages.show,
+        )
+        stages.show("writing", 0, 0)
+        bundle.save(path)
+    if not quiet:
+        _print_table(path, time.perf_counter() - start)
+
+
+def _check_output(path: Path) -> None:
+    """Refuse an output that cannot be written before any work is done."""
+    import os
+
+    from kvc.schema.errors import OutputProblem
+
+    folder = path.parent
+    if path.is_dir():
+        raise OutputProblem(path=path, reason="it is a folder; give the name of a file")
+    if not folder.is_dir():
+        raise OutputProblem(path=path, reason=f"the folder {folder} does not exist")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        reason = f"the folder {folder} may not be written to"
+        raise OutputProblem(path=path, reason=reason)
+
+
+def _print_table(path: Path, seconds: float) -> None:
+    from kvc.schema.container import BundleFile
+    from kvc.tools.text import columns, escape
+
+    with BundleFile.open(path) as file:
+        rows = _rows(file.program, file.size, seconds)
+    title = f"{escape(str(path))}"
+    click.echo("\n".join([title, *columns(rows)]), err=True)
+
+
+def _rows(program: "Program", nbytes: int, seconds: float) -> list[tuple[str, str]]:
+    from kvc.tools.reports.blobs import describe_sharing
+    from kvc.tools.reports.memory import describe_memory
+    from kvc.tools.text import escape, plural, size
+
+    sharing, memory = describe_sharing(program), describe_memory(program)
+    once = sum(group.nbytes for group in sharing)
+    apart = sum(group.nbytes * max(1, len(group.methods)) for group in sharing)
+    stored = plural(len(program.blobs), "blob")
+    scratch = ", ".join(f"{escape(m.method)} {size(m.planned)}" for m in memory.methods)
+    return [
+        ("methods", ", ".join(escape(method.name) for method in program.methods)),
+        ("recipe", escape(program.provenance.recipe)),
+        ("weights", f"{size(apart)} as the methods use them"),
+        ("", f"{size(once)} after storing each once ({stored})"),
+        ("file", f"{size(nbytes)} ({nbytes:,} bytes)"),
+        ("memory", f"{size(memory.scratch)} of scratch ({scratch})"),
+        ("", f"{size(memory.states)} of state for each session"),
+        ("time", f"{seconds:.1f} s"),
+    ]

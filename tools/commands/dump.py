@@ -1,0 +1,103 @@
+"""`kvc dump`: say what is in a bundle. Reads header and program, never a blob."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kvc.schema.container import BundleFile
+    from kvc.schema.model import Program
+    from kvc.tools.reports.listing import ListingReport
+    from kvc.tools.reports.overview import DumpReport
+
+
+@click.command()
+@click.argument("bundle", metavar="BUNDLE")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@click.option("--size", is_flag=True, help="Where every byte of the file goes.")
+@click.option("--memory", is_flag=True, help="Planned memory of each method.")
+@click.option("--states", is_flag=True, help="Every state, who reads and writes it.")
+@click.option("--copies", is_flag=True, help="Which updates of states are in place.")
+@click.option("--blobs", is_flag=True, help="Every blob, its names and users.")
+@click.option("--ops", metavar="METHOD", multiple=True, help="A method's instructions.")
+def dump(bundle: str, as_json: bool, ops: Sequence[str], **sections: bool) -> None:
+    """Say what is in BUNDLE: methods, state, sharing, memory, bytes.
+
+    Without options: an overview on one page. Each option prints one part in full;
+    several may be given. With --json: the same as JSON.
+    """
+    from kvc.schema.container import BundleFile
+
+    asked = [name for name, wanted in sections.items() if wanted]
+    with BundleFile.open(bundle) as file:
+        report = _report(bundle, file)
+        listings = _listings(file.program, ops)
+    if as_json:
+        click.echo(json.dumps(_json(report, asked, listings), indent=2))
+    else:
+        click.echo("\n".join(_lines(report, asked, listings)))
+
+
+def _report(path: str, file: "BundleFile") -> "DumpReport":
+    from kvc.schema.container import HEADER_NBYTES
+    from kvc.tools.reports.overview import describe_bundle
+    from kvc.tools.reports.sizes import describe_size
+
+    sizes = describe_size(
+        file.program, file.size, HEADER_NBYTES, file.header.program_nbytes
+    )
+    return describe_bundle(path, file.program, file.digest, sizes)
+
+
+def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]:
+    from kvc.schema.errors import UnknownName, listing
+    from kvc.tools.reports.listing import describe_listing
+
+    methods = {method.name: method for method in program.methods}
+    for name in names:
+        if name not in methods:
+            raise UnknownName(kind="method", name=name, known=listing(tuple(methods)))
+    return [describe_listing(program, methods[name]) for name in names]
+
+
+def _json(
+    report: "DumpReport", asked: Sequence[str], listings: Sequence["ListingReport"]
+) -> dict[str, object]:
+    """Return everything, or the parts that were asked for."""
+    everything = asdict(report)
+    if not asked and not listings:
+        return everything
+    keys = {"copies": "updates"}
+    parts = {keys.get(name, name): everything[keys.get(name, name)] for name in asked}
+    return parts | ({"ops": [asdict(one) for one in listings]} if listings else {})
+
+
+def _lines(
+    report: "DumpReport", asked: Sequence[str], listings: Sequence["ListingReport"]
+) -> list[str]:
+    """Return the overview, or the parts that were asked for, a blank line between."""
+    from kvc.tools.reports.blobs import blob_lines
+    from kvc.tools.reports.copies import copy_lines
+    from kvc.tools.reports.listing import listing_lines
+    from kvc.tools.reports.memory import memory_lines
+    from kvc.tools.reports.overview import overview_lines
+    from kvc.tools.reports.sizes import size_lines
+    from kvc.tools.reports.states import position_line, state_lines
+
+    if not asked and not listings:
+        return overview_lines(report)
+    full = {
+        "size": lambda: size_lines(report.size),
+        "memory": lambda: memory_lines(report.memory),
+        "states": lambda: [
+            *state_lines(report.states),
+            position_line(report.position),
+        ],
+        "copies": lambda: copy_lines(report.updates),
+        "blobs": lambda: blob_lines(report.blobs),
+    }
+    parts = [full[name]() for name in asked] + [listing_lines(one) for one in listings]
+    return [line for part in parts for line in ("", *part)][1:]

@@ -1,0 +1,168 @@
+"""`kvc run`: call one method with arrays from files."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from kvc.schema.model import Method
+
+    Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+
+@click.command()
+@click.argument("bundle", metavar="BUNDLE")
+@click.option("--method", "-m", metavar="NAME", help="May be left out if there is one.")
+@click.option(
+    "--input",
+    "-i",
+    "inputs",
+    multiple=True,
+    metavar="[NAME=]FILE.npy",
+    help="An input; without a name, the next one in order. Repeat for more.",
+)
+@click.option(
+    "--output",
+    "-o",
+    metavar="FILE",
+    help="Where results go: .npy for one, .npz for any number.",
+)
+def run(bundle: str, method: str | None, inputs: Sequence[str], output: str | None) -> None:
+    """Call one method of BUNDLE, from fresh state, and print what comes back.
+
+    Results are printed with dtype and shape; -o keeps them as numpy files.
+    """
+    from kvc.runtime import load
+    from kvc.schema.container import BundleFile
+
+    with BundleFile.open(bundle) as file:
+        chosen = _method(file.program.methods, method)
+    _check_output_name(output, len(chosen.graph.outputs))
+    arguments = _arguments(chosen, _arrays(chosen, inputs))
+    with load(bundle) as program, program.session() as session:
+        result = session.call(chosen.name, **arguments)
+    arrays = _leaves(result)
+    _print_arrays(arrays)
+    if output is not None:
+        _save(Path(output), arrays)
+
+
+def _method(methods: Sequence["Method"], name: str | None) -> "Method":
+    from kvc.schema.errors import UnknownName, listing
+
+    by_name = {method.name: method for method in methods}
+    if name is None and len(methods) == 1:
+        return methods[0]
+    if name is None:
+        raise click.UsageError(f"choose a --method: {', '.join(by_name) or 'none'}")
+    if name not in by_name:
+        raise UnknownName(kind="method", name=name, known=listing(tuple(by_name)))
+    return by_name[name]
+
+
+def _arrays(method: "Method", inputs: Sequence[str]) -> dict[str, "Array"]:
+    """Read the input files; those without a name take the names left, in order."""
+    given: dict[str, str] = {}
+    unnamed: list[str] = []
+    for text in inputs:
+        name, equals, path = text.partition("=")
+        if equals and name in method.input_names:
+            if name in given:
+                raise click.UsageError(f"the input {name} is given twice")
+            given[name] = path
+        else:
+            unnamed.append(text)
+    free = [name for name in method.input_names if name not in given]
+    if len(unnamed) != len(free):
+        raise click.UsageError(_count_problem(method, len(unnamed), free))
+    given |= dict(zip(free, unnamed, strict=True))
+    return {name: _read(given[name]) for name in method.input_names}
+
+
+def _count_problem(method: "Method", unnamed: int, free: Sequence[str]) -> str:
+    types = (str(method.graph.values[i].type) for i in method.graph.inputs)
+    pairs = zip(method.input_names, types, strict=True)
+    wanted = ", ".join(f"{name}: {kind}" for name, kind in pairs) or "none"
+    return (
+        f"method {method.name} takes the inputs ({wanted}); {unnamed} file(s) without "
+        f"a name are given for {', '.join(free) or 'none'}"
+    )
+
+
+def _read(path: str) -> "Array":
+    import numpy as np
+
+    from kvc.schema.errors import FileProblem
+
+    try:
+        array = np.load(path, allow_pickle=False)
+    except OSError as error:
+        raise FileProblem(path=path, reason=error.strerror or str(error)) from error
+    except (ValueError, EOFError) as error:
+        reason = f"not a numpy array file ({error})"
+        raise FileProblem(path=path, reason=reason) from error
+    if not isinstance(array, np.ndarray):
+        raise FileProblem(path=path, reason="an .npz archive; give one .npy an input")
+    return array
+
+
+def _arguments(method: "Method", arrays: Mapping[str, "Array"]) -> dict[str, object]:
+    """Nest the arrays as the method's arguments do."""
+    from kvc.schema.trees import unflatten
+
+    leaves = list(arrays.values())
+    call = json.loads(method.input_tree)
+    return {name: unflatten(json.dumps(tree), leaves) for name, tree in call["arguments"]}
+
+
+def _leaves(result: object) -> list["Array"]:
+    import numpy as np
+
+    from kvc.schema.trees import flatten
+
+    leaves, _ = flatten(result, lambda thing: isinstance(thing, np.ndarray))
+    return [leaf for leaf in leaves if isinstance(leaf, np.ndarray)]
+
+
+def _print_arrays(arrays: Sequence["Array"]) -> None:
+    import numpy as np
+
+    for index, array in enumerate(arrays):
+        shape = ", ".join(map(str, array.shape))
+        click.echo(f"result {index}: {array.dtype}[{shape}]")
+        click.echo(np.array2string(array, threshold=64, edgeitems=3, precision=6))
+
+
+def _check_output_name(output: str | None, count: int) -> None:
+    if output is None:
+        return
+    if not output.endswith((".npy", ".npz")):
+        raise click.UsageError(f"--output {output}: the name must end in .npy or .npz")
+    if output.endswith(".npy") and count != 1:
+        raise click.UsageError(f"the method has {count} results; give --output an .npz")
+
+
+def _save(path: Path, arrays: Sequence["Array"]) -> None:
+    """Write under a temporary name first, so that no part of a file is ever seen."""
+    import numpy as np
+
+    from kvc.schema.errors import OutputProblem
+
+    partial = path.with_name(f".{path.name}.partial")
+    try:
+        with partial.open("wb") as file:
+            if path.suffix == ".npy":
+                np.save(file, arrays[0], allow_pickle=False)
+            else:
+                named = {f"result_{i}": array for i, array in enumerate(arrays)}
+                np.savez(file, allow_pickle=False, **named)
+        partial.replace(path)
+    except OSError as error:
+        raise OutputProblem(path=path, reason=error.strerror or str(error)) from error
+    finally:
+        partial.unlink(missing_ok=True)

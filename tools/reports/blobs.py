@@ -1,0 +1,122 @@
+"""What is shared: every blob, the names it goes by, and who uses it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvc.schema.model import Program
+from kvc.tools.reports.uses import methods_of_blobs, users_of_names
+from kvc.tools.text import columns, escape, plural, size
+
+
+@dataclass(frozen=True, slots=True)
+class NameReport:
+    """A name of a blob and who uses the blob under it."""
+
+    name: str
+    type: str
+    format: str
+    provenance: str
+    users: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BlobReport:
+    """A run of bytes; `file` is "" for the bundle itself.
+
+    Attributes:
+        methods: the methods that use it, by any name, themselves or by a delegate.
+    """
+
+    nbytes: int
+    file: str
+    offset: int
+    align: int
+    digest: str
+    methods: tuple[str, ...]
+    names: tuple[NameReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SharingReport:
+    """Blobs that the same methods use, taken together."""
+
+    methods: tuple[str, ...]
+    blobs: int
+    nbytes: int
+
+
+def describe_blobs(program: Program) -> tuple[BlobReport, ...]:
+    """Return a report on each blob, in the order of the file."""
+    users, methods = users_of_names(program), methods_of_blobs(program)
+    names: list[list[NameReport]] = [[] for _ in program.blobs]
+    for index, n in enumerate(program.names):
+        names[n.blob].append(
+            NameReport(n.name, str(n.type), n.format, n.provenance, users[index])
+        )
+    return tuple(
+        BlobReport(
+            nbytes=blob.nbytes,
+            file=program.files[blob.file].name,
+            offset=blob.offset,
+            align=blob.align,
+            digest=blob.digest.hex(),
+            methods=methods[index],
+            names=tuple(names[index]),
+        )
+        for index, blob in enumerate(program.blobs)
+    )
+
+
+def describe_sharing(program: Program) -> tuple[SharingReport, ...]:
+    """Group the blobs by the methods that use them, most bytes first."""
+    groups: dict[tuple[str, ...], list[int]] = {}
+    for index, methods in methods_of_blobs(program).items():
+        groups.setdefault(methods, []).append(program.blobs[index].nbytes)
+    reports = [SharingReport(m, len(g), sum(g)) for m, g in groups.items()]
+    return tuple(sorted(reports, key=lambda r: (-r.nbytes, r.methods)))
+
+
+def blob_lines(blobs: Sequence[BlobReport]) -> list[str]:
+    """Lay out a line for each name; a blob's other names follow its first."""
+    title = ("bytes", "offset", "digest", "type", "name", "used by")
+    rows = [title]
+    for blob in blobs:
+        place = (f"{blob.nbytes:,}", _place(blob), blob.digest[:12])
+        for index, name in enumerate(blob.names):
+            head = place if index == 0 else ("", "", "  same blob")
+            rows.append((*head, name.type, _name(name), _users(name)))
+    return columns(rows, ">>")
+
+
+def _place(blob: BlobReport) -> str:
+    return f"{escape(blob.file)}:{blob.offset:,}" if blob.file else f"{blob.offset:,}"
+
+
+def _name(name: NameReport) -> str:
+    packed = "" if name.format == "plain" else f" ({escape(name.format)})"
+    return escape(name.name) + packed
+
+
+def _users(name: NameReport) -> str:
+    return ", ".join(map(escape, name.users)) or "nobody"
+
+
+def sharing_lines(sharing: Sequence[SharingReport]) -> list[str]:
+    """Say what is shared, and how much bigger the file would be if nothing were."""
+    rows = [
+        (_who(group.methods), size(group.nbytes), plural(group.blobs, "blob"))
+        for group in sharing
+    ]
+    lines = columns(rows, "<>>")
+    once = sum(group.nbytes for group in sharing)
+    apart = sum(group.nbytes * max(1, len(group.methods)) for group in sharing)
+    if apart > once:
+        lines.append(f"  {size(once)} stored once; {size(apart)} if methods kept their own")
+    return lines
+
+
+def _who(methods: Sequence[str]) -> str:
+    if not methods:
+        return "no method"
+    names = " + ".join(map(escape, methods))
+    return f"{names}, shared" if len(methods) > 1 else f"{names} only"

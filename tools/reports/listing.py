@@ -1,0 +1,159 @@
+"""The instructions of a method as stable text, with those inside its delegates.
+
+The form is that of the compiler's own text, `%3 = op(arguments): type`, and behind it
+where the result lives: `at 128` (offset in the scratch arena) or `in %1` (the memory
+of another value: a view of it, or written over it). `# ...` is the user's source line.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kvc.schema.codec import decode_payload
+from kvc.schema.dtypes import DType
+from kvc.schema.model import (
+    Alias,
+    Argument,
+    Constant,
+    Delegate,
+    Graph,
+    Instruction,
+    Item,
+    Method,
+    Program,
+    Ref,
+    Scratch,
+    StateSlot,
+    Value,
+)
+from kvc.schema.ops import DELEGATE
+from kvc.tools.text import escape
+
+
+@dataclass(frozen=True, slots=True)
+class InstructionReport:
+    """One call; `delegate` holds the instructions inside the delegate it calls."""
+
+    op: str
+    text: str
+    source: str
+    delegate: tuple["InstructionReport", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListingReport:
+    """A method's code: the values it starts from, its calls, what it returns."""
+
+    method: str
+    values: tuple[str, ...]
+    instructions: tuple[InstructionReport, ...]
+    returns: str
+
+
+def describe_listing(program: Program, method: Method) -> ListingReport:
+    """Return the code of a method.
+
+    Raises:
+        FormatError: a delegate's payload is damaged.
+    """
+    graph = method.graph
+    names = [data.name for data in program.names]
+    states = [state.name for state in program.states]
+    return ListingReport(
+        method=method.name,
+        values=tuple(_given(graph, method.input_names, names, states)),
+        instructions=tuple(_call(program, graph, call) for call in graph.instructions),
+        returns=_returns(graph),
+    )
+
+
+def _given(
+    graph: Graph,
+    input_names: Sequence[str],
+    names: Sequence[str],
+    states: Sequence[str],
+) -> Iterator[str]:
+    """Yield a line for each value that no instruction makes."""
+    for value, name in zip(graph.inputs, input_names, strict=False):
+        yield f"%{value} = input {escape(name)}: {_typed(graph.values[value])}"
+    for index, value in enumerate(graph.values):
+        if isinstance(value.storage, Constant):
+            name = escape(names[value.storage.name])
+            yield f"%{index} = constant {name}: {value.type}"
+        elif isinstance(value.storage, StateSlot):
+            name = escape(states[value.storage.state])
+            yield f"%{index} = state {name}: {value.type}"
+
+
+def _returns(graph: Graph) -> str:
+    return ", ".join(f"%{value}" for value in graph.outputs)
+
+
+def _call(program: Program, graph: Graph, call: Instruction) -> InstructionReport:
+    inside: tuple[InstructionReport, ...] = ()
+    if call.op == DELEGATE and isinstance(call.arguments[0], int):
+        inside = _inside(program.delegates[call.arguments[0]])
+    return _report(graph, call, inside)
+
+
+def _inside(delegate: Delegate) -> tuple[InstructionReport, ...]:
+    payload = decode_payload(delegate.payload, f"payload of {delegate.backend}")
+    graph = payload.graph
+    inputs = [f"{delegate.backend} input {i}" for i in range(len(graph.inputs))]
+    given = (
+        InstructionReport("", line, "", ())
+        for line in _given(graph, inputs, payload.names, ())
+    )
+    calls = (_report(graph, call, ()) for call in graph.instructions)
+    return (*given, *calls, InstructionReport("", f"return {_returns(graph)}", "", ()))
+
+
+def _report(
+    graph: Graph, call: Instruction, inside: tuple[InstructionReport, ...]
+) -> InstructionReport:
+    results = ", ".join(f"%{value}" for value in call.results)
+    types = ", ".join(_typed(graph.values[value]) for value in call.results)
+    arguments = ", ".join(_argument(argument) for argument in call.arguments)
+    text = f"{results} = {call.op}({arguments}): {types}"
+    return InstructionReport(call.op, escape(text), call.source, inside)
+
+
+def _typed(value: Value) -> str:
+    """Write a value's type, and where it lives unless that is said elsewhere."""
+    match value.storage:
+        case Scratch(offset=offset):
+            return f"{value.type} at {offset}"
+        case Alias(base=base):
+            return f"{value.type} in %{base}"
+        case Constant() | StateSlot():
+            return str(value.type)
+
+
+def _argument(argument: Argument) -> str:
+    if isinstance(argument, tuple):
+        return f"[{', '.join(_item(item) for item in argument)}]"
+    return _item(argument)
+
+
+def _item(item: Item) -> str:
+    match item:
+        case Ref(value=value):
+            return f"%{value}"
+        case DType():
+            return item.label
+        case str():
+            return f"'{escape(item)}'"
+        case _:
+            return str(item)
+
+
+def listing_lines(report: ListingReport) -> list[str]:
+    """Lay the code out, one line a call, what is inside a delegate indented."""
+    lines = [f"method {escape(report.method)}", *(f"  {v}" for v in report.values)]
+    for index, call in enumerate(report.instructions):
+        lines.append(f"  {index:>4}  {call.text}{_comment(call)}")
+        lines += [f"          | {c.text}{_comment(c)}" for c in call.delegate]
+    return [*lines, f"  return {report.returns}"]
+
+
+def _comment(call: InstructionReport) -> str:
+    return f"  # {escape(call.source)}" if call.source else ""

@@ -1,0 +1,170 @@
+"""How much memory a method needs: planned scratch, its lower bound, what libraries add.
+
+The peak is found again from the instructions: the moment at which most scratch bytes
+are live, every size at its upper bound. Its formula says how it grows with the sizes.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kvc.schema.model import Graph, Method, Program, Scratch
+from kvc.schema.types import Symbol
+from kvc.tools.reports.methods import delegates_called
+from kvc.tools.reports.polynomials import formula, nbytes_of
+from kvc.tools.reports.uses import operands, root_of
+from kvc.tools.text import columns, escape, share, size
+
+
+@dataclass(frozen=True, slots=True)
+class WorkspaceReport:
+    """Memory that a backend's library lays out itself, within a stated bound."""
+
+    backend: str
+    kind: str
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class MethodMemory:
+    """Memory of one method, in bytes, with every size at its upper bound.
+
+    Attributes:
+        planned: size of the scratch arena.
+        peak_live: most bytes live at one time, as the file states it; no plan can
+            be smaller.
+        peak_at: the instruction at which most is live, "" when nothing is.
+        formula: bytes live there, as a formula of the sizes a call chooses.
+        states: bytes of the states it touches.
+        workspaces: one for each delegate.
+    """
+
+    method: str
+    planned: int
+    peak_live: int
+    peak_at: str
+    formula: str
+    states: int
+    workspaces: tuple[WorkspaceReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryReport:
+    """Memory of a program: `scratch` is the largest of its methods, which share it."""
+
+    methods: tuple[MethodMemory, ...]
+    scratch: int
+    states: int
+    workspaces: int
+    symbols: Mapping[str, tuple[int, int]]
+
+
+def describe_memory(program: Program) -> MemoryReport:
+    """Work out the memory of each method and of the whole."""
+    symbols = {symbol.name: symbol for symbol in program.symbols}
+    methods = tuple(_describe(program, m, symbols) for m in program.methods)
+    return MemoryReport(
+        methods=methods,
+        scratch=max((m.planned for m in methods), default=0),
+        states=sum(state.type.max_nbytes(symbols) for state in program.states),
+        workspaces=sum(d.workspace_nbytes for d in program.delegates),
+        symbols={s.name: (s.lower, s.upper) for s in program.symbols},
+    )
+
+
+def _describe(
+    program: Program, method: Method, symbols: Mapping[str, Symbol]
+) -> MethodMemory:
+    graph = method.graph
+    at, live = _peak(graph)
+    touched = {*method.reads, *method.writes}
+    called = (program.delegates[i] for i in delegates_called(graph))
+    return MethodMemory(
+        method=method.name,
+        planned=graph.scratch_nbytes,
+        peak_live=graph.peak_nbytes,
+        peak_at="" if at is None else f"{at}: {graph.instructions[at].op}",
+        formula=formula(nbytes_of(graph.values[i].type for i in live)),
+        states=sum(program.states[i].type.max_nbytes(symbols) for i in touched),
+        workspaces=tuple(
+            WorkspaceReport(d.backend, d.memory.name.lower(), d.workspace_nbytes)
+            for d in called
+        ),
+    )
+
+
+def _peak(graph: Graph) -> tuple[int | None, list[int]]:
+    """Return the instruction at which most scratch is live, and the values then live."""
+    spans = _lifetimes(graph)
+    changes: dict[int, int] = {}
+    for value, (first, last) in spans.items():
+        nbytes = _scratch(graph, value)
+        changes[first] = changes.get(first, 0) + nbytes
+        changes[last + 1] = changes.get(last + 1, 0) - nbytes
+    live = most = 0
+    at: int | None = None
+    for index in sorted(changes):
+        live += changes[index]
+        if live > most:
+            most, at = live, index
+    if at is None:
+        return None, []
+    at = min(max(at, 0), len(graph.instructions) - 1)
+    return at, [v for v, (first, last) in spans.items() if first <= at <= last]
+
+
+def _lifetimes(graph: Graph) -> dict[int, tuple[int, int]]:
+    """Return for each value with scratch of its own the first and last instruction."""
+    spans = {i: (0, 0) for i in graph.inputs if _scratch(graph, i)}
+    for index, call in enumerate(graph.instructions):
+        for value in (*operands(call.arguments), *call.results):
+            root = root_of(graph, value)
+            if _scratch(graph, root):
+                first, _ = spans.get(root, (index, index))
+                spans[root] = (first, index)
+    for value in graph.outputs:
+        root = root_of(graph, value)
+        if root in spans:
+            spans[root] = (spans[root][0], len(graph.instructions) - 1)
+    return spans
+
+
+def _scratch(graph: Graph, value: int) -> int:
+    storage = graph.values[value].storage
+    return storage.nbytes if isinstance(storage, Scratch) else 0
+
+
+def memory_lines(report: MemoryReport) -> list[str]:
+    """Lay out the memory of each method and of the whole, in exact bytes."""
+    rows = [("method", "planned", "peak live", "over", "states", "library")]
+    rows += [_row(method) for method in report.methods]
+    lines = columns(rows, "<>>>>>")
+    for method in report.methods:
+        if method.peak_at:
+            name, at = escape(method.method), escape(method.peak_at)
+            lines.append(f"  {name}: most is live at instruction {at}")
+            lines.append(f"      {escape(method.formula)} bytes")
+    for name, (lower, upper) in report.symbols.items():
+        lines.append(f"  {lower} <= {escape(name)} <= {upper}; planned at {upper}")
+    return [*lines, *_totals(report)]
+
+
+def _row(method: MethodMemory) -> tuple[str, str, str, str, str, str]:
+    over = share(method.planned - method.peak_live, method.peak_live)
+    library = sum(workspace.nbytes for workspace in method.workspaces)
+    return (
+        escape(method.method),
+        f"{method.planned:,}",
+        f"{method.peak_live:,}",
+        over,
+        f"{method.states:,}",
+        f"{library:,}",
+    )
+
+
+def _totals(report: MemoryReport) -> list[str]:
+    return [
+        f"  a context (one running call): {size(report.scratch)} of scratch, shared by "
+        "the methods",
+        f"  a session: {size(report.states)} of state",
+        f"  libraries: {size(report.workspaces)} at most",
+    ]

@@ -1,0 +1,120 @@
+"""Which methods: what each takes and gives, how much code, which states.
+
+Sizes that a call chooses are named in the types; `SymbolReport` has their bounds.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvc.schema.model import Graph, Method, Program
+from kvc.schema.ops import DELEGATE
+from kvc.tools.text import escape, plural
+
+
+@dataclass(frozen=True, slots=True)
+class TensorReport:
+    """An input or output; outputs have no name."""
+
+    name: str
+    type: str
+
+
+@dataclass(frozen=True, slots=True)
+class SymbolReport:
+    """A size that is chosen at run time, with inclusive bounds."""
+
+    name: str
+    lower: int
+    upper: int
+
+
+@dataclass(frozen=True, slots=True)
+class MethodReport:
+    """A method as a caller sees it; `backends` has one entry for each delegate."""
+
+    name: str
+    role: str
+    inputs: tuple[TensorReport, ...]
+    outputs: tuple[TensorReport, ...]
+    symbols: tuple[SymbolReport, ...]
+    instructions: int
+    backends: tuple[str, ...]
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+def describe_methods(program: Program) -> tuple[MethodReport, ...]:
+    """Return a report on each method, in the order of the file."""
+    return tuple(_describe(program, method) for method in program.methods)
+
+
+def _describe(program: Program, method: Method) -> MethodReport:
+    graph = method.graph
+    named = zip(method.input_names, graph.inputs, strict=True)
+    return MethodReport(
+        name=method.name,
+        role=method.role,
+        inputs=tuple(TensorReport(name, _type(graph, i)) for name, i in named),
+        outputs=tuple(TensorReport("", _type(graph, i)) for i in graph.outputs),
+        symbols=_symbols(program, graph),
+        instructions=len(graph.instructions),
+        backends=tuple(program.delegates[i].backend for i in delegates_called(graph)),
+        reads=tuple(program.states[i].name for i in method.reads),
+        writes=tuple(program.states[i].name for i in method.writes),
+    )
+
+
+def delegates_called(graph: Graph) -> tuple[int, ...]:
+    """Return the ids of the delegates that a method calls, in running order."""
+    calls = (i.arguments[0] for i in graph.instructions if i.op == DELEGATE)
+    return tuple(call for call in calls if isinstance(call, int))
+
+
+def _type(graph: Graph, value: int) -> str:
+    return str(graph.values[value].type)
+
+
+def _symbols(program: Program, graph: Graph) -> tuple[SymbolReport, ...]:
+    used = {
+        name
+        for value in (*graph.inputs, *graph.outputs)
+        for dim in graph.values[value].type.dims
+        if not isinstance(dim, int)
+        for name, _ in dim.terms
+    }
+    return tuple(
+        SymbolReport(symbol.name, symbol.lower, symbol.upper)
+        for symbol in program.symbols
+        if symbol.name in used
+    )
+
+
+def method_lines(methods: Sequence[MethodReport]) -> list[str]:
+    """Lay the methods out: signature, sizes, code."""
+    if not methods:
+        return ["  none"]
+    return [line for method in methods for line in _lines(method)]
+
+
+def _lines(method: MethodReport) -> list[str]:
+    role = f"   role {escape(method.role)}" if method.role else ""
+    inputs = ", ".join(f"{escape(i.name)}: {escape(i.type)}" for i in method.inputs)
+    outputs = ", ".join(escape(o.type) for o in method.outputs) or "nothing"
+    lines = [f"  {escape(method.name)}({inputs}) -> {outputs}{role}"]
+    lines += [f"      {s.lower} <= {escape(s.name)} <= {s.upper}" for s in method.symbols]
+    return [*lines, f"      {_code(method)}; {_states(method)}"]
+
+
+def _code(method: MethodReport) -> str:
+    text = plural(method.instructions, "instruction")
+    for backend in dict.fromkeys(method.backends):
+        calls = plural(method.backends.count(backend), "call")
+        text += f", {calls} of {escape(backend)}"
+    return text
+
+
+def _states(method: MethodReport) -> str:
+    reads, writes = len(method.reads), len(method.writes)
+    if not reads and not writes:
+        return "touches no state"
+    return f"reads {plural(reads, 'state')}, writes {writes}"

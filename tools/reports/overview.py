@@ -1,0 +1,180 @@
+"""A bundle at a glance: which methods, what state, what is shared, where bytes go.
+
+`DumpReport` holds every report on a bundle; it is what `kvc dump --json` prints.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvc.schema.model import Program
+from kvc.tools.reports.blobs import (
+    BlobReport,
+    SharingReport,
+    describe_blobs,
+    describe_sharing,
+    sharing_lines,
+)
+from kvc.tools.reports.copies import UpdateReport, copy_summary, describe_copies
+from kvc.tools.reports.memory import MemoryReport, describe_memory
+from kvc.tools.reports.methods import MethodReport, describe_methods, method_lines
+from kvc.tools.reports.sizes import SizeReport, size_summary_lines
+from kvc.tools.reports.states import (
+    PositionReport,
+    StateReport,
+    describe_position,
+    describe_states,
+    position_line,
+    state_family_lines,
+)
+from kvc.tools.text import columns, escape, plural, size
+
+
+@dataclass(frozen=True, slots=True)
+class FileReport:
+    """The file itself and where it comes from."""
+
+    path: str
+    nbytes: int
+    digest: str
+    kvc_version: str
+    torch_version: str
+    recipe: str
+    source_digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateReport:
+    """A part of a method that a backend runs."""
+
+    method: str
+    backend: str
+    payload_nbytes: int
+    names: int
+    memory: str
+    workspace_nbytes: int
+    tail_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class DumpReport:
+    """All that `kvc dump` knows about a bundle."""
+
+    file: FileReport
+    methods: tuple[MethodReport, ...]
+    states: tuple[StateReport, ...]
+    position: PositionReport | None
+    updates: tuple[UpdateReport, ...]
+    sharing: tuple[SharingReport, ...]
+    blobs: tuple[BlobReport, ...]
+    delegates: tuple[DelegateReport, ...]
+    memory: MemoryReport
+    size: SizeReport
+    metadata: Mapping[str, str]
+
+
+def describe_bundle(
+    path: str, program: Program, digest: str, sizes: SizeReport
+) -> DumpReport:
+    """Put the reports on a bundle together."""
+    origin = program.provenance
+    file = FileReport(
+        path=path,
+        nbytes=sizes.nbytes,
+        digest=digest,
+        kvc_version=origin.kvc_version,
+        torch_version=origin.torch_version,
+        recipe=origin.recipe,
+        source_digest=origin.source_digest,
+    )
+    return DumpReport(
+        file=file,
+        methods=describe_methods(program),
+        states=describe_states(program),
+        position=describe_position(program),
+        updates=describe_copies(program),
+        sharing=describe_sharing(program),
+        blobs=describe_blobs(program),
+        delegates=_delegates(program),
+        memory=describe_memory(program),
+        size=sizes,
+        metadata=dict(sorted(program.metadata.items())),
+    )
+
+
+def _delegates(program: Program) -> tuple[DelegateReport, ...]:
+    return tuple(
+        DelegateReport(
+            method=program.methods[d.method].name,
+            backend=d.backend,
+            payload_nbytes=len(d.payload),
+            names=len(d.names),
+            memory=d.memory.name.lower(),
+            workspace_nbytes=d.workspace_nbytes,
+            tail_nbytes=d.tail_nbytes,
+        )
+        for d in program.delegates
+    )
+
+
+def overview_lines(report: DumpReport) -> list[str]:
+    """Lay out the answers to the first questions on one screen."""
+    file, memory = report.file, report.memory
+    lines = [
+        f"{escape(file.path)}: {size(file.nbytes)}, recipe {escape(file.recipe)}, "
+        f"made by kvc {escape(file.kvc_version)} (torch {escape(file.torch_version)})",
+        f"program digest {file.digest[:16]}",
+        *("", "METHODS", *method_lines(report.methods)),
+        *("", f"STATE, {size(memory.states)} for each session", *_states(report)),
+        *("", "DATA, each blob stored once", *sharing_lines(report.sharing)),
+    ]
+    if report.delegates:
+        lines += ["", "DELEGATES", *_delegate_lines(report)]
+    lines += ["", f"MEMORY, {size(memory.scratch)} of scratch while a method runs"]
+    lines += _memory(memory)
+    lines += ["", f"FILE, {size(file.nbytes)}"]
+    lines += size_summary_lines(report.size.parts, file.nbytes)
+    if report.metadata:
+        lines += ["", "METADATA"]
+        rows = [(escape(k), escape(v)) for k, v in report.metadata.items()]
+        lines += columns(rows)
+    return lines
+
+
+def _states(report: DumpReport) -> list[str]:
+    if not report.states:
+        return ["  none; every call stands alone"]
+    family = state_family_lines(report.states)
+    return [*family, position_line(report.position), copy_summary(report.updates)]
+
+
+def _delegate_lines(report: DumpReport) -> list[str]:
+    groups: dict[tuple[str, str, str], list[DelegateReport]] = {}
+    for one in report.delegates:
+        groups.setdefault((one.method, one.backend, one.memory), []).append(one)
+    rows = [
+        (
+            escape(method),
+            escape(backend),
+            plural(len(group), "delegate"),
+            f"{size(sum(d.payload_nbytes for d in group))} of payload",
+            f"{memory} workspace {size(max(d.workspace_nbytes for d in group))}",
+        )
+        for (method, backend, memory), group in groups.items()
+    ]
+    return columns(rows, "<<>>")
+
+
+def _memory(memory: MemoryReport) -> list[str]:
+    rows = [
+        (
+            escape(m.method),
+            size(m.planned),
+            f"at least {size(m.peak_live)} is live at once",
+        )
+        for m in memory.methods
+    ]
+    bounds = [
+        f"  planned at {escape(name)} = {upper}"
+        for name, (_, upper) in memory.symbols.items()
+    ]
+    return [*columns(rows, "<>"), *bounds]

@@ -1,0 +1,131 @@
+"""What state: memory that outlives a call, who reads it and who writes it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kvc.schema.model import PositionKind, Program, State
+from kvc.schema.types import Symbol
+from kvc.tools.reports.families import families
+from kvc.tools.text import columns, escape, plural, size
+
+
+@dataclass(frozen=True, slots=True)
+class StateReport:
+    """A state; `nbytes` with every size at its upper bound, for one session.
+
+    Attributes:
+        initial: the named data it starts as, "zeros" otherwise.
+        reads, writes: methods that do.
+    """
+
+    name: str
+    type: str
+    nbytes: int
+    kind: str
+    axis: int | None
+    initial: str
+    reset: str
+    reads: tuple[str, ...]
+    writes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PositionReport:
+    """Where the program's position comes from; capacity None: nothing limits it."""
+
+    kind: str
+    source: str
+    capacity: int | None
+
+
+def describe_states(program: Program) -> tuple[StateReport, ...]:
+    """Return a report on each state, in the order of the file."""
+    symbols = {symbol.name: symbol for symbol in program.symbols}
+    return tuple(
+        _describe(program, index, state, symbols)
+        for index, state in enumerate(program.states)
+    )
+
+
+def _describe(
+    program: Program, index: int, state: State, symbols: Mapping[str, Symbol]
+) -> StateReport:
+    initial = state.initial
+    return StateReport(
+        name=state.name,
+        type=str(state.type),
+        nbytes=state.type.max_nbytes(symbols),
+        kind=state.kind.name.lower(),
+        axis=state.axis,
+        initial="zeros" if initial is None else program.names[initial].name,
+        reset=state.reset.name.lower(),
+        reads=tuple(m.name for m in program.methods if index in m.reads),
+        writes=tuple(m.name for m in program.methods if index in m.writes),
+    )
+
+
+def describe_position(program: Program) -> PositionReport | None:
+    """Return where the position comes from, None when the program has none."""
+    position = program.position
+    if position is None:
+        return None
+    match position.kind:
+        case PositionKind.STATE:
+            source = "" if position.state is None else program.states[position.state].name
+        case PositionKind.INPUT:
+            source = position.input_name
+        case PositionKind.LENGTH:
+            source = ""
+    return PositionReport(position.kind.name.lower(), source, position.capacity)
+
+
+def state_lines(states: Sequence[StateReport]) -> list[str]:
+    """Lay out every state on a line of its own."""
+    rows = [_row(escape(s.name), s, f"{s.nbytes:,}") for s in states]
+    title = ("state", "type", "kind", "bytes", "used by", "starts as")
+    return columns([title, *rows], "<<<>") if rows else ["  none"]
+
+
+def state_family_lines(states: Sequence[StateReport]) -> list[str]:
+    """Lay out states that differ only in a number on one line together."""
+    found = families(
+        states,
+        name=lambda s: s.name,
+        like=lambda s: (s.type, s.kind, s.axis, s.reads, s.writes, s.initial == "zeros"),
+    )
+    rows = [
+        _row(
+            escape(pattern),
+            group[0],
+            f"{len(group)} x {size(group[0].nbytes)}"
+            if len(group) > 1
+            else size(group[0].nbytes),
+        )[:-1]
+        for pattern, group in found
+    ]
+    return columns(rows, "<<<>")
+
+
+def _row(name: str, state: StateReport, nbytes: str) -> tuple[str, ...]:
+    kind = state.kind if state.axis is None else f"{state.kind}, axis {state.axis}"
+    users = dict.fromkeys((*state.reads, *state.writes))
+    used = ", ".join(f"{escape(user)} {_access(state, user)}" for user in users)
+    return name, state.type, kind, nbytes, used or "nobody", escape(state.initial)
+
+
+def _access(state: StateReport, user: str) -> str:
+    return ("r" if user in state.reads else "") + ("w" if user in state.writes else "")
+
+
+def position_line(position: PositionReport | None) -> str:
+    """Say in one line where the position comes from."""
+    if position is None:
+        return "  position: none; nothing in this program counts tokens"
+    source = {
+        "state": f"counted by the state {escape(position.source)}",
+        "input": f"the input {escape(position.source)}, filled by the session",
+        "length": "the common length of the states that grow",
+    }[position.kind]
+    capacity = position.capacity
+    limit = "without limit" if capacity is None else f"up to {plural(capacity, 'token')}"
+    return f"  position: {source}, {limit}"

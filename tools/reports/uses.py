@@ -1,0 +1,76 @@
+"""Who uses which named data: methods themselves, their delegates, states.
+
+A side table that several reports read. A user is written as `decode` for the
+method's own code, `decode/xnnpack` for a delegate of it, `state k` for a state that
+starts as the data.
+"""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from kvc.schema.model import Alias, Constant, Graph, Program, Ref, StateSlot
+
+
+def users_of_names(program: Program) -> Mapping[int, tuple[str, ...]]:
+    """Return for each id of named data who uses it, in the order of the methods."""
+    found: dict[int, list[str]] = {i: [] for i in range(len(program.names))}
+    for index, method in enumerate(program.methods):
+        for name in sorted(constants_of(method.graph)):
+            found[name].append(method.name)
+        for delegate in program.delegates:
+            if delegate.method == index:
+                for name in delegate.names:
+                    found[name].append(f"{method.name}/{delegate.backend}")
+    for state in program.states:
+        if state.initial is not None:
+            found[state.initial].append(f"state {state.name}")
+    return {name: tuple(dict.fromkeys(users)) for name, users in found.items()}
+
+
+def methods_of_blobs(program: Program) -> Mapping[int, tuple[str, ...]]:
+    """Return for each blob the methods that use it, themselves or by a delegate."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for index, method in enumerate(program.methods):
+        names = constants_of(method.graph)
+        for delegate in program.delegates:
+            if delegate.method == index:
+                names |= set(delegate.names)
+        for name in names:
+            found[program.names[name].blob].add(index)
+    return {
+        blob: tuple(program.methods[i].name for i in sorted(found[blob]))
+        for blob in range(len(program.blobs))
+    }
+
+
+def constants_of(graph: Graph) -> set[int]:
+    """Return the ids of the named data that a graph's values are."""
+    return {
+        value.storage.name
+        for value in graph.values
+        if isinstance(value.storage, Constant)
+    }
+
+
+def root_of(graph: Graph, value: int) -> int:
+    """Return the value whose memory this one shares, itself when it has its own."""
+    storage = graph.values[value].storage
+    while isinstance(storage, Alias):
+        value = storage.base
+        storage = graph.values[value].storage
+    return value
+
+
+def state_of(graph: Graph, value: int) -> int | None:
+    """Return the id of the state whose memory a value lies in, None if in none."""
+    storage = graph.values[root_of(graph, value)].storage
+    return storage.state if isinstance(storage, StateSlot) else None
+
+
+def operands(arguments: tuple[object, ...]) -> tuple[int, ...]:
+    """Return the ids of the values among an instruction's arguments, in order."""
+    found: list[int] = []
+    for argument in arguments:
+        items = argument if isinstance(argument, tuple) else (argument,)
+        found.extend(item.value for item in items if isinstance(item, Ref))
+    return tuple(found)
