@@ -11,33 +11,8 @@ from enum import Enum
 import torch
 from torch import Tensor
 
+from kvc.compiler.identity import Identity
 from kvc.compiler.quantize import quantize_channels
-
-
-@dataclass(frozen=True, slots=True)
-class Identity:
-    """What makes a tensor itself: storage object, place in it, geometry, dtype.
-
-    Never a name and never an address alone: many tensors over one mapped file share
-    an address, and every fake tensor has address 0.
-    """
-
-    storage: int
-    offset: int
-    shape: tuple[int, ...]
-    stride: tuple[int, ...]
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, tensor: Tensor) -> "Identity":
-        """Return the identity of a tensor; valid while its storage lives."""
-        return cls(
-            tensor.untyped_storage()._cdata,
-            int(tensor.storage_offset()),
-            tuple(tensor.shape),
-            tuple(tensor.stride()),
-            tensor.dtype,
-        )
 
 
 class TensorSource:

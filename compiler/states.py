@@ -72,9 +72,18 @@ def find_position(program: Program) -> model.Position | None:
     return None
 
 
+def _old_values(method: Method) -> dict[int, str]:
+    """Return value id -> state for the states' old contents and clones of them."""
+    states = bound_to(method.state_in)
+    for node in method.nodes:
+        if node.op == "aten::clone" and node.inputs[0].id in states:
+            states[node.outputs[0].id] = states[node.inputs[0].id]
+    return states
+
+
 def _index_states(method: Method) -> Iterator[str]:
     """Yield the states that say where a cache is written."""
-    states = bound_to(method.state_in)
+    states = _old_values(method)
     for node in method.nodes:
         index = node.arguments[2] if node.op == _UPDATE else None
         if isinstance(index, Value) and index.id in states:
@@ -97,7 +106,7 @@ def _counts(program: Program, state: State, symbols: Mapping[str, Symbol]) -> bo
 
 def _advance(method: Method, new: Value, state: str) -> int | Affine | None:
     """Return what a method adds to a state, None when it does anything else."""
-    states = bound_to(method.state_in)
+    states = _old_values(method)
     by_value = {v.id: node for node in method.nodes for v in node.outputs}
     node = by_value.get(new.id)
     if node is not None and node.op == "aten::copy":

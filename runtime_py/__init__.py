@@ -4,7 +4,7 @@
 """
 
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.generate import Generation, generate
+from kvc.runtime.generation import Generation, generate
 from kvc.runtime.program import Program, load
 from kvc.runtime.sessions import Session
 from kvc.schema.errors import (

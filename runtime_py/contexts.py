@@ -40,8 +40,9 @@ class ExecutionContext:
 
     def forget_closed(self) -> None:
         """Drop what is bound to the states of sessions that have been closed."""
-        for key in [k for k in self._frames if k[2] is not None and k[2].closed]:
-            del self._frames[key]
+        for key in list(self._frames):
+            if key[2] is not None and key[2].closed:
+                self._frames.pop(key, None)
         if self.served is not None and self.served.closed:
             self.served = None
 
@@ -51,7 +52,8 @@ class ContextPool:
 
     def __init__(self, make: Callable[[], ExecutionContext]) -> None:
         self._make = make
-        self._lock = threading.Lock()
+        # Re-entrant: a session may be collected at any point.
+        self._lock = threading.RLock()
         self._idle: list[ExecutionContext] = []
         self._leased = 0
         self._when_drained: Callable[[], None] | None = None
@@ -74,7 +76,7 @@ class ContextPool:
             self._finish()
 
     def forget_closed(self) -> None:
-        """Let idle contexts drop frames of closed sessions; leased ones do on return."""
+        """Drop frames of closed sessions; leased contexts do so on return."""
         with self._lock:
             for context in self._idle:
                 context.forget_closed()

@@ -8,6 +8,7 @@ first touch after its pages were given back. Pages go when the last handle does.
 import mmap
 import sys
 import threading
+import weakref
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from types import TracebackType
@@ -16,7 +17,7 @@ import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.schema.container import BundleFile
-from kvc.schema.errors import BufferFreed, UnknownName, listing
+from kvc.schema.errors import BufferFreed, Closed, UnknownName, listing
 from kvc.schema.model import Blob, NamedData, Program
 
 
@@ -40,8 +41,10 @@ class MappedBlobs:
         self._bundle = bundle
         self._blobs = blobs
         self._residency = tuple(_Residency() for _ in blobs)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._map: mmap.mmap | None = None
+        # Runs once: at close, or when the last buffer and program are collected.
+        self._closer = weakref.finalize(self, bundle.close)
 
     def acquire(self, blob: int) -> None:
         """Count one more handle."""
@@ -63,6 +66,7 @@ class MappedBlobs:
         Raises:
             FileChanged: the file is not the one that was opened.
             DigestMismatch: the blob's bytes are damaged.
+            Closed: the program has been closed.
         """
         residency, whole = self._residency[blob], self._mapped()
         with residency.lock:
@@ -72,12 +76,15 @@ class MappedBlobs:
         return whole
 
     def close(self) -> None:
-        """Let go of the map; arrays that are still alive keep it."""
+        """Close the file and let go of the map; arrays still alive keep the map."""
         with self._lock:
             self._map = None
+            self._closer()
 
     def _mapped(self) -> mmap.mmap:
         with self._lock:
+            if not self._closer.alive:
+                raise Closed(kind="program")
             if self._map is None:
                 self._bundle.check_unchanged()
                 self._map = mmap.mmap(
@@ -131,6 +138,7 @@ class FreeableBuffer:
         Raises:
             BufferFreed: after `free`.
             DigestMismatch, FileChanged: the bytes are not those that were written.
+            Closed: the program has been closed.
         """
         array = self.private_array()
         array.flags.writeable = False
@@ -147,7 +155,9 @@ class FreeableBuffer:
             whole = self._blobs.touch(self._named.blob)
         declared = self._named.type
         shape = declared.shape({})
-        return np.ndarray(shape, declared.dtype.numpy, buffer=whole, offset=self._offset)
+        return np.ndarray(
+            shape, declared.dtype.numpy, buffer=whole, offset=self._offset
+        )
 
     def free(self) -> None:
         """Release the handle; doing so twice is safe."""

@@ -30,7 +30,7 @@ class Engine:
 
     def __init__(self, bundle: BundleFile) -> None:
         self.program: Program = bundle.program
-        self._bundle = bundle
+        self._path = bundle.path
         self._blobs = MappedBlobs(bundle, self.program.blobs)
         self.data = NamedBuffers(self.program, self._blobs)
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
@@ -108,7 +108,6 @@ class Engine:
             self._delegates.clear()
             self._constants.clear()
         self._blobs.close()
-        self._bundle.close()
 
     def _take(
         self, method: int, args: Sequence[object], kwargs: Mapping[str, object]
@@ -163,10 +162,7 @@ class Engine:
         with self._lock:
             if index not in self._delegates:
                 part = self.program.delegates[index]
-                options = Options(
-                    path=self._bundle.path, method=self.program.methods[part.method].name
-                )
+                options = Options(self._path, self.program)
                 backend = DELEGATES[part.backend]()
                 self._delegates[index] = backend.init(part, self.data, options)
             return self._delegates[index]
-

@@ -60,9 +60,7 @@ class Frame:
             fail(self.method, place, self.instructions[place], error)
 
 
-def fail(
-    method: str, index: int, instruction: Instruction, error: Exception
-) -> None:
+def fail(method: str, index: int, instruction: Instruction, error: Exception) -> None:
     """Raise an instruction's error again, with where it comes from.
 
     Raises:

@@ -9,10 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
-import numpy as np
-
 from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array, copy_into
+from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.base import Handle
 from kvc.runtime.executor import Frame, Step, fail
 from kvc.schema.dtypes import DType
@@ -122,7 +120,9 @@ class _Binder:
                 fail(self._method, index, instruction, error)
             self._places += [index] * (len(self._steps) - len(self._places))
 
-    def _bind_one(self, instruction: Instruction, kernels: Mapping[str, Kernel]) -> None:
+    def _bind_one(
+        self, instruction: Instruction, kernels: Mapping[str, Kernel]
+    ) -> None:
         if instruction.op == DELEGATE:
             self._bind_delegate(instruction)
             return
@@ -147,12 +147,13 @@ class _Binder:
             target = self._tensors[result] = operand
         else:
             target = self._tensor(result)
-            if not _same_memory(target, operand):
-                self._steps.append((target.copy_, (operand,)))
+            self._steps.append((target.copy_, (operand,)))
         self._steps.append((kernel, (target, *arguments[1:])))
 
     def _bind_view(self, instruction: Instruction, made: object) -> None:
-        views = cast("Sequence[Tensor]", made if isinstance(made, list | tuple) else [made])
+        views = cast(
+            "Sequence[Tensor]", made if isinstance(made, list | tuple) else [made]
+        )
         for value, view in zip(instruction.results, views, strict=True):
             declared = self._graph.values[value].type.shape(self._sizes)
             if tuple(view.shape) != declared:
@@ -161,7 +162,8 @@ class _Binder:
 
     def _bind_delegate(self, instruction: Instruction) -> None:
         delegate, operands = instruction.arguments
-        assert isinstance(delegate, int) and isinstance(operands, tuple)
+        assert isinstance(delegate, int)
+        assert isinstance(operands, tuple)
         inputs = [self._array(ref.value) for ref in operands if isinstance(ref, Ref)]
         outputs = [self._array(i) for i in instruction.results]
         handle = self._code.delegate(delegate)
@@ -201,7 +203,10 @@ class _Binder:
             from kvc.runtime.tensors import tensor_as_array
 
             return tensor_as_array(self._tensors[value])
-        declared, storage = self._graph.values[value].type, self._graph.values[value].storage
+        declared, storage = (
+            self._graph.values[value].type,
+            self._graph.values[value].storage,
+        )
         match storage:
             case Constant(name):
                 return self._memory.constant(name)
@@ -210,25 +215,5 @@ class _Binder:
             case Scratch(offset):
                 shape = declared.shape(self._sizes)
                 return self._memory.scratch.array(offset, declared.dtype, shape)
-            case Alias(base):
-                return self._overlay(base, declared.dtype, declared.shape(self._sizes))
-
-    def _overlay(self, base: int, dtype: DType, shape: tuple[int, ...]) -> Array:
-        """Return an array over the memory of a value that is written over."""
-        under = self._array(base)
-        if under.shape == shape and under.dtype == dtype.numpy:
-            return under
-        if not under.flags.c_contiguous:
-            raise ValueError("a result cannot be written over a strided value")
-        return np.ndarray(shape, dtype.numpy, buffer=under.reshape(-1).view(np.uint8))
-
-
-def _same_memory(a: "Tensor", b: "Tensor") -> bool:
-    return a.data_ptr() == b.data_ptr() and a.stride() == b.stride()
-
-
-def copy_step(target: Array, source: Array) -> Step:
-    """Return a step that copies a result to where it was asked for."""
-    return copy_into, (target, source)
-
-
+            case Alias():
+                raise AssertionError("a view or update in place before its instruction")

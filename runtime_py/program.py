@@ -14,7 +14,7 @@ from kvc.runtime.engine import Engine
 from kvc.runtime.methods import MethodTable
 from kvc.runtime.sessions import Session
 from kvc.schema.container import BundleFile
-from kvc.schema.errors import StateNeeded
+from kvc.schema.errors import FileProblem, StateNeeded
 from kvc.schema.model import Method, State
 
 
@@ -28,10 +28,17 @@ def load(path: str | os.PathLike[str]) -> "Program":
     bundle = BundleFile.open(path)
     try:
         check_backends(bundle.program, bundle.path)
+        _check_files(bundle)
         return Program(bundle)
     except BaseException:
         bundle.close()
         raise
+
+
+def _check_files(bundle: BundleFile) -> None:
+    for file in bundle.program.files[1:]:
+        reason = f"{bundle.path} keeps data in it, which this kvc cannot read"
+        raise FileProblem(path=file.name, reason=reason)
 
 
 class Program:

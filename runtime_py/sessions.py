@@ -23,15 +23,16 @@ from kvc.schema.errors import (
     listing,
 )
 from kvc.schema.model import Method, PositionKind, Program
-from kvc.schema.types import Affine
+from kvc.schema.types import Affine, Symbol
 
 
 class StateViews(Mapping[str, Array]):
     """`session.state`: a read-only look at each state, as it is now and will be."""
 
-    def __init__(self, program: Program, states: StateMemory) -> None:
+    def __init__(self, program: Program, states: StateMemory, owner: "Session") -> None:
         self._ids = {state.name: i for i, state in enumerate(program.states)}
         self._states = states
+        self._owner = owner  # a session that is collected gives its memory back
 
     def __getitem__(self, name: str) -> Array:
         """Return a read-only array over a state's memory.
@@ -66,7 +67,6 @@ class Session:
         self._engine = engine
         self._table = MethodTable(engine)
         self._states = engine.open_states(choose_sizes(engine.program, sizes))
-        self._views = StateViews(engine.program, self._states)
         self._lock = threading.Lock()
         self._running = ""
         # Runs once: at close, or when the session is collected.
@@ -113,7 +113,7 @@ class Session:
             raise NoPosition()
         assert position.state is not None
         name = self._engine.program.states[position.state].name
-        return own_copy(self._views[name]).reshape(-1)
+        return own_copy(self.state[name]).reshape(-1)
 
     @property
     def capacity(self) -> int | None:
@@ -124,12 +124,17 @@ class Session:
     @property
     def state(self) -> Mapping[str, Array]:
         """Return a read-only look at the states, by name."""
-        return self._views
+        return StateViews(self._engine.program, self._states, self)
 
     @property
     def methods(self) -> Mapping[str, Method]:
         """Return the program's methods by name."""
         return {method.name: method for method in self._engine.program.methods}
+
+    @property
+    def symbols(self) -> Mapping[str, Symbol]:
+        """Return the program's symbolic sizes by name."""
+        return self._engine.symbols
 
     def close(self) -> None:
         """Give the states' memory back; closing twice is safe.

@@ -28,7 +28,9 @@ class Signature:
     types: Sequence[TensorType]
     symbols: Mapping[str, Symbol]
 
-    def solve(self, shapes: Sequence[Shape], fixed: Mapping[str, int]) -> dict[str, int]:
+    def solve(
+        self, shapes: Sequence[Shape], fixed: Mapping[str, int]
+    ) -> dict[str, int]:
         """Return the size of each symbol of a call.
 
         Args:

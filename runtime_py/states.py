@@ -46,7 +46,9 @@ class StateMemory:
         self._arenas = {}
 
     def _place(self, rule: ResetRule) -> Arena:
-        chosen = [(i, state) for i, state in enumerate(self._states) if state.reset is rule]
+        chosen = [
+            (i, state) for i, state in enumerate(self._states) if state.reset is rule
+        ]
         offsets: list[int] = []
         end = 0
         for _, state in chosen:

@@ -5,7 +5,6 @@ and a closed pipe with 141, both without a word, as shells expect. Everything el
 a bug and shows its traceback.
 """
 
-import importlib.metadata
 import os
 import sys
 
@@ -50,6 +49,8 @@ class Commands(click.Group):
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
+        import importlib.metadata
+
         click.echo(f"kvc {importlib.metadata.version('kvc')}")
         ctx.exit()
 

@@ -31,7 +31,9 @@ def load_model(name: str) -> ModelSpec:
         raise _not_found(name, f"its factory failed with {_told(error)}") from error
     if not isinstance(spec, ModelSpec):
         kind = type(spec).__name__
-        raise _not_found(name, f"its factory returned {kind}, not kvc.compiler.ModelSpec")
+        raise _not_found(
+            name, f"its factory returned {kind}, not kvc.compiler.ModelSpec"
+        )
     return spec
 
 
@@ -44,7 +46,9 @@ def _imported(name: str) -> Callable[[], object]:
     try:
         module = importlib.import_module(module_name)
     except Exception as error:
-        raise _not_found(name, f"importing {module_name} failed with {_told(error)}") from error
+        raise _not_found(
+            name, f"importing {module_name} failed with {_told(error)}"
+        ) from error
     factory: object = module
     for part in attribute.split("."):
         factory = getattr(factory, part, None)
@@ -56,7 +60,9 @@ def _imported(name: str) -> Callable[[], object]:
 def _told(error: Exception) -> str:
     """Describe an exception of the user's code with the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [f for f in frames if f.filename != __file__ and "importlib" not in f.filename]
+    own = [
+        f for f in frames if f.filename != __file__ and "importlib" not in f.filename
+    ]
     place = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
     return f"{type(error).__name__}: {error}{place}"
 

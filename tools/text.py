@@ -13,7 +13,9 @@ def escape(text: str, keep: str = "") -> str:
     cursor, recolour or reverse what stands around them.
     """
     return "".join(
-        char if char in keep or unicodedata.category(char) not in _HIDDEN else _code(char)
+        char
+        if char in keep or unicodedata.category(char) not in _HIDDEN
+        else _code(char)
         for char in text
     )
 
@@ -28,7 +30,7 @@ def _code(char: str) -> str:
 def size(nbytes: int) -> str:
     """Return a size to three digits in decimal units: 512 B, 4.19 MB."""
     value, unit = float(nbytes), "B"
-    for unit in ("B", "kB", "MB", "GB", "TB"):  # noqa: B007  # the last one reached is used
+    for unit in ("B", "kB", "MB", "GB", "TB"):  # the last one reached is used
         if value < 999.5 or unit == "TB":
             break
         value /= 1000

@@ -16,9 +16,9 @@ from torch import nn
 from torch.export import ExportedProgram
 
 from kvc.compiler.capture import examples
-from kvc.compiler.constants import Identity
+from kvc.compiler.identity import Identity, overlapping
 from kvc.compiler.spec import Method, tensors_of
-from kvc.schema.errors import CaptureError
+from kvc.schema.errors import CaptureError, StateConflict
 
 logger = logging.getLogger(__name__)
 
@@ -93,17 +93,28 @@ def _export(
 
     try:
         return attempt(strict=False)
-    except AssertionError as error:
-        # Two names over one storage: torch dies unless it traces strictly.
+    except Exception as error:
+        # Two names over one storage: torch may manage that when it traces strictly.
         if "compiled_fn" not in str(error):
             raise _translated(method, error) from error
         logger.info("method %s: tracing again, strictly", method.name)
-    except Exception as error:
-        raise _translated(method, error) from error
     try:
         return attempt(strict=True)
     except Exception as error:
+        _refuse_overlaps(model)
         raise _translated(method, error) from error
+
+
+def _refuse_overlaps(model: nn.Module) -> None:
+    """Raise where two tensors over the same bytes explain why torch gave up."""
+    named = tensors_of(model)
+    for name, tensor in named.items():
+        for other in overlapping(tensor, named):
+            reason = (
+                f"it shares memory with {other!r} in another shape or place, which "
+                "cannot be traced; keep one buffer and take views of it in the code"
+            )
+            raise StateConflict(state=name, reason=reason)
 
 
 def _decompositions() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
@@ -117,9 +128,14 @@ def _translated(method: Method, error: Exception) -> CaptureError:
     """Return torch's complaint as one paragraph of ours."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:4]) or type(error).__name__
-    return CaptureError(
-        method=method.name, place="", reason=f"torch.export says: {text[:600]}"
-    )
+    reason = f"torch.export says: {text[:600]}"
+    if "copy__default" in text:
+        reason = (
+            "it assigns a buffer a value of another shape (self.past = torch.cat(...)); "
+            "write into a buffer of fixed size instead, with index_copy_ or "
+            f"torch.ops.kvc.cache_update. {reason}"
+        )
+    return CaptureError(method=method.name, place="", reason=reason)
 
 
 @contextmanager

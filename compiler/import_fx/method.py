@@ -13,6 +13,7 @@ from kvc.compiler.import_fx.normalize import (
     FORWARDED,
     Unsupported,
     arguments_of,
+    is_known,
     normalize,
 )
 from kvc.compiler.import_fx.sources import source_of
@@ -35,6 +36,7 @@ class MethodImporter:
         self._count = 0
         self._values: dict[fx.Node, Value | tuple[Value, ...]] = {}
         self._bound: dict[str, Value] = {}
+        self._unknown: set[fx.Node] = set()
         self.inputs: list[Value] = []
         self.constants: list[tuple[Value, str]] = []
         self.state_in: list[tuple[Value, str]] = []
@@ -62,8 +64,8 @@ class MethodImporter:
             elif node.op == "call_function":
                 self._import_call(node)
             elif node.op == "get_attr":
-                self.missing.append(("control flow", "issue: sub-graphs", source_of(node.meta)))
-        outputs, state_out = self._import_outputs(named)
+                self._unknown.add(node)
+        outputs, state_out = self._import_outputs(named) if not self.missing else ((), ())
         return Method(
             name=self._captured.method.name,
             role=self._captured.method.role,
@@ -112,30 +114,43 @@ class MethodImporter:
             parts = self._values.get(node.args[0])
             if isinstance(parts, tuple):
                 self._values[node] = parts[node.args[1]]
+            else:
+                self._unknown.add(node)
             return
         if _is_size(node.meta.get("val")) or not isinstance(node.target, torch._ops.OpOverload):
             if _is_tensor(node.meta.get("val")):
+                self._unknown.add(node)
                 self._miss(str(node.target), "not an operator", node)
             return
         op = op_name(node.target)
         if op in DROPPED:
             return
-        if op in FORWARDED:
+        if op in FORWARDED and node.args[0] in self._values:
             self._values[node] = self._values[node.args[0]]
             return
         self._import_op(op, node)
 
     def _import_op(self, op: str, node: fx.Node) -> None:
-        types = self._result_types(node)
+        """Add the node of a call, or note that it cannot be made.
+
+        What reads the result of a call that cannot be made is not looked at further.
+        """
+        if any(source in self._unknown for source in node.all_input_nodes):
+            self._unknown.add(node)
+            if not is_known(op):
+                self._miss(op, "no kernel", node)
+            return
         try:
+            types = self._result_types(node)
             call = normalize(op, self._named_arguments(node), types[0] if types else None)
             arguments = arguments_of(call)
-        except Unsupported as error:
-            self._miss(op, str(error), node)
-            outputs = tuple(self._new_value(kind) for kind in types)
-        else:
-            outputs = tuple(self._new_value(kind) for kind in types)
-            self.nodes.append(Node(call.op, arguments, outputs, source_of(node.meta)))
+        except (Unsupported, CaptureError) as error:
+            self._unknown.add(node)
+            reason = getattr(error, "reason", str(error))
+            self._miss(op, reason if is_known(op) else "no kernel", node)
+            return
+        outputs = tuple(self._new_value(kind) for kind in types)
+        self.nodes.append(Node(call.op, arguments, outputs, source_of(node.meta)))
         several = not isinstance(node.meta.get("val"), Tensor)
         self._values[node] = outputs if several or not outputs else outputs[0]
 

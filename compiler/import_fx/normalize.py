@@ -243,3 +243,8 @@ _RULES: dict[str, Callable[[Named, TensorType | None], Call]] = {
     "aten::clamp_max": _clamp_bound("max"),
     "aten::floor_divide": _floor_divide,
 }
+
+
+def is_known(op: str) -> bool:
+    """Tell whether kvc takes an op at all, whatever its arguments."""
+    return op in OPS or op in _RULES

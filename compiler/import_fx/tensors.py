@@ -9,7 +9,8 @@ from collections.abc import Iterable, Mapping
 import torch
 from torch import Tensor
 
-from kvc.compiler.constants import Identity, TensorSource
+from kvc.compiler.constants import TensorSource
+from kvc.compiler.identity import Identity, overlapping
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES
 from kvc.compiler.ir import Constant, State
 from kvc.schema.errors import StateConflict
@@ -68,31 +69,13 @@ class TensorTable:
 
     def _check_overlaps(self, name: str, tensor: Tensor) -> None:
         """Refuse a state that shares bytes with another tensor of the model."""
-        begin, end = _extent(tensor)
-        for other_name, other in self._named.items():
-            other_begin, other_end = _extent(other)
-            if (
-                Identity.of(other) != Identity.of(tensor)
-                and other.untyped_storage()._cdata == tensor.untyped_storage()._cdata
-                and other_begin < end
-                and begin < other_end
-            ):
-                reason = (
-                    f"a method writes it, and it shares memory with {other_name!r} in "
-                    "another shape or place; keep one buffer and take views in the code"
-                )
-                raise StateConflict(state=name, reason=reason)
+        for other in overlapping(tensor, self._named):
+            reason = (
+                f"a method writes it, and it shares memory with {other!r} in another "
+                "shape or place; keep one buffer and take views of it in the code"
+            )
+            raise StateConflict(state=name, reason=reason)
 
 
 def _static_type(tensor: Tensor) -> TensorType:
     return TensorType(TORCH_DTYPES[tensor.dtype], tuple(tensor.shape))
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """Return the first byte and the byte behind the last one, within the storage."""
-    begin = tensor.storage_offset() * tensor.itemsize
-    if tensor.numel() == 0:
-        return begin, begin
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in steps)
-    return begin, begin + (last + 1) * tensor.itemsize

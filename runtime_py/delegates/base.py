@@ -13,6 +13,7 @@ from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
 from kvc.schema.model import Delegate as Part
+from kvc.schema.model import Program
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +22,11 @@ class Options:
 
     Attributes:
         path: of the bundle, for messages.
-        method: name of the method that the part belongs to, for messages.
+        program: the verified program that the part belongs to.
     """
 
     path: str
-    method: str
+    program: Program
 
 
 class Handle(Protocol):

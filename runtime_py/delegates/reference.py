@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array, copy_into
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Handle, Options
+from kvc.runtime.delegates.base import Handle
 from kvc.runtime.executor import Frame
 from kvc.runtime.frames import Code, Memory, bind_graph
 from kvc.runtime.kernels import load_kernels
@@ -28,14 +28,14 @@ class ReferenceHandle:
     """A payload run by the kernels of the runtime itself."""
 
     def __init__(
-        self, payload: Payload, data: Mapping[str, FreeableBuffer], options: Options
+        self, payload: Payload, data: Mapping[str, FreeableBuffer], method: str
     ) -> None:
         self._payload = payload
-        self._method = options.method
+        self._method = method
         self._buffers = tuple(data[name] for name in payload.names)
         ids = payload.graph.inputs + payload.graph.outputs
         self._signature = Signature(
-            method=options.method,
+            method=method,
             names=[f"value {i} of a delegate" for i in ids],
             types=[payload.graph.values[i].type for i in ids],
             symbols={symbol.name: symbol for symbol in payload.symbols},
@@ -69,7 +69,7 @@ def place_interface(
     inputs: Sequence[Array],
     outputs: Sequence[Array],
 ) -> dict[int, Array]:
-    """Return the values of a graph that can lie in the memory of its inputs and outputs.
+    """Return the values that can lie in the memory of inputs and outputs, by id.
 
     An output that is a mere reshape of a scratch value puts that value there. What is
     left out (an output that is an input, a constant, a strided view, or there twice)
@@ -118,5 +118,7 @@ def _same_place(a: Array, b: Array) -> bool:
 
 def _refuse_nesting(delegate: int) -> Handle:
     raise BadProgram(
-        path="payload", where=f"delegate {delegate}", what="a delegate inside a delegate"
+        path="payload",
+        where=f"delegate {delegate}",
+        what="a delegate inside a delegate",
     )

@@ -16,15 +16,42 @@ from kvc.schema.model import Delegate, Payload
 from kvc.schema.verify import verify_payload
 
 ACCEPTED = frozenset(
-    """
-    kvc::quantize_rows kvc::linear_qd8 aten::rms_norm aten::layer_norm aten::silu
-    aten::gelu aten::relu aten::sigmoid aten::tanh aten::exp aten::neg aten::abs
-    aten::sqrt aten::rsqrt aten::add.Tensor aten::add.Scalar aten::sub.Tensor
-    aten::sub.Scalar aten::mul.Tensor aten::mul.Scalar aten::div.Tensor
-    aten::div.Scalar aten::softmax.int aten::cat aten::reshape aten::clone aten::view
-    aten::transpose.int aten::permute aten::slice.Tensor aten::select.int
-    aten::unsqueeze aten::squeeze.dims aten::split_with_sizes
-    """.split()
+    {
+        "kvc::quantize_rows",
+        "kvc::linear_qd8",
+        "aten::rms_norm",
+        "aten::layer_norm",
+        "aten::silu",
+        "aten::gelu",
+        "aten::relu",
+        "aten::sigmoid",
+        "aten::tanh",
+        "aten::exp",
+        "aten::neg",
+        "aten::abs",
+        "aten::sqrt",
+        "aten::rsqrt",
+        "aten::add.Tensor",
+        "aten::add.Scalar",
+        "aten::sub.Tensor",
+        "aten::sub.Scalar",
+        "aten::mul.Tensor",
+        "aten::mul.Scalar",
+        "aten::div.Tensor",
+        "aten::div.Scalar",
+        "aten::softmax.int",
+        "aten::cat",
+        "aten::reshape",
+        "aten::clone",
+        "aten::view",
+        "aten::transpose.int",
+        "aten::permute",
+        "aten::slice.Tensor",
+        "aten::select.int",
+        "aten::unsqueeze",
+        "aten::squeeze.dims",
+        "aten::split_with_sizes",
+    }
 )
 
 
@@ -35,11 +62,12 @@ class Xnnpack:
         self, part: Delegate, data: Mapping[str, FreeableBuffer], options: Options
     ) -> Handle:
         """Decode and check a payload; see `Delegate.init`."""
-        where = f"{options.path}: a delegate of method {options.method}"
+        method = options.program.methods[part.method].name
+        where = f"{options.path}: a delegate of method {method!r}"
         payload = decode_payload(part.payload, where)
-        verify_payload(payload, part, where)
+        verify_payload(payload, options.program, part, options.path)
         _check_ops(payload, where)
-        return ReferenceHandle(payload, data, options)
+        return ReferenceHandle(payload, data, method)
 
 
 def _check_ops(payload: Payload, where: str) -> None:

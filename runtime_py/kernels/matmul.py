@@ -8,9 +8,23 @@ from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.adapters import into
 
 
+def _matmul(out: Tensor, a: Tensor, b: Tensor) -> None:
+    if a.dim() == 1 and b.dim() == 2:
+        # Here torch.matmul would resize `out` to one row first, then squeeze it.
+        torch.mm(a.unsqueeze(0), b, out=out.unsqueeze(0))
+    else:
+        torch.matmul(a, b, out=out)
+
+
 def _linear(out: Tensor, x: Tensor, weight: Tensor, bias: Tensor | None) -> None:
     if bias is None:
-        torch.matmul(x, weight.t(), out=out)
+        _matmul(out, x, weight.t())
+    elif x.dim() == 2:
+        torch.addmm(bias, x, weight.t(), out=out)
+    elif x.dim() == 3 and x.is_contiguous():
+        # What eager does; its own out= multiplies and adds in two steps.
+        rows, results = x.flatten(0, 1), out.flatten(0, 1)
+        torch.addmm(bias, rows, weight.t(), out=results)
     else:
         out.copy_(linear(x, weight, bias))
 
@@ -44,6 +58,6 @@ KERNELS: dict[str, Kernel] = {
     "aten::bmm": into(torch.bmm),
     "aten::convolution": _convolution,
     "aten::linear": _linear,
-    "aten::matmul": into(torch.matmul),
+    "aten::matmul": _matmul,
     "aten::mm": into(torch.mm),
 }

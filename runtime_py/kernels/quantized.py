@@ -40,7 +40,7 @@ def _quantize_rows(outs: tuple[Tensor, Tensor, Tensor], x: Tensor) -> None:
     zero = _zero_point(low.mul_(scale), high.mul_(scale))
     zero_point.copy_(zero)
     steps = torch.mul(x, scale)
-    q.copy_(steps.round_().add_(zero).clamp_(_LEAST, _GREATEST))
+    q.copy_(steps.round_().add_(zero).clamp_(-128, 127))
 
 
 def _zero_point(low: Tensor, high: Tensor) -> Tensor:

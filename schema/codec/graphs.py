@@ -150,19 +150,17 @@ def _read_values(
     sizes = table.integers("scratch_sizes")
     check_lengths(path, where, sizes, kinds[kinds == SCRATCH])
     rest = iter(sizes)
-    types: list[TensorType] = [pool.types[i] for i in ids]
-    return tuple(
-        Value(type, _storage(kind, place, rest))
-        for type, kind, place in zip(types, kinds.tolist(), places, strict=True)
-    )
-
-
-def _storage(kind: int, place: int, sizes: Iterator[int]) -> Storage:
-    if kind == SCRATCH:
-        return Scratch(place, next(sizes))
-    if kind == ALIAS:
-        return Alias(place)
-    return Constant(place) if kind == CONSTANT else StateSlot(place)
+    storages: list[Storage] = [
+        Scratch(place, next(rest))
+        if kind == SCRATCH
+        else Alias(place)
+        if kind == ALIAS
+        else Constant(place)
+        if kind == CONSTANT
+        else StateSlot(place)
+        for kind, place in zip(kinds.tolist(), places, strict=True)
+    ]
+    return tuple(map(Value, [pool.types[i] for i in ids], storages))
 
 
 def _read_instructions(

@@ -4,38 +4,85 @@ Parameters that kvc does not take (devices, layouts, memory formats, `out`) are
 left out; the compiler refuses a traced call that sets one to anything unusual.
 """
 
+from kvc.schema.ops import indexing as i
+from kvc.schema.ops import products as p
 from kvc.schema.ops import shapes as s
 from kvc.schema.ops import views as v
 from kvc.schema.ops.spec import Aliasing, OpSpec, ShapeRule, parse
 
 DELEGATE = "kvc::delegate"
 
-_UNARY = (
-    "abs ceil cos erf exp expm1 floor isinf isnan log log1p log2 logical_not neg "
-    "bitwise_not reciprocal relu round rsqrt sigmoid sign silu sin sqrt tanh trunc"
-).split()
-_BINARY = (
-    "atan2 bitwise_and.Tensor bitwise_or.Tensor bitwise_xor.Tensor div.Tensor "
-    "floor_divide logical_and logical_or logical_xor maximum minimum mul.Tensor "
-    "pow.Tensor_Tensor remainder.Tensor"
-).split()
-_BINARY_SCALAR = "div.Scalar mul.Scalar pow.Tensor_Scalar remainder.Scalar".split()
-_COMPARE = "eq ge gt le lt ne".split()
+_UNARY = [
+    "abs",
+    "ceil",
+    "cos",
+    "erf",
+    "exp",
+    "expm1",
+    "floor",
+    "isinf",
+    "isnan",
+    "log",
+    "log1p",
+    "log2",
+    "logical_not",
+    "neg",
+    "bitwise_not",
+    "reciprocal",
+    "relu",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "sqrt",
+    "tanh",
+    "trunc",
+]
+_BINARY = [
+    "atan2",
+    "bitwise_and.Tensor",
+    "bitwise_or.Tensor",
+    "bitwise_xor.Tensor",
+    "div.Tensor",
+    "floor_divide",
+    "logical_and",
+    "logical_or",
+    "logical_xor",
+    "maximum",
+    "minimum",
+    "mul.Tensor",
+    "remainder.Tensor",
+]
+_BINARY_SCALAR = ["div.Scalar", "mul.Scalar", "remainder.Scalar"]
+_COMPARE = ["eq", "ge", "gt", "le", "lt", "ne"]
 
 _FRESH: dict[str, ShapeRule] = {
     **{f"aten::{name}(Tensor self) -> Tensor": s.same_shape for name in _UNARY},
-    **{f"aten::{name}(Tensor self, Tensor other) -> Tensor": s.broadcast for name in _BINARY},
+    **{
+        f"aten::{name}(Tensor self, Tensor other) -> Tensor": s.broadcast
+        for name in _BINARY
+    },
     **{
         f"aten::{name}(Tensor self, Scalar other) -> Tensor": s.broadcast
         for name in _BINARY_SCALAR
     },
-    **{f"aten::{name}.Tensor(Tensor self, Tensor other) -> Tensor": s.compare for name in _COMPARE},
-    **{f"aten::{name}.Scalar(Tensor self, Scalar other) -> Tensor": s.compare for name in _COMPARE},
+    **{
+        f"aten::{name}.Tensor(Tensor self, Tensor other) -> Tensor": s.compare
+        for name in _COMPARE
+    },
+    **{
+        f"aten::{name}.Scalar(Tensor self, Scalar other) -> Tensor": s.compare
+        for name in _COMPARE
+    },
     "aten::add.Tensor(Tensor self, Tensor other, Scalar alpha) -> Tensor": s.broadcast,
     "aten::add.Scalar(Tensor self, Scalar other, Scalar alpha) -> Tensor": s.broadcast,
     "aten::sub.Tensor(Tensor self, Tensor other, Scalar alpha) -> Tensor": s.broadcast,
     "aten::sub.Scalar(Tensor self, Scalar other, Scalar alpha) -> Tensor": s.broadcast,
     "aten::rsub.Scalar(Tensor self, Scalar other, Scalar alpha) -> Tensor": s.broadcast,
+    "aten::pow.Tensor_Tensor(Tensor self, Tensor exponent) -> Tensor": s.broadcast,
+    "aten::pow.Tensor_Scalar(Tensor self, Scalar exponent) -> Tensor": s.broadcast,
     "aten::pow.Scalar(Scalar self, Tensor exponent) -> Tensor": s.broadcast,
     "aten::div.Tensor_mode(Tensor self, Tensor other, str? rounding_mode) -> Tensor": s.broadcast,
     "aten::div.Scalar_mode(Tensor self, Scalar other, str? rounding_mode) -> Tensor": s.broadcast,
@@ -51,7 +98,7 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::masked_fill.Tensor(Tensor self, Tensor mask, Tensor value) -> Tensor": s.masked_fill,
     "aten::_to_copy(Tensor self, dtype dtype) -> Tensor": s.cast,
     "aten::clone(Tensor self) -> Tensor": s.same,
-    "aten::reshape(Tensor self, int[] size) -> Tensor": v.view,
+    "aten::reshape(Tensor self, int[] shape) -> Tensor": v.view,
     "aten::sum.dim_IntList(Tensor self, int[]? dim, bool keepdim) -> Tensor": s.reduce,
     "aten::mean.dim(Tensor self, int[]? dim, bool keepdim) -> Tensor": s.reduce,
     "aten::amax(Tensor self, int[] dim, bool keepdim) -> Tensor": s.reduce,
@@ -72,33 +119,33 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::cumprod(Tensor self, int dim) -> Tensor": s.along_axis,
     "aten::softmax.int(Tensor self, int dim) -> Tensor": s.along_axis,
     "aten::log_softmax.int(Tensor self, int dim) -> Tensor": s.along_axis,
-    "aten::linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor": s.linear,
-    "aten::matmul(Tensor self, Tensor other) -> Tensor": s.matmul,
-    "aten::mm(Tensor self, Tensor mat2) -> Tensor": s.mm,
-    "aten::bmm(Tensor self, Tensor mat2) -> Tensor": s.bmm,
-    "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, Scalar beta, Scalar alpha) -> Tensor": s.addmm,
-    "aten::convolution(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) -> Tensor": s.convolution,
+    "aten::linear(Tensor input, Tensor weight, Tensor? bias) -> Tensor": p.linear,
+    "aten::matmul(Tensor self, Tensor other) -> Tensor": p.matmul,
+    "aten::mm(Tensor self, Tensor mat2) -> Tensor": p.mm,
+    "aten::bmm(Tensor self, Tensor mat2) -> Tensor": p.bmm,
+    "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, Scalar beta, Scalar alpha) -> Tensor": p.addmm,
+    "aten::convolution(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) -> Tensor": p.convolution,
     "aten::rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> Tensor": s.normalized,
     "aten::layer_norm(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> Tensor": s.normalized,
-    "aten::embedding(Tensor weight, Tensor indices) -> Tensor": s.embedding,
-    "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale, bool enable_gqa) -> Tensor": s.attention_product,
+    "aten::embedding(Tensor weight, Tensor indices) -> Tensor": i.embedding,
+    "aten::scaled_dot_product_attention(Tensor query, Tensor key, Tensor value, Tensor? attn_mask, bool is_causal, float? scale, bool enable_gqa) -> Tensor": p.attention_product,
     "aten::cat(Tensor[] tensors, int dim) -> Tensor": s.cat,
     "aten::stack(Tensor[] tensors, int dim) -> Tensor": s.stack,
     "aten::repeat(Tensor self, int[] repeats) -> Tensor": s.repeat,
     "aten::constant_pad_nd(Tensor self, int[] pad, Scalar value) -> Tensor": s.pad,
-    "aten::index_select(Tensor self, int dim, Tensor index) -> Tensor": s.index_select,
-    "aten::gather(Tensor self, int dim, Tensor index) -> Tensor": s.gather,
-    "aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor": s.indexed,
+    "aten::index_select(Tensor self, int dim, Tensor index) -> Tensor": i.index_select,
+    "aten::gather(Tensor self, int dim, Tensor index) -> Tensor": i.gather,
+    "aten::index.Tensor(Tensor self, Tensor?[] indices) -> Tensor": i.indexed,
     "aten::roll(Tensor self, int[] shifts, int[] dims) -> Tensor": s.roll,
     "aten::flip(Tensor self, int[] dims) -> Tensor": s.flip,
     "aten::tril(Tensor self, int diagonal) -> Tensor": s.same,
     "aten::triu(Tensor self, int diagonal) -> Tensor": s.same,
     "aten::full(int[] size, Scalar fill_value, dtype dtype) -> Tensor": s.full,
     "aten::arange.start_step(Scalar start, Scalar end, Scalar step, dtype dtype) -> Tensor": s.arange,
-    "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal) -> Tensor": s.cached_attention,
-    "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": s.quantize_rows,
-    "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": s.linear_qd8,
-    "kvc::embedding_q8(Tensor weight, Tensor scale, Tensor indices) -> Tensor": s.embedding_q8,
+    "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal) -> Tensor": p.cached_attention,
+    "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": p.quantize_rows,
+    "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qd8,
+    "kvc::embedding_q8(Tensor weight, Tensor scale, Tensor indices) -> Tensor": i.embedding_q8,
     f"{DELEGATE}(int delegate, Tensor[] inputs) -> Tensor[]": s.unchecked,
 }
 _VIEW: dict[str, ShapeRule] = {
@@ -114,12 +161,12 @@ _VIEW: dict[str, ShapeRule] = {
     "aten::split_with_sizes(Tensor self, int[] split_sizes, int dim) -> Tensor[]": v.split,
 }
 _UPDATE: dict[str, ShapeRule] = {
-    "kvc::cache_update(Tensor cache, Tensor update, Tensor? write_indices, int axis, str mode) -> Tensor": s.cache_update,
-    "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor": s.index_copy,
-    "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate) -> Tensor": s.index_put,
-    "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor": s.scatter,
-    "aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor": s.scatter,
-    "aten::copy(Tensor self, Tensor src) -> Tensor": s.copy,
+    "kvc::cache_update(Tensor cache, Tensor update, Tensor? write_indices, int axis, str mode) -> Tensor": i.cache_update,
+    "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor": i.index_copy,
+    "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate) -> Tensor": i.index_put,
+    "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor": i.scatter,
+    "aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor": i.scatter,
+    "aten::copy(Tensor self, Tensor src) -> Tensor": i.copy,
 }
 
 OPS: dict[str, OpSpec] = {

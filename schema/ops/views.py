@@ -12,7 +12,9 @@ def view(self: TensorType, size: tuple[int, ...]) -> Rule:
     count = math.prod(shape_of(self))
     if -1 in size:
         rest = math.prod(s for s in size if s != -1)
-        require(size.count(-1) == 1 and rest > 0 and count % rest == 0, f"{self} as {size}")
+        require(
+            size.count(-1) == 1 and rest > 0 and count % rest == 0, f"{self} as {size}"
+        )
         size = tuple(count // rest if s == -1 else s for s in size)
     require(min(size, default=0) >= 0 and math.prod(size) == count, f"{self} as {size}")
     return ((self.dtype, size),)

@@ -49,8 +49,8 @@ class _Walk:
         self.buffer = buffer
         self.octets = np.frombuffer(buffer, np.uint8)
         self.path = path
-        self.starts: list[Ints] = []
-        self.ends: list[Ints] = []
+        self.starts: list[int] = []  # of the regions that were reached
+        self.ends: list[int] = []
         self.vtables: set[int] = set()
         self.queue: list[tuple[str, int]] = []
         self.tables = 0
@@ -69,8 +69,8 @@ class _Walk:
 
     def claim(self, start: int, end: int) -> None:
         self.require(end <= len(self.buffer), start, "reaches behind the end")
-        self.starts.append(np.array([start]))
-        self.ends.append(np.array([end]))
+        self.starts.append(start)
+        self.ends.append(end)
 
     def number(self, fmt: struct.Struct, position: int) -> int:
         inside = 0 <= position <= len(self.buffer) - fmt.size
@@ -139,7 +139,7 @@ class _Walk:
         elif shape == "table":
             self.push(element, position)
         elif shape == "string":
-            self.check_strings(np.array([self.target(position)]))
+            self.check_string(self.target(position))
         else:
             self.check_vector(f"{table}.{name}", field, self.target(position))
 
@@ -161,8 +161,17 @@ class _Walk:
             known = bool(np.all(self.octets[first : first + count] < members))
             self.require(known, position, f"{name} has a value that does not exist")
 
+    def check_string(self, position: int) -> None:
+        """Check that at a position lies a string: length, UTF-8 without NUL, NUL."""
+        start = position + 4
+        end = start + self.number(_U32, position)
+        closed = end < len(self.buffer) and not self.buffer[end]
+        self.require(closed, position, "a string has no end")
+        self.check_text(start, end)
+        self.claim(position, end + 1)
+
     def check_strings(self, positions: Ints) -> None:
-        """Check that at each position lies a string: length, UTF-8 without NUL, NUL."""
+        """Check many strings at once."""
         if not len(positions):
             return
         size, first = len(self.buffer), int(positions[0])
@@ -174,8 +183,8 @@ class _Walk:
         self.require(bool(fits) and not np.any(self.octets[ends]), first, "a string has no end")
         for start, end in zip((positions + 4).tolist(), ends.tolist(), strict=True):
             self.check_text(start, end)
-        self.starts.append(positions)
-        self.ends.append(ends + 1)
+        self.starts += positions.tolist()
+        self.ends += (ends + 1).tolist()
 
     def check_text(self, start: int, end: int) -> None:
         text = self.buffer[start:end]
@@ -187,7 +196,7 @@ class _Walk:
 
     def check_regions(self) -> None:
         """Check that regions neither overlap nor leave holes but zero padding."""
-        starts, ends = np.concatenate(self.starts), np.concatenate(self.ends)
+        starts, ends = np.array(self.starts), np.array(self.ends)
         order = np.argsort(starts, kind="stable")
         before = ends[order]
         after = np.append(starts[order][1:], len(self.buffer))

@@ -107,7 +107,9 @@ def method(name: str, role: str, seq: "int | object") -> Method:
         (Ref(flat), (1,), False),
         b.scratch(TensorType(F32, (1,))),
     )
-    scaled = b.step("aten::mul.Scalar", (Ref(total), 0.5), b.scratch(TensorType(F32, (1,))))
+    scaled = b.step(
+        "aten::mul.Scalar", (Ref(total), 0.5), b.scratch(TensorType(F32, (1,)))
+    )
     moved = b.step(
         "aten::add.Scalar", (Ref(position), seq, 1), b.scratch(TensorType(I64, (1,)))
     )  # type: ignore[arg-type]
@@ -116,13 +118,24 @@ def method(name: str, role: str, seq: "int | object") -> Method:
         (Ref(position), Ref(moved)),
         b.value(TensorType(I64, (1,)), Alias(position)),
     )
-    out = b.step(
-        "kvc::delegate", (0, (Ref(y),)), b.scratch(rows), source="model:14 (head)"
-    ) if name == "prefill" else y
+    out = (
+        b.step(
+            "kvc::delegate", (0, (Ref(y),)), b.scratch(rows), source="model:14 (head)"
+        )
+        if name == "prefill"
+        else y
+    )
     input_tree, _, names = describe_call(("x",), (object(),), {})
     output_tree = flatten((object(), object()))[1]
     return Method(
-        name, role, b.graph((x,), (scaled, out)), names, input_tree, output_tree, (0, 1), (0, 1)
+        name,
+        role,
+        b.graph((x,), (scaled, out)),
+        names,
+        input_tree,
+        output_tree,
+        (0, 1),
+        (0, 1),
     )
 
 
@@ -160,7 +173,9 @@ def sample_program() -> Program:
         ),
         names=sample_names(),
         states=(
-            State("cache", cache, StateKind.LINEAR, 1, (0, 1, 2), None, ResetRule.INITIAL),
+            State(
+                "cache", cache, StateKind.LINEAR, 1, (0, 1, 2), None, ResetRule.INITIAL
+            ),
             State(
                 "position",
                 TensorType(I64, (1,)),
@@ -175,7 +190,13 @@ def sample_program() -> Program:
         methods=(method("prefill", "prefill", SEQ), method("decode", "decode", 1)),
         delegates=(
             Delegate(
-                "sample", 0, encode_payload(sample_payload()), (1,), MemoryKind.PLANNED, 64, 0
+                "sample",
+                0,
+                encode_payload(sample_payload()),
+                (1,),
+                MemoryKind.PLANNED,
+                64,
+                0,
             ),
         ),
         metadata={"stop": "[2]", "name": '"sample"'},
@@ -200,3 +221,85 @@ def write_sample(path: str | PathLike[str], program: Program | None = None) -> P
         program = replace(program, blobs=tuple(blobs))
         writer.finish(program)
     return program
+
+
+def _layer(b: GraphBuilder, x: int, layer: int, position: int) -> int:
+    """Add fifty instructions: norm, linear, cache write, attention, elementwise ops."""
+    rows, heads = TensorType(F32, (1, SEQ, 8)), TensorType(F32, (1, 2, SEQ, 4))
+    split, cache_type = TensorType(F32, (1, SEQ, 2, 4)), TensorType(F32, (1, 2, 16, 4))
+    weight = b.value(TensorType(F32, (8, 8)), Constant(0))
+    cache = b.value(cache_type, StateSlot(layer))
+    norm = b.step(
+        "aten::rms_norm", (Ref(x), (8,), None, 1e-5), b.scratch(rows), source=f"m:{layer}"
+    )
+    y = b.step("aten::linear", (Ref(norm), Ref(weight), None), b.scratch(rows))
+    four = b.step("aten::view", (Ref(y), (1, SEQ, 2, 4)), b.value(split, Alias(y)))
+    q = b.step(
+        "aten::transpose.int", (Ref(four), 1, 2), b.value(heads, Alias(four))
+    )
+    new = b.step(
+        "kvc::cache_update",
+        (Ref(cache), Ref(q), Ref(position), 2, "linear"),
+        b.value(cache_type, Alias(cache)),
+    )
+    length = b.step(
+        "aten::add.Scalar", (Ref(position), SEQ, 1), b.scratch(TensorType(I64, (1,)))
+    )
+    out = b.step(
+        "kvc::attention",
+        (Ref(q), Ref(new), Ref(new), Ref(length), None, True),
+        b.scratch(heads),
+    )
+    back = b.step("aten::transpose.int", (Ref(out), 1, 2), b.value(split, Alias(out)))
+    flat = b.step("aten::reshape", (Ref(back), (1, SEQ, 8)), b.scratch(rows))
+    for i in range(20):
+        weight = b.value(TensorType(F32, (8, 8)), Constant(0))
+        up = b.step(
+            "aten::linear",
+            (Ref(flat), Ref(weight), None),
+            b.scratch(rows),
+            source=f"m:{i} (layers.{layer})",
+        )
+        flat = b.step("aten::mul.Tensor", (Ref(up), Ref(flat)), b.scratch(rows))
+    return b.step("aten::add.Tensor", (Ref(x), Ref(flat), 1), b.scratch(rows))
+
+
+def layered_program(instructions: int) -> Program:
+    """Return a program of two methods with that many instructions in all."""
+    layers = instructions // 100
+    cache = TensorType(F32, (1, 2, 16, 4))
+    states = [
+        State(f"layers.{i}", cache, StateKind.LINEAR, 2, (0, 1, 2, 3), None, ResetRule.INITIAL)
+        for i in range(layers)
+    ]
+    input_tree, _, names = describe_call(("x", "position"), (object(), object()), {})
+    methods = []
+    for name in ("prefill", "decode"):
+        b = GraphBuilder()
+        first = x = b.scratch(TensorType(F32, (1, SEQ, 8)))
+        position = b.scratch(TensorType(I64, (1,)))
+        for layer in range(layers):
+            x = _layer(b, x, layer, position)
+        used = tuple(range(layers))
+        methods.append(
+            Method(
+                name,
+                name,
+                b.graph((first, position), (x,)),
+                names,
+                input_tree,
+                flatten(object())[1],
+                used,
+                used,
+            )
+        )
+    sample = sample_program()
+    return replace(
+        sample,
+        blobs=sample.blobs[:1],
+        names=sample.names[:1],
+        states=tuple(states),
+        position=None,
+        methods=tuple(methods),
+        delegates=(),
+    )

@@ -53,15 +53,13 @@ def compile_command(model: str, recipe: str, output: str | None, quiet: bool) ->
         bundle = compile_program(
             spec.model,
             spec.methods,
-            loaded,
-            states=spec.states,
+            recipe=loaded,
             metadata=spec.metadata,
             progress=stages.show,
         )
-        stages.show("writing", 0, 0)
-        bundle.save(path)
+        bundle.save(path, progress=stages.show)
     if not quiet:
-        _print_table(path, time.perf_counter() - start)
+        _print_table(path, bundle.model_nbytes, time.perf_counter() - start)
 
 
 def _check_output(path: Path) -> None:
@@ -80,33 +78,44 @@ def _check_output(path: Path) -> None:
         raise OutputProblem(path=path, reason=reason)
 
 
-def _print_table(path: Path, seconds: float) -> None:
+def _print_table(path: Path, model_nbytes: int, seconds: float) -> None:
     from kvc.schema.container import BundleFile
-    from kvc.tools.text import columns, escape
+    from kvc.tools.text import columns, escape, size
 
     with BundleFile.open(path) as file:
-        rows = _rows(file.program, file.size, seconds)
-    title = f"{escape(str(path))}"
-    click.echo("\n".join([title, *columns(rows)]), err=True)
-
-
-def _rows(program: "Program", nbytes: int, seconds: float) -> list[tuple[str, str]]:
-    from kvc.tools.reports.blobs import describe_sharing
-    from kvc.tools.reports.memory import describe_memory
-    from kvc.tools.text import escape, plural, size
-
-    sharing, memory = describe_sharing(program), describe_memory(program)
-    once = sum(group.nbytes for group in sharing)
-    apart = sum(group.nbytes * max(1, len(group.methods)) for group in sharing)
-    stored = plural(len(program.blobs), "blob")
-    scratch = ", ".join(f"{escape(m.method)} {size(m.planned)}" for m in memory.methods)
-    return [
+        program, nbytes = file.program, file.size
+    rows = [
         ("methods", ", ".join(escape(method.name) for method in program.methods)),
         ("recipe", escape(program.provenance.recipe)),
-        ("weights", f"{size(apart)} as the methods use them"),
-        ("", f"{size(once)} after storing each once ({stored})"),
+        *_weight_rows(program, model_nbytes),
         ("file", f"{size(nbytes)} ({nbytes:,} bytes)"),
-        ("memory", f"{size(memory.scratch)} of scratch ({scratch})"),
-        ("", f"{size(memory.states)} of state for each session"),
+        *_memory_rows(program),
         ("time", f"{seconds:.1f} s"),
+    ]
+    click.echo("\n".join([escape(str(path)), *columns(rows)]), err=True)
+
+
+def _weight_rows(program: "Program", model_nbytes: int) -> list[tuple[str, str]]:
+    from kvc.tools.reports.blobs import describe_sharing
+    from kvc.tools.text import plural, size
+
+    sharing = describe_sharing(program)
+    once = sum(group.nbytes for group in sharing)
+    apart = sum(group.nbytes * max(1, len(group.methods)) for group in sharing)
+    return [
+        ("weights", f"{size(model_nbytes)} in the model"),
+        ("", f"{size(apart)} by this recipe, if each method kept its own"),
+        ("", f"{size(once)} stored, each once ({plural(len(program.blobs), 'blob')})"),
+    ]
+
+
+def _memory_rows(program: "Program") -> list[tuple[str, str]]:
+    from kvc.tools.reports.memory import describe_memory
+    from kvc.tools.text import escape, size
+
+    memory = describe_memory(program)
+    scratch = ", ".join(f"{escape(m.method)} {size(m.planned)}" for m in memory.methods)
+    return [
+        ("memory", f"{size(memory.scratch)} of scratch, planned ({scratch})"),
+        ("", f"{size(memory.states)} of state for each session"),
     ]

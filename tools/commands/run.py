@@ -32,7 +32,9 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Where results go: .npy for one, .npz for any number.",
 )
-def run(bundle: str, method: str | None, inputs: Sequence[str], output: str | None) -> None:
+def run(
+    bundle: str, method: str | None, inputs: Sequence[str], output: str | None
+) -> None:
     """Call one method of BUNDLE, from fresh state, and print what comes back.
 
     Results are printed with dtype and shape; -o keeps them as numpy files.
@@ -104,7 +106,7 @@ def _read(path: str) -> "Array":
     except OSError as error:
         raise FileProblem(path=path, reason=error.strerror or str(error)) from error
     except (ValueError, EOFError) as error:
-        reason = f"not a numpy array file ({error})"
+        reason = "not a .npy file of plain numbers"
         raise FileProblem(path=path, reason=reason) from error
     if not isinstance(array, np.ndarray):
         raise FileProblem(path=path, reason="an .npz archive; give one .npy an input")
@@ -117,7 +119,9 @@ def _arguments(method: "Method", arrays: Mapping[str, "Array"]) -> dict[str, obj
 
     leaves = list(arrays.values())
     call = json.loads(method.input_tree)
-    return {name: unflatten(json.dumps(tree), leaves) for name, tree in call["arguments"]}
+    return {
+        name: unflatten(json.dumps(tree), leaves) for name, tree in call["arguments"]
+    }
 
 
 def _leaves(result: object) -> list["Array"]:

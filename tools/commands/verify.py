@@ -16,7 +16,6 @@ def verify(bundle: str, as_json: bool) -> None:
     where it is wrong.
     """
     from kvc.schema.container import BundleFile, verify_bundle
-    
     from kvc.tools.text import escape, plural, size
 
     start = time.perf_counter()

@@ -38,7 +38,9 @@ class Reflection:
         return int.from_bytes(raw, "little", signed=True) if offset else 0
 
     def text(self, slot: int) -> str:
-        return self.table.String(self.table.Pos + self.table.Offset(4 + 2 * slot)).decode()
+        return self.table.String(
+            self.table.Pos + self.table.Offset(4 + 2 * slot)
+        ).decode()
 
     def child(self, slot: int) -> "Reflection":
         start = self.table.Pos + self.table.Offset(4 + 2 * slot)
@@ -70,7 +72,9 @@ def reflect(fbs: Path) -> Reflection:
     return Reflection(buffer, int.from_bytes(buffer[:4], "little"))
 
 
-def describe_field(field: Reflection, tables: list[str], enums: list[tuple[str, int]]) -> str:
+def describe_field(
+    field: Reflection, tables: list[str], enums: list[tuple[str, int]]
+) -> str:
     """Return one field's entry: name, kind, element, bytes, optional, count of an enum."""
     kind = field.child(1)
     base, element = kind.scalar(0, 1), kind.scalar(1, 1)
@@ -112,7 +116,9 @@ def render(fbs: Path) -> str:
     for name, table in zip(tables, schema.children(0), strict=True):
         fields = sorted(table.children(1), key=lambda field: field.scalar(2, 2))
         lines.append(f"    {name!r}: (")
-        lines += [f"        {describe_field(field, tables, enums)}," for field in fields]
+        lines += [
+            f"        {describe_field(field, tables, enums)}," for field in fields
+        ]
         lines.append("    ),")
     return "\n".join([*lines, "}", ""])
 

@@ -72,9 +72,14 @@ def train(minutes: float) -> None:
     muon = torch.optim.Muon(matrices, lr=0.02, weight_decay=0.01, momentum=0.95)
     adam = torch.optim.AdamW(others, lr=2e-3, weight_decay=0.0, betas=(0.9, 0.95))
     optimizers = (muon, adam)
-    rates = [group["lr"] for optimizer in optimizers for group in optimizer.param_groups]
-    print(f"{sum(p.numel() for p in model.parameters())} parameters, "
-          f"{len(text)} bytes to train on, {len(held)} held out", flush=True)
+    rates = [
+        group["lr"] for optimizer in optimizers for group in optimizer.param_groups
+    ]
+    print(
+        f"{sum(p.numel() for p in model.parameters())} parameters, "
+        f"{len(text)} bytes to train on, {len(held)} held out",
+        flush=True,
+    )
     begin, step = time.monotonic(), 0
     while (done := (time.monotonic() - begin) / 60 / minutes) < 1:
         factor = min(1.0, (step + 1) / 50, max(0.02, (1 - done) / 0.5))
@@ -89,8 +94,11 @@ def train(minutes: float) -> None:
             optimizer.zero_grad()
         step += 1
         if step % 100 == 0:
-            print(f"step {step} {done:.1%} train {loss.item() / math.log(2):.3f} "
-                  f"held out {held_out_bits(model, held):.3f} bits per byte", flush=True)
+            print(
+                f"step {step} {done:.1%} train {loss.item() / math.log(2):.3f} "
+                f"held out {held_out_bits(model, held):.3f} bits per byte",
+                flush=True,
+            )
         if step % 500 == 0:
             save(model)
     print(f"held out {held_out_bits(model.bfloat16().float(), held):.4f}")
@@ -99,7 +107,9 @@ def train(minutes: float) -> None:
 
 def save(model: Decoder) -> None:
     """Write the parameters as bfloat16."""
-    weights = {n: p.detach().bfloat16().contiguous() for n, p in model.named_parameters()}
+    weights = {
+        n: p.detach().bfloat16().contiguous() for n, p in model.named_parameters()
+    }
     save_file(weights, WEIGHTS)
 
 

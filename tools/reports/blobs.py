@@ -111,12 +111,14 @@ def sharing_lines(sharing: Sequence[SharingReport]) -> list[str]:
     once = sum(group.nbytes for group in sharing)
     apart = sum(group.nbytes * max(1, len(group.methods)) for group in sharing)
     if apart > once:
-        lines.append(f"  {size(once)} stored once; {size(apart)} if methods kept their own")
+        lines.append(
+            f"  {size(once)} stored once; {size(apart)} if methods kept their own"
+        )
     return lines
 
 
 def _who(methods: Sequence[str]) -> str:
     if not methods:
-        return "no method"
+        return "initial values of states"
     names = " + ".join(map(escape, methods))
     return f"{names}, shared" if len(methods) > 1 else f"{names} only"

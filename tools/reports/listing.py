@@ -73,8 +73,8 @@ def _given(
     states: Sequence[str],
 ) -> Iterator[str]:
     """Yield a line for each value that no instruction makes."""
-    for value, name in zip(graph.inputs, input_names, strict=False):
-        yield f"%{value} = input {escape(name)}: {_typed(graph.values[value])}"
+    for id_, name in zip(graph.inputs, input_names, strict=True):
+        yield f"%{id_} = input {escape(name)}: {_typed(graph.values[id_])}"
     for index, value in enumerate(graph.values):
         if isinstance(value.storage, Constant):
             name = escape(names[value.storage.name])

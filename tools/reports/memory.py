@@ -4,7 +4,7 @@ The peak is found again from the instructions: the moment at which most scratch 
 are live, every size at its upper bound. Its formula says how it grows with the sizes.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvc.schema.model import Graph, Method, Program, Scratch
@@ -49,12 +49,19 @@ class MethodMemory:
 
 @dataclass(frozen=True, slots=True)
 class MemoryReport:
-    """Memory of a program: `scratch` is the largest of its methods, which share it."""
+    """Memory of a program.
+
+    Attributes:
+        scratch: the largest of the methods, which share one arena.
+        states: of one session.
+        workspace: the largest of the delegates, which share it too.
+        symbols: bounds of the sizes that are chosen at run time.
+    """
 
     methods: tuple[MethodMemory, ...]
     scratch: int
     states: int
-    workspaces: int
+    workspace: int
     symbols: Mapping[str, tuple[int, int]]
 
 
@@ -66,7 +73,7 @@ def describe_memory(program: Program) -> MemoryReport:
         methods=methods,
         scratch=max((m.planned for m in methods), default=0),
         states=sum(state.type.max_nbytes(symbols) for state in program.states),
-        workspaces=sum(d.workspace_nbytes for d in program.delegates),
+        workspace=max((d.workspace_nbytes for d in program.delegates), default=0),
         symbols={s.name: (s.lower, s.upper) for s in program.symbols},
     )
 
@@ -93,7 +100,7 @@ def _describe(
 
 
 def _peak(graph: Graph) -> tuple[int | None, list[int]]:
-    """Return the instruction at which most scratch is live, and the values then live."""
+    """Return the instruction at which most scratch is live, and what is live then."""
     spans = _lifetimes(graph)
     changes: dict[int, int] = {}
     for value, (first, last) in spans.items():
@@ -135,7 +142,7 @@ def _scratch(graph: Graph, value: int) -> int:
 
 def memory_lines(report: MemoryReport) -> list[str]:
     """Lay out the memory of each method and of the whole, in exact bytes."""
-    rows = [("method", "planned", "peak live", "over", "states", "library")]
+    rows = [("method", "planned", "peak live", "over", "states", "backends")]
     rows += [_row(method) for method in report.methods]
     lines = columns(rows, "<>>>>>")
     for method in report.methods:
@@ -150,7 +157,7 @@ def memory_lines(report: MemoryReport) -> list[str]:
 
 def _row(method: MethodMemory) -> tuple[str, str, str, str, str, str]:
     over = share(method.planned - method.peak_live, method.peak_live)
-    library = sum(workspace.nbytes for workspace in method.workspaces)
+    library = max((workspace.nbytes for workspace in method.workspaces), default=0)
     return (
         escape(method.method),
         f"{method.planned:,}",
@@ -163,8 +170,7 @@ def _row(method: MethodMemory) -> tuple[str, str, str, str, str, str]:
 
 def _totals(report: MemoryReport) -> list[str]:
     return [
-        f"  a context (one running call): {size(report.scratch)} of scratch, shared by "
-        "the methods",
-        f"  a session: {size(report.states)} of state",
-        f"  libraries: {size(report.workspaces)} at most",
+        f"  one call at a time: {size(report.scratch)} of scratch, planned, and up to "
+        f"{size(report.workspace)} that backends lay out themselves",
+        f"  one session: {size(report.states)} of state",
     ]

@@ -101,7 +101,9 @@ def _lines(method: MethodReport) -> list[str]:
     inputs = ", ".join(f"{escape(i.name)}: {escape(i.type)}" for i in method.inputs)
     outputs = ", ".join(escape(o.type) for o in method.outputs) or "nothing"
     lines = [f"  {escape(method.name)}({inputs}) -> {outputs}{role}"]
-    lines += [f"      {s.lower} <= {escape(s.name)} <= {s.upper}" for s in method.symbols]
+    lines += [
+        f"      {s.lower} <= {escape(s.name)} <= {s.upper}" for s in method.symbols
+    ]
     return [*lines, f"      {_code(method)}; {_states(method)}"]
 
 

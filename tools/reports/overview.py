@@ -15,7 +15,7 @@ from kvc.tools.reports.blobs import (
     sharing_lines,
 )
 from kvc.tools.reports.copies import UpdateReport, copy_summary, describe_copies
-from kvc.tools.reports.memory import MemoryReport, describe_memory
+from kvc.tools.reports.memory import MemoryReport, MethodMemory, describe_memory
 from kvc.tools.reports.methods import MethodReport, describe_methods, method_lines
 from kvc.tools.reports.sizes import SizeReport, size_summary_lines
 from kvc.tools.reports.states import (
@@ -26,7 +26,7 @@ from kvc.tools.reports.states import (
     position_line,
     state_family_lines,
 )
-from kvc.tools.text import columns, escape, plural, size
+from kvc.tools.text import columns, escape, plural, share, size
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +129,10 @@ def overview_lines(report: DumpReport) -> list[str]:
     ]
     if report.delegates:
         lines += ["", "DELEGATES", *_delegate_lines(report)]
-    lines += ["", f"MEMORY, {size(memory.scratch)} of scratch while a method runs"]
+    lines += [
+        "",
+        f"MEMORY, {size(memory.scratch)} of scratch, planned, while a method runs",
+    ]
     lines += _memory(memory)
     lines += ["", f"FILE, {size(file.nbytes)}"]
     lines += size_summary_lines(report.size.parts, file.nbytes)
@@ -157,11 +160,18 @@ def _delegate_lines(report: DumpReport) -> list[str]:
             escape(backend),
             plural(len(group), "delegate"),
             f"{size(sum(d.payload_nbytes for d in group))} of payload",
-            f"{memory} workspace {size(max(d.workspace_nbytes for d in group))}",
+            f"{size(max(d.workspace_nbytes for d in group))} of workspace ({memory})",
         )
         for (method, backend, memory), group in groups.items()
     ]
     return columns(rows, "<<>>")
+
+
+def _over(method: MethodMemory) -> str:
+    if method.planned <= method.peak_live:
+        return "no plan needs less"
+    over = share(method.planned - method.peak_live, method.peak_live)
+    return f"{over} over the most that is live at once"
 
 
 def _memory(memory: MemoryReport) -> list[str]:
@@ -169,7 +179,7 @@ def _memory(memory: MemoryReport) -> list[str]:
         (
             escape(m.method),
             size(m.planned),
-            f"at least {size(m.peak_live)} is live at once",
+            _over(m),
         )
         for m in memory.methods
     ]

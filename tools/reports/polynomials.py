@@ -24,9 +24,10 @@ def nbytes_of(types: Iterable[TensorType]) -> Polynomial:
 
 
 def _times(polynomial: Polynomial, dim: int | Affine) -> Polynomial:
-    terms = {(): dim} if isinstance(dim, int) else {(): dim.constant}
+    terms: dict[tuple[str, ...], int] = {}
     if isinstance(dim, Affine):
-        terms |= {(name,): coefficient for name, coefficient in dim.terms}
+        terms = {(name,): coefficient for name, coefficient in dim.terms}
+    terms[()] = dim.constant if isinstance(dim, Affine) else dim
     product: Counter[tuple[str, ...]] = Counter()
     for factors, a in polynomial.items():
         for more, b in terms.items():

@@ -75,7 +75,7 @@ def _program(program: Program, nbytes: int) -> Iterator[PartReport]:
             what = f"{method.name}: delegate payloads"
             yield PartReport("program", what, len(payloads), inside)
         left -= code + inside
-    yield PartReport("program", "names, blobs, states, provenance", 1, left)
+    yield PartReport("program", "tables of names, blobs, states", 1, left)
 
 
 def _without_code(program: Program, index: int) -> Program:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvc.schema.model import PositionKind, Program, State
+from kvc.schema.model import Program, State
 from kvc.schema.types import Symbol
 from kvc.tools.reports.families import families
 from kvc.tools.text import columns, escape, plural, size
@@ -69,20 +69,16 @@ def describe_position(program: Program) -> PositionReport | None:
     position = program.position
     if position is None:
         return None
-    match position.kind:
-        case PositionKind.STATE:
-            source = "" if position.state is None else program.states[position.state].name
-        case PositionKind.INPUT:
-            source = position.input_name
-        case PositionKind.LENGTH:
-            source = ""
+    source = position.input_name
+    if position.state is not None:
+        source = program.states[position.state].name
     return PositionReport(position.kind.name.lower(), source, position.capacity)
 
 
 def state_lines(states: Sequence[StateReport]) -> list[str]:
     """Lay out every state on a line of its own."""
     rows = [_row(escape(s.name), s, f"{s.nbytes:,}") for s in states]
-    title = ("state", "type", "kind", "bytes", "used by", "starts as")
+    title = ("state", "type", "kind, axis", "bytes", "used by", "starts as")
     return columns([title, *rows], "<<<>") if rows else ["  none"]
 
 
@@ -91,26 +87,38 @@ def state_family_lines(states: Sequence[StateReport]) -> list[str]:
     found = families(
         states,
         name=lambda s: s.name,
-        like=lambda s: (s.type, s.kind, s.axis, s.reads, s.writes, s.initial == "zeros"),
+        like=lambda s: (
+            s.type,
+            s.kind,
+            s.axis,
+            s.reads,
+            s.writes,
+            s.initial == "zeros",
+        ),
     )
-    rows = [
-        _row(
-            escape(pattern),
-            group[0],
-            f"{len(group)} x {size(group[0].nbytes)}"
-            if len(group) > 1
-            else size(group[0].nbytes),
-        )[:-1]
-        for pattern, group in found
-    ]
+    rows = [_family_row(escape(pattern), group) for pattern, group in found]
     return columns(rows, "<<<>")
 
 
+def _family_row(pattern: str, group: Sequence[StateReport]) -> tuple[str, ...]:
+    one = group[0]
+    return pattern, one.type, one.kind, _sizes(group), _used_by(one)
+
+
+def _sizes(group: Sequence[StateReport]) -> str:
+    one = size(group[0].nbytes)
+    return one if len(group) == 1 else f"{len(group)} x {one}"
+
+
 def _row(name: str, state: StateReport, nbytes: str) -> tuple[str, ...]:
-    kind = state.kind if state.axis is None else f"{state.kind}, axis {state.axis}"
+    kind = state.kind if state.axis is None else f"{state.kind}, {state.axis}"
+    return name, state.type, kind, nbytes, _used_by(state), escape(state.initial)
+
+
+def _used_by(state: StateReport) -> str:
     users = dict.fromkeys((*state.reads, *state.writes))
     used = ", ".join(f"{escape(user)} {_access(state, user)}" for user in users)
-    return name, state.type, kind, nbytes, used or "nobody", escape(state.initial)
+    return used or "nobody"
 
 
 def _access(state: StateReport, user: str) -> str:
@@ -127,5 +135,7 @@ def position_line(position: PositionReport | None) -> str:
         "length": "the common length of the states that grow",
     }[position.kind]
     capacity = position.capacity
-    limit = "without limit" if capacity is None else f"up to {plural(capacity, 'token')}"
+    limit = (
+        "without limit" if capacity is None else f"up to {plural(capacity, 'token')}"
+    )
     return f"  position: {source}, {limit}"

@@ -1,7 +1,7 @@
 """Who uses which named data: methods themselves, their delegates, states.
 
 A side table that several reports read. A user is written as `decode` for the
-method's own code, `decode/xnnpack` for a delegate of it, `state k` for a state that
+method's own code, `decode/BACKEND` for a delegate of it, `state k` for a state that
 starts as the data.
 """
 

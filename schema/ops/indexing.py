@@ -1,0 +1,146 @@
+"""Shape rules of ops that read or write where index tensors say, caches included."""
+
+import math
+
+from kvc.schema.dtypes import DType
+from kvc.schema.ops.shapes import (
+    Rule,
+    axis_of,
+    broadcast_shapes,
+    matrix_of,
+    require,
+    same,
+    shape_of,
+)
+from kvc.schema.ops.spec import Concrete
+from kvc.schema.types import TensorType
+
+
+def require_index(tensor: TensorType) -> None:
+    """Raise `ShapeMismatch` unless a tensor holds indices."""
+    allowed = (DType.INT32, DType.INT64)
+    require(tensor.dtype in allowed, f"{tensor} as indices, which are int32 or int64")
+
+
+def embedding(weight: TensorType, indices: TensorType, *_: Concrete) -> Rule:
+    """Rows of weight [rows, dim] at indices."""
+    require_index(indices)
+    return ((weight.dtype, (*shape_of(indices), matrix_of(weight)[1])),)
+
+
+def embedding_q8(weight: TensorType, scale: TensorType, indices: TensorType) -> Rule:
+    """`kvc::embedding_q8`."""
+    require(weight.dtype is DType.INT8, "embedding_q8 takes int8")
+    require(shape_of(scale) == shape_of(weight)[:1], "one scale per row")
+    return ((DType.FLOAT32, embedding(weight, indices)[0][1]),)
+
+
+def index_select(self: TensorType, dim: int, index: TensorType) -> Rule:
+    """Pick slices along an axis."""
+    require_index(index)
+    shape = list(shape_of(self))
+    require(len(index.dims) <= 1 and bool(shape), "index_select")
+    shape[axis_of(dim, len(shape))] = math.prod(shape_of(index))
+    return ((self.dtype, tuple(shape)),)
+
+
+def gather(self: TensorType, dim: int, index: TensorType) -> Rule:
+    """Pick elements along an axis; the index has the result's shape."""
+    require_index(index)
+    a, b = shape_of(self), shape_of(index)
+    require(len(a) == len(b), f"gather of {self} by {index}")
+    axis = axis_of(dim, max(1, len(a)))
+    require(
+        all(i == axis or y <= x for i, (x, y) in enumerate(zip(a, b, strict=True))),
+        "gather",
+    )
+    return ((self.dtype, b),)
+
+
+def indexed(self: TensorType, indices: tuple[TensorType | None, ...]) -> Rule:
+    """Advanced indexing by integer tensors, numpy's placement of the result dims."""
+    shape = shape_of(self)
+    require(len(indices) <= len(shape), f"{len(indices)} indices into {self}")
+    used = [i for i, index in enumerate(indices) if index is not None]
+    require(bool(used), "index without indices")
+    tensors = [index for index in indices if index is not None]
+    for tensor in tensors:
+        require_index(tensor)
+    picked = broadcast_shapes([shape_of(tensor) for tensor in tensors])
+    adjacent = used[-1] - used[0] + 1 == len(used)
+    kept = [size for i, size in enumerate(shape) if i not in used]
+    place = used[0] if adjacent else 0
+    return ((self.dtype, (*kept[:place], *picked, *kept[place:])),)
+
+
+def index_put(
+    self: TensorType,
+    indices: tuple[TensorType | None, ...],
+    values: TensorType,
+    _: bool,
+) -> Rule:
+    """Write at advanced indices; values broadcast to what they select."""
+    selected = indexed(self, indices)[0][1]
+    require(values.dtype is self.dtype, f"{values} into {self}")
+    require(
+        broadcast_shapes([selected, shape_of(values)]) == selected, "values do not fit"
+    )
+    return same(self)
+
+
+def index_copy(
+    self: TensorType, dim: int, index: TensorType, source: TensorType
+) -> Rule:
+    """Write slices along an axis."""
+    dtype, selected = index_select(self, dim, index)[0]
+    require(
+        shape_of(source) == selected and source.dtype is dtype, f"{source} into {self}"
+    )
+    return same(self)
+
+
+def scatter(self: TensorType, dim: int, index: TensorType, source: Concrete) -> Rule:
+    """Write elements along an axis."""
+    gather(self, dim, index)
+    if isinstance(source, TensorType):
+        require(source.dtype is self.dtype, f"{source} into {self}")
+        pairs = zip(shape_of(index), shape_of(source), strict=True)
+        require(
+            len(index.dims) == len(source.dims) and all(a <= b for a, b in pairs),
+            "scatter",
+        )
+    return same(self)
+
+
+def copy(self: TensorType, source: TensorType) -> Rule:
+    """Replace all elements by a source that broadcasts."""
+    shape = shape_of(self)
+    require(
+        broadcast_shapes([shape, shape_of(source)]) == shape, f"{source} into {self}"
+    )
+    return same(self)
+
+
+def cache_update(
+    cache: TensorType,
+    update: TensorType,
+    write_indices: TensorType | None,
+    axis: int,
+    mode: str,
+) -> Rule:
+    """`kvc::cache_update`."""
+    shape, new = shape_of(cache), shape_of(update)
+    require(
+        len(shape) == len(new) and cache.dtype is update.dtype, f"{update} into {cache}"
+    )
+    axis = axis_of(axis, len(shape))
+    require(axis > 0 and mode in ("linear", "circular"), f"axis {axis}, mode {mode!r}")
+    require(
+        shape[:axis] + shape[axis + 1 :] == new[:axis] + new[axis + 1 :],
+        f"{update} into {cache}",
+    )
+    require(new[axis] <= shape[axis], f"{update} is longer than {cache}")
+    if write_indices is not None:
+        require(write_indices.dtype is DType.INT64, "write_indices are not int64")
+        require(shape_of(write_indices) == shape[:1], "one write index per batch row")
+    return same(cache)

@@ -1,0 +1,153 @@
+"""Shape rules of products: matrices, convolution, attention, the quantized ones."""
+
+from kvc.schema.dtypes import DType
+from kvc.schema.ops.shapes import (
+    Rule,
+    Shape,
+    broadcast_shapes,
+    matrix_of,
+    require,
+    shape_of,
+)
+from kvc.schema.ops.spec import Concrete
+from kvc.schema.types import TensorType
+
+
+def linear(x: TensorType, weight: TensorType, bias: TensorType | None) -> Rule:
+    """X [..., in] times weight [out, in] transposed, plus bias [out]."""
+    rows, columns = matrix_of(weight)
+    require(bool(x.dims) and x.dims[-1] == columns, f"{x} times {weight} transposed")
+    require(bias is None or shape_of(bias) == (rows,), f"bias {bias} of {rows} rows")
+    return ((x.dtype, (*shape_of(x)[:-1], rows)),)
+
+
+def matmul(self: TensorType, other: TensorType) -> Rule:
+    """Matrix product with numpy's rules for vectors and batches."""
+    a, b = shape_of(self), shape_of(other)
+    require(bool(a) and bool(b), "matmul of a scalar")
+    left = (1, *a) if len(a) == 1 else a
+    right = (*b, 1) if len(b) == 1 else b
+    require(left[-1] == right[-2], f"matmul of {self} and {other}")
+    tail = left[-2:-1] * (len(a) > 1) + right[-1:] * (len(b) > 1)
+    return ((self.dtype, broadcast_shapes([left[:-2], right[:-2]]) + tail),)
+
+
+def mm(self: TensorType, other: TensorType) -> Rule:
+    """Product of two matrices."""
+    matrix_of(self), matrix_of(other)
+    return matmul(self, other)
+
+
+def bmm(self: TensorType, other: TensorType) -> Rule:
+    """Batched product of [batch, n, m] and [batch, m, p]."""
+    require(len(self.dims) == len(other.dims) == 3, "bmm takes three dims")
+    require(self.dims[0] == other.dims[0], "bmm of different batches")
+    return matmul(self, other)
+
+
+def addmm(self: TensorType, a: TensorType, b: TensorType, *_: Concrete) -> Rule:
+    """A product of matrices plus a tensor that broadcasts to it."""
+    dtype, shape = mm(a, b)[0]
+    require(
+        broadcast_shapes([shape, shape_of(self)]) == shape, "addend larger than product"
+    )
+    return ((dtype, shape),)
+
+
+def convolution(
+    x: TensorType,
+    weight: TensorType,
+    bias: TensorType | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> Rule:
+    """X [batch, in, ...] with weight [out, in / groups, ...]; not transposed."""
+    shape, kernel = shape_of(x), shape_of(weight)
+    rank = len(kernel) - 2
+    settings = (stride, padding, dilation)
+    require(rank >= 1 and len(shape) == rank + 2, f"convolution of {x} with {weight}")
+    require(all(len(s) == rank for s in settings), f"settings for {rank} spatial dims")
+    require(min(stride) > 0 and min(dilation) > 0 and min(padding) >= 0, "settings")
+    require(groups > 0 and shape[1] == kernel[1] * groups, "channels and groups")
+    require(kernel[0] % groups == 0, "output channels and groups")
+    require(bias is None or shape_of(bias) == kernel[:1], "bias of a convolution")
+    spatial = tuple(
+        (shape[i + 2] + 2 * padding[i] - dilation[i] * (kernel[i + 2] - 1) - 1)
+        // stride[i]
+        + 1
+        for i in range(rank)
+    )
+    require(min(spatial) > 0, "kernel larger than its input")
+    return ((x.dtype, (shape[0], kernel[0], *spatial)),)
+
+
+def attention_product(
+    q: TensorType,
+    k: TensorType,
+    v: TensorType,
+    mask: TensorType | None,
+    _causal: bool,
+    _scale: float | None,
+    enable_gqa: bool,
+) -> Rule:
+    """Scaled dot product attention; heads may be grouped."""
+    a, b, c = shape_of(q), shape_of(k), shape_of(v)
+    require(len(a) >= 2 and len(a) == len(b) == len(c), f"attention of {q}, {k}, {v}")
+    require(a[-1] == b[-1] and b[:-1] == c[:-1], f"attention of {q}, {k}, {v}")
+    lead = _grouped(a, b) if enable_gqa else broadcast_shapes([a[:-2], b[:-2]])
+    if mask is not None:
+        scores = (*lead, a[-2], b[-2])
+        require(broadcast_shapes([scores, shape_of(mask)]) == scores, f"mask {mask}")
+    return ((q.dtype, (*lead, a[-2], c[-1])),)
+
+
+def _grouped(q: Shape, k: Shape) -> Shape:
+    require(len(q) >= 3 and k[-3] > 0 and q[-3] % k[-3] == 0, "heads do not group")
+    return (*broadcast_shapes([q[:-3], k[:-3]]), q[-3])
+
+
+def cached_attention(
+    q: TensorType, k: TensorType, v: TensorType, valid: TensorType, *_: Concrete
+) -> Rule:
+    """`kvc::attention`."""
+    a, b, c = shape_of(q), shape_of(k), shape_of(v)
+    require(len(a) == len(b) == len(c) == 4, f"attention of {q}, {k}, {v}")
+    require(
+        b[:3] == c[:3] and a[3] == b[3] and a[0] == b[0], f"attention of {q}, {k}, {v}"
+    )
+    require(
+        b[1] > 0 and a[1] % b[1] == 0, "query heads are not a multiple of key heads"
+    )
+    require(valid.dtype is DType.INT64 and shape_of(valid) == a[:1], "valid_length")
+    return ((q.dtype, (*a[:3], c[3])),)
+
+
+def quantize_rows(x: TensorType) -> Rule:
+    """`kvc::quantize_rows`."""
+    require(bool(x.dims) and x.dims[-1] != 0, f"quantize_rows of {x}")
+    require(x.dtype is DType.FLOAT32, f"quantize_rows of {x}")
+    rows = (*shape_of(x)[:-1], 1)
+    return ((DType.INT8, shape_of(x)), (DType.FLOAT32, rows), (DType.INT32, rows))
+
+
+def linear_qd8(
+    q: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    weight: TensorType,
+    weight_scale: TensorType,
+    bias: TensorType | None,
+) -> Rule:
+    """`kvc::linear_qd8`."""
+    require(
+        q.dtype is DType.INT8 and weight.dtype is DType.INT8, "linear_qd8 takes int8"
+    )
+    require(bool(q.dims) and q.dims[-1] != 0, f"linear_qd8 of {q}")
+    rows = (*shape_of(q)[:-1], 1)
+    require(
+        shape_of(scale) == rows and shape_of(zero_point) == rows, "one scale per row"
+    )
+    require(shape_of(weight_scale) == shape_of(weight)[:1], "one scale per channel")
+    return ((DType.FLOAT32, linear(q, weight, bias)[0][1]),)

@@ -1,0 +1,70 @@
+"""Types under all sizes that the symbols allow: bounds, and a few points to try.
+
+In: the symbols of a program. Out: a `Sizes`, which checks each type once, knows its
+greatest size in bytes, and gives its shape at each of the points.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from kvc.schema.types import Affine, Dim, Symbol, TensorType, bounds
+from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.limits import MAX_DIM, MAX_RANK, MAX_TENSOR_NBYTES
+
+Shape = tuple[int, ...]
+
+
+class Sizes:
+    """Checked types of one program; remembers those that it has seen."""
+
+    def __init__(self, symbols: Sequence[Symbol], report: Reporter) -> None:
+        self.report = report
+        self.symbols = {symbol.name: symbol for symbol in symbols}
+        self.points = _points(symbols)
+        # By identity: after decoding, equal types are one object. The values keep the
+        # types alive, so that no id is used twice.
+        self._seen: dict[int, tuple[TensorType, int]] = {}
+
+    def check_symbols(self, symbols: Sequence[Symbol]) -> None:
+        """Check names and bounds of the symbols."""
+        self.report.unique([symbol.name for symbol in symbols], "symbols")
+        for symbol in symbols:
+            where = f"symbol {symbol.name!r}"
+            fits = 0 <= symbol.lower <= symbol.upper <= MAX_DIM
+            self.report.require(fits, where, f"bounds {symbol.lower}..{symbol.upper}")
+
+    def check(self, kind: TensorType, where: str) -> int:
+        """Check a type, and return its greatest size in bytes."""
+        found = self._seen.get(id(kind))
+        if found is None:
+            self.report.limit(f"{where}: the rank", len(kind.dims), MAX_RANK)
+            for dim in kind.dims:
+                self._check_dim(dim, where)
+            nbytes = kind.max_nbytes(self.symbols)
+            self.report.limit(f"{where}: the size of {kind}", nbytes, MAX_TENSOR_NBYTES)
+            found = self._seen[id(kind)] = kind, nbytes
+        return found[1]
+
+    def _check_dim(self, dim: Dim, where: str) -> None:
+        if isinstance(dim, Affine):
+            self.check_affine(dim, where)
+        low, high = bounds(dim, self.symbols)
+        self.report.require(low >= 0, where, f"the dim {dim} can be {low}")
+        self.report.limit(f"{where}: the dim {dim}", high, MAX_DIM)
+
+    def check_affine(self, expression: Affine, where: str) -> None:
+        """Check that an expression is canonical and uses declared symbols."""
+        names = [name for name, _ in expression.terms]
+        unknown = [name for name in names if name not in self.symbols]
+        self.report.require(not unknown, where, f"undeclared symbols {unknown}")
+        canonical = bool(names) and names == sorted(set(names))
+        canonical = canonical and all(factor for _, factor in expression.terms)
+        self.report.require(canonical, where, f"{expression.terms} is not canonical")
+
+
+def _points(symbols: Sequence[Symbol]) -> tuple[Mapping[str, int], ...]:
+    """Return sizes to try: all at the lower bound, all at the upper, one between."""
+    return (
+        {symbol.name: symbol.lower for symbol in symbols},
+        {symbol.name: symbol.upper for symbol in symbols},
+        {symbol.name: (symbol.lower + symbol.upper) // 2 for symbol in symbols},
+    )

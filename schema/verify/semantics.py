@@ -1,0 +1,217 @@
+"""What a program says beside its graphs: data, states, methods, delegates.
+
+In: a decoded program. Out: nothing, or the first thing that is impossible. Each
+function checks one kind of thing; `check_program` runs them all.
+"""
+
+import re
+from typing import Final
+
+from kvc.schema.model import (
+    Delegate,
+    Method,
+    Position,
+    PositionKind,
+    Program,
+    Ref,
+    State,
+    StateKind,
+)
+from kvc.schema.dtypes import DType
+from kvc.schema.ops import DELEGATE
+from kvc.schema.trees import check_call_tree, check_tree
+from kvc.schema.verify import limits
+from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.effects import state_effects
+from kvc.schema.verify.faults import Reporter
+
+ROLES: Final = ("", "prefill", "decode")
+_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
+_MAX_OFFSET: Final = 1 << 62
+
+
+def check_tables(program: Program, sizes: Sizes, report: Reporter) -> None:
+    """Check everything that stands before the methods.
+
+    Raises:
+        BadProgram, LimitExceeded: something is wrong.
+    """
+    sizes.check_symbols(program.symbols)
+    _check_files(program, report)
+    _check_blobs(program, report)
+    _check_names(program, sizes, report)
+    _check_states(program, sizes, report)
+    if program.position:
+        _check_position(program.position, program, report)
+    for key in program.metadata:
+        report.name(key, "metadata")
+
+
+def _check_files(program: Program, report: Reporter) -> None:
+    where, files = "data files", program.files
+    own = bool(files) and (files[0].name, files[0].digest) == ("", b"")
+    report.require(own, where, "file 0 is not the bundle itself")
+    names = [file.name for file in files[1:]]
+    for file in files[1:]:
+        plain = bool(_FILE_NAME.fullmatch(file.name))
+        report.require(plain, where, f"{file.name!r} is not a plain file name")
+        report.require(len(file.digest) == 32, where, f"{file.name}: digest")
+    report.unique(names, where)
+
+
+def _check_blobs(program: Program, report: Reporter) -> None:
+    blobs = program.blobs
+    for i, blob in enumerate(blobs):
+        where = f"blob {i}"
+        report.require(len(blob.digest) == 32, where, "the digest has not 32 bytes")
+        report.require(0 <= blob.file < len(program.files), where, "no such file")
+        report.limit(f"{where}: its size", blob.nbytes, limits.MAX_TENSOR_NBYTES)
+        report.limit(f"{where}: its offset", blob.offset, _MAX_OFFSET)
+        power = blob.align > 0 and not blob.align & (blob.align - 1)
+        fits = power and blob.align <= limits.MAX_BLOB_ALIGN
+        report.require(fits, where, f"alignment {blob.align}")
+        report.require(blob.offset % blob.align == 0, where, "it is misaligned")
+    digests = {blob.digest for blob in blobs}
+    report.require(len(digests) == len(blobs), "blobs", "two have one digest")
+    named = {named.blob for named in program.names}
+    lost = set(range(len(blobs))) - named
+    report.require(not lost, "blobs", f"blob {min(lost, default=0)} has no name")
+
+
+def _check_names(program: Program, sizes: Sizes, report: Reporter) -> None:
+    report.limit("the number of names", len(program.names), limits.MAX_NAMES)
+    report.unique([named.name for named in program.names], "named data")
+    for named in program.names:
+        where = f"named data {named.name!r}"
+        report.name(named.format, where)
+        report.text(named.provenance, where)
+        report.require(named.blob < len(program.blobs), where, f"no blob {named.blob}")
+        report.require(named.type.is_static, where, f"{named.type} is not static")
+        nbytes, found = sizes.check(named.type, where), program.blobs[named.blob].nbytes
+        what = f"{named.type} takes {nbytes} bytes, the blob has {found}"
+        report.require(nbytes == found, where, what)
+
+
+def _check_states(program: Program, sizes: Sizes, report: Reporter) -> None:
+    report.limit("the number of states", len(program.states), limits.MAX_STATES)
+    report.unique([state.name for state in program.states], "states")
+    for state in program.states:
+        _check_state(state, program, sizes, report)
+
+
+def _check_state(
+    state: State, program: Program, sizes: Sizes, report: Reporter
+) -> None:
+    where, rank = f"state {state.name!r}", len(state.type.dims)
+    sizes.check(state.type, where)
+    permuted = sorted(state.layout) == list(range(rank))
+    report.require(permuted, where, f"layout {state.layout} of {rank} dims")
+    plain = state.kind is StateKind.PLAIN
+    report.require(plain == (state.axis is None), where, "axis and kind do not agree")
+    if state.axis is not None:
+        report.require(state.axis < rank, where, f"axis {state.axis} of {rank} dims")
+    if state.initial is None:
+        return
+    report.require(state.initial < len(program.names), where, f"no data {state.initial}")
+    start = program.names[state.initial].type
+    same = start == state.type and state.type.is_static
+    report.require(same, where, f"{state.type} cannot start as {start}")
+
+
+def _check_position(position: Position, program: Program, report: Reporter) -> None:
+    where = "position"
+    named = position.kind is PositionKind.INPUT
+    report.require(named == bool(position.input_name), where, "kind and input name")
+    counted = position.kind is PositionKind.STATE
+    report.require(counted == (position.state is not None), where, "kind and state")
+    if named:
+        report.name(position.input_name, where)
+    if position.state is not None:
+        report.require(position.state < len(program.states), where, "no such state")
+        kind = program.states[position.state].type
+        fits = kind.dtype is DType.INT64 and len(kind.dims) <= 1
+        report.require(fits, where, f"it is {kind}, not int64 [batch]")
+    if position.capacity is not None:
+        report.limit("the position's capacity", position.capacity, limits.MAX_DIM)
+
+
+def check_methods(program: Program, report: Reporter) -> None:
+    """Check the methods' names, roles and trees, apart from their graphs."""
+    report.limit("the number of methods", len(program.methods), limits.MAX_METHODS)
+    report.unique([method.name for method in program.methods], "methods")
+    roles = [method.role for method in program.methods if method.role]
+    report.require(len(set(roles)) == len(roles), "methods", f"roles {roles}")
+    for method in program.methods:
+        where = f"method {method.name!r}"
+        report.require(method.role in ROLES, where, f"role {method.role!r}")
+        inputs, names = method.graph.inputs, method.input_names
+        report.require(len(names) == len(inputs), where, "names and inputs differ")
+        report.unique(list(names), f"{where}, inputs")
+        _check_trees(method, program, where, report)
+
+
+def _check_trees(
+    method: Method, program: Program, where: str, report: Reporter
+) -> None:
+    inputs = len(method.graph.inputs)
+    filled = program.position.input_name if program.position else ""
+    counts = {inputs, inputs - 1} if filled in method.input_names else {inputs}
+    try:
+        found = check_call_tree(method.input_tree)
+        report.require(found in counts, where, f"{found} leaves for {inputs} inputs")
+        results, outputs = check_tree(method.output_tree), len(method.graph.outputs)
+        report.require(results == outputs, where, f"{results} leaves, {outputs} outputs")
+    except ValueError as error:
+        report.fail(where, str(error))
+
+
+def check_effects(method: Method, report: Reporter) -> None:
+    """Check that a method declares the states that its checked graph touches."""
+    where = f"method {method.name!r}"
+    reads, writes = state_effects(method.graph)
+    report.require(method.reads == reads, where, f"it reads the states {reads}")
+    report.require(method.writes == writes, where, f"it writes the states {writes}")
+
+
+def check_delegates(program: Program, report: Reporter) -> None:
+    """Check the delegates, and that each is called once, from its own method."""
+    calls = [call for method in program.methods for call in _calls(method)]
+    owners = [i for i, m in enumerate(program.methods) for _ in _calls(m)]
+    for number, delegate in enumerate(program.delegates):
+        _check_delegate(number, delegate, program, report)
+    expected = [(i, d.method) for i, d in enumerate(program.delegates)]
+    found = sorted(zip(calls, owners, strict=True))
+    what = f"calls (delegate, method) are {found}, they should be {expected}"
+    report.require(found == expected, "delegates", what)
+
+
+def _calls(method: Method) -> list[int]:
+    steps = [step for step in method.graph.instructions if step.op == DELEGATE]
+    numbers = [step.arguments[0] for step in steps]
+    return [number if isinstance(number, int) else -1 for number in numbers]
+
+
+def _check_delegate(
+    number: int, delegate: Delegate, program: Program, report: Reporter
+) -> None:
+    where, names = f"delegate {number}", delegate.names
+    report.name(delegate.backend, where)
+    ascending = list(names) == sorted(set(names))
+    inside = not names or (names[0] >= 0 and names[-1] < len(program.names))
+    report.require(ascending and inside, where, f"names {names}")
+    limit = limits.MAX_TENSOR_NBYTES
+    report.limit(f"{where}: its workspace", delegate.workspace_nbytes, limit)
+    report.limit(f"{where}: its tail", delegate.tail_nbytes, limits.MAX_DIM)
+
+
+def call_of(program: Program, delegate: Delegate) -> tuple[list[int], list[int]]:
+    """Return the values that a delegate's call takes, and those that it gives."""
+    number = next(i for i, d in enumerate(program.delegates) if d is delegate)
+    steps = program.methods[delegate.method].graph.instructions
+    for step in steps:
+        if step.op == DELEGATE and step.arguments[0] == number:
+            operands = step.arguments[1]
+            assert isinstance(operands, tuple)
+            reads = [item.value for item in operands if isinstance(item, Ref)]
+            return reads, list(step.results)
+    raise AssertionError("a verified program calls each delegate")

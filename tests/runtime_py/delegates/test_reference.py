@@ -1,0 +1,83 @@
+"""Delegated parts, run by the reference implementation."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hand_built import delegated_program, payload_graph, write_bundle
+
+from kvc.runtime import KernelFailed, load
+from kvc.runtime.delegates.reference import place_interface
+from kvc.schema.errors import BadProgram
+from kvc.schema.model import Instruction, Ref
+
+SCALE = np.array([1, 2, 3, -4], np.float32)
+
+
+@pytest.mark.parametrize("seq", [1, 3, 8])
+def test_a_delegated_part_computes_what_its_payload_says(tmp_path, seq):
+    x = np.linspace(-1, 1, seq * 4, dtype=np.float32).reshape(seq, 4)
+    with load(write_bundle(tmp_path / "d.kvc", delegated_program())) as opened:
+        for _ in range(2):
+            turned, soft, same = opened.forward(x)
+            product = x * SCALE
+            assert np.array_equal(turned, product.reshape(4, seq))
+            powers = np.exp(product - product.max(1, keepdims=True))
+            assert np.allclose(soft, powers / powers.sum(1, keepdims=True), atol=1e-6)
+            assert np.array_equal(same, x)
+
+
+def test_two_sizes_in_turn_do_not_disturb_each_other(tmp_path):
+    a, b = np.ones((2, 4), np.float32), np.full((5, 4), 2, np.float32)
+    with load(write_bundle(tmp_path / "d.kvc", delegated_program())) as opened:
+        first = opened.forward(a)[0]
+        assert np.array_equal(opened.forward(b)[0], (b * SCALE).reshape(4, 5))
+        assert np.array_equal(opened.forward(a)[0], first)
+
+
+def test_inputs_and_outputs_are_bound_without_a_copy_where_they_can_be():
+    x, turned = np.zeros((3, 4), np.float32), np.zeros((4, 3), np.float32)
+    soft, same = np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32)
+    given = place_interface(payload_graph(), {"seq": 3}, [x], [turned, soft, same])
+    assert given[0] is x
+    assert given[2].ctypes.data == turned.ctypes.data
+    assert given[2].shape == (3, 4)
+    assert given[4] is soft
+    assert sorted(given) == [0, 2, 4]
+
+
+def test_an_op_that_the_backend_does_not_take_is_refused(tmp_path):
+    graph = payload_graph()
+    steps = (
+        *graph.instructions[:2],
+        Instruction("aten::cumsum", (Ref(2), 1), (4,), ""),
+    )
+    built = delegated_program(graph=replace(graph, instructions=steps))
+    with (
+        load(write_bundle(tmp_path / "d.kvc", built)) as opened,
+        pytest.raises(BadProgram, match="xnnpack does not take aten::cumsum"),
+    ):
+        opened.forward(np.ones((2, 4), np.float32))
+
+
+def test_a_damaged_payload_is_refused_before_anything_runs(tmp_path):
+    made, arrays = delegated_program()
+    part = replace(made.delegates[0], payload=b"KVCX" * 20)
+    path = write_bundle(tmp_path / "d.kvc", (replace(made, delegates=(part,)), arrays))
+    with load(path) as opened, pytest.raises(Exception, match=r"d\.kvc.*forward"):
+        opened.forward(np.ones((2, 4), np.float32))
+
+
+def test_a_failure_inside_a_delegate_names_the_inner_instruction(tmp_path, monkeypatch):
+    from kvc.runtime.delegates import reference
+    from kvc.runtime.kernels import load_kernels
+
+    def broken(*_):
+        raise RuntimeError("out of luck")
+
+    kernels = {**load_kernels(), "aten::softmax.int": broken}
+    monkeypatch.setattr(reference, "load_kernels", lambda: kernels)
+    path = write_bundle(tmp_path / "d.kvc", delegated_program())
+    inner = "instruction 2, aten::softmax.int at model:42: out of luck"
+    with load(path) as opened, pytest.raises(KernelFailed, match=inner):
+        opened.forward(np.ones((2, 4), np.float32))

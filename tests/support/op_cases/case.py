@@ -1,0 +1,89 @@
+"""A case of an op: its arguments, how eager runs it, and seeded operands."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from kvc.schema import torch_ops
+from kvc.schema.dtypes import DType
+from kvc.schema.ops import OPS
+from kvc.schema.types import TensorType
+
+Argument = object
+_GENERATOR = torch.Generator().manual_seed(0)
+
+
+@dataclass(frozen=True)
+class Case:
+    """One call of an op; `dtype` asks for a result type, as eager's `dtype=`."""
+
+    op: str
+    arguments: tuple[Argument, ...]
+    dtype: torch.dtype | None = None
+
+    def eager(self) -> tuple[Tensor, ...]:
+        """Return torch's results; a single one as a tuple of one."""
+        names = [param.name for param in OPS[self.op].params]
+        keywords = dict(zip(names, self.arguments, strict=True))
+        if self.op == "aten::convolution":
+            rank = len(keywords["stride"])
+            keywords |= {"transposed": False, "output_padding": (0,) * rank}
+        if self.dtype is not None:
+            keywords["dtype"] = self.dtype
+        results = overload(self.op)(**keywords)
+        return (results,) if isinstance(results, Tensor) else tuple(results)
+
+    def types(self) -> tuple[Argument, ...]:
+        """Return the arguments as a shape rule takes them."""
+        return mapped(self.arguments, type_of)
+
+    def strided(self) -> "Case":
+        """Return the case with every tensor spread out in memory."""
+        return Case(self.op, mapped(self.arguments, spread), self.dtype)
+
+
+def overload(op: str) -> Callable[..., object]:
+    namespace, _, name = op.partition("::")
+    if namespace == "kvc":
+        return {
+            "attention": torch_ops.attention,
+            "cache_update": torch_ops.cache_update,
+        }[name]
+    packet, _, variant = name.partition(".")
+    return getattr(getattr(torch.ops.aten, packet), variant or "default")
+
+
+def mapped(
+    arguments: tuple[Argument, ...], function: Callable[[Argument], Argument]
+) -> tuple[Argument, ...]:
+    return tuple(
+        mapped(a, function) if isinstance(a, tuple) else function(a) for a in arguments
+    )
+
+
+def type_of(argument: Argument) -> Argument:
+    if isinstance(argument, Tensor):
+        return TensorType(type_of(argument.dtype), tuple(argument.shape))
+    if isinstance(argument, torch.dtype):
+        return DType[str(argument).removeprefix("torch.").upper()]
+    return argument
+
+
+def spread(argument: Argument) -> Argument:
+    if not isinstance(argument, Tensor):
+        return argument
+    return torch.stack((argument, argument), -1)[..., 0]
+
+
+def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+    """Return seeded elements: normal, or -6 to 6, or 0 to 6, or booleans."""
+    if dtype.is_floating_point:
+        return torch.randn(shape, generator=_GENERATOR).to(dtype)
+    low, high = {torch.bool: (0, 2), torch.uint8: (0, 7)}.get(dtype, (-6, 7))
+    return torch.randint(low, high, shape, generator=_GENERATOR).to(dtype)
+
+
+def index(*values: object, dtype: torch.dtype = torch.int64) -> Tensor:
+    return torch.tensor(values, dtype=dtype)

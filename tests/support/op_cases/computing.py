@@ -1,0 +1,196 @@
+"""Cases of products, norms, convolution and attention."""
+
+import torch
+
+from op_cases.case import Case, index, rand
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+I32 = torch.int32
+
+PRODUCTS = (
+    *(
+        Case("aten::linear", (rand(*shape, dtype=d), rand(40, 24, dtype=d), bias))
+        for d in (F32, BF16)
+        for shape in ((24,), (1, 24), (7, 24), (1, 1, 24), (2, 5, 24), (2, 2, 3, 24))
+        for bias in (None, rand(40, dtype=d))
+    ),
+    Case("aten::linear", (rand(0, 24), rand(40, 24), rand(40))),
+    Case("aten::linear", (rand(1, 33, 576), rand(700, 576), rand(700))),
+    Case("aten::linear", (rand(2, 1, 0), rand(4, 0), rand(4))),
+    Case("aten::linear", (rand(2, 0, 5), rand(4, 5), rand(4))),
+    *(
+        Case("aten::matmul", (rand(*a, dtype=d), rand(*b, dtype=d)))
+        for d in (F32, BF16)
+        for a, b in (
+            ((5,), (5,)),
+            ((5,), (5, 3)),
+            ((4, 5), (5,)),
+            ((4, 5), (5, 3)),
+            ((2, 4, 5), (5, 3)),
+            ((2, 4, 5), (2, 5, 3)),
+            ((2, 1, 4, 5), (3, 5, 6)),
+            ((5,), (2, 5, 3)),
+            ((5,), (2, 1, 5, 3)),
+            ((4, 5), (2, 5, 3)),
+            ((4, 5), (2, 3, 5, 1)),
+            ((2, 3, 4, 5), (5, 3)),
+            ((1, 1, 5), (5, 3)),
+            ((1, 1, 5), (1, 5, 3)),
+            ((2, 3, 4, 5), (5,)),
+            ((2, 4, 5), (5,)),
+            ((2, 0, 5), (5, 3)),
+        )
+    ),
+    Case("aten::matmul", (rand(3, 4, dtype=I32), rand(4, 2, dtype=I32))),
+    *(Case("aten::mm", (rand(4, 5, dtype=d), rand(5, 3, dtype=d))) for d in (F32, F16)),
+    *(
+        Case("aten::bmm", (rand(2, 4, 5, dtype=d), rand(2, 5, 3, dtype=d)))
+        for d in (F32, BF16)
+    ),
+    *(
+        Case("aten::addmm", (bias, rand(4, 5), rand(5, 3), beta, alpha))
+        for bias in (rand(3), rand(4, 3), rand(4, 1), rand())
+        for beta, alpha in ((1, 1), (0.5, 2))
+    ),
+)
+
+CONVOLUTION = (
+    *(
+        Case(
+            "aten::convolution",
+            (rand(*x), rand(*w), b, stride, padding, dilation, groups),
+        )
+        for x, w, b, stride, padding, dilation, groups in (
+            ((2, 4, 11), (6, 4, 3), rand(6), (1,), (0,), (1,), 1),
+            ((2, 4, 11), (6, 2, 3), None, (2,), (1,), (2,), 2),
+            ((1, 4, 9), (4, 1, 3), rand(4), (1,), (2,), (1,), 4),
+            ((2, 3, 8, 9), (5, 3, 3, 2), rand(5), (1, 2), (1, 0), (1, 1), 1),
+            ((1, 3, 8, 8), (4, 3, 4, 4), rand(4), (4, 4), (0, 0), (1, 1), 1),
+            (
+                (1, 2, 4, 5, 6),
+                (3, 2, 2, 2, 2),
+                rand(3),
+                (1, 1, 2),
+                (0, 1, 0),
+                (1, 1, 1),
+                1,
+            ),
+        )
+    ),
+    Case(
+        "aten::convolution",
+        (
+            rand(2, 4, 11, dtype=BF16),
+            rand(6, 4, 3, dtype=BF16),
+            None,
+            (1,),
+            (1,),
+            (1,),
+            1,
+        ),
+    ),
+)
+
+NORMS = (
+    *(
+        Case("aten::rms_norm", (rand(3, 4, 24, dtype=d), (24,), weight, eps))
+        for d in (F32, BF16)
+        for weight in (None, rand(24, dtype=d))
+        for eps in (None, 1e-5)
+    ),
+    Case("aten::rms_norm", (rand(2, 3, 4), (3, 4), rand(3, 4), 1e-6)),
+    *(
+        Case("aten::layer_norm", (rand(3, 24, dtype=d), (24,), weight, bias, 1e-5))
+        for d in (F32, BF16)
+        for weight, bias in (
+            (None, None),
+            (rand(24, dtype=d), None),
+            (rand(24, dtype=d), rand(24, dtype=d)),
+        )
+    ),
+    Case("aten::layer_norm", (rand(0, 24), (24,), None, None, 1e-5)),
+)
+
+_MASK = torch.ones(5, 7, dtype=torch.bool).tril(2)
+ATTENTION = (
+    *(
+        Case(
+            "aten::scaled_dot_product_attention",
+            (
+                rand(2, 4, 5, 8, dtype=d),
+                rand(2, kv, 7, 8, dtype=d),
+                rand(2, kv, 7, 8, dtype=d),
+                mask,
+                causal,
+                scale,
+                kv != 4,
+            ),
+        )
+        for d in (F32, BF16)
+        for kv, mask, causal, scale in (
+            (4, None, False, None),
+            (4, None, True, 0.3),
+            (4, _MASK, False, None),
+            (2, _MASK, False, None),
+            (2, None, True, None),
+            (1, None, False, 1.0),
+        )
+    ),
+    Case(
+        "aten::scaled_dot_product_attention",
+        (
+            rand(2, 4, 5, 8),
+            rand(2, 4, 7, 8),
+            rand(2, 4, 7, 6),
+            rand(5, 7),
+            False,
+            None,
+            False,
+        ),
+    ),
+    Case(
+        "aten::scaled_dot_product_attention",
+        (rand(3, 5, 8), rand(3, 7, 8), rand(3, 7, 8), None, False, None, False),
+    ),
+    *(
+        Case(
+            "kvc::attention",
+            (
+                rand(batch, 4, seq, 8),
+                rand(batch, kv, 16, 8),
+                rand(batch, kv, 16, width),
+                valid,
+                None,
+                causal,
+            ),
+        )
+        for batch, valid in ((1, index(9)), (3, index(3, 0, 16)))
+        for seq in (1, 5)
+        for kv, width in ((4, 8), (2, 6))
+        for causal in (True, False)
+    ),
+    Case(
+        "kvc::attention",
+        (
+            rand(1, 4, 2, 8, dtype=BF16),
+            rand(1, 2, 16, 8, dtype=BF16),
+            rand(1, 2, 16, 8, dtype=BF16),
+            index(7),
+            0.2,
+            True,
+        ),
+    ),
+    Case(
+        "kvc::attention",
+        (
+            rand(0, 4, 1, 8),
+            rand(0, 2, 4, 8),
+            rand(0, 2, 4, 8),
+            torch.zeros(0, dtype=torch.int64),
+            None,
+            True,
+        ),
+    ),
+)
+
+CASES = (*PRODUCTS, *CONVOLUTION, *NORMS, *ATTENTION)

@@ -1,0 +1,193 @@
+"""Cases of ops that work element by element."""
+
+import math
+
+import torch
+
+from op_cases.case import Case, rand
+
+F16, BF16, F32, F64 = torch.float16, torch.bfloat16, torch.float32, torch.float64
+I8, I16, I32, I64 = torch.int8, torch.int16, torch.int32, torch.int64
+U8, BOOL = torch.uint8, torch.bool
+FLOATS = (F16, BF16, F32, F64)
+
+_ODD = torch.tensor(
+    [0.0, -0.0, math.inf, -math.inf, math.nan, 0.5, 1.5, 2.5, -2.5, 90.0]
+)
+
+_MATH = [
+    "abs",
+    "ceil",
+    "cos",
+    "erf",
+    "exp",
+    "expm1",
+    "floor",
+    "isinf",
+    "isnan",
+    "log",
+    "log1p",
+    "log2",
+    "logical_not",
+    "neg",
+    "reciprocal",
+    "relu",
+    "round",
+    "rsqrt",
+    "sigmoid",
+    "sign",
+    "silu",
+    "sin",
+    "sqrt",
+    "tanh",
+    "trunc",
+]
+_WHOLE = "abs ceil exp floor isinf isnan logical_not neg relu round sign sqrt trunc"
+
+UNARY = (
+    *(Case(f"aten::{op}", (rand(3, 37, dtype=d),)) for op in _MATH for d in FLOATS),
+    *(Case(f"aten::{op}", (_ODD,)) for op in _MATH),
+    *(Case(f"aten::{op}", (rand(),)) for op in _MATH),
+    *(Case(f"aten::{op}", (rand(0, 4),)) for op in _MATH),
+    *(Case(f"aten::{op}", (rand(2, 3, dtype=I32),)) for op in _WHOLE.split()),
+    *(Case("aten::bitwise_not", (rand(2, 3, dtype=d),)) for d in (BOOL, I8, U8, I64)),
+    Case("aten::logical_not", (rand(5, dtype=BOOL),)),
+)
+
+_ARITHMETIC = [
+    "div.Tensor",
+    "maximum",
+    "minimum",
+    "mul.Tensor",
+    "remainder.Tensor",
+    "floor_divide",
+]
+_LOGIC = ["logical_and", "logical_or", "logical_xor"]
+_BITS = ["bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_xor.Tensor"]
+_COMPARE = ["eq", "ge", "gt", "le", "lt", "ne"]
+_PAIRS = (
+    (rand(3, 17), rand(3, 17)),
+    (rand(2, 3, 5, dtype=BF16), rand(3, 1, dtype=BF16)),
+    (rand(4, 1, dtype=F16), rand(1, 5, dtype=F16)),
+    (rand(4), rand(4, dtype=F64)),
+    (rand(4, dtype=BF16), rand(4)),
+    (rand(4, dtype=I64), rand()),
+    (rand(), rand()),
+    (rand(0, 3), rand(1, 3)),
+    (rand(6), rand(6, dtype=I32)),
+    (rand(6, dtype=I8), rand(6, dtype=I64).abs() + 1),
+)
+_WHOLE_PAIRS = (
+    (rand(3, 4, dtype=BOOL), rand(4, dtype=BOOL)),
+    (rand(3, 4, dtype=I32), rand(3, 1, dtype=I64)),
+    (rand(3, dtype=U8), rand(3, dtype=U8)),
+)
+
+BINARY = (
+    *(Case(f"aten::{op}", pair) for op in (*_ARITHMETIC, *_LOGIC) for pair in _PAIRS),
+    *(Case(f"aten::{op}", pair) for op in (*_BITS, *_LOGIC) for pair in _WHOLE_PAIRS),
+    *(Case(f"aten::{op}.Tensor", pair) for op in _COMPARE for pair in _PAIRS),
+    *(
+        Case(f"aten::{op}.Scalar", (x, value))
+        for op in _COMPARE
+        for x, value in ((rand(3, 4), 0.1), (rand(5, dtype=I32), 1), (rand(), 0))
+    ),
+    *(
+        Case(f"aten::{op}.Scalar", (x, value))
+        for op in ("div", "mul", "remainder")
+        for x, value in (
+            (rand(3, 4), 3),
+            (rand(3, dtype=BF16), 0.3),
+            (rand(3, dtype=F16), 0.3),
+            (rand(4, dtype=I32), 3),
+            (rand(4, dtype=I64), 2.5),
+            (rand(0), 2),
+        )
+    ),
+    *(
+        Case(f"aten::{op}.Tensor", (*pair, alpha))
+        for op in ("add", "sub")
+        for pair in _PAIRS
+        for alpha in (1, 2)
+    ),
+    *(
+        Case(f"aten::{op}.Scalar", (x, value, alpha))
+        for op in ("add", "sub", "rsub")
+        for x, value, alpha in (
+            (rand(3, 4), 0.3, 1),
+            (rand(3, 4), 2, 3),
+            (rand(7, dtype=BF16), 0.3, 0.7),
+            (rand(7, dtype=F16), 0.3, 1),
+            (rand(4, dtype=I32), 2, 3),
+            (rand(4, dtype=I64), 0.5, 1),
+        )
+    ),
+    Case("aten::add.Tensor", (rand(4, dtype=BOOL), rand(4, dtype=I32), 1)),
+    *(
+        Case(f"aten::div.{kind}_mode", (x, other, mode))
+        for kind, x, other in (
+            ("Tensor", rand(3, 5), rand(5)),
+            ("Tensor", rand(4, dtype=I32), rand(4, dtype=I32).abs() + 1),
+            ("Scalar", rand(3, 5), 0.7),
+            ("Scalar", rand(5, dtype=I64), -3),
+        )
+        for mode in (None, "floor", "trunc")
+    ),
+    Case("aten::atan2", (rand(3, 5), rand(5))),
+    Case("aten::atan2", (rand(3, dtype=BF16), rand(3, dtype=BF16))),
+    Case("aten::pow.Tensor_Tensor", (rand(3, 5).abs(), rand(5))),
+    Case("aten::pow.Tensor_Tensor", (rand(4, dtype=I32), rand(4, dtype=U8))),
+    *(
+        Case("aten::pow.Tensor_Scalar", (rand(3, 5, dtype=d).abs(), exponent))
+        for d in (F32, BF16, F64)
+        for exponent in (2, 3, -1, 0.5, -0.5, 2.3, 0)
+    ),
+    Case("aten::pow.Tensor_Scalar", (rand(5, dtype=I64), 3)),
+    Case("aten::pow.Scalar", (2, rand(3, 4))),
+    Case("aten::pow.Scalar", (10000.0, rand(3, dtype=BF16))),
+    Case("aten::pow.Scalar", (1, rand(3))),
+    Case("aten::pow.Scalar", (0.5, rand(4, dtype=I32))),
+)
+
+ACTIVATION = (
+    *(
+        Case("aten::gelu", (rand(3, 19, dtype=d), approximate))
+        for d in (F32, BF16)
+        for approximate in ("none", "tanh")
+    ),
+    *(Case("aten::hardtanh", (rand(3, 5, dtype=d), -0.5, 1)) for d in FLOATS),
+    *(Case("aten::leaky_relu", (rand(3, 5, dtype=d), 0.1)) for d in FLOATS),
+    *(Case("aten::elu", (rand(3, 5, dtype=d), 1.3, 1.1, 0.9)) for d in FLOATS),
+    *(Case("aten::softplus", (rand(3, 5, dtype=d), 1.5, 2)) for d in FLOATS),
+    Case("aten::gelu", (_ODD, "none")),
+    Case("aten::hardtanh", (_ODD, -1.0, 1.0)),
+)
+
+_MASK = rand(3, 4, dtype=BOOL)
+SELECTION = (
+    Case("aten::clamp", (rand(3, 5), -0.5, 0.5)),
+    Case("aten::clamp", (_ODD, None, 0.5)),
+    Case("aten::clamp", (rand(4, dtype=BF16), 0, None)),
+    Case("aten::clamp", (rand(4, dtype=I32), 0, 3)),
+    Case("aten::clamp", (rand(4, dtype=I32), 0.5, None)),
+    Case("aten::clamp.Tensor", (rand(3, 5), rand(5), rand(3, 1))),
+    Case("aten::clamp.Tensor", (rand(5), None, rand(3, 1))),
+    Case("aten::clamp.Tensor", (rand(3, 5), rand(), None)),
+    Case("aten::where.self", (_MASK, rand(3, 4), rand(4))),
+    Case("aten::where.self", (_MASK, rand(3, 4, dtype=I32), rand())),
+    Case("aten::where.self", (rand(4, dtype=BOOL), rand(2, 1, dtype=BF16), rand(4))),
+    Case("aten::masked_fill.Scalar", (rand(3, 4), _MASK, -math.inf)),
+    Case("aten::masked_fill.Scalar", (rand(2, 3, 4, dtype=BF16), _MASK, 0.1)),
+    Case("aten::masked_fill.Scalar", (rand(3, 4, dtype=I32), rand(4, dtype=BOOL), 7)),
+    Case("aten::masked_fill.Tensor", (rand(3, 4), _MASK, rand())),
+    Case("aten::clone", (rand(3, 4, dtype=BF16),)),
+    Case("aten::clone", (rand(),)),
+    *(
+        Case("aten::_to_copy", (rand(3, 4, dtype=source), target))
+        for source in (F32, BF16, F16, F64, I8, I32, I64, BOOL)
+        for target in (F32, BF16, F16, F64, I8, I16, I32, I64, BOOL)
+    ),
+    Case("aten::_to_copy", (rand(3, 4).abs(), U8)),
+)
+
+CASES = (*UNARY, *BINARY, *ACTIVATION, *SELECTION)

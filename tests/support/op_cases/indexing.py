@@ -1,0 +1,117 @@
+"""Cases of ops that read or write at indices."""
+
+import torch
+
+from op_cases.case import Case, index, rand
+
+BF16, F32 = torch.bfloat16, torch.float32
+I8, I32, I64, BOOL = torch.int8, torch.int32, torch.int64, torch.bool
+
+READS = (
+    Case("aten::embedding", (rand(7, 4), index([0, 6], [3, 3]))),
+    Case("aten::embedding", (rand(7, 4, dtype=BF16), index(5, dtype=I32))),
+    Case("aten::embedding", (rand(7, 4), torch.tensor(2))),
+    Case("aten::embedding", (rand(7, 4), torch.zeros(0, 3, dtype=I64))),
+    Case("aten::index_select", (rand(4, 5), -1, index(4, 0, 0))),
+    Case("aten::index_select", (rand(4, 5, dtype=I8), 0, index(2, 1, dtype=I32))),
+    Case("aten::index_select", (rand(4, 5), 1, torch.tensor(3))),
+    Case("aten::index_select", (rand(4, 5), 1, torch.zeros(0, dtype=I64))),
+    Case("aten::gather", (rand(4, 5), 1, index([0, 4], [1, 1], [2, 2]))),
+    Case("aten::gather", (rand(4, 5, dtype=BF16), -2, index([3, 0, 1]))),
+    Case("aten::gather", (rand(), 0, torch.tensor(0))),
+    Case("aten::gather", (rand(3), 0, torch.zeros(0, dtype=I64))),
+    *(
+        Case("aten::index.Tensor", (rand(4, 5, 6), indices))
+        for indices in (
+            (index(0, -1, 2),),
+            (index([0], [3]), index(1, 2)),
+            (None, index(-5, 4)),
+            (None, index(0, 1), index(2, 3)),
+            (index(0, 1), None, index(2, 3)),
+            (torch.tensor(1), None, torch.tensor(2)),
+            (None, None, index([1, 2], [3, -6])),
+            (index(0, 1, dtype=I32), index(0, dtype=I32)),
+            (torch.zeros(0, dtype=I64),),
+        )
+    ),
+    Case("aten::index.Tensor", (rand(4, dtype=BOOL), (index(0, 3),))),
+)
+
+WRITES = (
+    Case("aten::copy", (rand(3, 4), rand(3, 4))),
+    Case("aten::copy", (rand(3, 4), rand(4, dtype=I32))),
+    Case("aten::copy", (rand(3, 4, dtype=BF16), rand())),
+    Case("aten::index_copy", (rand(4, 5), -1, index(4, 0), rand(4, 2))),
+    Case(
+        "aten::index_copy",
+        (rand(4, 5, dtype=BF16), 0, index(2), rand(1, 5, dtype=BF16)),
+    ),
+    Case("aten::index_copy", (rand(2, 40), 1, torch.arange(39, 3, -1), rand(2, 36))),
+    Case("aten::index_copy", (rand(4, 5), 0, torch.zeros(0, dtype=I64), rand(0, 5))),
+    *(
+        Case("aten::index_put", (rand(4, 5, 6), indices, rand(*values), accumulate))
+        for indices, values in (
+            ((index(0, -1),), (2, 5, 6)),
+            ((None, index(1, 2)), (4, 2, 6)),
+            ((None, None, index(3)), (4, 5, 1)),
+            ((index([0], [3]), index(1, 2)), (6,)),
+            ((index(0, 1), None, index(2, 3)), (2, 5)),
+            ((torch.tensor(1), None, torch.tensor(2)), (5,)),
+            ((torch.tensor(1),), ()),
+            ((torch.zeros(0, dtype=I64),), (0, 5, 6)),
+        )
+        for accumulate in (False, True)
+    ),
+    Case(
+        "aten::index_put",
+        (rand(3, 50), (None, torch.arange(50) - 50), rand(3, 50), False),
+    ),
+    Case("aten::scatter.src", (rand(4, 5), 1, index([4, 0], [1, 2]), rand(3, 2))),
+    Case(
+        "aten::scatter.src",
+        (rand(4, 5, dtype=I32), -2, index([3, 0, 1]), rand(1, 3, dtype=I32)),
+    ),
+    Case("aten::scatter.src", (rand(), 0, torch.tensor(0), rand())),
+    Case("aten::scatter.value", (rand(4, 5), 1, index([4, 0], [1, 2]), 0.5)),
+    Case("aten::scatter.value", (rand(4, 5, dtype=BOOL), 0, index([3, 0, 1]), True)),
+    Case("aten::scatter.value", (rand(4, 50), 1, torch.arange(50).reshape(1, 50), 2)),
+)
+
+CACHE = (
+    Case(
+        "kvc::cache_update",
+        (rand(1, 2, 8, 3), rand(1, 2, 2, 3), index(6), -2, "linear"),
+    ),
+    Case(
+        "kvc::cache_update",
+        (rand(3, 2, 8, 3), rand(3, 2, 2, 3), index(0, 3, 6), 2, "linear"),
+    ),
+    Case("kvc::cache_update", (rand(2, 8, 3), rand(2, 8, 3), None, 1, "linear")),
+    Case(
+        "kvc::cache_update", (rand(2, 2, 8), rand(2, 2, 3), index(1, 4), -1, "linear")
+    ),
+    Case(
+        "kvc::cache_update",
+        (rand(1, 2, 8, 3), rand(1, 2, 3, 3), index(7), -2, "circular"),
+    ),
+    Case(
+        "kvc::cache_update",
+        (rand(2, 2, 8, 3), rand(2, 2, 8, 3), index(-3, 21), -2, "circular"),
+    ),
+    Case(
+        "kvc::cache_update",
+        (rand(2, 8, dtype=I8), rand(2, 0, dtype=I8), index(8, 0), 1, "linear"),
+    ),
+    Case(
+        "kvc::cache_update",
+        (
+            rand(1, 2, 8, 3, dtype=BF16),
+            rand(1, 2, 1, 3, dtype=BF16),
+            index(3),
+            -2,
+            "linear",
+        ),
+    ),
+)
+
+CASES = (*READS, *WRITES, *CACHE)

@@ -1,0 +1,61 @@
+"""The quantized ops once more: plain numpy, one row at a time, slow and separate.
+
+float32 throughout, rounding halves to even, as the design states it.
+"""
+
+import numpy as np
+
+F = np.float32
+
+
+def quantize_row(x: np.ndarray) -> tuple[np.ndarray, np.float32, int]:
+    """Return q int8 [in], steps per unit, zero point of x float32 [in]."""
+    low, high = min(F(0), x.min()), max(F(0), x.max())
+    scale = F(1) if low == high else F(255) / (high - low)
+    a, b = low * scale, high * scale
+    zero = F(-128) - a if (F(-128) + a) + (F(127) + b) > 0 else F(127) - b
+    zero = int(np.rint(min(max(zero, F(-128)), F(127))))
+    return np.clip(np.rint(x * scale) + F(zero), -128, 127).astype(np.int8), scale, zero
+
+
+def quantize_rows(x: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return q int8 as x, scale float32 [..., 1], zero_point int32 [..., 1]."""
+    rows = [quantize_row(row) for row in x.reshape(-1, x.shape[-1])]
+    lead = (*x.shape[:-1], 1)
+    q = np.array([row[0] for row in rows], np.int8).reshape(x.shape)
+    scale = np.array([row[1] for row in rows], F).reshape(lead)
+    return q, scale, np.array([row[2] for row in rows], np.int32).reshape(lead)
+
+
+def linear_qd8(
+    q: np.ndarray,
+    scale: np.ndarray,
+    zero_point: np.ndarray,
+    weight: np.ndarray,
+    weight_scale: np.ndarray,
+    bias: np.ndarray | None,
+) -> np.ndarray:
+    """Return float32 [..., out]; the integer part in int64."""
+    wide = weight.astype(np.int64)
+    out = np.empty((q.size // q.shape[-1], weight.shape[0]), F)
+    pairs = zip(scale.reshape(-1), zero_point.reshape(-1), strict=True)
+    for row, (steps, zero) in enumerate(pairs):
+        shifted = q.reshape(len(out), -1)[row].astype(np.int64) - int(zero)
+        out[row] = (wide @ shifted).astype(F) / steps * weight_scale
+        out[row] += F(0) if bias is None else bias
+    return out.reshape(*q.shape[:-1], weight.shape[0])
+
+
+def embedding_q8(
+    weight: np.ndarray, scale: np.ndarray, indices: np.ndarray
+) -> np.ndarray:
+    """Return float32 [..., width], row by row."""
+    rows = [weight[i].astype(F) * scale[i] for i in indices.reshape(-1)]
+    return np.array(rows, F).reshape(*indices.shape, weight.shape[1])
+
+
+REFERENCE = {
+    "kvc::embedding_q8": embedding_q8,
+    "kvc::linear_qd8": linear_qd8,
+    "kvc::quantize_rows": quantize_rows,
+}

@@ -1,0 +1,193 @@
+"""The rules that hold the house up; the reasons are in ARCHITECTURE.md."""
+
+import ast
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+SETTINGS = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
+FOLDERS = {folder: name for name, folder in SETTINGS["package-dir"].items()}
+SOURCES = sorted(
+    path.relative_to(ROOT)
+    for folder in FOLDERS
+    for path in (ROOT / folder).rglob("*.py")
+    if "dev" not in path.parts
+)
+BACKENDS = {"xnnpack"}
+
+
+def tree_of(path):
+    return ast.parse((ROOT / path).read_text(), str(path))
+
+
+def imports_of(path):
+    """All modules that a file imports, `from a import b` as `a` and `a.b`."""
+    found = set()
+    for node in ast.walk(tree_of(path)):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            found |= {node.module, *(f"{node.module}.{a.name}" for a in node.names)}
+    return found
+
+
+def breaks(rule):
+    """The (file, module) pairs for which a rule is true."""
+    return [
+        f"{path} imports {module}"
+        for path in SOURCES
+        for module in sorted(imports_of(path))
+        if rule(path, module)
+    ]
+
+
+def within(module, package):
+    return module == package or module.startswith(package + ".")
+
+
+ALLOWED = {
+    "schema": {"kvc.schema"},
+    "recipes": {"kvc.schema", "kvc.recipes"},
+    "compiler": {"kvc.schema", "kvc.recipes", "kvc.compiler"},
+    "runtime_py": {"kvc.schema", "kvc.runtime"},
+    "tools": set(FOLDERS.values()),
+}
+
+
+def test_every_folder_has_rules():
+    assert ALLOWED.keys() == FOLDERS.keys()
+
+
+def test_each_part_imports_only_the_parts_below_it():
+    def rule(path, module):
+        allowed = ALLOWED[path.parts[0]]
+        return within(module, "kvc") and not any(within(module, a) for a in allowed)
+
+    assert breaks(rule) == []
+
+
+def test_folders_are_never_imported_by_their_own_names():
+    bare = {"schema", "recipes", "compiler", "runtime_py", "tools"}
+    assert breaks(lambda path, module: module.split(".")[0] in bare) == []
+
+
+def test_only_torch_ops_of_schema_and_recipes_know_torch():
+    def rule(path, module):
+        exempt = path.parts[:2] == ("schema", "torch_ops")
+        return (
+            path.parts[0] in {"schema", "recipes"}
+            and not exempt
+            and (within(module, "torch") or within(module, "kvc.schema.torch_ops"))
+        )
+
+    assert breaks(rule) == []
+
+
+def test_the_tools_leave_torch_to_the_compiler_and_the_runtime():
+    rule = lambda path, module: path.parts[0] == "tools" and within(module, "torch")  # noqa: E731
+    assert breaks(rule) == []
+
+
+def test_only_the_codec_and_its_checks_know_the_generated_layout():
+    homes = [Path("schema/codec"), Path("schema/verify/structure.py")]
+
+    def rule(path, module):
+        at_home = any(path.is_relative_to(home) for home in homes)
+        return within(module, "kvc.schema._generated") and not at_home
+
+    assert breaks(rule) == []
+
+
+def test_only_capture_and_import_know_export_and_fx():
+    homes = [Path("compiler/capture"), Path("compiler/import_fx")]
+
+    def rule(path, module):
+        at_home = any(path.is_relative_to(home) for home in homes)
+        graphs = any(within(module, m) for m in ("torch.export", "torch.fx"))
+        return graphs and not at_home
+
+    assert breaks(rule) == []
+
+
+def names_and_texts(path):
+    """Identifiers, attributes, imports and texts of a file, docstrings left out."""
+    tree = tree_of(path)
+    docstrings = {
+        id(node.body[0].value)
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Module, ast.ClassDef, ast.FunctionDef))
+        and node.body
+        and isinstance(node.body[0], ast.Expr)
+    }
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, (ast.FunctionDef, ast.ClassDef, ast.alias)):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom):
+            yield node.module
+        elif (
+            isinstance(node, ast.Constant)
+            and isinstance(node.value, str)
+            and id(node) not in docstrings
+        ):
+            yield node.value
+
+
+@pytest.mark.parametrize("backend", sorted(BACKENDS))
+def test_only_a_backends_own_files_and_tables_know_its_name(backend):
+    homes = {
+        Path(f"compiler/backends/{backend}.py"),
+        Path(f"runtime_py/delegates/{backend}.py"),
+        Path("compiler/backends/__init__.py"),
+        Path("runtime_py/delegates/table.py"),
+        Path("recipes/recipe.py"),
+    }
+    found = {
+        path
+        for path in SOURCES
+        for text in names_and_texts(path)
+        if backend in text.lower()
+    }
+    assert found - homes == set()
+    assert found, "the search finds nothing at all"
+
+
+def test_every_package_folder_is_shipped():
+    on_disk = set()
+    for folder, name in FOLDERS.items():
+        for path in (ROOT / folder).rglob("*.py"):
+            parts = path.parent.relative_to(ROOT / folder).parts
+            if parts[:1] != ("dev",):
+                on_disk.add(".".join((name, *parts)))
+    assert on_disk == set(SETTINGS["packages"])
+
+
+def test_every_package_folder_is_a_package():
+    folders = {(ROOT / path).parent for path in SOURCES}
+    assert [f for f in folders if not (f / "__init__.py").is_file()] == []
+
+
+LIGHT = [
+    "import kvc.runtime",
+    "import kvc.schema.container",
+    "import kvc.recipes",
+    "import kvc.tools.cli",
+    "from kvc.tools.cli import main; main(['recipes'], standalone_mode=False)",
+]
+
+
+@pytest.mark.parametrize("code", LIGHT)
+def test_torch_stays_out(code):
+    check = "import sys; sys.exit('torch' in sys.modules and 'torch was imported')"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}\n{check}"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr

@@ -1,0 +1,104 @@
+"""Build the wheel from a clean copy and try it where the repository is out of sight.
+
+The wheel goes into a virtual environment of its own, which borrows the dependencies
+of the running one; then the main job is done with it in an empty folder.
+"""
+
+import os
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+import zipfile
+from pathlib import Path
+from shutil import copy2
+
+ROOT = Path(__file__).resolve().parents[2]
+WHERE = """
+import importlib, sys
+for name in sys.argv[1:]:
+    path = importlib.import_module(name).__file__
+    assert path.startswith(sys.prefix), f"{name} comes from {path}"
+"""
+
+
+def main() -> None:
+    """Build, install, try."""
+    with tempfile.TemporaryDirectory(prefix="kvc-wheel-") as folder:
+        work = Path(folder)
+        wheel = build(work)
+        check_names(wheel)
+        bin_folder = install(wheel, work / "venv")
+        try_out(bin_folder, work / "empty")
+
+
+def build(work: Path) -> Path:
+    """Build a wheel from the files that git knows or would add."""
+    listed = run(ROOT, "git", "ls-files", "-coz", "--exclude-standard")
+    for name in listed.split("\0"):
+        source, target = ROOT / name, work / "source" / name
+        if name and source.is_file():
+            target.parent.mkdir(parents=True, exist_ok=True)
+            copy2(source, target)
+    pip = (sys.executable, "-m", "pip")
+    build_flags = ("--no-deps", "--no-build-isolation", "-q", "-w", str(work))
+    run(work, *pip, "wheel", str(work / "source"), *build_flags)
+    (wheel,) = work.glob("*.whl")
+    return wheel
+
+
+def check_names(wheel: Path) -> None:
+    """Check that the wheel holds nothing but the package."""
+    names = zipfile.ZipFile(wheel).namelist()
+    other = [n for n in names if not n.startswith(("kvc/", "kvc-"))]
+    assert not other, f"the wheel holds {other}"
+    dev = [n for n in names if "/dev/" in n or "/tests/" in n]
+    assert not dev, f"the wheel holds {dev}"
+
+
+def install(wheel: Path, home: Path) -> Path:
+    """Install the wheel in an environment that borrows this one's dependencies."""
+    venv.create(home, with_pip=False)
+    python = home / "bin" / "python"
+    pip = (sys.executable, "-m", "pip", "--python", str(python))
+    run(home, *pip, "install", "--no-deps", "--no-index", "-q", str(wheel))
+    site = run(home, str(python), "-c", "import site; print(*site.getsitepackages())")
+    # Path files inside a borrowed folder are not read, so this repository's editable
+    # install is not borrowed with it.
+    borrowed = Path(site.strip()) / "borrowed.pth"
+    borrowed.write_text(sysconfig.get_paths()["purelib"] + "\n")
+    return python.parent
+
+
+def try_out(bin_folder: Path, empty: Path) -> None:
+    """Do the main job with the installed wheel."""
+    empty.mkdir()
+    packages = ("kvc.schema", "kvc.recipes", "kvc.compiler", "kvc.runtime", "kvc.tools")
+    run(empty, str(bin_folder / "python"), "-c", WHERE, *packages)
+    kvc = str(bin_folder / "kvc")
+    run(empty, kvc, "recipes")
+    run(empty, kvc, "compile", "demo", "--recipe", "xnnpack_q8", "-o", "demo.kvc")
+    run(empty, kvc, "verify", "demo.kvc")
+    run(empty, kvc, "dump", "demo.kvc")
+    text = run(empty, kvc, "generate", "demo.kvc", "def ", "--max-tokens", "8")
+    assert text, "nothing was generated"
+
+
+def run(folder: Path, *command: str) -> str:
+    """Run a command in a folder and return what it printed.
+
+    Raises:
+        SystemExit: it failed; with its output.
+    """
+    clean = {k: v for k, v in os.environ.items() if not k.startswith("PYTHON")}
+    done = subprocess.run(
+        command, cwd=folder, env=clean, capture_output=True, text=True
+    )
+    if done.returncode:
+        sys.exit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+if __name__ == "__main__":
+    main()

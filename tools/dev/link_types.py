@@ -1,0 +1,25 @@
+"""Make `.typing/kvc/`, links by which mypy finds each folder under its import name.
+
+Run it once after a clone: `python tools/dev/link_types.py`. mypy cannot follow the
+import hook of an editable install; `mypy_path` in pyproject.toml points here.
+"""
+
+import tomllib
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def main() -> None:
+    """Link every folder that pyproject.toml maps."""
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    links = ROOT / ".typing" / "kvc"
+    links.mkdir(parents=True, exist_ok=True)
+    for package, folder in settings["tool"]["setuptools"]["package-dir"].items():
+        link = links / package.removeprefix("kvc.")
+        link.unlink(missing_ok=True)
+        link.symlink_to(Path("../..") / folder)
+
+
+if __name__ == "__main__":
+    main()
