@@ -47,7 +47,9 @@ class Bundle:
     def __init__(self, program: model.Program, sources: Mapping[str, Source]) -> None:
         self.program = program
         self._sources = sources
-        tensors = {base_tensor(s).identity: base_tensor(s).tensor for s in sources.values()}
+        tensors = {
+            base_tensor(s).identity: base_tensor(s).tensor for s in sources.values()
+        }
         self.model_nbytes = sum(t.numel() * t.itemsize for t in tensors.values())
 
     def save(
@@ -105,5 +107,9 @@ class _BlobStore:
 
 def _bytes_of(tensor: torch.Tensor) -> memoryview:
     """Return the bytes of a contiguous tensor, without a copy."""
-    flat = tensor.reshape(-1).view(torch.uint8) if tensor.numel() else tensor.new_empty(0, dtype=torch.uint8)
+    flat = (
+        tensor.reshape(-1).view(torch.uint8)
+        if tensor.numel()
+        else tensor.new_empty(0, dtype=torch.uint8)
+    )
     return memoryview(flat.numpy())

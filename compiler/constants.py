@@ -21,7 +21,9 @@ class TensorSource:
     __slots__ = ("identity", "tensor")
 
     def __init__(self, tensor: Tensor) -> None:
-        self.tensor = tensor  # keeps the storage alive, so that its identity stays valid
+        self.tensor = (
+            tensor  # keeps the storage alive, so that its identity stays valid
+        )
         self.identity = Identity.of(tensor)
 
     def __eq__(self, other: object) -> bool:

@@ -70,7 +70,8 @@ def _storages(
     numbers: Mapping[int, int],
 ) -> dict[int, model.Storage]:
     storages: dict[int, model.Storage] = {
-        p.request.key: model.Scratch(p.offset, p.request.nbytes) for p in plan.placements
+        p.request.key: model.Scratch(p.offset, p.request.nbytes)
+        for p in plan.placements
     }
     for value_id, name in bound_to(method.constants).items():
         storages[value_id] = model.Constant(constant_ids[name])

@@ -50,7 +50,8 @@ def emit_program(
         states=describe_states(program, name_ids),
         position=find_position(program),
         methods=tuple(
-            _emit_method(method, name_ids, state_ids, program) for method in program.methods
+            _emit_method(method, name_ids, state_ids, program)
+            for method in program.methods
         ),
         delegates=tuple(_emit_delegate(call, method_ids, name_ids) for call in calls),
         metadata=dict(sorted(metadata.items())),

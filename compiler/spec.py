@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from torch import Tensor, nn
 
 
-
 @dataclass(frozen=True, slots=True)
 class Dim:
     """A dimension whose size is chosen at each call, within inclusive bounds.
@@ -27,7 +26,9 @@ class Dim:
         if not self.name.isidentifier():
             raise ValueError(f"Dim name {self.name!r} is not an identifier")
         if not 0 < self.lower <= self.upper:
-            raise ValueError(f"Dim {self.name}: 0 < {self.lower} <= {self.upper} is wrong")
+            raise ValueError(
+                f"Dim {self.name}: 0 < {self.lower} <= {self.upper} is wrong"
+            )
 
 
 @dataclass(frozen=True, slots=True)

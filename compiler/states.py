@@ -29,7 +29,11 @@ def describe_states(
 def _describe(
     state: State, writes: list[tuple[str, Node]], name_ids: Mapping[str, int]
 ) -> model.State:
-    manners = {_manner(node, len(state.type.dims)) for name, node in writes if name == state.name}
+    manners = {
+        _manner(node, len(state.type.dims))
+        for name, node in writes
+        if name == state.name
+    }
     kind, axis = manners.pop() if len(manners) == 1 else (model.StateKind.PLAIN, None)
     return model.State(
         name=state.name,

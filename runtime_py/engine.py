@@ -14,13 +14,14 @@ from kvc.runtime.data import FreeableBuffer, MappedBlobs, NamedBuffers
 from kvc.runtime.delegates.base import Handle, Options
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.runtime.executor import Frame
-from kvc.runtime.frames import Code, Memory, bind_graph
+from kvc.runtime.frames import Code, bind_graph
 from kvc.runtime.inputs import Inputs, take_inputs
 from kvc.runtime.kernels import load_kernels
 from kvc.runtime.sizes import Signature
 from kvc.runtime.states import StateMemory
+from kvc.runtime.values import Memory
 from kvc.schema.container import BundleFile
-from kvc.schema.errors import CallMismatch, Closed
+from kvc.schema.errors import CacheOverflow, CallMismatch, Closed
 from kvc.schema.model import Method, Program
 from kvc.schema.trees import bind_call, unflatten
 
@@ -53,11 +54,14 @@ class Engine:
 
         Raises:
             CallMismatch, InputMismatch: the arguments are not what was compiled for.
+            CacheOverflow: more tokens than the position leaves room for.
             ExecutionError: an instruction failed.
             Closed: the program has been closed.
         """
         self.check_open()
         inputs = self._take(method, args, kwargs)
+        if states is not None:
+            self._check_room(method, inputs, states)
         with self._pool.lease(states) as context:
             key = (method, inputs.shapes, states)
             frame = context.frame(
@@ -118,6 +122,20 @@ class Engine:
         except ValueError as error:
             raise CallMismatch(method=declared.name, reason=str(error)) from error
         return take_inputs(self._signatures[method], leaves)
+
+    def _check_room(self, method: int, inputs: Inputs, states: StateMemory) -> None:
+        """Check that the tokens of a prefill or decode fit, before anything runs."""
+        position = self.program.position
+        if position is None or position.state is None or position.capacity is None:
+            return
+        if not self.program.methods[method].role or not inputs.shapes:
+            return
+        count = inputs.shapes[0][-1]
+        for row, start in enumerate(states.arrays[position.state].reshape(-1).tolist()):
+            if start + count > position.capacity:
+                raise CacheOverflow(
+                    row=row, start=start, count=count, capacity=position.capacity
+                )
 
     def _bind(
         self,

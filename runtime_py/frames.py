@@ -1,29 +1,19 @@
 """Binding: a graph, sizes and memory become a `Frame`.
 
-Every tensor is made once, at its fixed address, with a storage of exactly its size.
 View ops are run here, once; what computes becomes a step. A graph whose instructions
 are all delegated is bound without torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, cast
 
-from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.base import Handle
 from kvc.runtime.executor import Frame, Step, fail
+from kvc.runtime.tensors import torch_dtype
+from kvc.runtime.values import Memory, Values
 from kvc.schema.dtypes import DType
-from kvc.schema.model import (
-    Alias,
-    Argument,
-    Constant,
-    Graph,
-    Instruction,
-    Ref,
-    Scratch,
-    StateSlot,
-)
+from kvc.schema.model import Alias, Argument, Graph, Instruction, Ref
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 from kvc.schema.types import Affine
 
@@ -31,25 +21,6 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Kernel = Callable[..., object]
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Where the values of a graph lie.
-
-    Attributes:
-        scratch: the arena of `Scratch` offsets.
-        constant: the array of named data, by the id that the graph uses.
-        states: arrays by state id.
-        given: arrays of values that lie in somebody else's memory, by value id.
-        workspace: an arena that delegates of one context share.
-    """
-
-    scratch: Arena
-    constant: Callable[[int], Array]
-    states: Sequence[Array] = ()
-    given: Mapping[int, Array] = field(default_factory=dict)
-    workspace: Arena | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,15 +55,14 @@ class _Binder:
         code: Code,
     ) -> None:
         self._method, self._graph, self._sizes = method, graph, sizes
-        self._memory, self._code = memory, code
-        self._arrays: dict[int, Array] = dict(memory.given)
-        self._tensors: dict[int, Tensor] = {}
+        self._values = Values(graph, sizes, memory)
+        self._workspace, self._code = memory.workspace, code
         self._steps: list[Step] = []
         self._places: list[int] = []
 
     def bind(self) -> Frame:
         """Bind every instruction in order."""
-        inputs = tuple(self._array(i) for i in self._graph.inputs)
+        inputs = tuple(self._values.array(i) for i in self._graph.inputs)
         if any(i.op != DELEGATE for i in self._graph.instructions):
             import torch
 
@@ -105,7 +75,7 @@ class _Binder:
         return Frame(
             method=self._method,
             inputs=inputs,
-            outputs=tuple(self._array(i) for i in self._graph.outputs),
+            outputs=tuple(self._values.array(i) for i in self._graph.outputs),
             steps=tuple(self._steps),
             places=tuple(self._places),
             instructions=self._graph.instructions,
@@ -116,7 +86,7 @@ class _Binder:
         for index, instruction in enumerate(self._graph.instructions):
             try:
                 self._bind_one(instruction, kernels)
-            except Exception as error:  # noqa: BLE001, RUF100
+            except Exception as error:
                 fail(self._method, index, instruction, error)
             self._places += [index] * (len(self._steps) - len(self._places))
 
@@ -130,7 +100,7 @@ class _Binder:
         arguments = tuple(self._argument(a) for a in instruction.arguments)
         match OPS[instruction.op].aliasing:
             case Aliasing.FRESH:
-                outs = tuple(self._tensor(i) for i in instruction.results)
+                outs = tuple(self._values.tensor(i) for i in instruction.results)
                 out = outs[0] if len(outs) == 1 else outs
                 self._steps.append((kernel, (out, *arguments)))
             case Aliasing.UPDATE:
@@ -144,9 +114,10 @@ class _Binder:
         operand = cast("Tensor", arguments[0])
         result = instruction.results[0]
         if isinstance(self._graph.values[result].storage, Alias):
-            target = self._tensors[result] = operand
+            target = operand
+            self._values.define(result, operand)
         else:
-            target = self._tensor(result)
+            target = self._values.tensor(result)
             self._steps.append((target.copy_, (operand,)))
         self._steps.append((kernel, (target, *arguments[1:])))
 
@@ -158,16 +129,18 @@ class _Binder:
             declared = self._graph.values[value].type.shape(self._sizes)
             if tuple(view.shape) != declared:
                 raise ValueError(f"the view is {tuple(view.shape)}, not {declared}")
-            self._tensors[value] = view
+            self._values.define(value, view)
 
     def _bind_delegate(self, instruction: Instruction) -> None:
         delegate, operands = instruction.arguments
         assert isinstance(delegate, int)
         assert isinstance(operands, tuple)
-        inputs = [self._array(ref.value) for ref in operands if isinstance(ref, Ref)]
-        outputs = [self._array(i) for i in instruction.results]
+        inputs = [
+            self._values.array(ref.value) for ref in operands if isinstance(ref, Ref)
+        ]
+        outputs = [self._values.array(i) for i in instruction.results]
         handle = self._code.delegate(delegate)
-        run = handle.prepare(inputs, outputs, self._memory.workspace)
+        run = handle.prepare(inputs, outputs, self._workspace)
         self._steps.append((run, ()))
 
     def _argument(self, argument: Argument) -> object:
@@ -175,45 +148,10 @@ class _Binder:
             case tuple():
                 return tuple(self._argument(item) for item in argument)
             case Ref():
-                return self._tensor(argument.value)
+                return self._values.tensor(argument.value)
             case Affine():
                 return argument.evaluate(self._sizes)
             case DType():
-                from kvc.runtime.tensors import torch_dtype
-
                 return torch_dtype(argument)
             case _:
                 return argument
-
-    def _tensor(self, value: int) -> "Tensor":
-        from kvc.runtime.tensors import array_as_tensor
-
-        if value not in self._tensors:
-            self._tensors[value] = array_as_tensor(self._array(value))
-        return self._tensors[value]
-
-    def _array(self, value: int) -> Array:
-        if value not in self._arrays:
-            self._arrays[value] = self._place(value)
-        return self._arrays[value]
-
-    def _place(self, value: int) -> Array:
-        """Return the array of a value where its storage says it lies."""
-        if value in self._tensors:
-            from kvc.runtime.tensors import tensor_as_array
-
-            return tensor_as_array(self._tensors[value])
-        declared, storage = (
-            self._graph.values[value].type,
-            self._graph.values[value].storage,
-        )
-        match storage:
-            case Constant(name):
-                return self._memory.constant(name)
-            case StateSlot(state):
-                return self._memory.states[state]
-            case Scratch(offset):
-                shape = declared.shape(self._sizes)
-                return self._memory.scratch.array(offset, declared.dtype, shape)
-            case Alias():
-                raise AssertionError("a view or update in place before its instruction")

@@ -23,7 +23,7 @@ def array_as_tensor(array: Array) -> "Tensor":
     """Return a tensor over a writable array's memory."""
     import torch
 
-    if array.dtype == DType.BFLOAT16.numpy:
+    if array.dtype.kind == "V":  # bfloat16, the only one that numpy does not know
         return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
     return torch.from_numpy(array)
 

@@ -9,9 +9,8 @@ with one key: {"tuple": [...]}, {"list": [...]}, {"dict": [[key, tree], ...]} or
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
 from typing import cast
-
-from kvc.schema.errors import BadProgram
 
 Leaf = object
 IsLeaf = Callable[[object], bool]
@@ -48,14 +47,17 @@ def _describe(thing: object, is_leaf: IsLeaf, leaves: list[Leaf], path: str) -> 
         return len(leaves) - 1
     if isinstance(thing, (tuple, list)):
         items: list[Json] = [
-            _describe(item, is_leaf, leaves, f"{path}[{i}]") for i, item in enumerate(thing)
+            _describe(item, is_leaf, leaves, f"{path}[{i}]")
+            for i, item in enumerate(thing)
         ]
         return {"tuple" if isinstance(thing, tuple) else "list": items}
     if isinstance(thing, dict):
         return {"dict": _describe_dict(thing, is_leaf, leaves, path)}
     if thing is None or isinstance(thing, (bool, int, float, str)):
         return {"constant": thing}
-    raise ValueError(f"{path}: a {type(thing).__name__} cannot be an argument or result")
+    raise ValueError(
+        f"{path}: a {type(thing).__name__} cannot be an argument or result"
+    )
 
 
 def _describe_dict(
@@ -75,7 +77,13 @@ def _member(path: str, key: str) -> str:
 
 def unflatten(tree_text: str, leaves: Sequence[Leaf]) -> object:
     """Return the structure that a tree makes of leaves."""
-    return _build(json.loads(tree_text), leaves)
+    return _build(_load(tree_text), leaves)
+
+
+@lru_cache(maxsize=256)
+def _load(tree_text: str) -> Json:
+    """Parse a tree; methods are called many times. Nobody changes the result."""
+    return cast(Json, json.loads(tree_text))
 
 
 def _build(tree: Json, leaves: Sequence[Leaf]) -> object:
@@ -99,7 +107,7 @@ def match(tree_text: str, structure: object, path: str = "result") -> list[Leaf]
         ValueError: it differs; the text begins with the path of the difference.
     """
     leaves: list[Leaf] = []
-    _match(json.loads(tree_text), structure, path, leaves)
+    _match(_load(tree_text), structure, path, leaves)
     return leaves
 
 
@@ -129,7 +137,9 @@ def _match_items(
     kind: str, trees: list[Json], thing: object, path: str, leaves: list[Leaf]
 ) -> None:
     if not isinstance(thing, (tuple, list)) or len(thing) != len(trees):
-        raise ValueError(f"{path}: expected a {kind} of {len(trees)}, got {_say(thing)}")
+        raise ValueError(
+            f"{path}: expected a {kind} of {len(trees)}, got {_say(thing)}"
+        )
     for i, (tree, item) in enumerate(zip(trees, thing, strict=True)):
         _match(tree, item, f"{path}[{i}]", leaves)
 
@@ -232,7 +242,7 @@ def bind_call(
     Raises:
         ValueError: the call differs from the tree; the text names the path.
     """
-    call = cast(dict[str, list[Json]], json.loads(tree_text))
+    call = cast(dict[str, list[Json]], _load(tree_text))
     given = _by_name(cast(list[str], call["parameters"]), args, kwargs)
     trees = dict(cast(list[tuple[str, Json]], call["arguments"]))
     for name in given:
@@ -272,7 +282,9 @@ def check_call_tree(tree_text: str) -> int:
         raise ValueError("the tree of a call has bad parameters")
     counter.visit({"dict": pairs}, 0)
     given = [cast(list[Json], pair)[0] for pair in cast(list[Json], pairs)]
-    if given != [name for name in names if name in given] or len(set(names)) < len(names):
+    if given != [name for name in names if name in given] or len(set(names)) < len(
+        names
+    ):
         raise ValueError("the tree of a call has other arguments than parameters")
     return counter.leaves
 
@@ -314,7 +326,11 @@ class _Counter:
         keys: list[object] = []
         values: list[Json] = []
         for pair in pairs:
-            if not isinstance(pair, list) or len(pair) != 2 or not isinstance(pair[0], str):
+            if (
+                not isinstance(pair, list)
+                or len(pair) != 2
+                or not isinstance(pair[0], str)
+            ):
                 raise ValueError("a tree has a dict that is none")
             keys.append(pair[0])
             values.append(pair[1])

@@ -41,6 +41,8 @@ def _imported(name: str) -> Callable[[], object]:
     module_name, colon, attribute = name.partition(":")
     if not colon:
         raise _not_found(name, "it is not built in")
+    if not module_name or not attribute:
+        raise _not_found(name, "a name is needed before and after the colon")
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:

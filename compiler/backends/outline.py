@@ -34,9 +34,7 @@ def outline(method: Method, taken: frozenset[int], base: int) -> Outlined:
     groups = _groups(method, taken)
     parts = [_partition(method, indices) for indices in groups]
     calls = {
-        indices[-1]: Node(
-            DELEGATE, (base + i, part.graph.inputs), part.graph.outputs
-        )
+        indices[-1]: Node(DELEGATE, (base + i, part.graph.inputs), part.graph.outputs)
         for i, (indices, part) in enumerate(zip(groups, parts, strict=True))
     }
     outlined = {index for indices in groups for index in indices}
@@ -52,7 +50,9 @@ def outline(method: Method, taken: frozenset[int], base: int) -> Outlined:
 def _without_unread_constants(method: Method) -> Method:
     read = {value.id for node in method.nodes for value in node.inputs}
     read.update(value.id for value in method.results)
-    return replace(method, constants=tuple(b for b in method.constants if b[0].id in read))
+    return replace(
+        method, constants=tuple(b for b in method.constants if b[0].id in read)
+    )
 
 
 def _with_inputs_in_order(
@@ -141,7 +141,9 @@ def _partition(method: Method, indices: list[int]) -> Partition:
     for i, node in enumerate(method.nodes):
         if i not in inside:
             outside_reads.update(value.id for value in node.inputs)
-    inputs = tuple(v for v in read.values() if v.id not in defined and v.id not in constants)
+    inputs = tuple(
+        v for v in read.values() if v.id not in defined and v.id not in constants
+    )
     outputs = tuple(v for node in nodes for v in node.outputs if v.id in outside_reads)
     graph = replace(
         method,

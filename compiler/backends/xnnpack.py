@@ -18,15 +18,42 @@ from kvc.schema.model import MemoryKind, Payload
 from kvc.schema.types import Affine, Symbol, TensorType
 
 _OPS = frozenset(
-    """
-    kvc::quantize_rows kvc::linear_qd8 aten::rms_norm aten::layer_norm aten::silu
-    aten::gelu aten::relu aten::sigmoid aten::tanh aten::exp aten::neg aten::abs
-    aten::sqrt aten::rsqrt aten::add.Tensor aten::add.Scalar aten::sub.Tensor
-    aten::sub.Scalar aten::mul.Tensor aten::mul.Scalar aten::div.Tensor
-    aten::div.Scalar aten::softmax.int aten::cat aten::reshape aten::clone aten::view
-    aten::transpose.int aten::permute aten::slice.Tensor aten::select.int
-    aten::unsqueeze aten::squeeze.dims aten::split_with_sizes
-    """.split()
+    [
+        "kvc::quantize_rows",
+        "kvc::linear_qd8",
+        "aten::rms_norm",
+        "aten::layer_norm",
+        "aten::silu",
+        "aten::gelu",
+        "aten::relu",
+        "aten::sigmoid",
+        "aten::tanh",
+        "aten::exp",
+        "aten::neg",
+        "aten::abs",
+        "aten::sqrt",
+        "aten::rsqrt",
+        "aten::add.Tensor",
+        "aten::add.Scalar",
+        "aten::sub.Tensor",
+        "aten::sub.Scalar",
+        "aten::mul.Tensor",
+        "aten::mul.Scalar",
+        "aten::div.Tensor",
+        "aten::div.Scalar",
+        "aten::softmax.int",
+        "aten::cat",
+        "aten::reshape",
+        "aten::clone",
+        "aten::view",
+        "aten::transpose.int",
+        "aten::permute",
+        "aten::slice.Tensor",
+        "aten::select.int",
+        "aten::unsqueeze",
+        "aten::squeeze.dims",
+        "aten::split_with_sizes",
+    ]
 )
 _INNER = frozenset({DType.FLOAT32, DType.INT8, DType.INT32})
 
@@ -52,7 +79,9 @@ class Xnnpack:
     ) -> Mapping[str, Sequence[Lowered]]:
         """Return a payload for each partition."""
         return {
-            name: tuple(self._lower_one(part.graph, constants, symbols) for part in parts)
+            name: tuple(
+                self._lower_one(part.graph, constants, symbols) for part in parts
+            )
             for name, parts in partitions.items()
         }
 
@@ -63,7 +92,9 @@ class Xnnpack:
         symbols: tuple[Symbol, ...],
     ) -> Lowered:
         names = tuple(sorted({name for _, name in graph.constants}))
-        emitted = emit_graph(graph, {name: i for i, name in enumerate(names)}, {}, symbols)
+        emitted = emit_graph(
+            graph, {name: i for i, name in enumerate(names)}, {}, symbols
+        )
         used = _symbols_in(value.type for value in emitted.values)
         payload = Payload(
             backend=self.name,

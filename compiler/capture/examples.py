@@ -38,10 +38,14 @@ def map_tensors(path: str, structure: object, transform: Transform) -> object:
     if isinstance(structure, Tensor):
         return transform(path, structure)
     if isinstance(structure, tuple | list):
-        items = [map_tensors(f"{path}[{i}]", s, transform) for i, s in enumerate(structure)]
+        items = [
+            map_tensors(f"{path}[{i}]", s, transform) for i, s in enumerate(structure)
+        ]
         return type(structure)(items)
     if isinstance(structure, dict):
-        return {k: map_tensors(f"{path}.{k}", s, transform) for k, s in structure.items()}
+        return {
+            k: map_tensors(f"{path}.{k}", s, transform) for k, s in structure.items()
+        }
     return structure
 
 
@@ -66,11 +70,15 @@ def check_dynamic_paths(arguments: Mapping[str, object], method: Method) -> None
         map_tensors(name, structure, note)
     for path, axes in method.dynamic.items():
         if path not in ranks:
-            reason = f"dynamic names {path!r}; its tensors are {', '.join(ranks) or 'none'}"
+            reason = (
+                f"dynamic names {path!r}; its tensors are {', '.join(ranks) or 'none'}"
+            )
             raise CaptureError(method=method.name, place="", reason=reason)
         for axis in axes:
             if not 0 <= axis < ranks[path]:
-                reason = f"dynamic axis {axis} of {path!r}, which has {ranks[path]} dims"
+                reason = (
+                    f"dynamic axis {axis} of {path!r}, which has {ranks[path]} dims"
+                )
                 raise CaptureError(method=method.name, place="", reason=reason)
 
 
@@ -112,17 +120,24 @@ def torch_dynamic_shapes(
     arguments: Mapping[str, object], method: Method
 ) -> dict[str, object]:
     """Return `dynamic_shapes` for torch.export, one entry an argument."""
-    dims = {d.name: torch.export.Dim(d.name, min=d.lower, max=d.upper) for d in _dims(method)}
+    dims = {
+        d.name: torch.export.Dim(d.name, min=d.lower, max=d.upper)
+        for d in _dims(method)
+    }
 
     def shape(path: str, _: object) -> object:
         axes = method.dynamic.get(path, {})
-        return {axis: dims[dim.name] for axis, dim in axes.items() if dim.lower < dim.upper}
+        return {
+            axis: dims[dim.name] for axis, dim in axes.items() if dim.lower < dim.upper
+        }
 
     def static(structure: object) -> object:
         """Replace constants by None, as torch.export wants for them."""
         if isinstance(structure, tuple | list):
             return type(structure)(static(s) for s in structure)
-        if isinstance(structure, dict) and not all(isinstance(k, int) for k in structure):
+        if isinstance(structure, dict) and not all(
+            isinstance(k, int) for k in structure
+        ):
             return {k: static(s) for k, s in structure.items()}
         return structure if isinstance(structure, dict) else None
 

@@ -65,7 +65,9 @@ class MethodImporter:
                 self._import_call(node)
             elif node.op == "get_attr":
                 self._unknown.add(node)
-        outputs, state_out = self._import_outputs(named) if not self.missing else ((), ())
+        outputs, state_out = (
+            self._import_outputs(named) if not self.missing else ((), ())
+        )
         return Method(
             name=self._captured.method.name,
             role=self._captured.method.role,
@@ -94,8 +96,12 @@ class MethodImporter:
                 self.inputs.append(value)
                 self._values[node] = value
         elif node.users:
-            provenance = kind.name.lower().replace("_tensor", "").replace("constant", "literal")
-            self._values[node] = self._bind(_tensor_of(self._captured, target, named), provenance)
+            provenance = (
+                kind.name.lower().replace("_tensor", "").replace("constant", "literal")
+            )
+            self._values[node] = self._bind(
+                _tensor_of(self._captured, target, named), provenance
+            )
 
     def _bind(self, tensor: Tensor, provenance: str) -> Value:
         """Return the value of a state or constant, one for each."""
@@ -117,7 +123,9 @@ class MethodImporter:
             else:
                 self._unknown.add(node)
             return
-        if _is_size(node.meta.get("val")) or not isinstance(node.target, torch._ops.OpOverload):
+        if _is_size(node.meta.get("val")) or not isinstance(
+            node.target, torch._ops.OpOverload
+        ):
             if _is_tensor(node.meta.get("val")):
                 self._unknown.add(node)
                 self._miss(str(node.target), "not an operator", node)
@@ -142,7 +150,9 @@ class MethodImporter:
             return
         try:
             types = self._result_types(node)
-            call = normalize(op, self._named_arguments(node), types[0] if types else None)
+            call = normalize(
+                op, self._named_arguments(node), types[0] if types else None
+            )
             arguments = arguments_of(call)
         except (Unsupported, CaptureError) as error:
             self._unknown.add(node)
@@ -160,7 +170,9 @@ class MethodImporter:
     def _result_types(self, node: fx.Node) -> tuple[TensorType, ...]:
         result = node.meta.get("val")
         results = result if isinstance(result, tuple | list) else (result,)
-        return tuple(self._sizes.tensor_type(r) for r in results if isinstance(r, Tensor))
+        return tuple(
+            self._sizes.tensor_type(r) for r in results if isinstance(r, Tensor)
+        )
 
     def _named_arguments(self, node: fx.Node) -> dict[str, object]:
         assert isinstance(node.target, torch._ops.OpOverload)
@@ -199,7 +211,9 @@ class MethodImporter:
         (output,) = next(n for n in exported.graph.nodes if n.op == "output").args
         outputs: list[Value] = []
         state_out: list[tuple[Value, str]] = []
-        for node, spec in zip(output, exported.graph_signature.output_specs, strict=True):
+        for node, spec in zip(
+            output, exported.graph_signature.output_specs, strict=True
+        ):
             if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
                 tensor = _tensor_of(self._captured, spec.target, named)
                 state = self._tensors.state(tensor)

@@ -82,7 +82,9 @@ def _argument(value: object) -> Argument:
 
 
 def _item(value: object) -> Item:
-    if value is None or isinstance(value, Value | int | float | bool | str | DType | Affine):
+    if value is None or isinstance(
+        value, Value | int | float | bool | str | DType | Affine
+    ):
         return value
     raise Unsupported(f"an argument of type {type(value).__name__}")
 
@@ -126,7 +128,8 @@ def _filled(value: object) -> Callable[[Named, TensorType | None], Call]:
         if isinstance(fill, Value):
             raise Unsupported("a fill value that is a tensor")
         return Call(
-            "aten::full", {"size": result.dims, "fill_value": fill, "dtype": result.dtype}
+            "aten::full",
+            {"size": result.dims, "fill_value": fill, "dtype": result.dtype},
         )
 
     return rule
@@ -167,7 +170,10 @@ def _squeeze(named: Named, _: TensorType | None) -> Call:
     assert isinstance(tensor, Value)
     if dim is None:
         dim = tuple(i for i, size in enumerate(tensor.type.dims) if size == 1)
-    return Call("aten::squeeze.dims", {"self": tensor, "dim": (dim,) if isinstance(dim, int) else dim})
+    return Call(
+        "aten::squeeze.dims",
+        {"self": tensor, "dim": (dim,) if isinstance(dim, int) else dim},
+    )
 
 
 def _transpose_matrix(named: Named, _: TensorType | None) -> Call:
@@ -182,7 +188,9 @@ def _slice(named: Named, _: TensorType | None) -> Call:
     end = named["end"]
     if isinstance(end, int) and end >= 2**62:
         end = None
-    return Call("aten::slice.Tensor", {**named, "start": named["start"] or 0, "end": end})
+    return Call(
+        "aten::slice.Tensor", {**named, "start": named["start"] or 0, "end": end}
+    )
 
 
 def _split(named: Named, _: TensorType | None) -> Call:
@@ -194,7 +202,9 @@ def _split(named: Named, _: TensorType | None) -> Call:
     if not isinstance(whole, int) or not isinstance(size, int):
         raise Unsupported("split of a dynamic dimension")
     parts = tuple(min(size, whole - begin) for begin in range(0, whole, size))
-    return Call("aten::split_with_sizes", {"self": tensor, "split_sizes": parts, "dim": dim})
+    return Call(
+        "aten::split_with_sizes", {"self": tensor, "split_sizes": parts, "dim": dim}
+    )
 
 
 def _floor_divide(named: Named, _: TensorType | None) -> Call:

@@ -98,7 +98,9 @@ def _output_tree(captured: CapturedMethod) -> str:
     """Return how a method's results nest."""
     exported = captured.exported
     leaves = [
-        _Leaf() if isinstance(spec.arg, TensorArgument) else getattr(spec.arg, "value", None)
+        _Leaf()
+        if isinstance(spec.arg, TensorArgument)
+        else getattr(spec.arg, "value", None)
         for spec in exported.graph_signature.output_specs
         if spec.kind is OutputKind.USER_OUTPUT
     ]

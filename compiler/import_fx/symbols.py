@@ -43,14 +43,19 @@ class SizeReader:
         if expression.is_Integer:
             return int(expression)
         unknown = expression.free_symbols - set(self._names)
-        if unknown or sympy.Poly(expression, *expression.free_symbols).total_degree() > 1:
+        if (
+            unknown
+            or sympy.Poly(expression, *expression.free_symbols).total_degree() > 1
+        ):
             reason = (
                 f"a size is {expression}; sizes must be sums of declared dims times "
                 "constants (no products of two dims, no divisions, no sizes that "
                 "depend on values)"
             )
             raise CaptureError(method=self._method, place="", reason=reason)
-        terms = {self._names[s]: int(expression.coeff(s)) for s in expression.free_symbols}
+        terms = {
+            self._names[s]: int(expression.coeff(s)) for s in expression.free_symbols
+        }
         constant = int(expression.subs(dict.fromkeys(expression.free_symbols, 0)))
         return affine(constant, terms)
 

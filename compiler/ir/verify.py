@@ -63,7 +63,9 @@ def _verify_method(
     for bindings, types in ((method.constants, constants), (method.state_in, states)):
         for value, name in bindings:
             if types.get(name) != value.type:
-                raise Malformed(method.name, None, f"%{value.id} is not the type of {name}")
+                raise Malformed(
+                    method.name, None, f"%{value.id} is not the type of {name}"
+                )
             _define(method, None, defined, value)
     for node in method.nodes:
         _verify_node(method, node, defined, samples)
@@ -122,7 +124,9 @@ def _check_shapes(
         for (dtype, shape), (kind, wanted) in zip(inferred, declared, strict=True)
     )
     if not fits:
-        reason = f"declares {declared}, its rule gives {list(inferred)} at {dict(sizes)}"
+        reason = (
+            f"declares {declared}, its rule gives {list(inferred)} at {dict(sizes)}"
+        )
         raise Malformed(method.name, node, reason)
 
 

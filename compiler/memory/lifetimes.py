@@ -29,7 +29,9 @@ def requests_of(
     for value in method.results:
         last[aliases.root[value.id]] = len(method.nodes)
     return tuple(
-        Request(value.id, value.type.max_nbytes(symbols), first[value.id], last[value.id])
+        Request(
+            value.id, value.type.max_nbytes(symbols), first[value.id], last[value.id]
+        )
         for value in owned
     )
 

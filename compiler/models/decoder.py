@@ -74,7 +74,9 @@ class Attention(nn.Module):
         q, k, v = self._project(x, cos, sin)
         self.k_cache.copy_(torch.ops.kvc.cache_update(self.k_cache, k, position))
         self.v_cache.copy_(torch.ops.kvc.cache_update(self.v_cache, v, position))
-        y = torch.ops.kvc.attention(q, self.k_cache, self.v_cache, position + x.shape[1])
+        y = torch.ops.kvc.attention(
+            q, self.k_cache, self.v_cache, position + x.shape[1]
+        )
         return self._merge(y)
 
     def _project(

@@ -45,9 +45,9 @@ def _copied_value(node: Node, states: set[int]) -> Value | None:
     """Return the value that a node only repeats, None where it does more."""
     if node.op == "aten::copy":
         copied = node.arguments[1]
-    elif node.op == "aten::alias":
-        copied = node.arguments[0]
-    elif node.op == "aten::clone" and node.inputs[0].id not in states:
+    elif node.op == "aten::alias" or (
+        node.op == "aten::clone" and node.inputs[0].id not in states
+    ):
         copied = node.arguments[0]
     else:
         return None

@@ -43,12 +43,16 @@ def _materialize(method: Method, samples: tuple[dict[str, int], ...]) -> Method:
 
 
 def _follow(
-    node: Node, layouts: dict[int, tuple[Tensor, ...]], samples: tuple[dict[str, int], ...]
+    node: Node,
+    layouts: dict[int, tuple[Tensor, ...]],
+    samples: tuple[dict[str, int], ...],
 ) -> Node:
     """Note the layout of a view's results; return it as a copy if it cannot be one."""
     base = node.arguments[0]
     assert isinstance(base, Value)
-    operands = layouts.get(base.id) or tuple(_in_order(base, sizes) for sizes in samples)
+    operands = layouts.get(base.id) or tuple(
+        _in_order(base, sizes) for sizes in samples
+    )
     try:
         results = [
             _call(node, operand, sizes)

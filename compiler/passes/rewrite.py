@@ -16,7 +16,8 @@ def rename_node(node: Node, names: Mapping[int, Value]) -> Node:
     if not any(value.id in names for value in node.inputs):
         return node
     arguments = tuple(
-        map_argument(a, lambda value: names.get(value.id, value)) for a in node.arguments
+        map_argument(a, lambda value: names.get(value.id, value))
+        for a in node.arguments
     )
     return replace(node, arguments=arguments)
 

@@ -38,7 +38,9 @@ def _rewrite(method: Method, book: WeightBook) -> Method:
     return replace(method, nodes=tuple(nodes), constants=constants)
 
 
-def _rewrite_node(node: Node, builder: MethodBuilder, book: WeightBook) -> Iterator[Node]:
+def _rewrite_node(
+    node: Node, builder: MethodBuilder, book: WeightBook
+) -> Iterator[Node]:
     index = {"aten::linear": 1, "aten::embedding": 0}.get(node.op)
     name = None if index is None else builder.weight_name(node.arguments[index])
     if index is None or name is None:

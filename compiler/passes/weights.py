@@ -24,7 +24,9 @@ class WeightBook:
         if derived_name not in self.derived:
             source = Derived(transform, self._originals[name].source)
             provenance = f"{self._provenance} of {name}"
-            self.derived[derived_name] = Constant(derived_name, kind, source, provenance)
+            self.derived[derived_name] = Constant(
+                derived_name, kind, source, provenance
+            )
         return self.derived[derived_name]
 
     def all_constants(self) -> tuple[Constant, ...]:

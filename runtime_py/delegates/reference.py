@@ -12,9 +12,10 @@ from kvc.runtime.arrays import Array, copy_into
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Handle
 from kvc.runtime.executor import Frame
-from kvc.runtime.frames import Code, Memory, bind_graph
+from kvc.runtime.frames import Code, bind_graph
 from kvc.runtime.kernels import load_kernels
 from kvc.runtime.sizes import Signature
+from kvc.runtime.values import Memory
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import Alias, Graph, Payload, Scratch
 

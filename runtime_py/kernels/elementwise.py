@@ -1,7 +1,8 @@
 """Kernels of arithmetic, comparison, logic and selection, element by element.
 
-All results are fresh. The functions are torch's Python-bound ones: an overload
-object of `torch.ops` costs one to two microseconds more a call (2026-11).
+All results are fresh. The functions are torch's Python-bound ones: calling an
+overload object of `torch.ops` instead took twice as long (multiplying 576 elements
+on a busy machine, 2026-11).
 """
 
 import torch

@@ -1,6 +1,6 @@
 """Kernels of the int8 recipe: rows quantized as they come, weights ahead of time.
 
-The arithmetic is XNNPACK's, float32 throughout (DESIGN, "xnnpack_q8, exactly").
+The arithmetic is that of XNNPACK's qd8 operators, float32 throughout.
 Weights are symmetric, int8 [out, in] with one scale for each output channel; an
 activation row has its own scale and zero point, found when it is quantized.
 

@@ -5,6 +5,8 @@ vector it is in.
 """
 
 from collections.abc import Sequence
+from itertools import pairwise
+from operator import le
 from typing import TypeVar
 
 import numpy as np
@@ -25,7 +27,9 @@ def check_ids(ids: Numbers, count: int, path: str, where: str) -> list[int]:
     numbers: list[int] = ids.tolist()
     if numbers and not (min(numbers) >= 0 and max(numbers) < count):
         bad = next(number for number in numbers if not 0 <= number < count)
-        raise BadProgram(path=path, where=where, what=f"id {bad}, but there are {count}")
+        raise BadProgram(
+            path=path, where=where, what=f"id {bad}, but there are {count}"
+        )
     return numbers
 
 
@@ -46,9 +50,11 @@ def cut(
         BadProgram: the runs do not cover the items exactly.
     """
     bounds = [0, *ends.tolist()]
-    ordered = len(bounds) < 2 or bool(np.all(ends[1:] >= ends[:-1]))
+    ordered = all(map(le, bounds, bounds[1:]))
     if len(bounds) != count + 1 or not ordered or bounds[-1] != len(items):
-        what = f"{len(bounds) - 1} runs of {len(items)} items do not fit {count} entries"
+        what = (
+            f"{len(bounds) - 1} runs of {len(items)} items do not fit {count} entries"
+        )
         raise BadProgram(path=path, where=where, what=what)
     whole = tuple(items)
-    return [whole[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+    return [whole[a:b] for a, b in pairwise(bounds)]

@@ -4,11 +4,12 @@ Everything that a graph refers to lies in the pool of its buffer. Reading checks
 ids at once with numpy, then makes the values and instructions, sharing equal parts.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from typing import cast
 
 import numpy as np
 
+from kvc.schema.codec.bulk import build
 from kvc.schema.codec.checks import Numbers, check_ids, check_lengths, cut
 from kvc.schema.codec.pools import Pool, PoolWriter
 from kvc.schema.codec.records import Record, TableReader
@@ -26,7 +27,7 @@ from kvc.schema.model import (
     Storage,
     Value,
 )
-from kvc.schema.types import Affine, TensorType
+from kvc.schema.types import Affine
 
 CONSTANT, STATE, SCRATCH, ALIAS = range(4)
 NONE, VALUE, INT, FLOAT, BOOL, TEXT, DTYPE, AFFINE, LIST = range(9)
@@ -92,7 +93,9 @@ def graph_record(graph: Graph, pool: PoolWriter) -> Record:
     )
 
 
-def _argument_fields(steps: Sequence[Instruction], pool: PoolWriter) -> dict[str, Numbers]:
+def _argument_fields(
+    steps: Sequence[Instruction], pool: PoolWriter
+) -> dict[str, Numbers]:
     lists: dict[tuple[Coded, ...], int] = {}
     coded: list[Coded] = []
     for step in steps:
@@ -144,23 +147,19 @@ def read_graph(table: TableReader, pool: Pool, path: str, where: str) -> Graph:
 def _read_values(
     table: TableReader, pool: Pool, path: str, where: str
 ) -> tuple[Value, ...]:
-    kinds, places = table.vector("value_storages"), table.integers("value_places")
+    kinds, places = table.vector("value_storages"), table.vector("value_places")
     ids = check_ids(table.vector("value_types"), len(pool.types), path, where)
     check_lengths(path, where, kinds, places, ids)
     sizes = table.integers("scratch_sizes")
     check_lengths(path, where, sizes, kinds[kinds == SCRATCH])
-    rest = iter(sizes)
-    storages: list[Storage] = [
-        Scratch(place, next(rest))
-        if kind == SCRATCH
-        else Alias(place)
-        if kind == ALIAS
-        else Constant(place)
-        if kind == CONSTANT
-        else StateSlot(place)
-        for kind, place in zip(kinds.tolist(), places, strict=True)
-    ]
-    return tuple(map(Value, [pool.types[i] for i in ids], storages))
+    made = (
+        iter(build(Constant, places[kinds == CONSTANT].tolist())),
+        iter(build(StateSlot, places[kinds == STATE].tolist())),
+        iter(build(Scratch, places[kinds == SCRATCH].tolist(), sizes)),
+        iter(build(Alias, places[kinds == ALIAS].tolist())),
+    )
+    storages = [next(made[kind]) for kind in kinds.tolist()]
+    return tuple(build(Value, [pool.types[i] for i in ids], storages))
 
 
 def _read_instructions(
@@ -180,7 +179,7 @@ def _read_instructions(
     ids = check_ids(table.vector("results"), values, path, where)
     results = cut(ids, table.vector("result_ends"), len(ops), path, where)
     return tuple(
-        map(
+        build(
             Instruction,
             [pool.ops[i] for i in ops],
             arguments,
@@ -208,7 +207,7 @@ class _ItemReader:
 
     def __init__(self, pool: Pool, values: int, path: str, where: str) -> None:
         self.path, self.where = path, where
-        self.refs = [Ref(i) for i in range(values)]
+        self.refs = build(Ref, range(values))
         self.tables: dict[int, Sequence[Argument]] = {
             NONE: (None,),
             VALUE: self.refs,

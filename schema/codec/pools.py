@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kvc.schema.codec.checks import check_ids, check_lengths, cut
+from kvc.schema.codec.checks import Numbers, check_ids, check_lengths, cut
 from kvc.schema.codec.records import Record, TableReader
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
@@ -76,17 +76,21 @@ class PoolWriter:
             },
         )
 
-    def _affine_fields(self) -> "dict[str, np.ndarray[tuple[int], np.dtype[np.generic]]]":
+    def _affine_fields(self) -> dict[str, Numbers]:
         terms = [term for affine in self._affines for term in affine.terms]
-        ends = np.cumsum([len(affine.terms) for affine in self._affines], dtype=np.uint32)
+        ends = np.cumsum(
+            [len(affine.terms) for affine in self._affines], dtype=np.uint32
+        )
         return {
             "affine_constants": np.array([a.constant for a in self._affines], np.int64),
             "affine_ends": ends,
-            "term_symbols": np.array([self._symbol_ids[n] for n, _ in terms], np.uint32),
+            "term_symbols": np.array(
+                [self._symbol_ids[n] for n, _ in terms], np.uint32
+            ),
             "term_coefficients": np.array([c for _, c in terms], np.int64),
         }
 
-    def _type_fields(self) -> "dict[str, np.ndarray[tuple[int], np.dtype[np.generic]]]":
+    def _type_fields(self) -> dict[str, Numbers]:
         dims = [dim for kind in self._types for dim in kind.dims]
         kinds = [AFFINE if isinstance(dim, Affine) else SIZE for dim in dims]
         values = [self._affines[d] if isinstance(d, Affine) else d for d in dims]

@@ -11,7 +11,7 @@ import numpy as np
 from kvc.schema.codec.checks import Numbers, check_ids, check_lengths
 from kvc.schema.codec.graphs import graph_record, read_graph
 from kvc.schema.codec.pools import Pool, PoolWriter, read_pool
-from kvc.schema.codec.records import Record, TableReader
+from kvc.schema.codec.records import FieldValue, Record, TableReader
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
     Blob,
@@ -37,7 +37,7 @@ def program_record(program: Program) -> Record:
     """Return the table of a program."""
     pool = PoolWriter(program.symbols)
     position, metadata = program.position, sorted(program.metadata.items())
-    fields = {
+    fields: dict[str, FieldValue] = {
         "provenance": _provenance_record(program.provenance),
         "files": [_file_record(file) for file in program.files],
         "blobs": _blobs_record(program.blobs),
@@ -55,7 +55,7 @@ def program_record(program: Program) -> Record:
 def payload_record(payload: Payload) -> Record:
     """Return the table of a payload."""
     pool = PoolWriter(payload.symbols)
-    fields = {
+    fields: dict[str, FieldValue] = {
         "backend": payload.backend,
         "names": list(payload.names),
         "types": _u32(pool.type(kind) for kind in payload.types),
@@ -194,7 +194,9 @@ def read_program(table: TableReader, path: str) -> Program:
         blobs=_read_blobs(table.child("blobs"), path),
         names=_read_names(table.child("names"), pool, path),
         states=tuple(_read_state(t, pool, path) for t in table.children("states")),
-        position=_read_position(table.child("position")) if "position" in table else None,
+        position=_read_position(table.child("position"))
+        if "position" in table
+        else None,
         methods=tuple(_read_method(t, pool, path) for t in table.children("methods")),
         delegates=tuple(_read_delegate(t) for t in table.children("delegates")),
         metadata=dict(zip(keys, texts, strict=True)),

@@ -7,7 +7,7 @@ layout in `kvc.schema._generated`; neither checks anything.
 
 import struct
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeAlias
 
 import numpy as np
 from flatbuffers.builder import Builder
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from kvc.schema._generated import TABLES, Field
 
 Numbers = NDArray[np.generic]
+FieldValue: TypeAlias = "int | str | Numbers | Record | list[str] | list[Record] | None"
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +24,7 @@ class Record:
     """A table to be written: its name in the schema, and all its fields."""
 
     table: str
-    fields: "dict[str, int | str | None | Numbers | Record | list[str] | list[Record]]"
+    fields: dict[str, FieldValue]
 
 
 def write(root: Record, identifier: bytes) -> bytes:
@@ -73,7 +74,9 @@ def _write_child(builder: Builder, field: Field, record: Record) -> int:
 
 def _write_offsets(builder: Builder, items: "list[str] | list[Record]") -> int:
     offsets = [
-        builder.CreateString(item) if isinstance(item, str) else _write_table(builder, item)
+        builder.CreateString(item)
+        if isinstance(item, str)
+        else _write_table(builder, item)
         for item in items
     ]
     builder.StartVector(4, len(offsets), 4)

@@ -78,7 +78,9 @@ def parse_header(raw: bytes, file_nbytes: int, path: str) -> Header:
 
 def _check_header(header: Header, sealed: bytes, file_nbytes: int, path: str) -> None:
     if header.version != FORMAT_VERSION:
-        raise UnsupportedVersion(path=path, found=header.version, expected=FORMAT_VERSION)
+        raise UnsupportedVersion(
+            path=path, found=header.version, expected=FORMAT_VERSION
+        )
     if header.file_nbytes != file_nbytes:
         raise Truncated(
             path=path,
@@ -97,4 +99,6 @@ def _check_header(header: Header, sealed: bytes, file_nbytes: int, path: str) ->
         )
     end = header.program_offset + header.program_nbytes
     if header.program_offset < HEADER_NBYTES or end != file_nbytes:
-        raise BadStructure(path=path, offset=24, what="the program is not the last part")
+        raise BadStructure(
+            path=path, offset=24, what="the program is not the last part"
+        )

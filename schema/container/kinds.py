@@ -8,7 +8,10 @@ MAGIC: Final = b"\x8bKVC\r\n\x1a\n"
 _KINDS: Final = (
     (b"GGUF", "a GGUF model (llama.cpp)"),
     (b"PK\x03\x04", "a zip archive: a .pt, .pt2 or other PyTorch file"),
-    (b"version https://git-lfs", "a Git LFS pointer: run `git lfs pull` to fetch the file"),
+    (
+        b"version https://git-lfs",
+        "a Git LFS pointer: run `git lfs pull` to fetch the file",
+    ),
     (b"\x7fELF", "a program or shared library"),
     (b"\x80\x02", "a Python pickle"),
     (b"\x93NUMPY", "a numpy array"),

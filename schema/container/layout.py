@@ -66,7 +66,9 @@ def _check_blob(blob: Blob, i: int, end: int, limit: int, path: str) -> None:
     if not 0 < align <= MAX_BLOB_ALIGN or align & (align - 1):
         what = f"alignment {align} is no power of two up to {MAX_BLOB_ALIGN}"
     elif blob.offset != align_up(end, align):
-        what = f"it is at {blob.offset}, not at the first multiple of {align} behind {end}"
+        what = (
+            f"it is at {blob.offset}, not at the first multiple of {align} behind {end}"
+        )
     elif blob.nbytes > limit - blob.offset:
         what = f"its {blob.nbytes} bytes at {blob.offset} reach into the program"
     else:

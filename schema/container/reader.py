@@ -167,7 +167,10 @@ class BundleFile:
                 raise FileProblem(path=self.path, reason=reason) from error
             if not part:
                 raise Truncated(
-                    path=self.path, found=offset, what="a part", expected=offset + nbytes
+                    path=self.path,
+                    found=offset,
+                    what="a part",
+                    expected=offset + nbytes,
                 )
             parts.append(part)
             offset, nbytes = offset + len(part), nbytes - len(part)

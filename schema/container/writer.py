@@ -96,7 +96,7 @@ class BundleWriter:
             os.lseek(self._fd, 0, os.SEEK_SET)
             self._write(pack_header(header))
             os.fsync(self._fd)
-            os.rename(self._temporary, self._target)
+            self._temporary.rename(self._target)
         self._close()
         with self._problems():
             _sync_folder(self._target.parent)
@@ -128,7 +128,9 @@ class BundleWriter:
                 raise OutputProblem(path=self.path, reason=reason) from None
             return
         if not stat.S_ISREG(mode):
-            reason = "it is a folder" if stat.S_ISDIR(mode) else "it is not a plain file"
+            reason = (
+                "it is a folder" if stat.S_ISDIR(mode) else "it is not a plain file"
+            )
             raise OutputProblem(path=self.path, reason=reason)
 
     @contextmanager

@@ -6,6 +6,7 @@ reads, for the check of memory, or `BadProgram`.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from kvc.schema.model import (
     Alias,
@@ -58,7 +59,9 @@ class GraphChecker:
     def __init__(self, report: Reporter) -> None:
         self.report = report
         self._fitting: set[tuple[object, ...]] = set()
-        self._lists: dict[int, tuple[object, tuple[int, ...], tuple[object, ...] | None]] = {}
+        self._lists: dict[
+            int, tuple[object, tuple[int, ...], tuple[object, ...] | None]
+        ] = {}
         self._types: dict[int, tuple[TensorType, object]] = {}
         self._sources: set[str] = set()
 
@@ -69,9 +72,13 @@ class GraphChecker:
             BadProgram, LimitExceeded: something is wrong.
         """
         where = around.where
-        self.report.limit(f"{where}: the number of values", len(graph.values), MAX_VALUES)
+        self.report.limit(
+            f"{where}: the number of values", len(graph.values), MAX_VALUES
+        )
         steps = len(graph.instructions)
-        self.report.limit(f"{where}: the number of instructions", steps, MAX_INSTRUCTIONS)
+        self.report.limit(
+            f"{where}: the number of instructions", steps, MAX_INSTRUCTIONS
+        )
         self._check_arena(graph, where)
         self._check_values(graph, around)
         return self._check_instructions(graph, around)
@@ -84,9 +91,12 @@ class GraphChecker:
     def _check_values(self, graph: Graph, around: Surroundings) -> None:
         states: set[int] = set()
         arena = graph.scratch_nbytes
-        check = around.sizes.check
+        known: dict[int, int] = {}  # id of a type -> bytes
         for i, value in enumerate(graph.values):
-            nbytes = check(value.type, around.where)
+            nbytes = known.get(id(value.type))
+            if nbytes is None:
+                nbytes = around.sizes.check(value.type, around.where)
+                known[id(value.type)] = nbytes
             storage = value.storage
             if isinstance(storage, Scratch):
                 offset = storage.offset
@@ -98,11 +108,13 @@ class GraphChecker:
                     self._fail_scratch(i, value, storage, nbytes, arena, around)
             elif isinstance(storage, Alias):
                 if not 0 <= storage.base < len(graph.values):
-                    self._fail_value(i, around, f"shares memory with value {storage.base}")
+                    self._fail_value(
+                        i, around, f"shares memory with value {storage.base}"
+                    )
             else:
                 self._check_bound(i, value, storage, states, around)
 
-    def _fail_value(self, value: int, around: Surroundings, what: str) -> None:
+    def _fail_value(self, value: int, around: Surroundings, what: str) -> NoReturn:
         self.report.fail(f"{around.where}, value {value}", what)
 
     def _fail_scratch(
@@ -157,15 +169,17 @@ class GraphChecker:
             key, reads = self._key(step, keys)
             for value in reads:
                 if value not in roots:
-                    self._fail_step(around, index, step, f"reads value {value} too early")
+                    self._fail_step(
+                        around, index, step, f"reads value {value} too early"
+                    )
             operands.append(reads)
-            self._define_results(index, step, reads, storages, roots, around)
             if step.source not in self._sources:
                 self.report.text(step.source, f"{around.where}, instruction {index}")
                 self._sources.add(step.source)
             if key not in self._fitting:
                 self._check_fit(index, step, types, around)
                 self._fitting.add(key)
+            self._define_results(index, step, storages, roots, around)
         for value in graph.outputs:
             if value not in roots:
                 self.report.fail(around.where, f"the output {value} is never defined")
@@ -176,7 +190,7 @@ class GraphChecker:
 
     def _fail_step(
         self, around: Surroundings, index: int, step: Instruction, what: str
-    ) -> None:
+    ) -> NoReturn:
         self.report.fail(place(around.where, index, step), what)
 
     def _define_inputs(
@@ -192,35 +206,30 @@ class GraphChecker:
         self,
         index: int,
         step: Instruction,
-        reads: tuple[int, ...],
         storages: Sequence[Storage],
         roots: dict[int, Storage],
         around: Surroundings,
     ) -> None:
         """Check where results may lie, and note whose memory they are."""
-        spec = OPS.get(step.op)
-        if spec is None:
-            self._fail_step(around, index, step, "there is no such op")
-            return
+        aliasing = OPS[step.op].aliasing
         base = step.arguments[0] if step.arguments else None
         for value in step.results:
             storage = storages[value]
             if value in roots:
                 self._fail_step(around, index, step, f"defines value {value} again")
-            if isinstance(storage, Scratch) and spec.aliasing is not Aliasing.VIEW:
+            if isinstance(storage, Scratch) and aliasing is not Aliasing.VIEW:
                 roots[value] = storage
                 continue
             if (
                 not isinstance(storage, Alias)
-                or spec.aliasing is Aliasing.FRESH
+                or aliasing is Aliasing.FRESH
                 or not isinstance(base, Ref)
                 or storage.base != base.value
             ):
-                what = f"a result of a {spec.aliasing.value} op may not lie at {storage}"
+                what = f"a result of {aliasing.value} kind may not lie at {storage}"
                 self._fail_step(around, index, step, what)
-                return
             root = roots[storage.base]
-            if spec.aliasing is Aliasing.UPDATE and isinstance(root, Constant):
+            if aliasing is Aliasing.UPDATE and isinstance(root, Constant):
                 self._fail_step(around, index, step, "writes over a constant")
             roots[value] = root
 
@@ -255,6 +264,7 @@ class GraphChecker:
         if found is None:
             ids = tuple(item.value for item in items if isinstance(item, Ref))
             # A list without operands is keyed once; keeping it keeps its id its own.
+            part: tuple[object, ...] | None
             part = None if ids else tuple((type(item), item) for item in items)
             found = self._lists[id(items)] = items, ids, part
         _, ids, part = found
@@ -266,10 +276,17 @@ class GraphChecker:
         return ids, part
 
     def _check_fit(
-        self, index: int, step: Instruction, types: list[TensorType], around: Surroundings
+        self,
+        index: int,
+        step: Instruction,
+        types: list[TensorType],
+        around: Surroundings,
     ) -> None:
+        spec = OPS.get(step.op)
+        if spec is None:
+            self._fail_step(around, index, step, "there is no such op")
         try:
-            check_signature(step, OPS[step.op], types, around.sizes)
+            check_signature(step, spec, types, around.sizes)
         except Misfit as error:
             self._fail_step(around, index, step, str(error))
 

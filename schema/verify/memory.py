@@ -10,7 +10,6 @@ same memory.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvc.schema.model import Alias, Graph, Scratch

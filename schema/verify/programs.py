@@ -40,7 +40,7 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
         around = Surroundings(where, constants, states, sizes)
         operands = checker.check(method.graph, around)
         check_memory(method.graph, operands, where, report, thorough)
-        check_effects(method, report)
+        check_effects(method, operands, report)
     check_delegates(program, report)
 
 
@@ -54,7 +54,7 @@ def verify_payload(
         LimitExceeded: something is too large.
     """
     report = Reporter(path)
-    number = next(i for i, d in enumerate(program.delegates) if d is delegate)
+    number = program.delegates.index(delegate)
     where = f"delegate {number}"
     backend = payload.backend
     report.require(backend == delegate.backend, where, f"made for {backend!r}")

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from itertools import combinations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kvc.schema.model import Alias, Graph, Scratch
 from kvc.schema.ops import OPS, Aliasing
@@ -42,7 +43,9 @@ def replay(graph: Graph, operands: Operands) -> None:
         for value in reads:
             machine.read(index, value)
         update = OPS[step.op].aliasing is Aliasing.UPDATE
-        owned = [i for i in step.results if isinstance(graph.values[i].storage, Scratch)]
+        owned = [
+            i for i in step.results if isinstance(graph.values[i].storage, Scratch)
+        ]
         if update and not owned:
             machine.update(index, step.results, reads)
         machine.write(index, owned, reads)
@@ -93,7 +96,9 @@ class _Machine:
         if owner in [self.owner(value) for value in reads[1:]]:
             raise Conflict(index, "writes over memory that another operand reads")
         if self.expanded.intersection(self.chain(results[0])):
-            raise Conflict(index, "writes over an expanded view, whose elements overlap")
+            raise Conflict(
+                index, "writes over an expanded view, whose elements overlap"
+            )
         self.updates[owner] += 1
 
     def stamp(self, results: Sequence[int]) -> None:
@@ -112,9 +117,11 @@ class _Machine:
             self.overwritten |= touched & self.written
             self.written[value] = True
 
-    def _touching(self, value: int) -> "np.ndarray[tuple[int], np.dtype[np.bool_]]":
+    def _touching(self, value: int) -> NDArray[np.bool_]:
         start, end = self.starts[value], self.ends[value]
         filled = self.ends > self.starts
-        touched = (self.starts < end) & (self.ends > start) & filled & (end > start)
+        touched: NDArray[np.bool_] = (
+            (self.starts < end) & (self.ends > start) & filled & (end > start)
+        )
         touched[value] = False
         return touched

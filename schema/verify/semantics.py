@@ -5,8 +5,10 @@ function checks one kind of thing; `check_program` runs them all.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
+from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Delegate,
     Method,
@@ -17,7 +19,6 @@ from kvc.schema.model import (
     State,
     StateKind,
 )
-from kvc.schema.dtypes import DType
 from kvc.schema.ops import DELEGATE
 from kvc.schema.trees import check_call_tree, check_tree
 from kvc.schema.verify import limits
@@ -112,7 +113,9 @@ def _check_state(
         report.require(state.axis < rank, where, f"axis {state.axis} of {rank} dims")
     if state.initial is None:
         return
-    report.require(state.initial < len(program.names), where, f"no data {state.initial}")
+    report.require(
+        state.initial < len(program.names), where, f"no data {state.initial}"
+    )
     start = program.names[state.initial].type
     same = start == state.type and state.type.is_static
     report.require(same, where, f"{state.type} cannot start as {start}")
@@ -160,15 +163,19 @@ def _check_trees(
         found = check_call_tree(method.input_tree)
         report.require(found in counts, where, f"{found} leaves for {inputs} inputs")
         results, outputs = check_tree(method.output_tree), len(method.graph.outputs)
-        report.require(results == outputs, where, f"{results} leaves, {outputs} outputs")
+        report.require(
+            results == outputs, where, f"{results} leaves, {outputs} outputs"
+        )
     except ValueError as error:
         report.fail(where, str(error))
 
 
-def check_effects(method: Method, report: Reporter) -> None:
+def check_effects(
+    method: Method, operands: Sequence[Sequence[int]], report: Reporter
+) -> None:
     """Check that a method declares the states that its checked graph touches."""
     where = f"method {method.name!r}"
-    reads, writes = state_effects(method.graph)
+    reads, writes = state_effects(method.graph, operands)
     report.require(method.reads == reads, where, f"it reads the states {reads}")
     report.require(method.writes == writes, where, f"it writes the states {writes}")
 
@@ -206,7 +213,7 @@ def _check_delegate(
 
 def call_of(program: Program, delegate: Delegate) -> tuple[list[int], list[int]]:
     """Return the values that a delegate's call takes, and those that it gives."""
-    number = next(i for i, d in enumerate(program.delegates) if d is delegate)
+    number = program.delegates.index(delegate)
     steps = program.methods[delegate.method].graph.instructions
     for step in steps:
         if step.op == DELEGATE and step.arguments[0] == number:

@@ -45,7 +45,8 @@ def check_signature(
     results = [types[i] for i in instruction.results]
     operands = [types[i] for i in _refs(instruction.arguments)]
     static = all(kind.is_static for kind in operands + results)
-    points = sizes.points[:1] if static and not _has_affine(instruction) else sizes.points
+    free = static and not _has_affine(instruction)
+    points: Sequence[Mapping[str, int]] = ({},) if free else sizes.points
     for point in points:
         arguments = [_concrete(a, types, point) for a in instruction.arguments]
         _compare(_infer(spec, arguments), results, point)
@@ -68,7 +69,8 @@ def _check_argument(param: Param, argument: Argument, sizes: Sizes) -> None:
     if argument is None and param.optional:
         return
     if param.is_list != isinstance(argument, tuple):
-        raise Misfit(f"{param.name} is {'not ' * param.is_list}a list")
+        wanted = "be" if param.is_list else "not be"
+        raise Misfit(f"{param.name} must {wanted} a list")
     if not isinstance(argument, tuple):
         _check_item(param, argument, sizes)
         return
@@ -131,8 +133,10 @@ def _compare(
     if len(inferred) != len(results):
         raise Misfit(f"it gives {len(inferred)} results, not {len(results)}")
     for (dtype, shape), kind in zip(inferred, results, strict=True):
-        if kind.shape(point) != tuple(shape) or (dtype is not None and dtype != kind.dtype):
+        if kind.shape(point) != tuple(shape) or (
+            dtype is not None and dtype != kind.dtype
+        ):
             label = dtype.label if dtype is not None else kind.dtype.label
             sizes = ", ".join(f"{name} = {size}" for name, size in point.items())
-            at = f" at {sizes}" if sizes and not kind.is_static else ""
+            at = f" at {sizes}" if sizes else ""
             raise Misfit(f"it gives {label}{list(shape)}, declared is {kind}{at}")

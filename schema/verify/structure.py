@@ -34,11 +34,16 @@ def verify_structure(buffer: bytes, root: str, identifier: bytes, path: str) -> 
     """
     if len(buffer) > MAX_PROGRAM_NBYTES:
         raise LimitExceeded(
-            path=path, what=f"{root}, in bytes,", found=len(buffer), limit=MAX_PROGRAM_NBYTES
+            path=path,
+            what=f"{root}, in bytes,",
+            found=len(buffer),
+            limit=MAX_PROGRAM_NBYTES,
         )
     if buffer[4:HEADER_NBYTES] != identifier:
         found = buffer[4:HEADER_NBYTES]
-        raise BadMagic(path=path, found=repr(found), guess=f"something other than {identifier!r}")
+        raise BadMagic(
+            path=path, found=repr(found), guess=f"something other than {identifier!r}"
+        )
     _Walk(buffer, path).run(root)
 
 
@@ -56,7 +61,9 @@ class _Walk:
         self.tables = 0
 
     def run(self, root: str) -> None:
-        self.require(len(self.buffer) >= HEADER_NBYTES, 0, "shorter than its first words")
+        self.require(
+            len(self.buffer) >= HEADER_NBYTES, 0, "shorter than its first words"
+        )
         self.claim(0, HEADER_NBYTES)
         self.push(root, 0)
         while self.queue:
@@ -88,7 +95,10 @@ class _Walk:
         self.tables += 1
         if self.tables > MAX_TABLES:
             raise LimitExceeded(
-                path=self.path, what="the number of tables", found=self.tables, limit=MAX_TABLES
+                path=self.path,
+                what="the number of tables",
+                found=self.tables,
+                limit=MAX_TABLES,
             )
         self.queue.append((table, self.target(position)))
 
@@ -108,28 +118,40 @@ class _Walk:
         for slot, field in enumerate(fields):
             entry = vtable + 4 + 2 * slot
             offset = self.number(_U16, entry) if entry < vtable + vtable_nbytes else 0
-            self.require(offset > 0 or field[4], position, f"{name}.{field[0]} is missing")
+            self.require(
+                offset > 0 or field[4], position, f"{name}.{field[0]} is missing"
+            )
             if offset:
-                used.append((offset, offset + (field[3] if field[1] == "scalar" else 4)))
+                used.append(
+                    (offset, offset + (field[3] if field[1] == "scalar" else 4))
+                )
                 self.check_field(name, field, position + offset)
         self.check_packing(position, nbytes, used)
 
-    def check_packing(self, position: int, nbytes: int, used: list[tuple[int, int]]) -> None:
+    def check_packing(
+        self, position: int, nbytes: int, used: list[tuple[int, int]]
+    ) -> None:
         """Check that a table's fields do not overlap and that the rest is zero."""
         end = 0
         for start, stop in sorted(used):
             self.require(start >= end, position + start, "fields overlap")
             gap = self.buffer[position + end : position + start]
-            self.require(len(gap) < 8 and not any(gap), position + end, "padding is not zero")
+            self.require(
+                len(gap) < 8 and not any(gap), position + end, "padding is not zero"
+            )
             end = stop
         gap = self.buffer[position + end : position + nbytes]
-        self.require(end <= nbytes and len(gap) < 8, position, "a table of a wrong size")
+        self.require(
+            end <= nbytes and len(gap) < 8, position, "a table of a wrong size"
+        )
         self.require(not any(gap), position + end, "padding is not zero")
 
     def check_field(self, table: str, field: Field, position: int) -> None:
         name, shape, element, nbytes, _, members = field
         if shape == "scalar":
-            self.require(position % nbytes == 0, position, f"{table}.{name} is misaligned")
+            self.require(
+                position % nbytes == 0, position, f"{table}.{name} is misaligned"
+            )
             if members:
                 self.require(
                     position < len(self.buffer) and self.buffer[position] < members,
@@ -180,7 +202,9 @@ class _Walk:
         words = np.frombuffer(self.buffer, "<u4", size // 4)
         ends = positions + 4 + words[positions // 4]
         fits = np.all(ends < size)
-        self.require(bool(fits) and not np.any(self.octets[ends]), first, "a string has no end")
+        self.require(
+            bool(fits) and not np.any(self.octets[ends]), first, "a string has no end"
+        )
         for start, end in zip((positions + 4).tolist(), ends.tolist(), strict=True):
             self.check_text(start, end)
         self.starts += positions.tolist()

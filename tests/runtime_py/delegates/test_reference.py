@@ -4,7 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hand_built import delegated_program, payload_graph, write_bundle
+from delegated_parts import delegated_program, payload_graph
+from hand_built import write_bundle
 
 from kvc.runtime import KernelFailed, load
 from kvc.runtime.delegates.reference import place_interface

@@ -3,7 +3,8 @@
 import subprocess
 import sys
 
-from hand_built import delegated_program, write_bundle
+from delegated_parts import delegated_program
+from hand_built import write_bundle
 
 SCRIPT = """
 import sys

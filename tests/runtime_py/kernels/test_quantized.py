@@ -143,6 +143,12 @@ def test_odd_numbers_spoil_their_own_row_only(odd: float):
     assert torch.equal(y[2], clean[2])
 
 
+def test_a_row_of_vanishing_range_gives_zeros():
+    x = torch.full((1, 16), 1e-38)
+    weight = torch.from_numpy(GENERATOR.integers(1, 128, (4, 16), np.int8))
+    assert torch.equal(linear(x, weight, torch.ones(4), None), torch.zeros(1, 4))
+
+
 @pytest.mark.parametrize("lead", [(), (3,), (2, 5), (0,), (1, 1)])
 @pytest.mark.parametrize("dtype", [torch.int64, torch.int32])
 def test_embedding_matches_the_reference(lead, dtype):

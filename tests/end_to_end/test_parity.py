@@ -1,0 +1,122 @@
+"""Bundles against eager: prefill, then decode, logits compared at every step.
+
+fp32 runs the same torch kernels as eager in the same order, so it is equal bit for
+bit. A control corrupts one row of the cache and must fail the same comparison.
+"""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from quantized_decoder import quantized_decoder
+
+from kvc.compiler import ModelSpec, compile_program
+from kvc.compiler.models import BUILTIN
+from kvc.compiler.models.decoder import Decoder
+from kvc.runtime import Session, load
+
+PROMPT = np.frombuffer(b"def read_lines(path):\n    with open(path) as f:", np.uint8)
+STEPS = 64
+
+
+@pytest.fixture(scope="module")
+def demo() -> ModelSpec:
+    return BUILTIN["demo"]()
+
+
+@pytest.fixture(scope="module")
+def bundles(demo: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bundles")
+    for recipe in ("fp32", "bf16", "xnnpack_q8"):
+        bundle = compile_program(demo.model, demo.methods, recipe)
+        bundle.save(folder / f"{recipe}.kvc")
+    return folder
+
+
+def session_logits(session: Session, prompt: np.ndarray, steps: int) -> list[np.ndarray]:
+    """Return the logits after the prompt and after each of `steps` greedy tokens."""
+    logits = [session.prefill(prompt[None].astype(np.int64))]
+    for _ in range(steps):
+        logits.append(session.decode(logits[-1].argmax(-1)[None]))
+    return logits
+
+
+def eager_logits(model: Decoder, prompt: np.ndarray, tokens: list[int]) -> list[np.ndarray]:
+    """Return the logits after the prompt and after each of the tokens."""
+    model.position.zero_()
+    with torch.no_grad():
+        logits = [model.prefill(torch.from_numpy(prompt[None].astype(np.int64)))]
+        logits += [model.decode(torch.tensor([[token]])) for token in tokens]
+    return [row.numpy() for row in logits]
+
+
+def test_fp32_equals_eager_bit_for_bit(demo: ModelSpec, bundles: Path) -> None:
+    with load(bundles / "fp32.kvc") as program, program.session() as session:
+        got = session_logits(session, PROMPT, STEPS)
+    tokens = [int(row.argmax()) for row in got[:-1]]
+    expected = eager_logits(demo.model, PROMPT, tokens)
+    assert all(np.array_equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_a_corrupted_cache_row_is_noticed(demo: ModelSpec, bundles: Path) -> None:
+    with load(bundles / "fp32.kvc") as program, program.session() as session:
+        got = session_logits(session, PROMPT, STEPS)
+    tokens = [int(row.argmax()) for row in got[:-1]]
+    model = demo.model
+    eager_logits(model, PROMPT, [])
+    model.layers[2].attn.v_cache[0, 1, 7] += 0.01
+    with torch.no_grad():
+        rest = [model.decode(torch.tensor([[token]])).numpy() for token in tokens]
+    assert not any(np.array_equal(a, b) for a, b in zip(got[1:], rest, strict=True))
+
+
+@pytest.mark.parametrize("length", [1, 2, 3, 17, 64])
+def test_prefill_of_any_length_equals_eager(
+    demo: ModelSpec, bundles: Path, length: int
+) -> None:
+    prompt = np.resize(PROMPT, length)
+    with load(bundles / "fp32.kvc") as program, program.session() as session:
+        got = session_logits(session, prompt, 0)
+    assert np.array_equal(got[0], eager_logits(demo.model, prompt, [])[0])
+
+
+def test_prefill_in_pieces_equals_prefill_at_once(bundles: Path) -> None:
+    tokens = PROMPT[None].astype(np.int64)
+    with load(bundles / "fp32.kvc") as program, program.session() as session:
+        whole = session.prefill(tokens)
+        session.reset()
+        session.prefill(tokens[:, :5])
+        session.decode(tokens[:, 5:6])
+        pieces = session.prefill(tokens[:, 6:])
+    np.testing.assert_allclose(pieces, whole, rtol=1e-4, atol=1e-4)
+
+
+def test_xnnpack_q8_equals_its_slow_reference(demo: ModelSpec, bundles: Path) -> None:
+    with load(bundles / "xnnpack_q8.kvc") as program, program.session() as session:
+        got = session_logits(session, PROMPT, 24)
+    tokens = [int(row.argmax()) for row in got[:-1]]
+    expected = eager_logits(quantized_decoder(demo.model), PROMPT, tokens)
+    for a, b in zip(got, expected, strict=True):
+        assert np.abs(a - b).max() <= 1e-5 * np.abs(b).max()
+
+
+def test_quantizing_changes_logits_a_little(demo: ModelSpec, bundles: Path) -> None:
+    eager = eager_logits(demo.model, PROMPT, [])[0]
+    for recipe in ("bf16", "xnnpack_q8"):
+        with load(bundles / f"{recipe}.kvc") as program, program.session() as session:
+            got = session_logits(session, PROMPT, 0)[0]
+        assert 0 < np.abs(got - eager).max() < 0.1 * np.abs(eager).max(), recipe
+
+
+def test_two_sessions_share_weights_and_nothing_else(bundles: Path) -> None:
+    with load(bundles / "xnnpack_q8.kvc") as program:
+        with program.session() as one, program.session() as two:
+            alone = session_logits(one, PROMPT, 8)
+            one.reset()
+            mixed = [one.prefill(PROMPT[None].astype(np.int64))]
+            two.prefill(PROMPT[None, ::-1].astype(np.int64))
+            for _ in range(8):
+                mixed.append(one.decode(mixed[-1].argmax(-1)[None]))
+                two.decode(mixed[-1].argmax(-1)[None])
+    assert all(np.array_equal(a, b) for a, b in zip(alone, mixed, strict=True))

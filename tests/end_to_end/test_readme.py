@@ -1,0 +1,56 @@
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text()
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+PYTHON = [text for language, text in BLOCKS if language == "python"]
+SHELL = [text for language, text in BLOCKS if language == "sh"]
+ENVIRONMENT = os.environ | {
+    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+}
+
+
+def run(folder, *command):
+    done = subprocess.run(
+        command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def shell(folder, text):
+    return run(folder, "bash", "-euc", text)
+
+
+def test_the_first_example_runs_in_fifteen_lines(tmp_path):
+    example = PYTHON[0]
+    assert len([line for line in example.splitlines() if line.strip()]) <= 15
+    text = run(tmp_path, "python", "-c", example)
+    assert len(text) == 40
+    made_by_python = (tmp_path / "demo.kvc").read_bytes()
+    shown = shell(tmp_path, SHELL[2])
+    assert "prefill + decode, shared" in shown
+    assert text in shown
+    assert len((tmp_path / "demo.kvc").read_bytes()) >= len(made_by_python)
+
+
+def test_a_model_of_ones_own_compiles_and_runs(tmp_path):
+    (tmp_path / "total.py").write_text(PYTHON[1])
+    assert "result 0: float32[4]" in shell(tmp_path, SHELL[3])
+
+
+def test_the_commands_that_set_up_everything_exist():
+    for text in SHELL[:2]:
+        script = ROOT / text.strip()
+        assert os.access(script, os.X_OK)
+        run(ROOT, "bash", "-n", script)
+    assert len(SHELL) == 4
+
+
+def test_the_recipes_are_those_that_ship():
+    named = re.findall(r"^\| `(\w+)` \| (?!does)", README, re.MULTILINE)
+    assert set(named) >= {path.stem for path in (ROOT / "recipes").glob("*.toml")}

@@ -1,0 +1,111 @@
+"""Contexts: leased one at a time, frames kept and dropped."""
+
+import threading
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from hand_built import affine_program, cache_program, write_bundle
+
+from kvc.runtime import Closed, load
+from kvc.runtime.contexts import FRAMES_KEPT, ContextPool, ExecutionContext
+
+
+def context():
+    return ExecutionContext(64, 0)
+
+
+class Closable:
+    closed = False
+
+
+def test_a_context_is_used_again():
+    pool = ContextPool(context)
+    with pool.lease(None) as first:
+        pass
+    with pool.lease(None) as second:
+        assert second is first
+
+
+def test_two_calls_at_a_time_have_two_contexts():
+    pool = ContextPool(context)
+    with pool.lease(None) as first, pool.lease(None) as second:
+        assert first is not second
+
+
+def test_the_context_that_served_a_session_last_is_preferred():
+    pool = ContextPool(context)
+    a, b = Closable(), Closable()
+    with pool.lease(a) as served_a, pool.lease(b) as served_b:
+        pass
+    with pool.lease(b) as again:
+        assert again is served_b
+    with pool.lease(a) as again:
+        assert again is served_a
+
+
+def test_the_least_recent_frame_goes_first():
+    one = context()
+    made = []
+
+    def frame(number):
+        return one.frame((number, (), None), lambda: made.append(number) or number)
+
+    for number in range(FRAMES_KEPT):
+        frame(number)
+    frame(0)
+    frame(FRAMES_KEPT)
+    made.clear()
+    assert [frame(0), frame(1)] == [0, 1]
+    assert made == [1]
+
+
+def test_frames_of_closed_states_are_forgotten():
+    pool, states = ContextPool(context), Closable()
+    with pool.lease(states) as one:
+        one.frame((0, (), states), lambda: "old")
+    states.closed = True
+    pool.forget_closed()
+    assert one.served is None
+    assert one.frame((0, (), states), lambda: "new") == "new"
+
+
+def test_closing_waits_for_calls_that_still_run():
+    pool, drained = ContextPool(context), []
+    with pool.lease(None):
+        pool.close(lambda: drained.append(1))
+        assert not drained
+    assert drained == [1]
+
+
+def test_a_program_closed_during_a_call_lets_it_finish(tmp_path):
+    path = write_bundle(tmp_path / "a.kvc", affine_program())
+    program, finished = load(path), []
+    x = np.ones((4, 4), np.float32)
+    expected = program.forward(x)
+
+    def run():
+        with suppress(Closed):
+            for _ in range(200):
+                assert np.array_equal(program.forward(x), expected)
+        finished.append(True)
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    program.close()
+    thread.join()
+    assert finished == [True]
+
+
+@pytest.mark.parametrize("explicit", [True, False])
+def test_a_session_that_ends_gives_its_frames_back(tmp_path, explicit):
+    path = write_bundle(tmp_path / "c.kvc", cache_program())
+    with load(path) as program:
+        session = program.session()
+        session.look()
+        (idle,) = program._engine._pool._idle
+        assert idle.served is not None
+        if explicit:
+            session.close()
+        del session
+        assert idle.served is None

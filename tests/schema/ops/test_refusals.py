@@ -1,0 +1,148 @@
+import pytest
+
+from kvc.schema.dtypes import DType
+from kvc.schema.ops import OPS
+from kvc.schema.ops.spec import ShapeMismatch
+from kvc.schema.types import TensorType
+
+INT8, INT64, BOOL, UINT8 = DType.INT8, DType.INT64, DType.BOOL, DType.UINT8
+FLOAT64 = DType.FLOAT64
+
+
+def tensor(*dims: int, dtype: DType = DType.FLOAT32) -> TensorType:
+    return TensorType(dtype, dims)
+
+
+def index(*dims: int) -> TensorType:
+    return tensor(*dims, dtype=INT64)
+
+
+@pytest.mark.parametrize(
+    ("op", "arguments"),
+    [
+        ("aten::add.Tensor", (tensor(2, 3), tensor(2), 1)),
+        ("aten::where.self", (tensor(2), tensor(2), tensor(2))),
+        ("aten::masked_fill.Scalar", (tensor(2), tensor(2, 2, dtype=BOOL), 0)),
+        ("aten::masked_fill.Scalar", (tensor(2), tensor(2), 0)),
+        ("aten::sum.dim_IntList", (tensor(2, 3), (2,), False)),
+        ("aten::topk", (tensor(4), 5, 0, True, True)),
+        ("aten::linear", (tensor(2, 3), tensor(4, 2), None)),
+        ("aten::linear", (tensor(2, 3), tensor(4, 3), tensor(3))),
+        ("aten::matmul", (tensor(2, 3), tensor(2, 3))),
+        ("aten::matmul", (tensor(), tensor(2))),
+        ("aten::bmm", (tensor(1, 2, 3), tensor(2, 3, 4))),
+        ("aten::addmm", (tensor(2, 2, 4), tensor(2, 3), tensor(3, 4), 1, 1)),
+        (
+            "aten::convolution",
+            (tensor(1, 2, 3), tensor(4, 2, 4), None, (1,), (0,), (1,), 1),
+        ),
+        (
+            "aten::convolution",
+            (tensor(1, 3, 8), tensor(4, 2, 4), None, (1,), (0,), (1,), 1),
+        ),
+        ("aten::rms_norm", (tensor(2, 3), (2,), None, None)),
+        ("aten::embedding", (tensor(4, 3), tensor(2))),
+        ("aten::embedding", (tensor(4, 3), tensor(2, dtype=BOOL))),
+        ("aten::index_select", (tensor(4, 3), 0, tensor(2, dtype=UINT8))),
+        ("aten::index_select", (tensor(4, 3), 2, index(1))),
+        ("aten::gather", (tensor(4, 3), 0, tensor(2, 3))),
+        ("aten::gather", (tensor(4, 3), 0, index(2, 4))),
+        ("aten::index.Tensor", (tensor(4, 3), (tensor(4, dtype=BOOL),))),
+        ("aten::index.Tensor", (tensor(4, 3), (tensor(4, dtype=UINT8),))),
+        ("aten::index.Tensor", (tensor(4, 3), (None, None))),
+        ("aten::index.Tensor", (tensor(4, 3), (index(2), index(3)))),
+        ("aten::index_put", (tensor(4, 3), (index(2),), tensor(3, 3), False)),
+        (
+            "aten::index_put",
+            (tensor(4, 3), (index(2),), tensor(2, 3, dtype=FLOAT64), False),
+        ),
+        ("aten::index_copy", (tensor(4, 3), 0, index(2), tensor(1, 3))),
+        ("aten::scatter.src", (tensor(4, 3), 0, index(2, 3), tensor(1, 3))),
+        (
+            "aten::scatter.src",
+            (tensor(4, 3), 0, index(1, 3), tensor(1, 3, dtype=FLOAT64)),
+        ),
+        ("aten::scatter.value", (tensor(4, 3), 0, index(1, 4), 0)),
+        ("aten::copy", (tensor(3), tensor(2, 3))),
+        ("aten::cat", ((tensor(2, 3), tensor(2, 2)), 0)),
+        ("aten::cat", ((tensor(2, 3), tensor(0)), 0)),
+        ("aten::stack", ((tensor(2), tensor(3)), 0)),
+        ("aten::repeat", (tensor(2, 3), (2,))),
+        ("aten::view", (tensor(2, 3), (4, -1))),
+        ("aten::view", (tensor(0, 3), (0, -1))),
+        ("aten::reshape", (tensor(2, 3), (5,))),
+        ("aten::permute", (tensor(2, 3), (0, 0))),
+        ("aten::slice.Tensor", (tensor(2, 3), 0, 0, 2, 0)),
+        ("aten::select.int", (tensor(2, 3), 0, 2)),
+        ("aten::expand", (tensor(2, 3), (4, 3))),
+        ("aten::expand", (tensor(2, 3), (-1, 2, 3))),
+        ("aten::split_with_sizes", (tensor(4), (1, 2), 0)),
+        ("aten::arange.start_step", (0, 5, 0, INT64)),
+        ("aten::arange.start_step", (0, 5, 0.5, INT64)),
+        (
+            "aten::scaled_dot_product_attention",
+            (
+                tensor(1, 4, 2, 8),
+                tensor(1, 2, 3, 8),
+                tensor(1, 2, 3, 8),
+                None,
+                False,
+                None,
+                False,
+            ),
+        ),
+        (
+            "aten::scaled_dot_product_attention",
+            (
+                tensor(1, 4, 2, 8),
+                tensor(1, 3, 3, 8),
+                tensor(1, 3, 3, 8),
+                None,
+                False,
+                None,
+                True,
+            ),
+        ),
+        (
+            "aten::scaled_dot_product_attention",
+            (
+                tensor(4, 2, 8),
+                tensor(4, 3, 8),
+                tensor(4, 3, 8),
+                tensor(2, 2),
+                False,
+                None,
+                False,
+            ),
+        ),
+        (
+            "kvc::attention",
+            (
+                tensor(1, 4, 1, 8),
+                tensor(1, 3, 9, 8),
+                tensor(1, 3, 9, 8),
+                index(1),
+                None,
+                True,
+            ),
+        ),
+        (
+            "kvc::cache_update",
+            (tensor(1, 8, 4), tensor(1, 9, 4), index(1), 1, "linear"),
+        ),
+        (
+            "kvc::cache_update",
+            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 0, "linear"),
+        ),
+        (
+            "kvc::cache_update",
+            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 1, "around"),
+        ),
+        ("kvc::quantize_rows", (tensor(2, 0),)),
+        ("kvc::quantize_rows", (tensor(2, 3, dtype=FLOAT64),)),
+        ("kvc::embedding_q8", (tensor(4, 3, dtype=INT8), tensor(3), index(1))),
+    ],
+)
+def test_arguments_that_do_not_fit_are_refused(op: str, arguments: tuple):
+    with pytest.raises(ShapeMismatch):
+        OPS[op].rule(*arguments)

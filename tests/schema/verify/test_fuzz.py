@@ -1,0 +1,86 @@
+"""Programs with mutated bytes and right digests: nothing but KvcError may escape."""
+
+import random
+import struct
+
+import pytest
+from sample_programs import sample_payload, sample_program, tiny_program
+
+from kvc.schema.codec import decode, decode_payload, encode, encode_payload
+from kvc.schema.errors import KvcError
+from kvc.schema.verify import verify_payload, verify_program
+
+EXTREMES = (
+    0,
+    1,
+    2,
+    3,
+    7,
+    255,
+    2**15,
+    2**31 - 1,
+    2**31,
+    2**32 - 1,
+    2**63 - 1,
+    2**64 - 1,
+)
+
+
+def mutate(raw, dice):
+    """Change one to three places: a bit, a number, or a copy of another place."""
+    changed = bytearray(raw)
+    for _ in range(dice.randint(1, 3)):
+        size = dice.choice((1, 2, 4, 8))
+        position = dice.randrange(0, len(raw) - size, size)
+        kind = dice.randrange(4)
+        if kind == 0:
+            changed[position] ^= 1 << dice.randrange(8)
+        elif kind == 1:
+            value = dice.choice(EXTREMES) & (256**size - 1)
+            changed[position : position + size] = value.to_bytes(size, "little")
+        elif kind == 2:
+            other = dice.randrange(0, len(raw) - size, size)
+            changed[position : position + size] = raw[other : other + size]
+        else:
+            small = (changed[position] + dice.choice((-1, 1, 2))) % 256
+            changed[position] = small
+    return bytes(changed)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_mutated_program_raises_only_kvc_errors(seed):
+    dice = random.Random(seed)
+    seeds = [encode(sample_program()), encode(tiny_program())]
+    passed = 0
+    for _ in range(800):
+        try:
+            program = decode(mutate(dice.choice(seeds), dice), "x")
+            verify_program(program, "x", thorough=True)
+        except KvcError:
+            continue
+        passed += 1
+    assert passed < 400
+
+
+def test_a_mutated_payload_raises_only_kvc_errors():
+    dice = random.Random(5)
+    program, raw = sample_program(), encode_payload(sample_payload())
+    for _ in range(1500):
+        try:
+            payload = decode_payload(mutate(raw, dice), "x")
+            verify_payload(payload, program, program.delegates[0], "x")
+        except KvcError:
+            continue
+
+
+def test_each_word_of_a_program_at_each_extreme():
+    raw = encode(tiny_program())
+    for position in range(0, len(raw) - 8, 4):
+        for extreme in EXTREMES:
+            fmt = "<I" if extreme < 2**32 else "<Q"
+            changed = bytearray(raw)
+            struct.pack_into(fmt, changed, position, extreme)
+            try:
+                verify_program(decode(bytes(changed), "x"), "x", thorough=True)
+            except KvcError:
+                continue

@@ -1,0 +1,195 @@
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvc.schema.dtypes import DType
+from kvc.schema.model import Alias, Graph, Instruction, Ref, Scratch, StateSlot, Value
+from kvc.schema.types import TensorType
+from kvc.schema.verify.memory import sweep
+from kvc.schema.verify.replay import Conflict, replay
+
+KIND = TensorType(DType.FLOAT32, (16,))
+MUL, COPY, VIEW = "aten::mul.Tensor", "aten::copy", "aten::alias"
+
+
+def scratch(offset, nbytes=64):
+    return Value(KIND, Scratch(offset, nbytes))
+
+
+def state():
+    return Value(KIND, StateSlot(0))
+
+
+def alias(base):
+    return Value(KIND, Alias(base))
+
+
+def graph(values, inputs, outputs, *steps):
+    instructions = tuple(
+        Instruction(op, tuple(Ref(i) for i in reads), results)
+        for op, reads, results in steps
+    )
+    return Graph(tuple(values), inputs, outputs, instructions, 1 << 20, 0)
+
+
+def verdict(check, made):
+    operands = [tuple(a.value for a in step.arguments) for step in made.instructions]
+    try:
+        check(made, operands)
+    except Conflict as conflict:
+        return str(conflict) or "conflict"
+    return ""
+
+
+def verdicts(made):
+    return verdict(sweep, made), verdict(replay, made)
+
+
+def sound(*parts):
+    return verdicts(graph(*parts)) == ("", "")
+
+
+def unsound(*parts):
+    return all(verdicts(graph(*parts)))
+
+
+def test_memory_is_reused_after_the_last_read():
+    values = [scratch(0), scratch(64), scratch(0)]
+    assert sound(values, (0,), (2,), (MUL, (0, 0), (1,)), (MUL, (1, 1), (2,)))
+
+
+def test_a_result_may_not_lie_on_its_operand():
+    assert unsound([scratch(0), scratch(0)], (0,), (1,), (MUL, (0, 0), (1,)))
+
+
+def test_a_partial_overlap_counts():
+    assert unsound([scratch(0, 128), scratch(64)], (0,), (1,), (MUL, (0, 0), (1,)))
+
+
+def test_a_value_that_is_read_later_may_not_be_overwritten():
+    steps = ((MUL, (0, 0), (1,)), (MUL, (1, 1), (2,)), (MUL, (0, 2), (3,)))
+    assert unsound(
+        [scratch(0), scratch(64), scratch(0), scratch(128)], (0,), (3,), *steps
+    )
+    assert sound(
+        [scratch(0), scratch(64), scratch(192), scratch(128)], (0,), (3,), *steps
+    )
+
+
+def test_a_view_keeps_its_base_alive():
+    values = [scratch(0), scratch(64), alias(1), scratch(64), scratch(128)]
+    steps = ((MUL, (0, 0), (1,)), (VIEW, (1,), (2,)), (MUL, (0, 0), (3,)))
+    assert unsound(values, (0,), (4,), *steps, (MUL, (2, 3), (4,)))
+    assert sound(values, (0,), (4,), *steps, (MUL, (3, 3), (4,)))
+
+
+def test_an_output_is_read_after_the_last_instruction():
+    values = [scratch(0), scratch(64), scratch(64)]
+    steps = ((MUL, (0, 0), (1,)), (MUL, (0, 0), (2,)))
+    assert unsound(values, (0,), (1, 2), *steps)
+    assert sound(values, (0,), (2,), *steps)
+
+
+def test_inputs_may_not_overlap():
+    assert unsound([scratch(0), scratch(0)], (0, 1), ())
+    assert sound([scratch(0), scratch(64)], (0, 1), ())
+
+
+def test_results_of_one_instruction_may_not_overlap():
+    values = [scratch(64), scratch(0), scratch(0)]
+    assert unsound(values, (0,), (), ("aten::sort", (0,), (1, 2)))
+
+
+def test_an_empty_value_takes_no_bytes():
+    assert sound([scratch(0), scratch(32, 0)], (0, 1), (0, 1))
+
+
+def test_an_old_state_may_not_be_read_after_its_update():
+    values = [state(), scratch(0), alias(0), scratch(64)]
+    update = (COPY, (0, 1), (2,))
+    assert sound(values, (1,), (3,), (MUL, (0, 1), (3,)), update)
+    assert sound(values, (1,), (3,), update, (MUL, (2, 1), (3,)))
+    assert unsound(values, (1,), (3,), update, (MUL, (0, 1), (3,)))
+    assert unsound(values, (1,), (0,), update)
+
+
+def test_a_view_of_an_old_state_may_not_be_read_either():
+    values = [state(), scratch(0), alias(0), alias(0), scratch(64)]
+    view, update = (VIEW, (0,), (3,)), (COPY, (0, 1), (2,))
+    assert unsound(values, (1,), (4,), view, update, (MUL, (3, 1), (4,)))
+    assert unsound(values, (1,), (3,), view, update)
+    assert sound(values, (1,), (4,), view, (MUL, (3, 1), (4,)), update)
+
+
+def test_an_update_of_a_view_ends_the_whole():
+    values = [state(), scratch(0), alias(0), alias(2), scratch(64)]
+    steps = ((VIEW, (0,), (2,)), (COPY, (2, 1), (3,)))
+    assert unsound(values, (1,), (4,), *steps, (MUL, (0, 1), (4,)))
+    assert unsound(values, (1,), (4,), *steps, (MUL, (2, 1), (4,)))
+    assert sound(values, (1,), (4,), *steps, (MUL, (3, 1), (4,)))
+
+
+def test_an_update_may_not_read_a_view_of_what_it_writes():
+    values = [state(), alias(0), alias(0)]
+    assert unsound(values, (), (), (VIEW, (0,), (1,)), (COPY, (0, 1), (2,)))
+    assert unsound(values[:2], (), (), (COPY, (0, 0), (1,)))
+
+
+def test_an_update_into_scratch_leaves_the_old_value():
+    values = [state(), scratch(0), scratch(64), scratch(128)]
+    steps = ((COPY, (0, 1), (2,)), (MUL, (0, 2), (3,)))
+    assert sound(values, (1,), (3,), *steps)
+
+
+def test_scratch_is_updated_in_place_too():
+    values = [scratch(0), scratch(64), alias(0), scratch(128)]
+    update = (COPY, (0, 1), (2,))
+    assert sound(values, (0, 1), (2,), update)
+    assert unsound(values, (0, 1), (0,), update)
+    assert unsound(values, (0, 1), (3,), update, (MUL, (0, 1), (3,)))
+
+
+def test_an_update_in_place_keeps_its_memory_alive():
+    values = [scratch(0), scratch(64), alias(0), scratch(0)]
+    steps = ((COPY, (0, 1), (2,)), (MUL, (1, 1), (3,)))
+    assert unsound(values, (0, 1), (2, 3), *steps)
+    assert sound(values, (0, 1), (3,), *steps)
+
+
+def test_an_expanded_view_is_not_written():
+    values = [state(), scratch(0), alias(0), alias(2), alias(3)]
+    steps = (("aten::expand", (0,), (2,)), (VIEW, (2,), (3,)), (COPY, (3, 1), (4,)))
+    assert unsound(values, (1,), (), *steps)
+
+
+@st.composite
+def graphs(draw):
+    """A graph whose ids are right and whose memory is laid out by chance."""
+    values = [state(), *(scratch(64 * draw(st.integers(0, 3))) for _ in range(2))]
+    inputs, steps = (1, 2), []
+    for _ in range(draw(st.integers(1, 8))):
+        reads = draw(st.tuples(*[st.integers(0, len(values) - 1)] * 2))
+        op = draw(st.sampled_from((MUL, COPY, VIEW)))
+        in_place = op == VIEW or (op == COPY and draw(st.booleans()))
+        size = draw(st.sampled_from((0, 64, 128)))
+        place = scratch(64 * draw(st.integers(0, 6)), size)
+        values.append(alias(reads[0]) if in_place else place)
+        reads = reads[:1] if op == VIEW else reads
+        steps.append((op, reads, (len(values) - 1,)))
+    outputs = draw(st.lists(st.integers(0, len(values) - 1), max_size=2))
+    return graph(values, inputs, tuple(outputs), *steps)
+
+
+@given(graphs())
+@settings(max_examples=1500, deadline=None)
+def test_both_checks_give_equal_verdicts(made):
+    quick, slow = verdicts(made)
+    assert bool(quick) == bool(slow), (quick, slow)
+
+
+@pytest.mark.parametrize("check", [sweep, replay])
+def test_a_conflict_knows_its_instruction(check):
+    made = graph([scratch(0), scratch(0)], (0,), (1,), (MUL, (0, 0), (1,)))
+    with pytest.raises(Conflict) as caught:
+        check(made, [(0, 0)])
+    assert caught.value.index == 0

@@ -1,0 +1,196 @@
+from dataclasses import replace
+
+import pytest
+from sample_programs import sample_program
+
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadProgram, FormatError, LimitExceeded
+from kvc.schema.model import Blob, DataFile, Position, PositionKind, StateKind
+from kvc.schema.types import Affine, Symbol, TensorType
+from kvc.schema.verify import verify_program
+
+P = sample_program()
+PREFILL, DECODE = P.methods
+CACHE, COUNT = P.states
+F32 = DType.FLOAT32
+
+
+def refuse(program, text, error=BadProgram):
+    with pytest.raises(error, match=text) as caught:
+        verify_program(program, "m.kvc")
+    assert str(caught.value).startswith("m.kvc: ")
+
+
+def test_the_sample_passes():
+    verify_program(P, "m.kvc", thorough=True)
+
+
+@pytest.mark.parametrize(
+    "symbol",
+    [
+        Symbol("seq", 3, 2),
+        Symbol("seq", -1, 2),
+        Symbol("seq", 0, 2**31),
+        Symbol("", 1, 2),
+        Symbol("a\nb", 1, 2),
+    ],
+)
+def test_a_bad_symbol_is_refused(symbol):
+    refuse(replace(P, symbols=(*P.symbols, symbol)), "symbol")
+
+
+def test_two_symbols_of_one_name_are_refused():
+    refuse(replace(P, symbols=(*P.symbols, *P.symbols)), "'seq' is there twice")
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        (),
+        (DataFile("x", b""),),
+        (DataFile("", bytes(32)),),
+        (*P.files, DataFile("a/b.kvd", bytes(32))),
+        (*P.files, DataFile("..", bytes(32))),
+        (*P.files, DataFile("a.kvd", b"")),
+        (*P.files, DataFile("a.kvd", bytes(32)), DataFile("a.kvd", bytes(32))),
+    ],
+)
+def test_bad_data_files_are_refused(files):
+    refuse(replace(P, files=files), "data files")
+
+
+@pytest.mark.parametrize(
+    ("change", "error"),
+    [
+        ({"digest": b"short"}, BadProgram),
+        ({"file": 1}, BadProgram),
+        ({"nbytes": 2**41}, LimitExceeded),
+        ({"offset": 2**63}, LimitExceeded),
+        ({"align": 0}, BadProgram),
+        ({"align": 3}, BadProgram),
+        ({"align": 2**17}, BadProgram),
+        ({"offset": 129}, BadProgram),
+        ({"digest": P.blobs[1].digest}, BadProgram),
+        ({"nbytes": 255}, BadProgram),
+    ],
+)
+def test_a_bad_blob_is_refused(change, error):
+    blobs = (replace(P.blobs[0], **change), *P.blobs[1:])
+    with pytest.raises(error):
+        verify_program(replace(P, blobs=blobs), "m.kvc")
+
+
+def test_a_blob_without_a_name_is_refused():
+    extra = Blob(bytes(32), 8, 0, 1024, 64)
+    refuse(replace(P, blobs=(*P.blobs, extra)), "blob 3 has no name")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"name": "bias"}, "'bias' is there twice"),
+        ({"name": ""}, "empty"),
+        ({"name": "a\x1b[31m"}, "cannot be printed"),
+        ({"name": "a\u202eb"}, "cannot be printed"),
+        ({"name": "x" * 257}, "longer than 256"),
+        ({"format": ""}, "empty"),
+        ({"provenance": "\n"}, "cannot be printed"),
+        ({"blob": 3}, "no blob 3|has no name"),
+        ({"type": TensorType(F32, (8, 9))}, "takes 288 bytes, the blob has 256"),
+        ({"type": TensorType(F32, (8, Affine(0, (("seq", 1),))))}, "not static"),
+        ({"type": TensorType(F32, (-8, -8))}, "can be -8"),
+        ({"type": TensorType(F32, (1,) * 9)}, "rank"),
+        ({"type": TensorType(F32, (2**31,))}, "limit"),
+        ({"type": TensorType(F32, (2**30, 2**30))}, "limit"),
+    ],
+)
+def test_a_bad_name_is_refused(change, text):
+    names = (replace(P.names[0], **change), *P.names[1:])
+    refuse(replace(P, names=names), text, FormatError)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"name": "position"}, "twice"),
+        ({"axis": None}, "axis and kind"),
+        ({"kind": StateKind.PLAIN}, "axis and kind"),
+        ({"axis": 3}, "axis 3 of 3"),
+        ({"layout": (0, 1)}, "layout"),
+        ({"layout": (0, 1, 1)}, "layout"),
+        ({"layout": (0, 1, 3)}, "layout"),
+        ({"initial": 9}, "no data 9"),
+        ({"initial": 0}, "cannot start as"),
+    ],
+)
+def test_a_bad_state_is_refused(change, text):
+    refuse(replace(P, states=(replace(CACHE, **change), COUNT)), text)
+
+
+@pytest.mark.parametrize(
+    "position",
+    [
+        Position(PositionKind.STATE, None, "", None),
+        Position(PositionKind.STATE, 2, "", None),
+        Position(PositionKind.STATE, 0, "", None),
+        Position(PositionKind.STATE, 1, "x", None),
+        Position(PositionKind.INPUT, None, "", None),
+        Position(PositionKind.INPUT, 1, "x", None),
+        Position(PositionKind.LENGTH, 1, "", None),
+        Position(PositionKind.STATE, 1, "", 2**40),
+    ],
+)
+def test_a_bad_position_is_refused(position):
+    refuse(replace(P, position=position), "position", FormatError)
+
+
+def test_a_metadata_key_must_be_printable():
+    refuse(replace(P, metadata={"a\n": "1"}), "metadata")
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"name": "decode"}, "twice"),
+        ({"name": "a b\n"}, "printed"),
+        ({"role": "decode"}, "roles"),
+        ({"role": "other"}, "role 'other'"),
+        ({"input_names": ()}, "names and inputs"),
+        ({"input_names": ("",)}, "empty"),
+        ({"input_tree": "["}, "method 'prefill'"),
+        ({"input_tree": '{"parameters":[],"arguments":[]}'}, "0 leaves for 1 inputs"),
+        ({"output_tree": "0"}, "1 leaves, 2 outputs"),
+        ({"output_tree": "{}"}, "unknown part"),
+        ({"reads": ()}, r"it reads the states \(0, 1\)"),
+        ({"writes": (0,)}, r"it writes the states \(0, 1\)"),
+    ],
+)
+def test_a_bad_method_is_refused(change, text):
+    refuse(replace(P, methods=(replace(PREFILL, **change), DECODE)), text)
+
+
+def test_too_many_methods_are_refused():
+    methods = tuple(replace(DECODE, name=f"m{i}", role="") for i in range(65))
+    refuse(replace(P, methods=methods, delegates=()), "limit of 64", LimitExceeded)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"backend": ""}, "empty"),
+        ({"method": 1}, "calls"),
+        ({"names": (1, 1)}, "names"),
+        ({"names": (2, 1)}, "names"),
+        ({"names": (3,)}, "names"),
+        ({"workspace_nbytes": 2**41}, "workspace"),
+        ({"tail_nbytes": 2**41}, "tail"),
+    ],
+)
+def test_a_bad_delegate_is_refused(change, text):
+    delegates = (replace(P.delegates[0], **change),)
+    refuse(replace(P, delegates=delegates), text, FormatError)
+
+
+def test_a_delegate_that_nobody_calls_is_refused():
+    refuse(replace(P, delegates=P.delegates * 2), "calls")
+    refuse(replace(P, delegates=()), "calls")

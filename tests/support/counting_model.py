@@ -1,0 +1,80 @@
+"""A language model built by hand that can count, and nothing else."""
+
+import numpy as np
+from hand_built import (
+    F32,
+    I64,
+    POSITION_TYPE,
+    SEQ,
+    Built,
+    cache_states,
+    method,
+    program,
+)
+
+from kvc.schema.model import (
+    Alias,
+    Constant,
+    Graph,
+    Instruction,
+    Position,
+    PositionKind,
+    Ref,
+    Scratch,
+    StateSlot,
+    Value,
+)
+from kvc.schema.types import Affine, Symbol, TensorType
+
+VOCAB = 32
+
+
+def _step_graph(seq: int | Affine, greatest: int) -> Graph:
+    """Return the code that counts tokens and likes best the one after the last.
+
+    Row r of the table is the logits that follow token r.
+    """
+    tokens, table = TensorType(I64, (1, seq)), TensorType(F32, (VOCAB, VOCAB))
+    logits = TensorType(F32, (1, VOCAB))
+    last = Affine(-1, (("seq", 1),)) if isinstance(seq, Affine) else seq - 1
+    return Graph(
+        values=(
+            Value(tokens, Scratch(0, greatest * 8)),
+            Value(table, Constant(0)),
+            Value(POSITION_TYPE, StateSlot(0)),
+            Value(TensorType(I64, (1,)), Alias(0)),
+            Value(logits, Scratch(256, 4 * VOCAB)),
+            Value(POSITION_TYPE, Scratch(512, 8)),
+            Value(POSITION_TYPE, Alias(2)),
+        ),
+        inputs=(0,),
+        outputs=(4,),
+        instructions=(
+            Instruction("aten::select.int", (Ref(0), 1, last), (3,)),
+            Instruction("aten::embedding", (Ref(1), Ref(3)), (4,), "model:50"),
+            Instruction("aten::add.Scalar", (Ref(2), seq, 1), (5,)),
+            Instruction("aten::copy", (Ref(2), Ref(5)), (6,)),
+        ),
+        scratch_nbytes=576,
+        peak_nbytes=576,
+    )
+
+
+def counting_program(
+    lower: int = 1, upper: int = 4, capacity: int | None = 16
+) -> Built:
+    """Return a language model that counts: after token n comes n + 1, modulo 32."""
+    table = np.zeros((VOCAB, VOCAB), np.float32)
+    table[np.arange(VOCAB), (np.arange(VOCAB) + 1) % VOCAB] = 5
+    touched = {"reads": (0,), "writes": (0,)}
+    prefill, decode = _step_graph(SEQ, upper), _step_graph(1, 1)
+    return program(
+        [
+            method("fill", prefill, ["tokens"], role="prefill", **touched),
+            method("step", decode, ["token"], role="decode", **touched),
+        ],
+        {"table": table},
+        symbols=[Symbol("seq", lower, upper)],
+        states=cache_states()[1:],
+        position=Position(PositionKind.STATE, 0, "", capacity),
+    )

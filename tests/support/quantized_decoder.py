@@ -1,0 +1,66 @@
+"""A `Decoder` in eager mode with the numerics of int8 linears, slow and separate.
+
+Nothing here is kvc's: weights are quantized in numpy, products are taken row by row
+by `quant_reference`.
+"""
+
+import copy
+
+import numpy as np
+import torch
+from quant_reference import embedding_q8, linear_qd8, quantize_rows
+from torch import Tensor, nn
+
+from kvc.compiler.models.decoder import Decoder
+
+
+class ReferenceMatrix:
+    """int8 [out, in] and float32 [out] of a weight, per output channel."""
+
+    def __init__(self, weight: Tensor) -> None:
+        values = weight.detach().numpy()
+        absmax = np.abs(values).max(axis=1)
+        self.scale = np.where(absmax > 0, absmax / np.float32(127), np.float32(1))
+        rows = np.rint(values / self.scale[:, None])
+        self.values = np.clip(rows, -127, 127).astype(np.int8)
+
+    def linear(self, x: Tensor) -> Tensor:
+        """Return x [..., in] times the weight transposed."""
+        quantized = quantize_rows(x.numpy())
+        return torch.from_numpy(linear_qd8(*quantized, self.values, self.scale, None))
+
+
+class ReferenceLinear(nn.Module):
+    """A linear layer without bias."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        super().__init__()
+        self.matrix = ReferenceMatrix(layer.weight)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.matrix.linear(x)
+
+
+class ReferenceEmbedding(nn.Module):
+    """Rows of a quantized table."""
+
+    def __init__(self, matrix: ReferenceMatrix) -> None:
+        super().__init__()
+        self.matrix = matrix
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        rows = embedding_q8(self.matrix.values, self.matrix.scale, tokens.numpy())
+        return torch.from_numpy(rows)
+
+
+def quantized_decoder(model: Decoder) -> Decoder:
+    """Return a copy of the model whose matrices are the reference's."""
+    quantized = copy.deepcopy(model)
+    head = ReferenceMatrix(model.embed.weight)
+    quantized.embed = ReferenceEmbedding(head)
+    quantized._logits = lambda x: head.linear(quantized.norm(x))
+    for layer in quantized.layers:
+        for block, names in ((layer.attn, "qkvo"), (layer.ffn, ("gate", "up", "down"))):
+            for name in names:
+                setattr(block, name, ReferenceLinear(getattr(block, name)))
+    return quantized

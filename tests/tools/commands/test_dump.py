@@ -1,0 +1,143 @@
+import json
+from dataclasses import replace
+
+from sample_programs import sample_program
+
+from kvc.schema.container import BundleFile
+
+
+def test_the_overview_answers_at_a_glance(kvc, sample):
+    text = kvc("dump", sample).stdout
+    for line in (
+        "  decode(x: float32[1, 1, 8]) -> float32[1], float32[1, 1, 8]   role decode",
+        "      1 <= seq <= 8",
+        "  cache     float32[1, 16, 8]  linear  512 B  prefill rw, decode rw",
+        "  position: counted by the state position, up to 16 tokens",
+        "  4 updates of states, all in place",
+        "  prefill + decode, shared  288 B  2 blobs",
+        "  296 B stored once; 584 B if methods kept their own",
+    ):
+        assert line in text.splitlines(), line
+
+
+def test_the_overview_fits_a_terminal(kvc, sample, monkeypatch):
+    monkeypatch.chdir(sample.parent)
+    lines = kvc("dump", sample.name).stdout.splitlines()
+    assert max(len(line) for line in lines) <= 100
+
+
+def test_every_byte_of_the_file_has_a_place(kvc, sample):
+    size = json.loads(kvc("dump", sample, "--size", "--json").stdout)["size"]
+    assert size["nbytes"] == sample.stat().st_size
+    assert sum(part["nbytes"] for part in size["parts"]) == size["nbytes"]
+    assert min(part["nbytes"] for part in size["parts"]) > 0
+
+
+def test_copies_as_json(kvc, sample):
+    assert json.loads(kvc("dump", sample, "--copies", "--json").stdout) == {
+        "updates": [
+            {
+                "method": method,
+                "state": state,
+                "verdict": "SAFE",
+                "bytes_per_call": 0,
+                "reason": "",
+                "source": source,
+            }
+            for method in ("prefill", "decode")
+            for state, source in (("cache", "model:13 (layers.0)"), ("position", ""))
+        ]
+    }
+
+
+def test_blobs_say_who_shares_them(kvc, sample):
+    blobs = json.loads(kvc("dump", sample, "--blobs", "--json").stdout)["blobs"]
+    bias = next(blob for blob in blobs if blob["names"][0]["name"] == "bias")
+    assert bias["nbytes"] == 32
+    assert bias["methods"] == ["prefill", "decode"]
+    assert bias["names"][0]["users"] == ["prefill", "prefill/sample", "decode"]
+    assert "prefill, prefill/sample, decode" in kvc("dump", sample, "--blobs").stdout
+
+
+def test_states_say_who_reads_and_writes_them(kvc, sample):
+    states = json.loads(kvc("dump", sample, "--states", "--json").stdout)["states"]
+    assert [s["name"] for s in states] == ["cache", "position"]
+    assert states[0]["kind"] == "linear"
+    assert states[0]["nbytes"] == 512
+    assert states[1]["initial"] == "start"
+    assert states[0]["reads"] == states[0]["writes"] == ["prefill", "decode"]
+
+
+def test_memory_names_the_bounds_and_the_formula(kvc, sample):
+    text = kvc("dump", sample, "--memory").stdout
+    assert "  1 <= seq <= 8; planned at 8\n" in text
+    assert "      64*seq + 4 bytes\n" in text
+    memory = json.loads(kvc("dump", sample, "--memory", "--json").stdout)["memory"]
+    assert memory["methods"][0]["workspaces"] == [
+        {"backend": "sample", "kind": "planned", "nbytes": 64}
+    ]
+
+
+def test_ops_go_into_delegates(kvc, sample):
+    lines = kvc("dump", sample, "--ops", "prefill").stdout.splitlines()
+    assert lines[0] == "method prefill"
+    assert "     6  %11 = aten::copy(%4, %10): int64[1] in %4" in lines
+    call = next(i for i, line in enumerate(lines) if "kvc::delegate" in line)
+    inside = lines[call + 1 : call + 5]
+    assert all(line.startswith("          | ") for line in inside)
+    assert "aten::add.Tensor(%0, %1, 1)" in inside[2]
+
+
+def test_everything_as_json(kvc, sample):
+    report = json.loads(kvc("dump", sample, "--json").stdout)
+    assert list(report) == [
+        "file",
+        "methods",
+        "states",
+        "position",
+        "updates",
+        "sharing",
+        "blobs",
+        "delegates",
+        "memory",
+        "size",
+        "metadata",
+    ]
+
+
+def test_several_parts_at_once(kvc, sample):
+    text = kvc("dump", sample, "--size", "--states", "--ops", "decode").stdout
+    assert "the file" in text
+    assert "starts as" in text
+    assert "\n\nmethod decode\n" in text
+
+
+def test_an_unknown_method_lists_those_that_exist(kvc, sample):
+    result = kvc("dump", sample, "--ops", "x")
+    assert result.exit_code == 1
+    assert "no method 'x'; it has: prefill, decode" in result.stderr
+
+
+def test_names_cannot_command_the_terminal(kvc, sample, monkeypatch):
+    """The verifier refuses such names; the reports do not rely on it."""
+    hostile = sample_program()
+    states = tuple(replace(s, name=f"\x1b[2J{s.name}") for s in hostile.states)
+    hostile = replace(hostile, states=states, metadata={"\x1b[31m": '"\u202e"'})
+    with BundleFile.open(sample) as bundle:
+        blobs = bundle.program.blobs
+    hostile = replace(hostile, blobs=blobs)
+    monkeypatch.setattr(BundleFile, "_read_program", lambda self, thorough: hostile)
+    options = [[], ["--states"], ["--copies"], ["--ops", "decode"], ["--memory"]]
+    shown = [kvc("dump", sample, *option).stdout for option in options]
+    assert "\\x1b[2Jcache" in shown[0]
+    assert "\\u202e" in shown[0]
+    for text in (*shown, kvc("dump", sample, "--json").stdout):
+        assert "\x1b" not in text
+        assert "\u202e" not in text
+
+
+def test_a_damaged_bundle_is_an_error(kvc, sample):
+    sample.write_bytes(sample.read_bytes()[:-1])
+    result = kvc("dump", sample)
+    assert result.exit_code == 1
+    assert "cut short" in result.stderr

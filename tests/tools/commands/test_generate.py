@@ -1,0 +1,66 @@
+import subprocess
+import sys
+from pathlib import Path
+
+from kvc.runtime import generate, load
+
+KVC = Path(sys.executable).parent / "kvc"
+
+
+def test_stdout_gets_exactly_what_is_generated(tiny):
+    done = subprocess.run(
+        [KVC, "generate", tiny, "def", "-n", "8"], capture_output=True, check=True
+    )
+    with load(tiny) as program, program.session() as session:
+        expected = bytes(generate(session, list(b"def"), max_tokens=8))
+    assert done.stdout == expected
+    assert b"prefill" in done.stderr
+    assert b"tokens/s (3 tokens)" in done.stderr
+
+
+def test_it_stops_when_the_cache_is_full(kvc, tiny):
+    result = kvc("generate", tiny, "abcd")
+    assert result.exit_code == 0
+    assert len(result.stdout_bytes) == 24 - 4 + 1 or len(result.stdout_bytes) == 24 - 4
+    assert "the cache is full" in result.stderr
+
+
+def test_a_prompt_longer_than_the_cache_is_an_error(kvc, tiny):
+    result = kvc("generate", tiny, "x" * 25)
+    assert result.exit_code == 1
+    assert "the cache holds 24" in result.stderr
+    assert result.stdout == ""
+
+
+def test_sampling_repeats_with_a_seed(kvc, tiny):
+    options = ("generate", tiny, "a", "-n", 8, "--temperature", 100, "--seed")
+    first, again, other = (kvc(*options, s).stdout_bytes for s in (1, 1, 2))
+    assert first == again != other
+
+
+def test_without_a_tokenizer_the_prompt_is_token_ids(kvc, tmp_path):
+    path = tmp_path / "untold.kvc"
+    kvc("compile", "tiny_decoder:untold", "-q", "-o", path)
+    ids = kvc("generate", path, "1 2,3", "-n", 4).stdout.split()
+    assert len(ids) == 4
+    assert all(0 <= int(i) < 256 for i in ids)
+    result = kvc("generate", path, "def ")
+    assert result.exit_code == 1
+    assert "expected token ids such as '1 15 8'" in result.stderr
+
+
+def test_a_bundle_without_roles_says_so(kvc, tmp_path, monkeypatch):
+    (tmp_path / "plain_model.py").write_text(
+        "import torch\n"
+        "from kvc.compiler import Method, ModelSpec\n"
+        "class Twice(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x * 2\n"
+        "def factory():\n"
+        "    return ModelSpec(Twice(), (Method('forward', args=(torch.zeros(2),)),))\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    assert kvc("compile", "plain_model:factory").exit_code == 0
+    result = kvc("generate", "factory.kvc", "1")
+    assert result.exit_code == 1
+    assert "role" in result.stderr

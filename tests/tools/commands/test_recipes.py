@@ -1,0 +1,12 @@
+import json
+
+
+def test_every_recipe_is_listed_with_what_it_is_for(kvc):
+    lines = kvc("recipes").stdout.splitlines()
+    assert [line.split()[0] for line in lines] == ["bf16", "fp32", "xnnpack_q8"]
+    assert "float32 throughout" in lines[1]
+    assert list(json.loads(kvc("recipes", "--json").stdout)["recipes"]) == [
+        "bf16",
+        "fp32",
+        "xnnpack_q8",
+    ]

@@ -1,0 +1,58 @@
+import numpy as np
+import pytest
+
+TOKENS = np.array([[100, 101, 102]])
+
+
+@pytest.fixture
+def tokens(tmp_path):
+    np.save(tmp_path / "tokens.npy", TOKENS)
+    return tmp_path / "tokens.npy"
+
+
+def test_results_are_printed_and_kept(kvc, tiny, tokens, tmp_path):
+    out = tmp_path / "out.npy"
+    result = kvc("run", tiny, "-m", "prefill", "-i", tokens, "-o", out)
+    assert result.exit_code == 0, result.output
+    assert "result 0: float32[1, 256]" in result.stdout
+    kept = np.load(out)
+    assert kept.shape == (1, 256)
+    named = tmp_path / "out.npz"
+    kvc("run", tiny, "-m", "prefill", "-i", f"tokens={tokens}", "-o", named)
+    np.testing.assert_array_equal(np.load(named)["result_0"], kept)
+    left = {"tokens.npy", "out.npy", "out.npz"}
+    assert {path.name for path in tmp_path.iterdir()} == left
+
+
+def test_a_wrong_dtype_is_an_error(kvc, tiny, tmp_path):
+    np.save(tmp_path / "x.npy", np.zeros((1, 3), np.float32))
+    result = kvc("run", tiny, "-m", "prefill", "-i", tmp_path / "x.npy")
+    assert result.exit_code == 1
+    assert "input tokens: expected int64[1, seq]" in result.stderr
+
+
+def test_an_unknown_method_is_an_error(kvc, tiny):
+    result = kvc("run", tiny, "-m", "x")
+    assert result.exit_code == 1
+    assert "it has: prefill, decode" in result.stderr
+
+
+def test_a_call_that_cannot_be_made_out_is_a_usage_error(kvc, tiny, tokens):
+    assert "choose a --method: prefill, decode" in kvc("run", tiny).stderr
+    result = kvc("run", tiny, "-m", "prefill")
+    assert result.exit_code == 2
+    assert "takes the inputs (tokens: int64[1, seq])" in result.stderr
+    twice = [f"tokens={tokens}"] * 2
+    result = kvc("run", tiny, "-m", "prefill", "-i", twice[0], "-i", twice[1])
+    assert "given twice" in result.stderr
+    result = kvc("run", tiny, "-m", "prefill", "-i", tokens, "-o", "out.txt")
+    assert "must end in .npy or .npz" in result.stderr
+
+
+def test_an_input_that_cannot_be_read_is_an_error(kvc, tiny, tmp_path):
+    (tmp_path / "x.npy").write_text("no array")
+    result = kvc("run", tiny, "-m", "prefill", "-i", tmp_path / "x.npy")
+    assert result.exit_code == 1
+    assert "not a .npy file of plain numbers" in result.stderr
+    result = kvc("run", tiny, "-m", "prefill", "-i", tmp_path / "none.npy")
+    assert "No such file" in result.stderr

@@ -1,0 +1,97 @@
+import os
+import resource
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+KVC = Path(sys.executable).parent / "kvc"
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        [KVC, *arguments], capture_output=True, text=True, timeout=120, **options
+    )
+
+
+def test_help_lists_the_commands_in_the_order_of_use(kvc):
+    listed = kvc("--help").stdout.partition("Commands:")[2]
+    names = [line.split()[0] for line in listed.splitlines() if line.strip()]
+    assert names == ["compile", "dump", "generate", "run", "verify", "recipes"]
+
+
+def test_the_version_is_the_packages(kvc):
+    assert kvc("--version").stdout.startswith("kvc 0.")
+
+
+def test_an_error_is_one_paragraph_and_exit_code_1(tmp_path):
+    done = run("dump", tmp_path / "none.kvc")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    expected = f"Error: cannot read {tmp_path}/none.kvc: No such file or directory\n"
+    assert done.stderr == expected
+
+
+def test_an_error_shows_no_control_characters(kvc):
+    result = kvc("dump", "\x1b[31mred.kvc")
+    assert "\\x1b[31mred.kvc" in result.stderr
+    assert "\x1b" not in result.stderr
+
+
+def test_a_closed_pipe_is_quiet(sample):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [KVC, "dump", sample, "--json"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, check=False)
+    os.close(writer)
+    assert done.returncode == 141
+    assert done.stderr == b""
+
+
+def test_an_interrupted_compilation_leaves_no_file(tmp_path):
+    (tmp_path / "out.kvc").write_bytes(b"older")
+    started = subprocess.Popen(
+        [KVC, "compile", "demo", "-o", "out.kvc"], cwd=tmp_path, stderr=subprocess.PIPE
+    )
+    time.sleep(4)
+    started.send_signal(signal.SIGINT)
+    _, errors = started.communicate(timeout=60)
+    assert started.returncode == 130
+    assert b"Traceback" not in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["out.kvc"]
+    assert (tmp_path / "out.kvc").read_bytes() == b"older"
+
+
+@pytest.mark.parametrize("command", ["dump", "verify"])
+def test_looking_at_a_bundle_does_not_import_torch(sample, command):
+    code = (
+        "import sys; from kvc.tools.cli import main; "
+        f"main([{command!r}, {str(sample)!r}], standalone_mode=False); "
+        "sys.exit('torch' in sys.modules)"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+def best_seconds(*command):
+    """Processor time, since other work on the machine says nothing about a start."""
+
+    def once():
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        subprocess.run(command, check=True, capture_output=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+    return min(once() for _ in range(5))
+
+
+def test_a_start_takes_a_moment(sample):
+    """0.25 s on an idle machine, where importing numpy takes 0.1 s; in its proportion
+    on a busy one.
+    """
+    moment = 2.5 * max(0.1, best_seconds(sys.executable, "-c", "import numpy"))
+    assert best_seconds(KVC, "--help") < moment
+    assert best_seconds(KVC, "recipes") < moment
+    assert best_seconds(KVC, "dump", sample) < moment
