@@ -3,10 +3,9 @@
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
-import torch
-
-from kvc.compiler.constants import Source, base_tensor, read
+from kvc.compiler.constants import Source, base_tensor, bytes_of, read
 from kvc.schema import model
 from kvc.schema.container import BundleWriter, default_align
 from kvc.schema.digests import blob_digest
@@ -70,7 +69,7 @@ class Bundle:
             for done, entry in enumerate(self.program.names):
                 if progress:
                     progress("write weights", done, len(self.program.names))
-                blob = store.add(_bytes_of(read(self._sources[entry.name])))
+                blob = store.add(bytes_of(read(self._sources[entry.name])))
                 names.append(replace(entry, blob=blob))
             program = replace(
                 self.program, blobs=tuple(store.blobs), names=tuple(names)
@@ -78,7 +77,7 @@ class Bundle:
             verify_program(program, os.fspath(path), thorough=True)
             writer.finish(program)
         return SaveReport(
-            file_nbytes=os.stat(path).st_size,
+            file_nbytes=Path(path).stat().st_size,
             blob_nbytes=sum(blob.nbytes for blob in program.blobs),
             named_nbytes=sum(program.blobs[n.blob].nbytes for n in program.names),
             blobs=len(program.blobs),
@@ -103,13 +102,3 @@ class _BlobStore:
             self._known[key] = len(self.blobs)
             self.blobs.append(model.Blob(key[0], content.nbytes, 0, offset, align))
         return self._known[key]
-
-
-def _bytes_of(tensor: torch.Tensor) -> memoryview:
-    """Return the bytes of a contiguous tensor, without a copy."""
-    flat = (
-        tensor.reshape(-1).view(torch.uint8)
-        if tensor.numel()
-        else tensor.new_empty(0, dtype=torch.uint8)
-    )
-    return memoryview(flat.numpy())

@@ -66,6 +66,13 @@ def read(source: Source) -> Tensor:
             return base.to(torch.bfloat16)
 
 
+def bytes_of(tensor: Tensor) -> memoryview:
+    """Return the bytes of a contiguous tensor of any dtype, without a copy."""
+    if not tensor.numel():
+        return memoryview(b"")
+    return tensor.reshape(-1).view(torch.uint8).numpy().data
+
+
 def base_tensor(source: Source) -> TensorSource:
     """Return the model's own tensor at the end of a chain of transforms."""
     while isinstance(source, Derived):

@@ -48,9 +48,9 @@ def overlapping(tensor: Tensor, named: Mapping[str, Tensor]) -> list[str]:
 
 def _extent(tensor: Tensor) -> tuple[int, int]:
     """Return the first byte and the byte behind the last one, within the storage."""
-    begin = tensor.storage_offset() * tensor.itemsize
+    begin = int(tensor.storage_offset()) * tensor.itemsize
     if tensor.numel() == 0:
         return begin, begin
     steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in steps)
+    last = sum((int(size) - 1) * int(stride) for size, stride in steps)
     return begin, begin + (last + 1) * tensor.itemsize

@@ -71,6 +71,9 @@ def compile_program(
     program, _ = run_passes(passes_for(settings), imported)
     report("lower", 0, 1)
     program, calls = _lower(program, settings)
+    # Last, since lowering reorders nodes: what can be in place depends on the order.
+    program = StoreStates().run(program)
+    check(program, StoreStates.name)
     report("plan", 0, 1)
     emitted = emit_program(
         program, calls, _provenance(imported, settings), _as_json(metadata or {})
@@ -79,14 +82,14 @@ def compile_program(
 
 
 def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
-    """Return the passes of a recipe, in order."""
+    """Return the passes of a recipe before lowering, in order."""
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
     linear, embedding = recipe.linear == "qd8", recipe.embedding == "int8"
     if linear or embedding:
         passes.append(QuantizeWeights(linear, embedding))
     if recipe.weights == "bfloat16":
         passes.append(StoreBfloat16())
-    passes += [ShareEqualNodes(), MaterializeViews(), DropDeadCode(), StoreStates()]
+    passes += [ShareEqualNodes(), MaterializeViews(), DropDeadCode()]
     return tuple(passes)
 
 

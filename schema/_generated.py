@@ -1,4 +1,4 @@
-# sha256 of program.fbs: c86b2295428e582d64273a148b55c5dba16576279a2358fa28df1801af21a659
+# sha256 of program.fbs: a8ed5463af3f2f207a94c03de96670fcadb6dee9c0418975870ea5fe212cff35
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -29,17 +29,16 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('value_types', 'vector of scalar', 'uint32', 4, False, 0),
         ('value_storages', 'vector of scalar', 'uint8', 1, False, 4),
         ('value_places', 'vector of scalar', 'uint64', 8, False, 0),
-        ('scratch_sizes', 'vector of scalar', 'uint64', 8, False, 0),
         ('inputs', 'vector of scalar', 'uint32', 4, False, 0),
         ('outputs', 'vector of scalar', 'uint32', 4, False, 0),
         ('instruction_ops', 'vector of scalar', 'uint32', 4, False, 0),
         ('instruction_sources', 'vector of scalar', 'uint32', 4, False, 0),
         ('argument_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('argument_kinds', 'vector of scalar', 'uint8', 1, False, 9),
-        ('argument_values', 'vector of scalar', 'int64', 8, False, 0),
+        ('argument_values', 'vector of scalar', 'uint32', 4, False, 0),
         ('list_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('item_kinds', 'vector of scalar', 'uint8', 1, False, 9),
-        ('item_values', 'vector of scalar', 'int64', 8, False, 0),
+        ('item_values', 'vector of scalar', 'uint32', 4, False, 0),
         ('result_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('results', 'vector of scalar', 'uint32', 4, False, 0),
         ('scratch_nbytes', 'scalar', 'uint64', 8, False, 0),
@@ -84,6 +83,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('ops', 'vector of string', 'string', 4, False, 0),
         ('strings', 'vector of string', 'string', 4, False, 0),
         ('doubles', 'vector of scalar', 'float64', 8, False, 0),
+        ('integers', 'vector of scalar', 'int64', 8, False, 0),
     ),
     'Position': (
         ('kind', 'scalar', 'uint8', 1, False, 3),

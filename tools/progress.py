@@ -25,13 +25,14 @@ class Stages:
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✓"),
             TextColumn("{task.description:<26}"),
-            BarColumn(bar_width=24),
+            BarColumn(24, complete_style="cyan", finished_style="green"),
             TextColumn("{task.fields[count]:>11}"),
             TimeElapsedColumn(),
             console=console,
             disable=quiet or not console.is_terminal,
         )
         self._stage: str | None = None
+        self._total = 0
         self._task: TaskID | None = None
 
     def __enter__(self) -> "Stages":
@@ -55,11 +56,13 @@ class Stages:
             self._stage = stage
             self._task = self._progress.add_task(stage, total=None, count="")
         assert self._task is not None
-        count = f"{done}/{total}" if total else ""
+        self._total = total
+        count = f"{done}/{total}" if total > 1 else ""
         self._progress.update(
             self._task, completed=done, total=total or None, count=count
         )
 
     def _finish(self) -> None:
         if self._task is not None:
-            self._progress.update(self._task, completed=1, total=1)
+            count = f"{self._total}/{self._total}" if self._total > 1 else ""
+            self._progress.update(self._task, completed=1, total=1, count=count)

@@ -16,7 +16,7 @@ from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
 @dataclass(frozen=True, slots=True)
 class Outlined:
-    """A method whose parts have become calls; part i is called by delegate `base + i`."""
+    """A method with calls for its parts: delegate `base + i` is part i."""
 
     method: Method
     partitions: tuple[Partition, ...]
@@ -162,18 +162,35 @@ def _partition(method: Method, indices: list[int]) -> Partition:
 
 
 def _in_running_order(method: Method, nodes: list[Node]) -> tuple[Node, ...]:
-    """Return the nodes so that each stands behind what it reads, else as they were."""
+    """Return the nodes so that each stands behind what it reads.
+
+    Calls run as soon as they can, so that a state which they read is still the old
+    one; all else keeps its order, but for what must come earlier.
+    """
     bound = [v for v, _ in method.constants + method.state_in]
     ready = {value.id for value in (*method.inputs, *bound)}
-    waiting, order = list(nodes), []
-    while waiting:
-        rest = []
-        for node in waiting:
-            if all(value.id in ready for value in node.inputs):
-                order.append(node)
-                ready.update(value.id for value in node.outputs)
-            else:
-                rest.append(node)
-        assert len(rest) < len(waiting), "parts depend on each other"
-        waiting = rest
-    return tuple(order)
+    makers = {value.id: node for node in nodes for value in node.outputs}
+    calls = [node for node in nodes if node.op == DELEGATE]
+    order: dict[int, Node] = {}  # by identity
+
+    def run(node: Node) -> None:
+        if id(node) not in order:
+            order[id(node)] = node
+            ready.update(value.id for value in node.outputs)
+
+    def run_ready_calls() -> None:
+        for call in calls:
+            if all(value.id in ready for value in call.inputs):
+                run(call)
+
+    run_ready_calls()
+    for node in nodes:
+        stack = [node]
+        while stack:
+            missing = [makers[v.id] for v in stack[-1].inputs if v.id not in ready]
+            if not missing:
+                run(stack.pop())
+                run_ready_calls()
+            stack += missing
+            assert len(stack) <= len(nodes) ** 2, "parts depend on each other"
+    return tuple(order.values())

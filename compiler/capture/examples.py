@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from kvc.compiler.spec import Dim, Method
 from kvc.schema.errors import CaptureError
 
-Transform = Callable[[str, object], object]
+Transform = Callable[[str, Tensor], object]
 
 
 def parameter_names(model: nn.Module, method: Method) -> tuple[str, ...]:
@@ -41,12 +41,24 @@ def map_tensors(path: str, structure: object, transform: Transform) -> object:
         items = [
             map_tensors(f"{path}[{i}]", s, transform) for i, s in enumerate(structure)
         ]
-        return type(structure)(items)
+        return _like(structure, items)
     if isinstance(structure, dict):
         return {
-            k: map_tensors(f"{path}.{k}", s, transform) for k, s in structure.items()
+            k: map_tensors(_member(path, k), s, transform) for k, s in structure.items()
         }
     return structure
+
+
+def _like(container: tuple[object, ...] | list[object], items: list[object]) -> object:
+    """Return items in a container of one's kind, named tuples too."""
+    kind: Callable[..., object] = type(container)
+    return kind(*items) if hasattr(kind, "_fields") else kind(items)
+
+
+def _member(path: str, key: object) -> str:
+    """Return the path of a dict's member, as `kvc.schema.trees` writes it."""
+    plain = isinstance(key, str) and key.isidentifier()
+    return f"{path}.{key}" if plain else f"{path}[{key!r}]"
 
 
 def named_arguments(names: tuple[str, ...], method: Method) -> dict[str, object]:
@@ -57,55 +69,86 @@ def named_arguments(names: tuple[str, ...], method: Method) -> dict[str, object]
     return dict(zip(names, method.args, strict=False)) | dict(method.kwargs)
 
 
-def check_dynamic_paths(arguments: Mapping[str, object], method: Method) -> None:
-    """Check that each key of `dynamic` is a tensor's path, and each axis exists."""
-    ranks: dict[str, int] = {}
+def check_dynamic(arguments: Mapping[str, object], method: Method) -> None:
+    """Check `dynamic`: its paths and axes exist, and its Dims fit the examples.
 
-    def note(path: str, tensor: object) -> object:
-        assert isinstance(tensor, Tensor)
-        ranks[path] = tensor.dim()
-        return tensor
+    Raises:
+        CaptureError: with the path, the axis or the Dim that is wrong.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+
+    def note(path: str, example: Tensor) -> Tensor:
+        shapes[path] = tuple(example.shape)
+        return example
 
     for name, structure in arguments.items():
         map_tensors(name, structure, note)
+    seen: dict[str, tuple[Dim, int]] = {}
     for path, axes in method.dynamic.items():
-        if path not in ranks:
-            reason = (
-                f"dynamic names {path!r}; its tensors are {', '.join(ranks) or 'none'}"
-            )
-            raise CaptureError(method=method.name, place="", reason=reason)
-        for axis in axes:
-            if not 0 <= axis < ranks[path]:
-                reason = (
-                    f"dynamic axis {axis} of {path!r}, which has {ranks[path]} dims"
-                )
-                raise CaptureError(method=method.name, place="", reason=reason)
+        if path not in shapes:
+            known = ", ".join(shapes) or "none"
+            raise _refused(method, f"dynamic names {path!r}; its tensors are {known}")
+        for axis, dim in axes.items():
+            _check_axis(method, path, shapes[path], axis, dim)
+            _check_same_dim(method, dim, shapes[path][axis], seen)
+
+
+def _check_axis(
+    method: Method, path: str, shape: tuple[int, ...], axis: int, dim: Dim
+) -> None:
+    if not 0 <= axis < len(shape):
+        reason = f"dynamic axis {axis} of {path!r}, which has {len(shape)} dims"
+        raise _refused(method, reason)
+    if shape[axis] != 1 and not dim.lower <= shape[axis] <= dim.upper:
+        reason = (
+            f"the example of {path!r} has size {shape[axis]} along axis {axis}, "
+            f"but Dim {dim.name} is {dim.lower}..{dim.upper}"
+        )
+        raise _refused(method, reason)
+
+
+def _check_same_dim(
+    method: Method, dim: Dim, size: int, seen: dict[str, tuple[Dim, int]]
+) -> None:
+    """Check that one name is one Dim, with one size; examples of size 1 fit all."""
+    before, other = seen.get(dim.name, (dim, 1))
+    if before != dim:
+        reason = (
+            f"Dim {dim.name} is declared {before.lower}..{before.upper} and "
+            f"{dim.lower}..{dim.upper}"
+        )
+        raise _refused(method, reason)
+    if 1 not in (size, other) and size != other:
+        reason = f"the examples give Dim {dim.name} the sizes {other} and {size}"
+        raise _refused(method, reason)
+    seen[dim.name] = (dim, max(size, other))
+
+
+def _refused(method: Method, reason: str) -> CaptureError:
+    return CaptureError(method=method.name, place="", reason=reason)
 
 
 def lengthen(arguments: Mapping[str, object], method: Method) -> dict[str, object]:
     """Return the examples with every dynamic axis of length 1 repeated.
 
-    Axes of one Dim get one length: the longest example's, or 2 to 5, distinct for
-    each Dim so that tracing does not take two sizes for one.
+    Axes of one Dim get one length: that of a longer example, or 2 where the bounds
+    allow it. Dynamic examples are copies: torch takes one tensor given as two
+    arguments for one size.
     """
-    lengths: dict[str, int] = {}
-    for rank, dim in enumerate(_dims(method)):
-        lengths.setdefault(dim.name, min(dim.upper, max(dim.lower, 2 + rank)))
+    lengths = {d.name: min(d.upper, max(d.lower, 2)) for d in _dims(method)}
 
-    def repeat(path: str, example: object) -> object:
-        assert isinstance(example, Tensor)
-        for axis, dim in method.dynamic.get(path, {}).items():
-            if example.shape[axis] == 1:
-                index = torch.zeros(lengths[dim.name], dtype=torch.int64)
-                example = example.index_select(axis, index)
-        return example
-
-    def note(path: str, example: object) -> object:
-        assert isinstance(example, Tensor)
+    def note(path: str, example: Tensor) -> Tensor:
         for axis, dim in method.dynamic.get(path, {}).items():
             if example.shape[axis] > 1:
                 lengths[dim.name] = example.shape[axis]
         return example
+
+    def repeat(path: str, example: Tensor) -> Tensor:
+        for axis, dim in method.dynamic.get(path, {}).items():
+            if example.shape[axis] == 1:
+                index = torch.zeros(lengths[dim.name], dtype=torch.int64)
+                example = example.index_select(axis, index)
+        return example.clone() if path in method.dynamic else example
 
     for name, structure in arguments.items():
         map_tensors(name, structure, note)
@@ -123,18 +166,17 @@ def torch_dynamic_shapes(
     dims = {
         d.name: torch.export.Dim(d.name, min=d.lower, max=d.upper)
         for d in _dims(method)
+        if d.lower < d.upper
     }
 
-    def shape(path: str, _: object) -> object:
+    def shape(path: str, _: Tensor) -> object:
         axes = method.dynamic.get(path, {})
-        return {
-            axis: dims[dim.name] for axis, dim in axes.items() if dim.lower < dim.upper
-        }
+        return {a: dims[dim.name] for a, dim in axes.items() if dim.name in dims}
 
     def static(structure: object) -> object:
         """Replace constants by None, as torch.export wants for them."""
         if isinstance(structure, tuple | list):
-            return type(structure)(static(s) for s in structure)
+            return _like(structure, [static(s) for s in structure])
         if isinstance(structure, dict) and not all(
             isinstance(k, int) for k in structure
         ):

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 from torch.export import ExportedProgram
+from torch.fx.experimental import _config as symbol_settings
 
 from kvc.compiler.capture import examples
+from kvc.compiler.capture.lines import lines_kept
 from kvc.compiler.identity import Identity, overlapping
 from kvc.compiler.spec import Method, tensors_of
 from kvc.schema.errors import CaptureError, StateConflict
@@ -67,7 +69,7 @@ def capture(model: nn.Module, method: Method) -> CapturedMethod:
     """
     names = examples.parameter_names(model, method)
     arguments = examples.named_arguments(names, method)
-    examples.check_dynamic_paths(arguments, method)
+    examples.check_dynamic(arguments, method)
     arguments = examples.lengthen(arguments, method)
     shapes = examples.torch_dynamic_shapes(arguments, method)
     with _restored_tensors(model, method), _shadowed_forward(model, method.name):
@@ -84,12 +86,17 @@ def _export(
     """Export non-strictly; retry strictly where torch needs that."""
 
     def attempt(strict: bool) -> ExportedProgram:
-        with torch.no_grad(), warnings.catch_warnings():
+        # Without "duck shapes": two Dims stay two when their examples are equal.
+        apart = symbol_settings.patch(  # type: ignore[attr-defined]
+            use_duck_shape=False
+        )
+        with torch.no_grad(), apart, lines_kept(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's own deprecations
             exported = torch.export.export(
                 model, (), dict(arguments), dynamic_shapes=dict(shapes), strict=strict
             )
-            return exported.run_decompositions(_decompositions())
+            functional: ExportedProgram = exported.run_decompositions(_decompositions())
+            return functional
 
     try:
         return attempt(strict=False)
@@ -120,8 +127,8 @@ def _refuse_overlaps(model: nn.Module) -> None:
 def _decompositions() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
     table = torch.export.default_decompositions()
     for op in KEPT_WHOLE:
-        table.pop(op, None)
-    return dict(table.items())
+        table.pop(op, None)  # type: ignore[no-untyped-call]
+    return dict(table.items())  # type: ignore[no-untyped-call]
 
 
 def _translated(method: Method, error: Exception) -> CaptureError:
@@ -131,8 +138,8 @@ def _translated(method: Method, error: Exception) -> CaptureError:
     reason = f"torch.export says: {text[:600]}"
     if "copy__default" in text:
         reason = (
-            "it assigns a buffer a value of another shape (self.past = torch.cat(...)); "
-            "write into a buffer of fixed size instead, with index_copy_ or "
+            "it assigns a buffer a value of another shape (self.past = torch.cat(...)) "
+            "; write into a buffer of fixed size instead, with index_copy_ or "
             f"torch.ops.kvc.cache_update. {reason}"
         )
     return CaptureError(method=method.name, place="", reason=reason)
@@ -140,12 +147,17 @@ def _translated(method: Method, error: Exception) -> CaptureError:
 
 @contextmanager
 def _shadowed_forward(model: nn.Module, name: str) -> Iterator[None]:
+    """Let a method stand where torch looks for `forward`."""
     function = getattr(model, name)
+
+    before = model.__dict__.get("forward")
     model.__dict__["forward"] = function
     try:
         yield
     finally:
         del model.__dict__["forward"]
+        if before is not None:
+            model.__dict__["forward"] = before
 
 
 @contextmanager
@@ -174,6 +186,8 @@ def _put_back(model: nn.Module, name: str, tensor: torch.Tensor | None) -> None:
     owner, _, leaf = name.rpartition(".")
     module = model.get_submodule(owner)
     if tensor is None:
-        del module._buffers[leaf]
-    elif leaf in module._buffers:
+        delattr(module, leaf)
+    elif isinstance(tensor, nn.Parameter):
+        module._parameters[leaf] = tensor
+    else:
         module._buffers[leaf] = tensor

@@ -5,12 +5,19 @@ from collections.abc import Mapping
 
 import torch
 from torch import Tensor, fx
-from torch.export.graph_signature import InputKind, OutputKind, TensorArgument
+from torch.export.graph_signature import (
+    InputKind,
+    InputSpec,
+    OutputKind,
+    TensorArgument,
+)
 
 from kvc.compiler.capture import CapturedMethod
 from kvc.compiler.import_fx.normalize import (
     DROPPED,
     FORWARDED,
+    Call,
+    Made,
     Unsupported,
     arguments_of,
     is_known,
@@ -19,7 +26,7 @@ from kvc.compiler.import_fx.normalize import (
 from kvc.compiler.import_fx.sources import source_of
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES, SizeReader
 from kvc.compiler.import_fx.tensors import TensorTable
-from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.ir import Constant, Method, Node, State, Value
 from kvc.schema.errors import CaptureError
 from kvc.schema.types import TensorType
 
@@ -87,7 +94,7 @@ class MethodImporter:
         return Value(self._count - 1, kind)
 
     def _import_placeholder(
-        self, node: fx.Node, spec: object, named: Mapping[str, Tensor]
+        self, node: fx.Node, spec: InputSpec, named: Mapping[str, Tensor]
     ) -> None:
         kind, target = spec.kind, spec.target
         if kind is InputKind.USER_INPUT:
@@ -105,6 +112,7 @@ class MethodImporter:
 
     def _bind(self, tensor: Tensor, provenance: str) -> Value:
         """Return the value of a state or constant, one for each."""
+        entry: Constant | State
         state = self._tensors.state(tensor)
         if state is None:
             entry, bindings = self._tensors.constant(tensor, provenance), self.constants
@@ -117,11 +125,7 @@ class MethodImporter:
 
     def _import_call(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
-            parts = self._values.get(node.args[0])
-            if isinstance(parts, tuple):
-                self._values[node] = parts[node.args[1]]
-            else:
-                self._unknown.add(node)
+            self._import_item(node)
             return
         if _is_size(node.meta.get("val")) or not isinstance(
             node.target, torch._ops.OpOverload
@@ -133,10 +137,22 @@ class MethodImporter:
         op = op_name(node.target)
         if op in DROPPED:
             return
-        if op in FORWARDED and node.args[0] in self._values:
-            self._values[node] = self._values[node.args[0]]
+        source = node.args[0] if node.args else None
+        if op in FORWARDED and isinstance(source, fx.Node) and source in self._values:
+            self._values[node] = self._values[source]
             return
         self._import_op(op, node)
+
+    def _import_item(self, node: fx.Node) -> None:
+        """Name one result of a call that has several."""
+        source, index = node.args
+        assert isinstance(source, fx.Node)
+        assert isinstance(index, int)
+        parts = self._values.get(source)
+        if isinstance(parts, tuple):
+            self._values[node] = parts[index]
+        else:
+            self._unknown.add(node)
 
     def _import_op(self, op: str, node: fx.Node) -> None:
         """Add the node of a call, or note that it cannot be made.
@@ -153,7 +169,7 @@ class MethodImporter:
             call = normalize(
                 op, self._named_arguments(node), types[0] if types else None
             )
-            arguments = arguments_of(call)
+            arguments = arguments_of(self._with_made(call, source_of(node.meta)))
         except (Unsupported, CaptureError) as error:
             self._unknown.add(node)
             reason = getattr(error, "reason", str(error))
@@ -163,6 +179,16 @@ class MethodImporter:
         self.nodes.append(Node(call.op, arguments, outputs, source_of(node.meta)))
         several = not isinstance(node.meta.get("val"), Tensor)
         self._values[node] = outputs if several or not outputs else outputs[0]
+
+    def _with_made(self, call: Call, source: str) -> Call:
+        """Return the call after the calls that make its arguments."""
+        named = dict(call.named)
+        for name, argument in call.named.items():
+            if isinstance(argument, Made):
+                value = named[name] = self._new_value(argument.type)
+                made = argument.call
+                self.nodes.append(Node(made.op, arguments_of(made), (value,), source))
+        return Call(call.op, named)
 
     def _miss(self, op: str, reason: str, node: fx.Node) -> None:
         self.missing.append((op, reason, source_of(node.meta)))
@@ -199,6 +225,10 @@ class MethodImporter:
                 return size
             if isinstance(size, int | torch.SymInt):
                 return self._sizes.dim(size)
+            if isinstance(size, torch.SymFloat | torch.SymBool):
+                raise Unsupported(
+                    "a number computed from a size, other than by + and *"
+                )
             raise Unsupported(f"an argument that depends on values ({raw.name})")
         if isinstance(raw, torch.dtype):
             return TORCH_DTYPES.get(raw, raw)
@@ -224,8 +254,8 @@ class MethodImporter:
                     outputs.append(self._output_value(node))
             else:
                 reason = (
-                    f"it writes into its input {spec.target!r}; return the new value, or "
-                    "keep it in a buffer"
+                    f"it writes into its input {spec.target!r}; return the new value, "
+                    "or keep it in a buffer"
                 )
                 raise CaptureError(
                     method=self._captured.method.name, place="", reason=reason
@@ -240,7 +270,8 @@ class MethodImporter:
 
 def op_name(target: torch._ops.OpOverload) -> str:
     """Return an operator's full name, `.default` left out."""
-    return target.name().removesuffix(".default")
+    name: str = target.name()  # type: ignore[no-untyped-call]
+    return name.removesuffix(".default")
 
 
 def mutated_tensors(

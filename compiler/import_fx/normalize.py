@@ -24,6 +24,14 @@ class Call:
     named: Named
 
 
+@dataclass(frozen=True, slots=True)
+class Made:
+    """An argument that a call of its own makes first."""
+
+    call: Call
+    type: TensorType
+
+
 class Unsupported(Exception):
     """The call cannot be expressed; the text says why."""
 
@@ -39,6 +47,7 @@ _USUAL: dict[str, tuple[object, ...]] = {
 _IGNORED = {
     "layout", "device", "memory_format", "implicit", "non_blocking", "padding_idx",
     "scale_grad_by_freq", "sparse", "output_padding", "half_to_float", "stable",
+    "cudnn_enable",
 }  # fmt: skip
 DROPPED = {
     "aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_assert_async.msg",
@@ -207,6 +216,27 @@ def _split(named: Named, _: TensorType | None) -> Call:
     )
 
 
+def _slice_scatter(named: Named, _: TensorType | None) -> Call:
+    """Write slices at regular places: `index_copy` at these places."""
+    tensor, source, dim = named["self"], named["src"], named["dim"]
+    assert isinstance(tensor, Value)
+    assert isinstance(source, Value)
+    assert isinstance(dim, int)
+    whole, count = tensor.type.dims[dim], source.type.dims[dim]
+    start, end = named["start"] or 0, named["end"]
+    if isinstance(whole, int):
+        start = start + whole if isinstance(start, int) and start < 0 else start
+        end = end + whole if isinstance(end, int) and end < 0 else end
+        end = whole if end is None or (isinstance(end, int) and end > whole) else end
+    values = {"start": start, "end": end, "step": named["step"], "dtype": DType.INT64}
+    call = Call("aten::arange.start_step", values)
+    index = Made(call, TensorType(DType.INT64, (count,)))
+    return Call(
+        "aten::index_copy",
+        {"self": tensor, "dim": dim, "index": index, "source": source},
+    )
+
+
 def _floor_divide(named: Named, _: TensorType | None) -> Call:
     if isinstance(named["other"], Value):
         return Call("aten::floor_divide", named)
@@ -229,6 +259,7 @@ _RULES: dict[str, Callable[[Named, TensorType | None], Call]] = {
     "aten::squeeze.dim": _squeeze,
     "aten::slice.Tensor": _slice,
     "aten::split.Tensor": _split,
+    "aten::slice_scatter": _slice_scatter,
     "aten::arange": _arange,
     "aten::arange.start": _arange,
     "aten::arange.start_step": _arange,

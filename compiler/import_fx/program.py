@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.export.graph_signature import (
+    ConstantArgument,
     InputKind,
     OutputKind,
     TensorArgument,
@@ -20,6 +21,7 @@ from kvc.compiler.import_fx.symbols import (
 )
 from kvc.compiler.import_fx.tensors import TensorTable
 from kvc.compiler.ir import Method, Program
+from kvc.compiler.ir.verify import Malformed, verify
 from kvc.compiler.spec import tensors_of
 from kvc.schema.errors import CaptureError, UnsupportedOps
 from kvc.schema.trees import describe_call, flatten
@@ -44,12 +46,33 @@ def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Pr
         missing += [(*item, one.method.name) for item in unknown]
     if missing:
         raise _unsupported(missing)
-    return Program(
+    program = Program(
         symbols=declared_symbols(captured, names),
         constants=(*tensors.constants.values(), *tensors.initial),
         states=tuple(tensors.states.values()),
         methods=tuple(methods),
     )
+    _check_all_sizes(program)
+    return program
+
+
+def _check_all_sizes(program: Program) -> None:
+    """Refuse code that holds only for some of the declared sizes.
+
+    torch traces one size and keeps quiet about others, as for `x[:, 1]`.
+    """
+    try:
+        verify(program)
+    except Malformed as error:
+        if not error.sizes or error.node is None:
+            return  # a bug of ours, which the pass manager reports
+        sizes = ", ".join(f"{name} = {size}" for name, size in error.sizes.items())
+        place = f" at {error.node.source}" if error.node.source else ""
+        reason = (
+            f"{error.node.op} does not hold for all declared sizes; with {sizes}: "
+            f"{error.reason}. Change the bounds of the Dim, or the code"
+        )
+        raise CaptureError(method=error.method, place=place, reason=reason) from error
 
 
 def _import_method(
@@ -59,12 +82,17 @@ def _import_method(
     named: Mapping[str, Tensor],
     names: Mapping[tuple[str, str], str],
 ) -> tuple[Method, list[tuple[str, str, str]]]:
-    tree, leaves, input_names = describe_call(
-        parameter_names(model, captured.method),
-        (),
-        captured.arguments,
-        lambda thing: isinstance(thing, Tensor),
-    )
+    try:
+        tree, leaves, input_names = describe_call(
+            parameter_names(model, captured.method),
+            (),
+            captured.arguments,
+            lambda thing: isinstance(thing, Tensor),
+        )
+    except ValueError as error:
+        raise CaptureError(
+            method=captured.method.name, place="", reason=str(error)
+        ) from error
     traced = _traced_inputs(captured, leaves, input_names)
     sizes = size_reader(captured, dict(zip(input_names, traced, strict=True)), names)
     importer = MethodImporter(captured, tensors, sizes)
@@ -98,9 +126,7 @@ def _output_tree(captured: CapturedMethod) -> str:
     """Return how a method's results nest."""
     exported = captured.exported
     leaves = [
-        _Leaf()
-        if isinstance(spec.arg, TensorArgument)
-        else getattr(spec.arg, "value", None)
+        _output_leaf(captured, spec.arg)
         for spec in exported.graph_signature.output_specs
         if spec.kind is OutputKind.USER_OUTPUT
     ]
@@ -113,6 +139,15 @@ def _output_tree(captured: CapturedMethod) -> str:
         raise CaptureError(
             method=captured.method.name, place="", reason=str(error)
         ) from error
+
+
+def _output_leaf(captured: CapturedMethod, argument: object) -> object:
+    if isinstance(argument, TensorArgument):
+        return _Leaf()
+    if isinstance(argument, ConstantArgument):
+        return argument.value
+    reason = "it returns a number that differs from call to call; return a tensor"
+    raise CaptureError(method=captured.method.name, place="", reason=reason)
 
 
 def _unsupported(missing: list[tuple[str, str, str, str]]) -> UnsupportedOps:

@@ -11,6 +11,7 @@ from pathlib import Path
 import torch
 
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
+_LONGEST = 200  # characters; a source is for reading
 _TORCH = str(Path(torch.__file__).parent)
 
 
@@ -24,7 +25,8 @@ def source_of(meta: dict[str, object]) -> str:
         file, number = (own or frames)[-1]
         line = f"{_module_name(file)}:{number}"
     path = _module_path(meta)
-    return f"{line} ({path})".strip() if path else line
+    text = f"{line} ({path})".strip() if path else line
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _module_path(meta: dict[str, object]) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-import sympy
+import sympy  # type: ignore[import-untyped]
 import torch
 
 from kvc.compiler.capture import CapturedMethod
@@ -40,24 +40,17 @@ class SizeReader:
         if isinstance(size, int):
             return size
         expression = sympy.expand(size.node.expr)
-        if expression.is_Integer:
-            return int(expression)
-        unknown = expression.free_symbols - set(self._names)
-        if (
-            unknown
-            or sympy.Poly(expression, *expression.free_symbols).total_degree() > 1
-        ):
+        terms = {s: expression.coeff(s) for s in expression.free_symbols}
+        constant = sympy.expand(expression - sum(s * c for s, c in terms.items()))
+        whole = all(n.is_Integer for n in (constant, *terms.values()))
+        if not whole or not terms.keys() <= self._names.keys():
             reason = (
                 f"a size is {expression}; sizes must be sums of declared dims times "
                 "constants (no products of two dims, no divisions, no sizes that "
                 "depend on values)"
             )
             raise CaptureError(method=self._method, place="", reason=reason)
-        terms = {
-            self._names[s]: int(expression.coeff(s)) for s in expression.free_symbols
-        }
-        constant = int(expression.subs(dict.fromkeys(expression.free_symbols, 0)))
-        return affine(constant, terms)
+        return affine(int(constant), {self._names[s]: int(c) for s, c in terms.items()})
 
     def tensor_type(self, tensor: torch.Tensor) -> TensorType:
         """Return the type of a traced tensor.
@@ -121,7 +114,7 @@ def size_reader(
     found: dict[sympy.Symbol, str] = {}
     for path, axes in method.dynamic.items():
         for axis, dim in axes.items():
-            size = inputs[path].shape[axis]
+            size: int | torch.SymInt = inputs[path].shape[axis]
             if isinstance(size, int):
                 continue
             symbol = size.node.expr
@@ -129,8 +122,8 @@ def size_reader(
             limits = captured.exported.range_constraints[symbol]
             if int(limits.lower) > dim.lower or int(limits.upper) < dim.upper:
                 reason = (
-                    f"Dim {dim.name} is declared {dim.lower}..{dim.upper}, but the code "
-                    f"holds only for {limits.lower}..{limits.upper}"
+                    f"Dim {dim.name} is declared {dim.lower}..{dim.upper}, but the "
+                    f"code holds only for {limits.lower}..{limits.upper}"
                 )
                 raise CaptureError(method=method.name, place="", reason=reason)
     return SizeReader(method.name, found)

@@ -13,7 +13,7 @@ from kvc.compiler.constants import TensorSource
 from kvc.compiler.identity import Identity, overlapping
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES
 from kvc.compiler.ir import Constant, State
-from kvc.schema.errors import StateConflict
+from kvc.schema.errors import CompileError, StateConflict
 from kvc.schema.types import TensorType
 
 
@@ -43,7 +43,7 @@ class TensorTable:
         if key not in self.constants:
             name = self._names.get(key) or self._free_name(provenance)
             self.constants[key] = Constant(
-                name, _static_type(tensor), TensorSource(tensor), provenance
+                name, _static_type(name, tensor), TensorSource(tensor), provenance
             )
         return self.constants[key]
 
@@ -58,14 +58,13 @@ class TensorTable:
         key = Identity.of(tensor)
         name = self._names.get(key) or self._free_name("state")
         self._check_overlaps(name, tensor)
+        kind = _static_type(name, tensor)
         initial = None
         if tensor.detach().contiguous().reshape(-1).view(torch.uint8).any():
             initial = f"{name}.initial"
             source = TensorSource(tensor)
-            self.initial.append(
-                Constant(initial, _static_type(tensor), source, "initial value")
-            )
-        self.states[key] = State(name, _static_type(tensor), initial)
+            self.initial.append(Constant(initial, kind, source, "initial value"))
+        self.states[key] = State(name, kind, initial)
 
     def _check_overlaps(self, name: str, tensor: Tensor) -> None:
         """Refuse a state that shares bytes with another tensor of the model."""
@@ -77,5 +76,8 @@ class TensorTable:
             raise StateConflict(state=name, reason=reason)
 
 
-def _static_type(tensor: Tensor) -> TensorType:
+def _static_type(name: str, tensor: Tensor) -> TensorType:
+    if tensor.dtype not in TORCH_DTYPES:
+        reason = f"{name} has dtype {tensor.dtype}, which kvc does not have"
+        raise CompileError(message=reason)
     return TensorType(TORCH_DTYPES[tensor.dtype], tuple(tensor.shape))

@@ -14,9 +14,16 @@ from kvc.schema.types import Affine, Symbol, TensorType
 class Malformed(Exception):
     """The program breaks a rule of the IR."""
 
-    def __init__(self, method: str, node: Node | None, reason: str) -> None:
+    def __init__(
+        self,
+        method: str,
+        node: Node | None,
+        reason: str,
+        sizes: Mapping[str, int] | None = None,
+    ) -> None:
         super().__init__(reason)
         self.method, self.node, self.reason = method, node, reason
+        self.sizes = dict(sizes or {})  # at which it breaks the rule, if it has any
 
 
 def verify(program: Program) -> None:
@@ -117,17 +124,15 @@ def _check_shapes(
     try:
         inferred = spec.rule(*(concrete(a, sizes) for a in node.arguments))
     except ShapeMismatch as error:
-        raise Malformed(method.name, node, str(error)) from error
+        raise Malformed(method.name, node, str(error), sizes) from error
     declared = [(v.type.dtype, v.type.shape(sizes)) for v in node.outputs]
     fits = len(inferred) == len(declared) and all(
         shape == wanted and dtype in (None, kind)
         for (dtype, shape), (kind, wanted) in zip(inferred, declared, strict=True)
     )
     if not fits:
-        reason = (
-            f"declares {declared}, its rule gives {list(inferred)} at {dict(sizes)}"
-        )
-        raise Malformed(method.name, node, reason)
+        reason = f"declares {declared}, its rule gives {list(inferred)}"
+        raise Malformed(method.name, node, reason, sizes)
 
 
 def concrete(argument: Argument, sizes: Mapping[str, int]) -> Concrete:

@@ -24,7 +24,8 @@ def check_plan(requests: Sequence[Request], plan: MemoryPlan) -> None:
             raise PlanFault(f"offset {p.offset} of %{p.request.key}")
         if p.offset + p.request.nbytes > plan.nbytes:
             raise PlanFault(f"%{p.request.key} ends outside the arena")
-    ordered = sorted(plan.placements, key=lambda p: p.offset)
+    filled = [p for p in plan.placements if p.request.nbytes]
+    ordered = sorted(filled, key=lambda p: p.offset)
     for i, a in enumerate(ordered):
         for b in ordered[i + 1 :]:
             if b.offset >= a.offset + a.request.nbytes:

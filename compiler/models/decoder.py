@@ -91,7 +91,8 @@ class Attention(nn.Module):
         return x.view(x.shape[0], x.shape[1], heads, -1).transpose(1, 2)
 
     def _merge(self, y: Tensor) -> Tensor:
-        return self.o(y.transpose(1, 2).reshape(y.shape[0], y.shape[2], -1))
+        merged: Tensor = self.o(y.transpose(1, 2).reshape(y.shape[0], y.shape[2], -1))
+        return merged
 
 
 class FeedForward(nn.Module):
@@ -105,7 +106,8 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Map x [batch, seq, dim] to the same shape."""
-        return self.down(functional.silu(self.gate(x)) * self.up(x))
+        y: Tensor = self.down(functional.silu(self.gate(x)) * self.up(x))
+        return y
 
 
 class Block(nn.Module):
@@ -121,12 +123,14 @@ class Block(nn.Module):
     def forward(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
         """Apply the layer without cache to x [batch, seq, dim]."""
         x = x + self.attn(self.attn_norm(x), cos, sin)
-        return x + self.ffn(self.ffn_norm(x))
+        y: Tensor = x + self.ffn(self.ffn_norm(x))
+        return y
 
     def cached(self, x: Tensor, cos: Tensor, sin: Tensor, position: Tensor) -> Tensor:
         """Apply the layer to x [1, seq, dim], which follows what the cache holds."""
         x = x + self.attn.cached(self.attn_norm(x), cos, sin, position)
-        return x + self.ffn(self.ffn_norm(x))
+        y: Tensor = x + self.ffn(self.ffn_norm(x))
+        return y
 
 
 class Decoder(nn.Module):
@@ -171,6 +175,7 @@ class Decoder(nn.Module):
         cos, sin = self.cos[places], self.sin[places]
         x = self.embed(tokens)
         for layer in self.layers:
+            assert isinstance(layer, Block)
             x = layer.cached(x, cos, sin, start)
         self.position.add_(seq)
         return self._logits(x[:, -1])

@@ -63,13 +63,14 @@ def check(program: Program, step: str) -> None:
     try:
         verify(program)
     except Malformed as error:
+        reason = f"{error.reason} at {error.sizes}" if error.sizes else error.reason
         node, place, text = error.node, "", "the method itself"
         if node is not None:
             arguments = ", ".join(argument_text(a) for a in node.arguments)
             text = f"node {node.op}({arguments})"
             place = f" at {node.source}" if node.source else ""
         raise PassFailed(
-            step=step, method=error.method, node=text, place=place, reason=error.reason
+            step=step, method=error.method, node=text, place=place, reason=reason
         ) from error
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from kvc.compiler.constants import Derived, TensorSource, read
+from kvc.compiler.constants import TensorSource, bytes_of, read
 from kvc.compiler.ir import Constant, Method, Program, Value
 from kvc.compiler.passes.rewrite import each_method, rename_node, rename_results
 
@@ -34,9 +34,9 @@ def _key(constant: Constant) -> object:
     source, kind = constant.source, constant.type
     literal = isinstance(source, TensorSource) and constant.provenance == "literal"
     if literal and kind.nbytes({}) <= _LITERAL_BYTES:
-        return (kind, read(source).numpy().tobytes())
+        return (kind, bytes(bytes_of(read(source))))
     initial = constant.provenance == "initial value"  # a state's own, never shared
-    return (kind, source, initial, isinstance(source, Derived))
+    return (kind, source, initial)
 
 
 def _rebind(method: Method, names: dict[str, str]) -> Method:

@@ -2,8 +2,8 @@
 
 `buffer.copy_(value)` arrives as `copy(buffer, value)`, which is `value` itself when
 shape and dtype agree. Memory is no matter here: where a state's new value must be
-moved into the state, `StoreStates` says so. A `clone` of a state stays: whoever wrote it wants the old value,
-and that copy now saves a copy of the whole state later.
+moved into the state, `StoreStates` says so. A `clone` of a state stays: whoever wrote
+it wants the old value, and that copy now saves a copy of the whole state later.
 """
 
 from dataclasses import dataclass, replace

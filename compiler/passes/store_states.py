@@ -56,6 +56,7 @@ def _with_copies(
     states = bound_to(method.state_in)
     overwritten = {name for _, name in moved}
     clones: dict[int, Value] = {}
+    lines = {v.id: node.source for node in method.nodes for v in node.outputs}
     nodes = list(method.nodes)
 
     def fresh(value: Value) -> Value:
@@ -69,7 +70,8 @@ def _with_copies(
             return value
         if value.id not in clones:
             clones[value.id] = fresh(value)
-            nodes.append(Node("aten::clone", (value,), (clones[value.id],)))
+            line = lines.get(value.id, "")
+            nodes.append(Node("aten::clone", (value,), (clones[value.id],), line))
         return clones[value.id]
 
     sources = [(saved(value), name) for value, name in moved]
@@ -82,7 +84,8 @@ def _with_copies(
             targets[name] = fresh(value)
             state_in.append((targets[name], name))
         done[name] = fresh(value)
-        nodes.append(Node("aten::copy", (targets[name], value), (done[name],)))
+        line = lines.get(value.id, "")
+        nodes.append(Node("aten::copy", (targets[name], value), (done[name],), line))
     state_out = tuple((done.get(name, value), name) for value, name in method.state_out)
     return replace(
         method,

@@ -47,7 +47,7 @@ def encode_item(item: Item, pool: PoolWriter) -> Coded:
         case DType():
             return DTYPE, int(item)
         case int():
-            return INT, item
+            return INT, pool.integer(item)
         case float():
             return FLOAT, pool.double(item)
         case str():
@@ -71,7 +71,6 @@ def _place(storage: Storage) -> Coded:
 def graph_record(graph: Graph, pool: PoolWriter) -> Record:
     """Return the table of a graph; what it refers to goes to `pool`."""
     places = [_place(value.storage) for value in graph.values]
-    sizes = [v.storage.nbytes for v in graph.values if isinstance(v.storage, Scratch)]
     steps = graph.instructions
     return Record(
         "Graph",
@@ -79,7 +78,6 @@ def graph_record(graph: Graph, pool: PoolWriter) -> Record:
             "value_types": _u32(pool.type(value.type) for value in graph.values),
             "value_storages": np.array([kind for kind, _ in places], np.uint8),
             "value_places": np.array([place for _, place in places], np.uint64),
-            "scratch_sizes": np.array(sizes, np.uint64),
             "inputs": _u32(graph.inputs),
             "outputs": _u32(graph.outputs),
             "instruction_ops": _u32(pool.op(step.op) for step in steps),
@@ -109,10 +107,10 @@ def _argument_fields(
     return {
         "argument_ends": _ends(step.arguments for step in steps),
         "argument_kinds": np.array([kind for kind, _ in coded], np.uint8),
-        "argument_values": np.array([value for _, value in coded], np.int64),
+        "argument_values": np.array([value for _, value in coded], np.uint32),
         "list_ends": _ends(lists),
         "item_kinds": np.array([kind for kind, _ in flat], np.uint8),
-        "item_values": np.array([value for _, value in flat], np.int64),
+        "item_values": np.array([value for _, value in flat], np.uint32),
     }
 
 
@@ -150,8 +148,7 @@ def _read_values(
     kinds, places = table.vector("value_storages"), table.vector("value_places")
     ids = check_ids(table.vector("value_types"), len(pool.types), path, where)
     check_lengths(path, where, kinds, places, ids)
-    sizes = table.integers("scratch_sizes")
-    check_lengths(path, where, sizes, kinds[kinds == SCRATCH])
+    sizes = [pool.max_nbytes[i] for i in np.asarray(ids)[kinds == SCRATCH].tolist()]
     made = (
         iter(build(Constant, places[kinds == CONSTANT].tolist())),
         iter(build(StateSlot, places[kinds == STATE].tolist())),
@@ -211,6 +208,7 @@ class _ItemReader:
         self.tables: dict[int, Sequence[Argument]] = {
             NONE: (None,),
             VALUE: self.refs,
+            INT: pool.integers,
             FLOAT: pool.doubles,
             BOOL: (False, True),
             TEXT: pool.strings,
@@ -226,6 +224,6 @@ class _ItemReader:
         for kind, table in tables.items():
             check_ids(values[kinds == kind], len(table), self.path, self.where)
         return [
-            value if kind == INT else tables[kind][value]
+            tables[kind][value]
             for kind, value in zip(kinds.tolist(), values.tolist(), strict=True)
         ]

@@ -31,6 +31,7 @@ class PoolWriter:
         self._ops: dict[str, int] = {}
         self._strings: dict[str, int] = {}
         self._doubles: dict[bytes, int] = {}
+        self._integers: dict[int, int] = {}
 
     def affine(self, expression: Affine) -> int:
         """Return the id of an affine expression."""
@@ -59,6 +60,10 @@ class PoolWriter:
         """Return the id of a float; equal bits, equal id."""
         return self._doubles.setdefault(struct.pack("<d", number), len(self._doubles))
 
+    def integer(self, number: int) -> int:
+        """Return the id of an int."""
+        return self._integers.setdefault(number, len(self._integers))
+
     def record(self) -> Record:
         """Return the table; to be called when everything has its id."""
         symbols = self._symbols
@@ -73,6 +78,7 @@ class PoolWriter:
                 "ops": list(self._ops),
                 "strings": list(self._strings),
                 "doubles": np.frombuffer(b"".join(self._doubles), "<f8"),
+                "integers": np.array(list(self._integers), np.int64),
             },
         )
 
@@ -104,7 +110,10 @@ class PoolWriter:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """A pool read back; ids are positions."""
+    """A pool read back; ids are positions.
+
+    `max_nbytes` is the size of each type with every symbol at its upper bound.
+    """
 
     symbols: tuple[Symbol, ...]
     affines: tuple[Affine, ...]
@@ -112,6 +121,8 @@ class Pool:
     ops: tuple[str, ...]
     strings: tuple[str, ...]
     doubles: tuple[float, ...]
+    integers: tuple[int, ...]
+    max_nbytes: tuple[int, ...]
 
 
 def read_pool(table: TableReader, path: str) -> Pool:
@@ -124,13 +135,18 @@ def read_pool(table: TableReader, path: str) -> Pool:
     lowers, uppers = table.integers("symbol_lowers"), table.integers("symbol_uppers")
     check_lengths(path, "symbols", names, lowers, uppers)
     affines = _read_affines(table, names, path)
+    symbols = tuple(map(Symbol, names, lowers, uppers))
+    types = _read_types(table, affines, path)
+    by_name = {symbol.name: symbol for symbol in symbols}
     return Pool(
-        symbols=tuple(map(Symbol, names, lowers, uppers)),
+        symbols=symbols,
         affines=affines,
-        types=_read_types(table, affines, path),
+        types=types,
         ops=tuple(table.texts("ops")),
         strings=tuple(table.texts("strings")),
         doubles=tuple(table.vector("doubles").tolist()),
+        integers=tuple(table.integers("integers")),
+        max_nbytes=tuple(kind.max_nbytes(by_name) for kind in types),
     )
 
 

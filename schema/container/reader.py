@@ -26,7 +26,7 @@ from kvc.schema.verify import verify_program
 
 _OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 _CHUNK_NBYTES: Final = 8 << 20
-_Identity = tuple[int, int, int, int, int]
+_Identity = tuple[int, int, int, int]
 
 
 class BundleFile:
@@ -205,10 +205,10 @@ def _open(path: str) -> tuple[int, _Identity]:
 
 
 def _identity(status: os.stat_result) -> _Identity:
+    # Not the change time: a rename over the file moves it, and the old inode stays valid.
     return (
         status.st_size,
         status.st_mtime_ns,
-        status.st_ctime_ns,
         status.st_ino,
         status.st_dev,
     )

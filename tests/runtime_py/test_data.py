@@ -176,3 +176,11 @@ def test_a_program_works_after_the_user_freed_its_data(large):
     with large.data["scale"] as buffer:
         buffer.array()
     assert np.array_equal(large.forward(x), first)
+
+
+def test_a_file_replaced_by_rename_stays_readable_as_it_was(tmp_path):
+    path = write_bundle(tmp_path / "w.kvc", built(weight=np.ones(9000, np.float32)))
+    with load(path) as opened:
+        other = built(weight=np.zeros(9000, np.float32))
+        write_bundle(tmp_path / "new.kvc", other).rename(path)
+        assert opened.data["weight"].array().min() == 1

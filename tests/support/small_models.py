@@ -148,3 +148,141 @@ class OverlappingBuffers(nn.Module):
     def step(self, x: Tensor) -> Tensor:
         self.head.add_(x)
         return self.tail.sum()
+
+
+class KvcCache(nn.Module):
+    """A cache [1, 1, 8, 4] written by `cache_update` at its own position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(1, 1, 8, 4))
+        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
+
+    def append(self, rows: Tensor) -> Tensor:
+        start = self.position.clone()
+        self.cache.copy_(torch.ops.kvc.cache_update(self.cache, rows, start))
+        self.position.add_(rows.shape[2])
+        return self.cache * 2
+
+
+class SliceCache(nn.Module):
+    """A cache [1, 8, 4] written by slice assignment."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(1, 8, 4))
+
+    def replace(self, rows: Tensor) -> Tensor:
+        self.cache[:, : rows.shape[1]] = rows
+        return self.cache * 2
+
+    def middle(self, rows: Tensor) -> Tensor:
+        self.cache[:, 3:-1:2] = rows
+        return self.cache * 2
+
+
+class BatchedTwoDims(nn.Module):
+    """Joins two inputs of different dynamic length."""
+
+    def join(self, x: Tensor, y: Tensor) -> Tensor:
+        return torch.cat([x, y * 2], 1)
+
+
+class SeveralResults(nn.Module):
+    """Ops with more than one result."""
+
+    def forward(self, x: Tensor) -> dict[str, object]:
+        low, high = x.split(2, dim=1)
+        first, *rest = x.chunk(4, dim=1)
+        return {
+            "topk": tuple(x.topk(2)),
+            "sorted": tuple(x.sort(dim=0, descending=True)),
+            "max": tuple(x.max(dim=1)),
+            "halves": [low + high, high - low],
+            "quarters": (first, rest[2]),
+        }
+
+
+class ConvNet(nn.Module):
+    """A 2-d convolution, then a 1-d one over what is left."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.plane = nn.Conv2d(3, 4, 3, stride=2, padding=1)
+        self.line = nn.Conv1d(4, 2, 2, dilation=2, groups=2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.line(torch.relu(self.plane(x)).mean(2))
+
+
+class Dtypes(nn.Module):
+    """A state of a given float type, and integers to booleans."""
+
+    def __init__(self, dtype: torch.dtype) -> None:
+        super().__init__()
+        self.register_buffer("sum", torch.zeros(6, dtype=dtype))
+        self.register_buffer("seen", torch.zeros(4, dtype=torch.int64))
+
+    def scale(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        self.sum.add_(x * torch.tensor(1.5, dtype=x.dtype))
+        return self.sum * 2, x.float()
+
+    def count(self, ids: Tensor) -> tuple[Tensor, Tensor]:
+        self.seen.add_(ids)
+        return self.seen > 6, (ids == 7) | (ids < 0)
+
+
+class Encoder(nn.Module):
+    """One encoder block without state: softmax attention, layer norm, gelu."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.qkv = nn.Linear(8, 24)
+        self.norm = nn.LayerNorm(8)
+        self.up, self.down = nn.Linear(8, 16), nn.Linear(16, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        q, k, v = self.qkv(self.norm(x)).chunk(3, dim=-1)
+        weights = torch.softmax(q @ k.transpose(1, 2) / 8**0.5, dim=-1)
+        x = x + weights @ v
+        return x + self.down(nn.functional.gelu(self.up(self.norm(x))))
+
+
+class LearnedPositionBlock(nn.Module):
+    """GPT-2's block: learned positions, SDPA with a float mask over a fixed cache."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.tokens, self.places = nn.Embedding(8, 8), nn.Embedding(8, 8)
+        self.norm, self.qkv, self.out = (
+            nn.LayerNorm(8),
+            nn.Linear(8, 24),
+            nn.Linear(8, 8),
+        )
+        self.register_buffer("k", torch.zeros(1, 2, 8, 4), persistent=False)
+        self.register_buffer("v", torch.zeros(1, 2, 8, 4), persistent=False)
+
+    def append(self, tokens: Tensor, slots: Tensor) -> Tensor:
+        x = self.tokens(tokens) + self.places(slots)
+        parts = self.qkv(self.norm(x)).split(8, dim=-1)
+        q, k, v = (p.view(1, -1, 2, 4).transpose(1, 2) for p in parts)
+        self.k.index_copy_(2, slots, k)
+        self.v.index_copy_(2, slots, v)
+        later = torch.arange(8)[None, :] > slots[:, None]
+        mask = torch.zeros(later.shape).masked_fill(later, float("-inf"))
+        y = nn.functional.scaled_dot_product_attention(q, self.k, self.v, mask)
+        return x + self.out(y.transpose(1, 2).reshape(1, -1, 8))
+
+
+class ConstantOut(nn.Module):
+    """Returns a weight, its input, and a view of its input, as they are."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(3.0), requires_grad=False)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        return self.weight, x, x.t(), x[:, 1:]

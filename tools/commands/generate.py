@@ -99,8 +99,7 @@ def _stream(tokens: "Generation", tokenizer: "Tokenizer", prompt: str) -> None:
     for token in tokens:
         out.write(tokenizer.decode(token))
         out.flush()
-    if is_terminal:
-        click.echo()
+    click.echo(err=not is_terminal)
 
 
 def _figures(tokens: "Generation", ready: float) -> str:

@@ -7,7 +7,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, FormatError, LimitExceeded
 from kvc.schema.model import Blob, DataFile, Position, PositionKind, StateKind
 from kvc.schema.types import Affine, Symbol, TensorType
-from kvc.schema.verify import verify_program
+from kvc.schema.verify import limits, verify_program
 
 P = sample_program()
 PREFILL, DECODE = P.methods
@@ -28,9 +28,9 @@ def test_the_sample_passes():
 @pytest.mark.parametrize(
     "symbol",
     [
-        Symbol("seq", 3, 2),
-        Symbol("seq", -1, 2),
-        Symbol("seq", 0, 2**31),
+        Symbol("n", 3, 2),
+        Symbol("n", -1, 2),
+        Symbol("n", 0, 2**31),
         Symbol("", 1, 2),
         Symbol("a\nb", 1, 2),
     ],
@@ -136,12 +136,26 @@ def test_a_bad_state_is_refused(change, text):
         Position(PositionKind.STATE, 1, "x", None),
         Position(PositionKind.INPUT, None, "", None),
         Position(PositionKind.INPUT, 1, "x", None),
+        Position(PositionKind.INPUT, None, "x\n", None),
         Position(PositionKind.LENGTH, 1, "", None),
         Position(PositionKind.STATE, 1, "", 2**40),
     ],
 )
 def test_a_bad_position_is_refused(position):
     refuse(replace(P, position=position), "position", FormatError)
+
+
+def test_a_name_of_no_blob_is_refused():
+    extra = replace(P.names[0], name="extra", blob=3)
+    refuse(replace(P, names=(*P.names, extra)), "no blob 3")
+
+
+def test_numbers_of_names_and_states_are_limited(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_NAMES", 2)
+    refuse(P, "number of names", LimitExceeded)
+    monkeypatch.undo()
+    monkeypatch.setattr(limits, "MAX_STATES", 1)
+    refuse(P, "number of states", LimitExceeded)
 
 
 def test_a_metadata_key_must_be_printable():

@@ -1,0 +1,57 @@
+"""Run calls on a model and on its bundle, and compare every result."""
+
+import copy
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+import torch.utils._pytree as pytree
+from torch import Tensor, nn
+
+from kvc.compiler import Method, compile_program
+from kvc.runtime import load
+
+
+def run_both(
+    model: nn.Module,
+    methods: Sequence[Method],
+    calls: Sequence[tuple[object, ...]],
+    folder: Path,
+    recipe: str = "fp32",
+    atol: float = 0.0,
+) -> None:
+    """Assert that a bundle answers each (method, args[, kwargs]) as eager does.
+
+    The model is compiled before the first eager call, which also shows that
+    compiling has not changed its state.
+    """
+    model = model.eval()
+    compile_program(copy.deepcopy(model), methods, recipe).save(folder / "model.kvc")
+    with load(folder / "model.kvc") as program, program.session() as session:
+        for name, args, *rest in calls:
+            kwargs = rest[0] if rest else {}
+            with torch.no_grad():
+                expected = getattr(model, name)(*args, **kwargs)
+                expected = pytree.tree_map_only(Tensor, torch.clone, expected)
+            if _has_tensor((args, kwargs)):
+                same(session.call(name, *args, **kwargs), expected, atol)
+            else:
+                got = session.call(name, *args, **kwargs)
+                same(pytree.tree_map(torch.from_numpy, got), expected, atol)
+
+
+def _has_tensor(structure: object) -> bool:
+    return any(isinstance(leaf, Tensor) for leaf in pytree.tree_leaves(structure))
+
+
+def same(got: object, expected: object, atol: float = 0.0) -> None:
+    """Assert that two nested results agree in structure, types and values."""
+    got_leaves, got_spec = pytree.tree_flatten(got)
+    leaves, spec = pytree.tree_flatten(expected)
+    assert got_spec == spec
+    for one, other in zip(got_leaves, leaves, strict=True):
+        if isinstance(other, Tensor):
+            torch.testing.assert_close(one, other, rtol=0, atol=atol, equal_nan=True)
+        else:
+            assert type(one) is type(other)
+            assert one == other

@@ -1,0 +1,15 @@
+"""Text goldens: files in `tests/golden/` that change only with KVC_BLESS=1."""
+
+import os
+from pathlib import Path
+
+FOLDER = Path(__file__).parents[1] / "golden"
+
+
+def assert_golden(name: str, text: str) -> None:
+    """Assert that a text is the golden file's; with KVC_BLESS=1, make it so."""
+    path = FOLDER / f"{name}.txt"
+    if os.environ.get("KVC_BLESS") == "1":
+        path.write_text(text)
+    assert path.exists(), f"no golden {path.name}: run with KVC_BLESS=1"
+    assert text == path.read_text(), f"{path.name} differs: read the diff, then bless"

@@ -1,0 +1,61 @@
+"""IR written by hand: short constructors, and programs of a method or two."""
+
+from torch import Tensor
+
+from kvc.compiler.constants import TensorSource
+from kvc.compiler.ir import Argument, Constant, Method, Node, Program, State, Value
+from kvc.schema.dtypes import DType
+from kvc.schema.types import Dim, Symbol, TensorType
+
+F32, I64 = DType.FLOAT32, DType.INT64
+CACHE = (1, 8, 4)
+
+
+def value(key: int, *dims: Dim, dtype: DType = F32) -> Value:
+    return Value(key, TensorType(dtype, dims))
+
+
+def node(op: str, *arguments: Argument, to: Value | tuple[Value, ...]) -> Node:
+    outputs = to if isinstance(to, tuple) else (to,)
+    return Node(op, arguments, outputs, f"model:{outputs[0].id}")
+
+
+def method(
+    *nodes: Node,
+    inputs: tuple[Value, ...] = (),
+    outputs: tuple[Value, ...] = (),
+    constants: tuple[tuple[Value, str], ...] = (),
+    state_in: tuple[tuple[Value, str], ...] = (),
+    state_out: tuple[tuple[Value, str], ...] = (),
+    name: str = "step",
+) -> Method:
+    return Method(
+        name=name,
+        role="",
+        inputs=inputs,
+        input_names=tuple(f"x{v.id}" for v in inputs),
+        input_tree="",
+        output_tree="",
+        constants=constants,
+        state_in=state_in,
+        state_out=state_out,
+        nodes=nodes,
+        outputs=outputs,
+    )
+
+
+def program(
+    *methods: Method,
+    symbols: tuple[Symbol, ...] = (),
+    constants: tuple[Constant, ...] = (),
+    states: tuple[str, ...] = (),
+) -> Program:
+    """Return a program whose states are all float32 caches of one shape."""
+    cache = TensorType(F32, CACHE)
+    made = tuple(State(name, cache, None) for name in states)
+    return Program(symbols, constants, made, methods)
+
+
+def constant(name: str, tensor: Tensor, provenance: str = "parameter") -> Constant:
+    kind = TensorType(DType[str(tensor.dtype)[6:].upper()], tuple(tensor.shape))
+    return Constant(name, kind, TensorSource(tensor), provenance)
