@@ -17,9 +17,9 @@ class Recipe:
         name: name of the recipe: the file's name without `.toml`.
         description: one line for people.
         text: the file as it was read; it goes into the bundle's provenance.
-        weights: how float32 matrix weights that no other setting quantizes are
-            stored. "bfloat16" halves them; they are widened to float32 where they
-            are used, so the arithmetic stays float32.
+        weights: how the float32 matrices of linear layers and embeddings are stored
+            that no other setting quantizes. "bfloat16" halves them; linear layers then
+            multiply in bfloat16, with sums in float32.
         linear: arithmetic of linear layers. "qd8" is int8 weight [out, in] with one
             float32 scale per output channel, and activations quantized to int8 per
             row at run time.

@@ -57,7 +57,9 @@ class Truncated(FormatError):
 class BadMagic(FormatError):
     """The file is something else."""
 
-    template = "{path}: not a kvc file: it begins with {found}, which looks like {guess}"
+    template = (
+        "{path}: not a kvc file: it begins with {found}, which looks like {guess}"
+    )
 
 
 class UnsupportedVersion(FormatError):
@@ -174,7 +176,9 @@ class RecipeError(KvcError):
 class UnknownRecipe(RecipeError):
     """No recipe has this name."""
 
-    template = "no recipe {recipe!r}; there are: {known}, or give the path of a .toml file"
+    template = (
+        "no recipe {recipe!r}; there are: {known}, or give the path of a .toml file"
+    )
 
 
 class BadRecipe(RecipeError):
@@ -245,7 +249,9 @@ class Busy(ExecutionError):
 class StateNeeded(ExecutionError):
     """A method with state was called on the program itself."""
 
-    template = "method {method} uses the state {state}; open a session and call it there"
+    template = (
+        "method {method} uses the state {state}; open a session and call it there"
+    )
 
 
 class BadSetting(ExecutionError):

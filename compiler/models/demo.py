@@ -27,7 +27,11 @@ def demo() -> ModelSpec:
     return ModelSpec(
         model=model,
         methods=decoder_methods(CONFIG, max_chunk=512),
-        metadata={"tokenizer": "bytes", "stop_tokens": [SEPARATOR]},
+        metadata={
+            "tokenizer": "bytes",
+            "stop_tokens": [SEPARATOR],
+            "generation": {"temperature": 0.6, "top_k": 20},
+        },
     )
 
 

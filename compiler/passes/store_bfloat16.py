@@ -1,7 +1,7 @@
 """Store matrices as bfloat16: linear layers compute in it, embeddings widen rows.
 
-A linear layer rounds its input to bfloat16, multiplies with float32 accumulation as
-torch's bfloat16 kernel does, and widens the result; everything else stays float32.
+A linear layer rounds its input to bfloat16, multiplies with float32 sums as torch's
+bfloat16 kernel does, and widens the rounded result; everything else stays float32.
 Widening whole weights at each call instead would cost more memory than it saves.
 """
 

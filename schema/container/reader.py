@@ -205,7 +205,7 @@ def _open(path: str) -> tuple[int, _Identity]:
 
 
 def _identity(status: os.stat_result) -> _Identity:
-    # Not the change time: a rename over the file moves it, and the old inode stays valid.
+    # Without the change time: a rename over the file moves it, yet the old inode stays.
     return (
         status.st_size,
         status.st_mtime_ns,

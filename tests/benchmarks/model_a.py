@@ -8,7 +8,6 @@ same shape in turn with kvc, three rounds, and medians are printed.
 
 import argparse
 import json
-import os
 import resource
 import statistics
 import subprocess
@@ -32,7 +31,9 @@ def compile_once(recipe: str, path: str) -> dict[str, float]:
     bundle = compile_program(spec.model, spec.methods, recipe)
     report = bundle.save(path)
     seconds = time.perf_counter() - begin
-    graphs = {method.name: method.graph.scratch_nbytes for method in bundle.program.methods}
+    graphs = {
+        method.name: method.graph.scratch_nbytes for method in bundle.program.methods
+    }
     return {
         "compile_s": seconds,
         "compile_peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6,
@@ -106,18 +107,24 @@ def main() -> None:
     parser.add_argument("--path", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.stage:
-        stage = compile_once(options.recipe, options.path) if options.stage == "compile" else run_once(options.path)
+        stage = (
+            compile_once(options.recipe, options.path)
+            if options.stage == "compile"
+            else run_once(options.path)
+        )
         sys.stdout.write(json.dumps(stage) + "\n")
         return
     own = [sys.executable, __file__, "--recipe", options.recipe]
     with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "a.kvc")
+        path = str(Path(folder) / "a.kvc")
         show("compile", in_process(*own, "--stage", "compile", "--path", path))
         ours, theirs = [], []
         for _ in range(options.rounds):
             ours.append(in_process(*own, "--stage", "run", "--path", path))
             if options.peer:
-                theirs.append(in_process(options.peer, str(HERE / "onnxruntime_peer.py")))
+                theirs.append(
+                    in_process(options.peer, str(HERE / "onnxruntime_peer.py"))
+                )
         show(f"kvc {options.recipe}, median of {options.rounds}", median_of(ours))
         if theirs:
             show("ONNX Runtime, DynamicQuantizeMatMul", median_of(theirs))

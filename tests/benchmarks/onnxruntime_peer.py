@@ -31,7 +31,14 @@ class GraphBuilder:
         self.weights: list[onnx.TensorProto] = []
         self.random = np.random.default_rng(0)
 
-    def node(self, op: str, inputs: list[str], outputs: list[str], domain: str = "", **attrs: object) -> str:
+    def node(
+        self,
+        op: str,
+        inputs: list[str],
+        outputs: list[str],
+        domain: str = "",
+        **attrs: object,
+    ) -> str:
         self.nodes.append(helper.make_node(op, inputs, outputs, domain=domain, **attrs))
         return outputs[0]
 
@@ -60,12 +67,20 @@ class GraphBuilder:
         sigmoid = self.node("Sigmoid", [gate], [f"sig{i}"])
         gated = self.node("Mul", [gate, sigmoid], [f"silu{i}"])
         hidden = self.node("Mul", [gated, up], [f"hidden{i}"])
-        return self.norm(f"norm{i}", self.linear(f"down{i}", hidden, FFN, DIM), residual)
+        return self.norm(
+            f"norm{i}", self.linear(f"down{i}", hidden, FFN, DIM), residual
+        )
 
     def norm(self, name: str, x: str, residual: str) -> tuple[str, str]:
         ones = self.weight(f"{name}.w", np.ones(DIM, np.float32))
         outputs = [name, "", "", f"{name}.sum"]
-        self.node("SkipSimplifiedLayerNormalization", [x, residual, ones], outputs, "com.microsoft", epsilon=1e-5)
+        self.node(
+            "SkipSimplifiedLayerNormalization",
+            [x, residual, ones],
+            outputs,
+            "com.microsoft",
+            epsilon=1e-5,
+        )
         return name, f"{name}.sum"
 
 
@@ -74,11 +89,15 @@ def build(folder: Path) -> Path:
     b = GraphBuilder()
     table = b.random.standard_normal((VOCAB, DIM)).astype(np.float32)
     x = b.node("Gather", [b.weight("embed", table), "ids"], ["embedded"])
-    angles = np.outer(np.arange(CAPACITY), 1e5 ** -(np.arange(0, HEAD_DIM, 2) / HEAD_DIM))
+    angles = np.outer(
+        np.arange(CAPACITY), 1e5 ** -(np.arange(0, HEAD_DIM, 2) / HEAD_DIM)
+    )
     b.weight("cos", np.cos(angles).astype(np.float32))
     b.weight("sin", np.sin(angles).astype(np.float32))
     ones = b.weight("norm_in.w", np.ones(DIM, np.float32))
-    y = b.node("SimplifiedLayerNormalization", [x, ones], ["norm_in"], axis=-1, epsilon=1e-5)
+    y = b.node(
+        "SimplifiedLayerNormalization", [x, ones], ["norm_in"], axis=-1, epsilon=1e-5
+    )
     residual = x
     for i in range(LAYERS):
         y, residual = b.layer(i, y, residual)
@@ -87,7 +106,11 @@ def build(folder: Path) -> Path:
     b.linear("logits", tail, DIM, VOCAB)
     cache = [1, KV_HEADS, CAPACITY, HEAD_DIM]
     value = helper.make_tensor_value_info
-    inputs = [value("ids", TensorProto.INT64, [1, "seq"]), value("seqlens", TensorProto.INT32, [1]), value("total", TensorProto.INT32, [])]
+    inputs = [
+        value("ids", TensorProto.INT64, [1, "seq"]),
+        value("seqlens", TensorProto.INT32, [1]),
+        value("total", TensorProto.INT32, []),
+    ]
     inputs += [value(f"{n}{i}", FLOAT, cache) for i in range(LAYERS) for n in "kv"]
     outputs = [value("logits", FLOAT, [1, 1, VOCAB])]
     outputs += [value(f"{n}o{i}", FLOAT, cache) for i in range(LAYERS) for n in "kv"]

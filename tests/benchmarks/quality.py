@@ -28,7 +28,11 @@ def held_out_windows(kilobytes: int) -> np.ndarray:
     """Return int64 [windows, WINDOW] of the held-out text."""
     text = runpy.run_path(str(TRAINER))["read_library"]()[1]
     count = min(kilobytes * 1000, len(text)) // WINDOW
-    return np.frombuffer(text, np.uint8)[: count * WINDOW].reshape(count, WINDOW).astype(np.int64)
+    return (
+        np.frombuffer(text, np.uint8)[: count * WINDOW]
+        .reshape(count, WINDOW)
+        .astype(np.int64)
+    )
 
 
 def bits_per_byte(logits: np.ndarray, targets: np.ndarray) -> float:
@@ -46,7 +50,9 @@ def main() -> None:
     windows = held_out_windows(parser.parse_args().kilobytes)
     spec = BUILTIN["demo"]()
     example = torch.zeros(1, 8, dtype=torch.int64)
-    method = Method("forward", args=(example,), dynamic={"tokens": {1: Dim("seq", 1, WINDOW)}})
+    method = Method(
+        "forward", args=(example,), dynamic={"tokens": {1: Dim("seq", 1, WINDOW)}}
+    )
     sys.stdout.write(f"{windows.size} bytes, Python {sys.version.split()[0]}\n")
     for recipe in known_recipes():
         with tempfile.TemporaryDirectory() as folder:
@@ -58,7 +64,9 @@ def main() -> None:
                     for w in windows
                 ]
             size = path.stat().st_size / 1e6
-        sys.stdout.write(f"{recipe:14} {np.mean(losses):.4f} bits per byte, {size:.2f} MB\n")
+        sys.stdout.write(
+            f"{recipe:14} {np.mean(losses):.4f} bits per byte, {size:.2f} MB\n"
+        )
 
 
 if __name__ == "__main__":

@@ -18,7 +18,9 @@ TOKENS = np.random.default_rng(2).integers(0, 49152, 64)
 
 
 @pytest.mark.slow
-def test_fp32_equals_eager_bit_for_bit_and_a_corrupted_cache_does_not(tmp_path: Path) -> None:
+def test_fp32_equals_eager_bit_for_bit_and_a_corrupted_cache_does_not(
+    tmp_path: Path,
+) -> None:
     spec = model_a()
     compile_program(spec.model, spec.methods, "fp32").save(tmp_path / "a.kvc")
     with load(tmp_path / "a.kvc") as program, program.session() as session:

@@ -34,7 +34,9 @@ def bundles(demo: ModelSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def session_logits(session: Session, prompt: np.ndarray, steps: int) -> list[np.ndarray]:
+def session_logits(
+    session: Session, prompt: np.ndarray, steps: int
+) -> list[np.ndarray]:
     """Return the logits after the prompt and after each of `steps` greedy tokens."""
     logits = [session.prefill(prompt[None].astype(np.int64))]
     for _ in range(steps):
@@ -42,7 +44,9 @@ def session_logits(session: Session, prompt: np.ndarray, steps: int) -> list[np.
     return logits
 
 
-def eager_logits(model: Decoder, prompt: np.ndarray, tokens: list[int]) -> list[np.ndarray]:
+def eager_logits(
+    model: Decoder, prompt: np.ndarray, tokens: list[int]
+) -> list[np.ndarray]:
     """Return the logits after the prompt and after each of the tokens."""
     model.position.zero_()
     with torch.no_grad():
@@ -110,13 +114,16 @@ def test_quantizing_changes_logits_a_little(demo: ModelSpec, bundles: Path) -> N
 
 
 def test_two_sessions_share_weights_and_nothing_else(bundles: Path) -> None:
-    with load(bundles / "xnnpack_q8.kvc") as program:
-        with program.session() as one, program.session() as two:
-            alone = session_logits(one, PROMPT, 8)
-            one.reset()
-            mixed = [one.prefill(PROMPT[None].astype(np.int64))]
-            two.prefill(PROMPT[None, ::-1].astype(np.int64))
-            for _ in range(8):
-                mixed.append(one.decode(mixed[-1].argmax(-1)[None]))
-                two.decode(mixed[-1].argmax(-1)[None])
+    with (
+        load(bundles / "xnnpack_q8.kvc") as program,
+        program.session() as one,
+        program.session() as two,
+    ):
+        alone = session_logits(one, PROMPT, 8)
+        one.reset()
+        mixed = [one.prefill(PROMPT[None].astype(np.int64))]
+        two.prefill(PROMPT[None, ::-1].astype(np.int64))
+        for _ in range(8):
+            mixed.append(one.decode(mixed[-1].argmax(-1)[None]))
+            two.decode(mixed[-1].argmax(-1)[None])
     assert all(np.array_equal(a, b) for a, b in zip(alone, mixed, strict=True))

@@ -19,6 +19,7 @@ from small_models import (
     NameClash,
     Nested,
     OldAndNew,
+    ReadsThenWrites,
     SeveralResults,
     SliceCache,
     Swap,
@@ -209,3 +210,24 @@ def test_a_new_session_starts_from_the_initial_state(tmp_path: Path) -> None:
             assert torch.equal(first.add(ONE), torch.tensor([3.0, 5.0, 7.0]))
         with program.session() as second:
             assert torch.equal(second.add(ONE), torch.tensor([2.0, 3.0, 4.0]))
+
+
+@pytest.mark.parametrize(("recipe", "atol"), [("fp32", 1e-6), ("xnnpack_q8", 0.05)])
+def test_a_delegate_that_reads_a_state_sees_it_before_the_write(
+    tmp_path: Path, recipe: str, atol: float
+) -> None:
+    methods = [Method("step", args=(ROWS[:, :1], slot(0))), Method("read")]
+    calls = [
+        ("step", (ROWS[:, 1:2] / 8, slot(2))),
+        ("read", ()),
+        ("step", (ROWS[:, 2:3] / 8, slot(7))),
+        ("read", ()),
+    ]
+    run_both(ReadsThenWrites(), methods, calls, tmp_path, recipe, atol)
+
+
+def test_a_write_beside_a_delegate_that_reads_the_state_is_in_place() -> None:
+    step = Method("step", args=(ROWS[:, :1], slot(0)))
+    program = compile_program(ReadsThenWrites(), [step], "xnnpack_q8").program
+    ops = [instruction.op for instruction in program.methods[0].graph.instructions]
+    assert ops == ["kvc::delegate", "aten::index_copy"]

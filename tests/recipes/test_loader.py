@@ -20,7 +20,7 @@ def test_the_shipped_recipes_say_what_they_are_for():
     assert known_recipes() == ("bf16", "fp32", "xnnpack_q8")
     described = {name: load_recipe(name).description for name in known_recipes()}
     assert all(described.values())
-    assert "computed in float32" in described["bf16"]
+    assert "bfloat16" in described["bf16"]
 
 
 def settings(name):

@@ -19,7 +19,7 @@ CONFIG = DecoderConfig(
 
 
 def model_a() -> ModelSpec:
-    """Return the model; weights are normal with a deviation that keeps logits lively."""
+    """Return the model; its weights are normal, wide enough for lively logits."""
     generator = torch.Generator().manual_seed(0)
     model = Decoder(CONFIG).eval()
     with torch.no_grad():

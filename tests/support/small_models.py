@@ -286,3 +286,21 @@ class ConstantOut(nn.Module):
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         return self.weight, x, x.t(), x[:, 1:]
+
+
+class ReadsThenWrites(nn.Module):
+    """Linear layers on the old state, then a write to it, then more linear layers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+        self.register_buffer("k", torch.ones(1, 8, 4))
+
+    def step(self, row: Tensor, slot: Tensor) -> Tensor:
+        y = self.first(self.k)
+        self.k.index_copy_(1, slot, row)
+        return self.second(y * 2)
+
+    def read(self) -> Tensor:
+        return self.k + 0.0

@@ -42,6 +42,8 @@ def main() -> int:
         if done.returncode:
             print(done.stdout + done.stderr)
             return 1
+        if name == "tests":
+            print(done.stdout.splitlines()[-1])
     return 0
 
 

@@ -38,9 +38,9 @@ class Reflection:
         return int.from_bytes(raw, "little", signed=True) if offset else 0
 
     def text(self, slot: int) -> str:
-        return self.table.String(
-            self.table.Pos + self.table.Offset(4 + 2 * slot)
-        ).decode()
+        start = self.table.Pos + self.table.Offset(4 + 2 * slot)
+        raw: bytes = self.table.String(start)
+        return raw.decode()
 
     def child(self, slot: int) -> "Reflection":
         start = self.table.Pos + self.table.Offset(4 + 2 * slot)

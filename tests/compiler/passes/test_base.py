@@ -33,7 +33,7 @@ def test_passes_run_in_order_and_report_what_they_did():
 
 
 def test_a_pass_that_breaks_the_program_is_named():
-    with pytest.raises(PassFailed, match="after reverse: method step.*%9") as caught:
+    with pytest.raises(PassFailed, match=r"after reverse: method step.*%9") as caught:
         run_passes((Reverse(),), program(STEP))
     assert (caught.value.step, caught.value.method) == ("reverse", "step")
 

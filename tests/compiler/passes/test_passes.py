@@ -1,4 +1,4 @@
-"""Each pass: a golden of before and after, and that running it twice changes nothing."""
+"""Each pass: a golden of before and after; a second run changes nothing."""
 
 import pytest
 import torch

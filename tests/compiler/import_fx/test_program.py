@@ -1,0 +1,225 @@
+import re
+
+import pytest
+import torch
+from golden import assert_golden
+from small_models import (
+    Accumulator,
+    BatchedTwoDims,
+    MountedTwice,
+    NameClash,
+    Nested,
+    Unsupported,
+)
+from torch import nn
+
+from kvc.compiler import Dim, Method, compile_program
+from kvc.compiler.capture import capture
+from kvc.compiler.import_fx import import_program
+from kvc.compiler.ir.text import program_text
+from kvc.schema.errors import CaptureError, CompileError, UnsupportedOps
+from kvc.schema.types import Symbol
+
+X = torch.arange(12.0).reshape(1, 3, 4)
+
+
+class Sizes(nn.Module):
+    """Methods whose results have sizes that follow from their inputs'."""
+
+    def double(self, x):
+        return torch.cat([x, x], 1)
+
+    def flat(self, x):
+        return x.reshape(-1)
+
+    def second(self, x):
+        return x[:, 1] * 2
+
+    def length(self, x):
+        return x * 2, x.shape[1]
+
+    def root(self, x):
+        return x / x.shape[1] ** 0.5
+
+
+class Tensors(nn.Module):
+    """A tied weight, a literal said twice, a table that is no parameter, a state."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = nn.Embedding(4, 4)
+        self.head = nn.Linear(4, 4, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("table", torch.arange(4.0), persistent=False)
+        self.register_buffer("seen", torch.zeros(4), persistent=False)
+        self.register_buffer("odd", torch.ones(4, dtype=torch.uint16))
+
+    def write(self, ids):
+        self.seen.add_(self.table * torch.tensor([1.0, 2.0, 3.0, 4.0]))
+        return self.head(self.embed(ids))
+
+    def read(self, x):
+        return self.seen + x * torch.tensor([1.0, 2.0, 3.0, 4.0])
+
+    def strange(self, x):
+        return x + self.odd.float()
+
+
+def imported(model, *methods):
+    return import_program(model, tuple(capture(model, m) for m in methods))
+
+
+def sized(name, **axes):
+    return Method(name, args=(X,), dynamic={"x": {1: Dim("seq", 1, 8)}} | axes)
+
+
+def refusal(kind, model, *methods):
+    with pytest.raises(kind) as caught:
+        imported(model, *methods)
+    return str(caught.value)
+
+
+WRITE = Method("write", args=(torch.tensor([1, 2]),))
+READ = Method("read", args=(torch.ones(4),))
+
+
+def test_a_program_reads_as_agreed():
+    text = program_text(imported(Tensors(), WRITE, READ))
+    assert_golden("import_tensors", text)
+
+
+def test_a_tied_weight_is_one_constant():
+    program = imported(Tensors(), WRITE)
+    names = [c.name for c in program.constants if c.provenance == "parameter"]
+    assert names == ["embed.weight"]
+
+
+def test_a_buffer_that_one_method_writes_is_a_state_in_the_other():
+    program = imported(Tensors(), READ, WRITE)
+    assert [s.name for s in program.states] == ["seen"]
+    assert [name for _, name in program.methods[0].state_in] == ["seen"]
+    assert program.methods[0].state_out == ()
+
+
+def test_a_buffer_that_no_method_writes_is_a_constant():
+    program = imported(Tensors(), READ)
+    assert program.states == ()
+    assert "seen" in [c.name for c in program.constants]
+
+
+def test_equal_literals_of_two_methods_are_one_after_the_passes():
+    bundle = compile_program(Tensors(), [WRITE, READ])
+    literals = [n for n in bundle.program.names if n.provenance == "literal"]
+    assert len(literals) == 1
+
+
+def test_a_buffer_and_an_argument_of_one_name_are_two_things():
+    (step,) = imported(NameClash(), Method("step", args=(torch.ones(4),))).methods
+    assert step.input_names == ("k",)
+    assert step.state_in[0][0] not in step.inputs
+
+
+def test_a_module_mounted_twice_is_one_state():
+    left, right = (Method(n, args=(torch.ones(3),)) for n in ("left", "right"))
+    program = imported(MountedTwice(), left, right)
+    assert [s.name for s in program.states] == ["first.total"]
+    assert [m.state_out[0][1] for m in program.methods] == ["first.total"] * 2
+
+
+def test_a_state_of_ones_has_an_initial_value_and_one_of_zeros_has_none():
+    ones = imported(Accumulator(), Method("add", args=(torch.ones(3),)))
+    assert ones.states[0].initial == "total.initial"
+    zeros = imported(NameClash(), Method("step", args=(torch.ones(4),)))
+    assert zeros.states[0].initial is None
+
+
+def test_a_state_of_negative_zeros_has_an_initial_value():
+    model = NameClash()
+    model.k.copy_(torch.tensor(-0.0))
+    program = imported(model, Method("step", args=(torch.ones(4),)))
+    assert program.states[0].initial == "k.initial"
+
+
+def test_a_dtype_that_kvc_does_not_have_is_refused_by_name():
+    message = refusal(CompileError, Tensors(), Method("strange", args=(X,)))
+    assert "odd has dtype torch.uint16" in message
+
+
+def test_a_dim_of_equal_bounds_is_one_symbol_of_two_methods():
+    program = imported(
+        Sizes(), sized("double"), sized("second", x={1: Dim("seq", 2, 8)})
+    )
+    names = [s.name for s in program.symbols]
+    assert names == ["double.seq", "second.seq"]
+    program = imported(Sizes(), sized("double"), sized("double"))
+    assert program.symbols == (Symbol("seq", 1, 8),)
+
+
+def test_sizes_may_be_sums_and_multiples():
+    program = imported(Sizes(), sized("double"))
+    assert str(program.methods[0].outputs[0].type) == "float32[1, 2*seq, 4]"
+
+
+def test_the_sum_of_two_dims_is_a_size():
+    dynamic = {"x": {1: Dim("a", 1, 4)}, "y": {1: Dim("b", 2, 4)}}
+    method = Method("join", args=(X, X), dynamic=dynamic)
+    program = imported(BatchedTwoDims(), method)
+    assert str(program.methods[0].outputs[0].type) == "float32[1, a+b, 4]"
+
+
+def test_a_product_of_two_dims_is_refused():
+    two = {"x": {0: Dim("batch", 1, 4), 1: Dim("seq", 1, 8)}}
+    message = refusal(UnsupportedOps, Sizes(), sized("flat", **two))
+    assert "no products of two dims" in message
+
+
+def test_code_that_holds_only_for_some_sizes_is_refused_with_its_line():
+    message = refusal(CaptureError, Sizes(), sized("second"))
+    assert re.search(r"at \S*test_program:\d+: aten::select.int does not hold", message)
+    assert "with seq = 1" in message
+
+
+def test_a_size_cannot_be_returned():
+    message = refusal(CaptureError, Sizes(), sized("length"))
+    assert "a number that differs from call to call" in message
+
+
+def test_other_arithmetic_on_sizes_is_refused():
+    message = refusal(UnsupportedOps, Sizes(), sized("root"))
+    assert "a number computed from a size" in message
+
+
+def test_every_op_without_a_kernel_is_listed_with_its_lines_and_nothing_else():
+    method = Method("forward", args=(torch.ones(4, 4),))
+    with pytest.raises(UnsupportedOps) as caught:
+        imported(Unsupported(), method)
+    ops = ["aten::_fft_r2c", "aten::_linalg_svd", "aten::view_as_real"]
+    assert sorted(caught.value.facts["ops"]) == ops
+    assert caught.value.facts["count"] == 3
+    (svd,) = [line for line in str(caught.value).splitlines() if "_linalg_svd" in line]
+    assert len(re.findall(r"forward: small_models:\d+", svd)) == 2
+
+
+def test_a_key_that_is_no_text_is_refused():
+    class Keys(nn.Module):
+        def step(self, table):
+            return table[0] * 1
+
+    message = refusal(CaptureError, Keys(), Method("step", args=({0: X},)))
+    assert "the key 0 is not text" in message
+
+
+def test_nested_arguments_and_results_are_described():
+    pair, rows = (torch.ones(2, 4), torch.ones(4)), [torch.ones(4)]
+    kwargs = {"options": {"factor": 0.5, "rows": rows}, "flip": True}
+    (mix,) = imported(Nested(), Method("mix", args=(pair,), kwargs=kwargs)).methods
+    assert mix.input_names == ("pair[0]", "pair[1]", "options.rows[0]")
+    assert len(mix.outputs) == 3
+
+
+def test_sources_are_module_and_line_and_never_a_path():
+    bundle = compile_program(Tensors(), [WRITE, READ], "xnnpack_q8")
+    for method in bundle.program.methods:
+        for step in method.graph.instructions:
+            assert re.fullmatch(r"([\w.]+:\d+( \([\w.]+\))?)?", step.source)
+    assert "/" not in str(bundle.program.methods)

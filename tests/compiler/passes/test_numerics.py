@@ -1,0 +1,84 @@
+"""Each pass, where it has something to do, gives what eager gives."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from eager_parity import run_both
+from torch import nn
+
+from kvc.compiler import Method
+from kvc.compiler.capture import capture
+from kvc.compiler.import_fx import import_program
+from kvc.compiler.ir.text import program_text
+from kvc.compiler.passes.dedupe_constants import DedupeConstants
+from kvc.compiler.passes.drop_dead_code import DropDeadCode
+from kvc.compiler.passes.forward_copies import ForwardCopies
+from kvc.compiler.passes.materialize_views import MaterializeViews
+from kvc.compiler.passes.quantize_weights import QuantizeWeights
+from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
+from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
+from kvc.compiler.passes.store_states import StoreStates
+
+X = torch.linspace(-2, 2, 24).reshape(2, 3, 4)
+
+
+class Subjects(nn.Module):
+    """A method for each pass."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.linear = nn.Linear(4, 4)
+        self.register_buffer("k", torch.zeros(2, 3, 4))
+
+    def forward_copies(self, x):
+        old = self.k.clone()
+        self.k.copy_(x)
+        return old, self.k.clone()
+
+    def drop_dead_code(self, x):
+        self.k.copy_(self.k)
+        return x.neg()
+
+    def dedupe_constants(self, x):
+        return x * torch.tensor([1.0, 2.0, 3.0, 4.0]) + torch.tensor(
+            [1.0, 2.0, 3.0, 4.0]
+        )
+
+    def share_equal_nodes(self, x):
+        return x.exp() + 1, x.exp() + 1.0, x.exp() - 1
+
+    def materialize_views(self, x):
+        return x.transpose(0, 1).reshape(3, 8), x.permute(2, 0, 1).contiguous().view(-1)
+
+    def store_states(self, x):
+        self.k.add_(x)
+        return self.k * 2, self.k[:, 1:]
+
+    def linears(self, x):
+        return self.linear(x), self.linear(x * 2)
+
+
+@pytest.mark.parametrize(
+    ("one", "name", "recipe", "atol"),
+    [
+        (ForwardCopies(), "forward_copies", "fp32", 0),
+        (DropDeadCode(), "drop_dead_code", "fp32", 0),
+        (DedupeConstants(), "dedupe_constants", "fp32", 0),
+        (ShareEqualNodes(), "share_equal_nodes", "fp32", 0),
+        (MaterializeViews(), "materialize_views", "fp32", 0),
+        (StoreStates(), "store_states", "fp32", 0),
+        (QuantizeWeights(True, True), "linears", "xnnpack_q8", 0.05),
+        (StoreBfloat16(), "linears", "bf16", 0.05),
+    ],
+)
+def test_a_pass_changes_the_program_and_not_its_results(
+    tmp_path: Path, one, name, recipe, atol
+) -> None:
+    method = Method(name, args=(X,))
+    model = Subjects()
+    before = import_program(model, (capture(model, method),))
+    assert program_text(one.run(before)) != program_text(before)
+    calls = [(name, (X,)), (name, (X.flip(0),))]
+    run_both(Subjects(), [method], calls, tmp_path, recipe, atol)

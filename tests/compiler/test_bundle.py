@@ -1,0 +1,92 @@
+from pathlib import Path
+
+import pytest
+import torch
+from small_models import IndexCopyCache
+from torch import nn
+
+from kvc.compiler import Bundle, Method, compile_program
+from kvc.schema.errors import OutputProblem
+
+
+class Twins(nn.Module):
+    """Two weights of equal bytes under two names, and a third of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Parameter(torch.arange(64.0))
+        self.two = nn.Parameter(torch.arange(64.0))
+        self.three = nn.Parameter(torch.ones(4))
+
+    def forward(self, x):
+        return (x + self.one) * self.two + self.three.sum()
+
+
+@pytest.fixture
+def bundle() -> Bundle:
+    return compile_program(Twins(), [Method("forward", args=(torch.ones(64),))])
+
+
+def test_equal_bytes_of_two_names_are_stored_once(bundle: Bundle, tmp_path: Path):
+    report = bundle.save(tmp_path / "model.kvc")
+    assert (report.names, report.blobs) == (3, 2)
+    assert (report.blob_nbytes, report.named_nbytes) == (256 + 16, 512 + 16)
+    assert report.file_nbytes == (tmp_path / "model.kvc").stat().st_size
+
+
+def test_the_models_own_bytes_are_counted(bundle: Bundle):
+    assert bundle.model_nbytes == 512 + 16
+
+
+def test_saving_twice_gives_equal_bytes(bundle: Bundle, tmp_path: Path):
+    bundle.save(tmp_path / "a.kvc")
+    bundle.save(tmp_path / "b.kvc")
+    assert (tmp_path / "a.kvc").read_bytes() == (tmp_path / "b.kvc").read_bytes()
+
+
+def test_progress_is_told_for_every_name(bundle: Bundle, tmp_path: Path):
+    told = []
+    bundle.save(tmp_path / "a.kvc", lambda *step: told.append(step))
+    assert told == [("write weights", done, 3) for done in range(3)]
+
+
+def test_a_missing_folder_is_refused(bundle: Bundle, tmp_path: Path):
+    with pytest.raises(OutputProblem, match="cannot write .*none.*model.kvc"):
+        bundle.save(tmp_path / "none" / "model.kvc")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupted_save_leaves_the_old_file_and_nothing_else(
+    bundle: Bundle, tmp_path: Path
+):
+    path = tmp_path / "model.kvc"
+    path.write_bytes(b"old")
+
+    def interrupt(stage: str, done: int, total: int) -> None:
+        if done == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        bundle.save(path, interrupt)
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_save_replaces_what_was_there(bundle: Bundle, tmp_path: Path):
+    path = tmp_path / "model.kvc"
+    path.write_bytes(b"old")
+    bundle.save(path)
+    assert path.read_bytes() != b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_strided_weight_is_stored_in_order(tmp_path: Path):
+    from kvc.runtime import load
+
+    model = IndexCopyCache()
+    model.scale = nn.Parameter(torch.arange(8.0)[::2])
+    args = (torch.ones(1, 1, 4), torch.tensor([0]))
+    compile_program(model, [Method("decode", args=args)]).save(tmp_path / "m.kvc")
+    with load(tmp_path / "m.kvc") as program, program.session() as session:
+        rows = session.decode(*args)
+    assert rows[0, 0].tolist() == [0.0, 4.0, 8.0, 12.0]
