@@ -41,8 +41,7 @@ def overlapping(tensor: Tensor, named: Mapping[str, Tensor]) -> list[str]:
         for name, other in named.items()
         if other.untyped_storage()._cdata == tensor.untyped_storage()._cdata
         and Identity.of(other) != Identity.of(tensor)
-        and _extent(other)[0] < end
-        and begin < _extent(other)[1]
+        and max(begin, _extent(other)[0]) < min(end, _extent(other)[1])
     ]
 
 

@@ -16,7 +16,7 @@ from torch import nn
 from kvc.compiler.backends import BACKENDS
 from kvc.compiler.backends.outline import outline
 from kvc.compiler.bundle import Bundle, Progress
-from kvc.compiler.capture import capture
+from kvc.compiler.capture import CapturedMethod, capture
 from kvc.compiler.emit_program import DelegateCall, emit_program
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.ir import Program
@@ -62,12 +62,9 @@ def compile_program(
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     _check_methods(methods)
     report = progress or (lambda stage, done, total: None)
-    captured = []
-    for done, method in enumerate(methods):
-        report("capture", done, len(methods))
-        captured.append(capture(model, method))
+    captured = _capture_all(model, methods, report)
     report("optimise", 0, 1)
-    imported = import_program(model, tuple(captured))
+    imported = import_program(model, captured)
     program, _ = run_passes(passes_for(settings), imported)
     report("lower", 0, 1)
     program, calls = _lower(program, settings)
@@ -79,6 +76,16 @@ def compile_program(
         program, calls, _provenance(imported, settings), _as_json(metadata or {})
     )
     return Bundle(emitted, {c.name: c.source for c in program.constants})
+
+
+def _capture_all(
+    model: nn.Module, methods: Sequence[Method], report: Progress
+) -> tuple[CapturedMethod, ...]:
+    captured = []
+    for done, method in enumerate(methods):
+        report("capture", done, len(methods))
+        captured.append(capture(model, method))
+    return tuple(captured)
 
 
 def passes_for(recipe: Recipe) -> tuple[Pass, ...]:

@@ -16,7 +16,6 @@ from kvc.runtime.delegates.table import DELEGATES
 from kvc.runtime.executor import Frame
 from kvc.runtime.frames import Code, bind_graph
 from kvc.runtime.inputs import Inputs, take_inputs
-from kvc.runtime.kernels import load_kernels
 from kvc.runtime.sizes import Signature
 from kvc.runtime.states import StateMemory
 from kvc.runtime.values import Memory
@@ -40,7 +39,7 @@ class Engine:
         self._lock = threading.RLock()
         self._constants: dict[int, tuple[FreeableBuffer, Array]] = {}
         self._delegates: dict[int, Handle] = {}
-        self._code = Code(kernels=load_kernels, delegate=self._delegate)
+        self._code = Code(self._delegate)
         self.closed = False
 
     def call(

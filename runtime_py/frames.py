@@ -5,30 +5,35 @@ are all delegated is bound without torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from kvc.runtime.delegates.base import Handle
 from kvc.runtime.executor import Frame, Step, fail
+from kvc.runtime.kernels import Kernel, load_kernels, load_preparations
 from kvc.runtime.tensors import torch_dtype
 from kvc.runtime.values import Memory, Values
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Alias, Argument, Graph, Instruction, Ref
+from kvc.schema.model import Alias, Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 from kvc.schema.types import Affine
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-Kernel = Callable[..., object]
-
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What runs a graph's instructions: both are looked up on first need."""
+    """What runs a graph's instructions, looked up on first need.
 
-    kernels: Callable[[], Mapping[str, Kernel]]
+    Attributes:
+        delegate: the handle of a delegate, by its number.
+        prepared: kernels made for one constant, by op and name; filled as graphs are
+            bound, so that every frame of a graph shares them.
+    """
+
     delegate: Callable[[int], Handle]
+    prepared: dict[tuple[str, int], Kernel] = field(default_factory=dict)
 
 
 def bind_graph(
@@ -67,7 +72,7 @@ class _Binder:
             import torch
 
             with torch.inference_mode():
-                self._bind_all(self._code.kernels())
+                self._bind_all(load_kernels())
                 uses_torch = True
         else:
             self._bind_all({})
@@ -96,7 +101,7 @@ class _Binder:
         if instruction.op == DELEGATE:
             self._bind_delegate(instruction)
             return
-        kernel = kernels[instruction.op]
+        kernel = self._prepared(instruction) or kernels[instruction.op]
         arguments = tuple(self._argument(a) for a in instruction.arguments)
         match OPS[instruction.op].aliasing:
             case Aliasing.FRESH:
@@ -107,6 +112,21 @@ class _Binder:
                 self._bind_update(instruction, kernel, arguments)
             case Aliasing.VIEW:
                 self._bind_view(instruction, kernel(*arguments))
+
+    def _prepared(self, instruction: Instruction) -> "Kernel | None":
+        """Return the kernel made for an instruction's constant, None without one."""
+        index, prepare = load_preparations().get(instruction.op, (None, None))
+        if index is None or prepare is None:
+            return None
+        argument = instruction.arguments[index]
+        assert isinstance(argument, Ref)
+        storage = self._graph.values[argument.value].storage
+        if not isinstance(storage, Constant):
+            return None
+        key = (instruction.op, storage.name)
+        if key not in self._code.prepared:
+            self._code.prepared[key] = prepare(self._values.tensor(argument.value))
+        return self._code.prepared[key]
 
     def _bind_update(
         self, instruction: Instruction, kernel: Kernel, arguments: tuple[object, ...]

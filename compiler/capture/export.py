@@ -135,6 +135,7 @@ def _translated(method: Method, error: Exception) -> CaptureError:
     """Return torch's complaint as one paragraph of ours."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:4]) or type(error).__name__
+    text = text.partition("The error above occurred")[0].strip()
     reason = f"torch.export says: {text[:600]}"
     if "copy__default" in text:
         reason = (

@@ -13,6 +13,7 @@ import torch
 _FRAME = re.compile(r'File "(?P<file>[^"]+)", line (?P<line>\d+)')
 _LONGEST = 200  # characters; a source is for reading
 _TORCH = str(Path(torch.__file__).parent)
+_SCRIPT = ("__main__", "__mp_main__")  # not names of their own: the file's stem is
 
 
 def source_of(meta: dict[str, object]) -> str:
@@ -40,6 +41,6 @@ def _module_path(meta: dict[str, object]) -> str:
 @cache
 def _module_name(file: str) -> str:
     for name, module in list(sys.modules.items()):
-        if getattr(module, "__file__", None) == file and name != "__main__":
+        if getattr(module, "__file__", None) == file and name not in _SCRIPT:
             return name
     return Path(file).stem

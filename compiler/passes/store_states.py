@@ -52,45 +52,57 @@ def _newest(method: Method, aliases: Aliases) -> dict[str, Value]:
 def _with_copies(
     method: Method, moved: list[tuple[Value, str]], aliases: Aliases
 ) -> Method:
-    count = method.next_id()
-    states = bound_to(method.state_in)
-    overwritten = {name for _, name in moved}
-    clones: dict[int, Value] = {}
-    lines = {v.id: node.source for node in method.nodes for v in node.outputs}
-    nodes = list(method.nodes)
-
-    def fresh(value: Value) -> Value:
-        nonlocal count
-        count += 1
-        return Value(count - 1, value.type)
-
-    def saved(value: Value) -> Value:
-        """Return the value, out of reach of the copies that follow."""
-        if states.get(aliases.root[value.id]) not in overwritten:
-            return value
-        if value.id not in clones:
-            clones[value.id] = fresh(value)
-            line = lines.get(value.id, "")
-            nodes.append(Node("aten::clone", (value,), (clones[value.id],), line))
-        return clones[value.id]
-
-    sources = [(saved(value), name) for value, name in moved]
-    outputs = tuple(saved(value) for value in method.outputs)
+    closing = _Closing(method, aliases, {name for _, name in moved})
+    sources = [(closing.saved(value), name) for value, name in moved]
+    outputs = tuple(closing.saved(value) for value in method.outputs)
     state_in = list(method.state_in)
     targets = {name: value for value, name in state_in} | _newest(method, aliases)
     done: dict[str, Value] = {}
     for value, name in sources:
         if name not in targets:  # written without being read
-            targets[name] = fresh(value)
+            targets[name] = closing.fresh(value)
             state_in.append((targets[name], name))
-        done[name] = fresh(value)
-        line = lines.get(value.id, "")
-        nodes.append(Node("aten::copy", (targets[name], value), (done[name],), line))
+        done[name] = closing.add("aten::copy", targets[name], value)
     state_out = tuple((done.get(name, value), name) for value, name in method.state_out)
     return replace(
         method,
-        nodes=tuple(nodes),
+        nodes=tuple(closing.nodes),
         outputs=outputs,
         state_in=tuple(state_in),
         state_out=state_out,
     )
+
+
+class _Closing:
+    """The nodes of a method, growing by those that close it."""
+
+    def __init__(self, method: Method, aliases: Aliases, overwritten: set[str]) -> None:
+        self.nodes = list(method.nodes)
+        self._count = method.next_id()
+        self._lines = {v.id: n.source for n in method.nodes for v in n.outputs}
+        self._root = aliases.root
+        self._lost = {
+            value.id for value, name in method.state_in if name in overwritten
+        }
+        self._clones: dict[int, Value] = {}
+
+    def fresh(self, like: Value) -> Value:
+        """Return a new value of the type of another."""
+        self._count += 1
+        return Value(self._count - 1, like.type)
+
+    def add(self, op: str, *operands: Value) -> Value:
+        """Add a node, at the line of its last operand; return its result."""
+        result = self.fresh(operands[-1])
+        line = self._lines.get(operands[-1].id, "")
+        self._lines[result.id] = line
+        self.nodes.append(Node(op, operands, (result,), line))
+        return result
+
+    def saved(self, value: Value) -> Value:
+        """Return the value, out of reach of the copies that follow."""
+        if self._root[value.id] not in self._lost:
+            return value
+        if value.id not in self._clones:
+            self._clones[value.id] = self.add("aten::clone", value)
+        return self._clones[value.id]

@@ -13,7 +13,6 @@ from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Handle
 from kvc.runtime.executor import Frame
 from kvc.runtime.frames import Code, bind_graph
-from kvc.runtime.kernels import load_kernels
 from kvc.runtime.sizes import Signature
 from kvc.runtime.values import Memory
 from kvc.schema.errors import BadProgram
@@ -34,6 +33,7 @@ class ReferenceHandle:
         self._payload = payload
         self._method = method
         self._buffers = tuple(data[name] for name in payload.names)
+        self._code = Code(_refuse_nesting)
         ids = payload.graph.inputs + payload.graph.outputs
         self._signature = Signature(
             method=method,
@@ -54,8 +54,7 @@ class ReferenceHandle:
             constant=lambda name: self._buffers[name].private_array(),
             given=place_interface(graph, sizes, inputs, outputs),
         )
-        code = Code(kernels=load_kernels, delegate=_refuse_nesting)
-        frame = bind_graph(self._method, graph, sizes, memory, code)
+        frame = bind_graph(self._method, graph, sizes, memory, self._code)
         return _with_copies(frame, outputs)
 
     def close(self) -> None:

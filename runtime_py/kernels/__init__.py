@@ -17,6 +17,9 @@ the op's signature: tensors, `torch.dtype`s, tuples, numbers. How depends on
   one is out of range, nothing has been written.
 
 Kernels check neither shapes nor dtypes; the verifier has.
+
+A kernel may do part of its work ahead when one of its arguments is a constant:
+`load_preparations` says which argument, and what makes the kernel of it.
 """
 
 from collections.abc import Callable, Mapping
@@ -29,7 +32,9 @@ if TYPE_CHECKING:
 
 Kernel: TypeAlias = "Callable[..., Tensor | tuple[Tensor, ...] | None]"
 
-__all__ = ["Kernel", "load_kernels"]
+Preparation: TypeAlias = "tuple[int, Callable[[Tensor], Kernel]]"
+
+__all__ = ["Kernel", "Preparation", "load_kernels", "load_preparations"]
 
 
 @cache
@@ -66,3 +71,11 @@ def load_kernels() -> Mapping[str, Kernel]:
             **updates.KERNELS,
         }
     )
+
+
+@cache
+def load_preparations() -> Mapping[str, Preparation]:
+    """Return, by op, which argument to prepare for and what makes the kernel of it."""
+    from kvc.runtime.kernels.quantized import prepare_linear_qd8
+
+    return MappingProxyType({"kvc::linear_qd8": (3, prepare_linear_qd8)})

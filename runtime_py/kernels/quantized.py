@@ -76,31 +76,36 @@ def _linear_qd8(
         weight_scale: float32 [out].
         bias: float32 [out].
     """
-    product, row_sums = _integer_products(q.reshape(-1, q.shape[-1]), weight.t())
-    product.addcmul_(zero_point.reshape(-1, 1), row_sums, value=-1)
-    result = out.view(product.shape)
-    torch.div(product, scale.reshape(-1, 1), out=result)
-    result.mul_(weight_scale)
-    if bias is not None:
-        result.add_(bias)
+    prepare_linear_qd8(weight)(out, q, scale, zero_point, weight, weight_scale, bias)
 
 
-def _integer_products(q: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return q @ weight and ones @ weight: int32 [rows, out] and [1, out].
+def prepare_linear_qd8(weight: Tensor) -> Kernel:
+    """Return `kvc::linear_qd8` for a weight that never changes.
 
-    Several rows take the row of ones along, which saves a pass over the weight. One
-    row does not: two products of a vector take 0.6 of the time of a product of two
-    rows at 576 x 1536, and as long at 576 x 49152 (one thread, 2026-11).
+    The sums of its rows, int32 [out], are taken here, once: at decode they would cost
+    as much as the product itself, since both only read the weight.
     """
-    rows, width = q.shape
-    if rows == 1:
-        ones = torch.ones_like(q)
-        return torch._int_mm(q, weight), torch._int_mm(ones, weight)
-    extended = q.new_empty(rows + 1, width)
-    extended[:rows].copy_(q)
-    extended[rows:].fill_(1)
-    products = torch._int_mm(extended, weight)
-    return products[:rows], products[rows:]
+    ones = weight.new_ones(1, weight.shape[1])
+    row_sums = torch._int_mm(ones, weight.t())
+
+    def linear(
+        out: Tensor,
+        q: Tensor,
+        scale: Tensor,
+        zero_point: Tensor,
+        weight: Tensor,
+        weight_scale: Tensor,
+        bias: Tensor | None,
+    ) -> None:
+        product = torch._int_mm(q.reshape(-1, q.shape[-1]), weight.t())
+        product.addcmul_(zero_point.reshape(-1, 1), row_sums, value=-1)
+        result = out.view(product.shape)
+        torch.div(product, scale.reshape(-1, 1), out=result)
+        result.mul_(weight_scale)
+        if bias is not None:
+            result.add_(bias)
+
+    return linear
 
 
 def _embedding_q8(out: Tensor, weight: Tensor, scale: Tensor, indices: Tensor) -> None:

@@ -51,7 +51,7 @@ def test_progress_is_told_for_every_name(bundle: Bundle, tmp_path: Path):
 
 
 def test_a_missing_folder_is_refused(bundle: Bundle, tmp_path: Path):
-    with pytest.raises(OutputProblem, match="cannot write .*none.*model.kvc"):
+    with pytest.raises(OutputProblem, match=r"cannot write .*none.*model.kvc"):
         bundle.save(tmp_path / "none" / "model.kvc")
     assert list(tmp_path.iterdir()) == []
 

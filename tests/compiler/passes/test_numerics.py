@@ -79,6 +79,8 @@ def test_a_pass_changes_the_program_and_not_its_results(
     method = Method(name, args=(X,))
     model = Subjects()
     before = import_program(model, (capture(model, method),))
+    if name == "materialize_views":  # torch clones before a view; that goes first
+        before = ForwardCopies().run(before)
     assert program_text(one.run(before)) != program_text(before)
     calls = [(name, (X,)), (name, (X.flip(0),))]
     run_both(Subjects(), [method], calls, tmp_path, recipe, atol)

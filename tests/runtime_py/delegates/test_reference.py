@@ -70,14 +70,14 @@ def test_a_damaged_payload_is_refused_before_anything_runs(tmp_path):
 
 
 def test_a_failure_inside_a_delegate_names_the_inner_instruction(tmp_path, monkeypatch):
-    from kvc.runtime.delegates import reference
+    from kvc.runtime import frames
     from kvc.runtime.kernels import load_kernels
 
     def broken(*_):
         raise RuntimeError("out of luck")
 
     kernels = {**load_kernels(), "aten::softmax.int": broken}
-    monkeypatch.setattr(reference, "load_kernels", lambda: kernels)
+    monkeypatch.setattr(frames, "load_kernels", lambda: kernels)
     path = write_bundle(tmp_path / "d.kvc", delegated_program())
     inner = "instruction 2, aten::softmax.int at model:42: out of luck"
     with load(path) as opened, pytest.raises(KernelFailed, match=inner):

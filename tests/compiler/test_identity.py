@@ -1,0 +1,39 @@
+import torch
+
+from kvc.compiler.identity import Identity, overlapping
+
+BASE = torch.zeros(8)
+
+
+def test_two_views_of_one_place_are_one_tensor():
+    assert Identity.of(BASE[2:4]) == Identity.of(BASE[2:4])
+
+
+def test_place_shape_stride_dtype_and_storage_tell_tensors_apart():
+    others = [
+        BASE[3:5],
+        BASE[2:5],
+        BASE[2:4].view(2, 1),
+        BASE[2:6:2],
+        BASE[2:4].view(torch.int32),
+        torch.zeros(8)[2:4],
+    ]
+    assert Identity.of(BASE[2:4]) not in [Identity.of(other) for other in others]
+
+
+def test_fake_tensors_are_told_apart_though_all_have_one_address():
+    one, two = torch.empty(2, device="meta"), torch.empty(2, device="meta")
+    assert Identity.of(one) != Identity.of(two)
+
+
+def test_overlaps_are_found_by_bytes():
+    named = {
+        "same": BASE[2:4],
+        "before": BASE[:2],
+        "behind": BASE[4:],
+        "across": BASE[3:6],
+        "around": BASE,
+        "elsewhere": torch.zeros(8),
+        "empty": BASE[3:3],
+    }
+    assert overlapping(BASE[2:4], named) == ["across", "around"]

@@ -1,0 +1,113 @@
+import torch
+from small_models import Accumulator, IndexCopyCache, KvcCache
+from torch import nn
+
+from kvc.compiler import Dim, Method, compile_program
+from kvc.schema.model import Position, PositionKind, StateKind
+
+ROWS = torch.ones(1, 1, 2, 4)
+APPEND = Method("append", args=(ROWS,), dynamic={"rows": {2: Dim("seq", 1, 8)}})
+
+
+class Odd(KvcCache):
+    """Other ways to move the position, and other modes of the cache."""
+
+    def stays(self, rows):
+        self.cache.copy_(torch.ops.kvc.cache_update(self.cache, rows, self.position))
+        return self.cache * 2
+
+    def back(self, rows):
+        out = self.stays(rows)
+        self.position.sub_(1)
+        return out
+
+    def doubles(self, rows):
+        out = self.stays(rows)
+        self.position.mul_(2)
+        return out
+
+    def ring(self, rows):
+        start = self.position.clone()
+        update = torch.ops.kvc.cache_update(
+            self.cache, rows, start, axis=2, mode="circular"
+        )
+        self.cache.copy_(update)
+        self.position.add_(rows.shape[2])
+        return self.cache * 2
+
+    def clear(self):
+        self.cache.zero_()
+        return self.position + 0
+
+
+def program_of(model: nn.Module, *methods: Method):
+    return compile_program(model, methods).program
+
+
+def kinds(program):
+    return {s.name: (s.kind, s.axis) for s in program.states}
+
+
+def test_a_cache_written_by_cache_update_is_linear_on_its_axis():
+    assert kinds(program_of(KvcCache(), APPEND))["cache"] == (StateKind.LINEAR, 2)
+
+
+def test_a_circular_cache_is_a_ring():
+    program = program_of(Odd(), Method("ring", args=(ROWS,)))
+    assert kinds(program)["cache"] == (StateKind.RING, 2)
+
+
+def test_a_cache_written_in_two_manners_is_plain():
+    ring = Method("ring", args=(ROWS,))
+    assert kinds(program_of(Odd(), APPEND, ring))["cache"] == (StateKind.PLAIN, None)
+    clear = Method("clear")
+    assert kinds(program_of(Odd(), APPEND, clear))["cache"] == (StateKind.PLAIN, None)
+
+
+def test_a_cache_written_by_index_copy_is_plain():
+    args = (torch.ones(1, 1, 4), torch.tensor([0]))
+    program = program_of(IndexCopyCache(), Method("decode", args=args))
+    assert kinds(program) == {"cache": (StateKind.PLAIN, None)}
+
+
+def test_a_counter_that_says_where_a_cache_is_written_is_the_position():
+    program = program_of(KvcCache(), APPEND)
+    number = [s.name for s in program.states].index("position")
+    assert program.position == Position(PositionKind.STATE, number, "", 8)
+
+
+def test_a_ring_has_no_capacity():
+    position = program_of(Odd(), Method("ring", args=(ROWS,))).position
+    assert position is not None
+    assert position.capacity is None
+
+
+def test_a_counter_that_goes_back_or_leaps_is_no_position():
+    for name in ("back", "doubles"):
+        program = program_of(Odd(), APPEND, Method(name, args=(ROWS,)))
+        assert program.position is None, name
+
+
+def test_a_number_that_no_method_advances_is_no_position():
+    assert program_of(Odd(), Method("stays", args=(ROWS,))).position is None
+
+
+def test_a_state_that_is_no_index_is_no_position():
+    add = Method("add", args=(torch.ones(3),))
+    assert program_of(Accumulator(), add).position is None
+
+
+def test_reads_and_writes_are_told_for_each_method():
+    program = program_of(
+        Accumulator(), Method("add", args=(torch.ones(3),)), Method("read")
+    )
+    add, read = program.methods
+    assert (add.reads, add.writes) == ((0,), (0,))
+    assert (read.reads, read.writes) == ((0,), ())
+
+
+def test_a_state_that_is_only_overwritten_is_not_read():
+    program = program_of(Odd(), Method("clear"))
+    (clear,) = program.methods
+    assert [program.states[i].name for i in clear.writes] == ["cache"]
+    assert "cache" not in [program.states[i].name for i in clear.reads]
