@@ -7,7 +7,7 @@ from kvc.compiler.memory.aliasing import Aliases, analyse
 from kvc.compiler.memory.check import PlanFault, check_plan
 from kvc.compiler.memory.lifetimes import requests_of
 from kvc.compiler.memory.plan import MemoryPlan
-from kvc.compiler.memory.planners import greedy_by_size
+from kvc.compiler.memory.planners import plan_memory
 from kvc.schema import model
 from kvc.schema.errors import PlanFailed
 from kvc.schema.types import Symbol
@@ -32,7 +32,7 @@ def emit_graph(
     """
     aliases = analyse(method)
     requests = requests_of(method, aliases, {s.name: s for s in symbols})
-    plan = greedy_by_size(requests)
+    plan = plan_memory(requests)
     try:
         check_plan(requests, plan)
     except PlanFault as error:
