@@ -9,6 +9,7 @@ from kvc.compiler.constants import Source, base_tensor, bytes_of, read
 from kvc.schema import model
 from kvc.schema.container import BundleWriter, default_align
 from kvc.schema.digests import blob_digest
+from kvc.schema.errors import CompileError, FormatError
 from kvc.schema.verify import verify_program
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
@@ -74,7 +75,7 @@ class Bundle:
             program = replace(
                 self.program, blobs=tuple(store.blobs), names=tuple(names)
             )
-            verify_program(program, os.fspath(path), thorough=True)
+            _verify(program, os.fspath(path))
             writer.finish(program)
         return SaveReport(
             file_nbytes=Path(path).stat().st_size,
@@ -83,6 +84,21 @@ class Bundle:
             blobs=len(program.blobs),
             names=len(program.names),
         )
+
+
+def _verify(program: model.Program, path: str) -> None:
+    """Check what the compiler has made as thoroughly as a stranger's file.
+
+    Raises:
+        CompileError: it does not pass: a bug in kvc.
+    """
+    try:
+        verify_program(program, path, thorough=True)
+    except FormatError as error:
+        reason = f"{error}; this is a bug in kvc, please report it"
+        raise CompileError(
+            message=f"the compiled program is wrong: {reason}"
+        ) from error
 
 
 class _BlobStore:

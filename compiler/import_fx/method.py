@@ -22,6 +22,7 @@ from kvc.compiler.import_fx.normalize import (
     arguments_of,
     is_known,
     normalize,
+    why_unknown,
 )
 from kvc.compiler.import_fx.sources import source_of
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES, SizeReader
@@ -132,7 +133,8 @@ class MethodImporter:
         ):
             if _is_tensor(node.meta.get("val")):
                 self._unknown.add(node)
-                self._miss(str(node.target), "not an operator", node)
+                name = f"torch.{node.target}"
+                self._miss(name, "control flow is not supported yet", node)
             return
         op = op_name(node.target)
         if op in DROPPED:
@@ -162,7 +164,7 @@ class MethodImporter:
         if any(source in self._unknown for source in node.all_input_nodes):
             self._unknown.add(node)
             if not is_known(op):
-                self._miss(op, "no kernel", node)
+                self._miss(op, why_unknown(op), node)
             return
         try:
             types = self._result_types(node)
@@ -173,7 +175,7 @@ class MethodImporter:
         except (Unsupported, CaptureError) as error:
             self._unknown.add(node)
             reason = getattr(error, "reason", str(error))
-            self._miss(op, reason if is_known(op) else "no kernel", node)
+            self._miss(op, reason if is_known(op) else why_unknown(op), node)
             return
         outputs = tuple(self._new_value(kind) for kind in types)
         self.nodes.append(Node(call.op, arguments, outputs, source_of(node.meta)))

@@ -49,6 +49,10 @@ _IGNORED = {
     "scale_grad_by_freq", "sparse", "output_padding", "half_to_float", "stable",
     "cudnn_enable",
 }  # fmt: skip
+_TRAINING_ONLY = {
+    "aten::native_dropout", "aten::bernoulli.p", "aten::rrelu_with_noise_functional",
+    "aten::_native_batch_norm_legit_functional",
+}  # fmt: skip
 DROPPED = {
     "aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_assert_async.msg",
     "aten::sym_constrain_range_for_size", "aten::sym_constrain_range",
@@ -289,3 +293,10 @@ _RULES: dict[str, Callable[[Named, TensorType | None], Call]] = {
 def is_known(op: str) -> bool:
     """Tell whether kvc takes an op at all, whatever its arguments."""
     return op in OPS or op in _RULES
+
+
+def why_unknown(op: str) -> str:
+    """Return why kvc does not take an op at all, with what to try if there is that."""
+    if op in _TRAINING_ONLY:
+        return "the model is in training mode; call model.eval() before compiling"
+    return "no kernel"

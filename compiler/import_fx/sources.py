@@ -19,7 +19,8 @@ _SCRIPT = ("__main__", "__mp_main__")  # not names of their own: the file's stem
 def source_of(meta: dict[str, object]) -> str:
     """Return the user's innermost line for a node, or torch's own if there is none."""
     trace = meta.get("stack_trace")
-    frames = _FRAME.findall(trace) if isinstance(trace, str) else []
+    found = _FRAME.findall(trace) if isinstance(trace, str) else []
+    frames = [frame for frame in found if not frame[0].startswith("<")]  # made by torch
     own = [frame for frame in frames if not frame[0].startswith(_TORCH)]
     line = ""
     if own or frames:
