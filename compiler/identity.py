@@ -1,4 +1,4 @@
-"""What makes a tensor itself, and which tensors share memory without being one."""
+"""What makes a tensor itself, and where memory is shared by what is not one tensor."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -43,6 +43,20 @@ def overlapping(tensor: Tensor, named: Mapping[str, Tensor]) -> list[str]:
         and Identity.of(other) != Identity.of(tensor)
         and max(begin, _extent(other)[0]) < min(end, _extent(other)[1])
     ]
+
+
+def overlaps_itself(tensor: Tensor) -> bool:
+    """Tell whether elements of a tensor share memory, as `expand` makes them.
+
+    Strides so interleaved that only a search could tell count as overlapping.
+    """
+    steps = zip(tensor.stride(), tensor.shape, strict=True)
+    reached = 0  # the last element that the dimensions before this one reach
+    for stride, size in sorted((int(a), int(b)) for a, b in steps if b > 1):
+        if stride <= reached:
+            return tensor.numel() > 0
+        reached += stride * (size - 1)
+    return False
 
 
 def _extent(tensor: Tensor) -> tuple[int, int]:

@@ -31,6 +31,7 @@ from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.passes.store_states import StoreStates
+from kvc.compiler.roles import check_request, check_roles
 from kvc.compiler.spec import Method
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.errors import CompileError
@@ -54,17 +55,20 @@ def compile_program(
         progress: called with (stage, done, total).
 
     Raises:
+        CompileError: what is asked for is not a module with methods, or a method
+            does not have the signature of its role.
         CaptureError: a method cannot be traced.
         UnsupportedOps: with every op that has no kernel.
         StateConflict: two names share memory that a method writes.
         RecipeError: the recipe is unknown or wrong.
     """
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
-    _check_methods(methods)
+    check_request(model, methods)
     report = progress or (lambda stage, done, total: None)
     captured = _capture_all(model, methods, report)
     report("optimise", 0, 1)
     imported = import_program(model, captured)
+    check_roles(imported)
     program, _ = run_passes(passes_for(settings), imported)
     report("lower", 0, 1)
     program, calls = _lower(program, settings)
@@ -120,15 +124,6 @@ def _lower(program: Program, recipe: Recipe) -> tuple[Program, list[DelegateCall
     changed = replace(program, methods=tuple(one.method for one in outlined))
     check(changed, f"lowering to {recipe.backend}")
     return changed, calls
-
-
-def _check_methods(methods: Sequence[Method]) -> None:
-    names = [method.name for method in methods]
-    if not names:
-        raise CompileError(message="no methods to compile")
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise CompileError(message=f"methods given twice: {', '.join(twice)}")
 
 
 def _as_json(metadata: Mapping[str, object]) -> dict[str, str]:

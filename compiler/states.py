@@ -59,9 +59,13 @@ def _manner(node: Node, rank: int) -> tuple[model.StateKind, int | None]:
 def _writes(program: Program) -> Iterator[tuple[str, Node]]:
     """Yield (state, node) for every node that updates a state."""
     for method in program.methods:
-        by_value = {v.id: node for node in method.nodes for v in node.outputs}
-        for update in analyse(method).updates:
-            yield update.state, by_value[update.value]
+        yield from _writes_of(method)
+
+
+def _writes_of(method: Method) -> Iterator[tuple[str, Node]]:
+    by_value = {v.id: node for node in method.nodes for v in node.outputs}
+    for update in analyse(method).updates:
+        yield update.state, by_value[update.value]
 
 
 def find_position(program: Program) -> model.Position | None:
@@ -71,7 +75,7 @@ def find_position(program: Program) -> model.Position | None:
     for number, state in enumerate(program.states):
         if state.name in indices and _counts(program, state, symbols):
             return model.Position(
-                model.PositionKind.STATE, number, "", _capacity(program)
+                model.PositionKind.STATE, number, "", _capacity(program, state.name)
             )
     return None
 
@@ -125,14 +129,26 @@ def _advance(method: Method, new: Value, state: str) -> int | Affine | None:
     return step if isinstance(step, int | Affine) else None
 
 
-def _capacity(program: Program) -> int | None:
-    """Return the fewest slots of the caches that are written linearly."""
-    slots = []
-    for _, node in _writes(program):
-        if node.op == _UPDATE and node.arguments[4] == "linear":
-            cache, axis = node.inputs[0], node.arguments[3]
-            assert isinstance(axis, int)
-            size = cache.type.dims[axis]
-            if isinstance(size, int):
-                slots.append(size)
+def _capacity(program: Program, position: str) -> int | None:
+    """Return the fewest slots of the caches that are written linearly at a state."""
+    slots = (
+        size for method in program.methods for size in _linear_slots(method, position)
+    )
     return min(slots, default=None)
+
+
+def _linear_slots(method: Method, position: str) -> Iterator[int]:
+    """Yield the slots of each cache that a method writes linearly at a state.
+
+    A cache with another index fills up by that index, whatever the position is.
+    """
+    states = _old_values(method)
+    for _, node in _writes_of(method):
+        if node.op != _UPDATE or node.arguments[4] != "linear":
+            continue
+        index, axis = node.arguments[2], node.arguments[3]
+        assert isinstance(axis, int)
+        size = node.inputs[0].type.dims[axis]
+        at_position = isinstance(index, Value) and states.get(index.id) == position
+        if at_position and isinstance(size, int):
+            yield size

@@ -18,6 +18,7 @@ from kvc.runtime.frames import Code, bind_graph
 from kvc.runtime.inputs import Inputs, take_inputs
 from kvc.runtime.sizes import Signature
 from kvc.runtime.states import StateMemory
+from kvc.runtime.tokens import TokenInput, find_tokens
 from kvc.runtime.values import Memory
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import CacheOverflow, CallMismatch, Closed
@@ -35,6 +36,7 @@ class Engine:
         self.data = NamedBuffers(self.program, self._blobs)
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
         self._signatures = [self._signature(method) for method in self.program.methods]
+        self._tokens = [find_tokens(method) for method in self.program.methods]
         self._pool = ContextPool(self._make_context)
         self._lock = threading.RLock()
         self._constants: dict[int, tuple[FreeableBuffer, Array]] = {}
@@ -59,8 +61,7 @@ class Engine:
         """
         self.check_open()
         inputs = self._take(method, args, kwargs)
-        if states is not None:
-            self._check_room(method, inputs, states)
+        self._check_tokens(self._tokens[method], inputs, states)
         with self._pool.lease(states) as context:
             key = (method, inputs.shapes, states)
             frame = context.frame(
@@ -122,14 +123,21 @@ class Engine:
             raise CallMismatch(method=declared.name, reason=str(error)) from error
         return take_inputs(self._signatures[method], leaves)
 
-    def _check_room(self, method: int, inputs: Inputs, states: StateMemory) -> None:
-        """Check that the tokens of a prefill or decode fit, before anything runs."""
+    def _check_tokens(
+        self, tokens: TokenInput | None, inputs: Inputs, states: StateMemory | None
+    ) -> None:
+        """Check the tokens of a prefill or decode before anything runs."""
+        if tokens is None or len(inputs.shapes[0]) != 2:
+            return  # a wrong rank is told when the shapes are solved
+        tokens.check(inputs.arrays[0])
+        if states is not None:
+            self._check_room(inputs.shapes[0][1], states)
+
+    def _check_room(self, count: int, states: StateMemory) -> None:
+        """Check that so many tokens fit behind the position."""
         position = self.program.position
         if position is None or position.state is None or position.capacity is None:
             return
-        if not self.program.methods[method].role or not inputs.shapes:
-            return
-        count = inputs.shapes[0][-1]
         for row, start in enumerate(states.arrays[position.state].reshape(-1).tolist()):
             if start + count > position.capacity:
                 raise CacheOverflow(

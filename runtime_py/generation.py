@@ -26,6 +26,7 @@ from kvc.schema.model import Method
 from kvc.schema.types import bounds
 
 Reason = Literal["stop", "length", "max_tokens"]
+_MOST = 2**63 - 1  # what int64 holds
 
 
 @dataclass(slots=True)
@@ -205,6 +206,11 @@ def _check_settings(
         raise BadSetting(
             name="prompt_tokens", expected="at least one token", found="none"
         )
+    for token in prompt:
+        if not 0 <= token <= _MOST:
+            raise BadSetting(
+                name="prompt_tokens", expected=f"tokens of 0 to {_MOST}", found=token
+            )
     if max_tokens < 0:
         raise BadSetting(name="max_tokens", expected="0 or more", found=max_tokens)
     if not 0 <= temperature < float("inf"):

@@ -166,6 +166,12 @@ class OutputProblem(CompileError):
     template = "cannot write {path}: {reason}"
 
 
+class OutputUnsynced(CompileError):
+    """A new bundle is in place and whole, but may not survive a crash of the machine."""
+
+    template = "{path} is replaced by the new bundle, which is whole, but the system could not say that it is safe on disk: {reason}; write it again if the machine fails"
+
+
 # Recipes.
 
 
@@ -211,8 +217,8 @@ class CacheOverflow(ExecutionError):
 
     template = (
         "the cache is full: row {row} would write positions {start} to "
-        "{start} + {count}, but the cache holds {capacity}; reset or rewind the "
-        "session, or compile with a larger cache"
+        "{start} + {count}, but the cache holds {capacity}; reset the session, "
+        "or compile with a larger cache"
     )
 
 

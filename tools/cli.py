@@ -1,12 +1,16 @@
 """The `kvc` command: the group of commands, and what they have in common.
 
-Any `KvcError` becomes one paragraph on stderr and exit code 1. Ctrl-C ends with 130
-and a closed pipe with 141, both without a word, as shells expect. Everything else is
-a bug and shows its traceback.
+Any `KvcError` becomes one paragraph on stderr and exit code 1, and so does a stdout
+that is closed or full. Ctrl-C ends with 130 and a closed pipe with 141, both without a
+word, as shells expect. Everything else is a bug and shows its traceback.
 """
 
+import errno
 import os
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
 
 import click
 
@@ -20,6 +24,7 @@ from kvc.tools.commands.verify import verify
 from kvc.tools.text import escape
 
 INTERRUPTED, BROKEN_PIPE = 130, 141  # 128 + SIGINT, 128 + SIGPIPE
+_WRITE_FAILED: Final = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF}
 
 
 class Commands(click.Group):
@@ -29,22 +34,52 @@ class Commands(click.Group):
         """Return the names in the order in which they were added."""
         return list(self.commands)
 
+    def make_context(
+        self,
+        info_name: str | None,
+        args: list[str],
+        parent: click.Context | None = None,
+        **extra: object,
+    ) -> click.Context:
+        """Parse the arguments, which prints help and version."""
+        with _endings():
+            return super().make_context(info_name, args, parent, **extra)
+
     def invoke(self, ctx: click.Context) -> object:
         """Run the command and turn what it raises into an exit code."""
-        try:
-            result = super().invoke(ctx)
-            sys.stdout.flush()  # a closed pipe shows here rather than at exit
-        except KvcError as error:
-            failure = click.ClickException(escape(str(error), keep="\n"))
-            raise failure from error
-        except KeyboardInterrupt:
-            click.echo(err=True)
-            raise click.exceptions.Exit(INTERRUPTED) from None
-        except BrokenPipeError:
-            # What is left in the buffer has nowhere to go; let exit find no fault.
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-            raise click.exceptions.Exit(BROKEN_PIPE) from None
-        return result
+        with _endings():
+            return super().invoke(ctx)
+
+
+@contextmanager
+def _endings() -> Iterator[None]:
+    """Turn what a command raises into a message and an exit code."""
+    if sys.stdout is None:
+        # A file that a command opens could get the number of stdout.
+        raise click.ClickException("stdout is closed; redirect it to /dev/null instead")
+    try:
+        yield
+        sys.stdout.flush()  # a closed pipe shows here rather than at exit
+    except KvcError as error:
+        raise click.ClickException(escape(str(error), keep="\n")) from error
+    except KeyboardInterrupt:
+        click.echo(err=True)
+        raise click.exceptions.Exit(INTERRUPTED) from None
+    except BrokenPipeError:
+        _drop_output()
+        raise click.exceptions.Exit(BROKEN_PIPE) from None
+    except OSError as error:
+        # Without a file name it comes from a stream that was open already.
+        if error.errno not in _WRITE_FAILED or error.filename is not None:
+            raise
+        _drop_output()
+        message = f"cannot write to stdout: {error.strerror}"
+        raise click.ClickException(message) from error
+
+
+def _drop_output() -> None:
+    """Let exit find no fault: what is left in the buffer has nowhere to go."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:

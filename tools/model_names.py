@@ -27,6 +27,8 @@ def load_model(name: str) -> ModelSpec:
         spec = factory()
     except KvcError:
         raise
+    except SystemExit as error:
+        raise _not_found(name, f"its factory ended with {_told(error)}") from error
     except Exception as error:
         raise _not_found(name, f"its factory failed with {_told(error)}") from error
     if not isinstance(spec, ModelSpec):
@@ -47,7 +49,7 @@ def _imported(name: str) -> Callable[[], object]:
         sys.path.insert(0, str(Path.cwd()))
     try:
         module = importlib.import_module(module_name)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise _not_found(
             name, f"importing {module_name} failed with {_told(error)}"
         ) from error
@@ -59,14 +61,20 @@ def _imported(name: str) -> Callable[[], object]:
     return factory
 
 
-def _told(error: Exception) -> str:
+def _told(error: BaseException) -> str:
     """Describe an exception of the user's code with the line that raised it."""
     frames = traceback.extract_tb(error.__traceback__)
-    own = [
-        f for f in frames if f.filename != __file__ and "importlib" not in f.filename
-    ]
+    own = [f for f in frames if _is_users(f.filename)]
     place = f" ({own[-1].filename}:{own[-1].lineno})" if own else ""
+    if isinstance(error, SystemExit):
+        return f"exit({'' if error.code is None else repr(error.code)}){place}"
     return f"{type(error).__name__}: {error}{place}"
+
+
+def _is_users(filename: str) -> bool:
+    """Tell whether a frame is of the user's code; `exit` has one of its own."""
+    machinery = ("importlib", "_sitebuiltins")
+    return filename != __file__ and not any(name in filename for name in machinery)
 
 
 def _not_found(name: str, reason: str) -> ModelNotFound:

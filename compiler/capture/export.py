@@ -5,8 +5,8 @@ exported by letting the instance's `forward` shadow it, so that names stay as th
 user wrote them; the decomposition table keeps whole the ops that have fast kernels.
 """
 
+import functools
 import logging
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +18,9 @@ from torch.fx.experimental import _config as symbol_settings
 
 from kvc.compiler.capture import examples
 from kvc.compiler.capture.lines import lines_kept
+from kvc.compiler.capture.python_state import changed_path, snapshot
+from kvc.compiler.capture.questions import check_questions, noted_questions
+from kvc.compiler.capture.quiet import quiet
 from kvc.compiler.identity import Identity, overlapping
 from kvc.compiler.spec import Method, tensors_of
 from kvc.schema.errors import CaptureError, StateConflict
@@ -40,6 +43,28 @@ KEPT_WHOLE = (
     _aten.split.Tensor,
     _aten.transpose.int,
 )
+
+
+# What to do about torch's complaints, by a part of their text.
+_ADVICE = {
+    "Constraints violated": (
+        "the code does not hold for all declared sizes; change the bounds of the Dim, "
+        "or compile such sizes as methods of their own"
+    ),
+    "user_output list": (
+        "torch cannot tell its results and states apart; return clones of results that "
+        "are states or views of them"
+    ),
+    "data-dependent": (
+        "it asks for the value of a tensor while it is traced (`if` on a tensor, "
+        "`.item()`, a size that depends on values); use torch.where"
+    ),
+    "copy__default": (
+        "it assigns a buffer a value of another shape (self.past = torch.cat(...)); "
+        "write into a buffer of fixed size instead, with index_copy_ or "
+        "torch.ops.kvc.cache_update"
+    ),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +97,7 @@ def capture(model: nn.Module, method: Method) -> CapturedMethod:
     examples.check_dynamic(arguments, method)
     arguments = examples.lengthen(arguments, method)
     shapes = examples.torch_dynamic_shapes(arguments, method)
-    with _restored_tensors(model, method), _shadowed_forward(model, method.name):
+    with _restored_tensors(model, method), _shadowed_forward(model, method):
         exported = _export(model, method, arguments, shapes)
     return CapturedMethod(method, arguments, exported)
 
@@ -90,16 +115,23 @@ def _export(
         apart = symbol_settings.patch(  # type: ignore[attr-defined]
             use_duck_shape=False
         )
-        with torch.no_grad(), apart, lines_kept(), warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's own deprecations
-            exported = torch.export.export(
-                model, (), dict(arguments), dynamic_shapes=dict(shapes), strict=strict
-            )
+        with torch.no_grad(), apart, lines_kept(), quiet():
+            with noted_questions() as questions:
+                exported = torch.export.export(
+                    model,
+                    (),
+                    dict(arguments),
+                    dynamic_shapes=dict(shapes),
+                    strict=strict,
+                )
+            check_questions(method, arguments, exported, questions)
             functional: ExportedProgram = exported.run_decompositions(_decompositions())
             return functional
 
     try:
         return attempt(strict=False)
+    except CaptureError:
+        raise
     except Exception as error:
         # Two names over one storage: torch may manage that when it traces strictly.
         if "compiled_fn" not in str(error):
@@ -107,6 +139,8 @@ def _export(
         logger.info("method %s: tracing again, strictly", method.name)
     try:
         return attempt(strict=True)
+    except CaptureError:
+        raise
     except Exception as error:
         _refuse_overlaps(model)
         raise _translated(method, error) from error
@@ -132,33 +166,47 @@ def _decompositions() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
 
 
 def _translated(method: Method, error: Exception) -> CaptureError:
-    """Return torch's complaint as one paragraph of ours."""
+    """Return torch's complaint as one paragraph of ours, with advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:4]) or type(error).__name__
     text = text.partition("The error above occurred")[0].strip()
-    reason = f"torch.export says: {text[:600]}"
-    if "copy__default" in text:
-        reason = (
-            "it assigns a buffer a value of another shape (self.past = torch.cat(...)) "
-            "; write into a buffer of fixed size instead, with index_copy_ or "
-            f"torch.ops.kvc.cache_update. {reason}"
-        )
+    advice = [known for part, known in _ADVICE.items() if part in text]
+    reason = ". ".join([*advice, f"torch.export says: {text[:600]}"])
     return CaptureError(method=method.name, place="", reason=reason)
 
 
 @contextmanager
-def _shadowed_forward(model: nn.Module, name: str) -> Iterator[None]:
+def _shadowed_forward(model: nn.Module, method: Method) -> Iterator[None]:
     """Let a method stand where torch looks for `forward`."""
-    function = getattr(model, name)
-
     before = model.__dict__.get("forward")
-    model.__dict__["forward"] = function
+    model.__dict__["forward"] = _watched(model, method)
     try:
         yield
     finally:
         del model.__dict__["forward"]
         if before is not None:
             model.__dict__["forward"] = before
+
+
+def _watched(model: nn.Module, method: Method) -> Callable[..., object]:
+    """Return the method, refusing calls that change Python state."""
+    function = getattr(model, method.name)
+
+    @functools.wraps(function)
+    def watched(*args: object, **kwargs: object) -> object:
+        before = snapshot(model)
+        results = function(*args, **kwargs)
+        changed = changed_path(before, snapshot(model))
+        if changed is not None:
+            reason = (
+                f"it changes the attribute {changed!r}, which tracing would freeze at "
+                "the value of one call; keep it in a buffer (register_buffer) and "
+                "write into that, or set it before compiling"
+            )
+            raise CaptureError(method=method.name, place="", reason=reason)
+        return results
+
+    return watched
 
 
 @contextmanager

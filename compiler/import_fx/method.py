@@ -13,12 +13,10 @@ from torch.export.graph_signature import (
 )
 
 from kvc.compiler.capture import CapturedMethod
+from kvc.compiler.import_fx.calls import Call, Made, Unsupported
 from kvc.compiler.import_fx.normalize import (
     DROPPED,
     FORWARDED,
-    Call,
-    Made,
-    Unsupported,
     arguments_of,
     is_known,
     normalize,
@@ -27,6 +25,7 @@ from kvc.compiler.import_fx.normalize import (
 from kvc.compiler.import_fx.sources import source_of
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES, SizeReader
 from kvc.compiler.import_fx.tensors import TensorTable
+from kvc.compiler.import_fx.writes import refuse_masks
 from kvc.compiler.ir import Constant, Method, Node, State, Value
 from kvc.schema.errors import CaptureError
 from kvc.schema.types import TensorType
@@ -151,10 +150,12 @@ class MethodImporter:
         assert isinstance(source, fx.Node)
         assert isinstance(index, int)
         parts = self._values.get(source)
-        if isinstance(parts, tuple):
+        if isinstance(parts, tuple) and index < len(parts):
             self._values[node] = parts[index]
-        else:
-            self._unknown.add(node)
+            return
+        self._unknown.add(node)
+        if parts is not None:
+            self._miss(str(source.target), "only its first result is supported", node)
 
     def _import_op(self, op: str, node: fx.Node) -> None:
         """Add the node of a call, or note that it cannot be made.
@@ -167,17 +168,17 @@ class MethodImporter:
                 self._miss(op, why_unknown(op), node)
             return
         try:
+            named = self._named_arguments(node)
+            refuse_masks(op, named)
             types = self._result_types(node)
-            call = normalize(
-                op, self._named_arguments(node), types[0] if types else None
-            )
+            call = normalize(op, named, types[0] if types else None)
             arguments = arguments_of(self._with_made(call, source_of(node.meta)))
         except (Unsupported, CaptureError) as error:
             self._unknown.add(node)
             reason = getattr(error, "reason", str(error))
             self._miss(op, reason if is_known(op) else why_unknown(op), node)
             return
-        outputs = tuple(self._new_value(kind) for kind in types)
+        outputs = tuple(self._new_value(kind) for kind in types[: call.results])
         self.nodes.append(Node(call.op, arguments, outputs, source_of(node.meta)))
         several = not isinstance(node.meta.get("val"), Tensor)
         self._values[node] = outputs if several or not outputs else outputs[0]
@@ -190,7 +191,7 @@ class MethodImporter:
                 value = named[name] = self._new_value(argument.type)
                 made = argument.call
                 self.nodes.append(Node(made.op, arguments_of(made), (value,), source))
-        return Call(call.op, named)
+        return Call(call.op, named, call.results)
 
     def _miss(self, op: str, reason: str, node: fx.Node) -> None:
         self.missing.append((op, reason, source_of(node.meta)))

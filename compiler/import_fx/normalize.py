@@ -1,52 +1,30 @@
 """From traced ATen calls to the ops of `kvc.schema.ops`.
 
 Most ops keep their name and lose the parameters that kvc does not take. The rules
-here rewrite the rest: other spellings of one op, Python numbers where a tensor may
-stand, factories. What no rule maps stays as it is and is reported by the importer.
+here rewrite the rest: other spellings of one op, factories; `numbers` puts Python
+numbers where they may stand, `writes` and `norms` hold the rules of their families.
+What no rule maps stays as it is and is reported by the importer.
 """
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-
+from kvc.compiler.import_fx import norms, writes
+from kvc.compiler.import_fx.calls import Call, Named, Rule, Unsupported
+from kvc.compiler.import_fx.numbers import place_numbers
 from kvc.compiler.ir import Argument, Item, Value
+from kvc.compiler.ir.arguments import argument_faults
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS
 from kvc.schema.types import Affine, TensorType
-
-Named = Mapping[str, object]
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A call to make: an op and its arguments by parameter name."""
-
-    op: str
-    named: Named
-
-
-@dataclass(frozen=True, slots=True)
-class Made:
-    """An argument that a call of its own makes first."""
-
-    call: Call
-    type: TensorType
-
-
-class Unsupported(Exception):
-    """The call cannot be expressed; the text says why."""
-
 
 # Parameters that may be left out when they hold one of these values.
 _USUAL: dict[str, tuple[object, ...]] = {
     "dropout_p": (0, 0.0),
     "pin_memory": (None, False),
     "generator": (None,),
-    "transposed": (False,),
 }
 # Parameters that change nothing here: everything is a dense CPU tensor, functional.
 _IGNORED = {
     "layout", "device", "memory_format", "implicit", "non_blocking", "padding_idx",
-    "scale_grad_by_freq", "sparse", "output_padding", "half_to_float", "stable",
+    "scale_grad_by_freq", "sparse", "sparse_grad", "half_to_float", "stable",
     "cudnn_enable",
 }  # fmt: skip
 _TRAINING_ONLY = {
@@ -76,7 +54,7 @@ def normalize(op: str, named: Named, result: TensorType | None) -> Call:
     """
     rule = _RULES.get(op)
     call = rule(named, result) if rule else Call(op, named)
-    call = _scalar_variant(call)
+    call = place_numbers(call, result)
     if call.op not in OPS:
         raise Unsupported("no kernel")
     _check_left_out(call, result)
@@ -84,8 +62,16 @@ def normalize(op: str, named: Named, result: TensorType | None) -> Call:
 
 
 def arguments_of(call: Call) -> tuple[Argument, ...]:
-    """Return a call's arguments in the order of its signature."""
-    return tuple(_argument(call.named[p.name]) for p in OPS[call.op].params)
+    """Return a call's arguments in the order of its signature.
+
+    Raises:
+        Unsupported: one is not of the kind that the op takes.
+    """
+    spec = OPS[call.op]
+    arguments = tuple(_argument(call.named[p.name]) for p in spec.params)
+    for fault in argument_faults(spec, arguments):
+        raise Unsupported(fault)
+    return arguments
 
 
 def _argument(value: object) -> Argument:
@@ -102,16 +88,6 @@ def _item(value: object) -> Item:
     raise Unsupported(f"an argument of type {type(value).__name__}")
 
 
-def _scalar_variant(call: Call) -> Call:
-    """Take the op's Scalar overload where a Python number stands for a tensor."""
-    other = call.named.get("other", call.named.get("value"))
-    name, _, overload = call.op.partition(".")
-    if isinstance(other, Value) or other is None or not overload.startswith("Tensor"):
-        return call
-    scalar = f"{name}.{overload.replace('Tensor', 'Scalar', 1)}"
-    return Call(scalar, call.named) if scalar in OPS else call
-
-
 def _check_left_out(call: Call, result: TensorType | None) -> None:
     kept = {p.name for p in OPS[call.op].params}
     for name, value in call.named.items():
@@ -122,17 +98,17 @@ def _check_left_out(call: Call, result: TensorType | None) -> None:
         raise Unsupported(f"{name}={value} is not supported")
 
 
-def _rename(op: str, **changes: object) -> Callable[[Named, TensorType | None], Call]:
+def _rename(op: str, **changes: object) -> Rule:
     """Return the rule for another spelling, with parameters set."""
     return lambda named, _: Call(op, {**named, **changes})
 
 
-def _whole(op: str) -> Callable[[Named, TensorType | None], Call]:
+def _whole(op: str) -> Rule:
     """Return the rule for a reduction over everything."""
     return _rename(op, dim=None, keepdim=False)
 
 
-def _filled(value: object) -> Callable[[Named, TensorType | None], Call]:
+def _filled(value: object) -> Rule:
     """Return the rule for a factory of one value; shape and dtype are the result's."""
 
     def rule(named: Named, result: TensorType | None) -> Call:
@@ -168,7 +144,7 @@ def _cast(named: Named, result: TensorType | None) -> Call:
     return Call("aten::_to_copy", {"self": named["self"], "dtype": result.dtype})
 
 
-def _shaped(op: str) -> Callable[[Named, TensorType | None], Call]:
+def _shaped(op: str) -> Rule:
     """Return the rule for a view whose sizes are taken from the result."""
 
     def rule(named: Named, result: TensorType | None) -> Call:
@@ -220,40 +196,19 @@ def _split(named: Named, _: TensorType | None) -> Call:
     )
 
 
-def _slice_scatter(named: Named, _: TensorType | None) -> Call:
-    """Write slices at regular places: `index_copy` at these places."""
-    tensor, source, dim = named["self"], named["src"], named["dim"]
-    assert isinstance(tensor, Value)
-    assert isinstance(source, Value)
-    assert isinstance(dim, int)
-    whole, count = tensor.type.dims[dim], source.type.dims[dim]
-    start, end = named["start"] or 0, named["end"]
-    if isinstance(whole, int):
-        start = start + whole if isinstance(start, int) and start < 0 else start
-        end = end + whole if isinstance(end, int) and end < 0 else end
-        end = whole if end is None or (isinstance(end, int) and end > whole) else end
-    values = {"start": start, "end": end, "step": named["step"], "dtype": DType.INT64}
-    call = Call("aten::arange.start_step", values)
-    index = Made(call, TensorType(DType.INT64, (count,)))
-    return Call(
-        "aten::index_copy",
-        {"self": tensor, "dim": dim, "index": index, "source": source},
-    )
-
-
 def _floor_divide(named: Named, _: TensorType | None) -> Call:
     if isinstance(named["other"], Value):
         return Call("aten::floor_divide", named)
     return Call("aten::div.Scalar_mode", {**named, "rounding_mode": "floor"})
 
 
-def _clamp_bound(bound: str) -> Callable[[Named, TensorType | None], Call]:
+def _clamp_bound(bound: str) -> Rule:
     """Return the rule for a clamp with one bound."""
     absent = "max" if bound == "min" else "min"
     return _rename("aten::clamp", **{absent: None})
 
 
-_RULES: dict[str, Callable[[Named, TensorType | None], Call]] = {
+_RULES: dict[str, Rule] = {
     "aten::_unsafe_view": _shaped("aten::view"),
     "aten::view": _shaped("aten::view"),
     "aten::reshape": _shaped("aten::view"),
@@ -263,7 +218,12 @@ _RULES: dict[str, Callable[[Named, TensorType | None], Call]] = {
     "aten::squeeze.dim": _squeeze,
     "aten::slice.Tensor": _slice,
     "aten::split.Tensor": _split,
-    "aten::slice_scatter": _slice_scatter,
+    "aten::slice_scatter": writes.slice_scatter,
+    "aten::index_put": writes.index_put,
+    "aten::_native_batch_norm_legit_no_training": norms.batch_norm,
+    "aten::_native_batch_norm_legit.no_stats": norms.instance_norm,
+    "aten::native_group_norm": norms.group_norm,
+    "aten::convolution": norms.convolution,
     "aten::arange": _arange,
     "aten::arange.start": _arange,
     "aten::arange.start_step": _arange,
@@ -287,6 +247,10 @@ _RULES: dict[str, Callable[[Named, TensorType | None], Call]] = {
     "aten::clamp_min": _clamp_bound("min"),
     "aten::clamp_max": _clamp_bound("max"),
     "aten::floor_divide": _floor_divide,
+    "aten::remainder.Scalar_Tensor": _rename("aten::remainder.Tensor"),
+    "aten::bitwise_and.Scalar_Tensor": _rename("aten::bitwise_and.Tensor"),
+    "aten::bitwise_or.Scalar_Tensor": _rename("aten::bitwise_or.Tensor"),
+    "aten::bitwise_xor.Scalar_Tensor": _rename("aten::bitwise_xor.Tensor"),
 }
 
 

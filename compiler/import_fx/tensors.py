@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvc.compiler.constants import TensorSource
-from kvc.compiler.identity import Identity, overlapping
+from kvc.compiler.identity import Identity, overlapping, overlaps_itself
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES
 from kvc.compiler.ir import Constant, State
 from kvc.schema.errors import CompileError, StateConflict
@@ -67,7 +67,14 @@ class TensorTable:
         self.states[key] = State(name, kind, initial)
 
     def _check_overlaps(self, name: str, tensor: Tensor) -> None:
-        """Refuse a state that shares bytes with another tensor of the model."""
+        """Refuse a state that shares bytes with another tensor, or within itself."""
+        if overlaps_itself(tensor):
+            reason = (
+                "a method writes it, and elements of it share memory (shape "
+                f"{tuple(tensor.shape)}, strides {tensor.stride()}), so that one write "
+                "would change several; register a .clone() of it as the buffer"
+            )
+            raise StateConflict(state=name, reason=reason)
         for other in overlapping(tensor, self._named):
             reason = (
                 f"a method writes it, and it shares memory with {other!r} in another "

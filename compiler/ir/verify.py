@@ -3,11 +3,12 @@
 Run after every pass. A failure is a bug in kvc and names method and node.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 
+from kvc.compiler.ir.arguments import argument_faults
 from kvc.compiler.ir.graph import Argument, Method, Node, Program, Value
 from kvc.schema.ops import DELEGATE, OPS, OpSpec
-from kvc.schema.ops.spec import Concrete, ConcreteItem, ShapeMismatch
+from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred, ShapeMismatch
 from kvc.schema.types import Affine, Symbol, TensorType
 
 
@@ -113,6 +114,8 @@ def _verify_node(
         raise Malformed(method.name, node, f"unknown op {node.op}")
     if len(node.arguments) != len(spec.params):
         raise Malformed(method.name, node, "wrong number of arguments")
+    for fault in argument_faults(spec, node.arguments):
+        raise Malformed(method.name, node, fault)
     if node.op != DELEGATE:
         for sizes in samples:
             _check_shapes(method, node, spec, sizes)
@@ -131,8 +134,16 @@ def _check_shapes(
         for (dtype, shape), (kind, wanted) in zip(inferred, declared, strict=True)
     )
     if not fits:
-        reason = f"declares {declared}, its rule gives {list(inferred)}"
+        reason = f"declares {_labels(declared)}, its rule gives {_labels(inferred)}"
         raise Malformed(method.name, node, reason, sizes)
+
+
+def _labels(results: Sequence[Inferred]) -> str:
+    """Return results as text, `float32[2, 1], [2, 1]`; any dtype is left out."""
+    return ", ".join(
+        f"{'' if dtype is None else dtype.label}{list(shape)}"
+        for dtype, shape in results
+    )
 
 
 def concrete(argument: Argument, sizes: Mapping[str, int]) -> Concrete:

@@ -5,7 +5,7 @@ from torch import Tensor
 from torch.nn.functional import linear
 
 from kvc.runtime.kernels import Kernel
-from kvc.runtime.kernels.adapters import into
+from kvc.runtime.kernels.adapters import copied, into
 
 
 def _matmul(out: Tensor, a: Tensor, b: Tensor) -> None:
@@ -56,6 +56,9 @@ def _convolution(
 KERNELS: dict[str, Kernel] = {
     "aten::addmm": _addmm,
     "aten::bmm": into(torch.bmm),
+    "aten::conv_transpose1d": copied(torch.conv_transpose1d),
+    "aten::conv_transpose2d.input": copied(torch.conv_transpose2d),
+    "aten::conv_transpose3d.input": copied(torch.conv_transpose3d),
     "aten::convolution": _convolution,
     "aten::linear": _linear,
     "aten::matmul": _matmul,

@@ -1,4 +1,4 @@
-"""Kernels of softmax and of the norms over trailing dims; results are fresh.
+"""Kernels of softmax and of the norms; results are fresh.
 
 Softmax computes in the dtype of `out`, as eager does when it is asked for one.
 torch's norms take no `out=` from Python, hence a copy of one activation.
@@ -19,7 +19,21 @@ def _log_softmax(out: Tensor, x: Tensor, dim: int) -> None:
     torch.log_softmax(x, dim, dtype=out.dtype, out=out)
 
 
+def _batch_norm(
+    out: Tensor,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    var: Tensor,
+    eps: float,
+) -> None:
+    out.copy_(torch.batch_norm(x, weight, bias, mean, var, False, 0.0, eps, False))
+
+
 KERNELS: dict[str, Kernel] = {
+    "aten::batch_norm": _batch_norm,
+    "aten::group_norm": copied(torch.group_norm),
     "aten::layer_norm": copied(torch.layer_norm),
     "aten::log_softmax.int": _log_softmax,
     "aten::rms_norm": copied(torch.rms_norm),

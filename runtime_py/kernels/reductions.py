@@ -23,6 +23,16 @@ def _prod(out: Tensor, x: Tensor, dim: int, keepdim: bool) -> None:
     torch.prod(x, dim, keepdim, dtype=out.dtype, out=out)
 
 
+def _prod_of_all(out: Tensor, x: Tensor) -> None:
+    out.copy_(torch.prod(x, dtype=out.dtype))
+
+
+def _vector_norm(
+    out: Tensor, x: Tensor, order: float, dim: tuple[int, ...] | None, keepdim: bool
+) -> None:
+    torch.linalg.vector_norm(x, order, dim, keepdim, dtype=out.dtype, out=out)
+
+
 def _cumsum(out: Tensor, x: Tensor, dim: int) -> None:
     torch.cumsum(x, dim, dtype=out.dtype, out=out)
 
@@ -44,17 +54,21 @@ def _var(
 KERNELS: dict[str, Kernel] = {
     "aten::all": into(torch.all),
     "aten::all.dim": into(torch.all),
+    "aten::all.dims": into(torch.all),
     "aten::amax": into(torch.amax),
     "aten::amin": into(torch.amin),
     "aten::any": into(torch.any),
     "aten::any.dim": into(torch.any),
+    "aten::any.dims": into(torch.any),
     "aten::argmax": into(torch.argmax),
     "aten::argmin": into(torch.argmin),
     "aten::cumprod": _cumprod,
     "aten::cumsum": _cumsum,
+    "aten::linalg_vector_norm": _vector_norm,
     "aten::max.dim": into(torch.max),
     "aten::mean.dim": _mean,
     "aten::min.dim": into(torch.min),
+    "aten::prod": _prod_of_all,
     "aten::prod.dim_int": _prod,
     "aten::sort": into(torch.sort),
     "aten::sum.dim_IntList": _sum,

@@ -2,9 +2,12 @@
 
 Blobs are appended as they are made, to a temporary file in the folder of the output;
 `finish` adds program and header and gives the file its name. Whatever fails before,
-the old file is untouched and the temporary file is gone.
+the old file is untouched and the temporary file is gone. A writer holds a lock on its
+temporary file; one that nobody has locked was left behind, and the next writer in the
+folder removes it.
 """
 
+import fcntl
 import hashlib
 import os
 import re
@@ -19,37 +22,47 @@ from typing import Final, Self
 from kvc.schema.codec import encode
 from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
 from kvc.schema.container.layout import PROGRAM_ALIGN, align_up, check_layout
-from kvc.schema.errors import OutputProblem
+from kvc.schema.errors import OutputProblem, OutputUnsynced
 from kvc.schema.model import Program
 from kvc.schema.version import FORMAT_VERSION
 
-_TEMPORARY: Final = re.compile(r"\.kvc-(\d+)-[0-9a-f]+\.tmp")
+_TEMPORARY: Final = re.compile(r"\.kvc-\d+-[0-9a-f]+\.tmp")
 _CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_EXAMINE: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class BundleWriter:
-    """Writes one bundle; use it in a `with` statement."""
+    """Writes one bundle; use it in a `with` statement, which makes the file."""
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
-        """Open a temporary file beside `path`.
+        """Look at `path`; nothing is made yet.
 
         Raises:
-            OutputProblem: the folder is missing or refuses, or `path` is no file.
+            OutputProblem: the folder is missing, or `path` is no file.
         """
         self.path = os.fspath(path)
+        self._temporary: Path | None = None
+        self._fd: int | None = None
+        self._end = HEADER_NBYTES
         with self._problems():
             self._target = Path(self.path).resolve()
             self._check_target()
-            remove_stale(self._target.parent)
-            name = f".kvc-{os.getpid()}-{secrets.token_hex(8)}.tmp"
-            self._temporary = self._target.parent / name
-            self._fd = os.open(self._temporary, _CREATE, 0o666)
-        self._open = True
-        self._end = HEADER_NBYTES
-        with self._problems():
-            self._write(bytes(HEADER_NBYTES))
 
     def __enter__(self) -> Self:
+        """Make a temporary file beside the target.
+
+        Raises:
+            OutputProblem: the folder refuses.
+        """
+        try:
+            with self._problems():
+                remove_stale(self._target.parent)
+                while not self._create():
+                    pass
+                self._write(bytes(HEADER_NBYTES))
+        except BaseException:  # Ctrl-C too: `__exit__` is not called for it here
+            self.discard()
+            raise
         return self
 
     def __exit__(
@@ -78,6 +91,7 @@ class BundleWriter:
 
         Raises:
             OutputProblem: the system refuses; the old file is untouched.
+            OutputUnsynced: the new file is there, but may not outlive a crash.
             FormatError: the program does not describe what was written: a bug.
         """
         raw = encode(program)
@@ -93,30 +107,57 @@ class BundleWriter:
         check_layout(program, header, self.path)
         self.append(raw, PROGRAM_ALIGN)
         with self._problems():
-            os.lseek(self._fd, 0, os.SEEK_SET)
+            fd, temporary = self._opened()
+            os.lseek(fd, 0, os.SEEK_SET)
             self._write(pack_header(header))
-            os.fsync(self._fd)
-            self._temporary.rename(self._target)
-        self._close()
-        with self._problems():
+            os.fsync(fd)
+            temporary.rename(self._target)
+        self.discard()
+        try:
             _sync_folder(self._target.parent)
+        except OSError as error:
+            reason = error.strerror or str(error)
+            raise OutputUnsynced(path=self.path, reason=reason) from error
 
     def discard(self) -> None:
-        """Remove the temporary file; nothing happens after `finish`."""
-        if self._open:
-            self._close()
+        """Remove the temporary file; after `finish` there is none."""
+        temporary, fd = self._temporary, self._fd
+        self._temporary = self._fd = None
+        if temporary is not None:
             with suppress(OSError):
-                self._temporary.unlink(missing_ok=True)
+                temporary.unlink(missing_ok=True)
+        if fd is not None:
+            with suppress(OSError):
+                os.close(fd)
 
-    def _close(self) -> None:
-        self._open = False
-        with suppress(OSError):
-            os.close(self._fd)
+    def _create(self) -> bool:
+        """Make and lock a temporary file; tell whether it is still there then."""
+        name = f".kvc-{os.getpid()}-{secrets.token_hex(8)}.tmp"
+        self._temporary = self._target.parent / name
+        self._fd = os.open(self._temporary, _CREATE, 0o666)
+        with suppress(OSError):  # where files cannot be locked, nobody removes any
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        # Another writer may have taken it for left behind before it was locked.
+        if os.fstat(self._fd).st_nlink:
+            return True
+        self.discard()
+        return False
+
+    def _opened(self) -> tuple[int, Path]:
+        """Return the open file and its path.
+
+        Raises:
+            ValueError: it has been discarded, or `with` has not been entered.
+        """
+        if self._fd is None or self._temporary is None:
+            raise ValueError("this writer is not open")
+        return self._fd, self._temporary
 
     def _write(self, content: bytes | bytearray | memoryview) -> None:
+        fd, _ = self._opened()
         rest = memoryview(content).cast("B")
         while rest.nbytes:
-            rest = rest[os.write(self._fd, rest[: 1 << 30]) :]
+            rest = rest[os.write(fd, rest[: 1 << 30]) :]
 
     def _check_target(self) -> None:
         """Refuse to replace what is not a file: a rename would destroy a device."""
@@ -139,29 +180,31 @@ class BundleWriter:
         try:
             yield
         except (OSError, ValueError) as error:
-            if getattr(self, "_open", False):
-                self.discard()
+            self.discard()
             reason = getattr(error, "strerror", None) or str(error)
             raise OutputProblem(path=self.path, reason=reason) from error
 
 
 def remove_stale(folder: Path) -> None:
-    """Remove temporary files that processes left behind that are no more."""
+    """Remove temporary files that no writer, here or on another machine, holds."""
     for entry in folder.iterdir():
-        match = _TEMPORARY.fullmatch(entry.name)
-        if match and not _is_alive(int(match[1])):
+        if _TEMPORARY.fullmatch(entry.name):
             with suppress(OSError):
-                entry.unlink()
+                _remove_unlocked(entry)
 
 
-def _is_alive(pid: int) -> bool:
+def _remove_unlocked(entry: Path) -> None:
+    """Remove a file if its lock can be taken.
+
+    Raises:
+        OSError: a writer holds it, or the system refuses.
+    """
+    fd = os.open(entry, _EXAMINE)
     try:
-        os.kill(pid, 0)
-    except (ProcessLookupError, OverflowError):
-        return False
-    except OSError:
-        return True
-    return True
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        entry.unlink()
+    finally:
+        os.close(fd)
 
 
 def _sync_folder(folder: Path) -> None:

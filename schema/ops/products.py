@@ -83,6 +83,42 @@ def convolution(
     return ((x.dtype, (shape[0], kernel[0], *spatial)),)
 
 
+def conv_transpose(
+    x: TensorType,
+    weight: TensorType,
+    bias: TensorType | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    output_padding: tuple[int, ...],
+    groups: int,
+    dilation: tuple[int, ...],
+) -> Rule:
+    """X [batch, in, ...] with weight [in, out / groups, ...], as a gradient does."""
+    shape, kernel = shape_of(x), shape_of(weight)
+    rank = len(kernel) - 2
+    settings = (stride, padding, output_padding, dilation)
+    require(rank >= 1 and len(shape) == rank + 2, f"convolution of {x} with {weight}")
+    require(all(len(s) == rank for s in settings), f"settings for {rank} spatial dims")
+    require(min(stride) > 0 and min(dilation) > 0, "settings")
+    require(min(padding) >= 0 and min(output_padding) >= 0, "settings")
+    extra = zip(output_padding, stride, dilation, strict=True)
+    require(all(o < max(s, d) for o, s, d in extra), "output padding")
+    require(groups > 0 and shape[1] == kernel[0], "channels of a convolution")
+    require(kernel[0] % groups == 0, "channels and groups")
+    channels = kernel[1] * groups
+    require(bias is None or shape_of(bias) == (channels,), "bias of a convolution")
+    spatial = tuple(
+        (shape[i + 2] - 1) * stride[i]
+        - 2 * padding[i]
+        + dilation[i] * (kernel[i + 2] - 1)
+        + output_padding[i]
+        + 1
+        for i in range(rank)
+    )
+    require(min(spatial) > 0, "padding larger than the result")
+    return ((x.dtype, (shape[0], channels, *spatial)),)
+
+
 def attention_product(
     q: TensorType,
     k: TensorType,

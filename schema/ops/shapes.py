@@ -120,7 +120,7 @@ def reduce(
 
 
 def reduce_bool(
-    self: TensorType, dim: int | None = None, keepdim: bool = False
+    self: TensorType, dim: int | tuple[int, ...] | None = None, keepdim: bool = False
 ) -> Rule:
     """Reduce to booleans; uint8, once torch's boolean, stays uint8."""
     dtype = DType.UINT8 if self.dtype is DType.UINT8 else DType.BOOL
@@ -142,6 +142,13 @@ def variance(
     self: TensorType, dim: tuple[int, ...] | None, correction: Concrete, keepdim: bool
 ) -> Rule:
     """Reduce to the variance."""
+    return reduce(self, dim, keepdim)
+
+
+def vector_norm(
+    self: TensorType, _: Concrete, dim: tuple[int, ...] | None, keepdim: bool
+) -> Rule:
+    """Reduce to the norm of all that is reduced over."""
     return reduce(self, dim, keepdim)
 
 
@@ -174,6 +181,42 @@ def normalized(
                 shape_of(tensor) == normalized_shape,
                 f"{tensor} over {normalized_shape}",
             )
+    return same(x)
+
+
+def _check_channels(x: TensorType, *tensors: Concrete) -> int:
+    """Return the channels of x [batch, channels, ...]; tensors have as many."""
+    require(len(x.dims) >= 2, f"{x} has no channels")
+    channels = shape_of(x)[1]
+    for tensor in tensors:
+        if isinstance(tensor, TensorType):
+            require(shape_of(tensor) == (channels,), f"{tensor} for {x}")
+    return channels
+
+
+def batch_norm(
+    x: TensorType,
+    weight: TensorType | None,
+    bias: TensorType | None,
+    mean: TensorType,
+    var: TensorType,
+    _: float,
+) -> Rule:
+    """Normalise x [batch, channels, ...] with given statistics, all of [channels]."""
+    _check_channels(x, weight, bias, mean, var)
+    return same(x)
+
+
+def group_norm(
+    x: TensorType,
+    groups: int,
+    weight: TensorType | None,
+    bias: TensorType | None,
+    _: float,
+) -> Rule:
+    """Normalise groups of the channels of x [batch, channels, ...]."""
+    channels = _check_channels(x, weight, bias)
+    require(groups > 0 and channels % groups == 0, f"{groups} groups of {x}")
     return same(x)
 
 

@@ -47,6 +47,7 @@ _BINARY = [
     "bitwise_xor.Tensor",
     "div.Tensor",
     "floor_divide",
+    "fmod.Tensor",
     "logical_and",
     "logical_or",
     "logical_xor",
@@ -55,7 +56,15 @@ _BINARY = [
     "mul.Tensor",
     "remainder.Tensor",
 ]
-_BINARY_SCALAR = ["div.Scalar", "mul.Scalar", "remainder.Scalar"]
+_BINARY_SCALAR = [
+    "bitwise_and.Scalar",
+    "bitwise_or.Scalar",
+    "bitwise_xor.Scalar",
+    "div.Scalar",
+    "fmod.Scalar",
+    "mul.Scalar",
+    "remainder.Scalar",
+]
 _COMPARE = ["eq", "ge", "gt", "le", "lt", "ne"]
 
 _FRESH: dict[str, ShapeRule] = {
@@ -104,6 +113,10 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::amax(Tensor self, int[] dim, bool keepdim) -> Tensor": s.reduce,
     "aten::amin(Tensor self, int[] dim, bool keepdim) -> Tensor": s.reduce,
     "aten::prod.dim_int(Tensor self, int dim, bool keepdim) -> Tensor": s.reduce,
+    "aten::prod(Tensor self) -> Tensor": s.reduce,
+    "aten::linalg_vector_norm(Tensor self, Scalar ord, int[]? dim, bool keepdim) -> Tensor": s.vector_norm,
+    "aten::any.dims(Tensor self, int[]? dim, bool keepdim) -> Tensor": s.reduce_bool,
+    "aten::all.dims(Tensor self, int[]? dim, bool keepdim) -> Tensor": s.reduce_bool,
     "aten::any.dim(Tensor self, int dim, bool keepdim) -> Tensor": s.reduce_bool,
     "aten::all.dim(Tensor self, int dim, bool keepdim) -> Tensor": s.reduce_bool,
     "aten::any(Tensor self) -> Tensor": s.reduce_bool,
@@ -125,6 +138,11 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::bmm(Tensor self, Tensor mat2) -> Tensor": p.bmm,
     "aten::addmm(Tensor self, Tensor mat1, Tensor mat2, Scalar beta, Scalar alpha) -> Tensor": p.addmm,
     "aten::convolution(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] dilation, int groups) -> Tensor": p.convolution,
+    "aten::conv_transpose1d(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] output_padding, int groups, int[] dilation) -> Tensor": p.conv_transpose,
+    "aten::conv_transpose2d.input(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] output_padding, int groups, int[] dilation) -> Tensor": p.conv_transpose,
+    "aten::conv_transpose3d.input(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] output_padding, int groups, int[] dilation) -> Tensor": p.conv_transpose,
+    "aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float eps) -> Tensor": s.batch_norm,
+    "aten::group_norm(Tensor input, int num_groups, Tensor? weight, Tensor? bias, float eps) -> Tensor": s.group_norm,
     "aten::rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> Tensor": s.normalized,
     "aten::layer_norm(Tensor input, int[] normalized_shape, Tensor? weight, Tensor? bias, float eps) -> Tensor": s.normalized,
     "aten::embedding(Tensor weight, Tensor indices) -> Tensor": i.embedding,

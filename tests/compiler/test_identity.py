@@ -1,6 +1,6 @@
 import torch
 
-from kvc.compiler.identity import Identity, overlapping
+from kvc.compiler.identity import Identity, overlapping, overlaps_itself
 
 BASE = torch.zeros(8)
 
@@ -37,3 +37,23 @@ def test_overlaps_are_found_by_bytes():
         "empty": BASE[3:3],
     }
     assert overlapping(BASE[2:4], named) == ["across", "around"]
+
+
+def test_elements_that_share_memory_are_seen():
+    for tensor in (
+        torch.zeros(1).expand(3),
+        torch.zeros(4, 1).expand(4, 3),
+        BASE.as_strided((3, 2), (1, 1)),
+    ):
+        assert overlaps_itself(tensor)
+
+
+def test_elements_that_lie_apart_are_not_refused():
+    for tensor in (
+        torch.zeros(()),
+        torch.zeros(0).expand(3, 0),
+        torch.zeros(1).expand(1, 1),
+        torch.zeros(2, 3, 4).permute(2, 0, 1),
+        BASE[::3],
+    ):
+        assert not overlaps_itself(tensor)

@@ -12,6 +12,11 @@ APPEND = Method("append", args=(ROWS,), dynamic={"rows": {2: Dim("seq", 1, 8)}})
 class Odd(KvcCache):
     """Other ways to move the position, and other modes of the cache."""
 
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("small", torch.zeros(1, 1, 3, 4))
+        self.register_buffer("turns", torch.zeros(1, dtype=torch.int64))
+
     def stays(self, rows):
         self.cache.copy_(torch.ops.kvc.cache_update(self.cache, rows, self.position))
         return self.cache * 2
@@ -34,6 +39,19 @@ class Odd(KvcCache):
         self.cache.copy_(update)
         self.position.add_(rows.shape[2])
         return self.cache * 2
+
+    def two_counters(self, rows):
+        out = self.append(rows)
+        start = self.turns.clone()
+        self.small.copy_(torch.ops.kvc.cache_update(self.small, rows, start))
+        self.turns.add_(rows.shape[2])
+        return out
+
+    def side(self, rows):
+        start = self.position.clone()
+        self.small.copy_(torch.ops.kvc.cache_update(self.small, rows, start))
+        self.position.add_(rows.shape[2])
+        return self.small * 2
 
     def clear(self):
         self.cache.zero_()
@@ -80,6 +98,19 @@ def test_a_ring_has_no_capacity():
     position = program_of(Odd(), Method("ring", args=(ROWS,))).position
     assert position is not None
     assert position.capacity is None
+
+
+def test_a_cache_written_at_another_counter_does_not_limit_the_position():
+    program = program_of(Odd(), Method("two_counters", args=(ROWS,)))
+    assert program.position is not None
+    counter = program.states[program.position.state].name
+    assert program.position.capacity == {"position": 8, "turns": 3}[counter]
+
+
+def test_the_smallest_cache_written_at_the_position_limits_it():
+    program = program_of(Odd(), APPEND, Method("side", args=(ROWS,)))
+    assert program.position is not None
+    assert program.position.capacity == 3
 
 
 def test_a_counter_that_goes_back_or_leaps_is_no_position():

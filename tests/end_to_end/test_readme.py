@@ -31,22 +31,23 @@ def test_the_first_example_runs_in_fifteen_lines(tmp_path):
     assert len([line for line in example.splitlines() if line.strip()]) <= 15
     text = run(tmp_path, "python", "-c", example)
     assert len(text) == 40
-    assert "prefill + decode, shared" in shell(tmp_path, SHELL[2])
+    assert "prefill + decode, shared" in shell(tmp_path, SHELL[3])
     likeliest = ("demo.kvc", "def ", "--max-tokens", "40", "--temperature", "0")
     assert run(tmp_path, "kvc", "generate", *likeliest) == text
 
 
 def test_a_model_of_ones_own_compiles_and_runs(tmp_path):
     (tmp_path / "total.py").write_text(PYTHON[1])
-    assert "result 0: float32[4]" in shell(tmp_path, SHELL[3])
+    assert "result 0: float32[4]" in shell(tmp_path, SHELL[4])
 
 
 def test_the_commands_that_set_up_everything_exist():
-    for text in SHELL[:2]:
+    for text in (SHELL[0], SHELL[2]):
         script = ROOT / text.strip()
         assert os.access(script, os.X_OK)
         run(ROOT, "bash", "-n", script)
-    assert len(SHELL) == 4
+    assert SHELL[1] == ". .venv/bin/activate\n"
+    assert len(SHELL) == 5
 
 
 def test_the_recipes_are_those_that_ship():

@@ -1,5 +1,6 @@
 """Small models through the public door, each call compared with eager, bit for bit."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,11 +15,13 @@ from small_models import (
     Encoder,
     IndexCopyCache,
     KvcCache,
+    LastTwoZeroed,
     LearnedPositionBlock,
     MountedTwice,
     NameClash,
     Nested,
     OldAndNew,
+    PartWriter,
     ReadsThenWrites,
     SeveralResults,
     SliceCache,
@@ -28,6 +31,7 @@ from torch import Tensor
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
+from kvc.schema.errors import UnsupportedOps
 
 ROWS = torch.arange(32.0).reshape(1, 8, 4)
 ONE = torch.tensor([1.0, 2.0, 3.0])
@@ -85,6 +89,72 @@ def test_a_cache_written_by_slice_assignment(tmp_path: Path) -> None:
         ("replace", (ROWS[:, 3:4],)),
     ]
     run_both(SliceCache(), methods, calls, tmp_path)
+
+
+def _reach_below_the_start(k: Tensor, x: Tensor) -> None:
+    k[:, -100:3] = x
+
+
+def _reach_beyond_the_end(k: Tensor, x: Tensor) -> None:
+    k[:, -3:100] = x
+
+
+def _end_before_the_start(k: Tensor, x: Tensor) -> None:
+    k[:, 5:2] = x[:, :0]
+
+
+def _start_beyond_the_end(k: Tensor, x: Tensor) -> None:
+    k[:, 9:20] = x[:, :0]
+
+
+def _number_under_a_mask(k: Tensor, x: Tensor) -> None:
+    k[k < 0] = 1.0
+
+
+def _number_in_rows(k: Tensor, x: Tensor) -> None:
+    k[k[:, 0] < 0] = x.sum()
+
+
+def _row_in_rows(k: Tensor, x: Tensor) -> None:
+    k[k[:, 0] < 0] = k[1] + 1
+
+
+def _number_in_columns(k: Tensor, x: Tensor) -> None:
+    k[:, k[0] < 0] = 2.0
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        _reach_below_the_start,
+        _reach_beyond_the_end,
+        _end_before_the_start,
+        _start_beyond_the_end,
+        _number_under_a_mask,
+        _number_in_rows,
+        _row_in_rows,
+        _number_in_columns,
+    ],
+)
+def test_a_part_of_a_state_is_written(
+    tmp_path: Path, write: Callable[[Tensor, Tensor], None]
+) -> None:
+    x = torch.ones(2, 3)
+    calls = [("step", (x,)), ("step", (x * 3,))]
+    run_both(PartWriter(write), [Method("step", args=(x,))], calls, tmp_path)
+
+
+@pytest.mark.parametrize("length", [3, 8])
+def test_the_end_of_a_dynamic_axis_is_written(tmp_path: Path, length: int) -> None:
+    x = torch.arange(16.0).reshape(2, 8)
+    method = Method("forward", args=(x,), dynamic={"x": {1: Dim("seq", 3, 8)}})
+    run_both(LastTwoZeroed(), [method], [("forward", (x[:, :length],))], tmp_path)
+
+
+def test_picking_by_a_mask_is_refused_with_its_line() -> None:
+    model = PartWriter(lambda k, x: k.add_(k[k < 0].sum()))
+    with pytest.raises(UnsupportedOps, match=r"boolean index .*test_small_models:\d+"):
+        compile_program(model, [Method("step", args=(torch.ones(2, 3),))])
 
 
 def test_a_state_that_starts_as_ones(tmp_path: Path) -> None:

@@ -65,6 +65,13 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_runs(session):
         generate(session, list(range(14)), max_tokens=1)
 
 
+@pytest.mark.parametrize("token", [-1, 2**63])
+def test_a_prompt_token_that_no_model_has_is_refused(tmp_path, token):
+    path = write_bundle(tmp_path / "g.kvc", counting_program())
+    with load(path) as program, pytest.raises(BadSetting, match=f"got {token}"):
+        generate(program.session(), [1, token], max_tokens=1)
+
+
 def test_without_a_capacity_nothing_limits_it(tmp_path):
     path = write_bundle(tmp_path / "g.kvc", counting_program(capacity=None))
     with load(path) as opened:

@@ -1,5 +1,7 @@
 """Tiny modules with state, seeded, for tests of capture and of whole runs."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor, nn
 
@@ -34,6 +36,28 @@ class Accumulator(nn.Module):
 
     def read(self) -> Tensor:
         return self.total + 0.0
+
+
+class PartWriter(nn.Module):
+    """A state [2, 6], some of it below 0, that a function writes into."""
+
+    def __init__(self, write: Callable[[Tensor, Tensor], None]) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.arange(12.0).reshape(2, 6) - 4)
+        self.write = write
+
+    def step(self, x: Tensor) -> Tensor:
+        self.write(self.k, x)
+        return self.k + 0.0
+
+
+class LastTwoZeroed(nn.Module):
+    """Writes at the end of an axis whose length is known when it runs."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        copy = x.clone()
+        copy[:, -2:] = 0
+        return copy
 
 
 class OldAndNew(nn.Module):
@@ -304,3 +328,48 @@ class ReadsThenWrites(nn.Module):
 
     def read(self) -> Tensor:
         return self.k + 0.0
+
+
+class Branches(nn.Module):
+    """Asks for sizes in Python, which holds for some of them only."""
+
+    def one(self, t: Tensor) -> Tensor:
+        return t * 100 if t.shape[1] == 1 else t * 2
+
+    def more_than_one(self, t: Tensor) -> Tensor:
+        return t + 1 if t.shape[1] > 1 else t * 100
+
+    def equal(self, t: Tensor, u: Tensor) -> Tensor:
+        return t * 3 if t.shape[1] == u.shape[1] else t + u.sum()
+
+    def any_size(self, t: Tensor) -> Tensor:
+        return t * 2 if t.shape[1] >= 1 else t
+
+
+class PythonState(nn.Module):
+    """Keeps state in Python attributes, which tracing would freeze."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(8))
+        self.position = 0
+        self.past: list[Tensor] = []
+        self.named = {"k": torch.zeros(2)}
+        self.plain = torch.zeros(2)
+
+    def count(self, t: Tensor) -> Tensor:
+        self.cache[self.position] = t[0]
+        self.position += 1
+        return self.cache.clone()
+
+    def grow(self, t: Tensor) -> Tensor:
+        self.past.append(t)
+        return sum(self.past)
+
+    def named_item(self, t: Tensor) -> Tensor:
+        self.named["k"] = self.named["k"] + t
+        return self.named["k"] * 1
+
+    def attribute(self, t: Tensor) -> Tensor:
+        self.plain = self.plain + t
+        return self.plain * 1

@@ -1,5 +1,7 @@
 """MODEL factories for tests of the command line: a tiny decoder, and broken ones."""
 
+import sys
+
 import torch
 
 from kvc.compiler import ModelSpec
@@ -27,6 +29,11 @@ def untold() -> ModelSpec:
 def failing() -> ModelSpec:
     """Fails as a user's code does."""
     raise RuntimeError("no such checkpoint")
+
+
+def leaving() -> ModelSpec:
+    """Ends the process."""
+    sys.exit(3)
 
 
 def no_spec() -> int:

@@ -82,3 +82,36 @@ def test_what_needs_no_bundle_does_not_import_numpy(command):
         "sys.exit('numpy' in sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+
+
+@pytest.mark.parametrize("arguments", ["--help", "--version", "dump --help", "dump"])
+def test_a_full_output_is_one_line(sample, arguments):
+    command = [KVC, *arguments.split()] + ([sample] if arguments == "dump" else [])
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    expected = b"Error: cannot write to stdout: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
+def test_generating_into_a_full_output_is_one_line(tiny):
+    command = [KVC, "generate", tiny, "a", "-n", "3"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, check=False)
+    expected = b"Error: cannot write to stdout: No space left on device\n"
+    assert (done.returncode, done.stderr) == (1, expected)
+
+
+@pytest.mark.parametrize("command", ["dump", "verify", "generate"])
+def test_a_closed_output_is_one_line(sample, command):
+    done = subprocess.run(
+        [
+            "sh",
+            "-c",
+            f'"{KVC}" {command} "{sample}" {"a" * (command == "generate")} >&-',
+        ],
+        stderr=subprocess.PIPE,
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.startswith(b"Error: stdout is closed;")
+    assert done.stderr.count(b"\n") == 1

@@ -35,11 +35,12 @@ def compile_command(model: str, recipe: str, output: str | None, quiet: bool) ->
     An existing bundle is replaced only when the new one is whole.
     """
     from kvc.recipes import load_recipe
+    from kvc.tools.outputs import check_output
 
     start = time.perf_counter()
     loaded = load_recipe(recipe)
-    path = Path(output or f"{model.rpartition(':')[2]}.kvc")
-    _check_output(path)
+    name = f"{model.rpartition(':')[2]}.kvc" if output is None else output
+    path = check_output(name)
 
     from kvc.tools.progress import Stages
 
@@ -60,22 +61,6 @@ def compile_command(model: str, recipe: str, output: str | None, quiet: bool) ->
         bundle.save(path, progress=stages.show)
     if not quiet:
         _print_table(path, bundle.model_nbytes, time.perf_counter() - start)
-
-
-def _check_output(path: Path) -> None:
-    """Refuse an output that cannot be written before any work is done."""
-    import os
-
-    from kvc.schema.errors import OutputProblem
-
-    folder = path.parent
-    if path.is_dir():
-        raise OutputProblem(path=path, reason="it is a folder; give the name of a file")
-    if not folder.is_dir():
-        raise OutputProblem(path=path, reason=f"the folder {folder} does not exist")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        reason = f"the folder {folder} may not be written to"
-        raise OutputProblem(path=path, reason=reason)
 
 
 def _print_table(path: Path, model_nbytes: int, seconds: float) -> None:

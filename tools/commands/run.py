@@ -44,7 +44,7 @@ def run(
 
     with BundleFile.open(bundle) as file:
         chosen = _method(file.program.methods, method)
-    _check_output_name(output, len(chosen.graph.outputs))
+    _check_output(output, len(chosen.graph.outputs))
     arguments = _arguments(chosen, _arrays(chosen, inputs))
     with load(bundle) as program, program.session() as session:
         result = session.call(chosen.name, **arguments)
@@ -142,13 +142,16 @@ def _print_arrays(arrays: Sequence["Array"]) -> None:
         click.echo(np.array2string(array, threshold=64, edgeitems=3, precision=6))
 
 
-def _check_output_name(output: str | None, count: int) -> None:
+def _check_output(output: str | None, count: int) -> None:
+    from kvc.tools.outputs import check_output
+
     if output is None:
         return
     if not output.endswith((".npy", ".npz")):
         raise click.UsageError(f"--output {output}: the name must end in .npy or .npz")
     if output.endswith(".npy") and count != 1:
         raise click.UsageError(f"the method has {count} results; give --output an .npz")
+    check_output(output)
 
 
 def _save(path: Path, arrays: Sequence["Array"]) -> None:

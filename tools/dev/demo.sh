@@ -7,4 +7,6 @@ PATH="$PWD/.venv/bin:$PATH"
 set -x
 kvc compile demo --recipe xnnpack_q8 -o demo.kvc
 kvc dump demo.kvc
-kvc generate demo.kvc "def " --max-tokens 400
+kvc generate demo.kvc "def " --max-tokens 300 --seed 23
+{ set +x; } 2>/dev/null
+echo 'For the command kvc in this shell: . .venv/bin/activate' >&2

@@ -26,6 +26,7 @@ from kvc.schema.model import (
     Value,
 )
 from kvc.schema.ops import DELEGATE
+from kvc.tools.reports.uses import operands
 from kvc.tools.text import escape
 
 
@@ -91,14 +92,18 @@ def _returns(graph: Graph) -> str:
 def _call(program: Program, graph: Graph, call: Instruction) -> InstructionReport:
     inside: tuple[InstructionReport, ...] = ()
     if call.op == DELEGATE and isinstance(call.arguments[0], int):
-        inside = _inside(program.delegates[call.arguments[0]])
+        given = operands(call.arguments[1:])
+        inside = _inside(program.delegates[call.arguments[0]], given)
     return _report(graph, call, inside)
 
 
-def _inside(delegate: Delegate) -> tuple[InstructionReport, ...]:
+def _inside(
+    delegate: Delegate, given_values: Sequence[int]
+) -> tuple[InstructionReport, ...]:
+    """Return the code of a delegate, which numbers its values anew."""
     payload = decode_payload(delegate.payload, f"payload of {delegate.backend}")
     graph = payload.graph
-    inputs = [f"{delegate.backend} input {i}" for i in range(len(graph.inputs))]
+    inputs = [f"(the method's %{value})" for value in given_values]
     given = (
         InstructionReport("", line, "", ())
         for line in _given(graph, inputs, payload.names, ())

@@ -111,12 +111,17 @@ def _code(method: MethodReport) -> str:
     text = plural(method.instructions, "instruction")
     for backend in dict.fromkeys(method.backends):
         calls = plural(method.backends.count(backend), "call")
-        text += f", {calls} of {escape(backend)}"
+        text += f", {calls} of the backend {escape(backend)}"
     return text
 
 
 def _states(method: MethodReport) -> str:
-    reads, writes = len(method.reads), len(method.writes)
-    if not reads and not writes:
-        return "touches no state"
-    return f"reads {plural(reads, 'state')}, writes {writes}"
+    reads, writes = set(method.reads), set(method.writes)
+    if reads == writes:
+        return (
+            f"reads and writes {plural(len(reads), 'state')}" if reads else "no state"
+        )
+    if not reads or not writes:
+        verb = "reads" if reads else "writes"
+        return f"{verb} {plural(len(reads | writes), 'state')}"
+    return f"reads {plural(len(reads), 'state')}, writes {plural(len(writes), 'state')}"

@@ -122,16 +122,19 @@ def overview_lines(report: DumpReport) -> list[str]:
     lines = [
         f"{escape(file.path)}: {size(file.nbytes)}, recipe {escape(file.recipe)}, "
         f"made by kvc {escape(file.kvc_version)} (torch {escape(file.torch_version)})",
-        f"program digest {file.digest[:16]}",
+        f"digest {file.digest[:16]}: bundles of equal content have equal digests",
         *("", "METHODS", *method_lines(report.methods)),
-        *("", f"STATE, {size(memory.states)} for each session", *_states(report)),
+        *("", _state_title(memory), *_states(report)),
         *("", "DATA, each blob stored once", *sharing_lines(report.sharing)),
     ]
     if report.delegates:
-        lines += ["", "DELEGATES", *_delegate_lines(report)]
+        title = (
+            "DELEGATES, parts of a method that a backend runs; payload is their code"
+        )
+        lines += ["", title, *_delegate_lines(report)]
     lines += [
         "",
-        f"MEMORY, {size(memory.scratch)} of scratch, planned, while a method runs",
+        f"MEMORY, {size(memory.scratch)} of scratch while a method runs",
     ]
     lines += _memory(memory)
     lines += ["", f"FILE, {size(file.nbytes)}"]
@@ -141,6 +144,13 @@ def overview_lines(report: DumpReport) -> list[str]:
         rows = [(escape(k), escape(v)) for k, v in report.metadata.items()]
         lines += columns(rows)
     return lines
+
+
+def _state_title(memory: MemoryReport) -> str:
+    return (
+        f"STATE, {size(memory.states)} for each session, kept between calls "
+        "(r: reads, w: writes)"
+    )
 
 
 def _states(report: DumpReport) -> list[str]:
@@ -160,18 +170,26 @@ def _delegate_lines(report: DumpReport) -> list[str]:
             escape(backend),
             plural(len(group), "delegate"),
             f"{size(sum(d.payload_nbytes for d in group))} of payload",
-            f"{size(max(d.workspace_nbytes for d in group))} of workspace ({memory})",
+            f"{_laid_out(memory)} {size(max(d.workspace_nbytes for d in group))}",
         )
         for (method, backend, memory), group in groups.items()
     ]
     return columns(rows, "<<>>")
 
 
+def _laid_out(memory: str) -> str:
+    """Say whose memory it is that a delegate takes while it runs."""
+    return {
+        "planned": "memory, laid out by kvc:",
+        "opaque": "memory of its own, at most",
+    }.get(memory, f"memory ({memory}):")
+
+
 def _over(method: MethodMemory) -> str:
     if method.planned <= method.peak_live:
-        return "no plan needs less"
+        return "as small as it can be: all of it is in use at one moment"
     over = share(method.planned - method.peak_live, method.peak_live)
-    return f"{over} over the most that is live at once"
+    return f"{over} more than is ever in use at one moment"
 
 
 def _memory(memory: MemoryReport) -> list[str]:

@@ -2,18 +2,15 @@
 import pytest
 from ir_samples import I64, value
 
-from kvc.compiler.import_fx.normalize import (
-    Made,
-    Unsupported,
-    arguments_of,
-    is_known,
-    normalize,
-)
+from kvc.compiler.import_fx.calls import Call, Made, Unsupported
+from kvc.compiler.import_fx.normalize import arguments_of, is_known, normalize
+from kvc.compiler.import_fx.writes import refuse_masks
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS
 from kvc.schema.types import Affine, TensorType
 
 X, Y = value(0, 2, 6), value(1, 2, 6)
+MASK = value(2, 2, 6, dtype=DType.BOOL)
 F32 = DType.FLOAT32
 SEQ = Affine(0, (("seq", 1),))
 
@@ -32,6 +29,15 @@ def kind(*dims, dtype=F32):
         ("div.Tensor_mode", {"self": X, "other": 2, "rounding_mode": "floor"}, kind(2, 6), "div.Scalar_mode", (X, 2, "floor")),
         ("floor_divide", {"self": X, "other": 2}, kind(2, 6), "div.Scalar_mode", (X, 2, "floor")),
         ("floor_divide", {"self": X, "other": Y}, kind(2, 6), "floor_divide", (X, Y)),
+        ("sub.Tensor", {"self": 1, "other": X, "alpha": 2}, kind(2, 6), "rsub.Scalar", (X, 1, 2)),
+        ("sub.Tensor", {"self": SEQ, "other": X, "alpha": 1}, kind(2, 6), "rsub.Scalar", (X, SEQ, 1)),
+        ("add.Tensor", {"self": 3, "other": X, "alpha": 1}, kind(2, 6), "add.Scalar", (X, 3, 1)),
+        ("mul.Tensor", {"self": 3, "other": X}, kind(2, 6), "mul.Scalar", (X, 3)),
+        ("lt.Tensor", {"self": 3, "other": X}, kind(2, 6, dtype=DType.BOOL), "gt.Scalar", (X, 3)),
+        ("ge.Tensor", {"self": 3, "other": X}, kind(2, 6, dtype=DType.BOOL), "le.Scalar", (X, 3)),
+        ("bitwise_and.Scalar_Tensor", {"self": 3, "other": X}, kind(2, 6), "bitwise_and.Scalar", (X, 3)),
+        ("gather", {"self": X, "dim": 1, "index": Y, "sparse_grad": False}, kind(2, 6), "gather", (X, 1, Y)),
+        ("native_group_norm", {"input": X, "weight": None, "bias": None, "N": 2, "C": 6, "HxW": 1, "group": 3, "eps": 0.1}, kind(2, 6), "group_norm", (X, 3, None, None, 0.1)),
         ("_unsafe_view", {"self": X, "size": (3, -1)}, kind(3, 4), "view", (X, (3, 4))),
         ("reshape", {"self": X, "shape": (-1,)}, kind(12), "view", (X, (12,))),
         ("expand", {"self": X, "size": (3, -1, -1), "implicit": False}, kind(3, 2, 6), "expand", (X, (3, 2, 6))),
@@ -72,6 +78,8 @@ def test_a_traced_op_becomes_an_op_of_the_table(traced, named, result, op, argum
         (None, None, 1, (0, 6, 1)),
         (2, 2**63 - 1, 1, (2, 6, 1)),
         (-4, -1, 1, (2, 5, 1)),
+        (-100, 3, 1, (0, 3, 1)),
+        (2, 100, 1, (2, 6, 1)),
         (0, SEQ, 1, (0, SEQ, 1)),
         (1, 6, 2, (1, 6, 2)),
     ],
@@ -86,6 +94,106 @@ def test_a_slice_that_is_written_becomes_an_index_copy(start, end, step, places)
     assert index.type == kind(6, dtype=I64)
 
 
+def test_a_slice_at_the_end_of_a_dynamic_axis_counts_from_its_size():
+    tensor, source = value(0, 2, SEQ), value(1, 2, 3)
+    named = {
+        "self": tensor,
+        "src": source,
+        "dim": 1,
+        "start": -3,
+        "end": 2**63 - 1,
+        "step": 1,
+    }
+    index = normalize("aten::slice_scatter", named, tensor.type).named["index"]
+    start = Affine(-3, (("seq", 1),))
+    assert arguments_of(index.call) == (start, SEQ, 1, I64)
+
+
+def test_writing_an_empty_slice_copies():
+    source = value(1, 2, 0)
+    named = {"self": X, "src": source, "dim": 1, "start": 5, "end": 2, "step": 1}
+    assert normalize("aten::slice_scatter", named, X.type) == Call(
+        "aten::clone", {"self": X}
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "named", "place", "number"),
+    [
+        ("add.Tensor", {"self": 3, "other": X, "alpha": 2}, "self", 3),
+        ("div.Tensor", {"self": 1, "other": X}, "self", 1),
+        (
+            "div.Tensor_mode",
+            {"self": 1, "other": X, "rounding_mode": "floor"},
+            "self",
+            1,
+        ),
+        ("remainder.Scalar_Tensor", {"self": 5, "other": X}, "self", 5),
+        ("maximum", {"self": X, "other": 0.5}, "other", 0.5),
+        ("where.self", {"condition": MASK, "self": X, "other": 2.0}, "other", 2.0),
+    ],
+)
+def test_a_number_that_no_overload_takes_becomes_a_tensor(op, named, place, number):
+    call = normalize(f"aten::{op}", named, kind(2, 6))
+    full = Call("aten::full", {"size": (), "fill_value": number, "dtype": F32})
+    assert call.named[place] == Made(full, kind())
+
+
+@pytest.mark.parametrize(
+    ("mask", "values"),
+    [
+        (value(2, 2, 6, dtype=DType.BOOL), value(3)),
+        (value(2, 2, 6, dtype=DType.BOOL), value(3, 1)),
+    ],
+)
+def test_a_value_written_under_a_mask_becomes_a_where(mask, values):
+    named = {"self": X, "indices": (mask,), "values": values, "accumulate": False}
+    call = normalize("aten::index_put", named, kind(2, 6))
+    assert (call.op, arguments_of(call)) == ("aten::where.self", (mask, values, X))
+
+
+def test_a_mask_of_leading_axes_is_given_the_others():
+    mask, row = value(2, 2, dtype=DType.BOOL), value(3, 6)
+    named = {"self": X, "indices": (mask,), "values": row, "accumulate": False}
+    call = normalize("aten::index_put", named, kind(2, 6))
+    view = Call("aten::view", {"self": mask, "size": (2, 1)})
+    assert call.named["condition"] == Made(view, kind(2, 1, dtype=DType.BOOL))
+
+
+def test_a_boolean_index_is_refused():
+    with pytest.raises(Unsupported, match="a boolean index picks"):
+        refuse_masks("aten::index.Tensor", {"self": X, "indices": (None, MASK)})
+    refuse_masks("aten::index.Tensor", {"self": X, "indices": (None, Y)})
+
+
+def test_a_norm_gives_only_its_first_result():
+    named = dict.fromkeys(("input", "weight", "bias", "running_mean", "running_var"), X)
+    call = normalize(
+        "aten::_native_batch_norm_legit_no_training", {**named, "eps": 1e-5}, X.type
+    )
+    assert (call.op, call.results) == ("aten::batch_norm", 1)
+
+
+@pytest.mark.parametrize(
+    ("call", "reason"),
+    [
+        (Call("aten::neg", {"self": 2}), "self must be Tensor, not 2"),
+        (Call("aten::cat", {"tensors": X, "dim": 0}), "tensors must be a list"),
+        (
+            Call("aten::cat", {"tensors": (X, None), "dim": 0}),
+            "tensors must be Tensor, not None",
+        ),
+        (
+            Call("aten::mul.Scalar", {"self": X, "other": Y}),
+            "other must be Scalar, not %1",
+        ),
+    ],
+)
+def test_an_argument_of_another_kind_is_refused(call, reason):
+    with pytest.raises(Unsupported, match=reason):
+        arguments_of(call)
+
+
 @pytest.mark.parametrize(
     ("traced", "named", "result", "reason"),
     [
@@ -94,6 +202,10 @@ def test_a_slice_that_is_written_becomes_an_index_copy(start, end, step, places)
         ("embedding", {"weight": X, "indices": Y, "max_norm": 1.0}, kind(2, 6, 6), "max_norm=1.0 is not supported"),
         ("scaled_dot_product_attention", {"dropout_p": 0.1}, kind(2), "dropout_p=0.1"),
         ("full", {"size": (2,), "fill_value": X}, kind(2), "a fill value that is a tensor"),
+        ("index_put", {"self": X, "indices": (MASK,), "values": value(3, 4), "accumulate": False}, kind(2, 6), "a value for each element"),
+        ("index_put", {"self": X, "indices": (MASK,), "values": value(3), "accumulate": True}, kind(2, 6), "one that accumulates"),
+        ("index_put", {"self": X, "indices": (value(2, 2, dtype=DType.BOOL), Y), "values": value(3), "accumulate": False}, kind(2, 6), "a boolean index beside another"),
+        ("_native_batch_norm_legit.no_stats", {"input": X}, kind(2, 6), "statistics over a batch"),
         ("split.Tensor", {"self": value(0, SEQ), "split_size": 2, "dim": 0}, kind(2), "split of a dynamic dimension"),
     ],
 )  # fmt: skip

@@ -17,7 +17,7 @@ from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.capture import capture
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.ir.text import program_text
-from kvc.schema.errors import CaptureError, CompileError, UnsupportedOps
+from kvc.schema.errors import CaptureError, CompileError, StateConflict, UnsupportedOps
 from kvc.schema.types import Symbol
 
 X = torch.arange(12.0).reshape(1, 3, 4)
@@ -79,6 +79,7 @@ def refusal(kind, model, *methods):
     return str(caught.value)
 
 
+ADD_FIRST = Method("add", args=(torch.ones(3),))
 WRITE = Method("write", args=(torch.tensor([1, 2]),))
 READ = Method("read", args=(torch.ones(4),))
 
@@ -138,6 +139,16 @@ def test_a_state_of_negative_zeros_has_an_initial_value():
     model.k.copy_(torch.tensor(-0.0))
     program = imported(model, Method("step", args=(torch.ones(4),)))
     assert program.states[0].initial == "k.initial"
+
+
+def test_a_state_whose_elements_share_memory_is_refused_with_the_remedy():
+    model = Accumulator()
+    model.total = torch.zeros(1).expand(3)
+    message = refusal(StateConflict, model, Method("read"), ADD_FIRST)
+    assert message.startswith("state total: a method writes it, and elements of it")
+    assert "register a .clone() of it" in message
+    model.total = model.total.clone()
+    assert imported(model, ADD_FIRST).states[0].name == "total"
 
 
 def test_a_dtype_that_kvc_does_not_have_is_refused_by_name():

@@ -90,14 +90,35 @@ def test_a_missing_argument_is_refused():
     assert refusal(only(bad)) == "wrong number of arguments"
 
 
+@pytest.mark.parametrize(
+    ("op", "arguments", "reason"),
+    [
+        ("aten::add.Tensor", (1, X, 1), "self must be Tensor, not 1"),
+        ("aten::add.Scalar", (X, X, 1), "other must be Scalar, not %0"),
+        ("aten::cat", (X, 0), "tensors must be a list"),
+        ("aten::softmax.int", (X, (1,)), "dim must not be a list"),
+        ("aten::softmax.int", (X, True), "dim must be int, not True"),
+        ("aten::softmax.int", (X, None), "dim must be int, not None"),
+        ("aten::index.Tensor", (X, (None, 1)), "indices must be Tensor, not 1"),
+        ("aten::gelu", (X, 1), "approximate must be str, not 1"),
+        ("aten::amax", (X, (1,), 1), "keepdim must be bool, not 1"),
+        ("aten::_to_copy", (X, 1), "dtype must be dtype, not 1"),
+        ("aten::rms_norm", (X, (4,), None, "x"), "eps must be float, not 'x'"),
+    ],
+)
+def test_an_argument_of_another_kind_is_refused(op, arguments, reason):
+    assert refusal(only(node(op, *arguments, to=Y))) == reason
+
+
 def test_a_shape_that_the_op_does_not_give_is_refused():
     bad = node("aten::neg", X, to=value(1, 4, 2))
-    assert refusal(only(bad)).startswith("declares [")
+    text = "declares float32[4, 2], its rule gives [2, 4]"
+    assert refusal(only(bad)) == text
 
 
 def test_a_dtype_that_the_op_does_not_give_is_refused():
     bad = node("aten::argmax", X, 1, False, to=value(1, 2))
-    assert refusal(only(bad)).startswith("declares [")
+    assert refusal(only(bad)).startswith("declares ")
 
 
 def test_arguments_that_do_not_fit_are_refused_in_the_ops_words():
@@ -107,7 +128,7 @@ def test_arguments_that_do_not_fit_are_refused_in_the_ops_words():
 
 def test_too_many_results_are_refused():
     bad = node("aten::neg", X, to=(Y, value(5, 2, 4)))
-    assert refusal(only(bad)).startswith("declares [")
+    assert refusal(only(bad)).startswith("declares ")
 
 
 def test_shapes_are_checked_at_more_than_one_size():

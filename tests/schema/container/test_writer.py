@@ -1,14 +1,13 @@
 import errno
+import fcntl
 import os
-import subprocess
-import sys
 from contextlib import suppress
 
 import pytest
 from sample_programs import SAMPLE_BLOBS, tiny_program, write_tiny
 
 from kvc.schema.container import BundleFile, BundleWriter, default_align
-from kvc.schema.errors import BadProgram, OutputProblem
+from kvc.schema.errors import BadProgram, OutputProblem, OutputUnsynced
 
 CALLS = ("open", "write", "fsync", "rename", "lseek")
 
@@ -78,7 +77,7 @@ def test_a_failing_call_leaves_the_old_file_and_no_temporary(
         return original(*args, **kwargs)
 
     monkeypatch.setattr(os, call, failing)
-    with suppress(OutputProblem):
+    with suppress(OutputProblem, OutputUnsynced):
         write_tiny(path)
     monkeypatch.undo()
     assert names(tmp_path) == ["model.kvc"]
@@ -94,8 +93,8 @@ def test_a_full_disk_is_named(path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OutputProblem, match="No space left"):
-        BundleWriter(path)
+    with pytest.raises(OutputProblem, match="No space left"), BundleWriter(path):
+        pass
 
 
 def test_short_writes_are_continued(path, monkeypatch):
@@ -129,17 +128,81 @@ def test_a_link_keeps_pointing(path, tmp_path):
     BundleFile.open(path).close()
 
 
-def test_leftovers_of_dead_processes_are_removed(path, tmp_path):
-    child = subprocess.run(
-        [sys.executable, "-c", "import os; print(os.getpid())"],
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    dead = tmp_path / f".kvc-{child.stdout.strip()}-0123abcd.tmp"
-    alive = tmp_path / f".kvc-{os.getppid()}-0123abcd.tmp"
+def test_a_temporary_file_that_nobody_holds_is_removed(path, tmp_path):
+    left = tmp_path / f".kvc-{os.getpid()}-0123abcd.tmp"
     other = tmp_path / ".kvc-x.tmp"
-    for entry in (dead, alive, other):
+    for entry in (left, other):
         entry.write_bytes(b"")
     write_tiny(path)
-    assert names(tmp_path) == sorted([alive.name, other.name, path.name])
+    assert names(tmp_path) == [other.name, path.name]
+
+
+def test_a_temporary_file_that_is_held_stays_whatever_its_process(path, tmp_path):
+    held = tmp_path / ".kvc-999999999-0123abcd.tmp"
+    with held.open("wb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        write_tiny(path)
+        assert names(tmp_path) == [held.name, path.name]
+
+
+def test_a_writer_holds_its_file_against_another(path, tmp_path):
+    with BundleWriter(path) as writer:
+        write_tiny(tmp_path / "other.kvc")
+        assert len(names(tmp_path)) == 2
+        assert writer.append(b"a", 64) == 128
+
+
+def test_a_file_taken_away_before_it_was_locked_is_made_again(
+    path, tmp_path, monkeypatch
+):
+    original, taken = fcntl.flock, []
+
+    def lock(fd, how):
+        if not taken:
+            taken.extend(names(tmp_path))
+            (tmp_path / taken[0]).unlink()
+        return original(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", lock)
+    write_tiny(path)
+    assert len(taken) == 1
+    assert names(tmp_path) == [path.name]
+
+
+@pytest.mark.parametrize("call", ["open", "write", "fstat"])
+def test_an_interrupt_while_it_starts_leaves_nothing(path, tmp_path, monkeypatch, call):
+    original = getattr(os, call)
+
+    def interrupted(*args, **kwargs):
+        original(*args, **kwargs)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(os, call, interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        BundleWriter(path).__enter__()
+    monkeypatch.undo()
+    assert names(tmp_path) == []
+
+
+def test_only_with_makes_a_file(path, tmp_path):
+    writer = BundleWriter(path)
+    assert names(tmp_path) == []
+    with pytest.raises(OutputProblem, match="not open"):
+        writer.append(b"a", 64)
+
+
+def test_a_folder_that_cannot_be_synced_is_told_apart(path, monkeypatch):
+    path.write_bytes(b"old")
+    original, count = os.fsync, [0]
+
+    def failing(fd):
+        count[0] += 1
+        if count[0] == 2:
+            raise OSError(errno.EIO, "Input/output error")
+        original(fd)
+
+    monkeypatch.setattr(os, "fsync", failing)
+    with pytest.raises(OutputUnsynced, match="replaced by the new bundle"):
+        write_tiny(path)
+    with BundleFile.open(path) as bundle:
+        assert bundle.read_blob(0) == SAMPLE_BLOBS[1]

@@ -40,6 +40,31 @@ def index(*dims: int) -> TensorType:
             "aten::convolution",
             (tensor(1, 3, 8), tensor(4, 2, 4), None, (1,), (0,), (1,), 1),
         ),
+        *(
+            ("aten::conv_transpose1d", (x, tensor(2, 3, 4), bias, *settings))
+            for x, bias, settings in (
+                (tensor(2, 5), None, ((1,), (0,), (0,), 1, (1,))),
+                (tensor(1, 3, 5), None, ((1,), (0,), (0,), 1, (1,))),
+                (tensor(1, 2, 5), tensor(2), ((1,), (0,), (0,), 1, (1,))),
+                (tensor(1, 2, 5), None, ((1, 1), (0,), (0,), 1, (1,))),
+                (tensor(1, 2, 5), None, ((0,), (0,), (0,), 1, (1,))),
+                (tensor(1, 2, 5), None, ((1,), (-1,), (0,), 1, (1,))),
+                (tensor(1, 2, 5), None, ((1,), (9,), (0,), 1, (1,))),
+                (tensor(1, 2, 5), None, ((1,), (0,), (1,), 1, (1,))),
+                (tensor(1, 2, 5), None, ((1,), (0,), (0,), 0, (1,))),
+                (tensor(1, 2, 5), None, ((1,), (0,), (0,), 3, (1,))),
+            )
+        ),
+        (
+            "aten::batch_norm",
+            (tensor(2, 3), None, None, tensor(3), tensor(2), 1e-5),
+        ),
+        ("aten::batch_norm", (tensor(3), None, None, tensor(3), tensor(3), 1e-5)),
+        ("aten::group_norm", (tensor(2, 4), 2, tensor(2), None, 1e-5)),
+        ("aten::group_norm", (tensor(2, 4), 3, None, None, 1e-5)),
+        ("aten::group_norm", (tensor(2, 4), 0, None, None, 1e-5)),
+        ("aten::linalg_vector_norm", (tensor(2, 4), 2, (2,), False)),
+        ("aten::any.dims", (tensor(2, 4), (2,), False)),
         ("aten::rms_norm", (tensor(2, 3), (2,), None, None)),
         ("aten::embedding", (tensor(4, 3), tensor(2))),
         ("aten::embedding", (tensor(4, 3), tensor(2, dtype=BOOL))),

@@ -30,6 +30,8 @@ class Case:
         if self.op == "aten::convolution":
             rank = len(keywords["stride"])
             keywords |= {"transposed": False, "output_padding": (0,) * rank}
+        if self.op == "aten::batch_norm":
+            keywords |= {"training": False, "momentum": 0.1, "cudnn_enabled": False}
         if self.dtype is not None:
             keywords["dtype"] = self.dtype
         results = overload(self.op)(**keywords)

@@ -1,3 +1,4 @@
+# ruff: noqa: E501  a table reads best with one line a case
 """Cases of products, norms, convolution and attention."""
 
 import torch
@@ -88,6 +89,30 @@ CONVOLUTION = (
             (1,),
             1,
         ),
+    ),
+)
+
+TRANSPOSED = tuple(
+    Case(op, (rand(*x), rand(*w), bias, *settings))
+    for op, x, w, bias, settings in (
+        ("aten::conv_transpose1d", (2, 4, 5), (4, 3, 3), rand(3), ((2,), (1,), (1,), 1, (1,))),
+        ("aten::conv_transpose1d", (1, 4, 5), (4, 3, 2), None, ((1,), (0,), (0,), 2, (2,))),
+        ("aten::conv_transpose2d.input", (1, 2, 3, 4), (2, 3, 2, 3), rand(3), ((2, 1), (0, 1), (1, 0), 1, (1, 1))),
+        ("aten::conv_transpose3d.input", (1, 2, 2, 3, 2), (2, 1, 2, 2, 2), None, ((1, 2, 1), (0, 0, 0), (0, 1, 0), 1, (1, 1, 1))),
+    )
+)  # fmt: skip
+
+CHANNEL_NORMS = (
+    *(
+        Case("aten::batch_norm", (rand(*shape), w, b, rand(3), rand(3).abs(), 1e-5))
+        for shape in ((2, 3), (2, 3, 5), (1, 3, 4, 5))
+        for w, b in ((None, None), (rand(3), rand(3)))
+    ),
+    *(
+        Case("aten::group_norm", (rand(*shape), groups, w, b, 1e-5))
+        for shape in ((2, 4, 5), (1, 4, 3, 3))
+        for groups in (1, 2, 4)
+        for w, b in ((None, None), (rand(4), rand(4)))
     ),
 )
 
@@ -193,4 +218,4 @@ ATTENTION = (
     ),
 )
 
-CASES = (*PRODUCTS, *CONVOLUTION, *NORMS, *ATTENTION)
+CASES = (*TRANSPOSED, *CHANNEL_NORMS, *PRODUCTS, *CONVOLUTION, *NORMS, *ATTENTION)

@@ -61,6 +61,7 @@ _ARITHMETIC = [
     "mul.Tensor",
     "remainder.Tensor",
     "floor_divide",
+    "fmod.Tensor",
 ]
 _LOGIC = ["logical_and", "logical_or", "logical_xor"]
 _BITS = ["bitwise_and.Tensor", "bitwise_or.Tensor", "bitwise_xor.Tensor"]
@@ -86,6 +87,17 @@ _WHOLE_PAIRS = (
 BINARY = (
     *(Case(f"aten::{op}", pair) for op in (*_ARITHMETIC, *_LOGIC) for pair in _PAIRS),
     *(Case(f"aten::{op}", pair) for op in (*_BITS, *_LOGIC) for pair in _WHOLE_PAIRS),
+    *(
+        Case(f"aten::bitwise_{op}.Scalar", (x, value))
+        for op in ("and", "or", "xor")
+        for x, value in (
+            (rand(3, 4, dtype=I32), 3),
+            (rand(5, dtype=U8), 6),
+            (rand(5, dtype=BOOL), True),
+            (rand(5, dtype=BOOL), 3),
+            (rand(dtype=I64), -2),
+        )
+    ),
     *(Case(f"aten::{op}.Tensor", pair) for op in _COMPARE for pair in _PAIRS),
     *(
         Case(f"aten::{op}.Scalar", (x, value))
@@ -94,7 +106,7 @@ BINARY = (
     ),
     *(
         Case(f"aten::{op}.Scalar", (x, value))
-        for op in ("div", "mul", "remainder")
+        for op in ("div", "fmod", "mul", "remainder")
         for x, value in (
             (rand(3, 4), 3),
             (rand(3, dtype=BF16), 0.3),

@@ -1,5 +1,7 @@
 """Cases of ops that reduce, rank or accumulate."""
 
+import math
+
 import torch
 
 from op_cases.case import Case, rand
@@ -38,6 +40,17 @@ SUMS = (
         for dim, keepdim in ((-1, False), (0, True))
     ),
     Case("aten::prod.dim_int", (rand(3, 5, dtype=BF16), 1, False), F32),
+    *(Case("aten::prod", (rand(3, 5, dtype=d),)) for d in (F32, BF16, I32, BOOL)),
+    Case("aten::prod", (rand(),)),
+    Case("aten::prod", (rand(3, 5, dtype=BF16),), F32),
+    *(
+        Case("aten::linalg_vector_norm", (rand(3, 5, 7, dtype=d), order, dim, keepdim))
+        for d in (F32, BF16, F64)
+        for order in (2, 1.0, 0, math.inf, 3.5)
+        for dim, keepdim in ((None, False), ((-1,), True), ((0, 2), False))
+    ),
+    Case("aten::linalg_vector_norm", (rand(), 2, None, False)),
+    Case("aten::linalg_vector_norm", (rand(3, 5, dtype=BF16), 2, (1,), False), F32),
     *(
         Case("aten::var.correction", (rand(3, 5, 7, dtype=d), dim, correction, keepdim))
         for d in (F32, BF16, F64)
@@ -72,6 +85,12 @@ EXTREMES = (
 )
 
 TRUTH = (
+    *(
+        Case(f"aten::{op}.dims", (rand(3, 4, 2, dtype=d), dim, keepdim))
+        for op in ("any", "all")
+        for d in (BOOL, F32, U8)
+        for dim, keepdim in (((0, -1), False), ((1,), True), (None, False))
+    ),
     *(
         Case(f"aten::{op}.dim", (rand(3, 4, dtype=d), dim, keepdim))
         for op in ("any", "all")

@@ -67,6 +67,27 @@ def test_an_output_that_cannot_be_written_is_refused_at_once(kvc, tmp_path):
     result = kvc("compile", "demo", "-o", tmp_path / "none" / "a.kvc")
     assert result.exit_code == 1
     assert f"the folder {tmp_path}/none does not exist" in result.stderr
-    result = kvc("compile", "demo", "-o", tmp_path)
+    for folder in (tmp_path, f"{tmp_path}/new/"):
+        result = kvc("compile", "demo", "-o", folder)
+        assert result.exit_code == 1
+        assert "it is a folder" in result.stderr
+    result = kvc("compile", "demo", "-o", "")
     assert result.exit_code == 1
-    assert "it is a folder" in result.stderr
+    assert "give the name of a file" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_factory_that_ends_the_process_says_so(kvc, tmp_path):
+    result = kvc("compile", "tiny_decoder:leaving", "-o", tmp_path / "a.kvc")
+    assert result.exit_code == 1
+    assert "its factory ended with exit(3) (" in result.stderr
+    assert "tiny_decoder.py:" in result.stderr
+
+
+def test_a_module_that_ends_the_process_says_so(kvc, tmp_path, monkeypatch):
+    (tmp_path / "leaver.py").write_text("import sys\nsys.exit('bye')\n")
+    monkeypatch.chdir(tmp_path)
+    result = kvc("compile", "leaver:factory")
+    assert result.exit_code == 1
+    assert "importing leaver failed with exit('bye') (" in result.stderr
+    assert "leaver.py:2)" in result.stderr

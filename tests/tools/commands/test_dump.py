@@ -86,6 +86,19 @@ def test_ops_go_into_delegates(kvc, sample):
     inside = lines[call + 1 : call + 5]
     assert all(line.startswith("          | ") for line in inside)
     assert "aten::add.Tensor(%0, %1, 1)" in inside[2]
+    assert "| %0 = input (the method's %" in inside[0]
+
+
+def test_the_overview_explains_its_words(kvc, sample):
+    text = kvc("dump", sample).stdout
+    for part in (
+        "bundles of equal content have equal digests",
+        "kept between calls (r: reads, w: writes)",
+        "; reads and writes 2 states\n",
+        "parts of a method that a backend runs; payload is their code",
+        "memory, laid out by kvc: 64 B",
+    ):
+        assert part in text, part
 
 
 def test_everything_as_json(kvc, sample):

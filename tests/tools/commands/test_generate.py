@@ -49,6 +49,17 @@ def test_without_a_tokenizer_the_prompt_is_token_ids(kvc, tmp_path):
     assert "expected token ids such as '1 15 8'" in result.stderr
 
 
+def test_a_token_that_the_model_does_not_have_is_an_error(kvc, tmp_path):
+    path = tmp_path / "untold.kvc"
+    kvc("compile", "tiny_decoder:untold", "-q", "-o", path)
+    result = kvc("generate", path, "1 300")
+    assert result.exit_code == 1
+    assert "expected tokens of 0 to 255, got token 300" in result.stderr
+    result = kvc("generate", path, "99999999999999999999")
+    assert result.exit_code == 1
+    assert "got 99999999999999999999" in result.stderr
+
+
 def test_a_bundle_without_roles_says_so(kvc, tmp_path, monkeypatch):
     (tmp_path / "plain_model.py").write_text(
         "import torch\n"

@@ -49,6 +49,23 @@ def test_a_call_that_cannot_be_made_out_is_a_usage_error(kvc, tiny, tokens):
     assert "must end in .npy or .npz" in result.stderr
 
 
+def test_an_output_that_cannot_be_written_is_refused_before_it_runs(
+    kvc, tiny, tmp_path
+):
+    arguments = ("run", tiny, "-m", "prefill", "-i", tmp_path / "unread.npy", "-o")
+    result = kvc(*arguments, tmp_path / "none" / "o.npy")
+    assert result.exit_code == 1
+    assert f"the folder {tmp_path}/none does not exist" in result.stderr
+    assert "must end in .npy" in kvc(*arguments, "").stderr
+
+
+def test_a_token_out_of_range_is_an_error(kvc, tiny, tmp_path):
+    np.save(tmp_path / "x.npy", np.array([[1, 256]]))
+    result = kvc("run", tiny, "-m", "prefill", "-i", tmp_path / "x.npy")
+    assert result.exit_code == 1
+    assert "expected tokens of 0 to 255, got token 256" in result.stderr
+
+
 def test_an_input_that_cannot_be_read_is_an_error(kvc, tiny, tmp_path):
     (tmp_path / "x.npy").write_text("no array")
     result = kvc("run", tiny, "-m", "prefill", "-i", tmp_path / "x.npy")

@@ -1,0 +1,52 @@
+"""Rules for norms and convolutions, whose traced ops know more modes than kvc has.
+
+A traced norm also gives the statistics that training wants; only the first result
+is made here.
+"""
+
+from kvc.compiler.import_fx.calls import Call, Named, Unsupported
+from kvc.compiler.ir import Value
+from kvc.schema.types import TensorType
+
+
+def batch_norm(named: Named, _: TensorType | None) -> Call:
+    """Normalise with the running statistics."""
+    kept = ("input", "weight", "bias", "running_mean", "running_var", "eps")
+    return Call("aten::batch_norm", {name: named[name] for name in kept}, results=1)
+
+
+def group_norm(named: Named, _: TensorType | None) -> Call:
+    """Normalise groups of channels; the sizes follow from the input."""
+    values = {name: named[name] for name in ("input", "weight", "bias", "eps")}
+    return Call("aten::group_norm", {**values, "num_groups": named["group"]}, results=1)
+
+
+def instance_norm(named: Named, _: TensorType | None) -> Call:
+    """Normalise each channel of a batch of one, as torch traces InstanceNorm."""
+    tensor = named["input"]
+    assert isinstance(tensor, Value)
+    batch, channels, *_rest = tensor.type.dims
+    if batch != 1:
+        raise Unsupported(
+            "statistics over a batch; call model.eval(), keep running statistics"
+        )
+    values = {name: named[name] for name in ("input", "weight", "bias", "eps")}
+    return Call("aten::group_norm", {**values, "num_groups": channels}, results=1)
+
+
+_TRANSPOSED = {
+    1: "aten::conv_transpose1d",
+    2: "aten::conv_transpose2d.input",
+    3: "aten::conv_transpose3d.input",
+}
+
+
+def convolution(named: Named, _: TensorType | None) -> Call:
+    """Keep a convolution; a transposed one has an op for each number of axes."""
+    values = {name: value for name, value in named.items() if name != "transposed"}
+    if not named["transposed"]:
+        del values["output_padding"]
+        return Call("aten::convolution", values)
+    stride = named["stride"]
+    assert isinstance(stride, tuple)
+    return Call(_TRANSPOSED[len(stride)], values)

@@ -1,0 +1,105 @@
+"""What the user asks to compile, checked: the methods and the parts they play.
+
+`check_request` looks at the arguments before anything is traced, `check_roles` at the
+types that were traced. A role promises a signature to a generation loop: tokens int64
+[batch, seq] (seq 1 for decode) to one tensor of logits, float32 [batch, vocab].
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from torch import nn
+
+from kvc.compiler.ir import Method, Program
+from kvc.compiler.spec import Method as DeclaredMethod
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import CompileError
+from kvc.schema.verify.semantics import ROLES
+
+_TOKENS: Final = {
+    "prefill": "tokens int64 [batch, seq]",
+    "decode": "a token int64 [batch, 1]",
+}
+
+
+def check_request(model: object, methods: object) -> None:
+    """Check what was given to compile, apart from the model's code.
+
+    Raises:
+        CompileError: with what was expected and found.
+    """
+    if not isinstance(model, nn.Module):
+        raise _unexpected("the model", "a torch.nn.Module", model)
+    if not isinstance(methods, Sequence) or isinstance(methods, str):
+        raise _unexpected("methods", "a sequence of kvc.compiler.Method", methods)
+    for index, method in enumerate(methods):
+        if not isinstance(method, DeclaredMethod):
+            raise _unexpected(f"methods[{index}]", "a kvc.compiler.Method", method)
+    if not methods:
+        raise CompileError(message="no methods to compile")
+    _check_unique("methods", [method.name for method in methods])
+    _check_names_of_roles(methods)
+
+
+def _unexpected(what: str, expected: str, found: object) -> CompileError:
+    kind = "the class " if isinstance(found, type) else "a value of type "
+    name = found.__name__ if isinstance(found, type) else type(found).__name__
+    return CompileError(message=f"{what}: expected {expected}, found {kind}{name}")
+
+
+def _check_unique(what: str, names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise CompileError(message=f"{what} given twice: {', '.join(twice)}")
+
+
+def _check_names_of_roles(methods: Sequence[DeclaredMethod]) -> None:
+    for method in methods:
+        if method.role not in ROLES:
+            expected = "expected 'prefill', 'decode' or '' for none"
+            message = f"method {method.name}, role: {expected}, found {method.role!r}"
+            raise CompileError(message=message)
+    _check_unique("roles", [method.role for method in methods if method.role])
+
+
+def check_roles(program: Program) -> None:
+    """Check that every method with a role has the role's signature.
+
+    Raises:
+        CompileError: with the signature that was expected and the one found.
+    """
+    for method in program.methods:
+        if method.role and not (_takes_tokens(method) and _gives_logits(method)):
+            raise CompileError(message=_mismatch(method))
+
+
+def _takes_tokens(method: Method) -> bool:
+    if not method.inputs:
+        return False
+    tokens = method.inputs[0].type
+    is_tokens = tokens.dtype is DType.INT64 and len(tokens.dims) == 2
+    return is_tokens and (method.role != "decode" or tokens.dims[1] == 1)
+
+
+def _gives_logits(method: Method) -> bool:
+    if len(method.outputs) != 1 or method.output_tree != "0":
+        return False
+    logits = method.outputs[0].type
+    is_logits = logits.dtype is DType.FLOAT32 and len(logits.dims) == 2
+    return is_logits and logits.dims[0] == method.inputs[0].type.dims[0]
+
+
+def _mismatch(method: Method) -> str:
+    inputs = zip(method.input_names, method.inputs, strict=True)
+    taken = ", ".join(f"{name}: {value.type}" for name, value in inputs)
+    return (
+        f"method {method.name} has the role {method.role}, which expects "
+        f"{_TOKENS[method.role]} as the first input and one tensor of logits float32 "
+        f"[batch, vocab] as the result; found ({taken}) -> {_results(method)}. Change "
+        "the method, or leave the role out"
+    )
+
+
+def _results(method: Method) -> str:
+    types = ", ".join(str(value.type) for value in method.outputs) or "nothing"
+    return types if method.output_tree == "0" else f"({types}) in a container"

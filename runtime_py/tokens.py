@@ -1,0 +1,78 @@
+"""Which input of a prefill or decode is its tokens, and which tokens it takes.
+
+In: a method of a program. Out: a check of the tokens of each call, before anything
+runs. What a model does otherwise than look its tokens up in a table is left to the
+kernels to refuse.
+"""
+
+from dataclasses import dataclass
+
+from kvc.runtime.arrays import Array
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import InputMismatch
+from kvc.schema.model import Alias, Graph, Method, Ref
+
+_LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
+
+
+@dataclass(frozen=True, slots=True)
+class TokenInput:
+    """The first input of a method with a role: tokens int64 [batch, seq].
+
+    Attributes:
+        method, name: of the method and of the input, for messages.
+        vocabulary: tokens are below it; None where nothing says it.
+    """
+
+    method: str
+    name: str
+    vocabulary: int | None
+
+    def check(self, tokens: Array) -> None:
+        """Check that every token is one of the vocabulary.
+
+        Raises:
+            InputMismatch: one is not; the message names it.
+        """
+        if self.vocabulary is None or tokens.size == 0:
+            return
+        for token in (int(tokens.min()), int(tokens.max())):
+            if not 0 <= token < self.vocabulary:
+                raise InputMismatch(
+                    method=self.method,
+                    input=self.name,
+                    expected=f"tokens of 0 to {self.vocabulary - 1}",
+                    found=f"token {token}",
+                )
+
+
+def find_tokens(method: Method) -> TokenInput | None:
+    """Return the input of tokens, None for a method that takes none."""
+    graph = method.graph
+    if not method.role or not graph.inputs:
+        return None
+    kind = graph.values[graph.inputs[0]].type
+    if kind.dtype is not DType.INT64 or len(kind.dims) != 2:
+        return None
+    return TokenInput(method.name, method.input_names[0], _vocabulary(graph))
+
+
+def _vocabulary(graph: Graph) -> int | None:
+    """Return the rows of the first table in which the first input is looked up."""
+    for call in graph.instructions:
+        if call.op not in _LOOKUPS:
+            continue
+        table, indices = call.arguments[0], call.arguments[-1]
+        if not isinstance(table, Ref) or not isinstance(indices, Ref):
+            continue
+        rows = graph.values[table.value].type.dims[0]
+        if _root(graph, indices.value) == graph.inputs[0] and isinstance(rows, int):
+            return rows
+    return None
+
+
+def _root(graph: Graph, value: int) -> int:
+    """Return the value in whose memory another one lies."""
+    while isinstance(storage := graph.values[value].storage, Alias):
+        value = storage.base
+    return value

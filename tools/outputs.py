@@ -1,0 +1,33 @@
+"""Where a command writes, checked before it does any work."""
+
+import os
+from pathlib import Path
+
+from kvc.schema.errors import OutputProblem
+
+
+def check_output(name: str) -> Path:
+    """Return the path of a file that can be written.
+
+    Raises:
+        OutputProblem: it is a folder, or its folder is missing or refuses.
+    """
+    path = Path(name)
+    reason = _reason(name, path)
+    if reason:
+        raise OutputProblem(path=name or "an output without a name", reason=reason)
+    return path
+
+
+def _reason(name: str, path: Path) -> str:
+    """Say why a file cannot be written, "" when nothing is known to speak against."""
+    folder = path.parent
+    if not name:
+        return "give the name of a file"
+    if name.endswith(os.sep) or path.is_dir():
+        return "it is a folder; give the name of a file"
+    if not folder.is_dir():
+        return f"the folder {folder} does not exist"
+    if not os.access(folder, os.W_OK | os.X_OK):
+        return f"the folder {folder} may not be written to"
+    return ""
