@@ -14,6 +14,7 @@ from kvc.schema.codec.programs import (
     read_program,
 )
 from kvc.schema.codec.records import TableReader, write
+from kvc.schema.garbage import collection_paused
 from kvc.schema.model import Payload, Program
 from kvc.schema.verify.structure import verify_structure
 
@@ -34,6 +35,7 @@ def encode(program: Program) -> bytes:
     return write(program_record(program), PROGRAM)
 
 
+@collection_paused()
 def decode(buffer: bytes, path: str) -> Program:
     """Return the program in `buffer`; `path` is for messages.
 

@@ -1,5 +1,6 @@
 """The whole check of a program, and of a delegate's graph-shaped payload."""
 
+from kvc.schema.garbage import collection_paused
 from kvc.schema.model import Delegate, Payload, Program
 from kvc.schema.ops import DELEGATE
 from kvc.schema.types import TensorType
@@ -16,6 +17,7 @@ from kvc.schema.verify.semantics import (
 )
 
 
+@collection_paused()
 def verify_program(program: Program, path: str, thorough: bool = False) -> None:
     """Check all that a program says; ids within graphs are in range.
 

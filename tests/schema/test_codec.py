@@ -1,3 +1,4 @@
+import gc
 import subprocess
 import sys
 from dataclasses import replace
@@ -150,3 +151,14 @@ def test_storage_kinds_come_back():
     kinds = {type(v.storage) for v in sample_program().methods[0].graph.values}
     assert Alias in kinds
     assert len(kinds) == 4
+
+
+def test_reading_leaves_the_garbage_collector_as_it_was():
+    gc.disable()
+    try:
+        decode(encode(sample_program()), "x")
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    decode(encode(sample_program()), "x")
+    assert gc.isenabled()
