@@ -57,3 +57,11 @@ def test_a_model_without_linears_is_left_alone():
     forward = Method("forward", args=(torch.ones(2, 4),))
     bundle = compile_program(torch.nn.RMSNorm(4), [forward], "xnnpack_q8")
     assert bundle.program.delegates == ()
+
+
+def test_the_compiler_takes_exactly_the_ops_that_the_runtime_accepts():
+    """The two halves may not import each other, so nothing else ties their lists."""
+    from kvc.compiler.backends import xnnpack as ahead_of_time
+    from kvc.runtime.delegates import xnnpack as run_time
+
+    assert ahead_of_time._OPS == run_time.ACCEPTED
