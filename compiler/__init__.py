@@ -3,6 +3,14 @@
 import kvc.schema.torch_ops  # noqa: F401  registers kvc::cache_update, kvc::attention
 from kvc.compiler.bundle import Bundle, SaveReport
 from kvc.compiler.pipeline import compile_program
-from kvc.compiler.spec import Dim, Method, ModelSpec
+from kvc.compiler.spec import Dim, Method, ModelSpec, StateSpec
 
-__all__ = ["Bundle", "Dim", "Method", "ModelSpec", "SaveReport", "compile_program"]
+__all__ = [
+    "Bundle",
+    "Dim",
+    "Method",
+    "ModelSpec",
+    "StateSpec",
+    "SaveReport",
+    "compile_program",
+]

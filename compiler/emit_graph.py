@@ -22,15 +22,17 @@ def emit_graph(
     """Return a method's code as the file has it.
 
     Args:
-        method: in its final order, every view able to share memory.
+        method: proven, every view able to share memory.
         constant_ids: number of each constant's name.
         state_ids: number of each state.
         symbols: the program's symbols.
 
     Raises:
-        PlanFailed: the memory plan does not pass its check: a bug.
+        PlanFailed: the memory plan does not pass its check, or new content of a state
+            does not lie in the state: a bug.
     """
     aliases = analyse(method)
+    _check_homes(method, aliases)
     requests = requests_of(method, aliases, {s.name: s for s in symbols})
     plan = plan_memory(requests)
     try:
@@ -48,6 +50,18 @@ def emit_graph(
         scratch_nbytes=plan.nbytes,
         peak_nbytes=plan.peak_nbytes,
     )
+
+
+def _check_homes(method: Method, aliases: Aliases) -> None:
+    """Check that what states and callers' inputs become lies in their memory."""
+    states = {name: value.id for value, name in method.state_in}
+    named = zip(method.input_names, method.inputs, strict=True)
+    inputs = {name: value.id for name, value in named}
+    for contents, homes in ((method.state_out, states), (method.input_out, inputs)):
+        for value, name in contents:
+            if aliases.root[value.id] != homes.get(name):
+                reason = f"the new content of {name} lies elsewhere"
+                raise PlanFailed(method=method.name, reason=reason)
 
 
 def _all_values(method: Method) -> list[Value]:
@@ -77,6 +91,7 @@ def _storages(
         storages[value_id] = model.Constant(constant_ids[name])
     for value_id, name in bound_to(method.state_in).items():
         storages[value_id] = model.StateSlot(state_ids[name])
+    storages.update(dict.fromkeys(aliases.callers, model.Caller()))
     for value_id, base in aliases.base.items():
         storages[value_id] = model.Alias(numbers[base])
     return storages

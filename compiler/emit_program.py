@@ -5,9 +5,12 @@ from dataclasses import dataclass
 
 from kvc.compiler.backends.base import Lowered
 from kvc.compiler.emit_graph import emit_graph
+from kvc.compiler.in_place import Verdict
 from kvc.compiler.ir import Method, Program
-from kvc.compiler.states import describe_states, find_position
+from kvc.compiler.positions import Counting, find_counting
+from kvc.compiler.states import describe_states
 from kvc.schema import model
+from kvc.schema.verify.effects import state_effects
 
 PLACELESS = -1  # blob of a name whose blob has not been written yet
 
@@ -23,6 +26,7 @@ class DelegateCall:
 
 def emit_program(
     program: Program,
+    verdicts: Mapping[str, Sequence[Verdict]],
     calls: Sequence[DelegateCall],
     provenance: model.Provenance,
     metadata: Mapping[str, str],
@@ -30,14 +34,15 @@ def emit_program(
     """Return the file's program; `blobs` is empty and every name is PLACELESS.
 
     Args:
-        program: in its final form.
+        program: proven.
+        verdicts: on the writes of each method.
         calls: the delegates, by number.
         provenance: who made the bundle of what.
         metadata: the user's settings, as JSON text.
     """
     name_ids = {c.name: i for i, c in enumerate(program.constants)}
     method_ids = {m.name: i for i, m in enumerate(program.methods)}
-    state_ids = {s.name: i for i, s in enumerate(program.states)}
+    counting = find_counting(program)
     return model.Program(
         provenance=provenance,
         symbols=program.symbols,
@@ -47,10 +52,10 @@ def emit_program(
             model.NamedData(c.name, PLACELESS, c.type, "plain", c.provenance)
             for c in program.constants
         ),
-        states=describe_states(program, name_ids),
-        position=find_position(program),
+        states=describe_states(program, counting, name_ids),
+        position=counting.position,
         methods=tuple(
-            _emit_method(method, name_ids, state_ids, program)
+            _emit_method(method, name_ids, program, counting, verdicts[method.name])
             for method in program.methods
         ),
         delegates=tuple(_emit_delegate(call, method_ids, name_ids) for call in calls),
@@ -61,32 +66,38 @@ def emit_program(
 def _emit_method(
     method: Method,
     name_ids: Mapping[str, int],
-    state_ids: Mapping[str, int],
     program: Program,
+    counting: Counting,
+    verdicts: Sequence[Verdict],
 ) -> model.Method:
+    state_ids = {s.name: i for i, s in enumerate(program.states)}
+    graph = emit_graph(method, name_ids, state_ids, program.symbols)
+    reads, writes = state_effects(graph)
     return model.Method(
         name=method.name,
         role=method.role,
-        graph=emit_graph(method, name_ids, state_ids, program.symbols),
+        graph=graph,
         input_names=method.input_names,
         input_tree=method.input_tree,
         output_tree=method.output_tree,
-        reads=tuple(sorted(state_ids[name] for name in _states_read(method))),
-        writes=tuple(sorted(state_ids[name] for _, name in method.state_out)),
+        reads=reads,
+        writes=writes,
+        advance=counting.advances.get(method.name),
+        updates=_updates(method, verdicts),
     )
 
 
-def _states_read(method: Method) -> set[str]:
-    """Return the states whose old content a method uses.
-
-    A `copy` that closes the method takes the state's memory as its operand, but
-    nothing of what is in it.
-    """
-    used = {value.id for value in method.outputs}
-    for node in method.nodes:
-        inputs = node.inputs[1:] if node.op == "aten::copy" else node.inputs
-        used.update(value.id for value in inputs)
-    return {name for value, name in method.state_in if value.id in used}
+def _updates(method: Method, verdicts: Sequence[Verdict]) -> tuple[model.Update, ...]:
+    """Return the verdicts in terms of instructions, one for each that writes."""
+    places = {v.id: i for i, node in enumerate(method.nodes) for v in node.outputs}
+    found: dict[int, model.Update] = {}
+    for verdict in verdicts:
+        copies = tuple(sorted(places[value] for value in verdict.copies))
+        at = places[verdict.value]
+        before = found.get(at, model.Update(at, "", ()))
+        merged = tuple(sorted({*before.copies, *copies}))
+        found[at] = model.Update(at, before.reason or verdict.reason, merged)
+    return tuple(found[at] for at in sorted(found))
 
 
 def _emit_delegate(

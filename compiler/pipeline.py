@@ -17,22 +17,27 @@ from kvc.compiler.backends import BACKENDS
 from kvc.compiler.backends.outline import outline
 from kvc.compiler.bundle import Bundle, Progress
 from kvc.compiler.capture import CapturedMethod, capture
+from kvc.compiler.copy_budget import check_copy_budget
 from kvc.compiler.emit_program import DelegateCall, emit_program
 from kvc.compiler.import_fx import import_program
+from kvc.compiler.in_place import Verdict, prove
 from kvc.compiler.ir import Program
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.passes import Pass, run_passes
+from kvc.compiler.passes.append_to_caches import AppendToCaches
 from kvc.compiler.passes.base import check
 from kvc.compiler.passes.dedupe_constants import DedupeConstants
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
+from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
 from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
+from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
-from kvc.compiler.passes.store_states import StoreStates
+from kvc.compiler.passes.write_through_views import WriteThroughViews
 from kvc.compiler.roles import check_request, check_roles
-from kvc.compiler.spec import Method
+from kvc.compiler.spec import Method, StateSpec
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.errors import CompileError
 from kvc.schema.model import Provenance
@@ -44,6 +49,8 @@ def compile_program(
     recipe: str | Recipe = "fp32",
     metadata: Mapping[str, object] | None = None,
     progress: Progress | None = None,
+    states: Sequence[StateSpec] = (),
+    max_copy_bytes: Mapping[str, int] | None = None,
 ) -> Bundle:
     """Compile methods of a model, which share its weights and its state.
 
@@ -53,48 +60,61 @@ def compile_program(
         recipe: a recipe, its name, or the path of a recipe file.
         metadata: settings to keep in the bundle; values that JSON can hold.
         progress: called with (stage, done, total).
+        states: buffers whose sizes a session chooses.
+        max_copy_bytes: method -> the most bytes that writing its states may copy in
+            a call, beside what is written itself.
 
     Raises:
         CompileError: what is asked for is not a module with methods, or a method
             does not have the signature of its role.
         CaptureError: a method cannot be traced.
         UnsupportedOps: with every op that has no kernel.
-        StateConflict: two names share memory that a method writes.
+        StateConflict: two names share memory that a method writes, or two methods
+            disagree about a state.
+        CopyBudgetExceeded: writing the states of a method copies more than it may.
         RecipeError: the recipe is unknown or wrong.
     """
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     check_request(model, methods)
     report = progress or (lambda stage, done, total: None)
-    captured = _capture_all(model, methods, report)
+    captured = _capture_all(model, methods, tuple(states), report)
     report("optimise", 0, 1)
     imported = import_program(model, captured)
     check_roles(imported)
     program, _ = run_passes(passes_for(settings), imported)
     report("lower", 0, 1)
     program, calls = _lower(program, settings)
-    # Last, since lowering reorders nodes: what can be in place depends on the order.
-    program = StoreStates().run(program)
-    check(program, StoreStates.name)
+    program, verdicts = _update_in_place(program)
+    check_copy_budget(verdicts, max_copy_bytes or {})
     report("plan", 0, 1)
     emitted = emit_program(
-        program, calls, _provenance(imported, settings), _as_json(metadata or {})
+        program,
+        verdicts,
+        calls,
+        _provenance(imported, settings),
+        _as_json(metadata or {}),
     )
     return Bundle(emitted, {c.name: c.source for c in program.constants})
 
 
 def _capture_all(
-    model: nn.Module, methods: Sequence[Method], report: Progress
+    model: nn.Module,
+    methods: Sequence[Method],
+    states: tuple[StateSpec, ...],
+    report: Progress,
 ) -> tuple[CapturedMethod, ...]:
     captured = []
     for done, method in enumerate(methods):
         report("capture", done, len(methods))
-        captured.append(capture(model, method))
+        captured.append(capture(model, method, states))
     return tuple(captured)
 
 
 def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     """Return the passes of a recipe before lowering, in order."""
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
+    passes += [DropIdleWrites(), WriteThroughViews()]
+    passes += [RecognizeCacheWrites(), AppendToCaches()]
     linear, embedding = recipe.linear == "qd8", recipe.embedding == "int8"
     if linear or embedding:
         passes.append(QuantizeWeights(linear, embedding))
@@ -110,8 +130,9 @@ def _lower(program: Program, recipe: Recipe) -> tuple[Program, list[DelegateCall
         return program, []
     backend = BACKENDS[recipe.backend]()
     outlined, count = [], 0
+    grows = {s.name: s.grows for s in program.states if s.grows is not None}
     for method in program.methods:
-        outlined.append(outline(method, backend.supports(method), count))
+        outlined.append(outline(method, backend.supports(method), count, grows))
         count += len(outlined[-1].partitions)
     partitions = {one.method.name: one.partitions for one in outlined}
     constants = {c.name: c for c in program.constants}
@@ -124,6 +145,19 @@ def _lower(program: Program, recipe: Recipe) -> tuple[Program, list[DelegateCall
     changed = replace(program, methods=tuple(one.method for one in outlined))
     check(changed, f"lowering to {recipe.backend}")
     return changed, calls
+
+
+def _update_in_place(
+    program: Program,
+) -> tuple[Program, dict[str, tuple[Verdict, ...]]]:
+    """Order each method so that its writes happen in place.
+
+    After lowering, since that reorders nodes.
+    """
+    proofs = [prove(method, program) for method in program.methods]
+    proven = replace(program, methods=tuple(proof.method for proof in proofs))
+    check(proven, "updating in place")
+    return proven, {proof.method.name: proof.verdicts for proof in proofs}
 
 
 def _as_json(metadata: Mapping[str, object]) -> dict[str, str]:

@@ -14,7 +14,7 @@ from kvc.compiler.ir import Method, Program
 from kvc.compiler.spec import Method as DeclaredMethod
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CompileError
-from kvc.schema.verify.semantics import ROLES
+from kvc.schema.verify.methods import ROLES
 
 _TOKENS: Final = {
     "prefill": "tokens int64 [batch, seq]",

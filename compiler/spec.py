@@ -10,7 +10,8 @@ from torch import Tensor, nn
 class Dim:
     """A dimension whose size is chosen at each call, within inclusive bounds.
 
-    One name is one size within a method: inputs that share it must agree.
+    One name is one size within a method: inputs that share it must agree. A Dim of a
+    state is chosen once, when a session is opened.
     """
 
     name: str
@@ -21,13 +22,13 @@ class Dim:
         """Check the bounds.
 
         Raises:
-            ValueError: unless 0 < lower <= upper and the name is an identifier.
+            ValueError: unless 0 <= lower <= upper and the name is an identifier.
         """
         if not self.name.isidentifier():
             raise ValueError(f"Dim name {self.name!r} is not an identifier")
-        if not 0 < self.lower <= self.upper:
+        if not 0 <= self.lower <= self.upper:
             raise ValueError(
-                f"Dim {self.name}: 0 < {self.lower} <= {self.upper} is wrong"
+                f"Dim {self.name}: 0 <= {self.lower} <= {self.upper} is wrong"
             )
 
 
@@ -42,6 +43,14 @@ class Method:
         dynamic: for each dynamic input its dynamic axes; the key is the parameter's
             name, or a path such as "past[0]" into a container.
         role: what it is to a generation loop: "prefill", "decode" or "".
+        carry: arguments that the session keeps from call to call. The key is the
+            argument's name, or a path into it; a whole container is allowed. The value
+            says which result it becomes: a key of a returned dict, a path such as
+            "present[0]" or "[1]" for a returned tuple, or a number among the tensors
+            that are returned. Both disappear from the call. Methods that carry the
+            same path share one state; a method without the argument may make it.
+        position: the int64 input that the session fills with the number of tokens that
+            it holds, or with the places of the new ones; "" where there is none.
     """
 
     name: str
@@ -49,6 +58,42 @@ class Method:
     kwargs: Mapping[str, object] = field(default_factory=dict)
     dynamic: Mapping[str, Mapping[int, Dim]] = field(default_factory=dict)
     role: str = ""
+    carry: Mapping[str, str | int] = field(default_factory=dict)
+    position: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class StateSpec:
+    """Buffers whose size is chosen when a session is opened.
+
+    Attributes:
+        name: the buffer's name, or a pattern such as "layers.*.k" (`fnmatch`).
+        axis: where `capacity` is; may count from the end.
+        capacity: the sizes that it may have along `axis`.
+        batch: the sizes that it may have along axis 0, if these are to be chosen too.
+    """
+
+    name: str
+    axis: int | None = None
+    capacity: Dim | None = None
+    batch: Dim | None = None
+
+    def __post_init__(self) -> None:
+        """Check that it asks for something.
+
+        Raises:
+            ValueError: an axis without a capacity or the other way round, nothing to
+                choose, or axis 0 both as capacity and as batch.
+        """
+        if (self.axis is None) != (self.capacity is None):
+            reason = "axis and capacity go together"
+        elif self.capacity is None and self.batch is None:
+            reason = "give axis and capacity, or batch, or all of them"
+        elif self.axis == 0 and self.batch is not None:
+            reason = "axis 0 cannot be both capacity and batch"
+        else:
+            return
+        raise ValueError(f"StateSpec {self.name!r}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,11 +103,13 @@ class ModelSpec:
     Attributes:
         model: the module; in evaluation mode.
         methods: what to compile of it.
+        states: buffers whose size is chosen when a session is opened.
         metadata: settings to keep in the bundle; values that JSON can hold.
     """
 
     model: nn.Module
     methods: tuple[Method, ...]
+    states: tuple[StateSpec, ...] = ()
     metadata: Mapping[str, object] = field(default_factory=dict)
 
 

@@ -1,40 +1,59 @@
-"""What kind of state each is, and which one counts the tokens.
+"""What kind of state each is: how it is written, and whether at the position.
 
-In: the final program. Out: `schema.State`s and the program's `Position`. A state is
+In: the proven program and what counts its tokens. Out: `schema.State`s. A state is
 LINEAR or RING when every write to it is a `cache_update` of that mode on one axis,
-otherwise PLAIN. The position is the one integer state that every method which writes
-it advances by a positive size, and that says where a cache is written.
+APPEND when it grows, COUNTER when every method advances it as the position, and PLAIN
+otherwise. It is written at the position when every write begins there and is as long
+as what its method adds to the position.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 
-from kvc.compiler.ir import Method, Node, Program, State, Value, bound_to
-from kvc.compiler.memory.aliasing import analyse
+from kvc.compiler.in_place.updates import (
+    CACHE_UPDATE,
+    CacheWrite,
+    cache_write,
+    state_writes,
+)
+from kvc.compiler.ir import Method, Node, Program, State
+from kvc.compiler.positions import Counting, growth, position_values, start_of
 from kvc.schema import model
-from kvc.schema.dtypes import DType
-from kvc.schema.types import Affine, Symbol, bounds
 
-_UPDATE = "kvc::cache_update"
-_KINDS = {"linear": model.StateKind.LINEAR, "circular": model.StateKind.RING}
+Kind = model.StateKind
+_KINDS = {"linear": Kind.LINEAR, "circular": Kind.RING}
+_Written = tuple[Method, Node]
 
 
 def describe_states(
-    program: Program, name_ids: Mapping[str, int]
+    program: Program, counting: Counting, name_ids: Mapping[str, int]
 ) -> tuple[model.State, ...]:
     """Return the states as the file has them; `name_ids` numbers named data."""
-    writes = list(_writes(program))
-    return tuple(_describe(state, writes, name_ids) for state in program.states)
+    writes: dict[str, list[_Written]] = {state.name: [] for state in program.states}
+    for method in program.methods:
+        for name, node in state_writes(method):
+            writes[name].append((method, node))
+    return tuple(
+        _describe(state, writes[state.name], program, counting, name_ids)
+        for state in program.states
+    )
 
 
 def _describe(
-    state: State, writes: list[tuple[str, Node]], name_ids: Mapping[str, int]
+    state: State,
+    writes: Sequence[_Written],
+    program: Program,
+    counting: Counting,
+    name_ids: Mapping[str, int],
 ) -> model.State:
-    manners = {
-        _manner(node, len(state.type.dims))
-        for name, node in writes
-        if name == state.name
-    }
-    kind, axis = manners.pop() if len(manners) == 1 else (model.StateKind.PLAIN, None)
+    kind, axis = _kind(state, [node for _, node in writes], counting)
+    at_position = False
+    if kind is Kind.APPEND:
+        at_position = _grows_at_position(state, program, counting)
+    elif kind in (Kind.LINEAR, Kind.RING):
+        at_position = all(
+            _is_at_position(method, cache_write(state.name, node), program, counting)
+            for method, node in writes
+        )
     return model.State(
         name=state.name,
         type=state.type,
@@ -43,112 +62,39 @@ def _describe(
         layout=tuple(range(len(state.type.dims))),
         initial=None if state.initial is None else name_ids[state.initial],
         reset=model.ResetRule.INITIAL,
+        at_position=at_position,
     )
 
 
-def _manner(node: Node, rank: int) -> tuple[model.StateKind, int | None]:
-    """Return how a node writes a state: the kind that fits, and its axis."""
-    if node.op != _UPDATE:
-        return model.StateKind.PLAIN, None
-    axis, mode = node.arguments[3], node.arguments[4]
-    assert isinstance(axis, int)
-    assert isinstance(mode, str)
-    return _KINDS[mode], axis % rank
+def _kind(
+    state: State, writes: Sequence[Node], counting: Counting
+) -> tuple[Kind, int | None]:
+    if state.grows is not None:
+        return Kind.APPEND, state.grows
+    if state.name in counting.counters:
+        return Kind.COUNTER, None
+    if not writes or any(node.op != CACHE_UPDATE for node in writes):
+        return Kind.PLAIN, None
+    found = [cache_write(state.name, node) for node in writes]
+    manners = {(_KINDS[write.mode], write.axis) for write in found}
+    return manners.pop() if len(manners) == 1 else (Kind.PLAIN, None)
 
 
-def _writes(program: Program) -> Iterator[tuple[str, Node]]:
-    """Yield (state, node) for every node that updates a state."""
-    for method in program.methods:
-        yield from _writes_of(method)
-
-
-def _writes_of(method: Method) -> Iterator[tuple[str, Node]]:
-    by_value = {v.id: node for node in method.nodes for v in node.outputs}
-    for update in analyse(method).updates:
-        yield update.state, by_value[update.value]
-
-
-def find_position(program: Program) -> model.Position | None:
-    """Return the program's position, None when no state is proven to be it."""
-    symbols = {s.name: s for s in program.symbols}
-    indices = {name for method in program.methods for name in _index_states(method)}
-    for number, state in enumerate(program.states):
-        if state.name in indices and _counts(program, state, symbols):
-            return model.Position(
-                model.PositionKind.STATE, number, "", _capacity(program, state.name)
-            )
-    return None
-
-
-def _old_values(method: Method) -> dict[int, str]:
-    """Return value id -> state for the states' old contents and clones of them."""
-    states = bound_to(method.state_in)
-    for node in method.nodes:
-        if node.op == "aten::clone" and node.inputs[0].id in states:
-            states[node.outputs[0].id] = states[node.inputs[0].id]
-    return states
-
-
-def _index_states(method: Method) -> Iterator[str]:
-    """Yield the states that say where a cache is written."""
-    states = _old_values(method)
-    for node in method.nodes:
-        index = node.arguments[2] if node.op == _UPDATE else None
-        if isinstance(index, Value) and index.id in states:
-            yield states[index.id]
-
-
-def _counts(program: Program, state: State, symbols: Mapping[str, Symbol]) -> bool:
-    """Tell whether every method that writes the state adds a positive size to it."""
-    if state.type.dtype is not DType.INT64:
-        return False
-    advances = [
-        _advance(method, value, state.name)
+def _grows_at_position(state: State, program: Program, counting: Counting) -> bool:
+    """Tell whether each method lengthens a state by what it adds to the position."""
+    return counting.position is not None and all(
+        growth(method, state) == counting.advances.get(method.name, 0)
         for method in program.methods
-        for value, name in method.state_out
-        if name == state.name
-    ]
-    lows = [bounds(step, symbols)[0] for step in advances if step is not None]
-    return bool(advances) and len(lows) == len(advances) and min(lows) > 0
-
-
-def _advance(method: Method, new: Value, state: str) -> int | Affine | None:
-    """Return what a method adds to a state, None when it does anything else."""
-    states = _old_values(method)
-    by_value = {v.id: node for node in method.nodes for v in node.outputs}
-    node = by_value.get(new.id)
-    if node is not None and node.op == "aten::copy":
-        moved = node.arguments[1]
-        assert isinstance(moved, Value)
-        node = by_value.get(moved.id)
-    if node is None or node.op != "aten::add.Scalar":
-        return None
-    old, step, alpha = node.arguments
-    if not isinstance(old, Value) or states.get(old.id) != state or alpha != 1:
-        return None
-    return step if isinstance(step, int | Affine) else None
-
-
-def _capacity(program: Program, position: str) -> int | None:
-    """Return the fewest slots of the caches that are written linearly at a state."""
-    slots = (
-        size for method in program.methods for size in _linear_slots(method, position)
     )
-    return min(slots, default=None)
 
 
-def _linear_slots(method: Method, position: str) -> Iterator[int]:
-    """Yield the slots of each cache that a method writes linearly at a state.
-
-    A cache with another index fills up by that index, whatever the position is.
-    """
-    states = _old_values(method)
-    for _, node in _writes_of(method):
-        if node.op != _UPDATE or node.arguments[4] != "linear":
-            continue
-        index, axis = node.arguments[2], node.arguments[3]
-        assert isinstance(axis, int)
-        size = node.inputs[0].type.dims[axis]
-        at_position = isinstance(index, Value) and states.get(index.id) == position
-        if at_position and isinstance(size, int):
-            yield size
+def _is_at_position(
+    method: Method, write: CacheWrite, program: Program, counting: Counting
+) -> bool:
+    """Tell whether a write begins at the position and is as long as its advance."""
+    if counting.position is None or write.index is None:
+        return False
+    start = start_of(method, counting.position, program)
+    if start is None or write.index.id not in position_values(method, start):
+        return False
+    return counting.advances.get(method.name) == write.count

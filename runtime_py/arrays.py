@@ -4,6 +4,7 @@ In: arrays, or whatever a caller passed. Out: arrays over the same memory. numpy
 all that is needed; a torch tensor is recognised only where torch is loaded already.
 """
 
+import ctypes
 import sys
 from typing import TYPE_CHECKING
 
@@ -52,3 +53,29 @@ def copy_into(target: Array, source: Array) -> None:
 def _bits(array: Array) -> Array:
     # numpy copies ml_dtypes element by element; the same bits as uint16 go at once.
     return array.view(np.uint16) if array.dtype.kind == "V" else array
+
+
+def zero(array: Array) -> None:
+    """Set all elements to zero."""
+    _bits(array)[...] = 0
+
+
+def prefix(array: Array, shape: tuple[int, ...]) -> Array:
+    """Return the first elements of an array along each axis, without a copy."""
+    if array.shape == shape:
+        return array
+    return array[tuple(slice(size) for size in shape)]
+
+
+def borrowed(array: Array) -> Array:
+    """Return an array over the same memory that does not keep it alive."""
+    address = address_of(array)
+    extent = sum((n - 1) * s for n, s in zip(array.shape, array.strides, strict=True))
+    nbytes = extent + array.itemsize if array.size else 0
+    memory = memoryview((ctypes.c_char * nbytes).from_address(address))
+    return np.ndarray(array.shape, array.dtype, memory, strides=array.strides)
+
+
+def address_of(array: Array) -> int:
+    """Return where an array's first element lies."""
+    return int(array.__array_interface__["data"][0])

@@ -11,10 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 from kvc.runtime.arenas import Arena
-from kvc.runtime.executor import Frame
+from kvc.runtime.bindings import Binding
 from kvc.runtime.states import StateMemory
 
 FRAMES_KEPT = 8
+Version = tuple[object, ...]  # lengths and addresses that a frame is bound to
 FrameKey = tuple[int, tuple[tuple[int, ...], ...], StateMemory | None]
 
 
@@ -25,18 +26,30 @@ class ExecutionContext:
         self.scratch = Arena(scratch_nbytes)
         self.workspace = Arena(workspace_nbytes)
         self.served: StateMemory | None = None
-        self._frames: OrderedDict[FrameKey, Frame] = OrderedDict()
+        self._frames: OrderedDict[FrameKey, tuple[Version, Binding]] = OrderedDict()
 
-    def frame(self, key: FrameKey, bind: Callable[[], Frame]) -> Frame:
-        """Return the frame of a method, input shapes and states; bind it when new."""
+    def frame(
+        self, key: FrameKey, bind: Callable[[], Binding], version: Version = ()
+    ) -> Binding:
+        """Return the frame of a method, input shapes and states; bind it when new.
+
+        One of another version is bound anew, in place of the old one.
+        """
         found = self._frames.get(key)
-        if found is None:
-            found = self._frames[key] = bind()
-            if len(self._frames) > FRAMES_KEPT:
-                self._frames.popitem(last=False)
-        else:
+        if found is not None and found[0] == version:
             self._frames.move_to_end(key)
-        return found
+            return found[1]
+        self._frames.pop(key, None)
+        made = bind()
+        self._frames[key] = (version, made)
+        if len(self._frames) > FRAMES_KEPT:
+            self._frames.popitem(last=False)
+        return made
+
+    def give_back(self) -> None:
+        """Give the pages of scratch memory back."""
+        self.scratch.discard()
+        self.workspace.discard()
 
     def forget_closed(self) -> None:
         """Drop what is bound to the states of sessions that have been closed."""
@@ -80,6 +93,12 @@ class ContextPool:
         with self._lock:
             for context in self._idle:
                 context.forget_closed()
+
+    def give_back(self) -> None:
+        """Give the scratch pages of contexts that no call uses back."""
+        with self._lock:
+            for context in self._idle:
+                context.give_back()
 
     def close(self, when_drained: Callable[[], None]) -> None:
         """Drop all contexts; call `when_drained` once no call runs any more."""

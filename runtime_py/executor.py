@@ -8,10 +8,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from kvc.runtime.arrays import Array
-from kvc.schema.errors import KernelFailed, KvcError
+from kvc.schema.errors import IndexOutOfRange, KernelFailed, KvcError
 from kvc.schema.model import Instruction
 
 Step = tuple[Callable[..., object], tuple[object, ...]]
+
+
+@dataclass(slots=True)
+class Progress:
+    """How far a run that broke off has come.
+
+    Attributes:
+        place: index of the instruction that was running, -1 before any.
+    """
+
+    place: int = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,28 +47,31 @@ class Frame:
     instructions: tuple[Instruction, ...]
     uses_torch: bool
 
-    def run(self) -> None:
-        """Run all steps.
+    def run(self, progress: Progress | None = None) -> None:
+        """Run all steps; `progress` is told where it breaks off, if it does.
 
         Raises:
             KernelFailed: a kernel raised; errors of kvc's own pass through.
         """
         if not self.uses_torch:
-            self._run()
+            self._run(progress or Progress())
             return
         import torch
 
         with torch.inference_mode():
-            self._run()
+            self._run(progress or Progress())
 
-    def _run(self) -> None:
+    def _run(self, progress: Progress) -> None:
         index = 0
         try:
             for index, (function, arguments) in enumerate(self.steps):  # noqa: B007
                 function(*arguments)
-        except Exception as error:
-            place = self.places[index]
-            fail(self.method, place, self.instructions[place], error)
+        except BaseException as error:
+            place = self.places[index] if self.places else -1
+            progress.place = place
+            if isinstance(error, Exception):
+                fail(self.method, place, self.instructions[place], error)
+            raise
 
 
 def fail(method: str, index: int, instruction: Instruction, error: Exception) -> None:
@@ -66,12 +80,16 @@ def fail(method: str, index: int, instruction: Instruction, error: Exception) ->
     Raises:
         KernelFailed: always, unless `error` is kvc's own, which is raised as it is.
     """
+    place = f" at {instruction.source}" if instruction.source else ""
+    if isinstance(error, IndexOutOfRange):
+        label = f"method {method}, instruction {index}, {instruction.op}{place}: "
+        raise IndexOutOfRange(**{**error.facts, "place": label}) from error
     if isinstance(error, KvcError):
         raise error
     raise KernelFailed(
         method=method,
         index=index,
         op=instruction.op,
-        place=f" at {instruction.source}" if instruction.source else "",
+        place=place,
         reason=str(error) or type(error).__name__,
     ) from error

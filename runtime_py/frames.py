@@ -9,8 +9,14 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from kvc.runtime.delegates.base import Handle
+from kvc.runtime.effects import APPEND, CACHE_UPDATE, REPLACE
 from kvc.runtime.executor import Frame, Step, fail
-from kvc.runtime.kernels import Kernel, load_kernels, load_preparations
+from kvc.runtime.kernels import (
+    Kernel,
+    load_kernels,
+    load_preparations,
+    load_row_check,
+)
 from kvc.runtime.tensors import torch_dtype
 from kvc.runtime.values import Memory, Values
 from kvc.schema.dtypes import DType
@@ -20,6 +26,9 @@ from kvc.schema.types import Affine
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+
+_CHECK_INDEX = "kvc::check_index"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,16 +111,46 @@ class _Binder:
             self._bind_delegate(instruction)
             return
         kernel = self._prepared(instruction) or kernels[instruction.op]
+        if instruction.op == _CHECK_INDEX and self._checks_rows(instruction):
+            kernel = load_row_check()
         arguments = tuple(self._argument(a) for a in instruction.arguments)
         match OPS[instruction.op].aliasing:
             case Aliasing.FRESH:
-                outs = tuple(self._values.tensor(i) for i in instruction.results)
+                outs = tuple(self._out(i) for i in instruction.results)
                 out = outs[0] if len(outs) == 1 else outs
                 self._steps.append((kernel, (out, *arguments)))
             case Aliasing.UPDATE:
                 self._bind_update(instruction, kernel, arguments)
             case Aliasing.VIEW:
                 self._bind_view(instruction, kernel(*arguments))
+            case Aliasing.CHECK:
+                self._steps.append((kernel, arguments))
+
+    def _checks_rows(self, check: Instruction) -> bool:
+        """Tell whether a check is of an index at which rows of a cache are written."""
+        writes = (i for i in self._graph.instructions if i.op == CACHE_UPDATE)
+        starts = {self._root(write.arguments[2]) for write in writes}
+        index, _, count, _ = check.arguments
+        return self._root(index) in starts or self._argument(count) != 1
+
+    def _root(self, argument: Argument) -> int | None:
+        """Return the value in whose memory an operand lies."""
+        if not isinstance(argument, Ref):
+            return None
+        value = argument.value
+        while isinstance(storage := self._graph.values[value].storage, Alias):
+            value = storage.base
+        return value
+
+    def _out(self, result: int) -> "Tensor":
+        """Return what a fresh result is written to: it may be the memory of a state."""
+        self._place_result(result)
+        return self._values.tensor(result)
+
+    def _place_result(self, result: int) -> None:
+        storage = self._graph.values[result].storage
+        if isinstance(storage, Alias):
+            self._values.share(result, storage.base)
 
     def _prepared(self, instruction: Instruction) -> "Kernel | None":
         """Return the kernel made for an instruction's constant, None without one."""
@@ -133,13 +172,22 @@ class _Binder:
     ) -> None:
         operand = cast("Tensor", arguments[0])
         result = instruction.results[0]
-        if isinstance(self._graph.values[result].storage, Alias):
-            target = operand
-            self._values.define(result, operand)
+        storage = self._graph.values[result].storage
+        if isinstance(storage, Alias):
+            target = self._updated(instruction.op, result, storage.base)
         else:
             target = self._values.tensor(result)
-            self._steps.append((target.copy_, (operand,)))
+            if instruction.op != REPLACE:
+                start = target[tuple(slice(size) for size in operand.shape)]
+                self._steps.append((start.copy_, (operand,)))
         self._steps.append((kernel, (target, *arguments[1:])))
+
+    def _updated(self, op: str, result: int, base: int) -> "Tensor":
+        """Return the memory that an update in place writes."""
+        if op in (APPEND, REPLACE):
+            return self._values.grow(result)
+        self._values.define(result, self._values.tensor(base))
+        return self._values.tensor(result)
 
     def _bind_view(self, instruction: Instruction, made: object) -> None:
         views = cast(
@@ -158,6 +206,8 @@ class _Binder:
         inputs = [
             self._values.array(ref.value) for ref in operands if isinstance(ref, Ref)
         ]
+        for result in instruction.results:
+            self._place_result(result)
         outputs = [self._values.array(i) for i in instruction.results]
         handle = self._code.delegate(delegate)
         run = handle.prepare(inputs, outputs, self._workspace)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
+from kvc.runtime.growing import GrowingArray
 from kvc.runtime.sizes import Signature
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import InputMismatch
@@ -18,8 +19,16 @@ from kvc.schema.errors import InputMismatch
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The inputs of one call; results are torch tensors when an input was one."""
+    """The inputs of one call; results are torch tensors when an input was one.
 
+    Attributes:
+        leaves: as the caller passed them.
+        arrays: over their memory.
+        shapes: of the arrays.
+        as_tensors: whether any leaf was a torch tensor.
+    """
+
+    leaves: Sequence[object]
     arrays: tuple[Array, ...]
     shapes: tuple[tuple[int, ...], ...]
     as_tensors: bool
@@ -33,12 +42,14 @@ def take_inputs(signature: Signature, leaves: Sequence[object]) -> Inputs:
     """
     arrays = tuple(_as_array(signature, i, leaf) for i, leaf in enumerate(leaves))
     shapes = tuple(array.shape for array in arrays)
-    return Inputs(arrays, shapes, any(is_tensor(leaf) for leaf in leaves))
+    return Inputs(leaves, arrays, shapes, any(is_tensor(leaf) for leaf in leaves))
 
 
 def _as_array(signature: Signature, index: int, leaf: object) -> Array:
     if isinstance(leaf, np.ndarray):
         array: Array = leaf
+    elif isinstance(leaf, GrowingArray):
+        array = leaf.array
     elif is_tensor(leaf):
         array = _from_tensor(signature, index, leaf)
     else:

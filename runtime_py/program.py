@@ -13,6 +13,7 @@ from kvc.runtime.delegates.table import check_backends
 from kvc.runtime.engine import Engine
 from kvc.runtime.methods import MethodTable
 from kvc.runtime.sessions import Session
+from kvc.runtime.snapshots import Snapshot
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import FileProblem, StateNeeded
 from kvc.schema.model import Method, State
@@ -67,20 +68,49 @@ class Program:
         self.data: Mapping[str, FreeableBuffer] = self._engine.data
         self.metadata: Mapping[str, str] = MappingProxyType(dict(declared.metadata))
 
-    def session(self, **sizes: int) -> Session:
+    def session(
+        self,
+        capacity: int | None = None,
+        transactional: bool = False,
+        **sizes: int,
+    ) -> Session:
         """Open a session with states of its own.
 
         Args:
-            sizes: for symbols that states use; `capacity=64` for one called capacity.
-                Left out, each is its greatest, since reserving costs nothing, but
+            capacity: greatest position; left out, the greatest that was declared, since
+                reserving costs nothing.
+            transactional: copy, before each call, what a call that fails could not put
+                back, so that no failure poisons the session.
+            sizes: for symbols that states use. Left out, each is its greatest, but
                 `batch` is 1.
 
         Raises:
-            UnknownName: no state uses such a symbol.
+            UnknownName: no state uses such a symbol, or nothing limits a position.
             BadSetting: a size is out of its bounds.
-            Closed: the program has been closed.
+            OutOfMemory: the system gives no address space.
+            Closed, Forked: the program is closed, or belongs to another process.
         """
-        return Session(self._engine, sizes)
+        self._engine.check_open()
+        return Session(self._engine, sizes, capacity, transactional)
+
+    def restore(
+        self, path: str | os.PathLike[str], transactional: bool = False
+    ) -> Session:
+        """Open a session as `Session.save` left one.
+
+        Raises:
+            BadSnapshot: the file is damaged, or of another program.
+            FileProblem: the system cannot read it.
+            OutOfMemory, Closed, Forked: as `session`.
+        """
+        self._engine.check_open()
+        with Snapshot(os.fspath(path), self._engine.program, self.digest) as snapshot:
+            found = snapshot.header
+            session = Session(
+                self._engine, found.sizes, found.wanted_capacity, transactional
+            )
+            session.load(snapshot)
+        return session
 
     def call(self, name: str, *args: object, **kwargs: object) -> object:
         """Run a method that touches no state.
@@ -91,12 +121,18 @@ class Program:
             ExecutionError: as `Session.call`.
         """
         index = self._table.find(name)
-        method = self._engine.program.methods[index]
-        used = method.reads + method.writes
-        if used:
-            state = self._engine.program.states[used[0]].name
-            raise StateNeeded(method=name, state=state)
+        if needed := self._state_needed(index):
+            self._engine.check_open()
+            raise StateNeeded(method=name, state=needed)
         return self._engine.call(index, args, kwargs, None)
+
+    def _state_needed(self, index: int) -> str:
+        """Return the name of a state that a method uses, or of its position, or ""."""
+        method = self._engine.program.methods[index]
+        for state in method.reads + method.writes:
+            return self._engine.program.states[state].name
+        entry = self._engine.entry(index)
+        return "" if entry.position is None else method.input_names[entry.position]
 
     def close(self) -> None:
         """Release everything; calls that still run in other threads finish first."""

@@ -4,30 +4,32 @@ In: an engine, the sizes that the session fixes. Out: results of calls; the stat
 stay here from one call to the next. A session belongs to one thread at a time.
 """
 
+import os
 import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 
-from kvc.runtime.arrays import Array, own_copy
+import numpy as np
+
+from kvc.runtime.arrays import Array
 from kvc.runtime.engine import Engine
 from kvc.runtime.methods import MethodTable
+from kvc.runtime.positions import choose_capacity, choose_sizes, find_position
+from kvc.runtime.rewinding import rewind, trim
+from kvc.runtime.snapshots import Snapshot, save_snapshot
 from kvc.runtime.states import StateMemory
-from kvc.schema.errors import (
-    BadSetting,
-    Busy,
-    Closed,
-    NoPosition,
-    UnknownName,
-    listing,
-)
-from kvc.schema.model import Method, PositionKind, Program
-from kvc.schema.types import Affine, Symbol
+from kvc.schema.errors import Busy, Closed, UnknownName, listing
+from kvc.schema.model import Method, Program
+from kvc.schema.types import Symbol
 
 
 class StateViews(Mapping[str, Array]):
-    """`session.state`: a read-only look at each state, as it is now and will be."""
+    """`session.state`: a read-only look at each state, as it is now and will be.
+
+    A state that grows is seen as long as it is when it is asked for.
+    """
 
     def __init__(self, program: Program, states: StateMemory, owner: "Session") -> None:
         self._ids = {state.name: i for i, state in enumerate(program.states)}
@@ -39,14 +41,15 @@ class StateViews(Mapping[str, Array]):
 
         Raises:
             UnknownName: the program has no such state.
-            Closed: the session has been closed.
+            Closed, Forked: the session is closed, or belongs to another process.
         """
+        self._owner.check_process()
         if name not in self._ids:
             known = listing(list(self._ids))
             raise UnknownName(kind="state", name=name, known=known)
         if self._states.closed:
             raise Closed(kind="session")
-        view = self._states.arrays[self._ids[name]].view()
+        view = self._states.current(self._ids[name]).view()
         view.flags.writeable = False
         return view
 
@@ -63,10 +66,18 @@ class StateViews(Mapping[str, Array]):
 class Session:
     """Owns the memory of a program's states; weights are shared with all sessions."""
 
-    def __init__(self, engine: Engine, sizes: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        sizes: Mapping[str, int],
+        capacity: int | None = None,
+        transactional: bool = False,
+    ) -> None:
         self._engine = engine
         self._table = MethodTable(engine)
-        self._states = engine.open_states(choose_sizes(engine.program, sizes))
+        chosen = choose_sizes(engine.program, sizes, capacity)
+        limit = choose_capacity(engine.program, chosen, capacity)
+        self._states = engine.open_states(chosen, limit, transactional)
         self._lock = threading.Lock()
         self._running = ""
         # Runs once: at close, or when the session is collected.
@@ -78,14 +89,24 @@ class Session:
 
         Arguments are numpy arrays or torch tensors, nested as traced, by position or
         by name. Results are the caller's own, torch tensors when an argument was one.
+        An input that the method changes is changed in the caller's array. One that it
+        extends is extended in place when it is a `GrowingArray`, which is then the
+        result itself; any other array stays as it is.
+
+        A call that fails leaves the session as it was, or poisoned when a state has
+        been written that knowing the position cannot put back. What it has written
+        into a caller's array stays there.
 
         Raises:
             UnknownName: there is no such method.
             CallMismatch, InputMismatch: the arguments are not what was compiled for.
+            StateMismatch: the states that grow are not as long as the method takes.
             CacheOverflow: the cache is full; nothing has been written.
+            IndexOutOfRange: a write would be outside its tensor.
             KernelFailed: an instruction failed; the message names its source line.
+            Poisoned: an earlier call left states half written.
             Busy: the session is running in another thread.
-            Closed: session or program have been closed.
+            Closed, Forked: session or program are closed, or of another process.
         """
         index = self._table.find(name)
         with self._exclusive(name):
@@ -95,31 +116,79 @@ class Session:
         """Put every state that a reset clears back to its initial value.
 
         Raises:
-            Busy, Closed: as `call`.
+            Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("reset"):
             self._states.reset()
+
+    def rewind(self, count: object) -> None:
+        """Forget the last `count` tokens: an int, or int64 [batch] for each row.
+
+        The session is then as if they had never run; memory that only they used goes
+        back to the system.
+
+        Raises:
+            BadSetting: `count` is not from 0 to the position.
+            NoPosition: nothing counts tokens.
+            NotRewindable: a state cannot go back.
+            CannotRewind: rows would go back by different counts where they must not.
+            Poisoned, Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("rewind"):
+            rewind(self._engine.program, self._states, count)
+
+    def trim(self) -> None:
+        """Give memory back that holds nothing: behind the position, and idle scratch.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("trim"):
+            trim(self._engine.program, self._states)
+            self._engine.give_back_scratch()
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the states to a file, as many bytes as there are tokens.
+
+        `Program.restore` opens a session from it. The file is whole, or not there.
+
+        Raises:
+            CannotWrite: the system refuses; the old file is untouched.
+            Poisoned, Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("save"):
+            engine = self._engine
+            save_snapshot(os.fspath(path), engine.program, engine.digest, self._states)
+
+    def load(self, snapshot: Snapshot) -> None:
+        """Take the states of an open snapshot; if that fails, close.
+
+        Raises:
+            FileProblem, BadSnapshot: the file can no longer be read.
+        """
+        try:
+            with self._exclusive("restore"):
+                snapshot.load(self._states)
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def position(self) -> Array:
         """Return how many tokens the states hold, int64 [batch].
 
         Raises:
-            NoPosition: nothing in this program counts tokens.
-            Closed: the session has been closed.
+            NoPosition: nothing counts tokens, or what grows has different lengths.
+            Busy, Closed, Forked: as `call`.
         """
-        position = self._engine.program.position
-        if position is None or position.kind is not PositionKind.STATE:
-            raise NoPosition()
-        assert position.state is not None
-        name = self._engine.program.states[position.state].name
-        return own_copy(self.state[name]).reshape(-1)
+        with self._exclusive("position"):
+            found = find_position(self._engine.program.position, self._states)
+            return np.array(found, np.int64)
 
     @property
     def capacity(self) -> int | None:
         """Return the greatest position, None where nothing limits it."""
-        position = self._engine.program.position
-        return None if position is None else position.capacity
+        return self._states.capacity
 
     @property
     def state(self) -> Mapping[str, Array]:
@@ -139,15 +208,29 @@ class Session:
     def close(self) -> None:
         """Give the states' memory back; closing twice is safe.
 
+        In a child of the process that opened it, this leaves the parent's alone.
+
         Raises:
             Busy: the session is running in another thread.
         """
-        if not self._states.closed:
+        if self._engine.forked:
+            self._states.closed = True
+            self._closer.detach()
+        elif not self._states.closed:
             with self._exclusive("close", check=False):
                 self._closer()
 
+    def check_process(self) -> None:
+        """Check that this is the process that opened the session.
+
+        Raises:
+            Forked: it is not.
+        """
+        self._engine.check_process("session")
+
     @contextmanager
     def _exclusive(self, name: str, check: bool = True) -> Iterator[None]:
+        self._engine.check_process("session")
         if not self._lock.acquire(blocking=False):
             raise Busy(method=self._running or "a method")
         try:
@@ -180,27 +263,3 @@ class Session:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def choose_sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
-    """Return the size of each symbol that states use.
-
-    Raises:
-        UnknownName: `wanted` names another one.
-        BadSetting: a size is out of its bounds.
-    """
-    dims = [dim for state in program.states for dim in state.type.dims]
-    used = {name for dim in dims if isinstance(dim, Affine) for name, _ in dim.terms}
-    free = {symbol.name: symbol for symbol in program.symbols if symbol.name in used}
-    for name in wanted:
-        if name not in free:
-            raise UnknownName(kind="session size", name=name, known=listing(list(free)))
-    sizes = {}
-    for name, symbol in free.items():
-        default = max(1, symbol.lower) if name == "batch" else symbol.upper
-        size = wanted.get(name, default)
-        if not symbol.lower <= size <= symbol.upper:
-            expected = f"{symbol.lower}..{symbol.upper}"
-            raise BadSetting(name=name, expected=expected, found=size)
-        sizes[name] = size
-    return sizes

@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array
+from kvc.runtime.arrays import Array, prefix
 from kvc.runtime.tensors import array_as_tensor, tensor_as_array
-from kvc.schema.model import Alias, Constant, Graph, Scratch, StateSlot
+from kvc.schema.model import Alias, Caller, Constant, Graph, Scratch, StateSlot
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -25,8 +25,10 @@ class Memory:
     Attributes:
         scratch: the arena of `Scratch` offsets.
         constant: the array of named data, by the id that the graph uses.
-        states: arrays by state id.
+        states: arrays by state id; of a state that grows, all of its memory.
         given: arrays of values that lie in somebody else's memory, by value id.
+        callers: memory of inputs in the caller's arrays, by value id; it may go on
+            behind the input.
         workspace: an arena that delegates of one context share.
     """
 
@@ -34,6 +36,7 @@ class Memory:
     constant: Callable[[int], Array]
     states: Sequence[Array] = ()
     given: Mapping[int, Array] = field(default_factory=dict)
+    callers: Mapping[int, Array] = field(default_factory=dict)
     workspace: Arena | None = None
 
 
@@ -48,6 +51,25 @@ class Values:
     def define(self, value: int, tensor: "Tensor") -> None:
         """Set the tensor of a view, or of an update in place."""
         self._tensors[value] = tensor
+
+    def share(self, value: int, base: int) -> None:
+        """Let a value of the same type be the very array or tensor that `base` is."""
+        if base in self._tensors:
+            self._tensors[value] = self._tensors[base]
+        else:
+            self._arrays[value] = self.array(base)
+
+    def grow(self, value: int) -> "Tensor":
+        """Return the tensor of a value that is longer or shorter than its base.
+
+        It begins where its base begins, in the same memory.
+        """
+        root = value
+        while isinstance(storage := self._graph.values[root].storage, Alias):
+            root = storage.base
+        shape = self._graph.values[value].type.shape(self._sizes)
+        self._arrays[value] = prefix(self._memory_of(root), shape)
+        return self.tensor(value)
 
     def tensor(self, value: int) -> "Tensor":
         """Return a value as a tensor."""
@@ -74,7 +96,14 @@ class Values:
                 return self._memory.scratch.array(offset, declared.dtype, shape)
             case Constant(name):
                 return self._memory.constant(name)
-            case StateSlot(state):
-                return self._memory.states[state]
+            case StateSlot() | Caller():
+                return prefix(self._memory_of(value), declared.shape(self._sizes))
             case Alias():
                 raise AssertionError("a view before the instruction that makes it")
+
+    def _memory_of(self, root: int) -> Array:
+        """Return all the memory of a state or of a caller's array."""
+        storage = self._graph.values[root].storage
+        if isinstance(storage, StateSlot):
+            return self._memory.states[storage.state]
+        return self._memory.callers[root]

@@ -1,4 +1,4 @@
-# sha256 of program.fbs: a8ed5463af3f2f207a94c03de96670fcadb6dee9c0418975870ea5fe212cff35
+# sha256 of program.fbs: a159b8f781e61bdf23c39e607fa1c78add5681bae0473cffcad31bfbfa7b21b8
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -27,7 +27,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
     ),
     'Graph': (
         ('value_types', 'vector of scalar', 'uint32', 4, False, 0),
-        ('value_storages', 'vector of scalar', 'uint8', 1, False, 4),
+        ('value_storages', 'vector of scalar', 'uint8', 1, False, 5),
         ('value_places', 'vector of scalar', 'uint64', 8, False, 0),
         ('inputs', 'vector of scalar', 'uint32', 4, False, 0),
         ('outputs', 'vector of scalar', 'uint32', 4, False, 0),
@@ -53,6 +53,12 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('output_tree', 'string', 'string', 4, False, 0),
         ('reads', 'vector of scalar', 'uint32', 4, False, 0),
         ('writes', 'vector of scalar', 'uint32', 4, False, 0),
+        ('advance_kind', 'scalar', 'uint8', 1, True, 2),
+        ('advance', 'scalar', 'int64', 8, True, 0),
+        ('update_instructions', 'vector of scalar', 'uint32', 4, False, 0),
+        ('update_reasons', 'vector of scalar', 'uint32', 4, False, 0),
+        ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
     ),
     'Names': (
         ('names', 'vector of string', 'string', 4, False, 0),
@@ -89,7 +95,8 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('kind', 'scalar', 'uint8', 1, False, 3),
         ('state', 'scalar', 'uint32', 4, True, 0),
         ('input_name', 'string', 'string', 4, False, 0),
-        ('capacity', 'scalar', 'uint64', 8, True, 0),
+        ('capacity_kind', 'scalar', 'uint8', 1, True, 2),
+        ('capacity', 'scalar', 'int64', 8, True, 0),
     ),
     'Program': (
         ('provenance', 'table', 'Provenance', 4, False, 0),
@@ -114,10 +121,11 @@ TABLES: dict[str, tuple[Field, ...]] = {
     'State': (
         ('name', 'string', 'string', 4, False, 0),
         ('type', 'scalar', 'uint32', 4, False, 0),
-        ('kind', 'scalar', 'uint8', 1, False, 4),
+        ('kind', 'scalar', 'uint8', 1, False, 5),
         ('axis', 'scalar', 'uint8', 1, True, 0),
         ('layout', 'vector of scalar', 'uint8', 1, False, 0),
         ('initial', 'scalar', 'uint32', 4, True, 0),
         ('reset', 'scalar', 'uint8', 1, False, 2),
+        ('at_position', 'scalar', 'bool', 1, False, 0),
     ),
 }

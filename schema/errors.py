@@ -105,6 +105,24 @@ class FileProblem(LoadError):
     template = "cannot read {path}: {reason}"
 
 
+class CannotWrite(FileProblem):
+    """A session cannot be saved; what was there before is untouched."""
+
+    template = "cannot write {path}: {reason}"
+
+
+class SavedUnsynced(FileProblem):
+    """A saved session is in place and whole, but may not survive a crash."""
+
+    template = "{path} is written and whole, but the system could not say that it is safe on disk: {reason}"
+
+
+class BadSnapshot(LoadError):
+    """A saved session is damaged, or belongs to another program."""
+
+    template = "{path}: cannot restore a session from it: {reason}"
+
+
 class FileChanged(LoadError):
     """A mapped file is not the one that was opened."""
 
@@ -136,6 +154,12 @@ class CaptureError(CompileError):
     template = "cannot capture method {method}{place}: {reason}"
 
 
+class CapacityFixed(CaptureError):
+    """A buffer's size is to be chosen when a session is opened, but the code fixes it."""
+
+    template = "cannot capture method {method}{place}: the buffer {buffer} is to have any size of Dim {dim}, but {reason}; read the size from the buffer, {buffer}.shape[{axis}], instead of a number or an attribute"
+
+
 class UnsupportedOps(CompileError):
     """Methods use ops that kvc has no kernel for; all of them are listed."""
 
@@ -146,6 +170,12 @@ class StateConflict(CompileError):
     """Two methods, or two names, disagree about one state."""
 
     template = "state {state}: {reason}"
+
+
+class CopyBudgetExceeded(CompileError):
+    """Writing the states of a method copies more bytes than it may."""
+
+    template = "method {method} copies {nbytes:,} bytes in a call to write its states, but {allowed:,} are allowed:\n{listing}"
 
 
 class PassFailed(CompileError):
@@ -222,6 +252,12 @@ class CacheOverflow(ExecutionError):
     )
 
 
+class IndexOutOfRange(ExecutionError):
+    """A write would be outside its tensor; nothing has been written."""
+
+    template = "{place}index {index} is out of range for an axis of {size}"
+
+
 class KernelFailed(ExecutionError):
     """An instruction failed; the message says where it comes from."""
 
@@ -231,7 +267,43 @@ class KernelFailed(ExecutionError):
 class NoPosition(ExecutionError):
     """The program has no position to ask for."""
 
-    template = "this program has no position: no state of it counts tokens"
+    template = "there is no position: {reason}"
+
+
+class NotRewindable(ExecutionError):
+    """A state cannot go back; nothing has changed."""
+
+    template = "the state {state} cannot be rewound: {reason}; reset the session, or restore a saved one"
+
+
+class CannotRewind(ExecutionError):
+    """Rows of a batch cannot go back by different counts; nothing has changed."""
+
+    template = "cannot rewind rows by different counts: {reason}"
+
+
+class StateMismatch(ExecutionError):
+    """What the session holds does not fit the method; nothing has run."""
+
+    template = "method {method}, state {state}: expected {expected}, found {found}"
+
+
+class Poisoned(ExecutionError):
+    """A call broke off while it wrote a state that cannot be put back."""
+
+    template = "a call of {method} broke off in the middle and left states half written; reset the session, restore a saved one, or open sessions with transactional=True"
+
+
+class OutOfMemory(ExecutionError):
+    """The system gives no address space."""
+
+    template = "the system refuses {nbytes} bytes for {what}"
+
+
+class Forked(ExecutionError):
+    """A program or session was used in a child of the process that opened it."""
+
+    template = "the {kind} was opened in process {opened} and cannot be used in its child {here}; load the bundle again there"
 
 
 class BufferFreed(ExecutionError):

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kvc.schema.dtypes import DType
-from kvc.schema.types import Affine, Symbol, TensorType
+from kvc.schema.types import Affine, Dim, Symbol, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +47,21 @@ class Scratch:
 
 @dataclass(frozen=True, slots=True)
 class Alias:
-    """The value shares the memory of `base`: it is a view of it, or written over it."""
+    """The value shares the memory of `base`: it is a view of it, or written over it.
+
+    A result that is no view and no update of `base` may be written over it only where
+    `base` is a state or a caller's input of the same type.
+    """
 
     base: int
 
 
-Storage = Constant | StateSlot | Scratch | Alias
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """The value is an input that lies in the caller's own array."""
+
+
+Storage = Constant | StateSlot | Scratch | Alias | Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +111,21 @@ class Graph:
 
 
 @dataclass(frozen=True, slots=True)
+class Update:
+    """The verdict on one write over a state, or over an input in the caller's array.
+
+    Attributes:
+        instruction: index of the instruction that writes.
+        reason: why bytes are copied for it; "" when none are, which is "in place".
+        copies: indices of the instructions that copy these bytes, ascending.
+    """
+
+    instruction: int
+    reason: str
+    copies: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Method:
     """An entry point.
 
@@ -113,6 +137,9 @@ class Method:
         input_tree: JSON of how arguments nest, see `kvc.schema.trees`.
         output_tree: JSON of how results nest.
         reads, writes: ids of the states it reads and writes, ascending.
+        advance: tokens that a call adds to the program's position; None when it
+            leaves the position alone.
+        updates: a verdict for each write over a state or a caller's input, in order.
     """
 
     name: str
@@ -123,6 +150,8 @@ class Method:
     output_tree: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
+    advance: Dim | None
+    updates: tuple[Update, ...]
 
 
 class StateKind(IntEnum):
@@ -132,6 +161,7 @@ class StateKind(IntEnum):
     LINEAR = 1  # rows at increasing slots of the sequence axis
     RING = 2  # as LINEAR, slots modulo their number
     APPEND = 3  # grows by concatenation
+    COUNTER = 4  # integers to which every call adds what it adds to the position
 
 
 class ResetRule(IntEnum):
@@ -147,12 +177,16 @@ class State:
 
     Attributes:
         name: unique in the program.
-        type: dtype and dims; dims may use symbols that a session fixes.
+        type: dtype and dims; dims may use symbols that a session fixes. Along the
+            axis of an APPEND state it is the greatest length; values that are such a
+            state have their own size there.
         kind: how it is written.
-        axis: the sequence axis, None for PLAIN.
+        axis: the sequence axis, None for PLAIN and COUNTER.
         layout: order of the dims in memory, outermost first; a permutation.
         initial: id of the named data it starts as; None for zeros.
         reset: what `Session.reset` does to it.
+        at_position: whether every write to it begins at the program's position, so
+            that what lies behind the position is dead; LINEAR, RING and APPEND only.
     """
 
     name: str
@@ -162,6 +196,7 @@ class State:
     layout: tuple[int, ...]
     initial: int | None
     reset: ResetRule
+    at_position: bool
 
 
 class PositionKind(IntEnum):
@@ -180,13 +215,14 @@ class Position:
         kind: where it comes from.
         state: id of the state (STATE), None otherwise.
         input_name: name of the input (INPUT), "" otherwise.
-        capacity: greatest position, None where nothing limits it.
+        capacity: greatest position, in terms of symbols that a session fixes; None
+            where nothing limits it.
     """
 
     kind: PositionKind
     state: int | None
     input_name: str
-    capacity: int | None
+    capacity: Dim | None
 
 
 @dataclass(frozen=True, slots=True)

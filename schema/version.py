@@ -5,6 +5,7 @@ Version 1 will be frozen, and from then on a change of meaning is a new version 
 with its date, and old files load or fail with `UnsupportedVersion` by decision.
 
     0   2026-11-21   first layout: header, blobs, program
+    0   2026-11-21   growing states, callers' arrays, the position, verdicts on writes
 """
 
 from typing import Final

@@ -6,10 +6,12 @@ part through other nodes back into it, since that would raise the depth; so each
 can run as one call.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kvc.compiler.backends.base import Partition
 from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.passes.materialize_views import growing_values
 from kvc.compiler.passes.rewrite import rename_node
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
@@ -22,15 +24,18 @@ class Outlined:
     partitions: tuple[Partition, ...]
 
 
-def outline(method: Method, taken: frozenset[int], base: int) -> Outlined:
+def outline(
+    method: Method, taken: frozenset[int], base: int, grows: Mapping[str, int]
+) -> Outlined:
     """Replace the taken nodes of a method by calls of delegates.
 
     Args:
         method: the method.
         taken: indices of the nodes that the backend runs.
         base: number of the first delegate.
+        grows: the axis of each state that grows.
     """
-    method, taken = _with_inputs_in_order(method, _without_fringe(method, taken))
+    method, taken = _with_inputs_in_order(method, _without_fringe(method, taken), grows)
     groups = _groups(method, taken)
     parts = [_partition(method, indices) for indices in groups]
     calls = {
@@ -56,10 +61,10 @@ def _without_unread_constants(method: Method) -> Method:
 
 
 def _with_inputs_in_order(
-    method: Method, taken: frozenset[int]
+    method: Method, taken: frozenset[int], grows: Mapping[str, int]
 ) -> tuple[Method, frozenset[int]]:
     """Clone views from outside that a part reads, and renumber the taken nodes."""
-    views = {
+    views = {value.id for value, _ in growing_values(method, grows)} | {
         value.id
         for i, node in enumerate(method.nodes)
         if i not in taken and _is_view(node)
@@ -150,11 +155,13 @@ def _partition(method: Method, indices: list[int]) -> Partition:
         role="",
         inputs=inputs,
         input_names=tuple(f"%{value.id}" for value in inputs),
+        position="",
         input_tree="",
         output_tree="",
         constants=tuple(constants[i] for i in read if i in constants),
         state_in=(),
         state_out=(),
+        input_out=(),
         nodes=nodes,
         outputs=outputs,
     )

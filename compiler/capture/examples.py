@@ -1,7 +1,7 @@
 """Example arguments: which leaves are dynamic, and examples long enough to trace.
 
-torch.export takes a dynamic dimension whose example has length 1 for the constant
-1, so such examples are repeated first.
+torch.export takes a dynamic dimension whose example has length 0 or 1 for that
+constant, so such examples are lengthened first.
 """
 
 import inspect
@@ -62,11 +62,17 @@ def _member(path: str, key: object) -> str:
 
 
 def named_arguments(names: tuple[str, ...], method: Method) -> dict[str, object]:
-    """Return the example arguments by parameter name, in calling order."""
+    """Return the example arguments by parameter name, in the order of parameters.
+
+    Raises:
+        CaptureError: there are more of them than parameters.
+    """
     if len(method.args) > len(names):
         reason = f"{len(method.args)} positional examples for {len(names)} parameters"
         raise CaptureError(method=method.name, place="", reason=reason)
-    return dict(zip(names, method.args, strict=False)) | dict(method.kwargs)
+    given = dict(zip(names, method.args, strict=False)) | dict(method.kwargs)
+    ordered = {name: given[name] for name in names if name in given}
+    return ordered | given
 
 
 def check_dynamic(arguments: Mapping[str, object], method: Method) -> None:
@@ -110,7 +116,7 @@ def _check_axis(
 def _check_same_dim(
     method: Method, dim: Dim, size: int, seen: dict[str, tuple[Dim, int]]
 ) -> None:
-    """Check that one name is one Dim, with one size; examples of size 1 fit all."""
+    """Check that one name is one Dim, with one size; examples of 0 or 1 fit all."""
     before, other = seen.get(dim.name, (dim, 1))
     if before != dim:
         reason = (
@@ -118,7 +124,7 @@ def _check_same_dim(
             f"{dim.lower}..{dim.upper}"
         )
         raise _refused(method, reason)
-    if 1 not in (size, other) and size != other:
+    if min(size, other) > 1 and size != other:
         reason = f"the examples give Dim {dim.name} the sizes {other} and {size}"
         raise _refused(method, reason)
     seen[dim.name] = (dim, max(size, other))
@@ -129,12 +135,36 @@ def _refused(method: Method, reason: str) -> CaptureError:
 
 
 def lengthen(arguments: Mapping[str, object], method: Method) -> dict[str, object]:
-    """Return the examples with every dynamic axis of length 1 repeated.
+    """Return the examples with every dynamic axis of length 0 or 1 made longer.
 
     Axes of one Dim get one length: that of a longer example, or 2 where the bounds
-    allow it. Dynamic examples are copies: torch takes one tensor given as two
-    arguments for one size.
+    allow it. Dynamic examples are copies, and so are those that come twice: torch
+    takes one tensor given as two arguments for one. Examples on the meta device become
+    memory that nobody touches.
     """
+    lengths = _lengths(arguments, method)
+    seen: set[int] = set()
+
+    def lengthened(path: str, example: Tensor) -> Tensor:
+        axes = method.dynamic.get(path, {})
+        if example.is_meta:
+            shape = list(example.shape)
+            for axis, dim in axes.items():
+                shape[axis] = lengths[dim.name] if shape[axis] < 2 else shape[axis]
+            return torch.empty(shape, dtype=example.dtype)
+        storage = example.untyped_storage()._cdata
+        again, changed = storage in seen, example
+        seen.add(storage)
+        for axis, dim in axes.items():
+            if example.shape[axis] < 2:
+                changed = _repeated(changed, axis, lengths[dim.name])
+        return changed.clone() if axes or again else changed
+
+    return {n: map_tensors(n, s, lengthened) for n, s in arguments.items()}
+
+
+def _lengths(arguments: Mapping[str, object], method: Method) -> dict[str, int]:
+    """Return Dim name -> the length that its examples get."""
     lengths = {d.name: min(d.upper, max(d.lower, 2)) for d in _dims(method)}
 
     def note(path: str, example: Tensor) -> Tensor:
@@ -143,16 +173,36 @@ def lengthen(arguments: Mapping[str, object], method: Method) -> dict[str, objec
                 lengths[dim.name] = example.shape[axis]
         return example
 
-    def repeat(path: str, example: Tensor) -> Tensor:
-        for axis, dim in method.dynamic.get(path, {}).items():
-            if example.shape[axis] == 1:
-                index = torch.zeros(lengths[dim.name], dtype=torch.int64)
-                example = example.index_select(axis, index)
-        return example.clone() if path in method.dynamic else example
+    for name, structure in arguments.items():
+        map_tensors(name, structure, note)
+    return lengths
+
+
+def _repeated(example: Tensor, axis: int, length: int) -> Tensor:
+    """Return a tensor of size 0 or 1 along an axis with another size there."""
+    if example.shape[axis] == 0:
+        shape = list(example.shape)
+        shape[axis] = length
+        return example.new_zeros(shape)
+    return example.index_select(axis, torch.zeros(length, dtype=torch.int64))
+
+
+def tensor_paths(arguments: Mapping[str, object]) -> tuple[str, ...]:
+    """Return the path of every tensor among arguments, in order."""
+    paths: list[str] = []
+
+    def note(path: str, example: Tensor) -> Tensor:
+        paths.append(path)
+        return example
 
     for name, structure in arguments.items():
         map_tensors(name, structure, note)
-    return {n: map_tensors(n, s, repeat) for n, s in arguments.items()}
+    return tuple(paths)
+
+
+def beneath(path: str, root: str) -> bool:
+    """Tell whether a path is another one, or leads into its container."""
+    return path == root or path.startswith((f"{root}[", f"{root}."))
 
 
 def _dims(method: Method) -> list[Dim]:

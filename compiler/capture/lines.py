@@ -8,12 +8,14 @@ import traceback
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
 import torch
 from torch.fx.proxy import TracerBase
 
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)
+_CALLER = str(Path(__file__).with_name("shadow.py"))  # calls the user's code
 
 
 @contextmanager
@@ -32,8 +34,17 @@ def lines_kept() -> Iterator[None]:
 def _user_frames(
     _: TracerBase, stack: traceback.StackSummary
 ) -> traceback.StackSummary:
-    """Return the frames beneath capture's own last one; none outside of a capture."""
-    ours = [i for i, frame in enumerate(stack) if frame.filename.startswith(_OURS)]
-    beneath = stack[ours[-1] + 1 :] if ours else []
-    own = [frame for frame in beneath if not frame.filename.startswith(_TORCH)]
+    """Return the frames of the user's code; none outside of a capture."""
+    calls = [i for i, frame in enumerate(stack) if frame.filename == _CALLER]
+    beneath = stack[calls[-1] + 1 :] if calls else []
+    own = [f for f in beneath if not f.filename.startswith((_TORCH, _OURS))]
     return traceback.StackSummary.from_list(own)
+
+
+def user_place(frame: FrameType | None) -> str:
+    """Return ` at module:line` of the innermost frame of the user's code, or ""."""
+    while frame is not None and frame.f_code.co_filename != _CALLER:
+        if not frame.f_code.co_filename.startswith((_TORCH, _OURS)):
+            return f" at {frame.f_globals.get('__name__', '')}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""

@@ -13,18 +13,21 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from types import FrameType
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor
 from torch.export import ExportedProgram
 
-from kvc.compiler.capture.examples import map_tensors
+from kvc.compiler.capture.examples import tensor_paths
 from kvc.compiler.spec import Dim, Method
 from kvc.schema.errors import CaptureError
 
 _ALL = 2048  # ranges up to this length are tried in full, by questions about one Dim
 _TORCH = str(Path(torch.__file__).parent)
+_OURS = str(Path(__file__).parent)
+Asked = Callable[..., object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,32 +39,78 @@ class Question:
     place: str
 
 
+# What torch answers before anyone asks: it takes sizes to be 1 at least.
+_COMPARISONS: Mapping[str, Callable[..., sympy.Basic]] = {
+    "__eq__": sympy.Eq,
+    "__ne__": sympy.Ne,
+    "__lt__": sympy.Lt,
+    "__le__": sympy.Le,
+    "__gt__": sympy.Gt,
+    "__ge__": sympy.Ge,
+}
+
+
 @contextmanager
 def noted_questions() -> Iterator[list[Question]]:
     """Note every truth value of sizes that code outside of torch asks for."""
     questions: list[Question] = []
-    of_truth, of_size = torch.SymBool.__bool__, torch.SymInt.__bool__
-    torch.SymBool.__bool__ = _noting(of_truth, questions)  # type: ignore[method-assign]
-    torch.SymInt.__bool__ = _noting(of_size, questions)  # type: ignore[method-assign]
+    asking = [
+        (kind, "__bool__", _noting(kind.__bool__, questions))
+        for kind in (torch.SymBool, torch.SymInt)
+    ]
+    asking += [
+        (torch.SymInt, name, _comparing(getattr(torch.SymInt, name), made, questions))
+        for name, made in _COMPARISONS.items()
+    ]
+    before = [(kind, name, getattr(kind, name)) for kind, name, _ in asking]
     try:
+        for kind, name, method in asking:
+            setattr(kind, name, method)
         yield questions
     finally:
-        torch.SymBool.__bool__ = of_truth  # type: ignore[method-assign]
-        torch.SymInt.__bool__ = of_size  # type: ignore[method-assign]
+        for kind, name, method in before:
+            setattr(kind, name, method)
 
 
-def _noting(
-    ask: Callable[..., bool], questions: list[Question]
-) -> Callable[[torch.SymBool | torch.SymInt], bool]:
+def _noting(ask: Callable[..., bool], questions: list[Question]) -> Asked:
     def noting(size: torch.SymBool | torch.SymInt) -> bool:
         answer = ask(size)
-        frame = sys._getframe(1)
-        if not frame.f_code.co_filename.startswith(_TORCH):
-            place = f" at {frame.f_globals.get('__name__', '')}:{frame.f_lineno}"
-            questions.append(Question(size.node.expr, answer, place))
+        _note(questions, size.node.expr, answer, sys._getframe(1))
         return answer
 
     return noting
+
+
+def _comparing(
+    compare: Callable[..., object],
+    relation: Callable[..., sympy.Basic],
+    questions: list[Question],
+) -> Asked:
+    def comparing(size: torch.SymInt, other: object) -> object:
+        result = compare(size, other)
+        answer = _settled(result)
+        if answer is not None and isinstance(other, int | torch.SymInt):
+            right = other.node.expr if isinstance(other, torch.SymInt) else other
+            asked = relation(size.node.expr, right, evaluate=False)
+            _note(questions, asked, answer, sys._getframe(1))
+        return result
+
+    return comparing
+
+
+def _settled(result: object) -> bool | None:
+    """Return what a comparison comes to for torch, None while that depends on sizes."""
+    expression = result.node.expr if isinstance(result, torch.SymBool) else result
+    known = isinstance(expression, bool) or expression in (sympy.true, sympy.false)
+    return bool(expression) if known else None
+
+
+def _note(
+    questions: list[Question], expression: sympy.Basic, answer: bool, frame: FrameType
+) -> None:
+    if not frame.f_code.co_filename.startswith((_TORCH, _OURS)):
+        place = f" at {frame.f_globals.get('__name__', '')}:{frame.f_lineno}"
+        questions.append(Question(expression, answer, place))
 
 
 def check_questions(
@@ -96,14 +145,7 @@ def _symbols(
     method: Method, arguments: Mapping[str, object], exported: ExportedProgram
 ) -> dict[sympy.Symbol, Dim]:
     """Return which Dim each of torch's symbols is."""
-    paths: list[str] = []
-
-    def note(path: str, tensor: object) -> object:
-        paths.append(path)
-        return tensor
-
-    for name, structure in arguments.items():
-        map_tensors(name, structure, note)
+    paths = tensor_paths(arguments)
     values = {n.name: n.meta.get("val") for n in exported.graph.nodes}
     inputs = [values.get(name) for name in exported.graph_signature.user_inputs]
     tensors = [value for value in inputs if isinstance(value, Tensor)]

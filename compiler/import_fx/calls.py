@@ -3,7 +3,9 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from kvc.schema.types import TensorType
+from kvc.compiler.ir import Value
+from kvc.schema.dtypes import DType
+from kvc.schema.types import Dim, TensorType
 
 Named = Mapping[str, object]
 
@@ -13,12 +15,13 @@ class Call:
     """A call to make: an op and its arguments by parameter name.
 
     `results` says how many of the traced call's results it gives, the first ones;
-    None is all.
+    None is all. `checks` are calls without results that come before it.
     """
 
     op: str
     named: Named
     results: int | None = None
+    checks: "tuple[Call, ...]" = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,8 +32,53 @@ class Made:
     type: TensorType
 
 
+Tensor = Value | Made
+
+
 class Unsupported(Exception):
     """The call cannot be expressed; the text says why."""
 
 
 Rule = Callable[[Named, TensorType | None], Call]
+
+
+def places(start: Dim, end: Dim, step: Dim, count: Dim) -> Made:
+    """Return the numbers from `start` to below `end`, int64 [count]."""
+    values = {"start": start, "end": end, "step": step, "dtype": DType.INT64}
+    call = Call("aten::arange.start_step", values)
+    return Made(call, TensorType(DType.INT64, (count,)))
+
+
+def plus(tensor: Tensor, other: Tensor | Dim) -> Tensor:
+    """Return the sum of an integer tensor and another one without dims, or a size."""
+    if other == 0:
+        return tensor
+    op = "aten::add.Tensor" if isinstance(other, Value | Made) else "aten::add.Scalar"
+    return Made(Call(op, {"self": tensor, "other": other, "alpha": 1}), tensor.type)
+
+
+def cast(tensor: Tensor, dtype: DType) -> Tensor:
+    """Return a tensor as another dtype, as it is where it has that one."""
+    if tensor.type.dtype is dtype:
+        return tensor
+    call = Call("aten::_to_copy", {"self": tensor, "dtype": dtype})
+    return Made(call, TensorType(dtype, tensor.type.dims))
+
+
+def viewed(tensor: Tensor, *dims: Dim) -> Tensor:
+    """Return a view of a tensor in another shape."""
+    if tensor.type.dims == dims:
+        return tensor
+    kind = TensorType(tensor.type.dtype, dims)
+    return Made(Call("aten::view", {"self": tensor, "size": dims}), kind)
+
+
+def expanded(tensor: Tensor, dims: tuple[Dim, ...]) -> Call:
+    """Return the call that broadcasts a tensor."""
+    return Call("aten::expand", {"self": tensor, "size": dims})
+
+
+def full(dims: tuple[Dim, ...], number: object, dtype: DType) -> Made:
+    """Return a tensor of one number that is known before the run."""
+    values = {"size": dims, "fill_value": number, "dtype": dtype}
+    return Made(Call("aten::full", values), TensorType(dtype, dims))

@@ -1,18 +1,13 @@
 """One exported program to one IR method."""
 
 import operator
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor, fx
-from torch.export.graph_signature import (
-    InputKind,
-    InputSpec,
-    OutputKind,
-    TensorArgument,
-)
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from kvc.compiler.capture import CapturedMethod
+from kvc.compiler.import_fx.borders import NOTHING_LEFT, Borders, Owned
 from kvc.compiler.import_fx.calls import Call, Made, Unsupported
 from kvc.compiler.import_fx.normalize import (
     DROPPED,
@@ -22,110 +17,84 @@ from kvc.compiler.import_fx.normalize import (
     normalize,
     why_unknown,
 )
+from kvc.compiler.import_fx.read_numbers import SIZE_FROM_VALUES, NumberReader
 from kvc.compiler.import_fx.sources import source_of
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES, SizeReader
 from kvc.compiler.import_fx.tensors import TensorTable
 from kvc.compiler.import_fx.writes import refuse_masks
-from kvc.compiler.ir import Constant, Method, Node, State, Value
+from kvc.compiler.ir import Argument, Method, Node, Value
 from kvc.schema.errors import CaptureError
 from kvc.schema.types import TensorType
+
+READ = torch.ops.aten._local_scalar_dense.default
 
 
 class MethodImporter:
     """Builds the nodes of one method; `missing` collects ops that have no kernel."""
 
     def __init__(
-        self, captured: CapturedMethod, tensors: TensorTable, sizes: SizeReader
+        self,
+        captured: CapturedMethod,
+        tensors: TensorTable,
+        sizes: SizeReader,
+        owned: Owned,
     ) -> None:
         self._captured = captured
-        self._tensors = tensors
         self._sizes = sizes
+        ranges = captured.exported.range_constraints
+        self._numbers = NumberReader(sizes, ranges)
+        self._borders = Borders(captured, tensors, sizes, owned, self._new_value)
         self._count = 0
         self._values: dict[fx.Node, Value | tuple[Value, ...]] = {}
-        self._bound: dict[str, Value] = {}
         self._unknown: set[fx.Node] = set()
-        self.inputs: list[Value] = []
-        self.constants: list[tuple[Value, str]] = []
-        self.state_in: list[tuple[Value, str]] = []
         self.nodes: list[Node] = []
         self.missing: list[tuple[str, str, str]] = []
 
-    def run(
-        self,
-        named: Mapping[str, Tensor],
-        input_names: tuple[str, ...],
-        trees: tuple[str, str],
-    ) -> Method:
+    def run(self, input_names: tuple[str, ...], trees: tuple[str, str]) -> Method:
         """Return the method; look at `missing` before using it.
 
         Args:
-            named: the model's tensors by each of their names.
-            input_names: a name for each tensor argument, in order.
+            input_names: a name for each tensor that is passed, in order.
             trees: how arguments and results nest.
         """
-        exported = self._captured.exported
-        specs = {s.arg.name: s for s in exported.graph_signature.input_specs if s.arg}
-        for node in exported.graph.nodes:
+        for node in self._captured.exported.graph.nodes:
             if node.op == "placeholder":
-                self._import_placeholder(node, specs[node.name], named)
+                value = self._borders.enter(node)
+                if value is not None:
+                    self._values[node] = value
             elif node.op == "call_function":
                 self._import_call(node)
             elif node.op == "get_attr":
                 self._unknown.add(node)
-        outputs, state_out = (
-            self._import_outputs(named) if not self.missing else ((), ())
-        )
+        borders = self._borders
+        known = not self.missing
+        left = borders.leave(self._values, input_names) if known else NOTHING_LEFT
         return Method(
             name=self._captured.method.name,
             role=self._captured.method.role,
-            inputs=tuple(self.inputs),
+            inputs=tuple(borders.inputs),
             input_names=input_names,
+            position=self._captured.method.position,
             input_tree=trees[0],
             output_tree=trees[1],
-            constants=tuple(self.constants),
-            state_in=tuple(self.state_in),
-            state_out=state_out,
+            constants=tuple(borders.constants),
+            state_in=tuple(borders.state_in),
+            state_out=left.state_out,
+            input_out=left.input_out,
             nodes=tuple(self.nodes),
-            outputs=outputs,
+            outputs=left.outputs,
         )
 
     def _new_value(self, kind: TensorType) -> Value:
         self._count += 1
         return Value(self._count - 1, kind)
 
-    def _import_placeholder(
-        self, node: fx.Node, spec: InputSpec, named: Mapping[str, Tensor]
-    ) -> None:
-        kind, target = spec.kind, spec.target
-        if kind is InputKind.USER_INPUT:
-            if isinstance(spec.arg, TensorArgument):
-                value = self._new_value(self._sizes.tensor_type(node.meta["val"]))
-                self.inputs.append(value)
-                self._values[node] = value
-        elif node.users:
-            provenance = (
-                kind.name.lower().replace("_tensor", "").replace("constant", "literal")
-            )
-            self._values[node] = self._bind(
-                _tensor_of(self._captured, target, named), provenance
-            )
-
-    def _bind(self, tensor: Tensor, provenance: str) -> Value:
-        """Return the value of a state or constant, one for each."""
-        entry: Constant | State
-        state = self._tensors.state(tensor)
-        if state is None:
-            entry, bindings = self._tensors.constant(tensor, provenance), self.constants
-        else:
-            entry, bindings = state, self.state_in
-        if entry.name not in self._bound:
-            self._bound[entry.name] = self._new_value(entry.type)
-            bindings.append((self._bound[entry.name], entry.name))
-        return self._bound[entry.name]
-
     def _import_call(self, node: fx.Node) -> None:
         if node.target is operator.getitem:
             self._import_item(node)
+            return
+        if node.target is READ:
+            self._import_read(node)
             return
         if _is_size(node.meta.get("val")) or not isinstance(
             node.target, torch._ops.OpOverload
@@ -143,6 +112,16 @@ class MethodImporter:
             self._values[node] = self._values[source]
             return
         self._import_op(op, node)
+
+    def _import_read(self, node: fx.Node) -> None:
+        """Note a number that is read from a tensor."""
+        (source,) = node.args
+        assert isinstance(source, fx.Node)
+        value = self._values.get(source)
+        if isinstance(value, Value):
+            self._numbers.note(node, value)
+        else:
+            self._unknown.add(node)
 
     def _import_item(self, node: fx.Node) -> None:
         """Name one result of a call that has several."""
@@ -172,7 +151,7 @@ class MethodImporter:
             refuse_masks(op, named)
             types = self._result_types(node)
             call = normalize(op, named, types[0] if types else None)
-            arguments = arguments_of(self._with_made(call, source_of(node.meta)))
+            arguments = self._arguments(call, source_of(node.meta))
         except (Unsupported, CaptureError) as error:
             self._unknown.add(node)
             reason = getattr(error, "reason", str(error))
@@ -183,15 +162,25 @@ class MethodImporter:
         several = not isinstance(node.meta.get("val"), Tensor)
         self._values[node] = outputs if several or not outputs else outputs[0]
 
-    def _with_made(self, call: Call, source: str) -> Call:
-        """Return the call after the calls that make its arguments."""
-        named = dict(call.named)
-        for name, argument in call.named.items():
-            if isinstance(argument, Made):
-                value = named[name] = self._new_value(argument.type)
-                made = argument.call
-                self.nodes.append(Node(made.op, arguments_of(made), (value,), source))
-        return Call(call.op, named, call.results)
+    def _arguments(self, call: Call, source: str) -> tuple[Argument, ...]:
+        """Return a call's arguments, after the calls that make or check them."""
+        for check in call.checks:
+            self.nodes.append(
+                Node(check.op, self._arguments(check, source), (), source)
+            )
+        named = {name: self._made(a, source) for name, a in call.named.items()}
+        return arguments_of(Call(call.op, named))
+
+    def _made(self, argument: object, source: str) -> object:
+        """Return an argument after the call that makes it, if one does."""
+        if isinstance(argument, tuple):
+            return tuple(self._made(item, source) for item in argument)
+        if not isinstance(argument, Made):
+            return argument
+        arguments = self._arguments(argument.call, source)
+        value = self._new_value(argument.type)
+        self.nodes.append(Node(argument.call.op, arguments, (value,), source))
+        return value
 
     def _miss(self, op: str, reason: str, node: fx.Node) -> None:
         self.missing.append((op, reason, source_of(node.meta)))
@@ -199,9 +188,10 @@ class MethodImporter:
     def _result_types(self, node: fx.Node) -> tuple[TensorType, ...]:
         result = node.meta.get("val")
         results = result if isinstance(result, tuple | list) else (result,)
-        return tuple(
-            self._sizes.tensor_type(r) for r in results if isinstance(r, Tensor)
-        )
+        tensors = [r for r in results if isinstance(r, Tensor)]
+        if any(free_unbacked_symbols(n) for t in tensors for n in t.shape):
+            raise Unsupported(SIZE_FROM_VALUES)
+        return tuple(self._sizes.tensor_type(tensor) for tensor in tensors)
 
     def _named_arguments(self, node: fx.Node) -> dict[str, object]:
         assert isinstance(node.target, torch._ops.OpOverload)
@@ -226,82 +216,24 @@ class MethodImporter:
             size = raw.meta.get("val")
             if isinstance(size, bool | float):
                 return size
-            if isinstance(size, int | torch.SymInt):
-                return self._sizes.dim(size)
-            if isinstance(size, torch.SymFloat | torch.SymBool):
-                raise Unsupported(
-                    "a number computed from a size, other than by + and *"
-                )
+            if isinstance(size, int):
+                return size
+            if isinstance(size, torch.SymInt):
+                return self._numbers.number(size)
+            if isinstance(size, torch.SymFloat):
+                return self._numbers.real(raw)
+            if isinstance(size, torch.SymBool):
+                raise Unsupported("a condition on sizes or values; use torch.where")
             raise Unsupported(f"an argument that depends on values ({raw.name})")
         if isinstance(raw, torch.dtype):
             return TORCH_DTYPES.get(raw, raw)
         return raw
-
-    def _import_outputs(
-        self, named: Mapping[str, Tensor]
-    ) -> tuple[tuple[Value, ...], tuple[tuple[Value, str], ...]]:
-        exported = self._captured.exported
-        (output,) = next(n for n in exported.graph.nodes if n.op == "output").args
-        outputs: list[Value] = []
-        state_out: list[tuple[Value, str]] = []
-        for node, spec in zip(
-            output, exported.graph_signature.output_specs, strict=True
-        ):
-            if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION):
-                tensor = _tensor_of(self._captured, spec.target, named)
-                state = self._tensors.state(tensor)
-                assert state is not None
-                state_out.append((self._output_value(node), state.name))
-            elif spec.kind is OutputKind.USER_OUTPUT:
-                if isinstance(spec.arg, TensorArgument):
-                    outputs.append(self._output_value(node))
-            else:
-                reason = (
-                    f"it writes into its input {spec.target!r}; return the new value, "
-                    "or keep it in a buffer"
-                )
-                raise CaptureError(
-                    method=self._captured.method.name, place="", reason=reason
-                )
-        return tuple(outputs), tuple(state_out)
-
-    def _output_value(self, node: fx.Node) -> Value:
-        value = self._values[node]
-        assert isinstance(value, Value)
-        return value
 
 
 def op_name(target: torch._ops.OpOverload) -> str:
     """Return an operator's full name, `.default` left out."""
     name: str = target.name()  # type: ignore[no-untyped-call]
     return name.removesuffix(".default")
-
-
-def mutated_tensors(
-    captured: CapturedMethod, named: Mapping[str, Tensor]
-) -> list[Tensor]:
-    """Return the model's tensors that a method writes."""
-    signature = captured.exported.graph_signature
-    targets = [
-        spec.target
-        for spec in signature.output_specs
-        if spec.kind in (OutputKind.BUFFER_MUTATION, OutputKind.PARAMETER_MUTATION)
-    ]
-    return [_tensor_of(captured, target, named) for target in targets if target]
-
-
-def _tensor_of(
-    captured: CapturedMethod, target: str | None, named: Mapping[str, Tensor]
-) -> Tensor:
-    """Return the tensor that a placeholder stands for: the model's own if it can be."""
-    assert target is not None
-    exported = captured.exported
-    for table in (named, exported.state_dict, exported.constants):
-        tensor = table.get(target)
-        if isinstance(tensor, Tensor):
-            return tensor
-    reason = f"its input {target!r} is not a tensor"
-    raise CaptureError(method=captured.method.name, place="", reason=reason)
 
 
 def _is_size(result: object) -> bool:

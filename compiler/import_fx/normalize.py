@@ -2,13 +2,15 @@
 
 Most ops keep their name and lose the parameters that kvc does not take. The rules
 here rewrite the rest: other spellings of one op, factories; `numbers` puts Python
-numbers where they may stand, `writes` and `norms` hold the rules of their families.
+numbers where they may stand, `reads`, `writes` and `norms` hold the rules of their
+families.
 What no rule maps stays as it is and is reported by the importer.
 """
 
-from kvc.compiler.import_fx import norms, writes
+from kvc.compiler.import_fx import norms, reads, writes
 from kvc.compiler.import_fx.calls import Call, Named, Rule, Unsupported
 from kvc.compiler.import_fx.numbers import place_numbers
+from kvc.compiler.import_fx.read_numbers import Number, Real
 from kvc.compiler.ir import Argument, Item, Value
 from kvc.compiler.ir.arguments import argument_faults
 from kvc.schema.dtypes import DType
@@ -27,6 +29,15 @@ _IGNORED = {
     "scale_grad_by_freq", "sparse", "sparse_grad", "half_to_float", "stable",
     "cudnn_enable",
 }  # fmt: skip
+# What to write instead of ops that have no kernel.
+_INSTEAD = {
+    "aten::masked_scatter": "torch.where with values of the full shape",
+    "aten::diagonal_scatter": "index_put_ at torch.arange for both axes",
+    "aten::as_strided_scatter": "slices, .view() and .transpose() of the buffer",
+    "aten::put": "index_put_ on .view(-1)",
+    "aten::scatter_reduce.two": "scatter_add_, or torch.where",
+    "aten::index_reduce": "index_add_, or index_copy_ of values reduced before",
+}
 _TRAINING_ONLY = {
     "aten::native_dropout", "aten::bernoulli.p", "aten::rrelu_with_noise_functional",
     "aten::_native_batch_norm_legit_functional",
@@ -85,6 +96,8 @@ def _item(value: object) -> Item:
         value, Value | int | float | bool | str | DType | Affine
     ):
         return value
+    if isinstance(value, Number | Real):
+        raise Unsupported("a number that depends on values, where none can be")
     raise Unsupported(f"an argument of type {type(value).__name__}")
 
 
@@ -109,32 +122,13 @@ def _whole(op: str) -> Rule:
 
 
 def _filled(value: object) -> Rule:
-    """Return the rule for a factory of one value; shape and dtype are the result's."""
+    """Return the rule for a factory of one value, None where the call says it."""
 
     def rule(named: Named, result: TensorType | None) -> Call:
-        assert result is not None
         fill = named["fill_value"] if value is None else value
-        if isinstance(fill, Value):
-            raise Unsupported("a fill value that is a tensor")
-        return Call(
-            "aten::full",
-            {"size": result.dims, "fill_value": fill, "dtype": result.dtype},
-        )
+        return reads.filled(fill, result)
 
     return rule
-
-
-def _arange(named: Named, result: TensorType | None) -> Call:
-    assert result is not None
-    start, step = named.get("start", 0), named.get("step", 1)
-    values = {"start": start, "end": named["end"], "step": step, "dtype": result.dtype}
-    return Call("aten::arange.start_step", values)
-
-
-def _scalar_tensor(named: Named, result: TensorType | None) -> Call:
-    assert result is not None
-    values = {"size": (), "fill_value": named["s"], "dtype": result.dtype}
-    return Call("aten::full", values)
 
 
 def _cast(named: Named, result: TensorType | None) -> Call:
@@ -173,15 +167,6 @@ def _transpose_matrix(named: Named, _: TensorType | None) -> Call:
     return Call("aten::transpose.int", {"self": tensor, "dim0": 0, "dim1": 1})
 
 
-def _slice(named: Named, _: TensorType | None) -> Call:
-    end = named["end"]
-    if isinstance(end, int) and end >= 2**62:
-        end = None
-    return Call(
-        "aten::slice.Tensor", {**named, "start": named["start"] or 0, "end": end}
-    )
-
-
 def _split(named: Named, _: TensorType | None) -> Call:
     """Split into equal parts: the size of the last part follows from the whole."""
     tensor, size, dim = named["self"], named["split_size"], named["dim"]
@@ -216,17 +201,22 @@ _RULES: dict[str, Rule] = {
     "aten::t": _transpose_matrix,
     "aten::squeeze": _squeeze,
     "aten::squeeze.dim": _squeeze,
-    "aten::slice.Tensor": _slice,
+    "aten::slice.Tensor": reads.slice_,
+    "aten::select.int": reads.select,
     "aten::split.Tensor": _split,
     "aten::slice_scatter": writes.slice_scatter,
+    "aten::select_scatter": writes.select_scatter,
+    "aten::index_fill.int_Scalar": writes.index_fill,
+    "aten::index_fill.int_Tensor": writes.index_fill,
+    "aten::scatter.reduce": writes.scatter_reduce,
     "aten::index_put": writes.index_put,
     "aten::_native_batch_norm_legit_no_training": norms.batch_norm,
     "aten::_native_batch_norm_legit.no_stats": norms.instance_norm,
     "aten::native_group_norm": norms.group_norm,
     "aten::convolution": norms.convolution,
-    "aten::arange": _arange,
-    "aten::arange.start": _arange,
-    "aten::arange.start_step": _arange,
+    "aten::arange": reads.arange,
+    "aten::arange.start": reads.arange,
+    "aten::arange.start_step": reads.arange,
     "aten::full": _filled(None),
     "aten::full_like": _filled(None),
     "aten::new_full": _filled(None),
@@ -236,7 +226,7 @@ _RULES: dict[str, Rule] = {
     "aten::ones": _filled(1),
     "aten::ones_like": _filled(1),
     "aten::new_ones": _filled(1),
-    "aten::scalar_tensor": _scalar_tensor,
+    "aten::scalar_tensor": lambda named, result: reads.filled(named["s"], result),
     "aten::_to_copy": _cast,
     "aten::_softmax": _rename("aten::softmax.int", dtype=None),
     "aten::_log_softmax": _rename("aten::log_softmax.int", dtype=None),
@@ -263,4 +253,4 @@ def why_unknown(op: str) -> str:
     """Return why kvc does not take an op at all, with what to try if there is that."""
     if op in _TRAINING_ONLY:
         return "the model is in training mode; call model.eval() before compiling"
-    return "no kernel"
+    return f"no kernel; use {_INSTEAD[op]}" if op in _INSTEAD else "no kernel"

@@ -2,14 +2,27 @@
 
 torch lets a number stand for either operand. In: a call of an op, its operands as
 traced. Out: the call with the op's Scalar overload, with the operands swapped, or
-with a tensor of no dims made of the number, whichever gives what eager gives.
+with a tensor of no dims made of the number, whichever gives what eager gives. A number
+that only the run knows is a tensor already; it takes the dtype that a number would.
 """
 
-from kvc.compiler.import_fx.calls import Call, Made
+from kvc.compiler.import_fx.calls import Call, Tensor, cast, full
+from kvc.compiler.import_fx.read_numbers import Number, Real
 from kvc.compiler.ir import Value
+from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, ParamKind
 from kvc.schema.ops import shapes as rules
 from kvc.schema.types import Affine, TensorType
+
+# Ops of two tensors whose name says nothing of it.
+# torch computes some powers by other means when the exponent is a number.
+_NEVER = "aten::pow"
+_OF_TENSORS = {
+    "aten::floor_divide",
+    "aten::maximum",
+    "aten::minimum",
+    "aten::where.self",
+}
 
 # number op tensor -> the op that takes them the other way round
 _SWAPPED = {
@@ -30,7 +43,35 @@ _SWAPPED = {
 
 def place_numbers(call: Call, result: TensorType | None) -> Call:
     """Return the call with no number where its op takes a tensor, if that can be."""
-    return _wrapped(_swapped(_scalar_variant(call)), result)
+    return _wrapped(_swapped(_scalar_variant(_with_tensors(call))), result)
+
+
+def _with_tensors(call: Call) -> Call:
+    """Take the op's Tensor overload for numbers that only the run knows."""
+    read = {n: v for n, v in call.named.items() if isinstance(v, Number | Real)}
+    dtypes = [v.type.dtype for v in call.named.values() if isinstance(v, Value)]
+    name, _, overload = call.op.partition(".")
+    op = f"{name}.{overload.replace('Scalar', 'Tensor', 1) or 'Tensor'}"
+    spec = OPS.get(call.op if call.op in _OF_TENSORS else op)
+    takes = {p.name for p in spec.params if p.kind is ParamKind.TENSOR} if spec else ()
+    fits = spec is not None and len(dtypes) == 1 and read.keys() <= set(takes)
+    if not read or spec is None or not fits or name == _NEVER:
+        return call
+    named = dict(call.named)
+    for key, number in read.items():
+        named[key] = _as_operand(number, dtypes[0])
+    if call.op == "aten::clamp":  # both bounds become tensors
+        for key in ("min", "max"):
+            if _is_number(named[key]):
+                named[key] = full((), named[key], dtypes[0])
+    return Call(spec.name, named)
+
+
+def _as_operand(number: Number | Real, beside: DType) -> Tensor:
+    """Return a number in the dtype in which torch computes with a tensor beside it."""
+    if isinstance(number, Real):
+        return cast(number.tensor(), beside if beside.is_floating else DType.FLOAT32)
+    return cast(number.tensor(), DType.INT64 if beside is DType.BOOL else beside)
 
 
 def _is_number(value: object) -> bool:
@@ -74,7 +115,5 @@ def _wrapped(call: Call, result: TensorType | None) -> Call:
     for param in spec.params:
         number = named.get(param.name)
         if param.kind is ParamKind.TENSOR and _is_number(number):
-            values = {"size": (), "fill_value": number, "dtype": result.dtype}
-            made = Call("aten::full", values)
-            named[param.name] = Made(made, TensorType(result.dtype, ()))
+            named[param.name] = full((), number, result.dtype)
     return Call(call.op, named)

@@ -1,30 +1,58 @@
-"""All exported programs of a model to one IR program."""
+"""All exported programs of a model to one IR program.
 
-from collections.abc import Mapping
+In: the captured methods. Out: their IR, with constants and states shared. `tensors`
+says which of the model's tensors are states, `carried` and `grown` which arguments
+are; `borders` and `method` import one method each.
+"""
 
-import torch.utils._pytree as pytree
+from collections.abc import Mapping, Sequence, Set
+from dataclasses import dataclass
+
 from torch import Tensor, nn
-from torch.export.graph_signature import (
-    ConstantArgument,
-    InputKind,
-    OutputKind,
-    TensorArgument,
-)
 
 from kvc.compiler.capture import CapturedMethod
 from kvc.compiler.capture.examples import parameter_names
-from kvc.compiler.import_fx.method import MethodImporter, mutated_tensors
+from kvc.compiler.capture.lifted import paths_of
+from kvc.compiler.import_fx.borders import Owned, mutated_tensors
+from kvc.compiler.import_fx.carried import Carried, read_carry
+from kvc.compiler.import_fx.grown import Use, carried_state
+from kvc.compiler.import_fx.method import MethodImporter
+from kvc.compiler.import_fx.position import check_positions
+from kvc.compiler.import_fx.signature import (
+    Signature,
+    input_tree,
+    output_tree,
+    read_signature,
+)
+from kvc.compiler.import_fx.sized import (
+    buffer_states,
+    check_one_meaning,
+    check_written,
+    sized_types,
+    symbols_of,
+)
 from kvc.compiler.import_fx.symbols import (
+    SizeReader,
     declared_symbols,
     qualified_names,
     size_reader,
 )
 from kvc.compiler.import_fx.tensors import TensorTable
-from kvc.compiler.ir import Method, Program
+from kvc.compiler.ir import Method, Program, State
 from kvc.compiler.ir.verify import Malformed, verify
 from kvc.compiler.spec import tensors_of
 from kvc.schema.errors import CaptureError, UnsupportedOps
-from kvc.schema.trees import describe_call, flatten
+from kvc.schema.types import Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class _Traced:
+    """One method before it is imported: what crosses its borders, and its sizes."""
+
+    captured: CapturedMethod
+    signature: Signature
+    sizes: SizeReader
+    carried: Carried
 
 
 def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Program:
@@ -32,28 +60,140 @@ def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Pr
 
     Raises:
         UnsupportedOps: with every op that has no kernel, and its source lines.
-        CaptureError, StateConflict: see their texts.
+        CompileError, CaptureError, StateConflict: see their texts.
     """
     named = tensors_of(model)
-    mutated = [tensor for one in captured for tensor in mutated_tensors(one, named)]
-    tensors = TensorTable(named, mutated)
     names = qualified_names(captured)
-    missing: list[tuple[str, str, str, str]] = []
-    methods = []
-    for one in captured:
-        method, unknown = _import_method(model, one, tensors, named, names)
-        methods.append(method)
-        missing += [(*item, one.method.name) for item in unknown]
-    if missing:
-        raise _unsupported(missing)
+    symbols = declared_symbols(captured, names)
+    mutated = [tensor for one in captured for tensor in mutated_tensors(one, named)]
+    tensors = TensorTable(named, mutated, sized_types(captured, named))
+    check_written(captured, tensors)
+    traced = _read(captured, names)
+    carried = _carried_states(traced, symbols, frozenset(named))
+    methods = _import_all(model, traced, tensors, carried)
+    states = (*tensors.states.values(), *carried.values())
+    fixed = symbols_of(state.type for state in states)
+    check_one_meaning(captured, fixed)
+    check_positions(methods, fixed)
     program = Program(
-        symbols=declared_symbols(captured, names),
+        symbols=symbols,
         constants=(*tensors.constants.values(), *tensors.initial),
-        states=tuple(tensors.states.values()),
-        methods=tuple(methods),
+        states=states,
+        methods=methods,
     )
     _check_all_sizes(program)
     return program
+
+
+def _read(
+    captured: Sequence[CapturedMethod], names: Mapping[tuple[str, str], str]
+) -> tuple[_Traced, ...]:
+    signatures = [read_signature(one) for one in captured]
+    sizes = [
+        size_reader(one, _inputs_by_path(one, signature), names)
+        for one, signature in zip(captured, signatures, strict=True)
+    ]
+    carried = read_carry([one.method for one in captured], signatures)
+    return tuple(map(_Traced, captured, signatures, sizes, carried))
+
+
+def _inputs_by_path(
+    captured: CapturedMethod, signature: Signature
+) -> dict[str, Tensor]:
+    """Return every traced input by the path that `Method.dynamic` gives it."""
+    buffers = zip(paths_of(captured.lifted), signature.buffers, strict=True)
+    return {**signature.arguments, **dict(buffers)}
+
+
+def _carried_states(
+    traced: Sequence[_Traced], symbols: Sequence[Symbol], taken: Set[str]
+) -> dict[str, State]:
+    """Return the states that arguments are, by path.
+
+    Args:
+        traced: all methods.
+        symbols: the program's.
+        taken: names that the model's tensors have.
+    """
+    uses: dict[str, list[Use]] = {}
+    for one in traced:
+        arguments = one.signature.arguments
+        results = list(one.signature.results.values())
+        for pair in one.carried.pairs:
+            old = arguments.get(pair.path)
+            use = Use(
+                one.captured.method.name,
+                None if old is None else one.sizes.tensor_type(old),
+                one.sizes.tensor_type(results[pair.result]),
+            )
+            uses.setdefault(pair.path, []).append(use)
+    by_name = {symbol.name: symbol for symbol in symbols}
+    return {
+        path: carried_state(
+            f"carry.{path}" if path in taken else path, of_path, by_name
+        )
+        for path, of_path in uses.items()
+    }
+
+
+def _import_all(
+    model: nn.Module,
+    traced: Sequence[_Traced],
+    tensors: TensorTable,
+    carried: Mapping[str, State],
+) -> tuple[Method, ...]:
+    missing: list[tuple[str, str, str, str]] = []
+    methods = []
+    for one in traced:
+        method, unknown = _import_method(model, one, tensors, carried)
+        methods.append(method)
+        missing += [(*item, one.captured.method.name) for item in unknown]
+    if missing:
+        raise _unsupported(missing)
+    return tuple(methods)
+
+
+def _import_method(
+    model: nn.Module,
+    traced: _Traced,
+    tensors: TensorTable,
+    carried: Mapping[str, State],
+) -> tuple[Method, list[tuple[str, str, str]]]:
+    captured, signature, kept = traced.captured, traced.signature, traced.carried
+    position = captured.method.position
+    filled = {position} if position else set()
+    parameters = parameter_names(model, captured.method)
+    trees = (
+        input_tree(captured, parameters, kept.arguments | filled),
+        output_tree(captured, signature, kept.results),
+    )
+    owned = _owned(traced, tensors, carried)
+    names = [
+        path
+        for number, path in enumerate(signature.arguments)
+        if number not in owned.arguments
+    ]
+    importer = MethodImporter(captured, tensors, traced.sizes, owned)
+    method = importer.run(tuple(names), trees)
+    return method, importer.missing
+
+
+def _owned(
+    traced: _Traced, tensors: TensorTable, carried: Mapping[str, State]
+) -> Owned:
+    """Return which inputs and results of a method are states."""
+    pairs = traced.carried.pairs
+    behind = len(traced.signature.arguments)
+    buffers = buffer_states(traced.captured, tensors)
+    return Owned(
+        arguments={
+            pair.argument: carried[pair.path]
+            for pair in pairs
+            if pair.argument is not None
+        },
+        buffers={behind + i: state for i, state in enumerate(buffers)},
+        results={pair.result: carried[pair.path] for pair in pairs},
+    )
 
 
 def _check_all_sizes(program: Program) -> None:
@@ -73,81 +213,6 @@ def _check_all_sizes(program: Program) -> None:
             f"{error.reason}. Change the bounds of the Dim, or the code"
         )
         raise CaptureError(method=error.method, place=place, reason=reason) from error
-
-
-def _import_method(
-    model: nn.Module,
-    captured: CapturedMethod,
-    tensors: TensorTable,
-    named: Mapping[str, Tensor],
-    names: Mapping[tuple[str, str], str],
-) -> tuple[Method, list[tuple[str, str, str]]]:
-    try:
-        tree, leaves, input_names = describe_call(
-            parameter_names(model, captured.method),
-            (),
-            captured.arguments,
-            lambda thing: isinstance(thing, Tensor),
-        )
-    except ValueError as error:
-        raise CaptureError(
-            method=captured.method.name, place="", reason=str(error)
-        ) from error
-    traced = _traced_inputs(captured, leaves, input_names)
-    sizes = size_reader(captured, dict(zip(input_names, traced, strict=True)), names)
-    importer = MethodImporter(captured, tensors, sizes)
-    method = importer.run(named, input_names, (tree, _output_tree(captured)))
-    return method, importer.missing
-
-
-def _traced_inputs(
-    captured: CapturedMethod, leaves: tuple[object, ...], names: tuple[str, ...]
-) -> list[Tensor]:
-    """Return the traced tensors of the inputs, checked to be in the order of names."""
-    exported = captured.exported
-    by_name = {n.name: n for n in exported.graph.nodes if n.op == "placeholder"}
-    traced = [
-        by_name[spec.arg.name].meta["val"]
-        for spec in exported.graph_signature.input_specs
-        if spec.kind is InputKind.USER_INPUT and isinstance(spec.arg, TensorArgument)
-    ]
-    ranks = [leaf.dim() for leaf in leaves if isinstance(leaf, Tensor)]
-    if [tensor.dim() for tensor in traced] != ranks:
-        reason = f"torch traced other inputs than {', '.join(names)}"
-        raise CaptureError(method=captured.method.name, place="", reason=reason)
-    return traced
-
-
-class _Leaf:
-    """Marks the place of a tensor in a structure."""
-
-
-def _output_tree(captured: CapturedMethod) -> str:
-    """Return how a method's results nest."""
-    exported = captured.exported
-    leaves = [
-        _output_leaf(captured, spec.arg)
-        for spec in exported.graph_signature.output_specs
-        if spec.kind is OutputKind.USER_OUTPUT
-    ]
-    spec = exported.call_spec.out_spec
-    assert spec is not None
-    structure = pytree.tree_unflatten(leaves, spec)
-    try:
-        return flatten(structure, lambda thing: isinstance(thing, _Leaf))[1]
-    except ValueError as error:
-        raise CaptureError(
-            method=captured.method.name, place="", reason=str(error)
-        ) from error
-
-
-def _output_leaf(captured: CapturedMethod, argument: object) -> object:
-    if isinstance(argument, TensorArgument):
-        return _Leaf()
-    if isinstance(argument, ConstantArgument):
-        return argument.value
-    reason = "it returns a number that differs from call to call; return a tensor"
-    raise CaptureError(method=captured.method.name, place="", reason=reason)
 
 
 def _unsupported(missing: list[tuple[str, str, str, str]]) -> UnsupportedOps:

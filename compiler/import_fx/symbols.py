@@ -6,6 +6,8 @@ import sympy  # type: ignore[import-untyped]
 import torch
 
 from kvc.compiler.capture import CapturedMethod
+from kvc.compiler.spec import Dim as DeclaredDim
+from kvc.compiler.spec import Method
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CaptureError
 from kvc.schema.types import Dim, Symbol, TensorType, affine
@@ -37,9 +39,15 @@ class SizeReader:
         Raises:
             CaptureError: it is not an affine expression of declared dims.
         """
-        if isinstance(size, int):
-            return size
-        expression = sympy.expand(size.node.expr)
+        return size if isinstance(size, int) else self.dim_of(size.node.expr)
+
+    def dim_of(self, expression: sympy.Expr) -> Dim:
+        """Return an expression of torch's symbols as a dimension.
+
+        Raises:
+            CaptureError: it is not an affine expression of declared dims.
+        """
+        expression = sympy.expand(expression)
         terms = {s: expression.coeff(s) for s in expression.free_symbols}
         constant = sympy.expand(expression - sum(s * c for s, c in terms.items()))
         whole = all(n.is_Integer for n in (constant, *terms.values()))
@@ -116,6 +124,7 @@ def size_reader(
         for axis, dim in axes.items():
             size: int | torch.SymInt = inputs[path].shape[axis]
             if isinstance(size, int):
+                _check_static(method, dim, size)
                 continue
             symbol = size.node.expr
             found[symbol] = names[method.name, dim.name]
@@ -127,3 +136,13 @@ def size_reader(
                 )
                 raise CaptureError(method=method.name, place="", reason=reason)
     return SizeReader(method.name, found)
+
+
+def _check_static(method: Method, dim: DeclaredDim, size: int) -> None:
+    """Check that a size that torch takes for a number can be no other one."""
+    if dim.lower < dim.upper:
+        reason = (
+            f"Dim {dim.name} is declared {dim.lower}..{dim.upper}, but the code holds "
+            f"only for {size}"
+        )
+        raise CaptureError(method=method.name, place="", reason=reason)

@@ -20,8 +20,25 @@ from kvc.schema.types import TensorType
 class TensorTable:
     """Names the tensors of a program; grows as methods mention them."""
 
-    def __init__(self, named: Mapping[str, Tensor], mutated: Iterable[Tensor]) -> None:
-        self._named = named
+    def __init__(
+        self,
+        named: Mapping[str, Tensor],
+        mutated: Iterable[Tensor],
+        sized: Mapping[str, TensorType] | None = None,
+    ) -> None:
+        """Name the states.
+
+        Args:
+            named: the model's tensors by each of their names.
+            mutated: those that a method writes.
+            sized: types of those whose size a session chooses, by name.
+
+        Raises:
+            StateConflict: a state shares memory, or has no size of its own and does
+                not start as zeros.
+        """
+        self.named = named
+        self._sized = {Identity.of(named[n]): kind for n, kind in (sized or {}).items()}
         self._names: dict[Identity, str] = {}
         for name, tensor in named.items():
             self._names.setdefault(Identity.of(tensor), name)
@@ -43,7 +60,7 @@ class TensorTable:
         if key not in self.constants:
             name = self._names.get(key) or self._free_name(provenance)
             self.constants[key] = Constant(
-                name, _static_type(name, tensor), TensorSource(tensor), provenance
+                name, static_type(name, tensor), TensorSource(tensor), provenance
             )
         return self.constants[key]
 
@@ -58,13 +75,15 @@ class TensorTable:
         key = Identity.of(tensor)
         name = self._names.get(key) or self._free_name("state")
         self._check_overlaps(name, tensor)
-        kind = _static_type(name, tensor)
+        kind = static_type(name, tensor)
         initial = None
         if tensor.detach().contiguous().reshape(-1).view(torch.uint8).any():
+            if key in self._sized:
+                raise _starts_otherwise(name)
             initial = f"{name}.initial"
             source = TensorSource(tensor)
             self.initial.append(Constant(initial, kind, source, "initial value"))
-        self.states[key] = State(name, kind, initial)
+        self.states[key] = State(name, self._sized.get(key, kind), initial)
 
     def _check_overlaps(self, name: str, tensor: Tensor) -> None:
         """Refuse a state that shares bytes with another tensor, or within itself."""
@@ -75,7 +94,7 @@ class TensorTable:
                 "would change several; register a .clone() of it as the buffer"
             )
             raise StateConflict(state=name, reason=reason)
-        for other in overlapping(tensor, self._named):
+        for other in overlapping(tensor, self.named):
             reason = (
                 f"a method writes it, and it shares memory with {other!r} in another "
                 "shape or place; keep one buffer and take views of it in the code"
@@ -83,7 +102,21 @@ class TensorTable:
             raise StateConflict(state=name, reason=reason)
 
 
-def _static_type(name: str, tensor: Tensor) -> TensorType:
+def _starts_otherwise(name: str) -> StateConflict:
+    reason = (
+        "its size is chosen when a session is opened (StateSpec), so that it can only "
+        "start as zeros, but the model's buffer holds other values; zero it, or leave "
+        "it out of the pattern"
+    )
+    return StateConflict(state=name, reason=reason)
+
+
+def static_type(name: str, tensor: Tensor) -> TensorType:
+    """Return the type of a tensor as it is.
+
+    Raises:
+        CompileError: kvc has no such dtype.
+    """
     if tensor.dtype not in TORCH_DTYPES:
         reason = f"{name} has dtype {tensor.dtype}, which kvc does not have"
         raise CompileError(message=reason)

@@ -1,6 +1,21 @@
-"""Rules for what is written into part of a tensor: slices and boolean masks."""
+"""Rules for writes into part of a tensor: slices, single places, masks.
 
-from kvc.compiler.import_fx.calls import Call, Made, Named, Unsupported
+What a Python slice says (open ends, ends counted from the back, clamping) becomes an
+index tensor, so that every write arrives as one op that can work in place.
+"""
+
+from kvc.compiler.import_fx.calls import (
+    Call,
+    Named,
+    Tensor,
+    Unsupported,
+    cast,
+    full,
+    places,
+    plus,
+    viewed,
+)
+from kvc.compiler.import_fx.read_numbers import Number, span_checks
 from kvc.compiler.ir import Value
 from kvc.schema.dtypes import DType
 from kvc.schema.types import Affine, Dim, TensorType, affine
@@ -17,15 +32,87 @@ def slice_scatter(named: Named, _: TensorType | None) -> Call:
     count = source.type.dims[dim]
     if count == 0:
         return Call("aten::clone", {"self": tensor})
-    start, end = _ends(named, tensor.type.dims[dim])
-    values = {"start": start, "end": end, "step": named["step"], "dtype": DType.INT64}
-    index = Made(
-        Call("aten::arange.start_step", values), TensorType(DType.INT64, (count,))
-    )
-    return Call(
-        "aten::index_copy",
-        {"self": tensor, "dim": dim, "index": index, "source": source},
-    )
+    if tensor.type == source.type and named["step"] == 1:
+        return Call("aten::copy", {"self": tensor, "src": source})
+    index, checks = slice_places(named, tensor.type.dims[dim], count)
+    values = {"self": tensor, "dim": dim, "index": index, "source": source}
+    return Call("aten::index_copy", values, checks=checks)
+
+
+def slice_places(
+    named: Named, whole: Dim, count: Dim
+) -> tuple[Tensor, tuple[Call, ...]]:
+    """Return the places of a slice, int64 [count], and what has to be checked of it.
+
+    Args:
+        named: `start`, `end` and `step` of a traced slice.
+        whole: size of the axis that it is taken of.
+        count: how many places there are.
+
+    Raises:
+        Unsupported: how many there are depends on values.
+    """
+    step = named["step"]
+    assert isinstance(step, int)
+    start, end = _ends(named, whole)
+    if not isinstance(start, Number) and not isinstance(end, Number):
+        assert isinstance(start, int | Affine)
+        assert isinstance(end, int | Affine)
+        return places(start, end, step, count), ()
+    checks = span_checks(start, end, count) if step == 1 else ()
+    if step != 1:
+        raise Unsupported("a slice with a step between places that depend on values")
+    if isinstance(start, Number):
+        return plus(places(0, count, 1, count), start.tensor()), checks
+    assert isinstance(start, int | Affine)
+    return plus(places(0, count, 1, count), start), checks
+
+
+def select_scatter(named: Named, _: TensorType | None) -> Call:
+    """Write at one place of an axis, which may be counted from the back."""
+    tensor, source, dim = named["self"], named["src"], named["dim"]
+    place = named["index"]
+    assert isinstance(tensor, Value)
+    assert isinstance(source, Value)
+    assert isinstance(dim, int)
+    dims = list(source.type.dims)
+    dim %= len(tensor.type.dims)
+    dims.insert(dim, 1)
+    row = viewed(source, *dims)
+    if isinstance(place, Number) and not place.is_natural:
+        # index_put counts from the back as select does; index_copy would raise.
+        indices = (*(None,) * dim, viewed(place.tensor(), 1))
+        values = {"self": tensor, "indices": indices, "values": row}
+        return Call("aten::index_put", {**values, "accumulate": False})
+    if isinstance(place, Number):
+        index = viewed(place.tensor(), 1)
+    else:
+        assert isinstance(place, int | Affine)
+        first = _counted(place, tensor.type.dims[dim])
+        index = places(first, _next(first), 1, 1)
+    values = {"self": tensor, "dim": dim, "index": index, "source": row}
+    return Call("aten::index_copy", values)
+
+
+def index_fill(named: Named, _: TensorType | None) -> Call:
+    """Write one number at places of an axis, which may be counted from the back."""
+    tensor, index, value = named["self"], named["index"], named["value"]
+    dim = named["dim"]
+    assert isinstance(tensor, Value)
+    assert isinstance(dim, int)
+    dtype, rank = tensor.type.dtype, max(1, len(tensor.type.dims))
+    filled = cast(value, dtype) if isinstance(value, Value) else full((), value, dtype)
+    indices = (*(None,) * (dim % rank), index)
+    values = {"self": tensor, "indices": indices, "values": filled}
+    return Call("aten::index_put", {**values, "accumulate": False})
+
+
+def scatter_reduce(named: Named, _: TensorType | None) -> Call:
+    """Scatter that adds; torch's other reductions have no kernel."""
+    if named["reduce"] != "add":
+        raise Unsupported("scatter with another reduction than adding")
+    kept = {name: value for name, value in named.items() if name != "reduce"}
+    return Call("aten::scatter_add", kept)
 
 
 def _ends(named: Named, whole: Dim) -> tuple[object, object]:
@@ -45,11 +132,22 @@ def _within(place: object, whole: Dim) -> object:
         return max(0, min(whole, place + whole if place < 0 else place))
     if place >= 2**62:
         return whole
-    return _plus(whole, place) if place < 0 else place
+    return _counted(place, whole)
 
 
-def _plus(size: Affine, number: int) -> Dim:
-    return affine(size.constant + number, dict(size.terms))
+def _counted(place: Dim, whole: Dim) -> Dim:
+    """Return a place as counted from the front."""
+    if isinstance(place, Affine) or place >= 0:
+        return place
+    if isinstance(whole, int):
+        return whole + place
+    return affine(whole.constant + place, dict(whole.terms))
+
+
+def _next(place: Dim) -> Dim:
+    if isinstance(place, int):
+        return place + 1
+    return affine(place.constant + 1, dict(place.terms))
 
 
 def refuse_masks(op: str, named: Named) -> None:
@@ -106,10 +204,6 @@ def _fits_behind(values: TensorType, behind: int, rank: int) -> bool:
     return len(values.dims) <= rank and all(size == 1 for size in ahead)
 
 
-def _with_trailing_ones(mask: Value, count: int) -> Value | Made:
+def _with_trailing_ones(mask: Value, count: int) -> Tensor:
     """Return a mask of leading axes as one that broadcasts over all axes."""
-    if count == 0:
-        return mask
-    dims = (*mask.type.dims, *(1,) * count)
-    call = Call("aten::view", {"self": mask, "size": dims})
-    return Made(call, TensorType(DType.BOOL, dims))
+    return viewed(mask, *mask.type.dims, *(1,) * count)

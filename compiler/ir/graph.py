@@ -56,10 +56,13 @@ class Method:
         name, role: as the user gave them.
         inputs: values that the caller provides.
         input_names: a name for each, as messages say it.
+        position: name of the input that a session fills with its position, or "".
         input_tree, output_tree: how arguments and results nest (`kvc.schema.trees`).
         constants: (value, name of the constant it is).
         state_in: (value, name of the state whose old content it is).
         state_out: (value, name of the state that it becomes), only where it changes.
+        input_out: (value, name of the input whose array it is written to), where a
+            method changes what the caller passes.
         nodes: in running order.
         outputs: values that the caller gets.
     """
@@ -68,18 +71,21 @@ class Method:
     role: str
     inputs: tuple[Value, ...]
     input_names: tuple[str, ...]
+    position: str
     input_tree: str
     output_tree: str
     constants: tuple[tuple[Value, str], ...]
     state_in: tuple[tuple[Value, str], ...]
     state_out: tuple[tuple[Value, str], ...]
+    input_out: tuple[tuple[Value, str], ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Value, ...]
 
     @property
     def results(self) -> tuple[Value, ...]:
         """Return every value that outlives the last node."""
-        return self.outputs + tuple(value for value, _ in self.state_out)
+        kept = self.state_out + self.input_out
+        return self.outputs + tuple(value for value, _ in kept)
 
     def next_id(self) -> int:
         """Return an id above all ids in use."""
@@ -108,11 +114,21 @@ class Constant:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """Memory that outlives a call; `initial` names a constant, None means zeros."""
+    """Memory that outlives a call.
+
+    Attributes:
+        name: unique in the program.
+        type: dims may use symbols that a session fixes; along `grows` the greatest
+            size that it can have.
+        initial: name of the constant that it starts as; None means zeros.
+        grows: the axis along which its size changes from call to call; values of it
+            have their own size there. None for a state of one size.
+    """
 
     name: str
     type: TensorType
     initial: str | None
+    grows: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

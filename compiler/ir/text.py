@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from kvc.compiler.ir.graph import Argument, Method, Program, Value
+from kvc.compiler.ir.graph import Argument, Method, Node, Program, Value
 from kvc.schema.dtypes import DType
 
 
@@ -17,7 +17,8 @@ def _program_lines(program: Program) -> Iterator[str]:
     for constant in program.constants:
         yield f"constant {constant.name}: {constant.type} ({constant.provenance})"
     for state in program.states:
-        yield f"state {state.name}: {state.type} = {state.initial or 'zeros'}"
+        grows = "" if state.grows is None else f" grows along {state.grows}"
+        yield f"state {state.name}: {state.type} = {state.initial or 'zeros'}{grows}"
     for method in program.methods:
         yield from _method_lines(method)
 
@@ -26,19 +27,28 @@ def _method_lines(method: Method) -> Iterator[str]:
     role = f" role {method.role}" if method.role else ""
     yield f"method {method.name}{role}"
     for value, name in zip(method.inputs, method.input_names, strict=True):
-        yield f"  %{value.id} = input {name}: {value.type}"
+        filled = " (position)" if name == method.position else ""
+        yield f"  %{value.id} = input {name}: {value.type}{filled}"
     for value, name in method.constants:
         yield f"  %{value.id} = constant {name}"
     for value, name in method.state_in:
         yield f"  %{value.id} = state {name}"
     for node in method.nodes:
-        outputs = ", ".join(f"%{value.id}" for value in node.outputs)
-        arguments = ", ".join(argument_text(a) for a in node.arguments)
-        types = ", ".join(str(value.type) for value in node.outputs)
-        yield f"  {outputs} = {node.op}({arguments}): {types}"
+        yield f"  {_node_text(node)}"
     for value, name in method.state_out:
         yield f"  state {name} = %{value.id}"
+    for value, name in method.input_out:
+        yield f"  input {name} = %{value.id}"
     yield f"  return {', '.join(f'%{value.id}' for value in method.outputs)}"
+
+
+def _node_text(node: Node) -> str:
+    arguments = ", ".join(argument_text(a) for a in node.arguments)
+    if not node.outputs:
+        return f"{node.op}({arguments})"
+    outputs = ", ".join(f"%{value.id}" for value in node.outputs)
+    types = ", ".join(str(value.type) for value in node.outputs)
+    return f"{outputs} = {node.op}({arguments}): {types}"
 
 
 def argument_text(argument: Argument) -> str:

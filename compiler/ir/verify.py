@@ -6,7 +6,7 @@ Run after every pass. A failure is a bug in kvc and names method and node.
 from collections.abc import Iterator, Mapping, Sequence
 
 from kvc.compiler.ir.arguments import argument_faults
-from kvc.compiler.ir.graph import Argument, Method, Node, Program, Value
+from kvc.compiler.ir.graph import Argument, Method, Node, Program, State, Value
 from kvc.schema.ops import DELEGATE, OPS, OpSpec
 from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred, ShapeMismatch
 from kvc.schema.types import Affine, Symbol, TensorType
@@ -34,7 +34,7 @@ def verify(program: Program) -> None:
         Malformed: with the method, the node and the rule that it breaks.
     """
     constants = {c.name: c.type for c in program.constants}
-    states = {s.name: s.type for s in program.states}
+    states = {s.name: s for s in program.states}
     _check_unique("constants", [c.name for c in program.constants])
     _check_unique("states", [s.name for s in program.states])
     _check_unique("methods", [m.name for m in program.methods])
@@ -62,28 +62,59 @@ def _check_unique(what: str, names: list[str]) -> None:
 def _verify_method(
     method: Method,
     constants: Mapping[str, TensorType],
-    states: Mapping[str, TensorType],
+    states: Mapping[str, State],
     samples: tuple[dict[str, int], ...],
 ) -> None:
-    defined: dict[int, TensorType] = {}
-    for value in method.inputs:
-        _define(method, None, defined, value)
-    for bindings, types in ((method.constants, constants), (method.state_in, states)):
-        for value, name in bindings:
-            if types.get(name) != value.type:
-                raise Malformed(
-                    method.name, None, f"%{value.id} is not the type of {name}"
-                )
-            _define(method, None, defined, value)
+    defined = _starts(method, constants, states)
     for node in method.nodes:
         _verify_node(method, node, defined, samples)
         for value in node.outputs:
             _define(method, node, defined, value)
     for value in method.results:
         _check_use(method, None, defined, value)
+    _verify_ends(method, states)
+
+
+def _starts(
+    method: Method, constants: Mapping[str, TensorType], states: Mapping[str, State]
+) -> dict[int, TensorType]:
+    """Return the values that are there before the first node."""
+    defined: dict[int, TensorType] = {}
+    for value in method.inputs:
+        _define(method, None, defined, value)
+    for value, name in method.constants:
+        if constants.get(name) != value.type:
+            raise Malformed(method.name, None, f"%{value.id} is not the type of {name}")
+        _define(method, None, defined, value)
+    for value, name in method.state_in:
+        if name not in states or not _is_of(value, states[name]):
+            raise Malformed(method.name, None, f"%{value.id} is not the type of {name}")
+        _define(method, None, defined, value)
+    return defined
+
+
+def _verify_ends(method: Method, states: Mapping[str, State]) -> None:
+    """Check what becomes of states and of callers' inputs."""
     for value, name in method.state_out:
-        if states.get(name) != value.type:
+        if name not in states or not _is_of(value, states[name]):
             raise Malformed(method.name, None, f"%{value.id} cannot become {name}")
+    inputs = {n: v.type for n, v in zip(method.input_names, method.inputs, strict=True)}
+    for value, name in method.input_out:
+        if inputs.get(name) != value.type:
+            raise Malformed(method.name, None, f"%{value.id} cannot become {name}")
+    if method.position and method.position not in inputs:
+        raise Malformed(method.name, None, f"there is no input {method.position}")
+
+
+def _is_of(value: Value, state: State) -> bool:
+    """Tell whether a value can be a state's content: along `grows` any size will do."""
+    if state.grows is None:
+        return value.type == state.type
+    dims, wanted = list(value.type.dims), list(state.type.dims)
+    if len(dims) != len(wanted):
+        return False
+    dims[state.grows] = wanted[state.grows]
+    return value.type.dtype is state.type.dtype and dims == wanted
 
 
 def _define(

@@ -1,35 +1,16 @@
-"""Who shares memory with whom, and which updates may be written over their operand.
+"""Who shares memory with whom, in a method whose writes have been put in place.
 
-In: a method in its final order. Out: for each value what it shares memory with, and
-for each update of a state whether it happens in place, with the reason where not.
-An update may reuse its operand's bytes iff no other operand aliases them, nobody
-reads the old value, or a view of it, afterwards, and the method does not hand an
-alias of the old value out. The emitted program is checked again, independently, by
-`kvc.schema.verify`.
+In: a method in its final order, as `kvc.compiler.in_place` leaves it: whatever leads to
+the new content of a state, or of an input in the caller's array, works in its memory.
+Out: for each value what it shares memory with. Other updates reuse the memory of their
+operand where that is scratch memory which nobody reads afterwards.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from kvc.compiler.ir import Method, Node, bound_to
+from kvc.compiler.ir import Method, Node, Value
 from kvc.schema.ops import OPS, Aliasing
-
-
-@dataclass(frozen=True, slots=True)
-class Update:
-    """The verdict on one write to a state.
-
-    Attributes:
-        state: name of the state.
-        value: id of the new value.
-        reason: why it is a copy; "" when it is in place.
-        source: the user's line.
-    """
-
-    state: str
-    value: int
-    reason: str
-    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,65 +20,91 @@ class Aliases:
     Attributes:
         base: value id -> id of the value whose memory it shares directly.
         root: value id -> id of the value whose memory it is, itself where it has own.
-        updates: a verdict for each op that updates a state.
+        callers: ids of the inputs that lie in the caller's arrays.
     """
 
     base: Mapping[int, int]
     root: Mapping[int, int]
-    updates: tuple[Update, ...]
+    callers: frozenset[int]
 
 
 def analyse(method: Method) -> Aliases:
     """Return the memory relations of a method."""
-    states, constants = bound_to(method.state_in), bound_to(method.constants)
-    starts = [*method.inputs, *(v for v, _ in method.constants + method.state_in)]
+    stored = _stored(method)
+    bound = [*method.inputs, *(v for v, _ in method.constants + method.state_in)]
     base: dict[int, int] = {}
-    root = {value.id: value.id for value in starts}
-    whole = set(states)  # values that are all of their root's memory
-    updates = []
+    root = {value.id: value.id for value in bound}
+    scratch = {value.id for value in method.inputs}  # what is whole, and its own
     for index, node in enumerate(method.nodes):
-        aliasing = OPS[node.op].aliasing
-        if aliasing is Aliasing.FRESH:
-            root.update((value.id, value.id) for value in node.outputs)
-            continue
-        operand, result = node.inputs[0], node.outputs[0]
-        if aliasing is Aliasing.VIEW:
-            base.update((value.id, operand.id) for value in node.outputs)
-            root.update((value.id, root[operand.id]) for value in node.outputs)
-            continue
-        reason = _obstacle(method, index, node, root, whole, constants)
-        if root[operand.id] in states:
-            name = states[root[operand.id]]
-            updates.append(Update(name, result.id, reason, node.source))
-        if reason:
-            root[result.id] = result.id
-        else:
-            base[result.id], root[result.id] = operand.id, root[operand.id]
-            whole.add(result.id)
-    return Aliases(base, root, tuple(updates))
+        view = OPS[node.op].aliasing is Aliasing.VIEW
+        for value in node.outputs:
+            if view:
+                base[value.id] = node.inputs[0].id
+            elif value.id in stored:
+                base[value.id] = stored[value.id]
+            elif _reuses(method, index, node, root, scratch):
+                base[value.id] = node.inputs[0].id
+                scratch.add(value.id)
+            elif OPS[node.op].aliasing is Aliasing.FRESH:
+                scratch.add(value.id)
+            root[value.id] = root[base[value.id]] if value.id in base else value.id
+    return Aliases(base, root, callers_of(method))
 
 
-def _obstacle(
+def callers_of(method: Method) -> frozenset[int]:
+    """Return the inputs that are changed, or grow, in the caller's own array."""
+    changed = {name for _, name in method.input_out}
+    named = zip(method.inputs, method.input_names, strict=True)
+    grown = {node.inputs[0].id for node in method.nodes if node.op == "kvc::append"}
+    return frozenset(
+        value.id for value, name in named if name in changed or value.id in grown
+    )
+
+
+def _stored(method: Method) -> dict[int, int]:
+    """Return value id -> what it lies over, for all that leads to a home's content."""
+    makers = {value.id: node for node in method.nodes for value in node.outputs}
+    states = {name: value for value, name in method.state_in}
+    inputs = dict(zip(method.input_names, method.inputs, strict=True))
+    homes = [(new, states[name]) for new, name in method.state_out if name in states]
+    homes += [(new, inputs[name]) for new, name in method.input_out]
+    stored: dict[int, int] = {}
+    for new, old in homes:
+        _trace(new, old, makers, stored)
+    for node in method.nodes:
+        if node.op == "kvc::append":
+            stored[node.outputs[0].id] = node.inputs[0].id
+    return stored
+
+
+def _trace(
+    new: Value, old: Value, makers: Mapping[int, Node], stored: dict[int, int]
+) -> None:
+    """Note what the writes that lead from `old` to `new` lie over."""
+    current = new
+    while current.id != old.id and current.id in makers:
+        node = makers[current.id]
+        if OPS[node.op].aliasing is not Aliasing.UPDATE:
+            stored[current.id] = old.id
+            return
+        stored[current.id] = node.inputs[0].id
+        current = node.inputs[0]
+
+
+def _reuses(
     method: Method,
     index: int,
     node: Node,
     root: Mapping[int, int],
-    whole: set[int],
-    constants: Mapping[int, str],
-) -> str:
-    """Return why an update cannot be written over its operand, "" if it can."""
-    operand = node.inputs[0]
-    memory = root[operand.id]
-    if memory in constants:
-        return "the operand is a constant"
-    if operand.id not in whole and root[operand.id] != operand.id:
-        return "the operand is a view of a part"
-    old = {value for value, owner in root.items() if owner == memory}
-    if any(value.id in old for value in node.inputs[1:]):
-        return "what is written is a view of what is written over"
-    for later in method.nodes[index + 1 :]:
-        if any(value.id in old for value in later.inputs):
-            return f"the old value is read afterwards, by {later.op} at {later.source}"
-    if any(value.id in old for value in method.results):
-        return "the method hands the old value out"
-    return ""
+    scratch: set[int],
+) -> bool:
+    """Tell whether an update may take its operand's scratch memory."""
+    if OPS[node.op].aliasing is not Aliasing.UPDATE:
+        return False
+    operand = node.inputs[0].id
+    if operand not in scratch or root[operand] in callers_of(method):
+        return False
+    old = {value for value, owner in root.items() if owner == root[operand]}
+    later = (v for n in method.nodes[index + 1 :] for v in n.inputs)
+    readers = [*node.inputs[1:], *later, *method.results]
+    return not any(value.id in old for value in readers)

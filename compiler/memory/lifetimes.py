@@ -38,4 +38,5 @@ def requests_of(
 
 def _owned_values(method: Method, aliases: Aliases) -> list[Value]:
     defined = [value for node in method.nodes for value in node.outputs]
-    return [v for v in [*method.inputs, *defined] if aliases.root[v.id] == v.id]
+    inputs = [v for v in method.inputs if v.id not in aliases.callers]
+    return [v for v in [*inputs, *defined] if aliases.root[v.id] == v.id]

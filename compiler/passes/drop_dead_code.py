@@ -5,6 +5,7 @@ from typing import ClassVar
 
 from kvc.compiler.ir import Method, Program
 from kvc.compiler.passes.rewrite import each_method
+from kvc.schema.ops import OPS, Aliasing
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,11 +28,16 @@ class DropDeadCode:
 def _drop_in_method(method: Method) -> Method:
     unchanged = {(value.id, name) for value, name in method.state_in}
     state_out = tuple(b for b in method.state_out if (b[0].id, b[1]) not in unchanged)
-    method = replace(method, state_out=state_out)
+    inputs = {
+        (v.id, name) for v, name in zip(method.inputs, method.input_names, strict=True)
+    }
+    input_out = tuple(b for b in method.input_out if (b[0].id, b[1]) not in inputs)
+    method = replace(method, state_out=state_out, input_out=input_out)
     needed = {value.id for value in method.results}
     kept = []
     for node in reversed(method.nodes):
-        if any(value.id in needed for value in node.outputs):
+        check = OPS[node.op].aliasing is Aliasing.CHECK
+        if check or any(value.id in needed for value in node.outputs):
             kept.append(node)
             needed |= {value.id for value in node.inputs}
     return replace(

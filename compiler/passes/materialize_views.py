@@ -2,10 +2,12 @@
 
 In the IR a view is a shape and nothing more. In memory it needs the operand's
 elements in order, which a transposed operand does not have. Every op that is not a
-view writes its result in order, so it is enough to follow chains of views; this is
-done with torch's own rule, on tensors without memory, at several sizes.
+view writes its result in order, apart from what grows: that lies in memory for more
+than it holds. So it is enough to follow chains of views; this is done with torch's own
+rule, on tensors without memory, at several sizes.
 """
 
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -29,11 +31,17 @@ class MaterializeViews:
     def run(self, program: Program) -> Program:
         """Return the program in which every view can share memory."""
         samples = tuple(sample_sizes(program.symbols))
-        return each_method(program, lambda method: _materialize(method, samples))
+        grows = {s.name: s.grows for s in program.states if s.grows is not None}
+        return each_method(program, lambda method: _materialize(method, grows, samples))
 
 
-def _materialize(method: Method, samples: tuple[dict[str, int], ...]) -> Method:
-    layouts: dict[int, tuple[Tensor, ...]] = {}
+def _materialize(
+    method: Method, grows: Mapping[str, int], samples: tuple[dict[str, int], ...]
+) -> Method:
+    layouts = {
+        value.id: tuple(_with_room(value, axis, sizes) for sizes in samples)
+        for value, axis in growing_values(method, grows)
+    }
     nodes = []
     for node in method.nodes:
         if OPS[node.op].aliasing is Aliasing.VIEW:
@@ -63,6 +71,33 @@ def _follow(
     for i, value in enumerate(node.outputs):
         layouts[value.id] = tuple(parts[i] for parts in results)
     return node
+
+
+def growing_values(
+    method: Method, grows: Mapping[str, int]
+) -> Iterator[tuple[Value, int]]:
+    """Yield (value, axis) for what lies in memory that has room along an axis.
+
+    Args:
+        method: with its appends made explicit.
+        grows: the axis of each state that grows.
+    """
+    yield from ((v, grows[name]) for v, name in method.state_in if name in grows)
+    for node in method.nodes:
+        if node.op == "kvc::append":
+            axis = node.arguments[2]
+            assert isinstance(axis, int)
+            axis %= len(node.outputs[0].type.dims)
+            yield node.outputs[0], axis
+            if node.inputs[0] in method.inputs:
+                yield node.inputs[0], axis
+
+
+def _with_room(value: Value, axis: int, sizes: dict[str, int]) -> Tensor:
+    shape = list(value.type.shape(sizes))
+    shape[axis] += 1
+    room = torch.empty(shape, device="meta")
+    return room.narrow(axis, 0, shape[axis] - 1)
 
 
 def _in_order(value: Value, sizes: dict[str, int]) -> Tensor:

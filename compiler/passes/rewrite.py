@@ -3,7 +3,8 @@
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from kvc.compiler.ir import Method, Node, Program, Value, map_argument
+from kvc.compiler.ir import Argument, Method, Node, Program, Value, map_argument
+from kvc.schema.types import TensorType
 
 
 def each_method(program: Program, change: Callable[[Method], Method]) -> Program:
@@ -28,4 +29,28 @@ def rename_results(method: Method, names: Mapping[int, Value]) -> Method:
         method,
         outputs=tuple(names.get(v.id, v) for v in method.outputs),
         state_out=tuple((names.get(v.id, v), name) for v, name in method.state_out),
+        input_out=tuple((names.get(v.id, v), name) for v, name in method.input_out),
     )
+
+
+class NodeList:
+    """The nodes of a method while a pass rebuilds them; `makers` says who made what."""
+
+    def __init__(self, method: Method) -> None:
+        self.nodes: list[Node] = []
+        self.makers: dict[int, Node] = {}
+        self._count = method.next_id()
+
+    def keep(self, node: Node) -> None:
+        """Add a node with the values that it has."""
+        self.nodes.append(node)
+        self.makers.update((value.id, node) for value in node.outputs)
+
+    def add(
+        self, op: str, arguments: tuple[Argument, ...], kind: TensorType, source: str
+    ) -> Value:
+        """Add a node with one result; return the result."""
+        result = Value(self._count, kind)
+        self._count += 1
+        self.keep(Node(op, arguments, (result,), source))
+        return result

@@ -14,7 +14,11 @@ the op's signature: tensors, `torch.dtype`s, tuples, numbers. How depends on
 - view: `kernel(*arguments)` returns a view of the operand, or a tuple of views.
 - update: `kernel(target, *arguments)` writes into `target`, which holds operand 0
   already; `arguments` are those behind operand 0. Indices are checked first: when
-  one is out of range, nothing has been written.
+  one is out of range, nothing has been written. What grows is as long as the result
+  then: `kvc::append` writes the new rows alone.
+- check: `kernel(*arguments)` raises or does nothing.
+
+`out` of a pointwise op may be the very memory of an operand.
 
 Kernels check neither shapes nor dtypes; the verifier has.
 
@@ -34,7 +38,13 @@ Kernel: TypeAlias = "Callable[..., Tensor | tuple[Tensor, ...] | None]"
 
 Preparation: TypeAlias = "tuple[int, Callable[[Tensor], Kernel]]"
 
-__all__ = ["Kernel", "Preparation", "load_kernels", "load_preparations"]
+__all__ = [
+    "Kernel",
+    "Preparation",
+    "load_kernels",
+    "load_preparations",
+    "load_row_check",
+]
 
 
 @cache
@@ -43,6 +53,7 @@ def load_kernels() -> Mapping[str, Kernel]:
     from kvc.runtime.kernels import (
         activations,
         attention,
+        checks,
         create,
         elementwise,
         index,
@@ -69,8 +80,17 @@ def load_kernels() -> Mapping[str, Kernel]:
             **create.KERNELS,
             **views.KERNELS,
             **updates.KERNELS,
+            **checks.KERNELS,
         }
     )
+
+
+@cache
+def load_row_check() -> Kernel:
+    """Return the kernel of `kvc::check_index` where the index is one of cache rows."""
+    from kvc.runtime.kernels.checks import check_rows
+
+    return check_rows
 
 
 @cache

@@ -38,6 +38,10 @@ def _isnan(out: Tensor, x: Tensor) -> None:
 
 
 def _masked_fill(out: Tensor, x: Tensor, mask: Tensor, value: Tensor | Number) -> None:
+    others = (mask, value) if isinstance(value, Tensor) else (mask,)
+    if any(out.data_ptr() == other.data_ptr() for other in others):
+        out.copy_(torch.masked_fill(x, mask, value))
+        return
     out.copy_(x)
     out.masked_fill_(mask, value)
 

@@ -5,6 +5,7 @@ ids at once with numpy, then makes the values and instructions, sharing equal pa
 """
 
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from typing import cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
     Argument,
+    Caller,
     Constant,
     Graph,
     Instruction,
@@ -29,7 +31,7 @@ from kvc.schema.model import (
 )
 from kvc.schema.types import Affine
 
-CONSTANT, STATE, SCRATCH, ALIAS = range(4)
+CONSTANT, STATE, SCRATCH, ALIAS, CALLER = range(5)
 NONE, VALUE, INT, FLOAT, BOOL, TEXT, DTYPE, AFFINE, LIST = range(9)
 
 Coded = tuple[int, int]  # kind, value
@@ -66,6 +68,8 @@ def _place(storage: Storage) -> Coded:
             return SCRATCH, offset
         case Alias(base):
             return ALIAS, base
+        case Caller():
+            return CALLER, 0
 
 
 def graph_record(graph: Graph, pool: PoolWriter) -> Record:
@@ -148,12 +152,14 @@ def _read_values(
     kinds, places = table.vector("value_storages"), table.vector("value_places")
     ids = check_ids(table.vector("value_types"), len(pool.types), path, where)
     check_lengths(path, where, kinds, places, ids)
+    check_ids(places[kinds == CALLER], 1, path, where)
     sizes = [pool.max_nbytes[i] for i in np.asarray(ids)[kinds == SCRATCH].tolist()]
     made = (
         iter(build(Constant, places[kinds == CONSTANT].tolist())),
         iter(build(StateSlot, places[kinds == STATE].tolist())),
         iter(build(Scratch, places[kinds == SCRATCH].tolist(), sizes)),
         iter(build(Alias, places[kinds == ALIAS].tolist())),
+        repeat(Caller()),
     )
     storages = [next(made[kind]) for kind in kinds.tolist()]
     return tuple(build(Value, [pool.types[i] for i in ids], storages))

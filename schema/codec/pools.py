@@ -41,6 +41,10 @@ class PoolWriter:
                 raise BadProgram(path="program", where="symbols", what=what)
         return self._affines.setdefault(expression, len(self._affines))
 
+    def dim(self, dim: Dim) -> tuple[int, int]:
+        """Return the kind and value of a dim that stands alone."""
+        return (AFFINE, self.affine(dim)) if isinstance(dim, Affine) else (SIZE, dim)
+
     def type(self, kind: TensorType) -> int:
         """Return the id of a type."""
         for dim in kind.dims:
@@ -123,6 +127,17 @@ class Pool:
     doubles: tuple[float, ...]
     integers: tuple[int, ...]
     max_nbytes: tuple[int, ...]
+
+    def read_dim(self, kind: int, number: int, path: str, where: str) -> Dim:
+        """Return the dim that `PoolWriter.dim` wrote.
+
+        Raises:
+            BadProgram: there is no such expression.
+        """
+        if kind == SIZE:
+            return number
+        (index,) = check_ids(np.array([number]), len(self.affines), path, where)
+        return self.affines[index]
 
 
 def read_pool(table: TableReader, path: str) -> Pool:

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvc.schema.codec.checks import Numbers, check_ids, check_lengths
+from kvc.schema.codec.checks import Numbers, check_ids, check_lengths, cut
 from kvc.schema.codec.graphs import graph_record, read_graph
 from kvc.schema.codec.pools import Pool, PoolWriter, read_pool
 from kvc.schema.codec.records import FieldValue, Record, TableReader
@@ -28,7 +28,9 @@ from kvc.schema.model import (
     ResetRule,
     State,
     StateKind,
+    Update,
 )
+from kvc.schema.types import Dim
 
 DIGEST_NBYTES = 32
 
@@ -43,7 +45,7 @@ def program_record(program: Program) -> Record:
         "blobs": _blobs_record(program.blobs),
         "names": _names_record(program.names, pool),
         "states": [_state_record(state, pool) for state in program.states],
-        "position": _position_record(position) if position else None,
+        "position": _position_record(position, pool) if position else None,
         "methods": [_method_record(method, pool) for method in program.methods],
         "delegates": [_delegate_record(delegate) for delegate in program.delegates],
         "metadata_keys": [key for key, _ in metadata],
@@ -126,23 +128,32 @@ def _state_record(state: State, pool: PoolWriter) -> Record:
             "layout": np.array(state.layout, np.uint8),
             "initial": state.initial,
             "reset": int(state.reset),
+            "at_position": int(state.at_position),
         },
     )
 
 
-def _position_record(position: Position) -> Record:
+def _position_record(position: Position, pool: PoolWriter) -> Record:
+    kind, capacity = _dim_fields(position.capacity, pool)
     return Record(
         "Position",
         {
             "kind": int(position.kind),
             "state": position.state,
             "input_name": position.input_name,
-            "capacity": position.capacity,
+            "capacity_kind": kind,
+            "capacity": capacity,
         },
     )
 
 
+def _dim_fields(dim: Dim | None, pool: PoolWriter) -> tuple[int | None, int | None]:
+    """Return the kind and value of a dim that may be missing."""
+    return (None, None) if dim is None else pool.dim(dim)
+
+
 def _method_record(method: Method, pool: PoolWriter) -> Record:
+    kind, advance = _dim_fields(method.advance, pool)
     return Record(
         "Method",
         {
@@ -154,8 +165,23 @@ def _method_record(method: Method, pool: PoolWriter) -> Record:
             "output_tree": method.output_tree,
             "reads": _u32(method.reads),
             "writes": _u32(method.writes),
+            "advance_kind": kind,
+            "advance": advance,
+            **_update_fields(method.updates, pool),
         },
     )
+
+
+def _update_fields(
+    updates: Sequence[Update], pool: PoolWriter
+) -> dict[str, FieldValue]:
+    copies = [update.copies for update in updates]
+    return {
+        "update_instructions": _u32(update.instruction for update in updates),
+        "update_reasons": _u32(pool.string(update.reason) for update in updates),
+        "update_copy_ends": np.cumsum([len(run) for run in copies], dtype=np.uint32),
+        "update_copies": _u32(index for run in copies for index in run),
+    }
 
 
 def _delegate_record(delegate: Delegate) -> Record:
@@ -194,7 +220,7 @@ def read_program(table: TableReader, path: str) -> Program:
         blobs=_read_blobs(table.child("blobs"), path),
         names=_read_names(table.child("names"), pool, path),
         states=tuple(_read_state(t, pool, path) for t in table.children("states")),
-        position=_read_position(table.child("position"))
+        position=_read_position(table.child("position"), pool, path)
         if "position" in table
         else None,
         methods=tuple(_read_method(t, pool, path) for t in table.children("methods")),
@@ -263,29 +289,60 @@ def _read_state(table: TableReader, pool: Pool, path: str) -> State:
         layout=tuple(table.integers("layout")),
         initial=table.optional_number("initial"),
         reset=ResetRule(table.number("reset")),
+        at_position=bool(table.number("at_position")),
     )
 
 
-def _read_position(table: TableReader) -> Position:
+def _read_position(table: TableReader, pool: Pool, path: str) -> Position:
     return Position(
         kind=PositionKind(table.number("kind")),
         state=table.optional_number("state"),
         input_name=table.text("input_name"),
-        capacity=table.optional_number("capacity"),
+        capacity=_read_dim(table, "capacity", pool, path, "position"),
     )
+
+
+def _read_dim(
+    table: TableReader, name: str, pool: Pool, path: str, where: str
+) -> Dim | None:
+    """Return the dim in the fields `name` and `name`_kind, None when it is absent."""
+    kind, number = table.optional_number(f"{name}_kind"), table.optional_number(name)
+    if (kind is None) != (number is None):
+        raise BadProgram(path=path, where=where, what=f"{name} without its kind")
+    if kind is None or number is None:
+        return None
+    return pool.read_dim(kind, number, path, where)
 
 
 def _read_method(table: TableReader, pool: Pool, path: str) -> Method:
     name = table.text("name")
+    where = f"method {name!r}"
     return Method(
         name=name,
         role=table.text("role"),
-        graph=read_graph(table.child("graph"), pool, path, f"method {name!r}"),
+        graph=read_graph(table.child("graph"), pool, path, where),
         input_names=tuple(table.texts("input_names")),
         input_tree=table.text("input_tree"),
         output_tree=table.text("output_tree"),
         reads=tuple(table.integers("reads")),
         writes=tuple(table.integers("writes")),
+        advance=_read_dim(table, "advance", pool, path, where),
+        updates=_read_updates(table, pool, path, where),
+    )
+
+
+def _read_updates(
+    table: TableReader, pool: Pool, path: str, where: str
+) -> tuple[Update, ...]:
+    """Return the verdicts; that instructions exist is left to the semantic verifier."""
+    instructions = table.integers("update_instructions")
+    reasons = check_ids(table.vector("update_reasons"), len(pool.strings), path, where)
+    check_lengths(path, where, instructions, reasons)
+    ends, copies = table.vector("update_copy_ends"), table.integers("update_copies")
+    runs = cut(copies, ends, len(instructions), path, where)
+    return tuple(
+        Update(instruction, pool.strings[reason], tuple(run))
+        for instruction, reason, run in zip(instructions, reasons, runs, strict=True)
     )
 
 

@@ -3,6 +3,7 @@
 The layout is described in FORMAT.md.
 """
 
+from kvc.schema.container.atomic import AtomicFile
 from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
 from kvc.schema.container.layout import Layout, align_up, default_align
 from kvc.schema.container.reader import BundleFile, verify_bundle
@@ -10,6 +11,7 @@ from kvc.schema.container.writer import BundleWriter
 
 __all__ = [
     "HEADER_NBYTES",
+    "AtomicFile",
     "BundleFile",
     "BundleWriter",
     "Header",

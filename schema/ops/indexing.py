@@ -99,6 +99,13 @@ def index_copy(
     return same(self)
 
 
+def index_add(
+    self: TensorType, dim: int, index: TensorType, source: TensorType, _: Concrete
+) -> Rule:
+    """Add slices along an axis; those of one place add up."""
+    return index_copy(self, dim, index, source)
+
+
 def scatter(self: TensorType, dim: int, index: TensorType, source: Concrete) -> Rule:
     """Write elements along an axis."""
     gather(self, dim, index)
@@ -144,3 +151,37 @@ def cache_update(
         require(write_indices.dtype is DType.INT64, "write_indices are not int64")
         require(shape_of(write_indices) == shape[:1], "one write index per batch row")
     return same(cache)
+
+
+def append(past: TensorType, update: TensorType, axis: int) -> Rule:
+    """`kvc::append`: `past` with `update` behind it along an axis."""
+    shape, new = list(shape_of(past)), shape_of(update)
+    require(len(shape) == len(new) and bool(shape), f"{update} behind {past}")
+    require(past.dtype is update.dtype, f"{update} behind {past}")
+    axis = axis_of(axis, len(shape))
+    others = all(
+        i == axis or a == b for i, (a, b) in enumerate(zip(shape, new, strict=True))
+    )
+    require(others, f"{update} behind {past}")
+    shape[axis] += new[axis]
+    return ((past.dtype, tuple(shape)),)
+
+
+def replace(past: TensorType, source: TensorType, axis: int) -> Rule:
+    """`kvc::replace`: what grows along an axis becomes `source`."""
+    shape, new = shape_of(past), shape_of(source)
+    require(len(shape) == len(new) and bool(shape), f"{source} in place of {past}")
+    require(past.dtype is source.dtype, f"{source} in place of {past}")
+    axis = axis_of(axis, len(shape))
+    require(
+        shape[:axis] + shape[axis + 1 :] == new[:axis] + new[axis + 1 :],
+        f"{source} in place of {past}",
+    )
+    return ((source.dtype, new),)
+
+
+def check_index(index: TensorType, least: int, count: int, slots: int) -> Rule:
+    """`kvc::check_index`: every index is at least `least`, and `count` slots fit."""
+    require_index(index)
+    require(least <= 0 <= count and slots >= 0, "check_index")
+    return ()

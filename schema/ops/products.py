@@ -1,5 +1,7 @@
 """Shape rules of products: matrices, convolution, attention, the quantized ones."""
 
+import math
+
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.shapes import (
     Rule,
@@ -145,19 +147,55 @@ def _grouped(q: Shape, k: Shape) -> Shape:
 
 
 def cached_attention(
-    q: TensorType, k: TensorType, v: TensorType, valid: TensorType, *_: Concrete
+    q: TensorType,
+    k: TensorType,
+    v: TensorType,
+    valid: TensorType,
+    _scale: float | None,
+    _causal: bool,
+    left: int | None,
+    right: int | None,
+    softcap: float | None,
+    mask: TensorType | None,
+    slopes: TensorType | None,
+    sinks: TensorType | None,
+    layout: str,
 ) -> Rule:
     """`kvc::attention`."""
+    shape = _cached_heads(q, k, v)
+    require(valid.dtype is DType.INT64 and shape_of(valid) == shape[:1], "valid_length")
+    require(min(left or 0, right or 0) >= 0, f"windows {left} and {right}")
+    require(softcap is None or 0 < softcap < math.inf, f"softcap {softcap}")
+    require(layout in ("linear", "circular"), f"layout {layout!r}")
+    if mask is not None:
+        _attention_mask(mask, shape)
+    for each, name in ((slopes, "slopes"), (sinks, "sinks")):
+        if each is not None:
+            fits = shape_of(each) == shape[1:2] and each.dtype.is_floating
+            require(fits, f"{name} {each} of {shape[1]} heads")
+    require(slopes is None or slopes.dtype is DType.FLOAT32, f"slopes {slopes}")
+    return ((q.dtype, (*shape[:3], shape_of(v)[3])),)
+
+
+def _cached_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
+    """Check queries against a cache; return the shape of the queries."""
     a, b, c = shape_of(q), shape_of(k), shape_of(v)
-    require(len(a) == len(b) == len(c) == 4, f"attention of {q}, {k}, {v}")
-    require(
-        b[:3] == c[:3] and a[3] == b[3] and a[0] == b[0], f"attention of {q}, {k}, {v}"
-    )
+    text = f"attention of {q}, {k}, {v}"
+    require(len(a) == len(b) == len(c) == 4, text)
+    require(b[:3] == c[:3] and a[3] == b[3] > 0 and a[0] == b[0], text)
     require(
         b[1] > 0 and a[1] % b[1] == 0, "query heads are not a multiple of key heads"
     )
-    require(valid.dtype is DType.INT64 and shape_of(valid) == a[:1], "valid_length")
-    return ((q.dtype, (*a[:3], c[3])),)
+    require(q.dtype.is_floating and q.dtype is k.dtype is v.dtype, text)
+    return a
+
+
+def _attention_mask(mask: TensorType, q: Shape) -> None:
+    """Check a mask [batch or 1, heads or 1, seq, positions], bool or floating."""
+    shape, text = shape_of(mask), f"mask {mask} of queries {q}"
+    require(mask.dtype.is_floating or mask.dtype is DType.BOOL, text)
+    require(len(shape) == 4 and shape[2] == q[2], text)
+    require(shape[0] in (1, q[0]) and shape[1] in (1, q[1]), text)
 
 
 def quantize_rows(x: TensorType) -> Rule:

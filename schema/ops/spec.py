@@ -20,6 +20,7 @@ class Aliasing(Enum):
     FRESH = "fresh"  # own memory
     VIEW = "view"  # each result is a view of operand 0
     UPDATE = "update"  # operand 0 with elements replaced; may be written over it
+    CHECK = "check"  # no results: raises where its operands break a rule
 
 
 class ParamKind(Enum):
@@ -69,6 +70,8 @@ class OpSpec:
         aliasing: relation of the results to operand 0.
         rule: from concrete arguments to the dtype and shape of each result; raises
             `ShapeMismatch` where they do not fit.
+        pointwise: each element of the result depends only on the elements at its
+            place, so that the result may be written over an operand of its type.
     """
 
     name: str
@@ -76,13 +79,16 @@ class OpSpec:
     variadic: bool
     aliasing: Aliasing
     rule: ShapeRule
+    pointwise: bool = False
 
 
 _SIGNATURE = re.compile(r"(?P<name>[\w:.]+)\((?P<params>.*)\) -> (?P<results>.+)")
 _PARAM = re.compile(r"(?P<kind>[A-Za-z]+)(?P<suffix>[?\[\]]*) (?P<name>\w+)")
 
 
-def parse(signature: str, rule: ShapeRule, aliasing: Aliasing) -> OpSpec:
+def parse(
+    signature: str, rule: ShapeRule, aliasing: Aliasing, pointwise: bool = False
+) -> OpSpec:
     """Return the op that a signature's text describes."""
     match = _SIGNATURE.fullmatch(signature)
     assert match, signature
@@ -93,6 +99,7 @@ def parse(signature: str, rule: ShapeRule, aliasing: Aliasing) -> OpSpec:
         variadic=match["results"] == "Tensor[]",
         aliasing=aliasing,
         rule=rule,
+        pointwise=pointwise,
     )
 
 

@@ -160,7 +160,7 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::triu(Tensor self, int diagonal) -> Tensor": s.same,
     "aten::full(int[] size, Scalar fill_value, dtype dtype) -> Tensor": s.full,
     "aten::arange.start_step(Scalar start, Scalar end, Scalar step, dtype dtype) -> Tensor": s.arange,
-    "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal) -> Tensor": p.cached_attention,
+    "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal, int? window_left, int? window_right, float? softcap, Tensor? mask, Tensor? slopes, Tensor? sinks, str layout) -> Tensor": p.cached_attention,
     "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": p.quantize_rows,
     "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qd8,
     "kvc::embedding_q8(Tensor weight, Tensor scale, Tensor indices) -> Tensor": i.embedding_q8,
@@ -182,10 +182,28 @@ _UPDATE: dict[str, ShapeRule] = {
     "kvc::cache_update(Tensor cache, Tensor update, Tensor? write_indices, int axis, str mode) -> Tensor": i.cache_update,
     "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor": i.index_copy,
     "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate) -> Tensor": i.index_put,
+    "aten::index_add(Tensor self, int dim, Tensor index, Tensor source, Scalar alpha) -> Tensor": i.index_add,
+    "aten::scatter_add(Tensor self, int dim, Tensor index, Tensor src) -> Tensor": i.scatter,
     "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor": i.scatter,
     "aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor": i.scatter,
     "aten::copy(Tensor self, Tensor src) -> Tensor": i.copy,
+    "kvc::append(Tensor past, Tensor update, int axis) -> Tensor": i.append,
+    "kvc::replace(Tensor past, Tensor source, int axis) -> Tensor": i.replace,
 }
+_CHECK: dict[str, ShapeRule] = {
+    "kvc::check_index(Tensor index, int least, int count, int slots) -> ()": i.check_index,
+}
+# Rules whose ops work on each element by itself, and other such ops.
+_POINTWISE_RULES = (s.same_shape, s.broadcast, s.compare, s.where, s.masked_fill)
+_POINTWISE = {
+    "aten::gelu", "aten::hardtanh", "aten::leaky_relu", "aten::elu", "aten::softplus",
+}  # fmt: skip
+
+
+def _parse(signature: str, rule: ShapeRule, aliasing: Aliasing) -> OpSpec:
+    known = signature.partition("(")[0] in _POINTWISE or rule in _POINTWISE_RULES
+    return parse(signature, rule, aliasing, known and aliasing is Aliasing.FRESH)
+
 
 OPS: dict[str, OpSpec] = {
     spec.name: spec
@@ -193,6 +211,7 @@ OPS: dict[str, OpSpec] = {
         (Aliasing.FRESH, _FRESH),
         (Aliasing.VIEW, _VIEW),
         (Aliasing.UPDATE, _UPDATE),
+        (Aliasing.CHECK, _CHECK),
     )
-    for spec in (parse(signature, rule, aliasing) for signature, rule in rules.items())
+    for spec in (_parse(signature, rule, aliasing) for signature, rule in rules.items())
 }

@@ -1,14 +1,20 @@
-"""`kvc::attention`: attention over the valid prefix of a cache.
+"""`kvc::attention`: attention over the valid part of a cache.
 
 In: queries, a whole cache of keys and values, the number of valid positions of
-each row. Out: the attended values. Work grows with the valid prefix, not with the
-capacity, and no mask over the capacity is ever made. The meaning of
-`valid_length` is that of `nonpad_kv_seqlen` in ONNX Attention (opset 24).
+each row. Out: the attended values. Work grows with the keys that are seen, not with
+the capacity, and no mask over the capacity is ever made. The meaning of
+`valid_length`, causality, windows, soft cap and mask is that of `nonpad_kv_seqlen`
+and the attributes of ONNX Attention (opsets 24 and 25); ALiBi slopes (Press et al.,
+2021), sinks (GPT-OSS) and rings are added. How one row is computed is in `rows.py`.
 """
 
 import torch
 from torch import Tensor
-from torch.nn.functional import scaled_dot_product_attention
+
+from kvc.schema.torch_ops.attention_arguments import check_arguments, check_lengths
+from kvc.schema.torch_ops.rows import attend_last, attend_row
+from kvc.schema.torch_ops.scoring import Scoring
+from kvc.schema.torch_ops.visibility import Sight
 
 
 @torch.library.custom_op("kvc::attention", mutates_args=())
@@ -19,23 +25,56 @@ def attention(
     valid_length: Tensor,
     scale: float | None = None,
     causal: bool = True,
+    window_left: int | None = None,
+    window_right: int | None = None,
+    softcap: float | None = None,
+    mask: Tensor | None = None,
+    slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    layout: str = "linear",
 ) -> Tensor:
-    """Attend from each query to the valid keys of its row.
+    """Attend from each query to the keys of its row that it sees.
+
+    Query i of a row is at position p = valid_length - seq + i. Half types are
+    computed in float32 wherever torch's own fused attention does not apply.
 
     Args:
-        q: [batch, heads, seq, head_dim], the queries of the last `seq` positions.
-        k: [batch, kv_heads, capacity, head_dim]; `heads` is a multiple of `kv_heads`.
-        v: [batch, kv_heads, capacity, value_dim].
-        valid_length: int64 [batch], how many leading positions of `k` and `v` hold
-            data, the queries' own positions included.
+        q: [batch, heads, seq, head_dim], the queries of the last `seq` positions:
+            float32, float64, bfloat16 or float16, as `k` and `v`.
+        k: [batch, kv_heads, slots, head_dim]; `heads` is a multiple of `kv_heads`.
+        v: [batch, kv_heads, slots, value_dim].
+        valid_length: int64 [batch], how many positions of `k` and `v` hold data, the
+            queries' own positions included.
         scale: factor on the scores; None means 1 / sqrt(head_dim).
-        causal: query i sees keys j <= i + valid_length - seq (bottom-right aligned).
+        causal: the query sees keys up to p (bottom-right aligned); one at a negative
+            position sees none.
+        window_left: the query sees keys from p - window_left on; None: from the first.
+        window_right: the query sees keys up to p + window_right; None: to the last.
+        softcap: c makes each score c * tanh(score / c), before mask and slopes.
+        mask: [batch or 1, heads or 1, seq, positions], bool (True: may be seen) or
+            float (added). Indexed by key position; keys behind its end are hidden.
+        slopes: float32 [heads]; adds slopes[head] * (key position - p) (ALiBi).
+        sinks: float [heads], one more logit in each head's softmax, without a value.
+        layout: "linear", position p is in slot p; or "circular", position p is in
+            slot p modulo `slots`, valid_length is the total length, and positions
+            before valid_length - slots are gone.
 
     Returns:
         [batch, heads, seq, value_dim]; a query that sees no key gives zeros.
+
+    Raises:
+        ValueError: arguments that do not fit each other, or a valid length that is
+            negative or, in the linear layout, larger than `slots`.
     """
+    check_arguments(
+        q, k, v, valid_length, window_left, window_right, softcap, mask, slopes, sinks,
+        layout,
+    )  # fmt: skip
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-    attend_into(out, q, k, v, valid_length, scale, causal)
+    attend_into(
+        out, q, k, v, valid_length, scale, causal, window_left, window_right, softcap,
+        mask, slopes, sinks, layout,
+    )  # fmt: skip
     return out
 
 
@@ -47,12 +86,18 @@ def _(
     valid_length: Tensor,
     scale: float | None = None,
     causal: bool = True,
+    window_left: int | None = None,
+    window_right: int | None = None,
+    softcap: float | None = None,
+    mask: Tensor | None = None,
+    slopes: Tensor | None = None,
+    sinks: Tensor | None = None,
+    layout: str = "linear",
 ) -> Tensor:
-    if q.shape[1] % k.shape[1] or k.shape[1] != v.shape[1]:
-        raise ValueError(
-            f"attention: {q.shape[1]} query heads, {k.shape[1]} key heads and "
-            f"{v.shape[1]} value heads do not group"
-        )
+    check_arguments(
+        q, k, v, valid_length, window_left, window_right, softcap, mask, slopes, sinks,
+        layout,
+    )  # fmt: skip
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
@@ -64,87 +109,37 @@ def attend_into(
     valid_length: Tensor,
     scale: float | None,
     causal: bool,
+    window_left: int | None,
+    window_right: int | None,
+    softcap: float | None,
+    mask: Tensor | None,
+    slopes: Tensor | None,
+    sinks: Tensor | None,
+    layout: str,
 ) -> None:
     """Write `attention` of the other arguments into `out`, contiguous.
 
+    Shapes, dtypes and settings are known to fit.
+
     Raises:
-        ValueError: a valid length is negative or larger than the cache; nothing has
-            been written then.
+        ValueError: a valid length does not fit; nothing has been written then.
     """
     lengths: list[int] = valid_length.tolist()
-    _check_lengths(lengths, k.shape[2])
-    if len(lengths) == 1:
-        _attend_row(out, q, k, v, lengths[0], scale, causal)
+    slots, seq = k.shape[2], q.shape[2]
+    check_lengths(lengths, slots, layout)
+    if out.numel() == 0:
         return
-    for row, valid in enumerate(lengths):
-        o, x, y, z = (tensor.narrow(0, row, 1) for tensor in (out, q, k, v))
-        _attend_row(o, x, y, z, valid, scale, causal)
-
-
-def _check_lengths(lengths: list[int], capacity: int) -> None:
-    for row, valid in enumerate(lengths):
-        if not 0 <= valid <= capacity:
-            raise ValueError(
-                f"attention: row {row} has {valid} valid positions, "
-                f"the cache has {capacity}"
-            )
-
-
-def _attend_row(
-    out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    valid: int,
-    scale: float | None,
-    causal: bool,
-) -> None:
-    """Attend within one row, over its first `valid` keys."""
-    seq = q.shape[2]
-    blind = _count_blind(seq, valid, causal)
-    if blind > 0:
-        out.narrow(2, 0, blind).zero_()
-        out, q = out[:, :, blind:], q[:, :, blind:]
-    if blind < seq:
-        k, v = k.narrow(2, 0, valid), v.narrow(2, 0, valid)
-        attend = _attend_one if seq == 1 else _attend_many
-        attend(out, q, k, v, scale, causal)
-
-
-def _count_blind(seq: int, valid: int, causal: bool) -> int:
-    """Return how many leading queries see no key."""
-    if valid == 0:
-        return seq
-    return max(0, seq - valid) if causal else 0
-
-
-def _attend_one(
-    out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | None, _: bool
-) -> None:
-    """Attend from one query, which sees every key: a head group's heads are rows."""
-    groups = (1, k.shape[1], q.shape[1] // k.shape[1], -1)
-    attended = scaled_dot_product_attention(q.reshape(groups), k, v, scale=scale)
-    out.view(groups).copy_(attended)
-
-
-def _attend_many(
-    out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | None, causal: bool
-) -> None:
-    """Attend from several queries; not more than keys when causal."""
-    seq, valid = q.shape[2], k.shape[2]
-    mask = None
-    if causal and valid > seq:
-        mask = torch.ones(seq, valid, dtype=torch.bool, device=q.device).tril(
-            valid - seq
-        )
-    out.copy_(
-        scaled_dot_product_attention(
-            q,
-            k,
-            v,
-            mask,
-            is_causal=causal and mask is None,
-            scale=scale,
-            enable_gqa=True,
-        )
-    )
+    scoring = Scoring(scale, softcap, mask, slopes, sinks)
+    last = seq == 1 and window_left is None and layout == "linear" and scoring.is_bare
+    ahead = 0 if causal else window_right
+    for row, total in enumerate(lengths):
+        o, x, y, z = out, q, k, v
+        if len(lengths) > 1:
+            o, x, y, z = (tensor.narrow(0, row, 1) for tensor in (out, q, k, v))
+        if last:
+            attend_last(o, x, y, z, total, scale)
+            continue
+        end = total if mask is None else min(total, mask.shape[3])
+        oldest = max(0, total - slots)
+        sight = Sight(seq, total - seq, oldest, end, window_left, ahead)
+        attend_row(o, x, y, z, sight, scoring.of_row(row))

@@ -3,7 +3,8 @@
 In: a cache, the new rows, one start index per batch row. Out: the cache with the
 rows written. The operator is functional; the runtime calls `write_rows` on the
 cache itself where the compiler has proven that this is safe. Semantics are those
-of ONNX TensorScatter (opset 24), with both ends of the index range checked.
+of ONNX TensorScatter (opset 24), which leaves out-of-range linear writes undefined:
+here both ends of the range are checked, for all rows before anything is written.
 """
 
 import torch
@@ -28,13 +29,14 @@ def cache_update(
         write_indices: int64 [batch], the first slot of each row; None means zeros.
         axis: the sequence axis; not the batch axis 0.
         mode: "linear", where all of `update` must fit, or "circular", where the
-            slot is taken modulo `slots`.
+            slot is taken modulo `slots`, for negative indices too.
 
     Raises:
+        ValueError: shapes, dtypes, axis or mode do not fit.
         CacheOverflow: a linear write would begin before slot 0 or end behind the
             last one. Nothing has been written then.
     """
-    written = cache.clone()
+    written = cache.clone(memory_format=torch.contiguous_format)
     write_cache(written, update, write_indices, axis, mode)
     return written
 
@@ -47,7 +49,7 @@ def _(
     axis: int = -2,
     mode: str = "linear",
 ) -> Tensor:
-    _check_arguments(cache, update, axis, mode)
+    _check_arguments(cache, update, write_indices, axis, mode)
     return torch.empty_like(cache, memory_format=torch.contiguous_format)
 
 
@@ -59,7 +61,7 @@ def write_cache(
     mode: str,
 ) -> None:
     """Write `update` into `cache` itself; arguments and errors as `cache_update`."""
-    _check_arguments(cache, update, axis, mode)
+    _check_arguments(cache, update, write_indices, axis, mode)
     write_rows(cache, update, write_indices, axis, mode)
 
 
@@ -98,35 +100,47 @@ def _write_row(cache: Tensor, update: Tensor, axis: int, first: int) -> None:
     cache.narrow(axis, 0, seq - head).copy_(rest)
 
 
-def _check_arguments(cache: Tensor, update: Tensor, axis: int, mode: str) -> int:
-    """Check what does not depend on values; return the axis counted from 0."""
-    if cache.dim() != update.dim():
-        raise ValueError(
-            f"cache_update: the update has {update.dim()} dimensions, "
-            f"the cache has {cache.dim()}"
-        )
-    positive = axis % cache.dim()
-    if positive == 0:
-        raise ValueError(
-            "cache_update: axis 0 is the batch and cannot be written along"
-        )
-    if mode not in ("linear", "circular"):
-        raise ValueError(f"cache_update: mode {mode!r} is not 'linear' or 'circular'")
-    if cache.dtype != update.dtype:
-        raise ValueError(
-            f"cache_update: the update is {update.dtype}, the cache {cache.dtype}"
-        )
-    for dim in range(cache.dim()):
-        if dim != positive and cache.shape[dim] != update.shape[dim]:
-            raise ValueError(
-                f"cache_update: dimension {dim} of the update is {update.shape[dim]}, "
-                f"of the cache {cache.shape[dim]}"
-            )
-    torch._check(  # type: ignore[no-untyped-call]
-        update.shape[positive] <= cache.shape[positive],
-        lambda: "cache_update: the update is longer than the cache",
+def _check_arguments(
+    cache: Tensor,
+    update: Tensor,
+    write_indices: Tensor | None,
+    axis: int,
+    mode: str,
+) -> None:
+    """Check what does not depend on values; sizes may be symbolic."""
+    rank = cache.dim()
+    _check(update.dim() == rank, f"an update of {update.dim()} dimensions, not {rank}")
+    _check(-rank <= axis < rank, f"axis {axis} of a cache of {rank} dimensions")
+    _check(axis % rank != 0, "axis 0 is the batch and cannot be written along")
+    _check(
+        mode in ("linear", "circular"), f"mode {mode!r} is not 'linear' or 'circular'"
     )
-    return positive
+    _check(
+        cache.dtype == update.dtype,
+        f"the update is {update.dtype}, the cache {cache.dtype}",
+    )
+    for dim, (new, size) in enumerate(zip(update.shape, cache.shape, strict=True)):
+        if dim == axis % rank:
+            _check(new <= size, f"the update is longer than the cache: {new} > {size}")
+        else:
+            text = f"dimension {dim} of the update is {new}, of the cache {size}"
+            _check(new == size, text)
+    if write_indices is not None:
+        _check_indices(write_indices, cache.shape[0])
+
+
+def _check_indices(write_indices: Tensor, rows: int) -> None:
+    _check(
+        write_indices.dtype == torch.int64 and write_indices.dim() == 1,
+        f"write_indices are {write_indices.dtype} of {write_indices.dim()} dimensions, "
+        f"not int64 of one",
+    )
+    count = write_indices.shape[0]
+    _check(count == rows, f"{count} write indices for {rows} rows")
+
+
+def _check(condition: bool | torch.SymBool, text: str) -> None:
+    torch._check_value(condition, lambda: f"cache_update: {text}")  # type: ignore[no-untyped-call]
 
 
 def _check_range(starts: list[int], seq: int, slots: int) -> None:

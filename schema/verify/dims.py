@@ -38,13 +38,14 @@ class Sizes:
         if found is None:
             self.report.limit(f"{where}: the rank", len(kind.dims), MAX_RANK)
             for dim in kind.dims:
-                self._check_dim(dim, where)
+                self.check_dim(dim, where)
             nbytes = kind.max_nbytes(self.symbols)
             self.report.limit(f"{where}: the size of {kind}", nbytes, MAX_TENSOR_NBYTES)
             found = self._seen[id(kind)] = kind, nbytes
         return found[1]
 
-    def _check_dim(self, dim: Dim, where: str) -> None:
+    def check_dim(self, dim: Dim, where: str) -> None:
+        """Check that a dim is neither negative nor too large, whatever the sizes."""
         if isinstance(dim, Affine):
             self.check_affine(dim, where)
         low, high = bounds(dim, self.symbols)

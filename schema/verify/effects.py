@@ -1,20 +1,50 @@
-"""Which states a graph reads and writes; a method must declare exactly these."""
+"""What a graph does to memory that outlives it: states, and callers' arrays.
 
-from collections.abc import Sequence
+In: a graph. Out: the states that it reads and writes, which a method must declare,
+and the instructions that write over such memory, each of which a method must judge.
+"""
 
-from kvc.schema.model import Alias, Argument, Graph, Instruction, Ref, StateSlot
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from kvc.schema.model import (
+    Alias,
+    Argument,
+    Caller,
+    Graph,
+    Instruction,
+    Ref,
+    Scratch,
+    StateSlot,
+)
 from kvc.schema.ops import OPS, Aliasing
 
+CALLER: Final = -1  # stands for a caller's array among the ids of states
+# These replace all that they write over, and so do not read it.
+_BLIND: Final = frozenset({"aten::copy", "kvc::replace"})
 
-def state_effects(
-    graph: Graph, operands: Sequence[Sequence[int]] | None = None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids of the states that a graph reads, and writes, each ascending.
 
-    A write is an update in place of a state's memory or of a view of it. A read is
-    any other use: as an output, or as an operand of anything but a view. Of updates
-    in place only `aten::copy` does not read what it writes over, since it replaces
-    all of it.
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What a graph does to states and callers' arrays.
+
+    Attributes:
+        reads, writes: ids of states, ascending.
+        updates: instructions that write over a state or a caller's array, ascending.
+    """
+
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    updates: tuple[int, ...]
+
+
+def effects(graph: Graph, operands: Sequence[Sequence[int]] | None = None) -> Effects:
+    """Return what a graph does to memory that outlives it.
+
+    A write is a result that is no view and shares memory with a state, or with an
+    input in the caller's array. A read is any use as an output, or as an operand of
+    anything but a view, except where all of the operand is replaced.
 
     Args:
         graph: the code.
@@ -22,32 +52,72 @@ def state_effects(
     """
     if operands is None:
         operands = [_values(step.arguments) for step in graph.instructions]
-    owner = {
-        i: value.storage.state
-        for i, value in enumerate(graph.values)
-        if type(value.storage) is StateSlot
-    }
+    owner, bases = _owners(graph)
     reads: set[int] = set()
     writes: set[int] = set()
-    for step, ids in zip(graph.instructions, operands, strict=True):
-        if owner.keys().isdisjoint(ids):
+    updates: list[int] = []
+    for index, (step, ids) in enumerate(zip(graph.instructions, operands, strict=True)):
+        if owner.keys().isdisjoint(ids) and bases.keys().isdisjoint(step.results):
             continue
-        aliasing = OPS[step.op].aliasing
-        in_place = _is_alias(graph, step) and ids[0] in owner
-        if in_place:
-            owner.update(dict.fromkeys(step.results, owner[ids[0]]))
-        if aliasing is Aliasing.VIEW:
+        written = _follow(step, owner, bases)
+        if OPS[step.op].aliasing is Aliasing.VIEW:
             continue
-        if in_place:
-            writes.add(owner[ids[0]])
-        read = ids[1:] if in_place and step.op == "aten::copy" else ids
+        if written:
+            updates.append(index)
+            writes.update(written)
+        read = ids[1:] if written and step.op in _BLIND else ids
         reads.update(owner[value] for value in read if value in owner)
     reads.update(owner[value] for value in graph.outputs if value in owner)
-    return tuple(sorted(reads)), tuple(sorted(writes))
+    return Effects(_states(reads), _states(writes), tuple(updates))
 
 
-def _is_alias(graph: Graph, step: Instruction) -> bool:
-    return bool(step.results) and type(graph.values[step.results[0]].storage) is Alias
+def _states(owners: set[int]) -> tuple[int, ...]:
+    return tuple(sorted(owners - {CALLER}))
+
+
+def state_effects(
+    graph: Graph, operands: Sequence[Sequence[int]] | None = None
+) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return the ids of the states that a graph reads, and writes; see `effects`."""
+    found = effects(graph, operands)
+    return found.reads, found.writes
+
+
+def written_over(
+    graph: Graph, operands: Sequence[Sequence[int]] | None = None
+) -> tuple[int, ...]:
+    """Return the instructions that write over states or callers' arrays."""
+    return effects(graph, operands).updates
+
+
+def _owners(graph: Graph) -> tuple[dict[int, int], Mapping[int, int]]:
+    """Return whose memory bound values are, and what values share memory with."""
+    owner: dict[int, int] = {}
+    bases: dict[int, int] = {}
+    for i, value in enumerate(graph.values):
+        storage = value.storage
+        if isinstance(storage, Scratch):
+            continue
+        if isinstance(storage, Alias):
+            bases[i] = storage.base
+        elif isinstance(storage, StateSlot):
+            owner[i] = storage.state
+        elif isinstance(storage, Caller):
+            owner[i] = CALLER
+    return owner, bases
+
+
+def _follow(
+    step: Instruction, owner: dict[int, int], bases: Mapping[int, int]
+) -> list[int]:
+    """Note whose memory the results are, and return the owners among these."""
+    found = []
+    for result in step.results:
+        base = bases.get(result)
+        if base is not None and base in owner:
+            owner[result] = owner[base]
+            found.append(owner[base])
+    return found
 
 
 def _values(arguments: Sequence[Argument]) -> list[int]:

@@ -1,56 +1,28 @@
 """The checks on one graph: values, single definition, storage, op signatures.
 
 In: a graph, and where its constants and states come from. Out: what each instruction
-reads, for the check of memory, or `BadProgram`.
+reads, for the check of memory, or `BadProgram`. Values are checked by `values.py`,
+where results lie by `results.py`, arguments and shapes by `signatures.py`.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
-from kvc.schema.model import (
-    Alias,
-    Argument,
-    Constant,
-    Graph,
-    Instruction,
-    Ref,
-    Scratch,
-    StateSlot,
-    Storage,
-    Value,
-)
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.model import Argument, Graph, Instruction, Ref
+from kvc.schema.ops import OPS
 from kvc.schema.types import TensorType
-from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.limits import (
     MAX_INSTRUCTIONS,
     MAX_TENSOR_NBYTES,
     MAX_VALUES,
-    SCRATCH_ALIGN,
 )
 from kvc.schema.verify.places import place
+from kvc.schema.verify.results import BadResult, Definitions
 from kvc.schema.verify.signatures import Misfit, check_signature
+from kvc.schema.verify.values import Surroundings, ValueChecker
 
 Operands = list[tuple[int, ...]]
-
-
-@dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What a graph may refer to.
-
-    Attributes:
-        where: its name in messages.
-        constants: type of each named data.
-        states: type of each state.
-        sizes: of the symbols.
-    """
-
-    where: str
-    constants: Sequence[TensorType]
-    states: Sequence[TensorType]
-    sizes: Sizes
 
 
 class GraphChecker:
@@ -80,7 +52,7 @@ class GraphChecker:
             f"{where}: the number of instructions", steps, MAX_INSTRUCTIONS
         )
         self._check_arena(graph, where)
-        self._check_values(graph, around)
+        ValueChecker(graph, around, self.report).check()
         return self._check_instructions(graph, around)
 
     def _check_arena(self, graph: Graph, where: str) -> None:
@@ -88,90 +60,18 @@ class GraphChecker:
         self.report.limit(f"{where}: the scratch arena", size, MAX_TENSOR_NBYTES)
         self.report.require(0 <= peak <= size, where, f"peak {peak} of {size} bytes")
 
-    def _check_values(self, graph: Graph, around: Surroundings) -> None:
-        states: set[int] = set()
-        arena = graph.scratch_nbytes
-        known: dict[int, int] = {}  # id of a type -> bytes
-        for i, value in enumerate(graph.values):
-            nbytes = known.get(id(value.type))
-            if nbytes is None:
-                nbytes = around.sizes.check(value.type, around.where)
-                known[id(value.type)] = nbytes
-            storage = value.storage
-            if isinstance(storage, Scratch):
-                offset = storage.offset
-                if (
-                    storage.nbytes != nbytes
-                    or offset % SCRATCH_ALIGN
-                    or not 0 <= offset <= arena - nbytes
-                ):
-                    self._fail_scratch(i, value, storage, nbytes, arena, around)
-            elif isinstance(storage, Alias):
-                if not 0 <= storage.base < len(graph.values):
-                    self._fail_value(
-                        i, around, f"shares memory with value {storage.base}"
-                    )
-            else:
-                self._check_bound(i, value, storage, states, around)
-
-    def _fail_value(self, value: int, around: Surroundings, what: str) -> NoReturn:
-        self.report.fail(f"{around.where}, value {value}", what)
-
-    def _fail_scratch(
-        self,
-        i: int,
-        value: Value,
-        storage: Scratch,
-        nbytes: int,
-        arena: int,
-        around: Surroundings,
-    ) -> None:
-        if storage.nbytes != nbytes:
-            what = f"{value.type} takes {nbytes} bytes, it has {storage.nbytes}"
-        elif storage.offset % SCRATCH_ALIGN:
-            what = f"offset {storage.offset} is no multiple of {SCRATCH_ALIGN}"
-        else:
-            what = f"{nbytes} bytes at {storage.offset} leave the arena of {arena}"
-        self._fail_value(i, around, what)
-
-    def _check_bound(
-        self,
-        i: int,
-        value: Value,
-        storage: Constant | StateSlot,
-        states: set[int],
-        around: Surroundings,
-    ) -> None:
-        if isinstance(storage, Constant):
-            types, number = around.constants, storage.name
-        else:
-            types, number = around.states, storage.state
-            if number in states:
-                self._fail_value(i, around, f"state {number} has a value already")
-            states.add(number)
-        kind = "named data" if isinstance(storage, Constant) else "state"
-        if not 0 <= number < len(types):
-            self._fail_value(i, around, f"there is no {kind} {number}")
-        if types[number] != value.type:
-            what = f"{kind} {number} is {types[number]}, the value {value.type}"
-            self._fail_value(i, around, what)
-
     def _check_instructions(self, graph: Graph, around: Surroundings) -> Operands:
         """Check order, storage and signature of each instruction."""
-        values = graph.values
-        storages = [value.storage for value in values]
-        roots = _bound_roots(storages)
-        self._define_inputs(graph, roots, around)
-        types = [value.type for value in values]
+        known = self._define_inputs(graph, around)
+        roots, types = known.roots, known.types
         keys = self._type_keys(types)
         operands: Operands = []
         for index, step in enumerate(graph.instructions):
             key, reads = self._key(step, keys)
             for value in reads:
                 if value not in roots:
-                    self._fail_step(
-                        around, index, step, f"reads value {value} too early"
-                    )
+                    what = f"reads value {value} too early"
+                    self._fail_step(around, index, step, what)
             operands.append(reads)
             if step.source not in self._sources:
                 self.report.text(step.source, f"{around.where}, instruction {index}")
@@ -179,59 +79,38 @@ class GraphChecker:
             if key not in self._fitting:
                 self._check_fit(index, step, types, around)
                 self._fitting.add(key)
-            self._define_results(index, step, storages, roots, around)
+            try:
+                known.add_results(step)
+            except BadResult as error:
+                self._fail_step(around, index, step, str(error))
+        self._check_defined(graph, known, around)
+        return operands
+
+    def _define_inputs(self, graph: Graph, around: Surroundings) -> Definitions:
+        known = Definitions(graph, around)
+        for value in graph.inputs:
+            try:
+                known.add_input(value)
+            except BadResult as error:
+                self.report.fail(f"{around.where}, value {value}", str(error))
+        return known
+
+    def _check_defined(
+        self, graph: Graph, known: Definitions, around: Surroundings
+    ) -> None:
+        """Check that outputs, and all other values, are defined at the end."""
+        roots = known.roots
         for value in graph.outputs:
             if value not in roots:
                 self.report.fail(around.where, f"the output {value} is never defined")
-        if len(roots) != len(values):
-            lost = next(i for i in range(len(values)) if i not in roots)
-            self._fail_value(lost, around, "is never defined")
-        return operands
+        if len(roots) != len(graph.values):
+            lost = next(i for i in range(len(graph.values)) if i not in roots)
+            self.report.fail(f"{around.where}, value {lost}", "is never defined")
 
     def _fail_step(
         self, around: Surroundings, index: int, step: Instruction, what: str
     ) -> NoReturn:
         self.report.fail(place(around.where, index, step), what)
-
-    def _define_inputs(
-        self, graph: Graph, roots: dict[int, Storage], around: Surroundings
-    ) -> None:
-        for value in graph.inputs:
-            storage = graph.values[value].storage
-            if value in roots or not isinstance(storage, Scratch):
-                self._fail_value(value, around, "an input must have scratch of its own")
-            roots[value] = storage
-
-    def _define_results(
-        self,
-        index: int,
-        step: Instruction,
-        storages: Sequence[Storage],
-        roots: dict[int, Storage],
-        around: Surroundings,
-    ) -> None:
-        """Check where results may lie, and note whose memory they are."""
-        aliasing = OPS[step.op].aliasing
-        base = step.arguments[0] if step.arguments else None
-        for value in step.results:
-            storage = storages[value]
-            if value in roots:
-                self._fail_step(around, index, step, f"defines value {value} again")
-            if isinstance(storage, Scratch) and aliasing is not Aliasing.VIEW:
-                roots[value] = storage
-                continue
-            if (
-                not isinstance(storage, Alias)
-                or aliasing is Aliasing.FRESH
-                or not isinstance(base, Ref)
-                or storage.base != base.value
-            ):
-                what = f"a result of {aliasing.value} kind may not lie at {storage}"
-                self._fail_step(around, index, step, what)
-            root = roots[storage.base]
-            if aliasing is Aliasing.UPDATE and isinstance(root, Constant):
-                self._fail_step(around, index, step, "writes over a constant")
-            roots[value] = root
 
     def _key(
         self, step: Instruction, keys: Sequence[object]
@@ -297,12 +176,3 @@ class GraphChecker:
             if id(kind) not in known:
                 known[id(kind)] = kind, object()
         return [known[id(kind)][1] for kind in types]
-
-
-def _bound_roots(storages: Sequence[Storage]) -> dict[int, Storage]:
-    """Return the values that are there before the first instruction, but inputs."""
-    return {
-        i: storage
-        for i, storage in enumerate(storages)
-        if isinstance(storage, (Constant, StateSlot))
-    }

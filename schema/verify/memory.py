@@ -5,18 +5,24 @@ reads. Lifetimes are derived from the graph alone, not from a planner's notes. T
 implementations give equal verdicts: the sweep over time here, which is quick enough
 for every load, and `replay.py`, which compares every pair, for the build and
 `kvc verify`. Both treat inputs as written before the first instruction, outputs as
-read after the last, and an update in place as the end of every older value of the
-same memory.
+read after the last, and a result that is written over memory, or over a view of it,
+as the end of every older value of that memory. `kvc::append` ends none: it leaves the
+bytes of older values alone, and so may extend only the newest.
 """
 
 from bisect import bisect_left
 from dataclasses import dataclass
+from typing import Final
 
-from kvc.schema.model import Alias, Graph, Scratch
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.model import Alias, Graph, Instruction, Scratch
+from kvc.schema.ops import OPS, Aliasing, OpSpec
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.places import place
 from kvc.schema.verify.replay import Conflict, Operands, replay
+
+APPEND: Final = "kvc::append"
+GROWING: Final = (APPEND, "kvc::replace")
+Reads = tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +74,16 @@ def sweep(graph: Graph, operands: Operands) -> None:
 
 
 def derive_lifetimes(graph: Graph, operands: Operands) -> Lifetimes:
-    """Return when memory is in use, and check that no old version is read.
+    """Return when memory is in use, and check who writes over whom.
 
     Raises:
-        Conflict: a value is read after an update in place of its memory.
+        Conflict: a value is read after an update in place of its memory, or memory is
+            written over or extended that may not be.
     """
     count = len(graph.values)
     root, first, last = list(range(count)), [-1] * count, [-1] * count
-    version, written = [0] * count, [0] * count  # of a value; of a root, now
-    stretched = [False] * count
+    versions = Versions(graph, root)
+    version, written = versions.version, versions.written
     storages = [value.storage for value in graph.values]
     for index, (step, reads) in enumerate(
         zip(graph.instructions, operands, strict=True)
@@ -87,18 +94,12 @@ def derive_lifetimes(graph: Graph, operands: Operands) -> Lifetimes:
             if version[value] != written[owner]:
                 raise Conflict(index, f"reads value {value} after it was overwritten")
         for value in step.results:
-            first[value] = index
+            first[value] = last[value] = index
             storage = storages[value]
-            if not isinstance(storage, Alias):
-                last[value] = index
-                continue
-            owner = root[value] = root[storage.base]
-            stretched[value] = stretched[storage.base] or step.op == "aten::expand"
-            last[owner] = index
-            if OPS[step.op].aliasing is Aliasing.UPDATE:
-                _check_update(index, reads, root, stretched[value])
-                written[owner] += 1
-            version[value] = written[owner]
+            if isinstance(storage, Alias):
+                owner = root[value] = root[storage.base]
+                last[owner] = index
+                versions.share(index, step, value, storage.base, reads)
     for value in graph.outputs:
         if version[value] != written[root[value]]:
             text = f"the output {value} is overwritten before the end"
@@ -107,14 +108,68 @@ def derive_lifetimes(graph: Graph, operands: Operands) -> Lifetimes:
     return Lifetimes(root, first, last)
 
 
-def _check_update(
-    index: int, reads: tuple[int, ...], root: list[int], stretched: bool
-) -> None:
-    """Check an update in place; operand 0 is what it writes over."""
-    if any(root[value] == root[reads[0]] for value in reads[1:]):
-        raise Conflict(index, "writes over memory that another operand reads")
-    if stretched:
-        raise Conflict(index, "writes over an expanded view, whose elements overlap")
+class Versions:
+    """Which value of a piece of memory is in it now.
+
+    Attributes:
+        version: of a value: how often its memory had been overwritten when it came.
+        written: of a root: how often it has been overwritten.
+        newest: of a root: the value that was written last.
+        whole: whether a value is all of its root at the length that it has.
+        stretched: whether elements of a value may share bytes.
+    """
+
+    def __init__(self, graph: Graph, root: list[int]) -> None:
+        count = len(graph.values)
+        self.types = [value.type for value in graph.values]
+        self.root = root
+        self.version, self.written = [0] * count, [0] * count
+        self.newest = list(range(count))
+        self.whole, self.stretched = [True] * count, [False] * count
+        self._last_write: dict[int, int] = {}  # root -> index of the instruction
+
+    def share(
+        self, index: int, step: Instruction, value: int, base: int, reads: Reads
+    ) -> None:
+        """Note a value that shares the memory of `base`.
+
+        Raises:
+            Conflict: it may not be written there.
+        """
+        owner = self.root[base]
+        kind = OPS[step.op]
+        self.stretched[value] = self.stretched[base] or step.op == "aten::expand"
+        self.whole[value] = self.whole[base] and kind.aliasing is not Aliasing.VIEW
+        if kind.aliasing is not Aliasing.VIEW:
+            self._check_write(index, kind, value, base, reads)
+            if step.op != APPEND:
+                self.written[owner] += 1
+            self.newest[owner] = value
+        self.version[value] = self.written[owner]
+
+    def _check_write(
+        self, index: int, kind: OpSpec, value: int, base: int, reads: Reads
+    ) -> None:
+        owner = self.root[base]
+        if self._last_write.get(owner) == index:
+            raise Conflict(index, "writes two results over the same memory")
+        self._last_write[owner] = index
+        if self.stretched[base]:
+            text = "writes over an expanded view, whose elements overlap"
+            raise Conflict(index, text)
+        update = kind.aliasing is Aliasing.UPDATE
+        if not (update and kind.name not in GROWING) and not self.whole[base]:
+            raise Conflict(index, f"value {base} is not the whole of its memory")
+        if kind.name == APPEND and self.newest[owner] != base:
+            raise Conflict(index, f"value {base} is not the newest of its memory")
+        for other in reads[1:] if update else reads:
+            if self.root[other] == owner and not self._is_safe(kind, value, other):
+                raise Conflict(index, "writes over memory that another operand reads")
+
+    def _is_safe(self, kind: OpSpec, value: int, operand: int) -> bool:
+        """Tell whether an op may write over an operand while it reads it."""
+        same = self.types[operand] == self.types[value]
+        return kind.pointwise and self.whole[operand] and same
 
 
 def _check_arena(graph: Graph, lives: Lifetimes) -> None:

@@ -1,20 +1,16 @@
 """The whole check of a program, and of a delegate's graph-shaped payload."""
 
 from kvc.schema.garbage import collection_paused
-from kvc.schema.model import Delegate, Payload, Program
+from kvc.schema.model import Caller, Delegate, Payload, Program
 from kvc.schema.ops import DELEGATE
 from kvc.schema.types import TensorType
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
-from kvc.schema.verify.graphs import GraphChecker, Surroundings
+from kvc.schema.verify.graphs import GraphChecker
 from kvc.schema.verify.memory import check_memory
-from kvc.schema.verify.semantics import (
-    call_of,
-    check_delegates,
-    check_effects,
-    check_methods,
-    check_tables,
-)
+from kvc.schema.verify.methods import check_effects, check_methods
+from kvc.schema.verify.semantics import call_of, check_delegates, check_tables
+from kvc.schema.verify.values import Surroundings
 
 
 @collection_paused()
@@ -33,16 +29,15 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
     report = Reporter(path)
     sizes = Sizes(program.symbols, report)
     check_tables(program, sizes, report)
-    check_methods(program, report)
+    check_methods(program, sizes, report)
     checker = GraphChecker(report)
     constants = [named.type for named in program.names]
-    states = [state.type for state in program.states]
     for method in program.methods:
         where = f"method {method.name!r}"
-        around = Surroundings(where, constants, states, sizes)
+        around = Surroundings(where, constants, program.states, sizes)
         operands = checker.check(method.graph, around)
         check_memory(method.graph, operands, where, report, thorough)
-        check_effects(method, operands, report)
+        check_effects(method, operands, program, report)
     check_delegates(program, report)
 
 
@@ -70,6 +65,9 @@ def verify_payload(
     operands = GraphChecker(report).check(payload.graph, around)
     nested = [step for step in payload.graph.instructions if step.op == DELEGATE]
     report.require(not nested, where, "it calls a delegate itself")
+    storages = [value.storage for value in payload.graph.values]
+    outside = Caller() in storages
+    report.require(not outside, where, "it uses a caller's array")
     check_memory(payload.graph, operands, where, report, thorough=False)
     _check_border(payload, program, delegate, where, report)
 

@@ -1,8 +1,8 @@
 """The slow check of memory: run a graph without numbers and watch who writes where.
 
-Every piece of memory remembers whether something else was written over it, and how
-often it was updated in place; every read asks. Nothing is shared with the quick
-check in `memory.py` but what a conflict is.
+Every value remembers whether its bytes still are what it was made with; every write
+says whose are not, and every read asks. Nothing is shared with the quick check in
+`memory.py` but what a conflict is.
 """
 
 from collections.abc import Sequence
@@ -11,10 +11,11 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from kvc.schema.model import Alias, Graph, Scratch
+from kvc.schema.model import Alias, Graph, Instruction, Scratch
 from kvc.schema.ops import OPS, Aliasing
 
 Operands = Sequence[tuple[int, ...]]
+Mask = NDArray[np.bool_]
 
 
 class Conflict(ValueError):
@@ -33,23 +34,21 @@ def replay(graph: Graph, operands: Operands) -> None:
     """Run a graph's reads and writes in order.
 
     Raises:
-        Conflict: something is read after it was overwritten.
+        Conflict: something is read after it was overwritten, or written where it may
+            not be.
     """
     machine = _Machine(graph)
-    machine.write(-1, graph.inputs, ())
+    machine.write(-1, machine.owned(graph.inputs), ())
+    machine.finish(graph.inputs)
     for index, (step, reads) in enumerate(
         zip(graph.instructions, operands, strict=True)
     ):
         for value in reads:
             machine.read(index, value)
-        update = OPS[step.op].aliasing is Aliasing.UPDATE
-        owned = [
-            i for i in step.results if isinstance(graph.values[i].storage, Scratch)
-        ]
-        if update and not owned:
-            machine.update(index, step.results, reads)
-        machine.write(index, owned, reads)
-        machine.stamp(step.results)
+        if OPS[step.op].aliasing is not Aliasing.VIEW:
+            machine.write_over(index, step, reads)
+        machine.write(index, machine.owned(step.results), reads)
+        machine.finish(step.results)
     for value in graph.outputs:
         machine.read(len(graph.instructions), value)
 
@@ -65,16 +64,14 @@ class _Machine:
         ]
         spans = np.array(scratch, np.int64).reshape(-1, 2)
         self.starts, self.ends = spans[:, 0], spans[:, 1]
-        self.written = np.zeros(len(scratch), bool)
-        self.overwritten = np.zeros(len(scratch), bool)
-        self.updates = [0] * len(scratch)  # of each owner of memory
-        self.seen = [0] * len(scratch)  # updates when a value was made
-        self.expanded = {
-            result
-            for step in graph.instructions
-            if step.op == "aten::expand"
-            for result in step.results
+        self.makers = {
+            result: step.op for step in graph.instructions for result in step.results
         }
+        self.owners = np.array([self.chain(i)[-1] for i in range(len(scratch))], int)
+        self.dead = np.zeros(len(scratch), bool)
+        bound = [i not in self.makers for i in range(len(scratch))]
+        self.made = np.array(bound, bool)
+        self.made[list(graph.inputs)] = False
 
     def chain(self, value: int) -> list[int]:
         """Return a value, what it shares memory with, and so on to the owner."""
@@ -83,27 +80,76 @@ class _Machine:
             path.append(storage.base)
         return path
 
-    def owner(self, value: int) -> int:
-        return self.chain(value)[-1]
+    def owned(self, values: Sequence[int]) -> list[int]:
+        """Return those values that lie in scratch of their own."""
+        storages = self.graph.values
+        return [i for i in values if isinstance(storages[i].storage, Scratch)]
 
     def read(self, index: int, value: int) -> None:
-        owner = self.owner(value)
-        if self.overwritten[owner] or self.seen[value] != self.updates[owner]:
+        if self.dead[value]:
             raise Conflict(index, f"reads value {value} after it was overwritten")
 
-    def update(self, index: int, results: Sequence[int], reads: Sequence[int]) -> None:
-        owner = self.owner(reads[0])
-        if owner in [self.owner(value) for value in reads[1:]]:
-            raise Conflict(index, "writes over memory that another operand reads")
-        if self.expanded.intersection(self.chain(results[0])):
-            raise Conflict(
-                index, "writes over an expanded view, whose elements overlap"
-            )
-        self.updates[owner] += 1
+    def finish(self, values: Sequence[int]) -> None:
+        """Note that values have their bytes now."""
+        self.made[list(values)] = True
 
-    def stamp(self, results: Sequence[int]) -> None:
-        for value in results:
-            self.seen[value] = self.updates[self.owner(value)]
+    def is_whole(self, value: int) -> bool:
+        """Tell whether no view lies between a value and the owner of its memory."""
+        ops = [self.makers[link] for link in self.chain(value)[:-1]]
+        return all(OPS[op].aliasing is not Aliasing.VIEW for op in ops)
+
+    def write_over(self, index: int, step: Instruction, reads: Sequence[int]) -> None:
+        """Write results over memory that is there already."""
+        owners: set[int] = set()
+        for value in step.results:
+            storage = self.graph.values[value].storage
+            if not isinstance(storage, Alias):
+                continue
+            self.check_target(index, step, storage.base)
+            owner = int(self.owners[value])
+            for other in self.sharing(step, reads, owner):
+                if not self.is_pointwise(step.op, other, value):
+                    text = "writes over memory that another operand reads"
+                    raise Conflict(index, text)
+            if owner in owners:
+                raise Conflict(index, "writes two results over the same memory")
+            owners.add(owner)
+            if step.op != "kvc::append":
+                self.dead |= (self.owners == owner) & self.made
+
+    def check_target(self, index: int, step: Instruction, base: int) -> None:
+        """Check that `base` may be written over, or extended, by an op."""
+        chain = self.chain(base)
+        if any(self.makers.get(link) == "aten::expand" for link in chain):
+            text = "writes over an expanded view, whose elements overlap"
+            raise Conflict(index, text)
+        fresh = OPS[step.op].aliasing is Aliasing.FRESH
+        takes_all = fresh or step.op in ("kvc::append", "kvc::replace")
+        if takes_all and not self.is_whole(base):
+            raise Conflict(index, f"value {base} is not the whole of its memory")
+        if step.op == "kvc::append" and self.newest(index, chain[-1]) != base:
+            raise Conflict(index, f"value {base} is not the newest of its memory")
+
+    def newest(self, index: int, owner: int) -> int:
+        """Return the last value that an instruction before `index` wrote over."""
+        for step in reversed(self.graph.instructions[:index]):
+            if OPS[step.op].aliasing is not Aliasing.VIEW:
+                for value in step.results:
+                    if self.owners[value] == owner:
+                        return value
+        return owner
+
+    def sharing(self, step: Instruction, reads: Sequence[int], owner: int) -> list[int]:
+        """Return operands in some memory, but the one that an update is about."""
+        update = OPS[step.op].aliasing is Aliasing.UPDATE
+        others = reads[1:] if update else reads
+        return [value for value in others if self.owners[value] == owner]
+
+    def is_pointwise(self, op: str, operand: int, value: int) -> bool:
+        """Tell whether each element is read before its own place is written."""
+        values = self.graph.values
+        same = values[operand].type == values[value].type
+        return OPS[op].pointwise and same and self.is_whole(operand)
 
     def write(self, index: int, owned: Sequence[int], reads: Sequence[int]) -> None:
         """Write memory of its own: it must not touch what is read or written here."""
@@ -112,15 +158,15 @@ class _Machine:
                 raise Conflict(index, f"values {a} and {b} take the same bytes")
         for value in owned:
             touched = self._touching(value)
-            if any(touched[self.owner(other)] for other in reads):
+            if any(touched[self.owners[other]] for other in reads):
                 raise Conflict(index, f"value {value} takes bytes that are read here")
-            self.overwritten |= touched & self.written
-            self.written[value] = True
+            if touched.any():
+                self.dead |= touched[self.owners] & self.made
 
-    def _touching(self, value: int) -> NDArray[np.bool_]:
+    def _touching(self, value: int) -> Mask:
         start, end = self.starts[value], self.ends[value]
         filled = self.ends > self.starts
-        touched: NDArray[np.bool_] = (
+        touched: Mask = (
             (self.starts < end) & (self.ends > start) & filled & (end > start)
         )
         touched[value] = False

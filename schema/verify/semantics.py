@@ -1,32 +1,20 @@
-"""What a program says beside its graphs: data, states, methods, delegates.
+"""What a program says beside its methods: files, blobs, names, states, delegates.
 
 In: a decoded program. Out: nothing, or the first thing that is impossible. Each
-function checks one kind of thing; `check_program` runs them all.
+function checks one kind of thing. States are checked by `states.py`, methods by
+`methods.py`.
 """
 
 import re
-from collections.abc import Sequence
 from typing import Final
 
-from kvc.schema.dtypes import DType
-from kvc.schema.model import (
-    Delegate,
-    Method,
-    Position,
-    PositionKind,
-    Program,
-    Ref,
-    State,
-    StateKind,
-)
+from kvc.schema.model import Delegate, Method, Program, Ref
 from kvc.schema.ops import DELEGATE
-from kvc.schema.trees import check_call_tree, check_tree
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
-from kvc.schema.verify.effects import state_effects
 from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.states import check_states
 
-ROLES: Final = ("", "prefill", "decode")
 _FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _MAX_OFFSET: Final = 1 << 62
 
@@ -41,9 +29,7 @@ def check_tables(program: Program, sizes: Sizes, report: Reporter) -> None:
     _check_files(program, report)
     _check_blobs(program, report)
     _check_names(program, sizes, report)
-    _check_states(program, sizes, report)
-    if program.position:
-        _check_position(program.position, program, report)
+    check_states(program, sizes, report)
     for key in program.metadata:
         report.name(key, "metadata")
 
@@ -91,93 +77,6 @@ def _check_names(program: Program, sizes: Sizes, report: Reporter) -> None:
         nbytes, found = sizes.check(named.type, where), program.blobs[named.blob].nbytes
         what = f"{named.type} takes {nbytes} bytes, the blob has {found}"
         report.require(nbytes == found, where, what)
-
-
-def _check_states(program: Program, sizes: Sizes, report: Reporter) -> None:
-    report.limit("the number of states", len(program.states), limits.MAX_STATES)
-    report.unique([state.name for state in program.states], "states")
-    for state in program.states:
-        _check_state(state, program, sizes, report)
-
-
-def _check_state(
-    state: State, program: Program, sizes: Sizes, report: Reporter
-) -> None:
-    where, rank = f"state {state.name!r}", len(state.type.dims)
-    sizes.check(state.type, where)
-    permuted = sorted(state.layout) == list(range(rank))
-    report.require(permuted, where, f"layout {state.layout} of {rank} dims")
-    plain = state.kind is StateKind.PLAIN
-    report.require(plain == (state.axis is None), where, "axis and kind do not agree")
-    if state.axis is not None:
-        report.require(state.axis < rank, where, f"axis {state.axis} of {rank} dims")
-    if state.initial is None:
-        return
-    report.require(
-        state.initial < len(program.names), where, f"no data {state.initial}"
-    )
-    start = program.names[state.initial].type
-    same = start == state.type and state.type.is_static
-    report.require(same, where, f"{state.type} cannot start as {start}")
-
-
-def _check_position(position: Position, program: Program, report: Reporter) -> None:
-    where = "position"
-    named = position.kind is PositionKind.INPUT
-    report.require(named == bool(position.input_name), where, "kind and input name")
-    counted = position.kind is PositionKind.STATE
-    report.require(counted == (position.state is not None), where, "kind and state")
-    if named:
-        report.name(position.input_name, where)
-    if position.state is not None:
-        report.require(position.state < len(program.states), where, "no such state")
-        kind = program.states[position.state].type
-        fits = kind.dtype is DType.INT64 and len(kind.dims) <= 1
-        report.require(fits, where, f"it is {kind}, not int64 [batch]")
-    if position.capacity is not None:
-        report.limit("the position's capacity", position.capacity, limits.MAX_DIM)
-
-
-def check_methods(program: Program, report: Reporter) -> None:
-    """Check the methods' names, roles and trees, apart from their graphs."""
-    report.limit("the number of methods", len(program.methods), limits.MAX_METHODS)
-    report.unique([method.name for method in program.methods], "methods")
-    roles = [method.role for method in program.methods if method.role]
-    report.require(len(set(roles)) == len(roles), "methods", f"roles {roles}")
-    for method in program.methods:
-        where = f"method {method.name!r}"
-        report.require(method.role in ROLES, where, f"role {method.role!r}")
-        inputs, names = method.graph.inputs, method.input_names
-        report.require(len(names) == len(inputs), where, "names and inputs differ")
-        report.unique(list(names), f"{where}, inputs")
-        _check_trees(method, program, where, report)
-
-
-def _check_trees(
-    method: Method, program: Program, where: str, report: Reporter
-) -> None:
-    inputs = len(method.graph.inputs)
-    filled = program.position.input_name if program.position else ""
-    counts = {inputs, inputs - 1} if filled in method.input_names else {inputs}
-    try:
-        found = check_call_tree(method.input_tree)
-        report.require(found in counts, where, f"{found} leaves for {inputs} inputs")
-        results, outputs = check_tree(method.output_tree), len(method.graph.outputs)
-        report.require(
-            results == outputs, where, f"{results} leaves, {outputs} outputs"
-        )
-    except ValueError as error:
-        report.fail(where, str(error))
-
-
-def check_effects(
-    method: Method, operands: Sequence[Sequence[int]], report: Reporter
-) -> None:
-    """Check that a method declares the states that its checked graph touches."""
-    where = f"method {method.name!r}"
-    reads, writes = state_effects(method.graph, operands)
-    report.require(method.reads == reads, where, f"it reads the states {reads}")
-    report.require(method.writes == writes, where, f"it writes the states {writes}")
 
 
 def check_delegates(program: Program, report: Reporter) -> None:

@@ -183,6 +183,8 @@ MOVES: dict[str, Function] = {
     "aten::arange.start_step": lambda x, y, n, b: torch.arange(3) + n,
     "aten::index_copy": lambda x, y, n, b: x.index_copy(0, torch.tensor([1]), y[:1]),
     "aten::index_put": lambda x, y, n, b: x.index_put((torch.tensor([1]),), y[:1]),
+    "aten::index_add": lambda x, y, n, b: x.index_add(1, torch.tensor([1, 1]), y[:, :2], alpha=2),
+    "aten::scatter_add": lambda x, y, n, b: x.scatter_add(1, n.abs() % 1, y),
     "aten::scatter.src": lambda x, y, n, b: x.scatter(1, n.abs() % 1, y),
     "aten::scatter.value": lambda x, y, n, b: x.scatter(1, n.abs() % 3, 2.0),
     "aten::copy": lambda x, y, n, b: torch.zeros(2, 3).copy_(x) + 1,

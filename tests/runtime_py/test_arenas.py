@@ -1,13 +1,15 @@
 """Reserved memory: nothing is used before it is written, all of it can go back."""
 
 import mmap
+import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from kvc.runtime.arenas import Arena, align_up
+from kvc.runtime import OutOfMemory
+from kvc.runtime.arenas import PAGE_NBYTES, Arena, align_up
 from kvc.schema.dtypes import DType
 
 
@@ -42,6 +44,54 @@ def test_a_tensor_over_a_part_has_a_storage_of_exactly_its_size():
 
     part = Arena(4096).array(64, DType.BFLOAT16, (2, 3))
     assert array_as_tensor(part).untyped_storage().nbytes() == 12
+
+
+@pytest.mark.parametrize("nbytes", [1 << 60, 1 << 63, 1 << 70])
+def test_more_address_space_than_there_is_is_told_with_its_purpose(nbytes):
+    with pytest.raises(OutOfMemory) as caught:
+        Arena(nbytes, "the states of a session")
+    assert caught.value.facts == {"what": "the states of a session", "nbytes": nbytes}
+
+
+def test_a_limit_of_the_process_is_a_typed_error():
+    script = (
+        "import resource\n"
+        "from kvc.runtime import OutOfMemory\n"
+        "from kvc.runtime.arenas import Arena\n"
+        "resource.setrlimit(resource.RLIMIT_AS, (1 << 32, 1 << 32))\n"
+        "Arena(1 << 20)\n"
+        "try:\n"
+        "    Arena(1 << 33)\n"
+        "except OutOfMemory as error:\n"
+        "    assert str(error) == "
+        "'the system refuses 8589934592 bytes for scratch memory'\n"
+        "else:\n"
+        "    raise AssertionError\n"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+@pytest.mark.parametrize(
+    ("offset", "nbytes"), [(0, 10), (5, 0), (100, 3 * PAGE_NBYTES), (PAGE_NBYTES, 64)]
+)
+def test_a_run_that_is_cleared_is_zero_and_no_more(offset, nbytes):
+    arena = Arena(5 * PAGE_NBYTES)
+    whole = arena.array(0, DType.UINT8, (5 * PAGE_NBYTES,))
+    whole[:] = 1
+    arena.clear(offset, nbytes)
+    assert not whole[offset : offset + nbytes].any()
+    assert whole.sum() == 5 * PAGE_NBYTES - nbytes
+
+
+def test_only_whole_pages_are_given_back():
+    arena = Arena(4 * PAGE_NBYTES)
+    whole = arena.array(0, DType.UINT8, (4 * PAGE_NBYTES,))
+    whole[:] = 1
+    start, end = arena.give_back(PAGE_NBYTES - 1, 2 * PAGE_NBYTES)
+    assert (start, end) == (PAGE_NBYTES, 2 * PAGE_NBYTES)
+    assert whole.sum() == 3 * PAGE_NBYTES
+    assert arena.give_back(1, PAGE_NBYTES) == (1, 1)
+    assert whole.sum() == 3 * PAGE_NBYTES
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="pages are counted in /proc")

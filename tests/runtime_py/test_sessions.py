@@ -106,11 +106,22 @@ def test_reset_restores_an_initial_value_and_keeps_what_it_must(tmp_path):
     start = np.arange(16, dtype=np.float32).reshape(CACHE_TYPE.dims)
     _, other = cache_states(ResetRule.KEEP)
     cache = State(
-        "cache", CACHE_TYPE, StateKind.PLAIN, None, (0, 1, 2, 3), 0, ResetRule.INITIAL
+        "cache",
+        CACHE_TYPE,
+        StateKind.PLAIN,
+        None,
+        (0, 1, 2, 3),
+        0,
+        ResetRule.INITIAL,
+        at_position=False,
     )
     made = cache_program()[0]
     built = program(
-        made.methods, {"start": start}, symbols=made.symbols, states=(cache, other)
+        made.methods,
+        {"start": start},
+        symbols=made.symbols,
+        states=(cache, other),
+        position=made.position,
     )
     with load(write_bundle(tmp_path / "i.kvc", built)) as opened:
         session = opened.session()
@@ -124,10 +135,15 @@ def test_reset_restores_an_initial_value_and_keeps_what_it_must(tmp_path):
 def test_a_state_may_lie_in_memory_in_another_order(tmp_path):
     cache, position = cache_states()
     turned = State(
-        cache.name, cache.type, cache.kind, 2, (0, 2, 1, 3), None, cache.reset
+        cache.name, cache.type, cache.kind, 2, (0, 2, 1, 3), None, cache.reset, True
     )
     made = cache_program()[0]
-    built = program(made.methods, symbols=made.symbols, states=(turned, position))
+    built = program(
+        made.methods,
+        symbols=made.symbols,
+        states=(turned, position),
+        position=made.position,
+    )
     with load(write_bundle(tmp_path / "l.kvc", built)) as opened:
         session = opened.session()
         session.prefill(rows(1, 2))
@@ -219,7 +235,9 @@ def test_capacity_and_position_come_from_the_program(tmp_path, session):
 
 def test_a_method_does_not_take_the_place_of_the_classs_own_name(tmp_path):
     built = program(
-        [method("close", look_graph(), [], reads=(0,))], states=cache_states()
+        [method("close", look_graph(), [], reads=(0,))],
+        states=cache_states(),
+        position=cache_program()[0].position,
     )
     with load(write_bundle(tmp_path / "n.kvc", built)) as opened:
         session = opened.session()
@@ -257,6 +275,7 @@ def test_opening_a_session_reserves_memory_without_using_it(tmp_path):
         (0,),
         None,
         ResetRule.INITIAL,
+        at_position=False,
     )
     made = affine_program()[0]
     built = program(

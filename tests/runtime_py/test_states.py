@@ -11,7 +11,7 @@ from kvc.schema.types import Affine, TensorType
 def state(dims, layout=None, initial=None, reset=ResetRule.INITIAL, dtype=DType.INT8):
     order = layout or tuple(range(len(dims)))
     kind = TensorType(dtype, dims)
-    return State("s", kind, StateKind.PLAIN, None, order, initial, reset)
+    return State("s", kind, StateKind.PLAIN, None, order, initial, reset, False)
 
 
 def memory(*states, sizes=None, initial=None):

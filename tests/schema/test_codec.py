@@ -4,7 +4,9 @@ import sys
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
+from growing_programs import growing_program, positioned_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sample_programs import (
@@ -15,18 +17,112 @@ from sample_programs import (
     with_graph,
 )
 
-from kvc.schema.codec import decode, decode_payload, encode, encode_payload
+from kvc.schema.codec import PROGRAM, decode, decode_payload, encode, encode_payload
+from kvc.schema.codec.programs import program_record
+from kvc.schema.codec.records import write
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadMagic, BadProgram, FormatError
-from kvc.schema.model import Alias, Constant, Graph, Instruction, Ref, Value
+from kvc.schema.model import (
+    Alias,
+    Caller,
+    Constant,
+    Graph,
+    Instruction,
+    Ref,
+    Scratch,
+    StateSlot,
+    Update,
+    Value,
+)
 from kvc.schema.types import Affine, Symbol, TensorType, affine
 
 FBS = Path(__file__).parents[2] / "schema" / "program.fbs"
 
 
-def test_a_program_comes_back_as_it_was():
-    program = sample_program()
+@pytest.mark.parametrize(
+    "program", [sample_program(), growing_program(), positioned_program()]
+)
+def test_a_program_comes_back_as_it_was(program):
     assert decode(encode(program), "x") == program
+
+
+DIMS = [None, 0, 7, -(2**63), affine(-1, {"seq": 2}), affine(0, {"seq": 1})]
+
+
+@pytest.mark.parametrize("dim", DIMS)
+def test_an_advance_and_a_capacity_come_back(dim):
+    program = sample_program()
+    method = replace(program.methods[0], advance=dim)
+    position = replace(program.position, capacity=dim)
+    program = replace(program, methods=(method,), position=position)
+    back = decode(encode(program), "x")
+    assert repr(back.methods[0].advance) == repr(dim)
+    assert repr(back.position.capacity) == repr(dim)
+
+
+@pytest.mark.parametrize(
+    "updates",
+    [
+        (),
+        (Update(0, "", ()),),
+        (Update(3, "one", (1, 2)), Update(3, "", ()), Update(1, "two", (2**32 - 1,))),
+    ],
+)
+def test_verdicts_come_back(updates):
+    program = sample_program()
+    methods = (replace(program.methods[0], updates=updates),)
+    back = decode(encode(replace(program, methods=methods)), "x")
+    assert back.methods[0].updates == updates
+
+
+def changed(table, **fields):
+    """Return the growing program's bytes with other fields in one of its tables."""
+    record = program_record(growing_program())
+    method = record.fields["methods"][0]
+    tables = {
+        "method": method,
+        "graph": method.fields["graph"],
+        "position": record.fields["position"],
+    }
+    tables[table].fields.update(fields)
+    return write(record, PROGRAM)
+
+
+def u32(*numbers):
+    return np.array(numbers, np.uint32)
+
+
+def u64(*numbers):
+    return np.array(numbers, np.uint64)
+
+
+def test_an_unchanged_record_is_the_program():
+    assert decode(changed("method"), "x") == growing_program()
+
+
+@pytest.mark.parametrize(
+    ("table", "fields", "text"),
+    [
+        ("method", {"advance": None}, "advance without its kind"),
+        ("method", {"advance_kind": None}, "advance without its kind"),
+        ("position", {"capacity": None}, "capacity without its kind"),
+        ("position", {"capacity_kind": None}, "capacity without its kind"),
+        ("method", {"advance": 99}, "method 'grow'.*id 99"),
+        ("method", {"advance": -1}, "method 'grow'.*id -1"),
+        ("position", {"capacity": 2**62}, f"position.*id {2**62}"),
+        ("method", {"update_reasons": u32(0, 99)}, "id 99"),
+        ("method", {"update_reasons": u32(0)}, r"parallel vectors of \[1, 2\]"),
+        ("method", {"update_instructions": u32(1)}, r"parallel vectors of \[1, 2\]"),
+        ("method", {"update_copy_ends": u32(0)}, "1 runs of 0 items do not fit 2"),
+        ("method", {"update_copy_ends": u32(0, 1)}, "2 runs of 0 items do not fit 2"),
+        ("method", {"update_copy_ends": u32(1, 0)}, "2 runs of 0 items do not fit 2"),
+        ("method", {"update_copies": u32(0)}, "2 runs of 1 items do not fit 2"),
+        ("graph", {"value_places": u64(0, 0, 1, 128, 1, 192, 2)}, "id 1, but"),
+    ],
+)
+def test_fields_that_do_not_fit_are_refused(table, fields, text):
+    with pytest.raises(BadProgram, match=text):
+        decode(changed(table, **fields), "x")
 
 
 def test_a_payload_comes_back_as_it_was():
@@ -134,6 +230,13 @@ def test_flatc_s_own_reader_finds_the_same_numbers(tmp_path):
     assert graph.ScratchNbytes() == program.methods[1].graph.scratch_nbytes
     assert table.States(0).Axis() == 1
     assert table.States(1).Axis() is None
+    assert [table.States(i).AtPosition() for i in (0, 1)] == [True, False]
+    assert (table.Position().CapacityKind(), table.Position().Capacity()) == (0, 16)
+    assert (table.Methods(1).AdvanceKind(), table.Methods(1).Advance()) == (0, 1)
+    assert table.Methods(0).AdvanceKind() == 1
+    assert table.Methods(1).UpdateInstructionsAsNumpy().tolist() == [1, 6]
+    assert table.Methods(1).UpdateCopyEndsAsNumpy().tolist() == [0, 1]
+    assert table.Methods(1).UpdateCopiesAsNumpy().tolist() == [6]
     assert table.Blobs().NbytesAsNumpy().tolist() == [256, 32, 8]
 
 
@@ -148,9 +251,12 @@ def test_cut_and_swapped_vectors_are_refused():
 
 
 def test_storage_kinds_come_back():
-    kinds = {type(v.storage) for v in sample_program().methods[0].graph.values}
-    assert Alias in kinds
-    assert len(kinds) == 4
+    storages = (Constant(2), StateSlot(3), Scratch(64, 4), Alias(5), Caller())
+    kind = TensorType(DType.FLOAT32, (1,))
+    values = tuple(Value(kind, storage) for storage in (*storages, *storages[::-1]))
+    graph = Graph(values, (), (), (), 0, 0)
+    back = decode(encode(with_graph(sample_program(), 0, graph)), "x")
+    assert back.methods[0].graph.values == values
 
 
 def test_reading_leaves_the_garbage_collector_as_it_was():

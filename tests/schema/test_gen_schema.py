@@ -5,7 +5,15 @@ from pathlib import Path
 import pytest
 
 from kvc.schema._generated import TABLES
-from kvc.schema.codec.graphs import ALIAS, CONSTANT, LIST, NONE, SCRATCH, STATE
+from kvc.schema.codec.graphs import (
+    ALIAS,
+    CALLER,
+    CONSTANT,
+    LIST,
+    NONE,
+    SCRATCH,
+    STATE,
+)
 from kvc.schema.dtypes import DType
 from kvc.schema.model import MemoryKind, PositionKind, ResetRule, StateKind
 
@@ -39,9 +47,11 @@ def test_enums_of_the_schema_are_those_of_the_model():
     assert members("State", "reset") == len(ResetRule)
     assert members("Position", "kind") == len(PositionKind)
     assert members("Delegate", "memory") == len(MemoryKind)
-    assert members("Graph", "value_storages") == 4
+    assert members("Graph", "value_storages") == CALLER + 1
     assert members("Graph", "argument_kinds") == LIST + 1
-    assert (CONSTANT, STATE, SCRATCH, ALIAS, NONE) == (0, 1, 2, 3, 0)
+    assert members("Position", "capacity_kind") == members("Pool", "dim_kinds") == 2
+    assert members("Method", "advance_kind") == 2
+    assert (CONSTANT, STATE, SCRATCH, ALIAS, CALLER, NONE) == (0, 1, 2, 3, 4, 0)
 
 
 def test_each_member_of_the_schema_has_the_model_s_number():

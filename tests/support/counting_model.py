@@ -70,8 +70,8 @@ def counting_program(
     prefill, decode = _step_graph(SEQ, upper), _step_graph(1, 1)
     return program(
         [
-            method("fill", prefill, ["tokens"], role="prefill", **touched),
-            method("step", decode, ["token"], role="decode", **touched),
+            method("fill", prefill, ["tokens"], role="prefill", advance=SEQ, **touched),
+            method("step", decode, ["token"], role="decode", advance=1, **touched),
         ],
         {"table": table},
         symbols=[Symbol("seq", lower, upper)],

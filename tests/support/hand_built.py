@@ -34,9 +34,11 @@ from kvc.schema.model import (
     State,
     StateKind,
     StateSlot,
+    Update,
     Value,
 )
 from kvc.schema.types import Affine, Symbol, TensorType
+from kvc.schema.verify.effects import written_over
 
 NOTHING: Mapping[str, np.ndarray] = {}
 SEQ = Affine(0, (("seq", 1),))
@@ -53,7 +55,10 @@ def tree_of(names: Sequence[str]) -> str:
 def method(
     name: str, graph: Graph, input_names: Sequence[str], **fields: object
 ) -> Method:
-    """Return a method with the trees of plain tensors: one result, or a tuple."""
+    """Return a method with the trees of plain tensors: one result, or a tuple.
+
+    It leaves the position alone, and copies nothing for its writes over states.
+    """
     count = len(graph.outputs)
     output = 0 if count == 1 else {"tuple": list(range(count))}
     plain = Method(
@@ -65,6 +70,8 @@ def method(
         output_tree=json.dumps(output),
         reads=(),
         writes=(),
+        advance=None,
+        updates=tuple(Update(index, "", ()) for index in written_over(graph)),
     )
     return replace(plain, **fields)
 
@@ -151,9 +158,10 @@ POSITION_TYPE = TensorType(I64, (1,))
 
 def cache_states(reset: ResetRule = ResetRule.INITIAL) -> tuple[State, State]:
     """Return a cache float32 [1, 1, 8, 2] and its position int64 [1]."""
+    linear, counter, order = StateKind.LINEAR, StateKind.COUNTER, (0, 1, 2, 3)
     return (
-        State("cache", CACHE_TYPE, StateKind.LINEAR, 2, (0, 1, 2, 3), None, reset),
-        State("position", POSITION_TYPE, StateKind.PLAIN, None, (0,), None, reset),
+        State("cache", CACHE_TYPE, linear, 2, order, None, reset, True),
+        State("position", POSITION_TYPE, counter, None, (0,), None, reset, False),
     )
 
 
@@ -209,8 +217,8 @@ def cache_program() -> Built:
     touched = {"reads": (0, 1), "writes": (0, 1)}
     return program(
         [
-            method("prefill", append_graph(SEQ), ["rows"], **touched),
-            method("decode", append_graph(1), ["rows"], **touched),
+            method("prefill", append_graph(SEQ), ["rows"], advance=SEQ, **touched),
+            method("decode", append_graph(1), ["rows"], advance=1, **touched),
             method("look", look_graph(), [], reads=(0,)),
         ],
         symbols=[Symbol("seq", 1, 8)],
@@ -280,7 +288,7 @@ def copied_update_program() -> Built:
     return program(
         [method("peek", graph, ["rows"], reads=(0,))],
         arrays,
-        states=(replace(cache, initial=0), position),
+        states=(replace(cache, initial=0, at_position=False), position),
     )
 
 
@@ -305,7 +313,8 @@ def sized_program() -> Built:
         scratch_nbytes=2 * nbytes,
         peak_nbytes=2 * nbytes,
     )
-    state = State("total", kind, StateKind.PLAIN, None, (0, 1), None, ResetRule.INITIAL)
+    plain, initial = StateKind.PLAIN, ResetRule.INITIAL
+    state = State("total", kind, plain, None, (0, 1), None, initial, False)
     return program(
         [method("add", graph, ["x"], reads=(0,), writes=(0,))],
         symbols=[Symbol("batch", 1, 4), Symbol("capacity", 1, 64)],

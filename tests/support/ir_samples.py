@@ -27,6 +27,7 @@ def method(
     constants: tuple[tuple[Value, str], ...] = (),
     state_in: tuple[tuple[Value, str], ...] = (),
     state_out: tuple[tuple[Value, str], ...] = (),
+    input_out: tuple[tuple[Value, str], ...] = (),
     name: str = "step",
 ) -> Method:
     return Method(
@@ -34,11 +35,13 @@ def method(
         role="",
         inputs=inputs,
         input_names=tuple(f"x{v.id}" for v in inputs),
+        position="",
         input_tree="",
         output_tree="",
         constants=constants,
         state_in=state_in,
         state_out=state_out,
+        input_out=input_out,
         nodes=nodes,
         outputs=outputs,
     )
@@ -49,9 +52,10 @@ def program(
     symbols: tuple[Symbol, ...] = (),
     constants: tuple[Constant, ...] = (),
     states: tuple[str, ...] = (),
+    shape: tuple[int, ...] = CACHE,
 ) -> Program:
     """Return a program whose states are all float32 caches of one shape."""
-    cache = TensorType(F32, CACHE)
+    cache = TensorType(F32, shape)
     made = tuple(State(name, cache, None) for name in states)
     return Program(symbols, constants, made, methods)
 

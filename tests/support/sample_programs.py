@@ -36,15 +36,22 @@ from kvc.schema.model import (
     StateKind,
     StateSlot,
     Storage,
+    Update,
     Value,
 )
 from kvc.schema.trees import describe_call, flatten
 from kvc.schema.types import Symbol, TensorType, affine
+from kvc.schema.verify.effects import written_over
 
 F32, I64, BOOL = DType.FLOAT32, DType.INT64, DType.BOOL
 SEQ = affine(0, {"seq": 1})
 SYMBOLS = (Symbol("seq", 1, 8),)
 SAMPLE_BLOBS = (bytes(range(256)), b"\0\0\x80\x3f" * 8, b"\1" + b"\0" * 7)
+
+
+def in_place(graph: Graph) -> tuple[Update, ...]:
+    """Return the verdicts of a method whose writes over states copy nothing."""
+    return tuple(Update(index, "", ()) for index in written_over(graph))
 
 
 class GraphBuilder:
@@ -127,15 +134,22 @@ def method(name: str, role: str, seq: "int | object") -> Method:
     )
     input_tree, _, names = describe_call(("x",), (object(),), {})
     output_tree = flatten((object(), object()))[1]
+    graph = b.graph((x,), (scaled, out))
+    write, advance = written_over(graph)
     return Method(
         name,
         role,
-        b.graph((x,), (scaled, out)),
+        graph,
         names,
         input_tree,
         output_tree,
         (0, 1),
         (0, 1),
+        seq,  # type: ignore[arg-type]
+        (
+            Update(write, "", ()),
+            Update(advance, "it is computed beside the old value", (advance,)),
+        ),
     )
 
 
@@ -174,16 +188,24 @@ def sample_program() -> Program:
         names=sample_names(),
         states=(
             State(
-                "cache", cache, StateKind.LINEAR, 1, (0, 1, 2), None, ResetRule.INITIAL
+                "cache",
+                cache,
+                StateKind.LINEAR,
+                1,
+                (0, 1, 2),
+                None,
+                ResetRule.INITIAL,
+                True,
             ),
             State(
                 "position",
                 TensorType(I64, (1,)),
-                StateKind.PLAIN,
+                StateKind.COUNTER,
                 None,
                 (0,),
                 2,
                 ResetRule.INITIAL,
+                False,
             ),
         ),
         position=Position(PositionKind.STATE, 1, "", 16),
@@ -248,7 +270,7 @@ def _layer(b: GraphBuilder, x: int, layer: int, position: int) -> int:
     )
     out = b.step(
         "kvc::attention",
-        (Ref(q), Ref(new), Ref(new), Ref(length), None, True),
+        (Ref(q), Ref(new), Ref(new), Ref(length), None, True, *[None] * 6, "linear"),
         b.scratch(heads),
     )
     back = b.step("aten::transpose.int", (Ref(out), 1, 2), b.value(split, Alias(out)))
@@ -278,6 +300,7 @@ def layered_program(instructions: int) -> Program:
             (0, 1, 2, 3),
             None,
             ResetRule.INITIAL,
+            False,
         )
         for i in range(layers)
     ]
@@ -290,16 +313,19 @@ def layered_program(instructions: int) -> Program:
         for layer in range(layers):
             x = _layer(b, x, layer, position)
         used = tuple(range(layers))
+        graph = b.graph((first, position), (x,))
         methods.append(
             Method(
                 name,
                 name,
-                b.graph((first, position), (x,)),
+                graph,
                 names,
                 input_tree,
                 flatten(object())[1],
                 used,
                 used,
+                None,
+                in_place(graph),
             )
         )
     sample = sample_program()
@@ -327,7 +353,10 @@ def tiny_program() -> Program:
     )
     input_tree, _, names = describe_call(("x",), (object(),), {})
     tree = flatten(object())[1]
-    state = State("s", kind, StateKind.PLAIN, None, (0,), None, ResetRule.INITIAL)
+    initial = ResetRule.INITIAL
+    state = State("s", kind, StateKind.PLAIN, None, (0,), None, initial, False)
+    graph = b.graph((x,), (out,))
+    writes = in_place(graph)
     return Program(
         provenance=Provenance("", "", "", "", ""),
         symbols=(),
@@ -337,7 +366,7 @@ def tiny_program() -> Program:
         states=(state,),
         position=None,
         methods=(
-            Method("f", "", b.graph((x,), (out,)), names, input_tree, tree, (), (0,)),
+            Method("f", "", graph, names, input_tree, tree, (), (0,), None, writes),
         ),
         delegates=(),
         metadata={},

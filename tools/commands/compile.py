@@ -25,8 +25,21 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="The bundle to write.  [default: MODEL's name with .kvc]",
 )
+@click.option(
+    "--max-copy-bytes",
+    "budgets",
+    multiple=True,
+    metavar="METHOD=N",
+    help="Fail if writing the states of METHOD copies more than N bytes in a call.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no closing table.")
-def compile_command(model: str, recipe: str, output: str | None, quiet: bool) -> None:
+def compile_command(
+    model: str,
+    recipe: str,
+    output: str | None,
+    budgets: tuple[str, ...],
+    quiet: bool,
+) -> None:
     """Compile MODEL and write it as one self-contained bundle.
 
     MODEL is the name of a built-in model (demo), or package.module:factory, a
@@ -38,6 +51,7 @@ def compile_command(model: str, recipe: str, output: str | None, quiet: bool) ->
     from kvc.tools.outputs import check_output
 
     start = time.perf_counter()
+    allowed = dict(_budget(text) for text in budgets)
     loaded = load_recipe(recipe)
     name = f"{model.rpartition(':')[2]}.kvc" if output is None else output
     path = check_output(name)
@@ -57,10 +71,23 @@ def compile_command(model: str, recipe: str, output: str | None, quiet: bool) ->
             recipe=loaded,
             metadata=spec.metadata,
             progress=stages.show,
+            states=spec.states,
+            max_copy_bytes=allowed,
         )
         bundle.save(path, progress=stages.show)
     if not quiet:
         _print_table(path, bundle.model_nbytes, time.perf_counter() - start)
+
+
+def _budget(text: str) -> tuple[str, int]:
+    """Return the method and the bytes of `METHOD=N`."""
+    method, _, number = text.rpartition("=")
+    if not method or not number.isdecimal():
+        raise click.BadParameter(
+            f"expected METHOD=N, a method and a number of bytes, found {text!r}",
+            param_hint="--max-copy-bytes",
+        )
+    return method, int(number)
 
 
 def _print_table(path: Path, model_nbytes: int, seconds: float) -> None:

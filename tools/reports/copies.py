@@ -1,24 +1,23 @@
-"""Which cache writes happen in place, and which copy.
+"""Which writes of states, and of callers' arrays, happen in place, and which copy.
 
-An update op whose result shares the state's memory costs no copy (SAFE). One whose
-result has memory of its own has copied the state (COPY), and a later `aten::copy`
-that carries this result back into the state belongs to the same update.
+The verdicts are the compiler's, as the file states them; the bytes are counted here.
+SAFE: nothing is copied but what is written. COPY: the instructions that the verdict
+names copy bytes so that the write, or the caller, gets what it needs.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Literal
 
-from kvc.schema.model import Graph, Instruction, Method, Program
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.model import Method, Program, Update
 from kvc.schema.types import Symbol
-from kvc.tools.reports.uses import operands, root_of, state_of
+from kvc.tools.reports.uses import root_of, state_of
 from kvc.tools.text import columns, escape, plural, size
 
 
 @dataclass(frozen=True, slots=True)
 class UpdateReport:
-    """One write to a state; bytes with every size at its upper bound."""
+    """One write to a state or a caller's array; sizes at their upper bounds."""
 
     method: str
     state: str
@@ -29,71 +28,46 @@ class UpdateReport:
 
 
 def describe_copies(program: Program) -> tuple[UpdateReport, ...]:
-    """Return a report on each update of a state, in running order."""
+    """Return a report on each write, in running order."""
     symbols = {symbol.name: symbol for symbol in program.symbols}
     return tuple(
-        update
+        _report(program, method, update, symbols)
         for method in program.methods
-        for update in _of_method(program, method, symbols)
+        for update in method.updates
     )
-
-
-def _of_method(
-    program: Program, method: Method, symbols: Mapping[str, Symbol]
-) -> list[UpdateReport]:
-    graph = method.graph
-    updates: list[UpdateReport] = []
-    copied: dict[int, int] = {}  # value with a state's copy -> index of its update
-    for call in graph.instructions:
-        spec = OPS.get(call.op)
-        if spec is None or spec.aliasing is not Aliasing.UPDATE:
-            continue
-        back = _carried_back(graph, call, copied)
-        if back is not None:
-            nbytes = updates[back].bytes_per_call + _nbytes(graph, call, symbols)
-            updates[back] = replace(updates[back], bytes_per_call=nbytes)
-            continue
-        target = operands(call.arguments)[0]
-        state = state_of(graph, target)
-        earlier = copied.get(root_of(graph, target))
-        in_place = root_of(graph, call.results[0]) == root_of(graph, target)
-        if in_place and earlier is not None:
-            copied[root_of(graph, call.results[0])] = earlier
-        if state is None:
-            continue
-        nbytes = 0 if in_place else _nbytes(graph, call, symbols)
-        if nbytes:
-            copied[root_of(graph, call.results[0])] = len(updates)
-        name = program.states[state].name
-        updates.append(_report(program, method, call, nbytes, name))
-    return updates
-
-
-def _carried_back(
-    graph: Graph, call: Instruction, copied: Mapping[int, int]
-) -> int | None:
-    """Return the update whose copied result this call puts back into its state."""
-    values = operands(call.arguments)
-    if call.op != "aten::copy" or state_of(graph, values[0]) is None:
-        return None
-    return copied.get(root_of(graph, values[1]))
-
-
-def _nbytes(graph: Graph, call: Instruction, symbols: Mapping[str, Symbol]) -> int:
-    return graph.values[call.results[0]].type.max_nbytes(symbols)
 
 
 def _report(
-    program: Program, method: Method, call: Instruction, nbytes: int, state: str
+    program: Program, method: Method, update: Update, symbols: Mapping[str, Symbol]
 ) -> UpdateReport:
+    call = method.graph.instructions[update.instruction]
     return UpdateReport(
         method=method.name,
-        state=state,
-        verdict="COPY" if nbytes else "SAFE",
-        bytes_per_call=nbytes,
-        reason="",
+        state=", ".join(_homes(program, method, call.results)),
+        verdict="COPY" if update.copies else "SAFE",
+        bytes_per_call=sum(_nbytes(method, copy, symbols) for copy in update.copies),
+        reason=update.reason,
         source=call.source,
     )
+
+
+def _homes(program: Program, method: Method, results: Sequence[int]) -> list[str]:
+    """Return the states, or inputs, in whose memory results lie."""
+    graph, names = method.graph, []
+    inputs = dict(zip(graph.inputs, method.input_names, strict=True))
+    for value in results:
+        state, root = state_of(graph, value), root_of(graph, value)
+        if state is not None:
+            names.append(program.states[state].name)
+        elif root in inputs:
+            names.append(f"input {inputs[root]}")
+    return list(dict.fromkeys(names))
+
+
+def _nbytes(method: Method, copy: int, symbols: Mapping[str, Symbol]) -> int:
+    values = method.graph.instructions[copy].results
+    kinds = (method.graph.values[value].type for value in values)
+    return sum(kind.max_nbytes(symbols) for kind in kinds)
 
 
 def copy_lines(updates: Sequence[UpdateReport]) -> list[str]:

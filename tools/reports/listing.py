@@ -13,6 +13,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
     Argument,
+    Caller,
     Constant,
     Delegate,
     Graph,
@@ -118,7 +119,9 @@ def _report(
     results = ", ".join(f"%{value}" for value in call.results)
     types = ", ".join(_typed(graph.values[value]) for value in call.results)
     arguments = ", ".join(_argument(argument) for argument in call.arguments)
-    text = f"{results} = {call.op}({arguments}): {types}"
+    text = f"{call.op}({arguments})"
+    if results:
+        text = f"{results} = {text}: {types}"
     return InstructionReport(call.op, escape(text), call.source, inside)
 
 
@@ -131,6 +134,8 @@ def _typed(value: Value) -> str:
             return f"{value.type} in %{base}"
         case Constant() | StateSlot():
             return str(value.type)
+        case Caller():
+            return f"{value.type} in the caller's array"
 
 
 def _argument(argument: Argument) -> str:

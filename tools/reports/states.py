@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvc.schema.model import Program, State
-from kvc.schema.types import Symbol
+from kvc.schema.types import Symbol, bounds
 from kvc.tools.reports.families import families
 from kvc.tools.text import columns, escape, plural, size
 
@@ -16,6 +16,7 @@ class StateReport:
     Attributes:
         initial: the named data it starts as, "zeros" otherwise.
         reads, writes: methods that do.
+        at_position: whether every write begins at the position.
     """
 
     name: str
@@ -27,15 +28,23 @@ class StateReport:
     reset: str
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    at_position: bool
 
 
 @dataclass(frozen=True, slots=True)
 class PositionReport:
-    """Where the program's position comes from; capacity None: nothing limits it."""
+    """Where the program's position comes from.
+
+    Attributes:
+        capacity: the greatest position, with every size at its upper bound; None where
+            nothing limits it.
+        chosen: the size that a session chooses and that limits it, "" for a fixed one.
+    """
 
     kind: str
     source: str
     capacity: int | None
+    chosen: str
 
 
 def describe_states(program: Program) -> tuple[StateReport, ...]:
@@ -61,6 +70,7 @@ def _describe(
         reset=state.reset.name.lower(),
         reads=tuple(m.name for m in program.methods if index in m.reads),
         writes=tuple(m.name for m in program.methods if index in m.writes),
+        at_position=state.at_position,
     )
 
 
@@ -72,7 +82,12 @@ def describe_position(program: Program) -> PositionReport | None:
     source = position.input_name
     if position.state is not None:
         source = program.states[position.state].name
-    return PositionReport(position.kind.name.lower(), source, position.capacity)
+    kind, limit = position.kind.name.lower(), position.capacity
+    if limit is None:
+        return PositionReport(kind, source, None, "")
+    symbols = {symbol.name: symbol for symbol in program.symbols}
+    chosen = "" if isinstance(limit, int) else str(limit)
+    return PositionReport(kind, source, bounds(limit, symbols)[1], chosen)
 
 
 def state_lines(states: Sequence[StateReport]) -> list[str]:
@@ -135,7 +150,7 @@ def position_line(position: PositionReport | None) -> str:
         "length": "the common length of the states that grow",
     }[position.kind]
     capacity = position.capacity
-    limit = (
-        "without limit" if capacity is None else f"up to {plural(capacity, 'token')}"
-    )
-    return f"  position: {source}, {limit}"
+    if capacity is None:
+        return f"  position: {source}, without limit"
+    chosen = f"{escape(position.chosen)}, " if position.chosen else ""
+    return f"  position: {source}, {chosen}up to {plural(capacity, 'token')}"

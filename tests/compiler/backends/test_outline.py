@@ -26,7 +26,7 @@ def ops(nodes):
 
 
 def test_neighbours_become_one_call():
-    done = outline(chain(), frozenset({1, 2}), 5)
+    done = outline(chain(), frozenset({1, 2}), 5, {})
     assert ops(done.method.nodes) == ["aten::neg", DELEGATE, "aten::neg"]
     (part,) = done.partitions
     assert (part.graph.inputs, part.graph.outputs) == ((A,), (C,))
@@ -34,7 +34,7 @@ def test_neighbours_become_one_call():
 
 
 def test_nodes_with_another_between_them_become_two_calls():
-    done = outline(chain(), frozenset({0, 2}), 0)
+    done = outline(chain(), frozenset({0, 2}), 0, {})
     assert [ops(p.graph.nodes) for p in done.partitions] == [
         ["aten::neg"],
         ["aten::abs"],
@@ -43,7 +43,7 @@ def test_nodes_with_another_between_them_become_two_calls():
 
 
 def test_nothing_taken_changes_nothing():
-    assert outline(chain(), frozenset(), 0).method == chain()
+    assert outline(chain(), frozenset(), 0, {}).method == chain()
 
 
 def test_branches_of_one_depth_become_one_call():
@@ -54,7 +54,7 @@ def test_branches_of_one_depth_become_one_call():
         inputs=(X,),
         outputs=(C,),
     )
-    done = outline(step, frozenset({0, 1}), 0)
+    done = outline(step, frozenset({0, 1}), 0, {})
     assert done.partitions[0].graph.outputs == (A, B)
     assert len(done.partitions) == 1
 
@@ -68,7 +68,7 @@ def test_a_view_inside_a_part_stays_inside():
         inputs=(X,),
         outputs=(value(3, 4, 2),),
     )
-    done = outline(step, frozenset({0, 1, 2}), 0)
+    done = outline(step, frozenset({0, 1, 2}), 0, {})
     assert ops(done.method.nodes) == [DELEGATE]
     assert turned.type == done.partitions[0].graph.outputs[0].type
 
@@ -82,7 +82,7 @@ def test_a_view_at_either_border_stays_outside():
         inputs=(X,),
         outputs=(C,),
     )
-    done = outline(step, frozenset({1, 2}), 0)
+    done = outline(step, frozenset({1, 2}), 0, {})
     assert ops(done.method.nodes) == [
         "aten::transpose.int",
         "aten::clone",
@@ -102,7 +102,7 @@ def test_a_view_that_two_parts_read_is_cloned_once():
         inputs=(X,),
         outputs=(value(4, 4, 2),),
     )
-    done = outline(step, frozenset({1, 3}), 0)
+    done = outline(step, frozenset({1, 3}), 0, {})
     assert ops(done.method.nodes).count("aten::clone") == 1
     assert ops(done.method.nodes).count(DELEGATE) == 2
 
@@ -115,7 +115,7 @@ def test_constants_go_into_the_part_and_leave_the_method():
         constants=((weight, "w"),),
         outputs=(A,),
     )
-    done = outline(step, frozenset({0}), 0)
+    done = outline(step, frozenset({0}), 0, {})
     assert done.partitions[0].graph.constants == ((weight, "w"),)
     assert done.method.constants == ()
     assert done.partitions[0].graph.inputs == (X,)
@@ -133,7 +133,7 @@ def test_a_part_that_reads_a_state_runs_before_the_write_to_it():
         state_out=((new, "k"),),
         outputs=(value(6, *CACHE),),
     )
-    done = outline(step, frozenset({0, 2}), 0)
+    done = outline(step, frozenset({0, 2}), 0, {})
     assert ops(done.method.nodes) == [DELEGATE, "aten::index_copy"]
 
 
@@ -160,21 +160,21 @@ def graphs(draw):
 @given(graphs())
 def test_any_choice_of_nodes_gives_an_order_that_runs(given_graph):
     step, taken = given_graph
-    done = outline(step, taken, 0)
+    done = outline(step, taken, 0, {})
     verify(program(done.method))
 
 
 @given(graphs())
 def test_any_choice_of_nodes_gives_parts_that_run_alone(given_graph):
     step, taken = given_graph
-    for part in outline(step, taken, 0).partitions:
+    for part in outline(step, taken, 0, {}).partitions:
         verify(program(part.graph))
 
 
 @given(graphs())
 def test_nothing_is_lost_and_nothing_runs_twice(given_graph):
     step, taken = given_graph
-    done = outline(step, taken, 0)
+    done = outline(step, taken, 0, {})
     inside = [n for part in done.partitions for n in part.graph.nodes]
     outside = [n for n in done.method.nodes if n.op != DELEGATE]
     made = [

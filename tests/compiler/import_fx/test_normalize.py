@@ -85,13 +85,20 @@ def test_a_traced_op_becomes_an_op_of_the_table(traced, named, result, op, argum
     ],
 )
 def test_a_slice_that_is_written_becomes_an_index_copy(start, end, step, places):
-    named = {"self": X, "src": Y, "dim": 1, "start": start, "end": end, "step": step}
+    rows = value(1, 2, 3)
+    named = {"self": X, "src": rows, "dim": 1, "start": start, "end": end, "step": step}
     call = normalize("aten::slice_scatter", named, kind(2, 6))
     index = call.named["index"]
     assert isinstance(index, Made)
     assert (call.op, call.named["dim"]) == ("aten::index_copy", 1)
     assert arguments_of(index.call) == (*places, I64)
-    assert index.type == kind(6, dtype=I64)
+    assert index.type == kind(3, dtype=I64)
+
+
+def test_a_slice_that_is_everything_becomes_a_copy():
+    named = {"self": X, "src": Y, "dim": 1, "start": None, "end": 2**63 - 1, "step": 1}
+    call = normalize("aten::slice_scatter", named, kind(2, 6))
+    assert (call.op, arguments_of(call)) == ("aten::copy", (X, Y))
 
 
 def test_a_slice_at_the_end_of_a_dynamic_axis_counts_from_its_size():

@@ -18,7 +18,6 @@ from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
-from kvc.compiler.passes.store_states import StoreStates
 
 X = torch.linspace(-2, 2, 24).reshape(2, 3, 4)
 
@@ -52,10 +51,6 @@ class Subjects(nn.Module):
     def materialize_views(self, x):
         return x.transpose(0, 1).reshape(3, 8), x.permute(2, 0, 1).contiguous().view(-1)
 
-    def store_states(self, x):
-        self.k.add_(x)
-        return self.k * 2, self.k[:, 1:]
-
     def linears(self, x):
         return self.linear(x), self.linear(x * 2)
 
@@ -68,7 +63,6 @@ class Subjects(nn.Module):
         (DedupeConstants(), "dedupe_constants", "fp32", 0),
         (ShareEqualNodes(), "share_equal_nodes", "fp32", 0),
         (MaterializeViews(), "materialize_views", "fp32", 0),
-        (StoreStates(), "store_states", "fp32", 0),
         (QuantizeWeights(True, True), "linears", "xnnpack_q8", 0.05),
         (StoreBfloat16(), "linears", "bf16", 0.05),
     ],

@@ -14,7 +14,6 @@ from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
-from kvc.compiler.passes.store_states import StoreStates
 from kvc.schema.types import Affine, Symbol, TensorType
 
 SEQ = Affine(0, (("seq", 1),))
@@ -143,27 +142,6 @@ def linear_and_embedding():
     )
 
 
-def store_states():
-    row, slot = value(3, 1, 1, 4), value(4, 1, dtype=I64)
-    new, sum_ = value(5, *CACHE), value(6, *CACHE)
-    return program(
-        method(
-            node("aten::index_copy", OLD, 1, slot, row, to=new),
-            node("aten::add.Tensor", TOO, X, 1, to=sum_),
-            inputs=(X, row, slot),
-            state_in=((OLD, "in_place"), (TOO, "copied")),
-            state_out=((new, "in_place"), (sum_, "copied"), (X, "never_read")),
-            outputs=(TOO,),
-        ),
-        method(
-            state_in=((OLD, "in_place"), (TOO, "copied")),
-            state_out=((TOO, "in_place"), (OLD, "copied")),
-            name="swap",
-        ),
-        states=("in_place", "copied", "never_read"),
-    )
-
-
 CASES = {
     "forward_copies": (ForwardCopies(), forward_copies()),
     "drop_dead_code": (DropDeadCode(), drop_dead_code()),
@@ -172,7 +150,6 @@ CASES = {
     "materialize_views": (MaterializeViews(), materialize_views()),
     "quantize_weights": (QuantizeWeights(True, True), linear_and_embedding()),
     "store_bfloat16": (StoreBfloat16(), linear_and_embedding()),
-    "store_states": (StoreStates(), store_states()),
 }
 
 

@@ -1,13 +1,18 @@
 import math
+from pathlib import Path
 
 import pytest
 import torch
+from eager_parity import run_both
 from kernel_calls import run
-from torch import Tensor
+from torch import Tensor, nn
 
+from kvc.compiler import Dim, Method
 from kvc.runtime.kernels import load_kernels
 
 CAPACITY = 12
+# Neither windows nor soft cap, mask, slopes or sinks.
+PLAIN = (None, None, None, None, None, None, "linear")
 GENERATOR = torch.Generator().manual_seed(0)
 
 
@@ -52,7 +57,7 @@ def test_attention_sees_the_valid_prefix_and_nothing_else(
         k[row, :, valid:] = math.nan
         v[row, :, valid:] = math.nan
     shape = (batch, 4, seq, value_width)
-    arguments = (q, k, v, torch.tensor(lengths), scale, causal)
+    arguments = (q, k, v, torch.tensor(lengths), scale, causal, *PLAIN)
     with torch.inference_mode():
         (out,) = run("kvc::attention", arguments, ((shape, torch.float32),))
     expected = plain(q, k, v, lengths, scale, causal)
@@ -61,7 +66,7 @@ def test_attention_sees_the_valid_prefix_and_nothing_else(
 
 def test_a_query_that_sees_no_key_gives_zeros():
     q, k = operand(1, 2, 5, 8), operand(1, 2, CAPACITY, 8)
-    arguments = (q, k, k, torch.tensor([2]), None, True)
+    arguments = (q, k, k, torch.tensor([2]), None, True, *PLAIN)
     (out,) = run("kvc::attention", arguments, ((q.shape, torch.float32),))
     assert not out[:, :, :3].any()
     assert out[:, :, 3:].all()
@@ -73,6 +78,48 @@ def test_a_length_outside_the_cache_writes_nothing(wrong: int):
     out = torch.full_like(q, 7.0)
     with pytest.raises(ValueError, match="row 1 has"):
         load_kernels()["kvc::attention"](
-            out, q, k, k, torch.tensor([3, wrong]), None, True
+            out, q, k, k, torch.tensor([3, wrong]), None, True, *PLAIN
         )
     assert (out == 7).all()
+
+
+class Rings(nn.Module):
+    """Two rows with their own lengths over rings, a mask and learned sinks beside."""
+
+    k: Tensor
+    v: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.zeros(2, 2, CAPACITY, 8))
+        self.register_buffer("v", torch.zeros(2, 2, CAPACITY, 6))
+        self.sinks = nn.Parameter(operand(4))
+        self.slopes = nn.Parameter(operand(4).abs())
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, start: Tensor, mask: Tensor):
+        update, attend = torch.ops.kvc.cache_update, torch.ops.kvc.attention
+        self.k.copy_(update(self.k, k, start, -2, "circular"))
+        self.v.copy_(update(self.v, v, start, -2, "circular"))
+        caches, ring = (self.k, self.v), {"layout": "circular", "window_left": 6}
+        total = start + q.shape[2]
+        return (
+            attend(q, *caches, total, **ring),
+            attend(q, *caches, total, mask=mask, **ring),
+            attend(q, *caches, total, softcap=5.0, sinks=self.sinks, **ring),
+            attend(q, *caches, total, slopes=self.slopes, layout="circular"),
+        )
+
+
+def test_a_bundle_gives_the_bits_of_eager_with_every_option(tmp_path: Path):
+    def arguments(seq: int, *starts: int) -> tuple[Tensor, ...]:
+        mask = torch.rand(2, 1, seq, 30, generator=GENERATOR) < 0.8
+        cached = operand(2, 2, seq, 8), operand(2, 2, seq, 6)
+        return operand(2, 4, seq, 8), *cached, torch.tensor(starts), mask
+
+    seq = {2: Dim("seq", 1, 6)}
+    dynamic = {"q": seq, "k": seq, "v": seq, "mask": seq}
+    method = Method("forward", args=arguments(3, 0, 0), dynamic=dynamic)
+    calls = [(5, 0, 2), (1, 5, 7), (6, 6, 8), (4, 12, 14), (1, 16, 25)]
+    run_both(
+        Rings(), [method], [("forward", arguments(*call)) for call in calls], tmp_path
+    )

@@ -4,6 +4,7 @@ import sys
 from kvc.runtime.kernels import (
     activations,
     attention,
+    checks,
     create,
     elementwise,
     index,
@@ -21,6 +22,7 @@ from kvc.schema.ops import DELEGATE, OPS, Aliasing
 FAMILIES = (
     activations,
     attention,
+    checks,
     create,
     elementwise,
     index,
@@ -42,8 +44,13 @@ def test_no_two_families_hold_the_same_op():
     assert sum(len(family.KERNELS) for family in FAMILIES) == len(load_kernels())
 
 
-def test_families_of_views_and_updates_hold_just_those():
-    for family, aliasing in ((views, Aliasing.VIEW), (updates, Aliasing.UPDATE)):
+def test_families_of_views_updates_and_checks_hold_just_those():
+    held = (
+        (views, Aliasing.VIEW),
+        (updates, Aliasing.UPDATE),
+        (checks, Aliasing.CHECK),
+    )
+    for family, aliasing in held:
         ops = {name for name, op in OPS.items() if op.aliasing is aliasing}
         assert set(family.KERNELS) == ops
 

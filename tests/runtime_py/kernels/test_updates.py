@@ -3,7 +3,7 @@ import torch
 from torch import Tensor
 
 from kvc.runtime.kernels import load_kernels
-from kvc.schema.errors import CacheOverflow
+from kvc.schema.errors import CacheOverflow, IndexOutOfRange
 from kvc.schema.torch_ops import cache_update
 
 MANY = torch.arange(50)
@@ -32,7 +32,7 @@ def beyond(position: int, value: int) -> Tensor:
 )
 def test_an_index_out_of_range_leaves_the_target_untouched(op, arguments):
     target = torch.zeros(3, 60)
-    with pytest.raises(IndexError, match="out of range"):
+    with pytest.raises(IndexOutOfRange, match="out of range"):
         load_kernels()[op](target, *arguments)
     assert not target.any()
 

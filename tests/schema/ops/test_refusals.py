@@ -141,17 +141,6 @@ def index(*dims: int) -> TensorType:
             ),
         ),
         (
-            "kvc::attention",
-            (
-                tensor(1, 4, 1, 8),
-                tensor(1, 3, 9, 8),
-                tensor(1, 3, 9, 8),
-                index(1),
-                None,
-                True,
-            ),
-        ),
-        (
             "kvc::cache_update",
             (tensor(1, 8, 4), tensor(1, 9, 4), index(1), 1, "linear"),
         ),
@@ -171,3 +160,76 @@ def index(*dims: int) -> TensorType:
 def test_arguments_that_do_not_fit_are_refused(op: str, arguments: tuple):
     with pytest.raises(ShapeMismatch):
         OPS[op].rule(*arguments)
+
+
+ATTENTION = {
+    "q": tensor(2, 4, 3, 8),
+    "k": tensor(2, 2, 9, 8),
+    "v": tensor(2, 2, 9, 6),
+    "valid_length": index(2),
+    "scale": None,
+    "causal": True,
+    "window_left": None,
+    "window_right": None,
+    "softcap": None,
+    "mask": None,
+    "slopes": None,
+    "sinks": None,
+    "layout": "linear",
+}
+
+
+def attention_of(**changes: object):
+    assert list(ATTENTION) == [param.name for param in OPS["kvc::attention"].params]
+    return OPS["kvc::attention"].rule(*(ATTENTION | changes).values())
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"window_left": 0, "window_right": 2, "softcap": 30.0, "layout": "circular"},
+        {"mask": tensor(1, 1, 3, 40, dtype=BOOL), "slopes": tensor(4)},
+        {"mask": tensor(2, 4, 3, 0), "sinks": tensor(4, dtype=DType.BFLOAT16)},
+    ],
+)
+def test_attention_gives_what_values_are_wide(changes: dict):
+    assert attention_of(**changes) == ((DType.FLOAT32, (2, 4, 3, 6)),)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"q": tensor(4, 3, 8)},
+        {"q": tensor(1, 4, 3, 8)},
+        {"q": tensor(2, 3, 3, 8)},
+        {"q": tensor(2, 4, 3, 7)},
+        {"q": tensor(2, 4, 3, 8, dtype=FLOAT64)},
+        {"q": tensor(2, 4, 3, 0), "k": tensor(2, 2, 9, 0)},
+        {"q": index(2, 4, 3, 8), "k": index(2, 2, 9, 8), "v": index(2, 2, 9, 8)},
+        {"v": tensor(2, 1, 9, 6)},
+        {"v": tensor(2, 2, 8, 6)},
+        {"k": tensor(2, 0, 9, 8), "v": tensor(2, 0, 9, 6)},
+        {"valid_length": index(3)},
+        {"valid_length": index(2, 1)},
+        {"valid_length": tensor(2)},
+        {"window_left": -1},
+        {"window_right": -1},
+        {"softcap": 0.0},
+        {"softcap": float("nan")},
+        {"softcap": float("inf")},
+        {"mask": tensor(3, 9)},
+        {"mask": tensor(3, 1, 3, 9)},
+        {"mask": tensor(1, 2, 3, 9)},
+        {"mask": tensor(1, 1, 1, 9)},
+        {"mask": index(1, 1, 3, 9)},
+        {"slopes": tensor(2)},
+        {"slopes": tensor(4, dtype=FLOAT64)},
+        {"sinks": tensor(4, 1)},
+        {"sinks": index(4)},
+        {"layout": "round"},
+    ],
+)
+def test_attention_refuses_what_does_not_fit(changes: dict):
+    with pytest.raises(ShapeMismatch):
+        attention_of(**changes)

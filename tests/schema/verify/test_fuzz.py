@@ -4,6 +4,7 @@ import random
 import struct
 
 import pytest
+from growing_programs import growing_program, positioned_program
 from sample_programs import sample_payload, sample_program, tiny_program
 
 from kvc.schema.codec import decode, decode_payload, encode, encode_payload
@@ -50,7 +51,8 @@ def mutate(raw, dice):
 @pytest.mark.parametrize("seed", range(4))
 def test_a_mutated_program_raises_only_kvc_errors(seed):
     dice = random.Random(seed)
-    seeds = [encode(sample_program()), encode(tiny_program())]
+    made = (sample_program, tiny_program, growing_program, positioned_program)
+    seeds = [encode(program()) for program in made]
     passed = 0
     for _ in range(800):
         try:
@@ -73,8 +75,9 @@ def test_a_mutated_payload_raises_only_kvc_errors():
             continue
 
 
-def test_each_word_of_a_program_at_each_extreme():
-    raw = encode(tiny_program())
+@pytest.mark.parametrize("program", [tiny_program(), positioned_program()])
+def test_each_word_of_a_program_at_each_extreme(program):
+    raw = encode(program)
     for position in range(0, len(raw) - 8, 4):
         for extreme in EXTREMES:
             fmt = "<I" if extreme < 2**32 else "<Q"

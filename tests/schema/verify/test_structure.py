@@ -1,6 +1,7 @@
 import struct
 
 import pytest
+from growing_programs import growing_program, positioned_program
 from sample_programs import sample_program, tiny_program
 
 from kvc.schema._generated import TABLES
@@ -34,7 +35,8 @@ GRAPH = METHOD.child("graph")
 
 def test_what_the_codec_writes_passes():
     verify_structure(RAW, "Program", b"KVCP", "x")
-    verify_structure(encode(sample_program()), "Program", b"KVCP", "x")
+    for program in (sample_program(), growing_program(), positioned_program()):
+        verify_structure(encode(program), "Program", b"KVCP", "x")
 
 
 def test_every_truncation_is_refused():
@@ -88,11 +90,48 @@ def _position(table):
 
 
 def test_an_enum_value_that_does_not_exist_is_refused():
-    for name, count in (("argument_kinds", 9), ("value_storages", 4)):
+    for name, count in (("argument_kinds", 9), ("value_storages", 5)):
         position = GRAPH._target(name) + 4
         refuse(patched(position, bytes([count])), f"Graph.{name} has a value")
     state = ROOT.children("states")[0]
-    refuse(patched(place(state, "kind"), b"\4"), "State.kind has a value")
+    refuse(patched(place(state, "kind"), b"\5"), "State.kind has a value")
+
+
+def test_a_bool_is_zero_or_one():
+    state = ROOT.children("states")[0]
+    for value in (2, 255):
+        changed = patched(place(state, "at_position"), bytes([value]))
+        refuse(changed, "State.at_position has a value")
+    verify_structure(
+        patched(place(state, "at_position"), b"\1"), "Program", b"KVCP", "x"
+    )
+
+
+def test_a_dim_kind_that_does_not_exist_is_refused():
+    raw = encode(growing_program())
+    root = TableReader.root(raw, "Program")
+    position, method = root.child("position"), root.children("methods")[0]
+    for table, name in ((position, "capacity_kind"), (method, "advance_kind")):
+        changed = bytearray(raw)
+        assert changed[place(table, name)] == 1
+        changed[place(table, name)] = 2
+        refuse(changed, f"{name} has a value")
+
+
+def test_each_missing_field_of_states_and_methods_is_refused():
+    raw = encode(sample_program())
+    root = TableReader.root(raw, "Program")
+    for kind, start in (
+        ("State", root._targets("states")[0]),
+        ("Method", root._targets("methods")[0]),
+        ("Position", root._target("position")),
+    ):
+        (back,) = struct.unpack_from("<i", raw, start)
+        for slot, field in enumerate(TABLES[kind]):
+            entry = start - back + 4 + 2 * slot
+            changed = raw[:entry] + b"\0\0" + raw[entry + 2 :]
+            if not field[4]:
+                refuse(changed, f"{kind}.{field[0]} is missing")
 
 
 def test_a_string_without_an_end_is_refused():

@@ -2,6 +2,7 @@
 """Cases of products, norms, convolution and attention."""
 
 import torch
+from torch import Tensor
 
 from op_cases.case import Case, index, rand
 
@@ -177,45 +178,68 @@ ATTENTION = (
         "aten::scaled_dot_product_attention",
         (rand(3, 5, 8), rand(3, 7, 8), rand(3, 7, 8), None, False, None, False),
     ),
+)
+
+
+def _attended(
+    *shape: int,
+    valid: Tensor,
+    causal: bool = True,
+    scale: float | None = None,
+    dtype: torch.dtype = F32,
+    **options: object,
+) -> Case:
+    """Return a case of [batch, heads, seq, kv_heads, slots, value_dim]."""
+    batch, heads, seq, kv_heads, slots, width = shape
+    names = ("window_left", "window_right", "softcap", "mask", "slopes", "sinks")
+    operands = (
+        rand(batch, heads, seq, 8, dtype=dtype),
+        rand(batch, kv_heads, slots, 8, dtype=dtype),
+        rand(batch, kv_heads, slots, width, dtype=dtype),
+    )
+    settings = (*map(options.get, names), options.get("layout", "linear"))
+    return Case("kvc::attention", (*operands, valid, scale, causal, *settings))
+
+
+_NONE = torch.zeros(0, dtype=torch.int64)
+
+CACHED = (
     *(
-        Case(
-            "kvc::attention",
-            (
-                rand(batch, 4, seq, 8),
-                rand(batch, kv, 16, 8),
-                rand(batch, kv, 16, width),
-                valid,
-                None,
-                causal,
-            ),
-        )
+        _attended(batch, 4, seq, kv, 16, width, valid=valid, causal=causal)
         for batch, valid in ((1, index(9)), (3, index(3, 0, 16)))
         for seq in (1, 5)
         for kv, width in ((4, 8), (2, 6))
         for causal in (True, False)
     ),
-    Case(
-        "kvc::attention",
-        (
-            rand(1, 4, 2, 8, dtype=BF16),
-            rand(1, 2, 16, 8, dtype=BF16),
-            rand(1, 2, 16, 8, dtype=BF16),
-            index(7),
-            0.2,
-            True,
-        ),
+    _attended(1, 4, 2, 2, 16, 8, valid=index(7), scale=0.2, dtype=BF16),
+    _attended(0, 4, 1, 2, 4, 8, valid=_NONE),
+    *(
+        _attended(2, 4, seq, 2, 16, 8, valid=index(16, 9), dtype=dtype, **options)
+        for seq in (1, 5)
+        for dtype in (F32, BF16)
+        for options in (
+            {"window_left": 3},
+            {"window_left": 2, "window_right": 1, "causal": False},
+            {"softcap": 2.0},
+            {"mask": rand(1, 4, seq, 12, dtype=torch.bool)},
+            {"mask": rand(2, 1, seq, 20)},
+            {"slopes": torch.tensor([0.5, 0.25, 0.125, 0.0625])},
+            {"sinks": rand(4, dtype=dtype)},
+        )
     ),
-    Case(
-        "kvc::attention",
-        (
-            rand(0, 4, 1, 8),
-            rand(0, 2, 4, 8),
-            rand(0, 2, 4, 8),
-            torch.zeros(0, dtype=torch.int64),
-            None,
-            True,
-        ),
+    *(
+        _attended(2, 4, seq, 2, 8, 6, valid=index(21, 3), layout="circular", **options)
+        for seq in (1, 3)
+        for options in ({}, {"window_left": 4}, {"softcap": 2.0, "window_left": 4})
     ),
 )
 
-CASES = (*TRANSPOSED, *CHANNEL_NORMS, *PRODUCTS, *CONVOLUTION, *NORMS, *ATTENTION)
+CASES = (
+    *TRANSPOSED,
+    *CHANNEL_NORMS,
+    *PRODUCTS,
+    *CONVOLUTION,
+    *NORMS,
+    *ATTENTION,
+    *CACHED,
+)

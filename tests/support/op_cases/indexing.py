@@ -72,6 +72,22 @@ WRITES = (
         (rand(4, 5, dtype=I32), -2, index([3, 0, 1]), rand(1, 3, dtype=I32)),
     ),
     Case("aten::scatter.src", (rand(), 0, torch.tensor(0), rand())),
+    Case("aten::index_add", (rand(4, 5), -1, index(4, 0, 4), rand(4, 3), 1)),
+    Case(
+        "aten::index_add",
+        (rand(4, 5, dtype=I32), 0, index(2), rand(1, 5, dtype=I32), -2),
+    ),
+    Case(
+        "aten::index_add",
+        (rand(4, 5, dtype=BF16), 1, index(1, 1), rand(4, 2, dtype=BF16), 0.5),
+    ),
+    Case("aten::index_add", (rand(4, 5), 0, torch.zeros(0, dtype=I64), rand(0, 5), 1)),
+    Case("aten::scatter_add", (rand(4, 5), 1, index([4, 0, 4], [1, 1, 2]), rand(3, 3))),
+    Case(
+        "aten::scatter_add",
+        (rand(4, 5, dtype=BF16), 0, index([3, 0, 1]), rand(2, 4, dtype=BF16)),
+    ),
+    Case("aten::scatter_add", (rand(), 0, torch.tensor(0), rand())),
     Case("aten::scatter.value", (rand(4, 5), 1, index([4, 0], [1, 2]), 0.5)),
     Case("aten::scatter.value", (rand(4, 5, dtype=BOOL), 0, index([3, 0, 1]), True)),
     Case("aten::scatter.value", (rand(4, 50), 1, torch.arange(50).reshape(1, 50), 2)),

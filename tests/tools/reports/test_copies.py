@@ -1,9 +1,16 @@
 from dataclasses import replace
 
-from sample_programs import sample_program, with_graph
+from sample_programs import sample_program
 
-from kvc.schema.model import Alias, Scratch, Value
+from kvc.schema.model import Update
 from kvc.tools.reports.copies import copy_lines, describe_copies
+
+
+def with_updates(*updates):
+    """Return the sample with other verdicts on the writes of decode."""
+    program = sample_program()
+    decode = replace(program.methods[1], updates=updates)
+    return replace(program, methods=(program.methods[0], decode))
 
 
 def test_updates_over_the_state_are_safe():
@@ -12,17 +19,13 @@ def test_updates_over_the_state_are_safe():
     assert copy_lines(updates)[-1] == "  4 updates of states, all in place"
 
 
-def test_an_update_with_memory_of_its_own_is_a_copy():
-    program = sample_program()
-    graph = program.methods[1].graph
-    call = next(i for i in graph.instructions if i.op == "kvc::cache_update")
-    values = list(graph.values)
-    made = values[call.results[0]]
-    assert isinstance(made.storage, Alias)
-    values[call.results[0]] = Value(made.type, Scratch(0, 512))
-    program = with_graph(program, 1, replace(graph, values=tuple(values)))
-    found = [u for u in describe_copies(program) if u.verdict == "COPY"]
-    assert [(u.method, u.state, u.bytes_per_call) for u in found] == [
+def test_a_verdict_with_copies_counts_the_bytes_of_their_results():
+    first, *rest = sample_program().methods[1].updates
+    copied = Update(first.instruction, "why", (first.instruction,))
+    found = describe_copies(with_updates(copied, *rest))
+    copies = [u for u in found if u.verdict == "COPY"]
+    assert [(u.method, u.state, u.bytes_per_call) for u in copies] == [
         ("decode", "cache", 512)
     ]
-    assert copy_lines(found)[-1].startswith("  1 update of states, 1 by copy: 512 B")
+    assert copies[0].reason == "why"
+    assert copy_lines(copies)[-1].startswith("  1 update of states, 1 by copy: 512 B")

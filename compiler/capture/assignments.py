@@ -1,0 +1,82 @@
+"""Assignments that torch cannot trace as they are written, in words that it can.
+
+`cache[:, p] = x` fails while tracing when `p` is a number read from a tensor, or an
+integer tensor without dims, although `cache[:, p]` and `cache[:, p : p + 1] = x` work.
+Here it becomes a write into that view. Copies into another dtype or into more dims are
+spelled out (`explicit_copy`): torch drops the last copy into a buffer, cast and all.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+from torch import Tensor
+from torch.fx.experimental.symbolic_shapes import statically_known_true
+from torch.overrides import TorchFunctionMode
+
+_INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
+
+
+def traceable_assignments() -> AbstractContextManager[object]:
+    """Return what to trace a method within."""
+    return nullcontext() if torch.compiler.is_dynamo_compiling() else _ThroughViews()
+
+
+class _ThroughViews(TorchFunctionMode):
+    """Assigns to places that are read from tensors through the view of them."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        if func is Tensor.__setitem__:
+            target, places, value = args
+            assert isinstance(target, Tensor)
+            places = places if isinstance(places, tuple) else (places,)
+            if any(map(_is_read, places)) and not any(map(_picks_many, places)):
+                _assign(target[places], value)
+                return None
+        return func(*args, **(kwargs or {}))
+
+
+def _is_read(place: object) -> bool:
+    """Tell whether a place, or an end of a slice, is a number read from a tensor."""
+    if isinstance(place, slice):
+        return _is_read(place.start) or _is_read(place.stop)
+    if isinstance(place, Tensor):
+        return place.dim() == 0 and place.dtype in _INTEGERS
+    return isinstance(place, torch.SymInt)
+
+
+def _picks_many(place: object) -> bool:
+    """Tell whether a place is an index of which there is no view."""
+    return isinstance(place, list | tuple | bool) or (
+        isinstance(place, Tensor) and not _is_read(place)
+    )
+
+
+def _assign(view: object, value: object) -> None:
+    assert isinstance(view, Tensor)
+    if not isinstance(value, Tensor):
+        view.fill_(value)  # type: ignore[call-overload]
+        return
+    while value.dim() > view.dim() and value.shape[0] == 1:
+        value = value[0]  # as torch does when it assigns
+    view.copy_(value)
+
+
+def explicit_copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> object:
+    """Return `aten.copy` with its cast and its broadcast as ops of their own.
+
+    `NotImplemented`, which keeps the op, where it does neither.
+    """
+    same = len(self.shape) == len(src.shape) and all(
+        statically_known_true(a == b)
+        for a, b in zip(self.shape, src.shape, strict=True)
+    )
+    if same and self.dtype == src.dtype:
+        return NotImplemented
+    return src.to(self.dtype).expand(self.shape)

@@ -1,0 +1,117 @@
+"""The parameters and buffers of a model, watched while a method is traced.
+
+In: what is registered before and after the call. Out: what tracing would lose, as a
+reason to refuse it, and the model as it was. `reassigned` makes writes of the rest.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+Registered = dict[str, tuple[Tensor | None, object]]
+
+_REMEDY = (
+    "write into it instead, with copy_, index_copy_ or torch.ops.kvc.cache_update; "
+    "what grows can be an argument and a result that the session keeps, "
+    "Method(carry=...)"
+)
+
+
+def registered(model: nn.Module) -> Registered:
+    """Return path -> (tensor, its memory) for all parameters and buffers."""
+    return {
+        f"{prefix}.{name}" if prefix else name: (tensor, memory(tensor))
+        for prefix, module in model.named_modules()
+        for table in (module._parameters, module._buffers)
+        for name, tensor in table.items()
+    }
+
+
+def memories(arguments: Sequence[Tensor]) -> Registered:
+    """Return the same for what a method is passed."""
+    return {f"argument {i}": (t, memory(t)) for i, t in enumerate(arguments)}
+
+
+def memory(tensor: Tensor | None) -> object:
+    """Return what tensors that share memory have in common."""
+    return None if tensor is None else tensor.untyped_storage()._cdata
+
+
+def loss(before: Registered, after: Registered) -> str | None:
+    """Return what tracing would lose, as a reason with a remedy; None for nothing."""
+    for name, (old, old_memory) in before.items():
+        new, new_memory = after.get(name, (None, None))
+        if name not in after:
+            return f"it deletes {name!r}; set what a method needs before compiling"
+        if new is old and old_memory != new_memory:
+            return f"it gives {name!r} other memory (.data = ...); {_REMEDY}"
+        if new is not old and (reason := _replaced(name, old, new)):
+            return reason
+    added = [name for name in after if name not in before]
+    return f"it makes {added[0]!r}; register it before compiling" if added else None
+
+
+def _replaced(name: str, old: Tensor | None, new: Tensor | None) -> str | None:
+    """Return what is wrong about another tensor in the place of one."""
+    if old is None:
+        return f"it makes the buffer {name!r}; register it before compiling"
+    if isinstance(old, nn.Parameter):
+        return anew(name, "parameter")
+    if new is not None and _same_type(old, new):
+        return None
+    return (
+        f"it assigns the buffer {name!r} a tensor of another shape or dtype "
+        f"(self.past = torch.cat(...)); {_REMEDY}"
+    )
+
+
+def _same_type(old: Tensor, new: Tensor) -> bool:
+    """Compare types without asking about sizes that are not known."""
+    if old.dim() != new.dim() or old.dtype != new.dtype:
+        return False
+    return all(map(_same_size, old.shape, new.shape))
+
+
+def _same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
+    if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
+        return bool(a.node.expr == b.node.expr)
+    return isinstance(a, int) and isinstance(b, int) and a == b
+
+
+def anew(name: str, what: str = "buffer") -> str:
+    """Return why another tensor in the place of one is refused."""
+    return f"it assigns the {what} {name!r} anew, which tracing drops; {_REMEDY}"
+
+
+def changed_name(before: Registered, after: Registered) -> str | None:
+    """Return what is another tensor than before, or gone, None where nothing is."""
+    for name, (old, old_memory) in before.items():
+        new, new_memory = after.get(name, (None, None))
+        if new is not old or new_memory != old_memory or name not in after:
+            return name
+    return None
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[None]:
+    """Give the model its parameters, buffers and modules back."""
+    before = [
+        (
+            module,
+            dict(module._parameters),
+            dict(module._buffers),
+            dict(module._modules),
+            set(module._non_persistent_buffers_set),
+        )
+        for module in model.modules()
+    ]
+    try:
+        yield
+    finally:
+        for module, parameters, buffers, modules, unsaved in before:
+            module._parameters = parameters
+            module._buffers = buffers
+            module._modules = modules
+            module._non_persistent_buffers_set = unsaved

@@ -1,0 +1,44 @@
+"""The copy budget: what writing the states of a method may copy at the most."""
+
+from collections.abc import Mapping, Sequence
+
+from kvc.compiler.in_place import Verdict
+from kvc.schema.errors import CompileError, CopyBudgetExceeded, listing
+
+
+def check_copy_budget(
+    verdicts: Mapping[str, Sequence[Verdict]], budget: Mapping[str, int]
+) -> None:
+    """Check that no method copies more than it may.
+
+    Args:
+        verdicts: on the writes of each method.
+        budget: method -> bytes in a call, with every size at its greatest.
+
+    Raises:
+        CopyBudgetExceeded: a method does; lists its copies, the largest first.
+        CompileError: there is no such method, or a budget is negative.
+    """
+    for method, allowed in budget.items():
+        if method not in verdicts:
+            known = listing(list(verdicts))
+            message = f"max_copy_bytes: there is no method {method!r}; methods: {known}"
+            raise CompileError(message=message)
+        if allowed < 0:
+            message = f"max_copy_bytes: {allowed} bytes for {method}, which is negative"
+            raise CompileError(message=message)
+        nbytes = sum(verdict.nbytes for verdict in verdicts[method])
+        if nbytes > allowed:
+            lines = "\n".join(_lines(verdicts[method]))
+            raise CopyBudgetExceeded(
+                method=method, nbytes=nbytes, allowed=allowed, listing=lines
+            )
+
+
+def _lines(verdicts: Sequence[Verdict]) -> list[str]:
+    copies = sorted((v for v in verdicts if v.nbytes), key=lambda v: -v.nbytes)
+    return [
+        f"  {v.home}: {v.nbytes:,} bytes{f' at {v.source}' if v.source else ''}: "
+        f"{v.reason}"
+        for v in copies
+    ]

@@ -1,0 +1,148 @@
+"""The states that carried arguments are: their types, and the axis they grow along.
+
+In: for each carried path how every method takes it and what it becomes. Out: one state
+each. Methods that carry one path must agree on all of it but the current length.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kvc.compiler.ir import State
+from kvc.schema.errors import CaptureError, StateConflict
+from kvc.schema.types import Affine, Dim, Symbol, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """How one method uses a carried path.
+
+    Attributes:
+        method: its name.
+        old: the type it takes, None where it takes none.
+        new: the type of the result that the state becomes.
+    """
+
+    method: str
+    old: TensorType | None
+    new: TensorType
+
+
+def carried_state(
+    name: str, uses: Sequence[Use], symbols: Mapping[str, Symbol]
+) -> State:
+    """Return the state that a carried path is.
+
+    Args:
+        name: of the state.
+        uses: of every method that carries it; at least one takes it.
+        symbols: the program's symbols by name.
+
+    Raises:
+        StateConflict: methods disagree, or one of them with itself.
+        CaptureError: the length that grows cannot be 0.
+    """
+    first = next(use for use in uses if use.old is not None)
+    assert first.old is not None
+    for use in uses:
+        for kind in (use.old, use.new):
+            if kind is not None and not _same_rank(kind, first.old):
+                raise _conflict(name, first, use, kind)
+    axis = _axis(name, uses, first)
+    kind = first.old
+    if axis is not None:
+        kind = _at(kind, axis, _greatest(name, first, axis, symbols))
+    for use in uses:
+        _check_use(name, use, first, axis, symbols)
+    return State(name, kind, None, axis)
+
+
+def _same_rank(kind: TensorType, other: TensorType) -> bool:
+    return kind.dtype is other.dtype and len(kind.dims) == len(other.dims)
+
+
+def _axis(name: str, uses: Sequence[Use], first: Use) -> int | None:
+    """Return the axis along which a call changes the size, None if none does."""
+    changed: dict[int, Use] = {}
+    for use in uses:
+        old = use.old or first.old
+        assert old is not None
+        for axis, (size, new) in enumerate(zip(old.dims, use.new.dims, strict=True)):
+            if size != new:
+                changed[axis] = use
+    if len(changed) > 1:
+        use = changed[max(changed)]
+        if use.old is None:
+            raise _conflict(name, first, use, use.new)
+        axes = " and ".join(map(str, sorted(changed)))
+        reason = (
+            f"method {use.method} takes {use.old} and makes {use.new} of "
+            f"it; a state may change its size along one axis, not along {axes}"
+        )
+        raise StateConflict(state=name, reason=reason)
+    return next(iter(changed), None)
+
+
+def _greatest(name: str, use: Use, axis: int, symbols: Mapping[str, Symbol]) -> int:
+    """Return the greatest length of a state that grows, as one method declares it.
+
+    Raises:
+        StateConflict: its length is fixed.
+        CaptureError: its length cannot be 0, as it is before the first call.
+    """
+    assert use.old is not None
+    symbol = _only_symbol(use.old.dims[axis])
+    if symbol is None:
+        reason = (
+            f"method {use.method} takes {use.old}, of fixed size along axis {axis}, "
+            "along which it changes from call to call; give that axis a Dim in dynamic"
+        )
+        raise StateConflict(state=name, reason=reason)
+    if symbols[symbol].lower > 0:
+        reason = (
+            f"{name!r} is carried and grows along axis {axis}, so it has no length at "
+            f"first; give its Dim {symbol} the lower bound 0"
+        )
+        raise CaptureError(method=use.method, place="", reason=reason)
+    return symbols[symbol].upper
+
+
+def _only_symbol(size: Dim) -> str | None:
+    if isinstance(size, Affine) and size.constant == 0 and len(size.terms) == 1:
+        return size.terms[0][0] if size.terms[0][1] == 1 else None
+    return None
+
+
+def _check_use(
+    name: str, use: Use, first: Use, axis: int | None, symbols: Mapping[str, Symbol]
+) -> None:
+    """Check that a method agrees with the first one, but for the current length."""
+    assert first.old is not None
+    for kind in (use.old, use.new):
+        if kind is None:
+            continue
+        wanted = first.old if axis is None else _at(first.old, axis, kind.dims[axis])
+        if kind != wanted:
+            raise _conflict(name, first, use, kind)
+    if axis is not None and use.old is not None:
+        greatest = _greatest(name, use, axis, symbols)
+        expected = _greatest(name, first, axis, symbols)
+        if greatest != expected:
+            reason = (
+                f"method {first.method} takes {first.old} of up to {expected} along "
+                f"axis {axis}, method {use.method} takes {use.old} of up to {greatest}"
+            )
+            raise StateConflict(state=name, reason=reason)
+
+
+def _at(kind: TensorType, axis: int, size: Dim) -> TensorType:
+    dims = list(kind.dims)
+    dims[axis] = size
+    return replace(kind, dims=tuple(dims))
+
+
+def _conflict(name: str, first: Use, use: Use, kind: TensorType) -> StateConflict:
+    does = "takes" if kind is use.old else "makes"
+    reason = (
+        f"method {first.method} takes {first.old}, method {use.method} {does} {kind}"
+    )
+    return StateConflict(state=name, reason=reason)

@@ -1,0 +1,60 @@
+"""The input that a session fills with its position: `Method.position`, checked."""
+
+from collections.abc import Sequence, Set
+
+from kvc.compiler.ir import Method
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import CaptureError, CompileError, listing
+from kvc.schema.types import Affine, TensorType
+
+
+def check_positions(methods: Sequence[Method], state_symbols: Set[str]) -> None:
+    """Check every method's position.
+
+    Args:
+        methods: as imported.
+        state_symbols: sizes that a session fixes.
+
+    Raises:
+        CompileError: methods call it differently.
+        CaptureError: it is no input that a session can fill.
+    """
+    users = [method for method in methods if method.position]
+    for method in users:
+        if method.position != users[0].position:
+            message = (
+                f"method {users[0].name} calls its position {users[0].position!r}, "
+                f"method {method.name} {method.position!r}; a program has one "
+                "position, so give both inputs one name"
+            )
+            raise CompileError(message=message)
+    for method in users:
+        fault = _fault(method, state_symbols)
+        if fault:
+            reason = f"position names the input {method.position!r}, but {fault}"
+            raise CaptureError(method=method.name, place="", reason=reason)
+
+
+def _fault(method: Method, state_symbols: Set[str]) -> str:
+    """Return why a session cannot fill a method's position, "" if it can."""
+    types = {n: v.type for n, v in zip(method.input_names, method.inputs, strict=True)}
+    name = method.position
+    if name not in types:
+        carried = [state for _, state in (*method.state_in, *method.state_out)]
+        if name in carried:
+            return "it is carried, so that it is no input"
+        return f"its tensors are {listing(list(types))}"
+    kind = types.pop(name)
+    if kind.dtype is not DType.INT64 or len(kind.dims) > 1:
+        return f"it is {kind}; a position is int64, with no dims, [1], [batch] or [seq]"
+    if name in [changed for _, changed in method.input_out]:
+        return "the method writes into it, which nobody would see"
+    known = {*state_symbols, *(s for other in types.values() for s in _symbols(other))}
+    loose = [symbol for symbol in _symbols(kind) if symbol not in known]
+    if loose:
+        return f"no other input has the size {loose[0]}; use the Dim of the tokens"
+    return ""
+
+
+def _symbols(kind: TensorType) -> list[str]:
+    return [n for dim in kind.dims if isinstance(dim, Affine) for n, _ in dim.terms]

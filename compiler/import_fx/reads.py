@@ -1,0 +1,90 @@
+"""Rules for reads at places, and for numbers that stand for whole tensors.
+
+With numbers that only the run knows, a slice or a single place is no view any more but
+a read at an index tensor; `arange` and `full` compute with the tensor that holds it.
+"""
+
+from kvc.compiler.import_fx.calls import (
+    Call,
+    Made,
+    Named,
+    Unsupported,
+    cast,
+    expanded,
+    places,
+    plus,
+    viewed,
+)
+from kvc.compiler.import_fx.read_numbers import (
+    SIZE_FROM_VALUES,
+    Number,
+    Real,
+    span_checks,
+)
+from kvc.compiler.import_fx.writes import slice_places
+from kvc.compiler.ir import Value
+from kvc.schema.dtypes import DType
+from kvc.schema.types import TensorType
+
+
+def slice_(named: Named, result: TensorType | None) -> Call:
+    """Take a slice: a view where the trace knows its places."""
+    tensor, dim, start, end = (named[n] for n in ("self", "dim", "start", "end"))
+    assert isinstance(tensor, Value)
+    assert isinstance(dim, int)
+    assert result is not None
+    if isinstance(start, Number) or isinstance(end, Number):
+        index, checks = slice_places(named, tensor.type.dims[dim], result.dims[dim])
+        values = {"self": tensor, "dim": dim, "index": index}
+        return Call("aten::index_select", values, checks=checks)
+    if isinstance(end, int) and end >= 2**62:
+        end = None
+    return Call("aten::slice.Tensor", {**named, "start": start or 0, "end": end})
+
+
+def select(named: Named, result: TensorType | None) -> Call:
+    """Take one place: a view where the trace knows it."""
+    tensor, dim, place = named["self"], named["dim"], named["index"]
+    assert isinstance(tensor, Value)
+    assert isinstance(dim, int)
+    assert result is not None
+    if not isinstance(place, Number):
+        return Call("aten::select.int", named)
+    dim %= len(tensor.type.dims)
+    if not place.is_natural:  # may be counted from the back
+        indices = (*(None,) * dim, place.tensor())
+        return Call("aten::index.Tensor", {"self": tensor, "indices": indices})
+    index = viewed(place.tensor(), 1)
+    values = {"self": tensor, "dim": dim, "index": index}
+    row = TensorType(result.dtype, (*result.dims[:dim], 1, *result.dims[dim:]))
+    call = Call("aten::index_select", values)
+    return Call("aten::squeeze.dims", {"self": Made(call, row), "dim": (dim,)})
+
+
+def arange(named: Named, result: TensorType | None) -> Call:
+    """Count; from a number that only the run knows, by adding it."""
+    assert result is not None
+    start, step, end = named.get("start", 0), named.get("step", 1), named["end"]
+    if not isinstance(start, Number) and not isinstance(end, Number):
+        values = {"start": start, "end": end, "step": step, "dtype": result.dtype}
+        return Call("aten::arange.start_step", values)
+    if step != 1 or result.dtype is not DType.INT64:
+        raise Unsupported("arange between values, other than int64 in steps of 1")
+    (count,) = result.dims
+    if not isinstance(start, Number):
+        raise Unsupported(SIZE_FROM_VALUES)
+    whole = plus(places(0, count, 1, count), start.tensor())
+    assert isinstance(whole, Made)
+    checks = span_checks(start, end, count)
+    return Call(whole.call.op, whole.call.named, checks=checks)
+
+
+def filled(value: object, result: TensorType | None) -> Call:
+    """Make a tensor of one number; shape and dtype are the result's."""
+    assert result is not None
+    if isinstance(value, Value):
+        raise Unsupported("a fill value that is a tensor")
+    if isinstance(value, Number | Real):
+        return expanded(cast(value.tensor(), result.dtype), result.dims)
+    values = {"size": result.dims, "fill_value": value, "dtype": result.dtype}
+    return Call("aten::full", values)

@@ -1,0 +1,181 @@
+"""Homes: memory that outlives a method, and the writes that lead to its new content.
+
+A state that a method changes has a home, and so has an input whose array it changes.
+The new content is traced back: updates of the old value may all work in the home, or
+one node that makes a whole new value, and the updates of that. Where the new content
+cannot be made there (it is a view, it lies in another home, its maker reads the old
+content), a closing move carries it in.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kvc.compiler.in_place.draft import Draft
+from kvc.compiler.ir import Node, Value
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import Symbol, TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A node that works in a home.
+
+    Attributes:
+        key: of the node, in the draft.
+        old: the value whose bytes it overwrites.
+        result: the value that lies in the home after it.
+        reason: why it is a copy of its own; "" for a write that had to be.
+    """
+
+    key: int
+    old: Value
+    result: Value
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Home:
+    """What becomes of one piece of memory: its name, and the writes, in order."""
+
+    name: str
+    writes: tuple[Write, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Content:
+    """The old and the new content of a home; `grows` is its axis if it has one."""
+
+    name: str
+    is_input: bool
+    new: Value
+    old: Value
+    grows: int | None
+
+
+def find_homes(
+    draft: Draft, grows: Mapping[str, int], symbols: Mapping[str, Symbol]
+) -> list[Home]:
+    """Return the homes of a method; closing moves are added to the draft.
+
+    Args:
+        draft: of the method.
+        grows: the axis of each state that grows.
+        symbols: the program's, to compare sizes with.
+    """
+    homes, claimed = [], set[int]()
+    for content in _contents(draft, grows):
+        writes = _chain(draft, content, claimed, symbols) or (_closing(draft, content),)
+        claimed.update(write.result.id for write in writes)
+        homes.append(Home(content.name, writes))
+        _store(draft, content, writes[-1].result)
+    return homes
+
+
+def _contents(draft: Draft, grows: Mapping[str, int]) -> list[_Content]:
+    method = draft.method
+    states = {name: value for value, name in method.state_in}
+    found = []
+    for new, name in method.state_out:
+        axis = grows.get(name)
+        if name not in states:  # written without being read
+            states[name] = draft.fresh(_emptied(new.type, axis))
+            bound = (*draft.method.state_in, (states[name], name))
+            draft.method = replace(draft.method, state_in=bound)
+        found.append(_Content(name, False, new, states[name], axis))
+    inputs = dict(zip(method.input_names, method.inputs, strict=True))
+    changed = method.input_out
+    return found + [_Content(n, True, new, inputs[n], None) for new, n in changed]
+
+
+def _emptied(kind: TensorType, axis: int | None) -> TensorType:
+    """Return the type of a state of which nothing is read: length 0 where it grows."""
+    if axis is None:
+        return kind
+    dims = (*kind.dims[:axis], 0, *kind.dims[axis + 1 :])
+    return TensorType(kind.dtype, dims)
+
+
+def _chain(
+    draft: Draft,
+    content: _Content,
+    claimed: set[int],
+    symbols: Mapping[str, Symbol],
+) -> tuple[Write, ...]:
+    """Return the writes that make the new content in place, none if that cannot be."""
+    writes: list[Write] = []
+    current = content.new
+    while current.id != content.old.id:
+        key = draft.makers.get(current.id)
+        if key is None or current.id in claimed:
+            return ()
+        node = draft.nodes[key]
+        aliasing = OPS[node.op].aliasing
+        if aliasing is Aliasing.UPDATE:
+            writes.append(Write(key, node.inputs[0], current))
+            current = node.inputs[0]
+            continue
+        fresh = aliasing is Aliasing.FRESH and current.type == content.old.type
+        if not fresh or not _may_fill(draft, key, content.old, symbols):
+            return ()
+        writes.append(Write(key, content.old, current))
+        break
+    return tuple(reversed(writes))
+
+
+def _may_fill(
+    draft: Draft, key: int, old: Value, symbols: Mapping[str, Symbol]
+) -> bool:
+    """Tell whether a node may write its whole result over the old content.
+
+    It may read the old content itself only element by element. Whoever needs old and
+    new content can be given a copy of what it reads, if that is the smaller copy.
+    """
+    lost, node = draft.closure(old), draft.nodes[key]
+    read = [value for value in node.inputs if value.id in lost]
+    if read and not (OPS[node.op].pointwise and all(v.id == old.id for v in read)):
+        return False
+    late = draft.descendants(key)
+    saved = [v for i, v in lost.items() if not late.isdisjoint(draft.users(i))]
+    nbytes = sum(value.type.max_nbytes(symbols) for value in saved)
+    return nbytes < old.type.max_nbytes(symbols) or not saved
+
+
+def _closing(draft: Draft, content: _Content) -> Write:
+    """Add the node that moves a new content in."""
+    new, old = content.new, content.old
+    key = draft.makers.get(new.id)
+    source = draft.nodes[key].source if key is not None else ""
+    result = draft.fresh(new.type)
+    if content.grows is None:
+        node = Node("aten::copy", (old, new), (result,), source)
+    else:
+        node = Node("kvc::replace", (old, new, content.grows), (result,), source)
+    return Write(draft.add_closing(node), old, result, _why_elsewhere(draft, content))
+
+
+def _why_elsewhere(draft: Draft, content: _Content) -> str:
+    """Return why the new content is moved in; "" where nothing here makes it."""
+    key = draft.makers.get(content.new.id)
+    if key is None:
+        return ""
+    node = draft.nodes[key]
+    match OPS[node.op].aliasing:
+        case Aliasing.VIEW:
+            return "what is stored is a view of another value"
+        case Aliasing.FRESH if content.new.type != content.old.type:
+            return f"{node.op} makes a value of another length"
+        case Aliasing.FRESH:
+            return f"the old value is still read when {node.op} makes the new one"
+        case _:
+            return f"{node.op} does not write over the old value of {content.name}"
+
+
+def _store(draft: Draft, content: _Content, stored: Value) -> None:
+    """Let `stored` be what the home holds at the method's end."""
+    method = draft.method
+    pairs = method.input_out if content.is_input else method.state_out
+    pairs = tuple((stored if n == content.name else v, n) for v, n in pairs)
+    if content.is_input:
+        draft.method = replace(method, input_out=pairs)
+    else:
+        draft.method = replace(method, state_out=pairs)

@@ -1,0 +1,175 @@
+"""The proof: in which order every write can happen where the old value lies.
+
+In: a method, functional. Out: the method in an order in which each write may take the
+memory of what it overwrites, and a verdict for each. A write may do so once nobody
+reads the old value, or a view of it, any more: such readers are put before it. A
+reader that needs the old value and the new one, and a caller that is handed the old
+value, get a copy of what they read, made just before the write; that copy is the
+verdict's cost. The emitted program is checked again by `kvc.schema.verify`, which
+shares nothing with this.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvc.compiler.in_place.draft import Draft
+from kvc.compiler.in_place.homes import Write, find_homes
+from kvc.compiler.in_place.index_checks import add_index_checks
+from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import Symbol
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What one write costs beside the write itself.
+
+    Attributes:
+        home: name of the state or input.
+        value: id of the new value.
+        reason: why bytes are copied; "" when none are: it is in place.
+        copies: ids of the values that hold the copied bytes.
+        nbytes: how many bytes that is in a call, sizes at their greatest.
+        source: the user's line.
+    """
+
+    home: str
+    value: int
+    reason: str
+    copies: tuple[int, ...]
+    nbytes: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A method in its final order, and a verdict for each write in it, in order."""
+
+    method: Method
+    verdicts: tuple[Verdict, ...]
+
+
+def prove(method: Method, program: Program) -> Proof:
+    """Return a method in an order in which its writes are in place."""
+    symbols = {symbol.name: symbol for symbol in program.symbols}
+    grows = {s.name: s.grows for s in program.states if s.grows is not None}
+    draft = Draft(method)
+    homes = find_homes(draft, grows, symbols)
+    costs = [
+        (home.name, write, _clear(draft, write))
+        for home in homes
+        for write in home.writes
+    ]
+    add_index_checks(draft, [write.key for _, write, _ in costs])
+    final = draft.finish()
+    order = {key: i for i, key in enumerate(draft.sorted())}
+    verdicts = [
+        (order[write.key], _verdict(draft, name, write, saved, symbols))
+        for name, write, saved in costs
+    ] + [
+        (i, _grown(node, method))
+        for i, node in enumerate(final.nodes)
+        if _grows_input(node, method)
+    ]
+    verdicts.sort(key=lambda pair: pair[0])
+    return Proof(final, tuple(verdict for _, verdict in verdicts))
+
+
+def _grows_input(node: Node, method: Method) -> bool:
+    """Tell whether a node grows an input of the method in the caller's array."""
+    return node.op == "kvc::append" and node.inputs[0] in method.inputs
+
+
+def _grown(node: Node, method: Method) -> Verdict:
+    index = method.inputs.index(node.inputs[0])
+    name, result = method.input_names[index], node.outputs[0].id
+    return Verdict(name, result, "", (), 0, node.source)
+
+
+@dataclass(frozen=True, slots=True)
+class _Saved:
+    """Copies made so that a write may overwrite: the values, and who needs them."""
+
+    values: tuple[Value, ...] = ()
+    reason: str = ""
+
+
+def _clear(draft: Draft, write: Write) -> _Saved:
+    """Let nobody read the overwritten value after a write; return what that costs."""
+    node = draft.nodes[write.key]
+    if node.op == "kvc::append":
+        return _Saved()  # it leaves the old rows as they are
+    lost = draft.closure(write.old)
+    saver = _Saver(draft, write.key)
+    for value in node.inputs[1:] if _is_update(node) else ():
+        if value.id in lost:
+            saver.save_operand(value)
+    late = draft.descendants(write.key)
+    for reader in sorted({user for value in lost for user in draft.users(value)}):
+        if reader in late:
+            saver.save_reads(reader, lost)
+        elif reader != write.key:
+            draft.order(reader, write.key)
+    for value in draft.method.outputs:
+        if value.id in lost:
+            saver.save_output(value)
+    return _Saved(tuple(saver.clones.values()), saver.reason)
+
+
+def _is_update(node: Node) -> bool:
+    return OPS[node.op].aliasing is Aliasing.UPDATE
+
+
+class _Saver:
+    """Makes copies of old values before a write, one for each value."""
+
+    def __init__(self, draft: Draft, write: int) -> None:
+        self._draft, self._write = draft, write
+        self.clones: dict[int, Value] = {}
+        self.reason = ""
+
+    def save_operand(self, value: Value) -> None:
+        """Let the write itself read a copy of what it overwrites."""
+        clone = self._clone(value, "what is written is a view of what it overwrites")
+        self._draft.rename(self._write, value, clone, but_first=True)
+
+    def save_reads(self, reader: int, lost: Mapping[int, Value]) -> None:
+        """Let a node that needs the new value too read copies of the old one."""
+        node = self._draft.nodes[reader]
+        place = f" at {node.source}" if node.source else ""
+        reason = f"{node.op}{place} reads the old value and needs the new one"
+        for value in dict.fromkeys(node.inputs):
+            if value.id in lost:
+                self._draft.rename(reader, value, self._clone(value, reason))
+
+    def save_output(self, value: Value) -> None:
+        """Let the caller get a copy of a value."""
+        clone = self._clone(value, "the method hands the old value out")
+        self._draft.rename_outputs(value, clone)
+
+    def _clone(self, value: Value, reason: str) -> Value:
+        self.reason = self.reason or reason
+        if value.id not in self.clones:
+            clone = self.clones[value.id] = self._draft.fresh(value.type)
+            source = self._draft.nodes[self._write].source
+            node = Node("aten::clone", (value,), (clone,), source)
+            self._draft.add_before(self._write, node)
+        return self.clones[value.id]
+
+
+def _verdict(
+    draft: Draft,
+    home: str,
+    write: Write,
+    saved: _Saved,
+    symbols: Mapping[str, Symbol],
+) -> Verdict:
+    copies = [*saved.values, *([write.result] if write.reason else [])]
+    return Verdict(
+        home=home,
+        value=write.result.id,
+        reason=write.reason or saved.reason,
+        copies=tuple(value.id for value in copies),
+        nbytes=sum(value.type.max_nbytes(symbols) for value in copies),
+        source=draft.nodes[write.key].source,
+    )

@@ -1,0 +1,143 @@
+"""Caches that grow by concatenation: `cat([past, new])` appends to the past's memory.
+
+The past may be a state that the result becomes, or an input of a size that differs from
+call to call whose longer version the caller gets. Joins of what is empty, or of one
+tensor alone, are read through on the way; all other joins stay what they are.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from kvc.compiler.ir import Argument, Method, Node, Program, Value
+from kvc.compiler.passes.rewrite import (
+    NodeList,
+    each_method,
+    rename_node,
+    rename_results,
+)
+from kvc.schema.types import Affine, Dim, TensorType, affine
+
+
+@dataclass(frozen=True, slots=True)
+class AppendToCaches:
+    """Make `kvc::append` of joins that lengthen a cache."""
+
+    name: ClassVar[str] = "append-to-caches"
+
+    def run(self, program: Program) -> Program:
+        """Return the program whose growing caches are appended to."""
+        grows = {s.name: s.grows for s in program.states if s.grows is not None}
+        program = each_method(program, _without_empty_parts)
+        return each_method(program, lambda method: _append(method, grows))
+
+
+def _without_empty_parts(method: Method) -> Method:
+    """Drop the parts of joins that hold nothing; read through a join of one."""
+    names: dict[int, Value] = {}
+    kept = []
+    for node in method.nodes:
+        node = rename_node(node, names)
+        parts = _parts(node) if node.op == "aten::cat" else ()
+        if len(parts) == 1 and parts[0].type == node.outputs[0].type:
+            names[node.outputs[0].id] = parts[0]
+        elif parts:
+            kept.append(replace(node, arguments=(parts, node.arguments[1])))
+        else:
+            kept.append(node)
+    return rename_results(replace(method, nodes=tuple(kept)), names)
+
+
+def _parts(node: Node) -> tuple[Value, ...]:
+    """Return what a `cat` joins, without empty parts of the result's dtype."""
+    axis, result = _axis(node), node.outputs[0].type
+    return tuple(
+        part
+        for part in node.inputs
+        if part.type.dtype is not result.dtype
+        or (len(part.type.dims) == len(result.dims) and part.type.dims[axis] != 0)
+    )
+
+
+def _axis(node: Node) -> int:
+    """Return the axis of a `cat`, counted from 0."""
+    dim = node.arguments[1]
+    assert isinstance(dim, int)
+    return dim % max(1, len(node.outputs[0].type.dims))
+
+
+def _append(method: Method, grows: Mapping[str, int]) -> Method:
+    """Make appends of the joins that lead from what grows to its longer version."""
+    joins = {id(node) for chain in _chains(method, grows) for node in chain}
+    rebuilt = NodeList(method)
+    for node in method.nodes:
+        if id(node) in joins:
+            _keep_as_appends(node, rebuilt)
+        else:
+            rebuilt.keep(node)
+    return replace(method, nodes=tuple(rebuilt.nodes))
+
+
+def _chains(method: Method, grows: Mapping[str, int]) -> Iterator[list[Node]]:
+    """Yield for each cache that grows the joins that lengthen it."""
+    states = {name: value for value, name in method.state_in}
+    for new, name in method.state_out:
+        if name in grows and name in states:
+            yield _chain(method, states[name], new, grows[name])
+    changed = {name for _, name in method.input_out}
+    for past, name in zip(method.inputs, method.input_names, strict=True):
+        found = (
+            _chain(method, past, new, axis)
+            for axis, size in enumerate(past.type.dims)
+            if isinstance(size, Affine) and name not in changed
+            for new in method.outputs
+        )
+        yield next((chain for chain in found if chain), [])
+
+
+def _chain(method: Method, past: Value, new: Value, axis: int) -> list[Node]:
+    """Return the joins on the way from a past to its new value, none if it is another.
+
+    What lies between two of them may be read by nothing else: it has no memory.
+    """
+    makers = {value.id: node for node in method.nodes for value in node.outputs}
+    chain: list[Node] = []
+    current = new
+    while current.id != past.id:
+        node = makers.get(current.id)
+        if node is None or node.op != "aten::cat" or _axis(node) != axis:
+            return []
+        if any(part.type.dtype is not past.type.dtype for part in node.inputs):
+            return []
+        if chain and not _is_read_once(method, current):
+            return []
+        chain.append(node)
+        current = node.inputs[0]
+    return chain
+
+
+def _is_read_once(method: Method, value: Value) -> bool:
+    readers = [v for node in method.nodes for v in node.inputs if v.id == value.id]
+    return len(readers) == 1 and all(v.id != value.id for v in method.results)
+
+
+def _keep_as_appends(node: Node, rebuilt: NodeList) -> None:
+    """Add a join as one append for each part behind the first."""
+    axis, (past, *parts) = _axis(node), node.inputs
+    for part in parts[:-1]:
+        kind = _joined(past.type, part.type.dims[axis], axis)
+        past = rebuilt.add("kvc::append", (past, part, axis), kind, node.source)
+    arguments: tuple[Argument, ...] = (past, parts[-1], axis)
+    rebuilt.keep(replace(node, op="kvc::append", arguments=arguments))
+
+
+def _joined(past: TensorType, more: Dim, axis: int) -> TensorType:
+    """Return the type of a past that is longer by `more` along an axis."""
+    terms: dict[str, int] = {}
+    constant = 0
+    for size in (past.dims[axis], more):
+        constant += size.constant if isinstance(size, Affine) else size
+        for name, factor in size.terms if isinstance(size, Affine) else ():
+            terms[name] = terms.get(name, 0) + factor
+    dims = (*past.dims[:axis], affine(constant, terms), *past.dims[axis + 1 :])
+    return TensorType(past.dtype, dims)

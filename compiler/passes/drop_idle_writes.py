@@ -1,0 +1,50 @@
+"""Drop writes of what is there already.
+
+`cache[:, 2:4] += x` arrives as a write of the sum, and then as a write of the slice
+that was just written into the same slice, since Python assigns what `+=` returns.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.compiler.passes.places import is_read_at
+from kvc.compiler.passes.rewrite import each_method, rename_node, rename_results
+
+
+@dataclass(frozen=True, slots=True)
+class DropIdleWrites:
+    """Read through writes that change nothing."""
+
+    name: ClassVar[str] = "drop-idle-writes"
+
+    def run(self, program: Program) -> Program:
+        """Return the program without such writes."""
+        return each_method(program, _drop)
+
+
+def _drop(method: Method) -> Method:
+    names: dict[int, Value] = {}
+    makers: dict[int, Node] = {}
+    kept = []
+    for node in method.nodes:
+        node = rename_node(node, names)
+        if _is_idle(node, makers):
+            names[node.outputs[0].id] = node.inputs[0]
+            continue
+        kept.append(node)
+        makers.update((value.id, node) for value in node.outputs)
+    return rename_results(replace(method, nodes=tuple(kept)), names)
+
+
+def _is_idle(node: Node, makers: Mapping[int, Node]) -> bool:
+    """Tell whether a node writes what it has read at the same places."""
+    match node.op, node.arguments:
+        case (
+            "aten::index_copy",
+            (Value() as target, int(dim), Value() as index, Value() as source),
+        ):
+            axis = dim % max(1, len(target.type.dims))
+            return is_read_at(source, target, axis, index, makers)
+    return False

@@ -1,0 +1,117 @@
+"""Do a read and a write of a tensor speak of the same places?
+
+A write is an `index_copy`, whose places are an index tensor; a read of the same places
+may be a slice, a single place, or a read at an equal index tensor.
+"""
+
+from collections.abc import Mapping
+
+from kvc.compiler.ir import Argument, Node, Value
+from kvc.schema.types import Affine, Dim, affine
+
+
+def is_read_at(
+    read: Value, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
+) -> bool:
+    """Tell whether `read` holds what `base` has at the places `index` of an axis.
+
+    It has the axis, even where there is only one place.
+    """
+    node = makers.get(read.id)
+    if node is None:
+        return False
+    if node.op in _SHAPING and node.inputs[0].type.dims != read.type.dims:
+        place = makers.get(node.inputs[0].id)
+        dims = node.inputs[0].type.dims
+        kept = read.type.dims == (*dims[:axis], 1, *dims[axis:])
+        return kept and place is not None and _selects(place, base, axis, index, makers)
+    return _takes(node, base, axis, index, makers)
+
+
+def selected_at(
+    read: Value, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
+) -> bool:
+    """Tell whether `read` is the one place `index` of an axis, without the axis."""
+    node = makers.get(read.id)
+    return node is not None and _selects(node, base, axis, index, makers)
+
+
+_SHAPING = {"aten::view", "aten::unsqueeze", "aten::reshape"}
+
+
+def _selects(
+    node: Node, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
+) -> bool:
+    """Tell whether a node picks the one place of an index, without its axis."""
+    match node.op, node.arguments:
+        case "aten::select.int", (Value() as old, int(dim), int() | Affine() as place):
+            same = old.id == base.id and dim % len(base.type.dims) == axis
+            counted = counted_from_front(place, base.type.dims[axis])
+            return same and _counts(index, counted, 1, 1, makers)
+        case "aten::squeeze.dims", (Value() as row, (int(dim),)):
+            taken = makers.get(row.id)
+            same = dim % len(base.type.dims) == axis
+            return (
+                same and taken is not None and _takes(taken, base, axis, index, makers)
+            )
+    return False
+
+
+def _takes(
+    node: Node, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
+) -> bool:
+    """Tell whether a node takes the places of an index along an axis."""
+    rank = len(base.type.dims)
+    match node.op, node.arguments:
+        case "aten::slice.Tensor", (Value() as old, int(dim), start, _, int(step)):
+            counted = counted_from_front(start or 0, base.type.dims[axis])
+            count = node.outputs[0].type.dims[axis]
+            return (
+                old.id == base.id
+                and dim % rank == axis
+                and _counts(index, counted, step, count, makers)
+            )
+        case "aten::index_select", (Value() as old, int(dim), Value() as other):
+            same = old.id == base.id and dim % rank == axis
+            return same and equal(other, index, makers)
+    return False
+
+
+def _counts(
+    index: Value, start: Dim | None, step: int, count: Dim, makers: Mapping[int, Node]
+) -> bool:
+    """Tell whether an index is `count` places from `start` on."""
+    node = makers.get(index.id)
+    if node is None or index.type.dims != (count,):
+        return False
+    return node.op == "aten::arange.start_step" and (
+        node.arguments[0] == start and (count == 1 or node.arguments[2] == step)
+    )
+
+
+def counted_from_front(place: Argument, size: Dim) -> Dim | None:
+    """Return a place as counted from the front; None where that is not known."""
+    if not isinstance(place, int | Affine) or isinstance(place, bool):
+        return None
+    if isinstance(place, Affine) or place >= 0:
+        beyond = isinstance(place, int) and isinstance(size, int) and place > size
+        return size if beyond else place
+    if isinstance(size, int):
+        return max(0, size + place)
+    return affine(size.constant + place, dict(size.terms))
+
+
+def equal(a: Argument, b: Argument, makers: Mapping[int, Node]) -> bool:
+    """Tell whether two arguments are the same, or computed alike of the same."""
+    if isinstance(a, tuple) and isinstance(b, tuple):
+        pairs = zip(a, b, strict=True) if len(a) == len(b) else ()
+        return len(a) == len(b) and all(equal(x, y, makers) for x, y in pairs)
+    if not isinstance(a, Value) or not isinstance(b, Value):
+        return type(a) is type(b) and a == b
+    if a.id == b.id:
+        return True
+    one, other = makers.get(a.id), makers.get(b.id)
+    if one is None or other is None or len(one.outputs) + len(other.outputs) > 2:
+        return False
+    both = zip(one.arguments, other.arguments, strict=False)
+    return one.op == other.op and all(equal(x, y, makers) for x, y in both)

@@ -1,0 +1,84 @@
+"""Cache writes in other words: what fills consecutive slots is a `cache_update`.
+
+`index_copy` and `index_put` along an axis behind the first become one when their index
+is provably `start + arange(count)`, which is what PyTorch's many spellings of a cache
+write come down to. Both raise when a slot is out of range. `index_put` also takes
+indices that count from the back, so its start must be known not to be negative. Writes
+at places that never change stay what they are: they are no cache writes.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import ClassVar
+
+from kvc.compiler.ir import Argument, Method, Program
+from kvc.compiler.ir.verify import sample_sizes
+from kvc.compiler.passes.axis_writes import AxisWrite, axis_write
+from kvc.compiler.passes.naturals import Naturals
+from kvc.compiler.passes.progressions import Progression, progression, start_of_rows
+from kvc.compiler.passes.rewrite import NodeList, each_method
+from kvc.schema.types import Dim, Symbol, bounds, evaluate
+
+
+@dataclass(frozen=True, slots=True)
+class RecognizeCacheWrites:
+    """Make `kvc::cache_update` of writes to consecutive slots."""
+
+    name: ClassVar[str] = "recognize-cache-writes"
+
+    def run(self, program: Program) -> Program:
+        """Return the program with its cache writes as such."""
+        recognizer = _Recognizer(program.symbols, Naturals(program))
+        return each_method(program, recognizer.rewrite)
+
+
+class _Recognizer:
+    def __init__(self, symbols: Sequence[Symbol], naturals: Naturals) -> None:
+        self._symbols = {symbol.name: symbol for symbol in symbols}
+        self._samples = tuple(sample_sizes(tuple(symbols)))
+        self._naturals = naturals
+
+    def rewrite(self, method: Method) -> Method:
+        """Return the method with its cache writes as such."""
+        rebuilt = NodeList(method)
+        for node in method.nodes:
+            write = axis_write(node)
+            start = self._start(write, method, rebuilt) if write else None
+            if write is None or start is None:
+                rebuilt.keep(node)
+                continue
+            add = partial(rebuilt.add, source=node.source)
+            rows = start_of_rows(start, write.target.type.dims[0], add)
+            arguments: tuple[Argument, ...] = (
+                write.target, write.source, rows, write.axis, "linear"
+            )  # fmt: skip
+            rebuilt.keep(replace(node, op="kvc::cache_update", arguments=arguments))
+        return replace(method, nodes=tuple(rebuilt.nodes))
+
+    def _start(
+        self, write: AxisWrite, method: Method, rebuilt: NodeList
+    ) -> Progression | None:
+        """Return where a write begins, None where it is no cache write."""
+        cache, axis = write.target.type.dims, write.axis
+        if axis == 0:
+            return None
+        count = write.source.type.dims[axis]
+        found = progression(write.index, method, rebuilt.makers)
+        if found is None or not found.addends or not self._fits(count, cache[axis]):
+            return None
+        if write.from_back and not self._is_natural(found, method):
+            return None
+        listed = any(size != 1 for v in found.addends for size in v.type.dims)
+        if listed and (count == cache[0] or bounds(count, self._symbols)[0] < 1):
+            return None  # a position for each row, or none at all
+        return found
+
+    def _fits(self, count: Dim, slots: Dim) -> bool:
+        """Tell whether a write of `count` slots can be one, whatever the sizes."""
+        return all(evaluate(count, s) <= evaluate(slots, s) for s in self._samples)
+
+    def _is_natural(self, found: Progression, method: Method) -> bool:
+        return bounds(found.constant, self._symbols)[0] >= 0 and all(
+            self._naturals.holds(method, addend) for addend in found.addends
+        )

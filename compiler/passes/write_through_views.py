@@ -1,0 +1,218 @@
+"""Write into the base instead of into a view of it.
+
+torch traces `cache[:2].transpose(1, 2)[:, :, p] = x` as writes into copies of the
+views, which are then written back one by one. In: such chains. Out: one write into the
+base. A view that only reorders axes, or adds and drops axes of size 1, turns the write
+around (`_unviewed`); parts of parts become one `index_put` at several indices
+(`_merged`), provided that no index is negative, which would count from the back there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from kvc.compiler.ir import Argument, Method, Node, Program, Value
+from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, with_operands
+from kvc.compiler.passes.naturals import Naturals
+from kvc.compiler.passes.places import is_read_at, selected_at
+from kvc.compiler.passes.rewrite import NodeList, each_method
+from kvc.schema.types import Dim, TensorType
+
+_ORDERS = {"aten::transpose.int", "aten::permute"}
+# Views that, where all sizes but 1 stay the same, add or drop axes of size 1.
+_ONES = {
+    "aten::view", "aten::reshape", "aten::unsqueeze", "aten::squeeze.dims",
+    "aten::select.int",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class WriteThroughViews:
+    """Turn writes into views of a value into one write into the value."""
+
+    name: ClassVar[str] = "write-through-views"
+
+    def run(self, program: Program) -> Program:
+        """Return the program in which writes go to the bases of views."""
+        naturals = Naturals(program)
+        program = each_method(program, _unviewed)
+        return each_method(program, lambda method: _merged(method, naturals))
+
+
+def _unviewed(method: Method) -> Method:
+    rebuilt = NodeList(method)
+    reads = _reads(method)
+    for node in method.nodes:
+        inner = _maker(node, rebuilt)
+        view = _maker(inner, rebuilt)
+        write = axis_write(inner) if inner is not None else None
+        if inner and view and write and reads[inner.outputs[0].id] == 1:
+            if node.op in _ORDERS and view.op in _ORDERS:
+                node = _reordered(node, inner, view, write, rebuilt)
+            elif node.op in _ONES and view.op in _ONES:
+                node = _with_ones(node, inner, view, write, rebuilt)
+        rebuilt.keep(node)
+    return replace(method, nodes=tuple(rebuilt.nodes))
+
+
+def _maker(node: Node | None, rebuilt: NodeList) -> Node | None:
+    """Return what makes the first tensor that a node reads."""
+    if node is None or not node.inputs:
+        return None
+    return rebuilt.makers.get(node.inputs[0].id)
+
+
+def _reads(method: Method) -> dict[int, int]:
+    """Return how often each value is read, results included."""
+    counts: dict[int, int] = {}
+    values = [v for node in method.nodes for v in node.inputs]
+    for value in [*values, *method.results]:
+        counts[value.id] = counts.get(value.id, 0) + 1
+    return counts
+
+
+def _order(node: Node) -> tuple[int, ...]:
+    """Return for each axis of a reordering's result the axis that it was."""
+    rank = len(node.outputs[0].type.dims)
+    order = list(range(rank))
+    match node.arguments:
+        case (_, int(a), int(b)):
+            order[a], order[b] = order[b], order[a]
+        case (_, tuple(dims)):
+            order = [dim % rank for dim in dims if isinstance(dim, int)]
+    return tuple(order)
+
+
+def _reordered(
+    node: Node, inner: Node, view: Node, write: AxisWrite, rebuilt: NodeList
+) -> Node:
+    """Return a write that leaves the axes where they are, if `node` puts them back."""
+    base, there, back = view.inputs[0], _order(view), _order(node)
+    if tuple(there[axis] for axis in back) != tuple(range(len(back))):
+        return node
+    dims = tuple(write.source.type.dims[axis] for axis in back)
+    kind = TensorType(write.source.type.dtype, dims)
+    source = rebuilt.add("aten::permute", (write.source, back), kind, node.source)
+    turned = with_operands(inner, base, there[write.axis], source)
+    return replace(turned, outputs=node.outputs)
+
+
+def _with_ones(
+    node: Node, inner: Node, view: Node, write: AxisWrite, rebuilt: NodeList
+) -> Node:
+    """Return a write into a base of the same sizes, but for axes of size 1."""
+    base, viewed = view.inputs[0], view.outputs[0].type.dims
+    dims = list(base.type.dims)
+    same = _sides(dims) == _sides(viewed) and node.outputs[0].type == base.type
+    if not same or viewed[write.axis] == 1:
+        return node
+    number = len(_sides(viewed[: write.axis]))
+    axis = [i for i, size in enumerate(dims) if size != 1][number]
+    dims[axis] = write.source.type.dims[write.axis]
+    kind = TensorType(base.type.dtype, tuple(dims))
+    source = rebuilt.add("aten::view", (write.source, kind.dims), kind, node.source)
+    return replace(with_operands(inner, base, axis, source), outputs=node.outputs)
+
+
+def _sides(dims: tuple[Dim, ...] | list[Dim]) -> tuple[Dim, ...]:
+    return tuple(size for size in dims if size != 1)
+
+
+@dataclass(frozen=True, slots=True)
+class _Grid:
+    """A write of `source` at the places where the indices of several axes meet.
+
+    `source` has the base's axes in order; of axes with one place some may be missing.
+    """
+
+    indices: Mapping[int, Value]
+    source: Value
+
+
+def _merged(method: Method, naturals: Naturals) -> Method:
+    """Write parts of parts at once."""
+    rebuilt = NodeList(method)
+    makers = {value.id: node for node in method.nodes for value in node.outputs}
+    reads = _reads(method)
+    for node in method.nodes:
+        grid = _grid(node, method, makers, reads, naturals)
+        if grid is not None and len(grid.indices) > 1:
+            node = _as_index_put(node, grid, rebuilt)
+        rebuilt.keep(node)
+    return replace(method, nodes=tuple(rebuilt.nodes))
+
+
+def _grid(
+    node: Node,
+    method: Method,
+    makers: Mapping[int, Node],
+    reads: Mapping[int, int],
+    naturals: Naturals,
+) -> _Grid | None:
+    """Follow a write back into what it writes, as long as that is a written part."""
+    indices: dict[int, Value] = {}
+    write = axis_write(node)
+    kept = list(range(len(write.target.type.dims))) if write else []
+    source = None
+    while write is not None and kept[write.axis] not in indices:
+        natural = write.from_back or naturals.holds(method, write.index)
+        if not natural or len(write.index.type.dims) != 1:
+            break
+        indices[kept[write.axis]] = write.index
+        source = write.source
+        part, is_select = _written_part(write, makers, reads)
+        if is_select:
+            del kept[write.axis]
+        write = part
+    return None if source is None else _Grid(indices, source)
+
+
+def _written_part(
+    write: AxisWrite, makers: Mapping[int, Node], reads: Mapping[int, int]
+) -> tuple[AxisWrite | None, bool]:
+    """Return the write that made a write's source of what was at its places.
+
+    Also whether that is one place, taken without its axis.
+    """
+    at = (write.target, write.axis, write.index, makers)
+    inner = makers.get(write.source.id)
+    part = axis_write(inner) if inner else None
+    if part and reads[write.source.id] == 1 and is_read_at(part.target, *at):
+        return part, False
+    if inner is None or inner.op not in _ONES:
+        return None, False
+    row = inner.inputs[0]
+    maker = makers.get(row.id)
+    part = axis_write(maker) if maker else None
+    dims = row.type.dims
+    added = (*dims[: write.axis], 1, *dims[write.axis :]) == write.source.type.dims
+    if part and added and reads[row.id] == 1 and selected_at(part.target, *at):
+        return part, True
+    return None, False
+
+
+def _as_index_put(node: Node, grid: _Grid, rebuilt: NodeList) -> Node:
+    base, axes = node.inputs[0], sorted(grid.indices)
+    dims = list(base.type.dims)
+    for axis, index in grid.indices.items():
+        (dims[axis],) = index.type.dims
+    source = _viewed(grid.source, tuple(dims), node, rebuilt)
+    indices: list[Value | None] = [None] * (axes[-1] + 1)
+    for number, axis in enumerate(axes):
+        shape = (*(1,) * number, dims[axis], *(1,) * (len(axes) - number - 1))
+        indices[axis] = _viewed(grid.indices[axis], shape, node, rebuilt)
+    if axes[-1] - axes[0] + 1 != len(axes):  # then the places come first
+        order = (*axes, *(i for i in range(len(dims)) if i not in axes))
+        kind = TensorType(base.type.dtype, tuple(dims[axis] for axis in order))
+        source = rebuilt.add("aten::permute", (source, order), kind, node.source)
+    arguments: tuple[Argument, ...] = (base, tuple(indices), source, False)
+    return replace(node, op="aten::index_put", arguments=arguments)
+
+
+def _viewed(
+    value: Value, dims: tuple[Dim, ...], node: Node, rebuilt: NodeList
+) -> Value:
+    if value.type.dims == dims:
+        return value
+    kind = TensorType(value.type.dtype, dims)
+    return rebuilt.add("aten::view", (value, dims), kind, node.source)

@@ -1,0 +1,247 @@
+"""The program's position: what counts tokens, and by how much each method advances it.
+
+In: the proven program. Out: a `Counting`. The position is, in this order: the input
+that methods declare as their position; an integer state that every method which writes
+it advances by a size, and that says where caches are written or advances by the tokens
+of a method with a role; the common length of the states that grow.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kvc.compiler.in_place.updates import CacheWrite, cache_writes
+from kvc.compiler.ir import Method, Node, Program, State, Value, bound_to
+from kvc.schema import model
+from kvc.schema.dtypes import DType
+from kvc.schema.types import Affine, Dim, Symbol, affine, bounds
+
+# Views and copies of a position that still say the same of each row.
+_SAME = {
+    "aten::view", "aten::expand", "aten::unsqueeze", "aten::squeeze.dims",
+    "aten::alias", "aten::clone", "aten::reshape",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Counting:
+    """What counts tokens.
+
+    Attributes:
+        position: None when nothing does.
+        advances: method -> tokens that it adds; methods that add none are left out.
+        counters: names of the states that every method advances as the position.
+    """
+
+    position: model.Position | None = None
+    advances: Mapping[str, Dim] = field(default_factory=dict)
+    counters: frozenset[str] = frozenset()
+
+
+def find_counting(program: Program) -> Counting:
+    """Return what counts the tokens of a program."""
+    symbols = {s.name: s for s in program.symbols}
+    declared = {m.position for m in program.methods if m.position}
+    if declared:
+        return _by_input(program, declared.pop(), symbols)
+    for state in program.states:
+        steps = _steps(program, state, symbols)
+        if steps and _is_position(program, state, steps):
+            return _by_state(program, state, steps, symbols)
+    return _by_length(program)
+
+
+def position_values(method: Method, start: Value) -> set[int]:
+    """Return the ids of the values that say the same as a position's old value."""
+    same = {start.id}
+    for node in method.nodes:
+        first = node.inputs[0].id if node.inputs else -1
+        if first in same and (node.op in _SAME or _is_first(node, start)):
+            same.update(value.id for value in node.outputs)
+    return same
+
+
+def _is_first(node: Node, start: Value) -> bool:
+    """Tell whether a node picks the first of the positions that a session fills in."""
+    if node.inputs[0].id != start.id or len(start.type.dims) != 1:
+        return False
+    match node.op, node.arguments:
+        case "aten::select.int", (_, _, 0):
+            return True
+        case "aten::slice.Tensor", (_, _, 0 | None, 1, 1):
+            return True
+    return False
+
+
+def start_of(
+    method: Method, position: model.Position, program: Program
+) -> Value | None:
+    """Return the value that is the position when a method starts, None without one."""
+    if position.kind is model.PositionKind.INPUT:
+        named = zip(method.input_names, method.inputs, strict=True)
+        return next((v for name, v in named if name == position.input_name), None)
+    if position.state is None:
+        return None
+    name = program.states[position.state].name
+    return next((value for value, n in method.state_in if n == name), None)
+
+
+def _by_input(program: Program, name: str, symbols: Mapping[str, Symbol]) -> Counting:
+    position = model.Position(model.PositionKind.INPUT, None, name, None)
+    advances: dict[str, Dim] = {}
+    for method in program.methods:
+        start = start_of(method, position, program)
+        if start is None:
+            continue
+        written = {w.count for w in _writes_at(method, start)}
+        if len(start.type.dims) == 1 and start.type.dims[0] != 1:
+            written.add(start.type.dims[0])
+        if len(written) == 1:
+            advances[method.name] = written.pop()
+    return _with_limits(program, position, advances, symbols)
+
+
+def _by_state(
+    program: Program,
+    state: State,
+    steps: Mapping[str, Dim],
+    symbols: Mapping[str, Symbol],
+) -> Counting:
+    number = program.states.index(state)
+    position = model.Position(model.PositionKind.STATE, number, "", None)
+    return _with_limits(program, position, steps, symbols)
+
+
+def _by_length(program: Program) -> Counting:
+    """Count by the states that grow, if each method grows them all alike."""
+    growing = [state for state in program.states if state.grows is not None]
+    advances: dict[str, Dim] = {}
+    for method in program.methods:
+        steps = {growth(method, state) for state in growing} - {0}
+        if len(steps) > 1 or None in steps:
+            return Counting()
+        advances.update((method.name, step) for step in steps if step is not None)
+    if not growing or not advances:
+        return Counting()
+    lengths = [s.type.dims[s.grows] for s in growing if s.grows is not None]
+    limit = min(size for size in lengths if isinstance(size, int))
+    position = model.Position(model.PositionKind.LENGTH, None, "", limit)
+    return Counting(position, advances)
+
+
+def growth(method: Method, state: State) -> Dim | None:
+    """Return by how much a method lengthens a state; None where that is not fixed."""
+    assert state.grows is not None
+    old = {n: v.type.dims[state.grows] for v, n in method.state_in}.get(state.name, 0)
+    new = {n: v.type.dims[state.grows] for v, n in method.state_out}.get(state.name)
+    if new is None:
+        return 0
+    if old == 0 and new != 0 and state.name not in _lengthened(method):
+        return None
+    return _minus(new, old)
+
+
+def _lengthened(method: Method) -> set[str]:
+    """Return the states whose new content begins with the old one."""
+    makers = {value.id: node for node in method.nodes for value in node.outputs}
+    return {
+        name
+        for value, name in method.state_out
+        if value.id in makers and makers[value.id].op == "kvc::append"
+    }
+
+
+def _minus(a: Dim, b: Dim) -> Dim:
+    terms = dict(a.terms) if isinstance(a, Affine) else {}
+    for name, factor in b.terms if isinstance(b, Affine) else ():
+        terms[name] = terms.get(name, 0) - factor
+    constants = [d.constant if isinstance(d, Affine) else d for d in (a, b)]
+    return affine(constants[0] - constants[1], terms)
+
+
+def _with_limits(
+    program: Program,
+    position: model.Position,
+    advances: Mapping[str, Dim],
+    symbols: Mapping[str, Symbol],
+) -> Counting:
+    """Return the counting with its capacity, and with all states that count alike."""
+    slots = []
+    for method in program.methods:
+        start = start_of(method, position, program)
+        if start is not None:
+            slots += [w.slots for w in _writes_at(method, start) if w.mode == "linear"]
+    limited = model.Position(
+        position.kind, position.state, position.input_name, _least(slots, symbols)
+    )
+    counters = {
+        state.name
+        for state in program.states
+        if (steps := _steps(program, state, symbols)) and steps == advances
+    }
+    return Counting(limited, advances, frozenset(counters))
+
+
+def _writes_at(method: Method, start: Value) -> Iterator[CacheWrite]:
+    """Yield the cache writes that begin at the position."""
+    same = position_values(method, start)
+    for write in cache_writes(method):
+        if write.index is not None and write.index.id in same:
+            yield write
+
+
+def _least(sizes: list[Dim], symbols: Mapping[str, Symbol]) -> Dim | None:
+    """Return the least of several sizes, by their bounds where they depend on more."""
+    if not sizes:
+        return None
+    return min(sizes, key=lambda size: bounds(size, symbols))
+
+
+def _is_position(program: Program, state: State, steps: Mapping[str, Dim]) -> bool:
+    """Tell whether a state that counts says where to write, or counts tokens."""
+    if state.type.dtype is not DType.INT64:
+        return False
+    position = model.Position(
+        model.PositionKind.STATE, program.states.index(state), "", None
+    )
+    for method in program.methods:
+        start = start_of(method, position, program)
+        if start is not None and any(_writes_at(method, start)):
+            return True
+    counted = {m.name: m.inputs[0].type.dims[1] for m in program.methods if m.role}
+    return all(counted.get(name) == step for name, step in steps.items())
+
+
+def _steps(
+    program: Program, state: State, symbols: Mapping[str, Symbol]
+) -> dict[str, Dim]:
+    """Return method -> what it adds to a state; nothing unless all add a size."""
+    integers = (DType.INT32, DType.INT64)
+    if state.type.dtype not in integers or len(state.type.dims) > 1:
+        return {}
+    steps: dict[str, Dim] = {}
+    for method in program.methods:
+        for value, name in method.state_out:
+            if name == state.name:
+                step = _added(method, value, state.name)
+                if step is None or bounds(step, symbols)[0] < 0:
+                    return {}
+                steps[method.name] = step
+    return steps
+
+
+def _added(method: Method, new: Value, state: str) -> Dim | None:
+    """Return what a method adds to a state, None when it does anything else."""
+    olds = {i for i, name in bound_to(method.state_in).items() if name == state}
+    makers = {v.id: node for node in method.nodes for v in node.outputs}
+    for node in method.nodes:
+        if node.op == "aten::clone" and node.inputs[0].id in olds:
+            olds.update(value.id for value in node.outputs)
+    maker = makers.get(new.id)
+    if maker is not None and maker.op == "aten::copy":
+        maker = makers.get(maker.inputs[1].id)
+    if maker is None or maker.op != "aten::add.Scalar":
+        return None
+    old, step, alpha = maker.arguments
+    if not isinstance(old, Value) or old.id not in olds or alpha != 1:
+        return None
+    return step if isinstance(step, int | Affine) else None

@@ -1,0 +1,25 @@
+"""`Binding`: a method bound to sizes and memory, and what a call of it needs."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.entries import Demand
+from kvc.runtime.executor import Frame
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """A frame, and what a call of its sizes needs.
+
+    Attributes:
+        frame: what runs.
+        demand: what a call asks of its session.
+        fills: (array to fill, index among the arguments that fill it).
+        position: the input that the session fills, None where there is none.
+    """
+
+    frame: Frame
+    demand: Demand
+    fills: Sequence[tuple[Array, int]]
+    position: Array | None

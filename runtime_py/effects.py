@@ -1,0 +1,225 @@
+"""What a method does to memory that outlives its call, read off its graph.
+
+In: a method of a verified program. Out: which states it writes and how far back that
+can be undone, how far each that grows gets, and which inputs lie in the caller's own
+arrays. All of it is known before any call; sizes are put in at each one.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+from kvc.schema.model import (
+    Alias,
+    Caller,
+    Graph,
+    Instruction,
+    Method,
+    Ref,
+    State,
+    StateKind,
+    StateSlot,
+)
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import Dim
+
+APPEND, REPLACE, CACHE_UPDATE = "kvc::append", "kvc::replace", "kvc::cache_update"
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """Memory that a method makes longer or shorter.
+
+    Attributes:
+        axis: along which.
+        length: of the newest value.
+        reach: lengths of all values over it on the way; the longest counts.
+    """
+
+    axis: int
+    length: Dim
+    reach: tuple[Dim, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Hazard:
+    """A write that leaves a state half written if it breaks off.
+
+    Attributes:
+        instruction: index of the one that writes.
+        state: id of the state.
+        only_filled: whether it matters only when the state has rows.
+    """
+
+    instruction: int
+    state: int
+    only_filled: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Borrowed:
+    """An input in the caller's own array.
+
+    Attributes:
+        input: index among the graph's inputs.
+        value: its id.
+        mutated: whether elements of it are written over.
+        growth: how it grows, None when it does not.
+        outputs: indices of the graph's outputs that are its newest value.
+    """
+
+    input: int
+    value: int
+    mutated: bool
+    growth: Growth | None
+    outputs: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Effects:
+    """What a method writes beside its scratch memory and results.
+
+    Attributes:
+        slots: values that are a state which grows, and that state: (value, state).
+        growth: of states, by state id.
+        rows: ids of the LINEAR states it writes whose slots behind the position are
+            dead.
+        extents: how many slots such writes take from the position on; None for all.
+        hazards: writes that cannot be undone by knowing the position, in order.
+        borrowed: inputs in the caller's arrays.
+    """
+
+    slots: tuple[tuple[int, int], ...]
+    growth: dict[int, Growth]
+    rows: tuple[int, ...]
+    extents: tuple[Dim, ...] | None
+    hazards: tuple[Hazard, ...]
+    borrowed: tuple[Borrowed, ...]
+
+
+def find_effects(method: Method, states: Sequence[State]) -> Effects:
+    """Return the effects of a method."""
+    return _Finder(method.graph, states).find()
+
+
+@dataclass(slots=True)
+class _Writes:
+    """Writes over one root, as they are found."""
+
+    newest: int
+    mutated: bool = False
+    axis: int = 0
+    lengths: list[Dim] = field(default_factory=list)
+
+    def growth(self) -> Growth | None:
+        if not self.lengths:
+            return None
+        return Growth(self.axis, self.lengths[-1], tuple(self.lengths))
+
+
+class _Finder:
+    """The effects of one graph while they are gathered."""
+
+    def __init__(self, graph: Graph, states: Sequence[State]) -> None:
+        self._graph, self._states = graph, states
+        self._writes: dict[int, _Writes] = {}
+        self._state_growth: dict[int, _Writes] = {}
+        self._rows: set[int] = set()
+        self._extents: list[Dim] | None = []
+        self._hazards: list[Hazard] = []
+
+    def find(self) -> Effects:
+        for index, step, root in self._updates():
+            storage = self._graph.values[root].storage
+            writes = self._writes.setdefault(root, _Writes(root))
+            if isinstance(storage, StateSlot):
+                writes = self._state_growth.setdefault(storage.state, writes)
+                self._add_state(index, step, storage.state)
+            self._add(writes, step)
+        return Effects(
+            slots=tuple(self._slots()),
+            growth=self._growth(),
+            rows=tuple(sorted(self._rows)),
+            extents=None if self._extents is None else tuple(set(self._extents)),
+            hazards=tuple(self._hazards),
+            borrowed=tuple(self._borrowed()),
+        )
+
+    def _updates(self) -> Iterator[tuple[int, Instruction, int]]:
+        """Yield each write over a state or a caller's input, and that root value."""
+        values = self._graph.values
+        for index, step in enumerate(self._graph.instructions):
+            if OPS[step.op].aliasing is Aliasing.VIEW:
+                continue
+            for result in step.results:
+                if type(values[result].storage) is Alias:
+                    root = self._root(result)
+                    if type(values[root].storage) in (StateSlot, Caller):
+                        yield index, step, root
+
+    def _root(self, value: int) -> int:
+        while isinstance(storage := self._graph.values[value].storage, Alias):
+            value = storage.base
+        return value
+
+    def _add(self, writes: _Writes, step: Instruction) -> None:
+        writes.newest = step.results[0]
+        if step.op not in (APPEND, REPLACE):
+            writes.mutated = True
+            return
+        dims = self._graph.values[step.results[0]].type.dims
+        writes.axis = _axis(step, len(dims))
+        writes.lengths.append(dims[writes.axis])
+
+    def _add_state(self, index: int, step: Instruction, state: int) -> None:
+        declared = self._states[state]
+        match declared.kind:
+            case StateKind.COUNTER:
+                return
+            case StateKind.LINEAR if declared.at_position:
+                self._rows.add(state)
+                self._add_extent(step)
+            case StateKind.APPEND if declared.at_position or step.op == APPEND:
+                return
+            case _:
+                self._hazards.append(Hazard(index, state, step.op == REPLACE))
+
+    def _add_extent(self, step: Instruction) -> None:
+        """Note how many slots from the position on an update may write."""
+        if step.op != CACHE_UPDATE or self._extents is None:
+            self._extents = None
+            return
+        update = step.arguments[1]
+        assert isinstance(update, Ref)
+        dims = self._graph.values[update.value].type.dims
+        self._extents.append(dims[_axis(step, len(dims))])
+
+    def _slots(self) -> Iterator[tuple[int, int]]:
+        for value, declared in enumerate(self._graph.values):
+            storage = declared.storage
+            if type(storage) is StateSlot and self._grows(storage.state):
+                yield value, storage.state
+
+    def _grows(self, state: int) -> bool:
+        return self._states[state].kind is StateKind.APPEND
+
+    def _growth(self) -> dict[int, Growth]:
+        found = {s: writes.growth() for s, writes in self._state_growth.items()}
+        return {state: growth for state, growth in found.items() if growth is not None}
+
+    def _borrowed(self) -> Iterator[Borrowed]:
+        graph = self._graph
+        for index, value in enumerate(graph.inputs):
+            if type(graph.values[value].storage) is not Caller:
+                continue
+            writes = self._writes.get(value, _Writes(value))
+            newest = enumerate(graph.outputs)
+            outputs = tuple(i for i, output in newest if output == writes.newest)
+            yield Borrowed(index, value, writes.mutated, writes.growth(), outputs)
+
+
+def _axis(step: Instruction, rank: int) -> int:
+    """Return the argument `axis` of an append, replacement or write of rows."""
+    position = 3 if step.op == CACHE_UPDATE else 2
+    axis = step.arguments[position]
+    assert isinstance(axis, int)
+    return axis % rank

@@ -1,0 +1,45 @@
+"""Kernels that write nothing: they raise where indices would leave their tensor.
+
+`kvc::check_index` stands before the first write of a method. What it raises tells what
+the index is for: rows of a cache that is full, or elements of a tensor.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+
+from kvc.runtime.kernels import Kernel
+from kvc.schema.errors import CacheOverflow, IndexOutOfRange
+
+_FEW = 32  # up to here a list of Python ints is faster than two reductions
+
+
+def check_index(index: Tensor, least: int, count: int, slots: int) -> None:
+    """Raise IndexOutOfRange unless `count` slots fit from each index on."""
+    for value in _extremes(index):
+        if value < least or value + count > slots:
+            raise IndexOutOfRange(place="", index=value, size=slots)
+
+
+def check_rows(index: Tensor, least: int, count: int, slots: int) -> None:
+    """Raise CacheOverflow unless `count` slots fit from each row's index on."""
+    starts: list[int] = index.reshape(-1).tolist()
+    for row, start in enumerate(starts):
+        if start < least or start + count > slots:
+            raise CacheOverflow(row=row, start=start, count=count, capacity=slots)
+
+
+def _extremes(index: Tensor) -> Iterable[int]:
+    """Return some elements of `index`, the least and the greatest among them."""
+    count = index.numel()
+    if count == 1:
+        return (int(index.item()),)
+    if count <= _FEW:
+        values: list[int] = index.reshape(-1).tolist()
+        return values
+    low, high = torch.aminmax(index)
+    return (int(low.item()), int(high.item()))
+
+
+KERNELS: dict[str, Kernel] = {"kvc::check_index": check_index}

@@ -1,0 +1,184 @@
+"""The position of a session: how many tokens it holds, in each row of a batch.
+
+In: what a program declares as its position, the memory of a session. Out: the position,
+how many rows it has, the greatest it may be, and what a method's input of it must hold.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.states import StateMemory
+from kvc.schema.errors import (
+    BadSetting,
+    NoPosition,
+    StateMismatch,
+    UnknownName,
+    listing,
+)
+from kvc.schema.model import Method, Position, PositionKind, Program, StateKind
+from kvc.schema.types import Affine, Dim, evaluate
+
+_CAPACITY, _BATCH = "capacity", "batch"
+
+
+def find_position(position: Position | None, memory: StateMemory) -> list[int]:
+    """Return the position of each row.
+
+    Raises:
+        NoPosition: nothing counts tokens, or what grows does not agree.
+    """
+    if position is None:
+        raise NoPosition(reason="no state of this program counts tokens")
+    match position.kind:
+        case PositionKind.STATE:
+            assert position.state is not None
+            counts: list[int] = memory.arrays[position.state].reshape(-1).tolist()
+            return counts
+        case PositionKind.INPUT:
+            return list(memory.tip.counted)
+        case PositionKind.LENGTH:
+            return [_common_length(memory)] * len(memory.tip.counted)
+
+
+def count_rows(program: Program, sizes: Mapping[str, int]) -> int:
+    """Return how many rows a position has that no state holds."""
+    if _BATCH in sizes:
+        return sizes[_BATCH]
+    position = program.position
+    if position is not None and position.kind is PositionKind.INPUT:
+        return max((_rows_fed(m, position, sizes) for m in program.methods), default=1)
+    for state in program.states:
+        if state.kind is StateKind.APPEND and state.axis != 0:
+            return evaluate(state.type.dims[0], sizes)
+    return 1
+
+
+def position_input(method: Method, position: Position | None) -> int | None:
+    """Return which input of a method the session fills, None when there is none."""
+    if position is None or position.kind is not PositionKind.INPUT:
+        return None
+    if position.input_name not in method.input_names:
+        return None
+    return method.input_names.index(position.input_name)
+
+
+def fill_position(slot: Array, starts: Sequence[int], method: str) -> None:
+    """Fill a method's input of the position: int64 [], [batch], or [tokens].
+
+    Raises:
+        StateMismatch: it takes one position, and the rows have several.
+    """
+    if slot.shape == (len(starts),) and len(starts) > 1:
+        slot[...] = np.array(starts)
+        return
+    if len(set(starts)) > 1:
+        raise StateMismatch(
+            method=method,
+            state="position",
+            expected="one position for all rows",
+            found=listing([str(start) for start in starts]),
+        )
+    slot[...] = starts[0] if slot.size == 1 else starts[0] + np.arange(slot.size)
+
+
+def choose_sizes(
+    program: Program, wanted: Mapping[str, int], capacity: int | None = None
+) -> dict[str, int]:
+    """Return the size of each symbol that states use.
+
+    Raises:
+        UnknownName: `wanted` names another one.
+        BadSetting: a size is out of its bounds.
+    """
+    dims = [dim for state in program.states for dim in state.type.dims]
+    used = _symbols_of(dims)
+    free = {symbol.name: symbol for symbol in program.symbols if symbol.name in used}
+    for name in wanted:
+        if name not in free:
+            raise UnknownName(kind="session size", name=name, known=listing(list(free)))
+    if capacity is not None and _CAPACITY in free:
+        wanted = {**wanted, _CAPACITY: capacity}
+    sizes = {}
+    for name, symbol in free.items():
+        default = max(1, symbol.lower) if name == _BATCH else symbol.upper
+        size = _whole(name, wanted.get(name, default))
+        least = max(1, symbol.lower) if name == _CAPACITY else symbol.lower
+        if not least <= size <= symbol.upper:
+            expected = f"{least}..{symbol.upper}"
+            raise BadSetting(name=name, expected=expected, found=size)
+        sizes[name] = size
+    return sizes
+
+
+def choose_capacity(
+    program: Program, sizes: Mapping[str, int], capacity: int | None
+) -> int | None:
+    """Return the greatest position of a session, None where nothing limits it.
+
+    Args:
+        program: what the session is of.
+        sizes: of the symbols that states use; one called "capacity" follows `capacity`.
+        capacity: what the caller asked for, None for the greatest there is.
+
+    Raises:
+        UnknownName: the program has neither a position nor such a symbol.
+        BadSetting: it is out of its bounds.
+    """
+    position, sized = program.position, _CAPACITY in sizes
+    if position is None:
+        if capacity is not None and not sized:
+            raise UnknownName(
+                kind="session size", name=_CAPACITY, known=listing(list(sizes))
+            )
+        return sizes.get(_CAPACITY)
+    limit = _limit(position, sizes)
+    if capacity is None or sized:
+        return limit if limit is not None else capacity
+    if _whole(_CAPACITY, capacity) < 1 or (limit is not None and capacity > limit):
+        expected = "1 or more" if limit is None else f"1..{limit}"
+        raise BadSetting(name=_CAPACITY, expected=expected, found=capacity)
+    return capacity
+
+
+def _limit(position: Position, sizes: Mapping[str, int]) -> int | None:
+    return None if position.capacity is None else evaluate(position.capacity, sizes)
+
+
+def _whole(name: str, size: object) -> int:
+    """Return a size that a caller gave.
+
+    Raises:
+        BadSetting: it is no int.
+    """
+    if isinstance(size, bool) or not isinstance(size, int | np.integer):
+        raise BadSetting(name=name, expected="an int", found=repr(size))
+    return int(size)
+
+
+def _common_length(memory: StateMemory) -> int:
+    grown = [
+        (state.name, length)
+        for state, length in zip(memory.states, memory.tip.lengths, strict=True)
+        if state.kind is StateKind.APPEND
+    ]
+    if len({length for _, length in grown}) > 1:
+        lengths = listing([f"{name} has {length}" for name, length in grown])
+        raise NoPosition(reason=f"what grows has different lengths: {lengths}")
+    return grown[0][1] if grown else 0
+
+
+def _rows_fed(method: Method, position: Position, sizes: Mapping[str, int]) -> int:
+    """Return the rows of a method's input of the position, 1 where it has none."""
+    index = position_input(method, position)
+    if index is None:
+        return 1
+    dims = method.graph.values[method.graph.inputs[index]].type.dims
+    if not dims or dims[0] == method.advance or not _symbols_of(dims) <= sizes.keys():
+        return 1
+    return evaluate(dims[0], sizes)
+
+
+def _symbols_of(dims: Sequence[Dim]) -> set[str]:
+    return {name for dim in dims if isinstance(dim, Affine) for name, _ in dim.terms}

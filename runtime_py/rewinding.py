@@ -1,0 +1,156 @@
+"""Going back: the last tokens of a session are forgotten, as if they had never run.
+
+In: the memory of a session, how many tokens to forget in each row. Out: the same memory
+at an earlier position. Slots of caches get their initial content again, and whole pages
+of them go back to the system. Everything is checked before anything changes.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
+from kvc.runtime.positions import find_position
+from kvc.runtime.states import StateMemory, Tip
+from kvc.runtime.transactions import check_usable, rows_of
+from kvc.schema.errors import BadSetting, CannotRewind, NoPosition, NotRewindable
+from kvc.schema.model import PositionKind, Program, State, StateKind
+
+
+def rewind(program: Program, memory: StateMemory, count: object) -> None:
+    """Forget the last `count` tokens: an int, or int64 [batch].
+
+    Raises:
+        BadSetting: `count` is not from 0 to the position.
+        NoPosition: nothing counts tokens.
+        NotRewindable: a state cannot go back.
+        CannotRewind: rows would go back by different counts where they must not.
+        Poisoned: a call left states half written.
+    """
+    check_usable(memory)
+    starts = find_position(program.position, memory)
+    _check_states(program)
+    counts = _check_counts(count, starts)
+    _check_rows(memory, counts)
+    if not any(counts):
+        return
+    memory.poisoned = "rewind"  # stands if an interrupt comes in between
+    ends = [start - some for start, some in zip(starts, counts, strict=True)]
+    _put_slots_back(memory, ends)
+    _count_down(memory, counts)
+    position = program.position
+    _shorten(memory, ends, position is not None and position.kind is PositionKind.INPUT)
+    memory.poisoned = ""
+
+
+def trim(program: Program, memory: StateMemory) -> None:
+    """Give back whole pages at and behind the position."""
+    try:
+        end = max(find_position(program.position, memory), default=0)
+    except NoPosition:
+        end = None
+    for state, declared in enumerate(program.states):
+        if declared.kind is StateKind.APPEND:
+            memory.give_back(state, memory.tip.lengths[state])
+        elif _goes_back(declared) and end is not None:
+            memory.put_back(state, None, end, memory.written)
+            memory.give_back(state, end)
+    if end is not None:
+        memory.written = min(memory.written, end)
+
+
+def _goes_back(state: State) -> bool:
+    """Tell whether slots of a state behind the position can be cleared."""
+    return state.at_position and state.kind is not StateKind.RING
+
+
+def _check_states(program: Program) -> None:
+    """Check that everything that methods write can go back.
+
+    Raises:
+        NotRewindable: a state cannot.
+    """
+    counting = {m.name for m in program.methods if m.advance is not None}
+    for state, declared in enumerate(program.states):
+        writers = {m.name for m in program.methods if state in m.writes}
+        if not writers or _goes_back(declared):
+            continue
+        if declared.kind is not StateKind.COUNTER:
+            kind = declared.kind.name.lower()
+            reason = f"it is {kind}, and what a call wrote over it is gone"
+            raise NotRewindable(state=declared.name, reason=reason)
+        if writers != counting:
+            lost = sorted(writers ^ counting)[0]
+            reason = f"method {lost} does not count it together with the position"
+            raise NotRewindable(state=declared.name, reason=reason)
+
+
+def _check_counts(count: object, starts: Sequence[int]) -> list[int]:
+    """Return how many tokens each row forgets.
+
+    Raises:
+        BadSetting: it is no int and no int64 [batch], or not from 0 to the position.
+    """
+    given = _as_integers(count)
+    if given is None or given.shape not in ((), (len(starts),)):
+        expected = f"an int, or int64[{len(starts)}]"
+        raise BadSetting(name="count", expected=expected, found=repr(count))
+    counts: list[int] = np.broadcast_to(given, (len(starts),)).tolist()
+    for row, (some, start) in enumerate(zip(counts, starts, strict=True)):
+        if not 0 <= some <= start:
+            where = f" in row {row}" if len(starts) > 1 else ""
+            expected = f"0..{start}, the position{where}"
+            raise BadSetting(name="count", expected=expected, found=some)
+    return counts
+
+
+def _as_integers(count: object) -> Array | None:
+    """Return a count as an array, None when it is no whole number."""
+    if is_tensor(count):
+        count = tensor_as_array(count)  # type: ignore[arg-type]  # is_tensor says so
+    if isinstance(count, bool) or not isinstance(count, int | np.integer | np.ndarray):
+        return None
+    given = np.asarray(count)
+    return given if given.dtype.kind in "iu" else None
+
+
+def _check_rows(memory: StateMemory, counts: Sequence[int]) -> None:
+    """Check that rows may go back by different counts.
+
+    Raises:
+        CannotRewind: they may not.
+    """
+    if len(set(counts)) < 2:
+        return
+    for declared, array in zip(memory.states, memory.arrays, strict=True):
+        if declared.kind is StateKind.APPEND:
+            reason = f"the rows of {declared.name} have one length"
+            raise CannotRewind(reason=reason)
+        counted = declared.kind is StateKind.COUNTER or _goes_back(declared)
+        if counted and (not array.ndim or array.shape[0] != len(counts)):
+            raise CannotRewind(reason=f"{declared.name} has no rows of its own")
+
+
+def _put_slots_back(memory: StateMemory, ends: Sequence[int]) -> None:
+    """Give the slots behind the new position their initial content again."""
+    for state, declared in enumerate(memory.states):
+        if declared.kind is StateKind.APPEND and declared.at_position:
+            memory.put_back(state, None, ends[0], memory.tip.lengths[state])
+        elif _goes_back(declared):
+            for row, low in rows_of(memory, state, ends):
+                memory.put_back(state, row, low, memory.written)
+    memory.written = max(ends)
+
+
+def _count_down(memory: StateMemory, counts: Sequence[int]) -> None:
+    equal = len(set(counts)) < 2
+    for declared, array in zip(memory.states, memory.arrays, strict=True):
+        if declared.kind is StateKind.COUNTER:
+            shape = (-1,) + (1,) * (array.ndim - 1)
+            array -= counts[0] if equal else np.reshape(counts, shape)  # type: ignore[misc]
+
+
+def _shorten(memory: StateMemory, ends: Sequence[int], counted: bool) -> None:
+    """Cut lengths, and the position if the session counts it."""
+    lengths = tuple(min(length, ends[0]) for length in memory.tip.lengths)
+    memory.tip = Tip(lengths, tuple(ends) if counted else memory.tip.counted)

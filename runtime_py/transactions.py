@@ -1,0 +1,157 @@
+"""What makes a call all or nothing: what is noted before it, and put back if it fails.
+
+In: the memory of a session, what a call writes and asks for. Out: after success, the
+session one call further; after a failure, the session as it was, or poisoned where a
+state has been written that knowing the position cannot put back.
+"""
+
+from collections.abc import Sequence
+
+from kvc.runtime.arrays import Array, copy_into, own_copy
+from kvc.runtime.effects import Hazard
+from kvc.runtime.entries import ALL_SLOTS, Demand, Entry, check_room
+from kvc.runtime.executor import Progress
+from kvc.runtime.positions import find_position
+from kvc.runtime.states import StateMemory, Tip
+from kvc.schema.errors import CacheOverflow, IndexOutOfRange, NoPosition, Poisoned
+from kvc.schema.model import Position, PositionKind
+
+# These errors promise that the instruction has written nothing.
+_CLEAN = (CacheOverflow, IndexOutOfRange)
+
+
+class Transaction:
+    """One call on a session, from before its first write."""
+
+    def __init__(
+        self,
+        entry: Entry,
+        demand: Demand,
+        memory: StateMemory,
+        position: Position | None,
+    ) -> None:
+        """Check that the call may run, and note what a failure needs.
+
+        Raises:
+            Poisoned: an earlier call left states half written.
+            CacheOverflow: the call's tokens do not fit.
+        """
+        check_usable(memory)
+        self.starts = _starts(position, memory)
+        if self.starts is not None:
+            check_room(demand, self.starts, memory)
+        self._entry, self._demand, self._memory = entry, demand, memory
+        self._counts = position is not None and position.kind is PositionKind.INPUT
+        self._tip, self._counters = memory.tip, memory.save_counters()
+        self._hazards = self._find_hazards()
+        self._shadows: list[tuple[Array, Array]] = []
+        if memory.transactional:
+            self._shadows = self._copy_states()
+        end = ALL_SLOTS
+        if self.starts is not None:
+            end = max(self.starts, default=0) + demand.extent
+        if entry.effects.rows:
+            memory.written = max(memory.written, end)
+        # Stands until the call has ended one way or the other: an interrupt may come
+        # at any point, while a failure is being handled too.
+        memory.poisoned = entry.method.name
+
+    def commit(self) -> None:
+        """Count what the call has added."""
+        memory, demand = self._memory, self._demand
+        counted = self._counts and demand.advance
+        if counted or demand.lengths:
+            lengths = list(self._tip.lengths)
+            for state, length, _ in demand.lengths:
+                lengths[state] = length
+            step = demand.advance or 0
+            counts = self._tip.counted
+            if counted:
+                counts = tuple(count + step for count in counts)
+            memory.tip = Tip(tuple(lengths), counts)
+        memory.poisoned = ""
+
+    def roll_back(self, progress: Progress, error: BaseException) -> None:
+        """Put back what the call may have written, after it failed.
+
+        States that cannot be put back leave the session poisoned.
+        """
+        memory = self._memory
+        memory.poisoned = self._entry.method.name
+        memory.tip = self._tip
+        memory.restore_counters(self._counters)
+        if self.starts is not None:
+            for state in self._entry.effects.rows:
+                self._put_rows_back(state, self.starts)
+        for state, _, reach in self._demand.lengths:
+            memory.put_back(state, None, self._tip.lengths[state], reach)
+        for array, saved in self._shadows:
+            copy_into(array, saved)
+        last = progress.place - isinstance(error, _CLEAN)
+        hit = any(hazard.instruction <= last for hazard in self._hazards)
+        if not hit or memory.transactional:
+            memory.poisoned = ""
+
+    def _put_rows_back(self, state: int, starts: Sequence[int]) -> None:
+        """Put back the slots from the position on."""
+        memory = self._memory
+        high = max(starts) + self._demand.extent
+        for row, low in rows_of(memory, state, starts):
+            memory.put_back(state, row, low, high)
+
+    def _find_hazards(self) -> Sequence[Hazard]:
+        effects = self._entry.effects
+        if not effects.hazards and self.starts is not None:
+            return ()
+        lengths = self._tip.lengths
+        found = [
+            hazard
+            for hazard in effects.hazards
+            if not hazard.only_filled or lengths[hazard.state]
+        ]
+        if self.starts is None:
+            found += [Hazard(0, state, False) for state in effects.rows]
+        return found
+
+    def _copy_states(self) -> list[tuple[Array, Array]]:
+        """Return copies of what the call writes and what cannot be put back else."""
+        memory = self._memory
+        arrays = [memory.current(i) for i in {h.state for h in self._hazards}]
+        return [(array, own_copy(array)) for array in arrays]
+
+
+def _starts(position: Position | None, memory: StateMemory) -> list[int] | None:
+    """Return the position of each row, None where there is none."""
+    if position is None:
+        return None
+    try:
+        return find_position(position, memory)
+    except NoPosition:
+        return None
+
+
+def check_usable(memory: StateMemory) -> None:
+    """Check that no call has left states half written.
+
+    Raises:
+        Poisoned: one has.
+    """
+    if memory.poisoned:
+        raise Poisoned(method=memory.poisoned)
+
+
+def rows_of(
+    memory: StateMemory, state: int, starts: Sequence[int]
+) -> list[tuple[int | None, int]]:
+    """Return each row of a state, and the position where it ends.
+
+    Rows that end together are one, None; so are those of a state without a batch axis,
+    which end where the last one does.
+    """
+    declared = memory.states[state]
+    shape = memory.arrays[state].shape
+    if len(set(starts)) == 1:
+        return [(None, starts[0])]
+    if declared.axis == 0 or shape[0] != len(starts):
+        return [(None, max(starts))]
+    return list(enumerate(starts))

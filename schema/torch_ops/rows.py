@@ -1,0 +1,144 @@
+"""Attention of one row: blocks of queries against the keys that they see.
+
+In: one row's queries, its cache, what its queries see, how scores are made. Out: the
+row's result, written. Torch's fused attention does a block where scores are plain
+products; `products.py` does the others. Keys and values are never expanded to all
+heads, and masks and scores are bounded, however long the row.
+"""
+
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor
+from torch.nn.functional import scaled_dot_product_attention
+
+from kvc.schema.torch_ops.products import attend_by_products
+from kvc.schema.torch_ops.scoring import Scoring
+from kvc.schema.torch_ops.visibility import Block, Sight
+
+# Elements of the largest mask (1 byte each, and again as torch casts it) and of the
+# scores of a block (4 bytes each, 8 for float64).
+MASK_CELLS = 2**22
+SCORE_CELLS = 2**20
+# Elements of the largest part of a ring that is copied for a single query.
+JOINED_CELLS = 2**19
+
+
+def attend_last(
+    out: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: int, scale: float | None
+) -> None:
+    """Do as `attend_row` for one query that sees all of a linear cache: the decode.
+
+    The same result bit for bit, with less to decide.
+    """
+    if valid == 0:
+        out.zero_()
+        return
+    _attend_one(out, q, k.narrow(2, 0, valid), v.narrow(2, 0, valid), scale)
+
+
+def attend_row(
+    out: Tensor, q: Tensor, k: Tensor, v: Tensor, sight: Sight, scoring: Scoring
+) -> None:
+    """Write the attention of one row [1, heads, seq, value_dim] into `out`."""
+    seeing = sight.seeing()
+    if len(seeing) < sight.seq:
+        out[:, :, : seeing.start].zero_()
+        out[:, :, seeing.stop :].zero_()
+    if not seeing:
+        return
+    fused = _can_fuse(q, k, v, len(seeing), scoring)
+    for block in _cut(q.shape[1], sight, scoring, fused):
+        keys, values = _read(k, block), _read(v, block)
+        joined = fused and not _is_dear_to_join(keys, block)
+        attend = _attend_fused if joined else attend_by_products
+        if block.count == sight.seq:
+            attend(out, q, keys, values, block, scoring)
+            return
+        part = out.narrow(2, block.first, block.count)
+        queries = q.narrow(2, block.first, block.count)
+        attend(part, queries, keys, values, block, scoring)
+
+
+def _can_fuse(q: Tensor, k: Tensor, v: Tensor, seeing: int, scoring: Scoring) -> bool:
+    """Whether torch's attention computes this without expanding keys and values.
+
+    Its kernel that goes over blocks of keys takes values only as wide as keys, and
+    only rows without gaps; a single query without a mask needs no expanding anyway.
+    """
+    if not scoring.is_plain:
+        return False
+    if seeing == 1 and scoring.mask is None:
+        return True
+    return q.shape[3] == v.shape[3] and q.stride(3) == k.stride(3) == v.stride(3) == 1
+
+
+def _cut(heads: int, sight: Sight, scoring: Scoring, fused: bool) -> Iterable[Block]:
+    """Return the blocks of a row, so that masks and scores stay within bounds."""
+    if not fused:
+        return sight.blocks(SCORE_CELLS // heads)
+    if scoring.mask is not None:
+        return sight.blocks(MASK_CELLS // scoring.mask.shape[1])
+    seeing = sight.seeing()
+    whole = sight.block(seeing.start, len(seeing))
+    if whole.sees_all or whole.is_square:
+        return (whole,)
+    return sight.blocks(MASK_CELLS)
+
+
+def _read(cache: Tensor, block: Block) -> tuple[Tensor, ...]:
+    """Return the block's part of a cache, in two pieces when it goes round the end."""
+    slots = cache.shape[2]
+    first = block.begin % slots
+    head = slots - first
+    if block.keys <= head:
+        return (cache.narrow(2, first, block.keys),)
+    return cache.narrow(2, first, head), cache.narrow(2, 0, block.keys - head)
+
+
+def _is_dear_to_join(keys: tuple[Tensor, ...], block: Block) -> bool:
+    """Whether joining the two ends of a ring costs more than not fusing.
+
+    With one query the copy is as much work as attending: measured in November 2026,
+    products were faster from about 2**19 elements on, six times so at 2**21.
+    """
+    return (
+        len(keys) == 2
+        and block.count == 1
+        and keys[0].numel() + keys[1].numel() > JOINED_CELLS
+    )
+
+
+def _attend_fused(
+    out: Tensor,
+    q: Tensor,
+    keys: tuple[Tensor, ...],
+    values: tuple[Tensor, ...],
+    block: Block,
+    scoring: Scoring,
+) -> None:
+    """Attend with torch's own attention; the arguments of `attend_by_products`."""
+    k, v, scale = _join(keys), _join(values), scoring.scale
+    if block.count == 1 and scoring.mask is None:
+        _attend_one(out, q, k, v, scale)
+        return
+    square = block.is_square and scoring.mask is None
+    mask = None if square else scoring.seen(block)
+    out.copy_(
+        scaled_dot_product_attention(
+            q, k, v, mask, is_causal=square, scale=scale, enable_gqa=True
+        )
+    )
+
+
+def _attend_one(
+    out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | None
+) -> None:
+    """Attend from one query, which sees every key: a group's heads are rows."""
+    groups = (1, k.shape[1], q.shape[1] // k.shape[1], -1)
+    attended = scaled_dot_product_attention(q.reshape(groups), k, v, scale=scale)
+    out.view(groups).copy_(attended)
+
+
+def _join(pieces: tuple[Tensor, ...]) -> Tensor:
+    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2)

@@ -1,0 +1,114 @@
+"""What a program says about its methods beside their code.
+
+In: decoded methods, then the same with what each instruction of their checked graphs
+reads. Out: nothing, or the first thing that is impossible.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kvc.schema.dtypes import DType
+from kvc.schema.model import Method, PositionKind, Program, StateKind, Update
+from kvc.schema.trees import check_call_tree, check_tree
+from kvc.schema.verify import limits
+from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.effects import effects
+from kvc.schema.verify.faults import Reporter
+
+ROLES: Final = ("", "prefill", "decode")
+_COPYING: Final = frozenset({"aten::clone", "aten::copy", "kvc::replace"})
+
+
+def check_methods(program: Program, sizes: Sizes, report: Reporter) -> None:
+    """Check the methods' names, roles, trees and steps, apart from their graphs."""
+    report.limit("the number of methods", len(program.methods), limits.MAX_METHODS)
+    report.unique([method.name for method in program.methods], "methods")
+    roles = [method.role for method in program.methods if method.role]
+    report.require(len(set(roles)) == len(roles), "methods", f"roles {roles}")
+    for method in program.methods:
+        where = f"method {method.name!r}"
+        report.require(method.role in ROLES, where, f"role {method.role!r}")
+        inputs, names = method.graph.inputs, method.input_names
+        report.require(len(names) == len(inputs), where, "names and inputs differ")
+        report.unique(list(names), f"{where}, inputs")
+        filled = _check_filled(method, program, where, report)
+        _check_trees(method, len(inputs) - filled, where, report)
+        if method.advance is not None:
+            placed = program.position is not None
+            report.require(placed, where, "it advances a position that is not there")
+            sizes.check_dim(method.advance, where)
+
+
+def _check_filled(
+    method: Method, program: Program, where: str, report: Reporter
+) -> int:
+    """Check the input that the session fills, and return how many of them there are."""
+    name = program.position.input_name if program.position else ""
+    if name not in method.input_names:
+        return 0
+    graph = method.graph
+    kind = graph.values[graph.inputs[method.input_names.index(name)]].type
+    fits = kind.dtype is DType.INT64 and len(kind.dims) <= 1
+    report.require(fits, where, f"its position {name!r} is {kind}, not int64 [batch]")
+    return 1
+
+
+def _check_trees(method: Method, inputs: int, where: str, report: Reporter) -> None:
+    try:
+        found = check_call_tree(method.input_tree)
+        report.require(found == inputs, where, f"{found} leaves for {inputs} inputs")
+        results, outputs = check_tree(method.output_tree), len(method.graph.outputs)
+        report.require(
+            results == outputs, where, f"{results} leaves, {outputs} outputs"
+        )
+    except ValueError as error:
+        report.fail(where, str(error))
+
+
+def check_effects(
+    method: Method,
+    operands: Sequence[Sequence[int]],
+    program: Program,
+    report: Reporter,
+) -> None:
+    """Check that a method declares what its checked graph does to states."""
+    where = f"method {method.name!r}"
+    found = effects(method.graph, operands)
+    what = f"it reads the states {found.reads}"
+    report.require(method.reads == found.reads, where, what)
+    what = f"it writes the states {found.writes}"
+    report.require(method.writes == found.writes, where, what)
+    _check_counting(method, program, where, report)
+    judged = tuple(update.instruction for update in method.updates)
+    what = f"verdicts on {judged}, its writes in place are {found.updates}"
+    report.require(judged == found.updates, where, what)
+    for update in method.updates:
+        _check_update(
+            update, method, f"{where}, verdict on {update.instruction}", report
+        )
+
+
+def _check_counting(
+    method: Method, program: Program, where: str, report: Reporter
+) -> None:
+    """Check that a method which counts says by how much, and the other way round."""
+    kinds = [program.states[state].kind for state in method.writes]
+    if StateKind.COUNTER in kinds:
+        told = method.advance is not None
+        report.require(told, where, "it writes a counter without an advance")
+    position = program.position
+    if position and position.kind is PositionKind.STATE and method.advance is not None:
+        counted = position.state in method.writes
+        report.require(counted, where, "it advances a position that it does not write")
+
+
+def _check_update(update: Update, method: Method, where: str, report: Reporter) -> None:
+    report.text(update.reason, where)
+    copies, steps = update.copies, method.graph.instructions
+    agree = bool(update.reason) == bool(copies)
+    report.require(agree, where, f"reason {update.reason!r} for copies {copies}")
+    ascending = list(copies) == sorted(set(copies))
+    inside = not copies or (copies[0] >= 0 and copies[-1] <= update.instruction)
+    report.require(ascending and inside, where, f"copies {copies}")
+    ops = [steps[copy].op for copy in copies if steps[copy].op not in _COPYING]
+    report.require(not ops, where, f"{ops} copy nothing")

@@ -1,0 +1,125 @@
+"""Where values are defined: once each, and in memory that their op may write.
+
+In: a graph whose values have been checked, instruction by instruction. Out: nothing,
+or the text of what is wrong. `Definitions` knows at each instruction which values are
+there, and whose memory each of them is.
+"""
+
+from typing import Final
+
+from kvc.schema.model import (
+    Alias,
+    Caller,
+    Constant,
+    Graph,
+    Instruction,
+    Ref,
+    Scratch,
+    StateKind,
+    StateSlot,
+)
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.verify.values import Surroundings
+
+# Their results are longer or shorter than what they are written over.
+_GROWING: Final = frozenset({"kvc::append", "kvc::replace"})
+_VIEWS: Final = frozenset(n for n, op in OPS.items() if op.aliasing is Aliasing.VIEW)
+_SHARING: Final = _VIEWS | _GROWING  # results never have scratch of their own
+
+
+class BadResult(ValueError):
+    """A value is defined where it may not be; the text says how."""
+
+
+class Definitions:
+    """The values that are defined so far.
+
+    Attributes:
+        roots: value -> the value whose memory it is, itself where it has its own.
+    """
+
+    def __init__(self, graph: Graph, around: Surroundings) -> None:
+        self.types = [value.type for value in graph.values]
+        self.storages = [value.storage for value in graph.values]
+        self.states = around.states
+        self.roots = {
+            i: i
+            for i, storage in enumerate(self.storages)
+            if isinstance(storage, (Constant, StateSlot))
+        }
+        self._axes: dict[int, int] = {}  # along which callers' arrays grow
+
+    def add_input(self, value: int) -> None:
+        """Define an input.
+
+        Raises:
+            BadResult: it has no memory that a call can fill.
+        """
+        storage = self.storages[value]
+        if value in self.roots or not isinstance(storage, (Scratch, Caller)):
+            raise BadResult(
+                "an input must have scratch of its own, or the caller's array"
+            )
+        self.roots[value] = value
+
+    def add_results(self, step: Instruction) -> None:
+        """Define the results of an instruction that fits its op.
+
+        Raises:
+            BadResult: one is defined already, or lies where it may not.
+        """
+        for value in step.results:
+            if value in self.roots:
+                raise BadResult(f"defines value {value} again")
+            storage = self.storages[value]
+            if isinstance(storage, Scratch) and step.op not in _SHARING:
+                self.roots[value] = value
+            elif isinstance(storage, Alias):
+                self.roots[value] = self._root(step, value, storage.base)
+            else:
+                raise BadResult(self._misplaced(step, value))
+
+    def _misplaced(self, step: Instruction, value: int) -> str:
+        kind = OPS[step.op].aliasing.value
+        return f"a result of {kind} kind may not lie at {self.storages[value]}"
+
+    def _root(self, step: Instruction, value: int, base: int) -> int:
+        """Return whose memory a result is that shares it with `base`."""
+        first = step.arguments[0] if step.arguments else None
+        aliasing = OPS[step.op].aliasing
+        if aliasing is Aliasing.FRESH:
+            return self._written_root(step, value, base)
+        if not isinstance(first, Ref) or first.value != base:
+            raise BadResult(self._misplaced(step, value))
+        root = self.roots[base]
+        if aliasing is Aliasing.UPDATE and isinstance(self.storages[root], Constant):
+            raise BadResult("writes over a constant")
+        if step.op in _GROWING:
+            self._check_growth(step, base, root)
+        return root
+
+    def _written_root(self, step: Instruction, value: int, base: int) -> int:
+        """Return the memory that a result which is no update is written over."""
+        root = self.roots.get(base)
+        if root is None or not isinstance(self.storages[root], (StateSlot, Caller)):
+            raise BadResult(self._misplaced(step, value))
+        if self.types[base] != self.types[value]:
+            raise BadResult(
+                f"writes {self.types[value]} over a value of {self.types[base]}"
+            )
+        return root
+
+    def _check_growth(self, step: Instruction, base: int, root: int) -> None:
+        axis, storage = step.arguments[2], self.storages[root]
+        if not isinstance(axis, int):
+            raise BadResult("grows along an axis that is no number")
+        axis %= len(self.types[base].dims)
+        if isinstance(storage, StateSlot):
+            state = self.states[storage.state]
+            fits = state.kind is StateKind.APPEND and state.axis == axis
+        elif isinstance(storage, Caller) and step.op == "kvc::append":
+            fits = self._axes.setdefault(root, axis) == axis
+        else:
+            fits = False
+        if not fits:
+            raise BadResult(f"grows memory that does not grow along axis {axis}")

@@ -1,0 +1,140 @@
+"""The checks on a graph's values: their types, and where they lie.
+
+In: a graph, and what it may refer to. Out: nothing, or `BadProgram`. Whether results
+of an instruction may lie where they do is for `graphs.py` to say, whether memory is
+still theirs when they are read for `memory.py`.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NoReturn
+
+from kvc.schema.model import (
+    Alias,
+    Constant,
+    Graph,
+    Scratch,
+    State,
+    StateKind,
+    StateSlot,
+    Value,
+)
+from kvc.schema.types import Affine, Dim, TensorType, bounds
+from kvc.schema.verify.dims import Sizes
+from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.limits import SCRATCH_ALIGN
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a graph may refer to.
+
+    Attributes:
+        where: its name in messages.
+        constants: type of each named data.
+        states: of the program; a payload has none.
+        sizes: of the symbols.
+    """
+
+    where: str
+    constants: Sequence[TensorType]
+    states: Sequence[State]
+    sizes: Sizes
+
+
+class ValueChecker:
+    """Checks the values of one graph."""
+
+    def __init__(self, graph: Graph, around: Surroundings, report: Reporter) -> None:
+        self.graph = graph
+        self.around = around
+        self.report = report
+        self._taken: set[int] = set()  # states that have a value
+
+    def check(self) -> None:
+        """Check all values.
+
+        Raises:
+            BadProgram, LimitExceeded: something is wrong.
+        """
+        arena, around = self.graph.scratch_nbytes, self.around
+        known: dict[int, int] = {}  # id of a type -> bytes
+        for i, value in enumerate(self.graph.values):
+            nbytes = known.get(id(value.type))
+            if nbytes is None:
+                nbytes = around.sizes.check(value.type, around.where)
+                known[id(value.type)] = nbytes
+            storage = value.storage
+            if isinstance(storage, Scratch):
+                offset = storage.offset
+                if (
+                    storage.nbytes != nbytes
+                    or offset % SCRATCH_ALIGN
+                    or not 0 <= offset <= arena - nbytes
+                ):
+                    self._fail_scratch(i, value, storage, nbytes)
+            elif isinstance(storage, Alias):
+                if not 0 <= storage.base < len(self.graph.values):
+                    self.fail(i, f"shares memory with value {storage.base}")
+            elif isinstance(storage, Constant):
+                self._check_constant(i, value, storage.name)
+            elif isinstance(storage, StateSlot):
+                self._check_state(i, value, storage.state)
+
+    def fail(self, value: int, what: str) -> NoReturn:
+        """Raise `BadProgram` about a value."""
+        self.report.fail(f"{self.around.where}, value {value}", what)
+
+    def _fail_scratch(
+        self, i: int, value: Value, storage: Scratch, nbytes: int
+    ) -> NoReturn:
+        if storage.nbytes != nbytes:
+            what = f"{value.type} takes {nbytes} bytes, it has {storage.nbytes}"
+        elif storage.offset % SCRATCH_ALIGN:
+            what = f"offset {storage.offset} is no multiple of {SCRATCH_ALIGN}"
+        else:
+            arena = self.graph.scratch_nbytes
+            what = f"{nbytes} bytes at {storage.offset} leave the arena of {arena}"
+        self.fail(i, what)
+
+    def _check_constant(self, i: int, value: Value, number: int) -> None:
+        types = self.around.constants
+        if not 0 <= number < len(types):
+            self.fail(i, f"there is no named data {number}")
+        if types[number] != value.type:
+            self.fail(i, f"named data {number} is {types[number]}, not {value.type}")
+
+    def _check_state(self, i: int, value: Value, number: int) -> None:
+        states = self.around.states
+        if number in self._taken:
+            self.fail(i, f"state {number} has a value already")
+        self._taken.add(number)
+        if not 0 <= number < len(states):
+            self.fail(i, f"there is no state {number}")
+        state = states[number]
+        expected = state.type
+        if state.kind is StateKind.APPEND:
+            expected = self._at_length(i, state, value.type)
+        if expected != value.type:
+            self.fail(i, f"state {number} is {state.type}, not {value.type}")
+
+    def _at_length(self, i: int, state: State, kind: TensorType) -> TensorType:
+        """Return a growing state's type at the length that a value of it has."""
+        dims, axis = state.type.dims, state.axis
+        if axis is None or len(kind.dims) != len(dims):
+            return state.type
+        length = kind.dims[axis]
+        if not _is_solvable(length):
+            self.fail(i, f"its length {length} is neither a number nor a symbol")
+        symbols = self.around.sizes.symbols
+        (_, found), (_, greatest) = bounds(length, symbols), bounds(dims[axis], symbols)
+        if found > greatest:
+            self.fail(i, f"its length can be {found}, the state's only {greatest}")
+        return TensorType(state.type.dtype, (*dims[:axis], length, *dims[axis + 1 :]))
+
+
+def _is_solvable(length: Dim) -> bool:
+    """Tell whether a session can find symbols that make `length` a given number."""
+    if not isinstance(length, Affine):
+        return True
+    return not length.constant and len(length.terms) == 1 and length.terms[0][1] == 1

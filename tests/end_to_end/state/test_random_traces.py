@@ -1,0 +1,47 @@
+"""Random functions over buffers and arguments, traced, against eager.
+
+The seed is in the test's id: `pytest "...[17]"` runs one again. `KVC_RANDOM_TRACES`
+is how many the slow test tries, 2000 unless told.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from random_functions import RandomFunction
+from state_runs import agree, opened
+
+from kvc.compiler import Method
+
+QUICK = 60
+MANY = int(os.environ.get("KVC_RANDOM_TRACES", "2000"))
+
+
+def arguments(number: int) -> tuple[torch.Tensor, ...]:
+    """Return x [4, 6] and y [3, 1], which a call may change, and two places."""
+    x = torch.arange(24.0, dtype=torch.float64).reshape(4, 6) * 0.5 - number
+    y = torch.tensor([[1.0], [-2.0], [number]], dtype=torch.float64)
+    return x, y, torch.tensor([[1, 0], [0, 1], [1, 0]][number])
+
+
+def check(seed: int, folder: Path) -> None:
+    """Assert that three calls give what eager gives: results, buffers, arguments."""
+    calls = [("step", *arguments(number)) for number in range(3)]
+    method = Method("step", args=arguments(0))
+    with opened(RandomFunction(seed), [method], folder) as program:
+        with program.session() as session:
+            agree(session, RandomFunction(seed), calls)
+            session.reset()
+            agree(session, RandomFunction(seed), calls[::-1])
+
+
+@pytest.mark.parametrize("seed", range(QUICK))
+def test_a_random_function_does_what_eager_does(seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(QUICK, QUICK + MANY))
+def test_many_random_functions_do_what_eager_does(seed: int, tmp_path: Path) -> None:
+    check(seed, tmp_path)

@@ -1,0 +1,252 @@
+"""Anything that may be done with a session, in any order, beside a model of it.
+
+The model is the list of tokens that the session should hold: what a call gives must
+be what one forward over all of them gives, whatever happened before.
+"""
+
+import tempfile
+from collections.abc import Callable, Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from cached_models import (
+    SLOTS,
+    VOCAB,
+    Append,
+    Linear,
+    OneLayer,
+    append_methods,
+    simple_methods,
+)
+from hypothesis import HealthCheck, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
+
+from kvc.compiler import Dim, Method, compile_program
+from kvc.compiler.spec import StateSpec
+from kvc.runtime import BadSetting, CacheOverflow, Closed, Program, Session, load
+from kvc.schema.errors import BadSnapshot, InputMismatch, KvcError
+
+SIZED = [StateSpec("[kv]", axis=2, capacity=Dim("capacity", 1, SLOTS))]
+MAKERS: dict[str, Callable[[], tuple[OneLayer, list[Method], list[StateSpec]]]] = {
+    "linear": lambda: (Linear(), simple_methods(), SIZED),
+    "append": lambda: (Append(), append_methods(), []),
+}
+SETTINGS = settings(
+    max_examples=30,
+    stateful_step_count=30,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+)
+TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=7)
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[dict[str, Program]]:
+    with tempfile.TemporaryDirectory() as folder:
+        paths = {kind: Path(folder) / f"{kind}.kvc" for kind in MAKERS}
+        for kind, make in MAKERS.items():
+            model, methods, states = make()
+            compile_program(model, methods, states=states).save(paths[kind])
+        with load(paths["linear"]) as linear, load(paths["append"]) as append:
+            yield {"linear": linear, "append": append}
+
+
+@cache
+def _forward(tokens: tuple[int, ...]) -> np.ndarray:
+    with torch.no_grad():
+        return OneLayer().reference(torch.tensor([tokens])).numpy()
+
+
+class Conversations(RuleBasedStateMachine):
+    """One session, what it should hold, and everything that was saved of it."""
+
+    program: Program
+    other: Program
+    folder: Path
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saved: list[tuple[Path, list[int], int]] = []
+        self.tokens: list[int] = []
+        self.session: Session | None = None
+
+    @initialize(capacity=st.integers(1, SLOTS))
+    def begin(self, capacity: int) -> None:
+        self._open(capacity)
+
+    @precondition(lambda self: self.session is None)
+    @rule(capacity=st.integers(1, SLOTS), transactional=st.booleans())
+    def open_another(self, capacity: int, transactional: bool) -> None:
+        self._open(capacity, transactional)
+
+    def _open(self, capacity: int, transactional: bool = False) -> None:
+        self.session = self.program.session(
+            capacity=capacity, transactional=transactional
+        )
+        self.tokens, self.capacity = [], capacity
+
+    @precondition(lambda self: self.session is not None)
+    @rule(tokens=TOKENS)
+    def prefill(self, tokens: list[int]) -> None:
+        self._feed("prefill", tokens)
+
+    @precondition(lambda self: self.session is not None)
+    @rule(token=st.integers(0, VOCAB - 1))
+    def decode(self, token: int) -> None:
+        self._feed("decode", [token])
+
+    def _feed(self, name: str, tokens: list[int]) -> None:
+        given = np.array([tokens])
+        if len(self.tokens) + len(tokens) > self.capacity:
+            with pytest.raises(CacheOverflow):
+                self.session.call(name, given)
+            return
+        result = self.session.call(name, given)
+        logits = result["logits"] if isinstance(result, dict) else result
+        self.tokens += tokens
+        expected = _forward(tuple(self.tokens))[:, -len(tokens) :]
+        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
+
+    @precondition(lambda self: self.session is not None)
+    @rule(tokens=st.sampled_from([[[1.0]], [1], "x", [["a"]]]))
+    def feed_nonsense(self, tokens: object) -> None:
+        with pytest.raises(KvcError):
+            self.session.prefill(np.array(tokens))
+
+    @precondition(lambda self: self.session is not None)
+    @rule(share=st.floats(0, 1))
+    def rewind(self, share: float) -> None:
+        count = round(share * len(self.tokens))
+        self.session.rewind(count)
+        del self.tokens[len(self.tokens) - count :]
+
+    @precondition(lambda self: self.session is not None)
+    @rule(beyond=st.integers(1, 9))
+    def rewind_too_far(self, beyond: int) -> None:
+        for count in (len(self.tokens) + beyond, -beyond):
+            with pytest.raises(BadSetting):
+                self.session.rewind(count)
+
+    @precondition(lambda self: self.session is not None)
+    @rule()
+    def reset(self) -> None:
+        self.session.reset()
+        self.tokens = []
+
+    @precondition(lambda self: self.session is not None)
+    @rule()
+    def trim(self) -> None:
+        self.session.trim()
+
+    @precondition(lambda self: self.session is not None)
+    @rule()
+    def save(self) -> None:
+        path = self.folder / f"{len(self.saved)}.kvcs"
+        self.session.save(path)
+        self.saved.append((path, list(self.tokens), self.capacity))
+
+    @precondition(lambda self: self.saved)
+    @rule(which=st.integers(0, 99), transactional=st.booleans())
+    def restore(self, which: int, transactional: bool) -> None:
+        path, tokens, capacity = self.saved[which % len(self.saved)]
+        if self.session is not None:
+            self.session.close()
+        self.session = self.program.restore(path, transactional=transactional)
+        self.tokens, self.capacity = list(tokens), capacity
+
+    @precondition(lambda self: self.saved)
+    @rule(which=st.integers(0, 99), place=st.floats(0, 1, exclude_max=True))
+    def restore_damaged(self, which: int, place: float) -> None:
+        content = bytearray(self.saved[which % len(self.saved)][0].read_bytes())
+        content[int(place * len(content))] ^= 0x10
+        path = self.folder / "damaged.kvcs"
+        path.write_bytes(content)
+        with pytest.raises(BadSnapshot):
+            self.program.restore(path)
+
+    @precondition(lambda self: self.saved)
+    @rule(which=st.integers(0, 99))
+    def restore_into_another_program(self, which: int) -> None:
+        with pytest.raises(BadSnapshot):
+            self.other.restore(self.saved[which % len(self.saved)][0])
+
+    @precondition(lambda self: self.session is not None)
+    @rule()
+    def close(self) -> None:
+        session, self.session = self.session, None
+        session.close()
+        session.close()
+        for use in (
+            lambda: session.decode(np.array([[1]])),
+            lambda: session.rewind(0),
+            lambda: session.position,
+            lambda: session.save(self.folder / "never.kvcs"),
+            session.reset,
+            session.trim,
+        ):
+            with pytest.raises(Closed):
+                use()
+
+    @invariant()
+    def the_position_is_the_number_of_tokens(self) -> None:
+        if self.session is not None:
+            assert self.session.position.tolist() == [len(self.tokens)]
+            assert self.session.capacity == self.capacity
+
+    @invariant()
+    def slots_behind_the_position_are_as_they_were_at_first(self) -> None:
+        if self.session is not None:
+            for name, state in self.session.state.items():
+                if state.ndim == 4:
+                    assert not state[:, :, len(self.tokens) :].any(), name
+
+    def teardown(self) -> None:
+        if self.session is not None:
+            self.session.close()
+
+
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_session_is_what_its_tokens_are(
+    programs: dict[str, Program], tmp_path: Path, kind: str
+) -> None:
+    _run(programs, tmp_path, kind, SETTINGS)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", MAKERS)
+def test_a_session_is_what_its_tokens_are_at_length(
+    programs: dict[str, Program], tmp_path: Path, kind: str
+) -> None:
+    _run(programs, tmp_path, kind, settings(SETTINGS, max_examples=1000))
+
+
+def _run(
+    programs: dict[str, Program], folder: Path, kind: str, how: settings
+) -> None:
+    others = [name for name in programs if name != kind]
+
+    class Here(Conversations):
+        program, other = programs[kind], programs[others[0]]
+
+    Here.folder = folder
+    run_state_machine_as_test(Here, settings=how)
+
+
+def test_a_wrong_input_is_told_before_anything_runs(
+    programs: dict[str, Program],
+) -> None:
+    with programs["linear"].session() as session:
+        with pytest.raises(InputMismatch):
+            session.prefill(np.array([[1.0]]))
+        assert session.position.tolist() == [0]

@@ -1,0 +1,48 @@
+import pytest
+import torch
+
+from kvc.runtime.kernels import load_kernels, load_row_check
+from kvc.schema.errors import CacheOverflow, IndexOutOfRange
+
+MANY = torch.arange(40)
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (torch.tensor([0, 7]), 0, 1, 8),
+        (torch.tensor([-8, 7]), -8, 1, 8),
+        (torch.tensor([0, 5]), 0, 3, 8),
+        (torch.tensor(3), 0, 1, 8),
+        (torch.tensor([8]), 0, 0, 8),
+        (MANY, 0, 1, 40),
+        (torch.zeros(0, dtype=torch.int64), 0, 1, 0),
+    ],
+)
+def test_indices_within_their_axis_pass(arguments):
+    assert load_kernels()["kvc::check_index"](*arguments) is None
+    assert load_row_check()(*arguments) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "index"),
+    [
+        ((torch.tensor([0, 8]), 0, 1, 8), 8),
+        ((torch.tensor([-1]), 0, 1, 8), -1),
+        ((torch.tensor([0, -9]), -8, 1, 8), -9),
+        ((torch.tensor([6]), 0, 3, 8), 6),
+        ((MANY, 0, 1, 39), 39),
+        ((MANY - 1, 0, 1, 40), -1),
+        ((torch.tensor(2**62), 0, 1, 8), 2**62),
+    ],
+)
+def test_an_index_out_of_range_is_named(arguments, index):
+    with pytest.raises(IndexOutOfRange, match=f"index {index} is out of range") as hit:
+        load_kernels()["kvc::check_index"](*arguments)
+    assert (hit.value.index, hit.value.size) == (index, arguments[3])
+
+
+def test_a_row_that_does_not_fit_is_named():
+    with pytest.raises(CacheOverflow) as caught:
+        load_row_check()(torch.tensor([0, 6]), 0, 3, 8)
+    assert caught.value.facts == {"row": 1, "start": 6, "count": 3, "capacity": 8}

@@ -1,0 +1,125 @@
+"""`kvc::cache_update` against a loop over every element, and what it refuses."""
+
+import contextlib
+import itertools
+import random
+
+import pytest
+import torch
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from kvc.schema.errors import CacheOverflow
+from kvc.schema.torch_ops import cache_update, write_cache
+
+DTYPES = [
+    torch.float32, torch.float64, torch.float16, torch.bfloat16,
+    torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8, torch.bool,
+]  # fmt: skip
+
+
+def slow(cache: Tensor, update: Tensor, starts, axis: int, mode: str) -> Tensor:
+    """Write element by element, as the text of ONNX TensorScatter-24 says."""
+    out = cache.clone()
+    for place in itertools.product(*map(range, update.shape)):
+        target = list(place)
+        target[axis] += 0 if starts is None else int(starts[place[0]])
+        if mode == "circular":
+            target[axis] %= cache.shape[axis]
+        out[tuple(target)] = update[place]
+    return out
+
+
+def numbers(shape: tuple[int, ...], dtype: torch.dtype) -> Tensor:
+    return torch.randint(0, 2 if dtype == torch.bool else 100, shape).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_every_mixture_of_options_equals_the_loop(dtype):
+    dice = random.Random(0)
+    torch.manual_seed(0)
+    for _ in range(60):
+        shape = [dice.randint(0, 3), *(dice.randint(1, 4) for _ in range(3))]
+        axis, mode = dice.randint(1, 3), dice.choice(("linear", "circular"))
+        slots = shape[axis] = dice.randint(1, 6)
+        seq = dice.randint(0, slots)
+        low, high = (0, slots - seq) if mode == "linear" else (-20, 20)
+        starts = torch.tensor([dice.randint(low, high) for _ in range(shape[0])])
+        starts = None if dice.random() < 0.2 else starts.long()
+        cache = numbers(tuple(shape), dtype)
+        update = numbers((*shape[:axis], seq, *shape[axis + 1 :]), dtype)
+        before = cache.clone()
+        given = axis - 4 * dice.randint(0, 1)
+        got = cache_update(cache, update, starts, given, mode)
+        assert torch.equal(got, slow(cache, update, starts, axis, mode))
+        assert torch.equal(cache, before)
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize(
+    ("cache", "update"),
+    [((0, 4, 3), (0, 2, 3)), ((2, 4, 3), (2, 0, 3)), ((2, 0, 3), (2, 0, 3))],
+)
+def test_nothing_to_write_leaves_the_cache(cache, update, mode):
+    starts = torch.zeros(cache[0], dtype=torch.int64)
+    for given in (None, starts):
+        got = cache_update(torch.ones(cache), torch.zeros(update), given, 1, mode)
+        assert torch.equal(got, torch.ones(cache))
+
+
+@pytest.mark.parametrize("starts", [(0, 5), (-1, 0), (0, -1)])
+def test_all_rows_are_checked_before_any_is_written(starts):
+    cache = torch.zeros(2, 6, 3)
+    with pytest.raises(CacheOverflow):
+        write_cache(cache, torch.ones(2, 2, 3), torch.tensor(starts), 1, "linear")
+    assert not cache.any()
+
+
+@pytest.mark.parametrize("mode", [contextlib.nullcontext, FakeTensorMode])
+@pytest.mark.parametrize(
+    ("changes", "text"),
+    [
+        ({"update": (2, 2, 2, 4)}, "update of 4 dimensions, not 3"),
+        ({"cache": (), "update": ()}, "axis 1 of a cache of 0 dimensions"),
+        ({"axis": 3}, "axis 3 of a cache of 3 dimensions"),
+        ({"axis": -4}, "axis -4 of a cache of 3 dimensions"),
+        ({"axis": 0}, "axis 0 is the batch"),
+        ({"axis": -3}, "axis 0 is the batch"),
+        ({"mode": "around"}, "mode 'around' is not 'linear' or 'circular'"),
+        ({"update": ((2, 2, 4), torch.int8)}, "the update is torch.int8, the cache"),
+        ({"update": (1, 2, 4)}, "dimension 0 of the update is 1, of the cache 2"),
+        ({"update": (2, 2, 5)}, "dimension 2 of the update is 5, of the cache 4"),
+        ({"update": (2, 7, 4)}, "longer than the cache: 7 > 6"),
+        ({"update": (2, 7, 4), "mode": "circular"}, "longer than the cache: 7 > 6"),
+        ({"write_indices": ((3,), torch.int64)}, "3 write indices for 2 rows"),
+        ({"write_indices": ((), torch.int64)}, "of 0 dimensions, not int64 of one"),
+        ({"write_indices": ((2,), torch.int32)}, "torch.int32 of 1 dimensions"),
+    ],
+    ids=str,
+)
+def test_arguments_that_do_not_fit_are_refused(mode, changes, text):
+    given = {"cache": (2, 6, 4), "update": (2, 2, 4), "axis": 1} | changes
+    with mode(), pytest.raises(ValueError, match=f"^cache_update: .*{text}"):
+        cache_update(**{name: made(value) for name, value in given.items()})
+
+
+def made(value):
+    """Return zeros for a shape, or a shape and dtype; anything else as it is."""
+    if not isinstance(value, tuple):
+        return value
+    shape, dtype = (
+        value if value and isinstance(value[-1], torch.dtype) else (value, None)
+    )
+    return torch.zeros(shape, dtype=dtype)
+
+
+@pytest.mark.parametrize("mode", ["linear", "circular"])
+@pytest.mark.parametrize("axis", [1, 2, -1])
+def test_torch_finds_no_fault_with_the_operator(axis, mode):
+    cache = torch.randn(4, 4, 4).transpose(1, 2)
+    update = torch.randn(4, 4, 4).narrow(axis, 0, 2)
+    torch.library.opcheck(
+        cache_update,
+        (cache, update, torch.tensor([0, 1, 2, 2]), axis, mode),
+        test_utils=("test_schema", "test_faketensor"),
+    )

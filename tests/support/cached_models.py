@@ -1,0 +1,259 @@
+"""One attention layer over tokens, with its past kept in every way there is.
+
+All of them have the same weights, so one reference without any cache serves them all:
+logits [1, seq, vocab] of tokens int64 [1, seq]. `prefill` takes any number of tokens,
+`decode` takes one.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kvc.compiler import Dim, Method
+
+VOCAB, DIM, HEADS, SLOTS, WINDOW = 16, 8, 2, 48, 6
+WIDTH = DIM // HEADS
+TOKENS = torch.tensor([[3, 1]])
+
+
+class OneLayer(nn.Module):
+    """The layer without a cache, the reference; two query heads share one key head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(7)
+        self.tokens, self.places = nn.Embedding(VOCAB, DIM), nn.Embedding(SLOTS, DIM)
+        self.q, self.kv = nn.Linear(DIM, DIM), nn.Linear(DIM, 2 * WIDTH)
+        self.out = nn.Linear(DIM, VOCAB)
+
+    def embed(self, tokens: Tensor, places: Tensor) -> Tensor:
+        return self.tokens(tokens) + self.places(places)
+
+    def project(self, x: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return q [1, heads, seq, width], k and v [1, 1, seq, width]."""
+        k, v = self.kv(x)[:, None].chunk(2, dim=-1)
+        return self.q(x).view(1, -1, HEADS, WIDTH).transpose(1, 2), k, v
+
+    def finish(self, y: Tensor) -> Tensor:
+        return self.out(y.transpose(1, 2).reshape(1, -1, DIM))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, seen: Tensor) -> Tensor:
+        y = functional.scaled_dot_product_attention(q, k, v, seen, enable_gqa=True)
+        return self.finish(y)
+
+    def reference(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1])
+        q, k, v = self.project(self.embed(tokens, places))
+        return self.attend(q, k, v, places[:, None] >= places)
+
+
+class Linear(OneLayer):
+    """A cache of its own, written by `kvc.cache_update`, read by `kvc.attention`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 1, SLOTS, WIDTH))
+        self.register_buffer("v", torch.zeros(1, 1, SLOTS, WIDTH))
+        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        start, seq = self.position.clone(), tokens.shape[1]
+        q, k, v = self.project(self.embed(tokens, start + torch.arange(seq)))
+        self.k.copy_(torch.ops.kvc.cache_update(self.k, k, start))
+        self.v.copy_(torch.ops.kvc.cache_update(self.v, v, start))
+        self.position.add_(seq)
+        return self.finish(torch.ops.kvc.attention(q, self.k, self.v, start + seq))
+
+    def decode(self, token: Tensor) -> Tensor:
+        return self.prefill(token)
+
+
+class IndexCopy(OneLayer):
+    """A cache written by `index_copy_` at places that the session fills in."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 1, SLOTS, WIDTH))
+        self.register_buffer("v", torch.zeros(1, 1, SLOTS, WIDTH))
+
+    def prefill(self, tokens: Tensor, input_pos: Tensor) -> Tensor:
+        q, k, v = self.project(self.embed(tokens, input_pos))
+        self.k.index_copy_(2, input_pos, k)
+        self.v.index_copy_(2, input_pos, v)
+        seen = torch.arange(SLOTS) <= input_pos[:, None]
+        return self.attend(q, self.k, self.v, seen)
+
+    def decode(self, token: Tensor, input_pos: Tensor) -> Tensor:
+        return self.prefill(token, input_pos)
+
+
+class Append(OneLayer):
+    """A past that is an argument and a result, and grows by `cat`."""
+
+    def start(self, tokens: Tensor) -> dict[str, Tensor]:
+        none = torch.zeros(1, 1, 0, WIDTH)
+        return self.prefill(tokens, none, none)
+
+    def prefill(
+        self, tokens: Tensor, past_k: Tensor, past_v: Tensor
+    ) -> dict[str, Tensor]:
+        length, seq = past_k.shape[2], tokens.shape[1]
+        places = length + torch.arange(seq)
+        q, k, v = self.project(self.embed(tokens, places))
+        k, v = torch.cat([past_k, k], 2), torch.cat([past_v, v], 2)
+        seen = places[:, None] >= torch.arange(length + seq)
+        return {"logits": self.attend(q, k, v, seen), "k": k, "v": v}
+
+    def decode(
+        self, token: Tensor, past_k: Tensor, past_v: Tensor
+    ) -> dict[str, Tensor]:
+        return self.prefill(token, past_k, past_v)
+
+
+class Shifting(OneLayer):
+    """The last few keys and values in buffers that shift; attends to these alone."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 1, WINDOW, WIDTH))
+        self.register_buffer("v", torch.zeros(1, 1, WINDOW, WIDTH))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        seq = tokens.shape[1]
+        places = self.count + torch.arange(seq)
+        q, k, v = self.project(self.embed(tokens, places))
+        k, v = torch.cat([self.k, k], 2), torch.cat([self.v, v], 2)
+        of_keys = self.count - WINDOW + torch.arange(WINDOW + seq)
+        y = self.attend(q, k, v, _in_window(places, of_keys))
+        self.k.copy_(k[:, :, -WINDOW:])
+        self.v.copy_(v[:, :, -WINDOW:])
+        self.count.add_(seq)
+        return y
+
+    def decode(self, token: Tensor) -> Tensor:
+        return self.prefill(token)
+
+    def reference(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1])
+        q, k, v = self.project(self.embed(tokens, places))
+        return self.attend(q, k, v, _in_window(places, places))
+
+
+def _in_window(places: Tensor, of_keys: Tensor) -> Tensor:
+    distance = places[:, None] - of_keys
+    return (distance >= 0) & (distance <= WINDOW) & (of_keys >= 0)
+
+
+class Recurrent(OneLayer):
+    """Linear attention: h = 0.9 * h + k v^T for each token, y = q h."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("h", torch.zeros(1, 1, WIDTH, WIDTH))
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        seq = tokens.shape[1]
+        steps = torch.arange(seq)
+        q, k, v = self.project(self.embed(tokens, self.count + steps))
+        distance = steps[:, None] - steps
+        fading = torch.where(distance >= 0, 0.9 ** distance.clamp(min=0), 0.0)
+        since = 0.9 ** (steps + 1)[:, None]
+        y = (q @ k.transpose(2, 3) * fading) @ v + (q @ self.h) * since
+        left = 0.9 ** (seq - 1 - steps)[:, None]
+        kept = self.h * since[-1]
+        self.h.copy_(kept + (k * left).transpose(2, 3) @ v)
+        self.count.add_(seq)
+        return self.finish(y)
+
+    def decode(self, token: Tensor) -> Tensor:
+        q, k, v = self.project(self.embed(token, self.count))
+        self.h.mul_(0.9).add_(k.transpose(2, 3) @ v)
+        self.count.add_(1)
+        return self.finish(q @ self.h)
+
+    def reference(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens, torch.arange(tokens.shape[1]))
+        q, k, v = self.project(x)
+        h, rows = torch.zeros(1, 1, WIDTH, WIDTH), []
+        for i in range(tokens.shape[1]):
+            h = 0.9 * h + k[:, :, i : i + 1].transpose(2, 3) @ v[:, :, i : i + 1]
+            rows.append(q[:, :, i : i + 1] @ h)
+        return self.finish(torch.cat(rows, 2))
+
+
+SEQ = Dim("seq", 1, SLOTS)
+PAST = Dim("past", 0, SLOTS)
+
+
+def simple_methods() -> list[Method]:
+    """The methods of models whose past is in buffers."""
+    return [
+        Method("prefill", args=(TOKENS,), dynamic={"tokens": {1: SEQ}}),
+        Method("decode", args=(TOKENS[:, :1],)),
+    ]
+
+
+def placed_methods() -> list[Method]:
+    """The methods of `IndexCopy`."""
+    dynamic = {"tokens": {1: SEQ}, "input_pos": {0: SEQ}}
+    one = (TOKENS[:, :1], torch.tensor([0]))
+    return [
+        Method(
+            "prefill",
+            args=(TOKENS, torch.tensor([0, 1])),
+            dynamic=dynamic,
+            position="input_pos",
+        ),
+        Method("decode", args=one, position="input_pos"),
+    ]
+
+
+def append_methods(carried: bool = True) -> list[Method]:
+    """The methods of `Append`; without `carried` the caller owns what grows."""
+    past = torch.zeros(1, 1, 3, WIDTH)
+    dynamic = {"past_k": {2: PAST}, "past_v": {2: PAST}}
+    carry = {"past_k": "k", "past_v": "v"} if carried else {}
+    return [
+        Method("start", args=(TOKENS,), dynamic={"tokens": {1: SEQ}}, carry=carry),
+        Method(
+            "prefill",
+            args=(TOKENS, past, past * 1),
+            dynamic={"tokens": {1: SEQ}, **dynamic},
+            carry=carry,
+        ),
+        Method(
+            "decode",
+            args=(TOKENS[:, :1], past, past * 1),
+            dynamic=dynamic,
+            carry=carry,
+        ),
+    ]
+
+
+class FixedLength(Linear):
+    """A cache whose code takes its length from an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.max_len = SLOTS
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        free = self.k.view(1, 1, self.max_len, WIDTH)
+        return super().prefill(tokens) + free[0, 0, 0, 0]
+
+
+class RowStore(nn.Module):
+    """A cache of wide rows, which reads one row of what it has written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 1, 16, 128))
+        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
+
+    def write(self, rows: Tensor) -> Tensor:
+        start = self.position.clone()
+        self.k.copy_(torch.ops.kvc.cache_update(self.k, rows, start))
+        self.position.add_(rows.shape[2])
+        return self.k[0, 0, :1] + 0.0

@@ -1,0 +1,146 @@
+"""A program made by hand whose memory grows, and one whose position is an input.
+
+Between them they have what `sample_programs` lacks: a state that is appended to and
+replaced, an input in the caller's array, results written over memory that are no
+updates, a check, and capacities that a session chooses.
+"""
+
+from dataclasses import replace
+
+from sample_programs import F32, I64, SEQ, GraphBuilder, in_place, tiny_program
+
+from kvc.schema.model import (
+    Alias,
+    Caller,
+    Graph,
+    Instruction,
+    Method,
+    Position,
+    PositionKind,
+    Program,
+    Ref,
+    ResetRule,
+    State,
+    StateKind,
+    StateSlot,
+    Update,
+)
+from kvc.schema.trees import describe_call, flatten
+from kvc.schema.types import Dim, Symbol, TensorType, affine
+
+CAPACITY, PAST = affine(0, {"capacity": 1}), affine(0, {"past": 1})
+LONGER = affine(0, {"past": 1, "seq": 1})
+ROW = TensorType(F32, (1, 4))
+SYMBOLS = (Symbol("capacity", 1, 64), Symbol("past", 0, 64), Symbol("seq", 1, 8))
+
+
+def rows(length: Dim) -> TensorType:
+    """Return the type of rows float32 [1, length, 4]."""
+    return TensorType(F32, (1, length, 4))
+
+
+def grow_graph() -> Graph:
+    """Return `(x, total, at) -> mean over all rows`, which it adds to the total.
+
+    Values: 0 x, 1 rows, 2 total, 3 at, 4 rows', 5 mean, 6 total'.
+    """
+    b = GraphBuilder()
+    x = b.scratch(rows(SEQ))
+    cache = b.value(rows(PAST), StateSlot(0))
+    total = b.value(ROW, Caller())
+    at = b.scratch(TensorType(I64, (1,)))
+    check = Instruction("kvc::check_index", (Ref(at), 0, SEQ, CAPACITY), (), "m:1")
+    b.instructions.append(check)
+    longer = b.value(rows(LONGER), Alias(cache))
+    b.step("kvc::append", (Ref(cache), Ref(x), 1), longer, source="m:2")
+    mean = b.scratch(ROW)
+    b.step("aten::mean.dim", (Ref(longer), (1,), False), mean, source="m:3")
+    added = b.value(ROW, Alias(total))
+    b.step("aten::add.Tensor", (Ref(total), Ref(mean), 1), added, source="m:4")
+    return b.graph((x, total, at), (mean,))
+
+
+def restart_graph() -> Graph:
+    """Return `x -> x`, which also becomes all that there is.
+
+    Values: 0 x, 1 rows, 2 rows'.
+    """
+    b = GraphBuilder()
+    x = b.scratch(rows(SEQ))
+    cache = b.value(rows(0), StateSlot(0))
+    fresh = b.value(rows(SEQ), Alias(cache))
+    b.step("kvc::replace", (Ref(cache), Ref(x), 1), fresh, source="m:5")
+    return b.graph((x,), (x,))
+
+
+def growing_program() -> Program:
+    """Return `grow(x, total, at)` and `restart(x)` over rows float32 [1, n, 4]."""
+    growing, initial = StateKind.APPEND, ResetRule.INITIAL
+    state = State("rows", rows(CAPACITY), growing, 1, (0, 1, 2), None, initial, True)
+    grow, restart = grow_graph(), restart_graph()
+    tree, _, names = describe_call(("x", "total", "at"), (object(),) * 3, {})
+    short_tree, _, short_names = describe_call(("x",), (object(),), {})
+    leaf = flatten(object())[1]
+    methods = (
+        Method("grow", "", grow, names, tree, leaf, (0,), (0,), SEQ, in_place(grow)),
+        Method(
+            "restart",
+            "",
+            restart,
+            short_names,
+            short_tree,
+            leaf,
+            (),
+            (0,),
+            None,
+            (Update(0, "it is another value", (0,)),),
+        ),
+    )
+    return replace(
+        tiny_program(),
+        symbols=SYMBOLS,
+        blobs=(),
+        names=(),
+        states=(state,),
+        position=Position(PositionKind.LENGTH, None, "", CAPACITY),
+        methods=methods,
+    )
+
+
+def positioned_program() -> Program:
+    """Return `write(x)` into float32 [1, capacity, 4] at a position that is an input.
+
+    Values: 0 x, 1 position, 2 rows, 3 rows'.
+    """
+    b = GraphBuilder()
+    kind = rows(CAPACITY)
+    x = b.scratch(rows(SEQ))
+    position = b.scratch(TensorType(I64, (1,)))
+    cache = b.value(kind, StateSlot(0))
+    written = b.value(kind, Alias(cache))
+    arguments = (Ref(cache), Ref(x), Ref(position), 1, "linear")
+    b.step("kvc::cache_update", arguments, written, source="m:6")
+    graph = b.graph((x, position), (x,))
+    tree, _, names = describe_call(("x",), (object(),), {})
+    leaf = flatten(object())[1]
+    linear, initial = StateKind.LINEAR, ResetRule.INITIAL
+    state = State("rows", kind, linear, 1, (0, 1, 2), None, initial, True)
+    method = Method(
+        "write",
+        "",
+        graph,
+        (*names, "position"),
+        tree,
+        leaf,
+        (0,),
+        (0,),
+        SEQ,
+        in_place(graph),
+    )
+    return replace(
+        growing_program(),
+        symbols=(SYMBOLS[0], SYMBOLS[2]),
+        states=(state,),
+        position=Position(PositionKind.INPUT, None, "position", CAPACITY),
+        methods=(method,),
+    )

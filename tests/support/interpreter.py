@@ -1,0 +1,105 @@
+"""Run a method of the IR with torch's own operators.
+
+`interpret` is what a method means: every value has memory of its own. `run_in_memory`
+shares memory as the compiler lays it out: right only when the order is.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+import kvc.schema.torch_ops  # noqa: F401  # registers kvc's own operators
+from kvc.compiler.import_fx.symbols import TORCH_DTYPES
+from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.memory.aliasing import analyse
+from kvc.schema.dtypes import DType
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import Affine
+
+FROM_KVC = {kind: dtype for dtype, kind in TORCH_DTYPES.items()}
+
+
+def interpret(
+    method: Method,
+    inputs: Sequence[Tensor],
+    states: Mapping[str, Tensor],
+    sizes: Mapping[str, int] | None = None,
+) -> tuple[list[Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Return the outputs, the new states and the new inputs of a call."""
+    values: dict[int, Tensor] = {
+        value.id: tensor for value, tensor in zip(method.inputs, inputs, strict=True)
+    }
+    for value, name in method.state_in:
+        shape = value.type.shape(sizes or {})
+        values[value.id] = states[name][tuple(map(slice, shape))]
+    for node in method.nodes:
+        results = _call(node, values, sizes or {})
+        for value, result in zip(node.outputs, results, strict=True):
+            values[value.id] = result.clone()
+    changed = {name: values[value.id].clone() for value, name in method.state_out}
+    written = {name: values[value.id].clone() for value, name in method.input_out}
+    return (
+        [values[v.id].clone() for v in method.outputs],
+        {**states, **changed},
+        written,
+    )
+
+
+def _call(
+    node: Node, values: Mapping[int, Tensor], sizes: Mapping[str, int]
+) -> list[Tensor]:
+    arguments = [_argument(a, values, sizes) for a in node.arguments]
+    match node.op:
+        case "kvc::check_index":
+            return []
+        case "kvc::append":
+            return [torch.cat(arguments[:2], arguments[2])]
+        case "kvc::replace":
+            return [arguments[1]]
+    namespace, _, rest = node.op.partition("::")
+    name, _, overload = rest.partition(".")
+    op = getattr(getattr(getattr(torch.ops, namespace), name), overload or "default")
+    named = {p.name: a for p, a in zip(OPS[node.op].params, arguments, strict=True)}
+    result = op(**named)
+    return list(result) if isinstance(result, list | tuple) else [result]
+
+
+def _argument(argument: Any, values: Mapping[int, Tensor], sizes: Any) -> Any:
+    if isinstance(argument, tuple):
+        return [_argument(item, values, sizes) for item in argument]
+    if isinstance(argument, Value):
+        return values[argument.id]
+    if isinstance(argument, DType):
+        return FROM_KVC[argument]
+    return argument.evaluate(sizes) if isinstance(argument, Affine) else argument
+
+
+def run_in_memory(
+    method: Method, inputs: Sequence[Tensor], states: Mapping[str, Tensor]
+) -> tuple[list[Tensor], dict[str, Tensor], dict[str, Tensor]]:
+    """Return what `interpret` does, but let values share memory as kvc lays them out."""
+    base = analyse(method).base
+    memory: dict[int, Tensor] = {
+        value.id: tensor.clone()
+        for value, tensor in zip(method.inputs, inputs, strict=True)
+    }
+    memory |= {value.id: states[name].clone() for value, name in method.state_in}
+    for node in method.nodes:
+        results = _call(node, memory, {})
+        for value, result in zip(node.outputs, results, strict=True):
+            if OPS[node.op].aliasing is Aliasing.VIEW:
+                memory[value.id] = result
+            elif value.id in base:
+                memory[value.id] = memory[base[value.id]].copy_(result.clone())
+            else:
+                memory[value.id] = result.clone()
+    changed = {name: memory[value.id].clone() for value, name in method.state_in}
+    named = zip(method.inputs, method.input_names, strict=True)
+    written = {name for _, name in method.input_out}
+    return (
+        [memory[value.id].clone() for value in method.outputs],
+        {**states, **changed},
+        {name: memory[value.id].clone() for value, name in named if name in written},
+    )

@@ -1,0 +1,200 @@
+"""Random functions over buffers, as a user could have written them in Python.
+
+A function takes views of buffers, of its arguments and of its own values, computes,
+and writes to any of these, in random order; all choices follow from a seed. Numbers
+are whole or halves, in float64, so that every way to compute them gives the same.
+"""
+
+import random
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+ROWS, COLUMNS = 4, 6
+
+
+class RandomFunction(nn.Module):
+    """Does what its seed says; buffers a, b [4, 6], c [6], d [2, 3, 4], n int64 [2]."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.seed = seed
+        floats = {"dtype": torch.float64}
+        self.register_buffer("a", torch.arange(24.0, **floats).reshape(4, 6) - 9)
+        self.register_buffer("b", torch.ones(ROWS, COLUMNS, **floats))
+        self.register_buffer("c", torch.arange(6.0, **floats))
+        self.register_buffer("d", torch.zeros(2, 3, 4, **floats))
+        self.register_buffer("n", torch.tensor([1, 3]))
+
+    def step(self, x: Tensor, y: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        return Author(self, random.Random(self.seed), x, y, at).write()
+
+
+class Author:
+    """Makes one function up, and runs it meanwhile."""
+
+    def __init__(
+        self, model: RandomFunction, choose: random.Random, *arguments: Tensor
+    ) -> None:
+        self.choose = choose
+        *given, self.at = arguments
+        self.pool = [model.a, model.b, model.c, model.d, *given]
+        self.places = [model.n % 2, self.at]
+        self.n = model.n
+        self.kinds: list[tuple[int, Callable[[], None]]] = [
+            (5, self.view),
+            (3, self.compute),
+            (2, self.combine),
+            (6, self.write_into),
+            (1, self.write_at_places),
+            (1, self.count),
+        ]
+
+    def write(self) -> tuple[Tensor, ...]:
+        """Return some of the values that there are at the end."""
+        weights, actions = zip(*self.kinds, strict=True)
+        for _ in range(self.choose.randint(4, 14)):
+            self.choose.choices(actions, weights)[0]()
+        results = self.choose.sample(self.pool, self.choose.randint(1, 4))
+        return tuple(results)
+
+    def some(self) -> Tensor:
+        return self.choose.choice(self.pool)
+
+    def view(self) -> None:
+        """Take a view of a value, of one of many kinds."""
+        base = self.some()
+        if base.dim() == 0:
+            self.pool.append(base.reshape(1))
+            return
+        axis = self.choose.randrange(base.dim())
+        size = base.shape[axis]
+        start = self.choose.randrange(size)
+        count = self.choose.randint(1, size - start)
+        views: list[Callable[[], Tensor]] = [
+            lambda: base.narrow(axis, start, count),
+            lambda: base.select(axis, start - size * self.choose.randrange(2)),
+            lambda: base[..., start % base.shape[-1] :: 2],
+            lambda: base[-1:],
+            lambda: base.transpose(0, axis),
+            lambda: base.unsqueeze(axis),
+            lambda: base.squeeze(),
+            lambda: base.flatten() if base.is_contiguous() else base.transpose(0, -1),
+            lambda: base.split(1, axis)[start],
+            lambda: base.chunk(2, axis)[-1],
+            lambda: base.unbind(axis)[start],
+            lambda: base.detach(),
+        ]
+        self.pool.append(self.choose.choice(views)())
+
+    def compute(self) -> None:
+        """Make a new value of one value."""
+        base = self.some()
+        makers: list[Callable[[], Tensor]] = [
+            lambda: base + 1,
+            lambda: -base,
+            lambda: base.abs() * 0.5,
+            lambda: base.clone(),
+            lambda: base.sum(-1, keepdim=True) if base.dim() else base * 2,
+            lambda: base.sum(),
+            lambda: base.clamp(-8, 8),
+            lambda: base.roll(1, 0) if base.dim() else base,
+            lambda: base.flip(0) if base.dim() else base,
+            lambda: torch.where(base > 0, base, 1.0),
+            lambda: torch.zeros_like(base),
+            lambda: base.reshape(-1),
+            lambda: base.contiguous(),
+            lambda: base.amax(),
+        ]
+        self.pool.append(self.choose.choice(makers)().clamp(-4096, 4096))
+
+    def combine(self) -> None:
+        """Make a new value of two values that fit each other."""
+        one = self.some()
+        other = self.fitting(one)
+        makers: list[Callable[[], Tensor]] = [
+            lambda: one + other,
+            lambda: one - other,
+            lambda: torch.maximum(one, other),
+            lambda: torch.where(one > other, one, other),
+            lambda: torch.cat([one, other.expand_as(one)], -1) if one.dim() else one,
+            lambda: torch.stack([one, other.expand_as(one)]),
+        ]
+        self.pool.append(self.choose.choice(makers)())
+
+    def fitting(self, target: Tensor) -> Tensor:
+        """Return a value that can be broadcast to the shape of another one."""
+        fits = [value for value in self.pool if _broadcasts(value, target)]
+        if not fits or self.choose.random() < 0.15:
+            return self.some().sum()
+        return self.choose.choice(fits)
+
+    def write_into(self) -> None:
+        """Write to a value in place, whatever it is a view of."""
+        target = self.some()
+        source = self.fitting(target)
+        if self.choose.random() < 0.5:
+            source = source * self.choose.choice([1.0, 0.5, -1.0])
+        elif _shares(source, target):
+            source = source.clone()
+        axis = self.choose.randrange(max(1, target.dim()))
+        start = self.choose.randrange(target.shape[axis]) if target.dim() else 0
+        writes: list[Callable[[], object]] = [
+            lambda: target.copy_(source),
+            lambda: target.add_(source),
+            lambda: target.mul_(0.5),
+            lambda: target.sub_(source, alpha=2),
+            lambda: target.fill_(3.0),
+            lambda: target.zero_(),
+            lambda: target.clamp_(max=6.0),
+            lambda: target.masked_fill_(target > 4, -1.0),
+        ]
+        if target.dim():
+            part = target.select(axis, start)
+            writes += [
+                lambda: part.copy_(source.sum()),
+                lambda: target.narrow(axis, start, 1).fill_(source.amax()),
+                lambda: target.narrow(axis, start, 1).add_(1),
+                lambda: target.__setitem__(start % target.shape[0], 2.0),
+                lambda: target.__setitem__((..., slice(0, None, 2)), source.amin()),
+            ]
+        self.choose.choice(writes)()
+
+    def write_at_places(self) -> None:
+        """Write to rows or columns whose numbers are in a tensor."""
+        target = self.some()
+        where = self.choose.choice(self.places)
+        axes = [i for i, size in enumerate(target.shape) if size >= 2]
+        if not axes:
+            return
+        axis = self.choose.choice(axes)
+        part = target.narrow(axis, 0, 2) * self.choose.choice([2.0, -1.0])
+        writes: list[Callable[[], object]] = [
+            lambda: target.index_fill_(axis, where, 5.0),
+            lambda: target.index_add_(axis, where, part),
+            lambda: target.transpose(0, axis).__setitem__(where, 7.0),
+            lambda: target.index_copy_(axis, self.at, part),
+            lambda: target.transpose(0, axis).index_put_(
+                (self.at,), part.transpose(0, axis)
+            ),
+        ]
+        self.choose.choice(writes)()
+
+    def count(self) -> None:
+        """Change the integers, and read them as numbers."""
+        self.n.add_(self.choose.randint(1, 3))
+        if self.choose.random() < 0.5:
+            self.pool.append(self.n.to(torch.float64))
+
+
+def _broadcasts(value: Tensor, target: Tensor) -> bool:
+    if value.dim() > target.dim():
+        return False
+    ends = zip(value.shape[::-1], target.shape[::-1], strict=False)
+    return all(size in (1, wanted) for size, wanted in ends)
+
+
+def _shares(one: Tensor, other: Tensor) -> bool:
+    """Tell whether two values may lie in the same memory, whole or in part."""
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata

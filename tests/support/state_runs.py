@@ -1,0 +1,74 @@
+"""Run a session beside the eager model: results, states and arguments of every call."""
+
+import copy
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.utils._pytree as pytree
+from eager_parity import same
+from torch import Tensor, nn
+
+from kvc.compiler import Method, compile_program
+from kvc.runtime import Program, Session, load
+
+Call = tuple[object, ...]
+
+
+@contextmanager
+def opened(
+    model: nn.Module, methods: Sequence[Method], folder: Path, **options: object
+) -> Iterator[Program]:
+    """Compile a copy of a model, save it and load it."""
+    path = folder / "model.kvc"
+    compile_program(copy.deepcopy(model).eval(), methods, **options).save(path)
+    with load(path) as program:
+        yield program
+
+
+def agree(session: Session, model: nn.Module, calls: Sequence[Call]) -> None:
+    """Assert that a session and a model do the same in each (method, *args).
+
+    Compared are the results, the arguments after the call, and every state with the
+    buffer of its name. The model is changed; give a copy where that matters.
+    """
+    for name, *args in calls:
+        theirs, ours = (pytree.tree_map_only(Tensor, torch.clone, args) for _ in "ab")
+        with torch.no_grad():
+            expected = getattr(model, name)(*theirs)
+            expected = pytree.tree_map_only(Tensor, torch.clone, expected)
+        same(as_tensors(session.call(name, *ours)), expected)
+        same(ours, theirs)
+        states_agree(session, model)
+
+
+def states_agree(session: Session, model: nn.Module) -> None:
+    """Assert that every state holds what the model's buffer of its name holds."""
+    buffers = dict(model.named_buffers(remove_duplicate=False))
+    for name, found in session.state.items():
+        same(as_tensors(np.array(found)), buffers[name].detach())
+
+
+def as_tensors(results: object) -> object:
+    """Return results with numpy arrays as tensors."""
+    return pytree.tree_map_only(np.ndarray, torch.from_numpy, results)
+
+
+def run(
+    model: nn.Module,
+    methods: Sequence[Method],
+    calls: Sequence[Call],
+    folder: Path,
+    **options: object,
+) -> None:
+    """Compile a model and assert that a session does in each call as the model does."""
+    with opened(model, methods, folder, **options) as program:
+        with program.session() as session:
+            agree(session, copy.deepcopy(model).eval(), calls)
+
+
+def snapshot(session: Session) -> dict[str, np.ndarray]:
+    """Return copies of all states."""
+    return {name: np.array(found) for name, found in session.state.items()}

@@ -1,0 +1,373 @@
+"""Programs made by hand whose states and callers' arrays the runtime keeps in order.
+
+Each is small enough to read whole: caches at a position, memory that grows, positions
+of every kind, states that cannot go back, inputs that are changed in place.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from hand_built import F32, I64, SEQ, Built, method, program
+
+from kvc.schema.dtypes import DType
+from kvc.schema.model import (
+    Alias,
+    Argument,
+    Caller,
+    Graph,
+    Instruction,
+    Method,
+    Position,
+    PositionKind,
+    Ref,
+    ResetRule,
+    Scratch,
+    State,
+    StateKind,
+    StateSlot,
+    Storage,
+    Value,
+)
+from kvc.schema.types import Dim, Symbol, TensorType, affine
+from kvc.schema.verify.effects import effects
+
+BATCH, CAPACITY = affine(0, {"batch": 1}), affine(0, {"capacity": 1})
+PAST, LONGER = affine(0, {"past": 1}), affine(0, {"past": 1, "seq": 1})
+SYMBOLS = {
+    "batch": Symbol("batch", 1, 4),
+    "capacity": Symbol("capacity", 1, 32768),
+    "past": Symbol("past", 0, 32768),
+    "seq": Symbol("seq", 1, 64),
+}
+
+
+class Builder:
+    """Collects values and instructions; scratch is never reused."""
+
+    def __init__(self, symbols: dict[str, Symbol] = SYMBOLS) -> None:
+        self.symbols = symbols
+        self.values: list[Value] = []
+        self.instructions: list[Instruction] = []
+        self.top = 0
+
+    def value(self, kind: TensorType, storage: Storage) -> int:
+        self.values.append(Value(kind, storage))
+        return len(self.values) - 1
+
+    def scratch(self, kind: TensorType) -> int:
+        nbytes = kind.max_nbytes(self.symbols)
+        offset, self.top = self.top, self.top + -(-nbytes // 64) * 64
+        return self.value(kind, Scratch(offset, nbytes))
+
+    def step(self, op: str, arguments: Sequence[Argument], result: int) -> int:
+        source = f"model:{len(self.instructions)}"
+        made = Instruction(op, tuple(arguments), (result,), source)
+        self.instructions.append(made)
+        return result
+
+    def check(self, *arguments: Argument) -> None:
+        self.instructions.append(Instruction("kvc::check_index", arguments, (), "c:1"))
+
+    def over(self, op: str, base: int, *others: Argument, kind: object = None) -> int:
+        """Add an op whose result lies over its operand 0."""
+        declared = kind or self.values[base].type
+        result = self.value(declared, Alias(base))
+        return self.step(op, (Ref(base), *others), result)
+
+    def method(
+        self,
+        name: str,
+        inputs: dict[str, int],
+        outputs: Sequence[int],
+        **fields: object,
+    ) -> Method:
+        """Return the method; what it reads and writes is derived."""
+        graph = Graph(
+            tuple(self.values),
+            tuple(inputs.values()),
+            tuple(outputs),
+            tuple(self.instructions),
+            self.top,
+            0,
+        )
+        found = effects(graph)
+        return method(
+            name, graph, tuple(inputs), reads=found.reads, writes=found.writes, **fields
+        )
+
+
+def state(
+    name: str,
+    kind: TensorType,
+    how: StateKind,
+    axis: int | None = None,
+    at_position: bool = False,
+    layout: tuple[int, ...] | None = None,
+    initial: int | None = None,
+    reset: ResetRule = ResetRule.INITIAL,
+) -> State:
+    order = layout or tuple(range(len(kind.dims)))
+    return State(name, kind, how, axis, order, initial, reset, at_position)
+
+
+def used_symbols(*names: str) -> tuple[Symbol, ...]:
+    return tuple(SYMBOLS[name] for name in names)
+
+
+def counted(position: TensorType) -> tuple[State, Position]:
+    """Return a counter that is the program's position, as state 0."""
+    counter = state("position", position, StateKind.COUNTER)
+    return counter, Position(PositionKind.STATE, 0, "", CAPACITY)
+
+
+def rows_type(
+    length: Dim, batch: Dim = 1, heads: int = 3, width: int = 64
+) -> TensorType:
+    """Return float32 [batch, heads, length, width]."""
+    return TensorType(F32, (batch, heads, length, width))
+
+
+def write_method(name: str, seq: Dim, batch: Dim, caches: int, width: int) -> Method:
+    """Write the same rows into all caches at the position; give back the rows."""
+    b = Builder()
+    x = b.scratch(rows_type(seq, batch, width=width))
+    position = b.value(TensorType(I64, (batch,)), StateSlot(0))
+    for i in range(caches):
+        whole = rows_type(CAPACITY, batch, width=width)
+        cache = b.value(whole, StateSlot(1 + i))
+        b.over("kvc::cache_update", cache, Ref(x), Ref(position), 2, "linear")
+    b.over("aten::add.Scalar", position, seq, 1)
+    return b.method(name, {"x": x}, [x], advance=seq)
+
+
+def look_method(batch: Dim, width: int) -> Method:
+    """Give back the first cache."""
+    b = Builder()
+    cache = b.value(rows_type(CAPACITY, batch, width=width), StateSlot(1))
+    return b.method("look", {}, [cache])
+
+
+def linear_program(
+    caches: int = 1,
+    batch: Dim = 1,
+    width: int = 64,
+    layout: tuple[int, ...] = (0, 1, 2, 3),
+    start: np.ndarray | None = None,
+    capacity: int = 32768,
+) -> Built:
+    """Return `write(x)`, `step(x)` and `look()` over caches [batch, 3, capacity, width]
+
+    at a position that a state counts. With `start` they have that initial content.
+    """
+    counter, position = counted(TensorType(I64, (batch,)))
+    whole = rows_type(CAPACITY, batch, width=width)
+    initial = None if start is None else 0
+    if start is not None:
+        whole = TensorType(F32, start.shape)
+    linear = StateKind.LINEAR
+    states = [
+        state(f"cache{i}", whole, linear, 2, True, layout, initial)
+        for i in range(caches)
+    ]
+    names = ("batch", "capacity", "seq") if batch == BATCH else ("capacity", "seq")
+    symbols = [
+        Symbol("capacity", 1, capacity) if name == "capacity" else SYMBOLS[name]
+        for name in names
+    ]
+    return program(
+        [
+            write_method("write", SEQ, batch, caches, width),
+            write_method("step", 1, batch, caches, width),
+            look_method(batch, width),
+        ],
+        {} if start is None else {"start": start},
+        symbols=symbols,
+        states=[counter, *states],
+        position=position,
+    )
+
+
+def carry_program(capacity: Dim = CAPACITY) -> Built:
+    """Return methods over `k` and `v`, float32 [1, 3, n, 64], which grow.
+
+    `grow(x)` appends to both and gives back k; `restart(x)` replaces both;
+    `lopsided(x)` appends to k alone; `sums(x)` gives x plus the sum of each column.
+    """
+    past, longer, new = rows_type(PAST), rows_type(LONGER), rows_type(SEQ)
+    b = Builder()
+    x = b.scratch(new)
+    k, v = b.value(past, StateSlot(0)), b.value(past, StateSlot(1))
+    k2 = b.over("kvc::append", k, Ref(x), 2, kind=longer)
+    b.over("kvc::append", v, Ref(x), 2, kind=longer)
+    grow = b.method("grow", {"x": x}, [k2], advance=SEQ)
+
+    b = Builder()
+    x = b.scratch(new)
+    k, v = b.value(rows_type(0), StateSlot(0)), b.value(rows_type(0), StateSlot(1))
+    b.over("kvc::replace", k, Ref(x), 2, kind=new)
+    b.over("kvc::replace", v, Ref(x), 2, kind=new)
+    restart = b.method("restart", {"x": x}, [x])
+
+    b = Builder()
+    x = b.scratch(new)
+    k = b.value(past, StateSlot(0))
+    b.over("kvc::append", k, Ref(x), 2, kind=longer)
+    lopsided = b.method("lopsided", {"x": x}, [x])
+
+    b = Builder()
+    x = b.scratch(rows_type(1))
+    k = b.value(past, StateSlot(0))
+    total = b.scratch(rows_type(1))
+    b.step("aten::sum.dim_IntList", (Ref(k), (2,), True), total)
+    out = b.scratch(rows_type(1))
+    b.step("aten::add.Tensor", (Ref(total), Ref(x), 1), out)
+    sums = b.method("sums", {"x": x}, [out])
+    whole = rows_type(capacity)
+    symbols = used_symbols("capacity", "past", "seq")
+    if isinstance(capacity, int):
+        symbols = (Symbol("past", 0, capacity), SYMBOLS["seq"])
+    return program(
+        [grow, restart, lopsided, sums],
+        symbols=symbols,
+        states=[
+            state(name, whole, StateKind.APPEND, 2, at_position=True)
+            for name in ("k", "v")
+        ],
+        position=Position(PositionKind.LENGTH, None, "", capacity),
+    )
+
+
+def fed_program(shape: tuple[Dim, ...], batch: Dim = 1) -> Built:
+    """Return `write(x)` and `tell()` of a position that is an input of this shape.
+
+    `write` gives back the position; it writes rows [batch, 3, seq, 2] at it unless the
+    input is one of tokens.
+    """
+    b = Builder()
+    x = b.scratch(rows_type(SEQ, batch, width=2))
+    at = b.scratch(TensorType(I64, shape))
+    out = b.scratch(TensorType(I64, shape))
+    b.step("aten::add.Scalar", (Ref(at), 0, 1), out)
+    cache = b.value(rows_type(CAPACITY, batch, width=2), StateSlot(0))
+    start, how = at, "linear"
+    if not shape:
+        start = b.value(TensorType(I64, (1,)), Alias(at))
+        b.step("aten::unsqueeze", (Ref(at), 0), start)
+    elif shape == (SEQ,):
+        start = b.value(TensorType(I64, (1,)), Alias(at))
+        b.step("aten::slice.Tensor", (Ref(at), 0, 0, 1, 1), start)
+    b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, how)
+    write = b.method("write", {"x": x, "at": at}, [out], advance=SEQ)
+    tree = method("write", write.graph, ("x",)).input_tree
+    write = Method(**{**_fields(write), "input_tree": tree})
+    whole = rows_type(CAPACITY, batch, width=2)
+    names = ("batch", "capacity", "seq") if batch == BATCH else ("capacity", "seq")
+    return program(
+        [write],
+        symbols=used_symbols(*names),
+        states=[state("cache", whole, StateKind.LINEAR, 2, at_position=True)],
+        position=Position(PositionKind.INPUT, None, "at", CAPACITY),
+    )
+
+
+def _fields(made: Method) -> dict[str, object]:
+    return {name: getattr(made, name) for name in Method.__slots__}
+
+
+PLAIN = TensorType(F32, (4,))
+
+
+def mixed_program(plain: StateKind | None = StateKind.PLAIN) -> Built:
+    """Return `run(x)`: many writes, in an order that leaves none for the end alone.
+
+    States: position, cache [1, 3, capacity, 4] at the position, a second counter, and
+    (unless `plain` is None) a total [4] of the kind PLAIN, or slots of the kind RING.
+    """
+    b = Builder()
+    x = b.scratch(rows_type(SEQ, width=4))
+    position = b.value(TensorType(I64, (1,)), StateSlot(0))
+    cache = b.value(rows_type(CAPACITY, width=4), StateSlot(1))
+    count = b.value(TensorType(I64, (1,)), StateSlot(2))
+    total = b.value(PLAIN, StateSlot(3)) if plain is not None else None
+    doubled = b.scratch(rows_type(SEQ, width=4))
+    b.step("aten::mul.Scalar", (Ref(x), 2), doubled)
+    b.over("aten::add.Scalar", count, SEQ, 1)
+    b.over("kvc::cache_update", cache, Ref(doubled), Ref(position), 2, "linear")
+    summed = b.scratch(PLAIN)
+    b.step("aten::sum.dim_IntList", (Ref(doubled), (0, 1, 2), False), summed)
+    if total is not None:
+        b.over("aten::add.Tensor", total, Ref(summed), 1)
+    b.over("aten::add.Scalar", position, SEQ, 1)
+    out = b.scratch(PLAIN)
+    b.step("aten::neg", (Ref(summed),), out)
+    counter, at = counted(TensorType(I64, (1,)))
+    whole = rows_type(CAPACITY, width=4)
+    states = [
+        counter,
+        state("cache", whole, StateKind.LINEAR, 2, at_position=True),
+        state("count", TensorType(I64, (1,)), StateKind.COUNTER),
+    ]
+    if plain is not None:
+        axis = None if plain is StateKind.PLAIN else 0
+        states.append(state("total", PLAIN, plain, axis))
+    return program(
+        [b.method("run", {"x": x}, [out], advance=SEQ)],
+        symbols=used_symbols("capacity", "seq"),
+        states=states,
+        position=at,
+    )
+
+
+def caller_program(dtype: DType = F32) -> Built:
+    """Return methods over the caller's own arrays.
+
+    `add(total, x)` adds x to the total, float32 [seq, 4], and gives back their product;
+    `extend(past, x)` gives back past with x behind it along axis 1, and its negation.
+    """
+    rows, past, longer = (TensorType(dtype, (2, n, 4)) for n in (SEQ, PAST, LONGER))
+    kind = TensorType(dtype, (SEQ, 4))
+    b = Builder()
+    total, x = b.value(kind, Caller()), b.scratch(kind)
+    product = b.scratch(kind)
+    b.step("aten::mul.Tensor", (Ref(total), Ref(x)), product)
+    added = b.over("aten::add.Tensor", total, Ref(x), 1)
+    add = b.method("add", {"total": total, "x": x}, [added, product])
+
+    b = Builder()
+    old, x = b.value(past, Caller()), b.scratch(rows)
+    new = b.over("kvc::append", old, Ref(x), 1, kind=longer)
+    negated = b.scratch(longer)
+    b.step("aten::neg", (Ref(new),), negated)
+    extend = b.method("extend", {"past": old, "x": x}, [new, negated])
+    symbols = (Symbol("past", 0, 512), SYMBOLS["seq"])
+    return program([add, extend], symbols=symbols)
+
+
+def checked_program() -> Built:
+    """Return `put(index, x)` and `rows(start, x)`, both checked before they write.
+
+    `put` writes x float32 [2, 4] at rows of a table [8, 4], after adding one to it all.
+    """
+    b = Builder()
+    table_type, x_type = TensorType(F32, (8, 4)), TensorType(F32, (2, 4))
+    index, x = b.scratch(TensorType(I64, (2,))), b.scratch(x_type)
+    table = b.value(table_type, StateSlot(0))
+    b.check(Ref(index), -8, 1, 8)
+    more = b.over("aten::add.Scalar", table, 1, 1)
+    b.over("aten::index_put", more, (Ref(index),), Ref(x), False)
+    put = b.method("put", {"index": index, "x": x}, [x])
+
+    b = Builder()
+    start, x = b.scratch(TensorType(I64, (1,))), b.scratch(TensorType(F32, (1, 2, 4)))
+    cache = b.value(TensorType(F32, (1, 8, 4)), StateSlot(1))
+    b.check(Ref(start), 0, 2, 8)
+    more = b.over("aten::add.Scalar", cache, 1, 1)
+    b.over("kvc::cache_update", more, Ref(x), Ref(start), 1, "linear")
+    rows = b.method("rows", {"start": start, "x": x}, [x])
+    return program(
+        [put, rows],
+        states=[
+            state("table", table_type, StateKind.PLAIN),
+            state("cache", TensorType(F32, (1, 8, 4)), StateKind.PLAIN),
+        ],
+    )
