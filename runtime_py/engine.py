@@ -237,7 +237,7 @@ class Engine:
     ) -> Binding:
         demand = entry.demand(sizes)
         if states is not None:
-            check_growth(demand, states)
+            check_growth(demand, states, self.program.position)
         memory = Memory(
             scratch=context.scratch,
             constant=self._constant,

@@ -15,7 +15,7 @@ from kvc.runtime.sizes import Signature
 from kvc.runtime.states import StateMemory
 from kvc.runtime.tokens import TokenInput, find_tokens
 from kvc.schema.errors import CacheOverflow, StateMismatch
-from kvc.schema.model import Method, Program
+from kvc.schema.model import Method, Position, PositionKind, Program
 from kvc.schema.types import Affine, Dim, Symbol, evaluate
 
 ALL_SLOTS = 1 << 62
@@ -195,16 +195,21 @@ def check_room(demand: Demand, starts: Sequence[int], memory: StateMemory) -> No
             )
 
 
-def check_growth(demand: Demand, memory: StateMemory) -> None:
+def check_growth(
+    demand: Demand, memory: StateMemory, position: Position | None
+) -> None:
     """Check that states which grow have room.
 
     Raises:
         CacheOverflow: one has not.
     """
+    counts = position is not None and position.kind is PositionKind.LENGTH
     for state, _, reach in demand.lengths:
-        axis = memory.states[state].axis
-        assert axis is not None
-        capacity, length = memory.arrays[state].shape[axis], memory.tip.lengths[state]
+        declared, length = memory.states[state], memory.tip.lengths[state]
+        assert declared.axis is not None
+        capacity = memory.arrays[state].shape[declared.axis]
+        if memory.capacity is not None and (counts or declared.at_position):
+            capacity = min(capacity, memory.capacity)
         if reach > capacity:
             raise CacheOverflow(
                 row=0, start=length, count=max(reach - length, 0), capacity=capacity

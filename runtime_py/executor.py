@@ -19,7 +19,8 @@ class Progress:
     """How far a run that broke off has come.
 
     Attributes:
-        place: index of the instruction that was running, -1 before any.
+        place: index of the instruction that was running; -1 before any, and behind
+            the last one after all, or where nobody can say.
     """
 
     place: int = -1
@@ -53,13 +54,15 @@ class Frame:
         Raises:
             KernelFailed: a kernel raised; errors of kvc's own pass through.
         """
+        progress = progress or Progress()
+        progress.place = len(self.instructions)
         if not self.uses_torch:
-            self._run(progress or Progress())
+            self._run(progress)
             return
         import torch
 
         with torch.inference_mode():
-            self._run(progress or Progress())
+            self._run(progress)
 
     def _run(self, progress: Progress) -> None:
         index = 0

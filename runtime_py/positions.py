@@ -70,7 +70,7 @@ def fill_position(slot: Array, starts: Sequence[int], method: str) -> None:
     Raises:
         StateMismatch: it takes one position, and the rows have several.
     """
-    if slot.shape == (len(starts),) and len(starts) > 1:
+    if slot.shape == (len(starts),) != (1,):
         slot[...] = np.array(starts)
         return
     if len(set(starts)) > 1:

@@ -105,12 +105,13 @@ class Program:
         """
         self._engine.check_open()
         with Snapshot(os.fspath(path), self._engine.program, self.digest) as snapshot:
-            found = snapshot.header
-            session = Session(
-                self._engine, found.sizes, found.wanted_capacity, transactional
+            return Session(
+                self._engine,
+                snapshot.header.sizes,
+                snapshot.header.wanted_capacity,
+                transactional,
+                fill=snapshot.load,
             )
-            session.load(snapshot)
-        return session
 
     def call(self, name: str, *args: object, **kwargs: object) -> object:
         """Run a method that touches no state.

@@ -10,6 +10,7 @@ import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,11 +19,14 @@ from kvc.runtime.engine import Engine
 from kvc.runtime.methods import MethodTable
 from kvc.runtime.positions import choose_capacity, choose_sizes, find_position
 from kvc.runtime.rewinding import rewind, trim
-from kvc.runtime.snapshots import Snapshot, save_snapshot
+from kvc.runtime.snapshots import save_snapshot
 from kvc.runtime.states import StateMemory
 from kvc.schema.errors import Busy, Closed, UnknownName, listing
 from kvc.schema.model import Method, Program
 from kvc.schema.types import Symbol
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 class StateViews(Mapping[str, Array]):
@@ -43,7 +47,7 @@ class StateViews(Mapping[str, Array]):
             UnknownName: the program has no such state.
             Closed, Forked: the session is closed, or belongs to another process.
         """
-        self._owner.check_process()
+        self._owner._engine.check_process("session")
         if name not in self._ids:
             known = listing(list(self._ids))
             raise UnknownName(kind="state", name=name, known=known)
@@ -72,7 +76,12 @@ class Session:
         sizes: Mapping[str, int],
         capacity: int | None = None,
         transactional: bool = False,
+        fill: Callable[[StateMemory], None] | None = None,
     ) -> None:
+        """Reserve memory for the states; `fill` puts something else than zeros there.
+
+        Raises as `Program.session` does, and whatever `fill` raises.
+        """
         self._engine = engine
         self._table = MethodTable(engine)
         chosen = choose_sizes(engine.program, sizes, capacity)
@@ -83,6 +92,12 @@ class Session:
         # Runs once: at close, or when the session is collected.
         self._closer = weakref.finalize(self, engine.close_states, self._states)
         self._closer.atexit = False
+        if fill is not None:
+            try:
+                fill(self._states)
+            except BaseException:
+                self._closer()
+                raise
 
     def call(self, name: str, *args: object, **kwargs: object) -> object:
         """Run a method on this session's states.
@@ -121,7 +136,7 @@ class Session:
         with self._exclusive("reset"):
             self._states.reset()
 
-    def rewind(self, count: object) -> None:
+    def rewind(self, count: "int | Array | Tensor") -> None:
         """Forget the last `count` tokens: an int, or int64 [batch] for each row.
 
         The session is then as if they had never run; memory that only they used goes
@@ -159,19 +174,6 @@ class Session:
         with self._exclusive("save"):
             engine = self._engine
             save_snapshot(os.fspath(path), engine.program, engine.digest, self._states)
-
-    def load(self, snapshot: Snapshot) -> None:
-        """Take the states of an open snapshot; if that fails, close.
-
-        Raises:
-            FileProblem, BadSnapshot: the file can no longer be read.
-        """
-        try:
-            with self._exclusive("restore"):
-                snapshot.load(self._states)
-        except BaseException:
-            self.close()
-            raise
 
     @property
     def position(self) -> Array:
@@ -219,14 +221,6 @@ class Session:
         elif not self._states.closed:
             with self._exclusive("close", check=False):
                 self._closer()
-
-    def check_process(self) -> None:
-        """Check that this is the process that opened the session.
-
-        Raises:
-            Forked: it is not.
-        """
-        self._engine.check_process("session")
 
     @contextmanager
     def _exclusive(self, name: str, check: bool = True) -> Iterator[None]:

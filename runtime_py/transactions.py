@@ -21,7 +21,23 @@ _CLEAN = (CacheOverflow, IndexOutOfRange)
 
 
 class Transaction:
-    """One call on a session, from before its first write."""
+    """One call on a usable session, from before its first write.
+
+    Attributes:
+        starts: the position of each row before the call, None without one.
+    """
+
+    __slots__ = (
+        "_counters",
+        "_demand",
+        "_entry",
+        "_hazards",
+        "_memory",
+        "_position",
+        "_shadows",
+        "_tip",
+        "starts",
+    )
 
     def __init__(
         self,
@@ -33,43 +49,45 @@ class Transaction:
         """Check that the call may run, and note what a failure needs.
 
         Raises:
-            Poisoned: an earlier call left states half written.
             CacheOverflow: the call's tokens do not fit.
         """
-        check_usable(memory)
-        self.starts = _starts(position, memory)
-        if self.starts is not None:
-            check_room(demand, self.starts, memory)
+        self.starts = starts = _starts(position, memory)
+        if starts is not None:
+            check_room(demand, starts, memory)
         self._entry, self._demand, self._memory = entry, demand, memory
-        self._counts = position is not None and position.kind is PositionKind.INPUT
+        self._position = position
         self._tip, self._counters = memory.tip, memory.save_counters()
-        self._hazards = self._find_hazards()
-        self._shadows: list[tuple[Array, Array]] = []
-        if memory.transactional:
-            self._shadows = self._copy_states()
-        end = ALL_SLOTS
-        if self.starts is not None:
-            end = max(self.starts, default=0) + demand.extent
-        if entry.effects.rows:
-            memory.written = max(memory.written, end)
+        effects = entry.effects
+        clean = not effects.hazards and starts is not None
+        self._hazards = () if clean else self._find_hazards()
+        self._shadows = self._copy_states() if memory.transactional else ()
+        if effects.rows:
+            end = ALL_SLOTS
+            if starts is not None:
+                end = max(starts, default=0) + demand.extent
+            if end > memory.written:
+                memory.written = end
         # Stands until the call has ended one way or the other: an interrupt may come
         # at any point, while a failure is being handled too.
         memory.poisoned = entry.method.name
 
     def commit(self) -> None:
         """Count what the call has added."""
-        memory, demand = self._memory, self._demand
-        counted = self._counts and demand.advance
-        if counted or demand.lengths:
-            lengths = list(self._tip.lengths)
-            for state, length, _ in demand.lengths:
-                lengths[state] = length
-            step = demand.advance or 0
-            counts = self._tip.counted
-            if counted:
-                counts = tuple(count + step for count in counts)
-            memory.tip = Tip(tuple(lengths), counts)
+        memory, position = self._memory, self._position
+        counts = position is not None and position.kind is PositionKind.INPUT
+        if counts or self._demand.lengths:
+            memory.tip = self._advanced(counts)
         memory.poisoned = ""
+
+    def _advanced(self, counts: bool) -> Tip:
+        """Return how far the session is after the call."""
+        lengths, counted = list(self._tip.lengths), self._tip.counted
+        for state, length, _ in self._demand.lengths:
+            lengths[state] = length
+        if counts:
+            step = self._demand.advance or 0
+            counted = tuple(count + step for count in counted)
+        return Tip(tuple(lengths), counted)
 
     def roll_back(self, progress: Progress, error: BaseException) -> None:
         """Put back what the call may have written, after it failed.
@@ -100,10 +118,7 @@ class Transaction:
             memory.put_back(state, row, low, high)
 
     def _find_hazards(self) -> Sequence[Hazard]:
-        effects = self._entry.effects
-        if not effects.hazards and self.starts is not None:
-            return ()
-        lengths = self._tip.lengths
+        effects, lengths = self._entry.effects, self._tip.lengths
         found = [
             hazard
             for hazard in effects.hazards
@@ -113,7 +128,7 @@ class Transaction:
             found += [Hazard(0, state, False) for state in effects.rows]
         return found
 
-    def _copy_states(self) -> list[tuple[Array, Array]]:
+    def _copy_states(self) -> Sequence[tuple[Array, Array]]:
         """Return copies of what the call writes and what cannot be put back else."""
         memory = self._memory
         arrays = [memory.current(i) for i in {h.state for h in self._hazards}]

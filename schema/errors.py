@@ -157,7 +157,7 @@ class CaptureError(CompileError):
 class CapacityFixed(CaptureError):
     """A buffer's size is to be chosen when a session is opened, but the code fixes it."""
 
-    template = "cannot capture method {method}{place}: the buffer {buffer} is to have any size of Dim {dim}, but {reason}; read the size from the buffer, {buffer}.shape[{axis}], instead of a number or an attribute"
+    template = "cannot capture method {method}{place}: the buffer {buffer} is to have any size of Dim {dim} along axis {axis}, but {reason}"
 
 
 class UnsupportedOps(CompileError):

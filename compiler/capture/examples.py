@@ -163,6 +163,22 @@ def lengthen(arguments: Mapping[str, object], method: Method) -> dict[str, objec
     return {n: map_tensors(n, s, lengthened) for n, s in arguments.items()}
 
 
+def lengthened_dims(arguments: Mapping[str, object], method: Method) -> dict[str, int]:
+    """Return Dim name -> size in the trace, for those whose examples are made longer."""
+    lengths = _lengths(arguments, method)
+    found: dict[str, int] = {}
+
+    def note(path: str, example: Tensor) -> Tensor:
+        for axis, dim in method.dynamic.get(path, {}).items():
+            if example.shape[axis] != lengths[dim.name] and example.shape[axis] < 2:
+                found[dim.name] = lengths[dim.name]
+        return example
+
+    for name, structure in arguments.items():
+        map_tensors(name, structure, note)
+    return found
+
+
 def _lengths(arguments: Mapping[str, object], method: Method) -> dict[str, int]:
     """Return Dim name -> the length that its examples get."""
     lengths = {d.name: min(d.upper, max(d.lower, 2)) for d in _dims(method)}

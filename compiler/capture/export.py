@@ -19,10 +19,14 @@ from kvc.compiler.capture.assignments import explicit_copy
 from kvc.compiler.capture.fixed_sizes import noted_constants, refuse_fixed
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
 from kvc.compiler.capture.lines import lines_kept
-from kvc.compiler.capture.questions import check_questions, noted_questions
+from kvc.compiler.capture.questions import (
+    Question,
+    check_questions,
+    noted_questions,
+)
 from kvc.compiler.capture.quiet import quiet
 from kvc.compiler.capture.shadow import shadowed_forward
-from kvc.compiler.capture.traced import traced_method, user_arguments
+from kvc.compiler.capture.traced import Traced, traced_method
 from kvc.compiler.identity import overlapping
 from kvc.compiler.spec import Method, StateSpec, tensors_of
 from kvc.schema.errors import CaptureError, StateConflict
@@ -67,7 +71,8 @@ _ADVICE = {
     ),
     "data-dependent": (
         "it asks for the value of a tensor while it is traced (`if` on a tensor, "
-        "`.item()`, a size that depends on values); use torch.where"
+        "`int(...)`, a size that depends on values); use torch.where, and for the place "
+        "of a write .item() with a slice of fixed length, or index_copy_ at a tensor"
     ),
 }
 
@@ -106,29 +111,26 @@ def capture(
         CompileError: a spec does not fit the model.
     """
     lifted = lifted_buffers(model, states)
-    traced, inputs = traced_method(model, method, lifted)
+    traced = traced_method(model, method, lifted)
     with shadowed_forward(model, method, lifted) as before_strict:
-        exported = _export(model, traced, inputs, lifted, before_strict)
-    return CapturedMethod(traced, user_arguments(inputs), lifted, exported)
+        exported = _export(model, traced, before_strict)
+    return CapturedMethod(traced.method, traced.arguments, lifted, exported)
 
 
 def _export(
-    model: nn.Module,
-    method: Method,
-    inputs: Mapping[str, object],
-    lifted: tuple[Lifted, ...],
-    before_strict: Callable[[], None],
+    model: nn.Module, traced: Traced, before_strict: Callable[[], None]
 ) -> ExportedProgram:
     """Export non-strictly; retry strictly where torch needs that."""
 
     def attempt(strict: bool) -> ExportedProgram:
+        asked: list[Question] = []
         with noted_constants() as fixed:
             try:
-                return _attempt(model, method, inputs, strict)
+                return _attempt(model, traced, strict, asked)
             except CaptureError:
                 raise
             except Exception as error:
-                refuse_fixed(method, lifted, fixed, error)
+                refuse_fixed(traced.method, traced.lifted, fixed, asked, error)
                 raise
 
     try:
@@ -138,32 +140,56 @@ def _export(
     except Exception as error:
         # Two names over one storage: torch may manage that when it traces strictly.
         if "compiled_fn" not in str(error):
-            raise _translated(method, error) from error
+            raise _translated(traced, error) from error
         before_strict()
-        logger.info("method %s: tracing again, strictly", method.name)
+        logger.info("method %s: tracing again, strictly", traced.method.name)
     try:
         return attempt(strict=True)
     except CaptureError:
         raise
     except Exception as error:
         _refuse_overlaps(model)
-        raise _translated(method, error) from error
+        raise _translated(traced, error) from error
 
 
 def _attempt(
-    model: nn.Module, method: Method, inputs: Mapping[str, object], strict: bool
+    model: nn.Module, traced: Traced, strict: bool, asked: list[Question]
+) -> ExportedProgram:
+    """Export once, or twice; what the code asks about sizes is added to `asked`."""
+    try:
+        return _trace(model, traced, strict, asked)
+    except Exception as error:
+        if "Constraints violated" not in str(error):
+            raise
+        # To know whether a slice lies in one piece, torch asks whether it is all of its
+        # axis. It can do without the answer, but then asks whether a size is 1.
+        name = traced.method.name
+        logger.info("method %s: tracing again, with fewer questions", name)
+        try:
+            return _trace(model, traced, strict, [], oblivious=True)
+        except Exception:
+            raise error from None
+
+
+def _trace(
+    model: nn.Module,
+    traced: Traced,
+    strict: bool,
+    asked: list[Question],
+    oblivious: bool = False,
 ) -> ExportedProgram:
     # Without "duck shapes": two Dims stay two when their examples are equal.
-    apart = symbol_settings.patch(  # type: ignore[attr-defined]
-        use_duck_shape=False
+    settings = symbol_settings.patch(  # type: ignore[attr-defined]
+        use_duck_shape=False, backed_size_oblivious=oblivious
     )
+    method, inputs = traced.method, traced.inputs
     shapes = examples.torch_dynamic_shapes(inputs, method)
-    with torch.no_grad(), apart, lines_kept(), quiet():
-        with noted_questions() as questions:
+    with torch.no_grad(), settings, lines_kept(), quiet():
+        with noted_questions(asked):
             exported = torch.export.export(
                 model, (), dict(inputs), dynamic_shapes=shapes, strict=strict
             )
-        check_questions(method, inputs, exported, questions)
+        check_questions(method, inputs, exported, asked)
         functional: ExportedProgram = exported.run_decompositions(_decompositions())
         return functional
 
@@ -188,11 +214,17 @@ def _decompositions() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
     return kept | {_aten.copy.default: explicit_copy}
 
 
-def _translated(method: Method, error: Exception) -> CaptureError:
+def _translated(traced: Traced, error: Exception) -> CaptureError:
     """Return torch's complaint as one paragraph of ours, with advice."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:4]) or type(error).__name__
     text = text.partition("The error above occurred")[0].strip()
     advice = [known for part, known in _ADVICE.items() if part in text]
+    if traced.lengthened:
+        sizes = ", ".join(f"{dim} = {size}" for dim, size in traced.lengthened.items())
+        advice.append(
+            "examples with sizes 0 or 1 are made longer, since torch takes these for "
+            f"constants; here {sizes}: give examples of 2 or more that fit each other"
+        )
     reason = ". ".join([*advice, f"torch.export says: {text[:600]}"])
-    return CaptureError(method=method.name, place="", reason=reason)
+    return CaptureError(method=traced.method.name, place="", reason=reason)

@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import sympy  # type: ignore[import-untyped]
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
-from kvc.compiler.capture.lifted import Lifted
+from kvc.compiler.capture.lifted import PARAMETER, Lifted
 from kvc.compiler.capture.lines import user_place
+from kvc.compiler.capture.questions import Question
 from kvc.compiler.spec import Method
 from kvc.schema.errors import CapacityFixed
 
@@ -52,6 +53,7 @@ def refuse_fixed(
     method: Method,
     lifted: Sequence[Lifted],
     fixed: Sequence[Fixed],
+    questions: Sequence[Question],
     error: Exception,
 ) -> None:
     """Raise what torch's complaint means for buffers whose size is to be chosen later.
@@ -62,28 +64,42 @@ def refuse_fixed(
     text = str(error)
     violated = _VIOLATED.search(text)
     names = [n.strip() for n in violated["dims"].split(",")] if violated else []
-    for one in lifted:
-        for axis, dim in one.axes.items():
-            if dim.name in names:
-                raise _capacity_fixed(method, one, axis, fixed, text)
-
-
-def _capacity_fixed(
-    method: Method, one: Lifted, axis: int, fixed: Sequence[Fixed], text: str
-) -> CapacityFixed:
-    dim = one.axes[axis].name
     sizes = {m["dim"]: int(m["size"]) for m in _CONSTANT.finditer(text)}
-    places = [f.place for f in fixed if f.size == sizes.get(dim) and f.place]
+    for number, one in enumerate(lifted):
+        for axis, dim in one.axes.items():
+            if dim.name not in names:
+                continue
+            if dim.name in sizes:
+                place, reason = _constant(one, axis, sizes[dim.name], fixed)
+            else:
+                place, reason = _narrowed(number, questions, text)
+            raise CapacityFixed(
+                method=method.name,
+                place=place,
+                buffer=one.name,
+                dim=dim.name,
+                axis=axis,
+                reason=reason,
+            )
+
+
+def _constant(
+    one: Lifted, axis: int, size: int, fixed: Sequence[Fixed]
+) -> tuple[str, str]:
+    """Return where and why a size is one number."""
+    places = [f.place for f in fixed if f.size == size and f.place]
     reason = (
-        f"the code takes its size along axis {axis} for {sizes[dim]}"
-        if dim in sizes
-        else f"the code does not hold for all sizes along axis {axis}"
+        f"the code takes it for {size}; read the size from the buffer, "
+        f"{one.name}.shape[{axis}], instead of a number or an attribute"
     )
-    return CapacityFixed(
-        method=method.name,
-        place=places[0] if places else "",
-        buffer=one.name,
-        axis=axis,
-        dim=dim,
-        reason=reason,
-    )
+    return places[0] if places else "", reason
+
+
+def _narrowed(number: int, questions: Sequence[Question], text: str) -> tuple[str, str]:
+    """Return where and why the code holds only for some sizes."""
+    source = f"['{PARAMETER}'][{number}]"
+    places = [q.place for q in questions if any(source in s for s in q.sources)]
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    said = " ".join(lines[1:3])
+    reason = f"the code does not hold for all of them. torch.export says: {said[:300]}"
+    return places[0] if places else "", reason

@@ -32,11 +32,19 @@ Asked = Callable[..., object]
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """What the user's code asked about sizes, and where; the answer was `answer`."""
+    """What the user's code asked about sizes, and where.
+
+    Attributes:
+        expression: of torch's symbols.
+        answer: what torch said.
+        place: ` at module:line`.
+        sources: what the symbols are sizes of, as torch writes it.
+    """
 
     expression: sympy.Basic
     answer: bool
     place: str
+    sources: tuple[str, ...]
 
 
 # What torch answers before anyone asks: it takes sizes to be 1 at least.
@@ -51,9 +59,8 @@ _COMPARISONS: Mapping[str, Callable[..., sympy.Basic]] = {
 
 
 @contextmanager
-def noted_questions() -> Iterator[list[Question]]:
-    """Note every truth value of sizes that code outside of torch asks for."""
-    questions: list[Question] = []
+def noted_questions(questions: list[Question]) -> Iterator[None]:
+    """Add every truth value of sizes that code outside of torch asks for."""
     asking = [
         (kind, "__bool__", _noting(kind.__bool__, questions))
         for kind in (torch.SymBool, torch.SymInt)
@@ -66,7 +73,7 @@ def noted_questions() -> Iterator[list[Question]]:
     try:
         for kind, name, method in asking:
             setattr(kind, name, method)
-        yield questions
+        yield
     finally:
         for kind, name, method in before:
             setattr(kind, name, method)
@@ -75,7 +82,7 @@ def noted_questions() -> Iterator[list[Question]]:
 def _noting(ask: Callable[..., bool], questions: list[Question]) -> Asked:
     def noting(size: torch.SymBool | torch.SymInt) -> bool:
         answer = ask(size)
-        _note(questions, size.node.expr, answer, sys._getframe(1))
+        _note(questions, size, size.node.expr, answer, sys._getframe(1))
         return answer
 
     return noting
@@ -92,7 +99,7 @@ def _comparing(
         if answer is not None and isinstance(other, int | torch.SymInt):
             right = other.node.expr if isinstance(other, torch.SymInt) else other
             asked = relation(size.node.expr, right, evaluate=False)
-            _note(questions, asked, answer, sys._getframe(1))
+            _note(questions, size, asked, answer, sys._getframe(1))
         return result
 
     return comparing
@@ -106,11 +113,18 @@ def _settled(result: object) -> bool | None:
 
 
 def _note(
-    questions: list[Question], expression: sympy.Basic, answer: bool, frame: FrameType
+    questions: list[Question],
+    size: torch.SymBool | torch.SymInt,
+    expression: sympy.Basic,
+    answer: bool,
+    frame: FrameType,
 ) -> None:
-    if not frame.f_code.co_filename.startswith((_TORCH, _OURS)):
-        place = f" at {frame.f_globals.get('__name__', '')}:{frame.f_lineno}"
-        questions.append(Question(expression, answer, place))
+    if frame.f_code.co_filename.startswith((_TORCH, _OURS)):
+        return
+    place = f" at {frame.f_globals.get('__name__', '')}:{frame.f_lineno}"
+    known = size.node.shape_env.var_to_sources
+    sources = [s.name for x in expression.free_symbols for s in known.get(x, ())]
+    questions.append(Question(expression, answer, place, tuple(map(str, sources))))
 
 
 def check_questions(

@@ -86,6 +86,10 @@ def _watched(
         before, tensors = snapshot(model), _tensors(model, args, kwargs)
         with traceable_assignments(), _ours():
             results = function(*args, **kwargs)
+        after = _tensors(model, args, kwargs)
+        lost = loss(tensors, after)
+        if lost is not None:
+            raise _refused(method, lost)
         changed = changed_path(before, snapshot(model))
         if changed is not None:
             raise _refused(
@@ -94,10 +98,6 @@ def _watched(
                 "the value of one call; keep it in a buffer (register_buffer) and "
                 "write into that, or set it before compiling",
             )
-        after = _tensors(model, args, kwargs)
-        lost = loss(tensors, after)
-        if lost is not None:
-            raise _refused(method, lost)
         replaced = replaced_buffers(tensors, after)
         assigned.extend(replaced)
         try:

@@ -4,8 +4,8 @@ In: the declared method, its arguments, the lifted buffers. Out: the same method
 the dims of everything that is dynamic, and the examples for all of it.
 """
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 from torch import nn
 
@@ -15,30 +15,50 @@ from kvc.compiler.spec import Dim, Method
 from kvc.schema.errors import CaptureError
 
 
-def traced_method(
-    model: nn.Module, method: Method, lifted: Sequence[Lifted]
-) -> tuple[Method, dict[str, object]]:
-    """Return a method as it is traced, and its examples by parameter name.
+@dataclass(frozen=True, slots=True)
+class Traced:
+    """A method as it is traced.
 
-    `dynamic` of the method returned has the lifted buffers too, and sizes that an
-    argument that is carried may have before the first call.
+    Attributes:
+        method: `dynamic` has the lifted buffers too, and the sizes that an argument
+            that is carried has before the first call.
+        inputs: examples by parameter name, the lifted buffers last.
+        lifted: these buffers.
+        lengthened: Dim -> size in the trace, where examples were too short for it.
+    """
+
+    method: Method
+    inputs: Mapping[str, object]
+    lifted: tuple[Lifted, ...]
+    lengthened: Mapping[str, int]
+
+    @property
+    def arguments(self) -> dict[str, object]:
+        """Return the inputs that the user passes."""
+        return {n: thing for n, thing in self.inputs.items() if n != PARAMETER}
+
+
+def traced_method(
+    model: nn.Module, method: Method, lifted: tuple[Lifted, ...]
+) -> Traced:
+    """Return a method as it is traced.
 
     Raises:
         CaptureError: the model has no such method, or its examples do not fit.
     """
     names = examples.parameter_names(model, method)
-    arguments = examples.named_arguments(names, method)
-    carried = replace(method, dynamic=_from_nothing(arguments, method))
-    examples.check_dynamic(arguments, carried)
-    if not lifted:
-        return carried, examples.lengthen(arguments, carried)
-    if PARAMETER in names:
-        reason = f"the name of its parameter {PARAMETER!r} is taken; rename it"
-        raise CaptureError(method=method.name, place="", reason=reason)
-    traced = replace(carried, dynamic={**carried.dynamic, **paths_of(lifted)})
-    inputs = {**arguments, PARAMETER: examples_of(model, lifted)}
+    inputs = examples.named_arguments(names, method)
+    traced = replace(method, dynamic=_from_nothing(inputs, method))
     examples.check_dynamic(inputs, traced)
-    return traced, examples.lengthen(inputs, traced)
+    if lifted:
+        if PARAMETER in names:
+            reason = f"the name of its parameter {PARAMETER!r} is taken; rename it"
+            raise CaptureError(method=method.name, place="", reason=reason)
+        traced = replace(traced, dynamic={**traced.dynamic, **paths_of(lifted)})
+        inputs = {**inputs, PARAMETER: examples_of(model, lifted)}
+        examples.check_dynamic(inputs, traced)
+    longer = examples.lengthened_dims(inputs, traced)
+    return Traced(traced, examples.lengthen(inputs, traced), lifted, longer)
 
 
 def _from_nothing(
@@ -70,8 +90,3 @@ def _from_nothing(
 
 def _from_0(dim: Dim) -> Dim:
     return dim if dim.lower == dim.upper else replace(dim, lower=0)
-
-
-def user_arguments(inputs: Mapping[str, object]) -> dict[str, object]:
-    """Return the inputs without the lifted buffers."""
-    return {name: thing for name, thing in inputs.items() if name != PARAMETER}

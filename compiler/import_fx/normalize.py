@@ -33,9 +33,9 @@ _IGNORED = {
 _INSTEAD = {
     "aten::masked_scatter": "torch.where with values of the full shape",
     "aten::diagonal_scatter": "index_put_ at torch.arange for both axes",
-    "aten::as_strided_scatter": "slices, .view() and .transpose() of the buffer",
+    "aten::as_strided": "slices, .view() and .transpose()",
+    "aten::as_strided_scatter": "slices, .view() and .transpose()",
     "aten::put": "index_put_ on .view(-1)",
-    "aten::scatter_reduce.two": "scatter_add_, or torch.where",
     "aten::index_reduce": "index_add_, or index_copy_ of values reduced before",
 }
 _TRAINING_ONLY = {
@@ -209,6 +209,7 @@ _RULES: dict[str, Rule] = {
     "aten::index_fill.int_Scalar": writes.index_fill,
     "aten::index_fill.int_Tensor": writes.index_fill,
     "aten::scatter.reduce": writes.scatter_reduce,
+    "aten::scatter_reduce.two": writes.scatter_reduce,
     "aten::index_put": writes.index_put,
     "aten::_native_batch_norm_legit_no_training": norms.batch_norm,
     "aten::_native_batch_norm_legit.no_stats": norms.instance_norm,

@@ -109,9 +109,12 @@ def index_fill(named: Named, _: TensorType | None) -> Call:
 
 def scatter_reduce(named: Named, _: TensorType | None) -> Call:
     """Scatter that adds; torch's other reductions have no kernel."""
-    if named["reduce"] != "add":
-        raise Unsupported("scatter with another reduction than adding")
-    kept = {name: value for name, value in named.items() if name != "reduce"}
+    if named["reduce"] not in ("add", "sum") or not named.get("include_self", True):
+        raise Unsupported(
+            "scatter with another reduction than adding to what is there; reduce first, "
+            "then write the result with scatter_ or index_copy_"
+        )
+    kept = {name: named[name] for name in ("self", "dim", "index", "src")}
     return Call("aten::scatter_add", kept)
 
 

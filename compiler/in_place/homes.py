@@ -141,16 +141,28 @@ def _may_fill(
 
 
 def _closing(draft: Draft, content: _Content) -> Write:
-    """Add the node that moves a new content in."""
+    """Add the node that moves a new content in, or makes it once more."""
     new, old = content.new, content.old
     key = draft.makers.get(new.id)
     source = draft.nodes[key].source if key is not None else ""
     result = draft.fresh(new.type)
+    if key is not None and _is_cheap(draft.nodes[key], old):
+        again = replace(draft.nodes[key], outputs=(result,))
+        return Write(draft.add_closing(again), old, result)
     if content.grows is None:
         node = Node("aten::copy", (old, new), (result,), source)
     else:
         node = Node("kvc::replace", (old, new, content.grows), (result,), source)
     return Write(draft.add_closing(node), old, result, _why_elsewhere(draft, content))
+
+
+def _is_cheap(node: Node, old: Value) -> bool:
+    """Tell whether a node makes a new content of the old one alone, place by place.
+
+    To make it once more over the old content costs no more than to copy it there.
+    """
+    fits = [value.type for value in node.outputs] == [old.type]
+    return OPS[node.op].pointwise and node.inputs == (old,) and fits
 
 
 def _why_elsewhere(draft: Draft, content: _Content) -> str:

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from kvc.compiler.models.decoder import Decoder, DecoderConfig
-from kvc.compiler.spec import Dim, Method, ModelSpec
+from kvc.compiler.spec import Dim, Method, ModelSpec, StateSpec
 
 WEIGHTS = Path(__file__).parent / "demo.safetensors"
 CONFIG = DecoderConfig(
@@ -27,12 +27,19 @@ def demo() -> ModelSpec:
     return ModelSpec(
         model=model,
         methods=decoder_methods(CONFIG, max_chunk=512),
+        states=(decoder_caches(CONFIG),),
         metadata={
             "tokenizer": "bytes",
             "stop_tokens": [SEPARATOR],
             "generation": {"temperature": 0.6, "top_k": 20},
         },
     )
+
+
+def decoder_caches(config: DecoderConfig) -> StateSpec:
+    """Let a session choose the size of the caches, up to the rotary tables' length."""
+    capacity = Dim("capacity", 16, config.capacity)
+    return StateSpec("layers.*.attn.?_cache", axis=2, capacity=capacity)
 
 
 def decoder_methods(config: DecoderConfig, max_chunk: int) -> tuple[Method, ...]:

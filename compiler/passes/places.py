@@ -25,7 +25,7 @@ def is_read_at(
         dims = node.inputs[0].type.dims
         kept = read.type.dims == (*dims[:axis], 1, *dims[axis:])
         return kept and place is not None and _selects(place, base, axis, index, makers)
-    return _takes(node, base, axis, index, makers)
+    return _takes(read, node, base, axis, index, makers)
 
 
 def selected_at(
@@ -52,25 +52,34 @@ def _selects(
             taken = makers.get(row.id)
             same = dim % len(base.type.dims) == axis
             return (
-                same and taken is not None and _takes(taken, base, axis, index, makers)
+                same
+                and taken is not None
+                and _takes(row, taken, base, axis, index, makers)
             )
     return False
 
 
 def _takes(
-    node: Node, base: Value, axis: int, index: Value, makers: Mapping[int, Node]
+    read: Value,
+    node: Node,
+    base: Value,
+    axis: int,
+    index: Value,
+    makers: Mapping[int, Node],
 ) -> bool:
-    """Tell whether a node takes the places of an index along an axis."""
-    rank = len(base.type.dims)
+    """Tell whether a node's result `read` is what lies at an index along an axis."""
+    rank, count = len(base.type.dims), read.type.dims[axis]
     match node.op, node.arguments:
         case "aten::slice.Tensor", (Value() as old, int(dim), start, _, int(step)):
             counted = counted_from_front(start or 0, base.type.dims[axis])
-            count = node.outputs[0].type.dims[axis]
-            return (
-                old.id == base.id
-                and dim % rank == axis
-                and _counts(index, counted, step, count, makers)
-            )
+            same = old.id == base.id and dim % rank == axis
+            return same and _counts(index, counted, step, count, makers)
+        case "aten::split_with_sizes", (Value() as old, tuple(sizes), int(dim)):
+            ahead = sizes[: [v.id for v in node.outputs].index(read.id)]
+            same = old.id == base.id and dim % rank == axis
+            begin = sum(size for size in ahead if isinstance(size, int))
+            static = all(isinstance(size, int) for size in ahead)
+            return same and static and _counts(index, begin, 1, count, makers)
         case "aten::index_select", (Value() as old, int(dim), Value() as other):
             same = old.id == base.id and dim % rank == axis
             return same and equal(other, index, makers)

@@ -146,7 +146,10 @@ def cache_update(
         shape[:axis] + shape[axis + 1 :] == new[:axis] + new[axis + 1 :],
         f"{update} into {cache}",
     )
-    require(new[axis] <= shape[axis], f"{update} is longer than {cache}")
+    # A linear update that is too long is refused where it would begin, at run time: the
+    # least capacity that a session may choose can be below the longest prefill.
+    fits = mode == "linear" or new[axis] <= shape[axis]
+    require(fits, f"{update} is longer than {cache}")
     if write_indices is not None:
         require(write_indices.dtype is DType.INT64, "write_indices are not int64")
         require(shape_of(write_indices) == shape[:1], "one write index per batch row")

@@ -28,7 +28,7 @@ def compile_once(recipe: str, path: str) -> dict[str, float]:
 
     spec = model_a()
     begin = time.perf_counter()
-    bundle = compile_program(spec.model, spec.methods, recipe)
+    bundle = compile_program(spec.model, spec.methods, recipe, states=spec.states)
     report = bundle.save(path)
     seconds = time.perf_counter() - begin
     graphs = {

@@ -10,6 +10,7 @@ copied whole at each step, as functional graphs do.
 """
 
 import argparse
+import mmap
 import statistics
 import sys
 import tempfile
@@ -17,6 +18,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
@@ -132,6 +134,20 @@ def anonymous_kb() -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith("RssAnon"))
 
 
+def resident_kb(session: Session) -> int:
+    """Return the memory of the pages of a session's states that are there."""
+    pages = set()
+    with Path("/proc/self/pagemap").open("rb") as pagemap:
+        for array in session.state.values():
+            first = array.ctypes.data // mmap.PAGESIZE
+            last = (array.ctypes.data + array.nbytes - 1) // mmap.PAGESIZE
+            pagemap.seek(8 * first)
+            entries = np.frombuffer(pagemap.read(8 * (last + 1 - first)), np.uint64)
+            present = np.flatnonzero(entries >> np.uint64(63))
+            pages.update((present + first).tolist())
+    return len(pages) * mmap.PAGESIZE // 1024
+
+
 def median_ms(work: Callable[[], object], repeats: int) -> float:
     """Return the median time of some runs, after one that is not counted."""
     work()
@@ -193,17 +209,14 @@ def measure_memory(program: Path, layers: int) -> None:
             session.close()
         show("tokens", "resident kB", "of the tokens kB")
         with loaded.session(capacity=MOST) as session:
-            fill(session, 8192)  # scratch memory and torch's own are touched now
-            session.reset()
-            before = anonymous_kb()
-            for count in (64, 512, 4096, 8192):
+            for count in (1, 64, 512, 4096, 8192):
                 fill(session, count - int(session.position[0]))
                 ideal = 2 * layers * KV_HEADS * WIDTH * 4 * count // 1024
-                show(count, anonymous_kb() - before, ideal)
+                show(count, resident_kb(session), ideal)
             session.rewind(8192 - 512)
-            show("rewound to 512", anonymous_kb() - before, ideal * 512 // 8192)
+            show("rewound to 512", resident_kb(session), ideal * 512 // 8192)
             session.reset()
-            show("reset", anonymous_kb() - before, 0)
+            show("reset", resident_kb(session), 0)
 
 
 def measure_steps(

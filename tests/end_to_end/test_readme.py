@@ -34,6 +34,7 @@ def test_the_first_example_runs_in_fifteen_lines(tmp_path):
     assert "prefill + decode, shared" in shell(tmp_path, SHELL[3])
     likeliest = ("demo.kvc", "def ", "--max-tokens", "40", "--temperature", "0")
     assert run(tmp_path, "kvc", "generate", *likeliest) == text
+    assert run(tmp_path, "python", "-c", PYTHON[2]) == "[9] of 512\n"
 
 
 def test_a_model_of_ones_own_compiles_and_runs(tmp_path):

@@ -100,6 +100,20 @@ def test_it_grows_to_its_capacity_and_no_further(program):
         assert column(session.state["k"]) == [1, 2, 3, 4]
 
 
+def test_a_capacity_limits_what_has_more_memory(tmp_path):
+    path = write_bundle(tmp_path / "f.kvc", carry_program(16))
+    with load(path) as program, program.session(capacity=4) as session:
+        assert session._states.arrays[0].shape[2] == 16
+        session.restart(rows(1, 2, 3))
+        for call in (session.grow, session.lopsided):
+            with pytest.raises(CacheOverflow) as caught:
+                call(rows(4, 5))
+            assert caught.value.capacity == 4
+        with pytest.raises(CacheOverflow):
+            session.restart(rows(1, 2, 3, 4, 5))
+        session.grow(rows(4))
+
+
 def test_two_sessions_have_lengths_of_their_own(program):
     with program.session() as a, program.session() as b:
         a.grow(rows(1, 2))

@@ -14,8 +14,10 @@ from hand_built import (
     program,
     write_bundle,
 )
+from stateful_programs import fed_program
 
 from kvc.runtime import (
+    CacheOverflow,
     CallMismatch,
     Closed,
     FileProblem,
@@ -157,6 +159,21 @@ def test_a_method_with_state_asks_for_a_session(tmp_path):
     path = write_bundle(tmp_path / "c.kvc", cache_program())
     with load(path) as opened, pytest.raises(StateNeeded, match="uses the state cache"):
         opened.look()
+
+
+def test_a_method_that_is_fed_the_position_asks_for_a_session(tmp_path):
+    built = fed_program((1,), cached=False)
+    with load(write_bundle(tmp_path / "f.kvc", built)) as opened:
+        x = np.ones((1, 3, 2, 2), np.float32)
+        with pytest.raises(StateNeeded, match="uses the state at; open a session"):
+            opened.write(x)
+        session = opened.session()
+        assert session.capacity is None
+        assert [session.write(x).tolist() for _ in range(3)] == [[0], [2], [4]]
+        limited = opened.session(capacity=3)
+        limited.write(x)
+        with pytest.raises(CacheOverflow):
+            limited.write(x)
 
 
 def test_a_closed_program_says_so(loaded):

@@ -189,8 +189,16 @@ def test_a_second_thread_finds_the_session_busy(session):
     assert inside.wait(5)
     with pytest.raises(Busy, match="is running decode in another thread"):
         session.look()
-    with pytest.raises(Busy):
-        session.close()
+    for use in (
+        session.close,
+        session.reset,
+        session.trim,
+        lambda: session.rewind(0),
+        lambda: session.save("never"),
+        lambda: session.position,
+    ):
+        with pytest.raises(Busy):
+            use()
     go_on.set()
     thread.join()
     session.look()

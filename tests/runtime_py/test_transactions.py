@@ -236,6 +236,19 @@ def test_an_interrupt_while_results_are_copied_takes_the_call_back(opened, monke
         assert contents(session) == before
 
 
+def test_an_interrupt_after_a_plain_state_was_written_poisons(opened, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    with opened(mixed_program()).session() as session:
+        monkeypatch.setattr(engine, "own_copy", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.run(rows(3))
+        monkeypatch.undo()
+        with pytest.raises(Poisoned):
+            session.run(rows(1))
+
+
 def test_an_interrupt_while_a_failure_is_handled_poisons(opened, fault, monkeypatch):
     from kvc.runtime.states import StateMemory
 

@@ -210,13 +210,15 @@ def placed_methods() -> list[Method]:
     ]
 
 
-def append_methods(carried: bool = True) -> list[Method]:
-    """The methods of `Append`; without `carried` the caller owns what grows."""
+def append_methods(carried: bool = True, start: bool = False) -> list[Method]:
+    """The methods of `Append`; without `carried` the caller owns what grows.
+
+    With `start` there is one for the first tokens, which takes no past.
+    """
     past = torch.zeros(1, 1, 3, WIDTH)
     dynamic = {"past_k": {2: PAST}, "past_v": {2: PAST}}
     carry = {"past_k": "k", "past_v": "v"} if carried else {}
-    return [
-        Method("start", args=(TOKENS,), dynamic={"tokens": {1: SEQ}}, carry=carry),
+    methods = [
         Method(
             "prefill",
             args=(TOKENS, past, past * 1),
@@ -230,6 +232,10 @@ def append_methods(carried: bool = True) -> list[Method]:
             carry=carry,
         ),
     ]
+    if start:
+        tokens = {"tokens": {1: SEQ}}
+        methods.append(Method("start", args=(TOKENS,), dynamic=tokens, carry=carry))
+    return methods
 
 
 class FixedLength(Linear):

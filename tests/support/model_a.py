@@ -4,7 +4,7 @@ import torch
 
 from kvc.compiler import ModelSpec
 from kvc.compiler.models.decoder import Decoder, DecoderConfig
-from kvc.compiler.models.demo import decoder_methods
+from kvc.compiler.models.demo import decoder_caches, decoder_methods
 
 CONFIG = DecoderConfig(
     vocab=49152,
@@ -27,4 +27,6 @@ def model_a() -> ModelSpec:
             if parameter.dim() == 2:
                 deviation = 1.5 * parameter.shape[1] ** -0.5
                 parameter.normal_(0, deviation, generator=generator)
-    return ModelSpec(model, decoder_methods(CONFIG, max_chunk=512))
+    return ModelSpec(
+        model, decoder_methods(CONFIG, max_chunk=512), (decoder_caches(CONFIG),)
+    )

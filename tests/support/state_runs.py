@@ -64,9 +64,11 @@ def run(
     **options: object,
 ) -> None:
     """Compile a model and assert that a session does in each call as the model does."""
-    with opened(model, methods, folder, **options) as program:
-        with program.session() as session:
-            agree(session, copy.deepcopy(model).eval(), calls)
+    with (
+        opened(model, methods, folder, **options) as program,
+        program.session() as session,
+    ):
+        agree(session, copy.deepcopy(model).eval(), calls)
 
 
 def snapshot(session: Session) -> dict[str, np.ndarray]:

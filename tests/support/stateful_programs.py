@@ -237,36 +237,39 @@ def carry_program(capacity: Dim = CAPACITY) -> Built:
     )
 
 
-def fed_program(shape: tuple[Dim, ...], batch: Dim = 1) -> Built:
-    """Return `write(x)` and `tell()` of a position that is an input of this shape.
+def fed_program(shape: tuple[Dim, ...], batch: Dim = 1, cached: bool = True) -> Built:
+    """Return `write(x)` of a position that is an input of this shape.
 
-    `write` gives back the position; it writes rows [batch, 3, seq, 2] at it unless the
-    input is one of tokens.
+    It gives the position back, and writes x float32 [batch, 3, seq, 2] into a cache at
+    it, unless there is none.
     """
     b = Builder()
     x = b.scratch(rows_type(SEQ, batch, width=2))
     at = b.scratch(TensorType(I64, shape))
     out = b.scratch(TensorType(I64, shape))
     b.step("aten::add.Scalar", (Ref(at), 0, 1), out)
-    cache = b.value(rows_type(CAPACITY, batch, width=2), StateSlot(0))
-    start, how = at, "linear"
+    whole = rows_type(CAPACITY, batch, width=2)
+    start = at
     if not shape:
         start = b.value(TensorType(I64, (1,)), Alias(at))
         b.step("aten::unsqueeze", (Ref(at), 0), start)
     elif shape == (SEQ,):
         start = b.value(TensorType(I64, (1,)), Alias(at))
         b.step("aten::slice.Tensor", (Ref(at), 0, 0, 1, 1), start)
-    b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, how)
+    if cached:
+        cache = b.value(whole, StateSlot(0))
+        b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, "linear")
     write = b.method("write", {"x": x, "at": at}, [out], advance=SEQ)
     tree = method("write", write.graph, ("x",)).input_tree
     write = Method(**{**_fields(write), "input_tree": tree})
-    whole = rows_type(CAPACITY, batch, width=2)
     names = ("batch", "capacity", "seq") if batch == BATCH else ("capacity", "seq")
+    cache_state = state("cache", whole, StateKind.LINEAR, 2, at_position=True)
+    capacity = CAPACITY if cached else None
     return program(
         [write],
-        symbols=used_symbols(*names),
-        states=[state("cache", whole, StateKind.LINEAR, 2, at_position=True)],
-        position=Position(PositionKind.INPUT, None, "at", CAPACITY),
+        symbols=used_symbols(*(names if cached else ("seq",))),
+        states=[cache_state] if cached else [],
+        position=Position(PositionKind.INPUT, None, "at", capacity),
     )
 
 

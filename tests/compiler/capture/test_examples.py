@@ -56,6 +56,36 @@ def test_dynamic_examples_are_copies_so_that_two_arguments_are_two_sizes():
     assert got["x"] is not got["y"]
 
 
+def test_an_example_of_length_nought_is_made_longer():
+    got = lengthened({"x": FIVE[:, :0]}, x={1: Dim("past", 0, 8)})
+    assert torch.equal(got["x"], torch.zeros(1, 2))
+
+
+def test_an_example_of_length_nought_takes_the_length_of_another_of_its_dim():
+    dim = Dim("past", 0, 8)
+    both = {"x": FIVE[:, :0], "y": FIVE}
+    assert lengthened(both, x={1: dim}, y={1: dim})["x"].shape == (1, 5)
+    examples.check_dynamic(both, Method("m", dynamic={"x": {1: dim}, "y": {1: dim}}))
+
+
+def test_one_tensor_given_twice_is_two_examples():
+    got = lengthened({"x": FIVE, "y": [FIVE[:, :2]]})
+    assert got["x"] is FIVE
+    assert got["y"][0].untyped_storage()._cdata != FIVE.untyped_storage()._cdata
+
+
+def test_an_example_without_memory_gets_some():
+    shape = torch.empty(1, 7, device="meta")
+    got = lengthened({"x": shape}, x={0: Dim("batch", 1, 4)})
+    assert (got["x"].device.type, got["x"].shape) == ("cpu", (2, 7))
+
+
+def test_arguments_are_in_the_order_of_the_parameters():
+    method = Method("m", args=(1,), kwargs={"c": 3, "b": 2})
+    named = examples.named_arguments(("a", "b", "c"), method)
+    assert list(named) == ["a", "b", "c"]
+
+
 def test_an_unknown_path_is_refused_with_those_that_exist():
     reason = refusal({"x": ONE, "past": (FIVE,)}, y={0: SEQ})
     assert reason == "dynamic names 'y'; its tensors are x, past[0]"

@@ -6,7 +6,7 @@ from small_models import Accumulator, IndexCopyCache, OverlappingBuffers, Reassi
 from torch import nn
 from torch.fx.proxy import TracerBase
 
-from kvc.compiler import Method, compile_program
+from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.capture import capture
 from kvc.compiler.capture.lines import lines_kept
 from kvc.schema.errors import CaptureError, StateConflict
@@ -130,3 +130,15 @@ def test_torch_gets_its_own_rule_for_lines_back():
     with lines_kept():
         assert TracerBase._filter_traceback_frames is not before
     assert TracerBase._filter_traceback_frames is before
+
+
+def test_examples_that_no_longer_fit_each_other_are_said_to_be_longer():
+    class Masked(nn.Module):
+        def step(self, past, x, mask):
+            return (torch.cat([past, x], 1) * mask).sum(1)
+
+    args = (torch.zeros(1, 0, 4), torch.ones(1, 3, 4), torch.ones(1, 3, 4))
+    dynamic = {"past": {1: Dim("past", 0, 8)}, "mask": {1: Dim("total", 1, 16)}}
+    with pytest.raises(CaptureError) as caught:
+        capture(Masked(), Method("step", args, dynamic=dynamic))
+    assert "here past = 2: give examples of 2 or more" in str(caught.value)

@@ -1,6 +1,7 @@
 import pytest
 import torch
 from small_models import Branches
+from torch import nn
 
 from kvc.compiler import Dim, Method
 from kvc.compiler.capture import capture
@@ -31,3 +32,57 @@ def test_a_branch_that_no_declared_size_leaves_is_taken():
 def test_a_branch_outside_of_the_bounds_is_taken():
     larger = {1: Dim("seq", 2, 8)}
     assert capture(Branches(), Method("one", (T,), dynamic={"t": larger}))
+
+
+class Empty(nn.Module):
+    """Asks whether there is anything, in several words."""
+
+    def equal(self, t):
+        return t * 3 if t.shape[1] == 0 else t
+
+    def reversed(self, t):
+        return t * 3 if 0 == t.shape[1] else t  # noqa: SIM300
+
+    def unequal(self, t):
+        return t if t.shape[1] != 0 else t * 3
+
+    def more(self, t):
+        return t if t.shape[1] > 0 else t * 3
+
+    def least(self, t):
+        return t if t.shape[1] >= 1 else t * 3
+
+    def less(self, t):
+        return t * 3 if t.shape[1] < 1 else t
+
+    def most(self, t):
+        return t * 3 if t.shape[1] <= 0 else t
+
+    def truth(self, t):
+        return t if t.shape[1] else t * 3
+
+    def elements(self, t):
+        return t if t.numel() == 0 else t * 3
+
+
+EMPTY = [name for name in vars(Empty) if not name.startswith("_")]
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_question_whether_there_is_anything_is_refused(name):
+    method = Method(name, (T,), dynamic={"t": {1: Dim("past", 0, 8)}})
+    line = getattr(Empty, name).__code__.co_firstlineno + 1
+    with pytest.raises(CaptureError, match=f"test_questions:{line}: .* past = 0 than"):
+        capture(Empty(), method)
+
+
+@pytest.mark.parametrize("name", EMPTY)
+def test_a_question_whether_there_is_anything_is_fine_where_there_is(name):
+    captured = capture(Empty(), Method(name, (T,), dynamic={"t": SEQ}))
+    assert captured.exported is not None
+
+
+def test_torch_compares_sizes_itself_again_afterwards():
+    before = torch.SymInt.__eq__
+    capture(Branches(), Method("any_size", (T,), dynamic={"t": SEQ}))
+    assert torch.SymInt.__eq__ is before

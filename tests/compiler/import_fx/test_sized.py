@@ -184,11 +184,11 @@ def test_the_batch_is_the_tokens_batch():
     dynamic = {"x": {0: BATCH, 2: SEQ}, "slots": {0: SEQ}}
     method = Method("write", (X, SLOTS), dynamic=dynamic)
     program = imported(method, specs=specs, model=Layers())
-    assert [str(s.type) for s in program.states] == [
-        "float32[batch, 2, capacity, 4]",
-        "float32[batch, 2, capacity, 4]",
-        "int64[batch]",
-    ]
+    assert {s.name: str(s.type) for s in program.states} == {
+        "layers.0.k": "float32[batch, 2, capacity, 4]",
+        "layers.1.k": "float32[batch, 2, capacity, 4]",
+        "position": "int64[batch]",
+    }
     assert str(program.methods[0].outputs[0].type) == "float32[batch, 2, 4]"
 
 
@@ -222,8 +222,10 @@ def test_code_that_fixes_the_size_is_refused_with_its_line_and_the_remedy():
     assert caught.value.facts["buffer"] == "k"
     assert caught.value.facts["dim"] == "capacity"
     message = str(caught.value)
-    assert "the code takes its size along axis 2 for 16" in message
-    assert "k.shape[2]" in message
+    assert "any size of Dim capacity along axis 2, but the code takes it for 16" in (
+        message
+    )
+    assert "read the size from the buffer, k.shape[2]" in message
 
 
 def test_a_number_made_of_the_size_fixes_it():
@@ -238,8 +240,10 @@ def test_an_argument_of_fixed_size_fixes_it():
 
 
 def test_code_that_asks_about_the_size_is_refused():
-    message = refusal(CaptureError, Method("asks", (X, SLOTS)))
-    assert "takes another way for capacity = 4" in message
+    message = refusal(CapacityFixed, Method("asks", (X, SLOTS)))
+    line = Cache.asks.__code__.co_firstlineno + 2
+    assert f"test_sized:{line}: the buffer k is to have any size" in message
+    assert "does not hold for all of them" in message
 
 
 def test_a_buffer_of_one_type_may_be_assigned_anew():

@@ -220,3 +220,13 @@ def test_before_and_after_are_as_agreed():
         f"# before\n{program_text(made)}\n# after\n{program_text(after)}\n{verdicts}\n"
     )
     assert_golden("update_in_place", text)
+
+
+def test_a_counter_whose_new_value_is_needed_earlier_is_counted_once_more():
+    count = node("aten::add.Scalar", OLD, 1, 1, to=NEW)
+    both = node("aten::mul.Tensor", NEW, OLD, to=READ)
+    step = method(
+        count, both, state_in=((OLD, "k"),), state_out=((NEW, "k"),), outputs=(READ,)
+    )
+    assert ops(step) == ["add.Scalar", "mul.Tensor", "add.Scalar"]
+    assert reasons(step) == [""]

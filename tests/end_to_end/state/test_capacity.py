@@ -85,6 +85,23 @@ def test_a_capacity_out_of_its_bounds_is_refused(
         sized.session(capacity=capacity)
 
 
+@pytest.mark.parametrize("bounds", [(1, 48), (2, 64), (1, 32768), (3, 60)])
+def test_a_capacity_may_be_less_than_the_longest_prefill(
+    tmp_path: Path, bounds: tuple[int, int]
+) -> None:
+    model = Linear()
+    for name in ("k", "v"):
+        setattr(model, name, torch.zeros(1, 1, 16, 4))
+    specs = [StateSpec("[kv]", axis=2, capacity=Dim("capacity", *bounds))]
+    with (
+        opened(model, simple_methods()[:1], tmp_path, states=specs) as program,
+        program.session(capacity=bounds[0]) as session,
+    ):
+        session.prefill(TEXT[:, : bounds[0]])
+        with pytest.raises(CacheOverflow):
+            session.prefill(TEXT[:, :2])
+
+
 def test_sessions_of_several_capacities_live_together(
     sized: Program, expected: np.ndarray
 ) -> None:
@@ -157,9 +174,11 @@ def test_a_fixed_buffer_may_be_used_in_part(
 
 def test_a_program_that_counts_nothing_has_no_capacity(tmp_path: Path) -> None:
     method = Method("reference", args=(torch.from_numpy(TEXT),))
-    with opened(Linear(), [method], tmp_path) as program:
-        with pytest.raises(UnknownName, match="capacity"):
-            program.session(capacity=4)
+    with (
+        opened(Linear(), [method], tmp_path) as program,
+        pytest.raises(UnknownName, match="capacity"),
+    ):
+        program.session(capacity=4)
 
 
 MB = 1 << 20

@@ -82,7 +82,9 @@ def broken_at(
     return set_up
 
 
-def count_steps(session: Session, monkeypatch: pytest.MonkeyPatch, *call: object) -> int:
+def count_steps(
+    session: Session, monkeypatch: pytest.MonkeyPatch, *call: object
+) -> int:
     """Return how many steps a call takes, without running any."""
     found: list[int] = []
 
@@ -219,29 +221,31 @@ def test_a_linear_state_beside_a_plain_one(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     method = Method("step", args=(ROWS,), dynamic={"rows": {2: Dim("seq", 1, 8)}})
-    with opened(PlainAfterLinear(), [method], tmp_path) as program:
-        with program.session() as session:
-            session.step(ROWS)
-            before = snapshot(session)
-            expected = session.step(ROWS)
+    with (
+        opened(PlainAfterLinear(), [method], tmp_path) as program,
+        program.session() as session,
+    ):
+        session.step(ROWS)
+        before = snapshot(session)
+        expected = session.step(ROWS)
+        session.reset()
+        session.step(ROWS)
+        poisoned, count = 0, count_steps(session, monkeypatch, "step", ROWS)
+        for step in range(count):
+            broken_at(step, True)
+            with pytest.raises(KernelFailed):
+                session.step(ROWS)
+            monkeypatch.undo()
+            try:
+                found = session.step(ROWS)
+            except Poisoned:
+                poisoned += 1
+            else:
+                assert all(map(torch.equal, found, expected)), step
             session.reset()
             session.step(ROWS)
-            poisoned, count = 0, count_steps(session, monkeypatch, "step", ROWS)
-            for step in range(count):
-                broken_at(step, True)
-                with pytest.raises(KernelFailed):
-                    session.step(ROWS)
-                monkeypatch.undo()
-                try:
-                    found = session.step(ROWS)
-                except Poisoned:
-                    poisoned += 1
-                else:
-                    assert all(map(torch.equal, found, expected)), step
-                session.reset()
-                session.step(ROWS)
-                assert equal(before, snapshot(session)), step
-            assert 0 < poisoned < count
+            assert equal(before, snapshot(session)), step
+        assert 0 < poisoned < count
 
 
 @pytest.mark.parametrize("kind", LAST_GOOD)

@@ -44,13 +44,15 @@ def test_a_module_mounted_twice_has_one_state_of_each_buffer(tmp_path: Path) -> 
 
 
 def test_reset_brings_ones_back(tmp_path: Path) -> None:
-    with opened(FourOwners(), METHODS, tmp_path) as program:
-        with program.session() as session:
+    with (
+        opened(FourOwners(), METHODS, tmp_path) as program,
+        program.session() as session,
+    ):
+        states_agree(session, FourOwners())
+        for _ in range(2):
+            agree(session, FourOwners(), CALLS)
+            session.reset()
             states_agree(session, FourOwners())
-            for _ in range(2):
-                agree(session, FourOwners(), CALLS)
-                session.reset()
-                states_agree(session, FourOwners())
 
 
 def test_two_sessions_do_not_see_each_other(tmp_path: Path) -> None:
@@ -78,21 +80,27 @@ def test_a_written_parameter_is_a_state_under_both_of_its_names(tmp_path: Path) 
 
 
 def test_a_look_at_a_state_follows_it(tmp_path: Path) -> None:
-    with opened(FourOwners(), METHODS, tmp_path) as program:
-        with program.session() as session:
-            look = session.state["first.cache"]
-            session.left(X)
-            assert look.tolist() == [2.0, 3.0, 4.0]
-            assert not look.flags.writeable
-            session.reset()
-            assert look.tolist() == [1.0, 1.0, 1.0]
+    with (
+        opened(FourOwners(), METHODS, tmp_path) as program,
+        program.session() as session,
+    ):
+        look = session.state["first.cache"]
+        session.left(X)
+        assert look.tolist() == [2.0, 3.0, 4.0]
+        assert not look.flags.writeable
+        session.reset()
+        assert look.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_a_result_is_the_callers_own(tmp_path: Path) -> None:
-    with opened(SameName(), [Method("step", args=(torch.ones(4),))], tmp_path) as program:
-        with program.session() as session:
-            session.step(torch.ones(4)).fill_(99.0)
-            assert session.step(torch.ones(4)).tolist() == [2.0] * 4
+    with (
+        opened(
+            SameName(), [Method("step", args=(torch.ones(4),))], tmp_path
+        ) as program,
+        program.session() as session,
+    ):
+        session.step(torch.ones(4)).fill_(99.0)
+        assert session.step(torch.ones(4)).tolist() == [2.0] * 4
 
 
 def test_methods_may_call_forward(tmp_path: Path) -> None:

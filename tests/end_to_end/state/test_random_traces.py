@@ -29,11 +29,13 @@ def check(seed: int, folder: Path) -> None:
     """Assert that three calls give what eager gives: results, buffers, arguments."""
     calls = [("step", *arguments(number)) for number in range(3)]
     method = Method("step", args=arguments(0))
-    with opened(RandomFunction(seed), [method], folder) as program:
-        with program.session() as session:
-            agree(session, RandomFunction(seed), calls)
-            session.reset()
-            agree(session, RandomFunction(seed), calls[::-1])
+    with (
+        opened(RandomFunction(seed), [method], folder) as program,
+        program.session() as session,
+    ):
+        agree(session, RandomFunction(seed), calls)
+        session.reset()
+        agree(session, RandomFunction(seed), calls[::-1])
 
 
 @pytest.mark.parametrize("seed", range(QUICK))

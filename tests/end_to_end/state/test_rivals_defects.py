@@ -1,19 +1,21 @@
 """Defects that were measured in ExecuTorch 1.5.1, which kvc must not have.
 
 Each is a program of ours that equals eager call by call, or is refused with an error
-that says why. Two more, sizes and alignments of stored data, are tests of the file:
-tests/schema/container and tests/schema/verify.
+that says why. More on sizes and alignments of stored data: tests/schema/container and
+tests/schema/verify.
 """
 
 import itertools
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from sealing import parts, seal
 from state_models import (
     Apart,
     CallersCache,
@@ -28,7 +30,10 @@ from state_runs import agree, opened, run
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.recipes import load_recipe
+from kvc.runtime import FormatError, load
 from kvc.runtime.growing import GrowingArray
+from kvc.schema.codec import encode
+from kvc.schema.container import BundleFile
 from kvc.schema.errors import CacheOverflow, CompileError, InputMismatch, StateConflict
 
 ONE, ONES = torch.ones(1), torch.ones(4)
@@ -144,7 +149,9 @@ def test_loading_again_between_calls_changes_nothing(tmp_path: Path) -> None:
 
 def test_settings_used_twice_give_what_new_ones_give(tmp_path: Path) -> None:
     # There the planner's options could not be used for a second program.
-    def compiled(model: torch.nn.Module, methods: list[Method], recipe: object) -> bytes:
+    def compiled(
+        model: torch.nn.Module, methods: list[Method], recipe: object
+    ) -> bytes:
         compile_program(model, methods, recipe).save(tmp_path / "model.kvc")
         return (tmp_path / "model.kvc").read_bytes()
 
@@ -164,6 +171,44 @@ def test_a_state_that_begins_as_a_constant_leaves_the_constant_alone(
         for _ in range(2):
             with program.session() as session:
                 agree(session, LikeAConstant(), calls)
+
+
+@pytest.mark.parametrize("nbytes", [16, 0, 16383, 16385, 32768])
+def test_stored_bytes_that_are_not_as_many_as_their_tensor_needs_are_refused(
+    tmp_path: Path, nbytes: int
+) -> None:
+    # There a size of 16 instead of 16384 loaded, ran, and read out of bounds.
+    path = tmp_path / "model.kvc"
+    model = torch.nn.Linear(64, 64).eval()
+    compile_program(model, [Method("forward", args=(torch.ones(1, 64),))]).save(path)
+    with BundleFile.open(path) as bundle:
+        program = bundle.program
+    changed = [
+        replace(blob, nbytes=nbytes) if blob.nbytes == 16384 else blob
+        for blob in program.blobs
+    ]
+    assert changed != list(program.blobs)
+    path.write_bytes(seal(parts(path)[0], encode(replace(program, blobs=changed))))
+    with pytest.raises(FormatError):
+        load(path)
+
+
+def test_stored_bytes_lie_at_multiples_of_their_alignment_in_the_file(
+    tmp_path: Path,
+) -> None:
+    # There alignments counted from the start of a segment, and were lost in the file.
+    path = tmp_path / "model.kvc"
+    model = torch.nn.Sequential(*(torch.nn.Linear(n, 33) for n in (33, 33, 33)))
+    model[2].weight.data = model[0].weight.data.clone()
+    compile_program(model.eval(), [Method("forward", args=(torch.ones(1, 33),))]).save(
+        path
+    )
+    with BundleFile.open(path) as bundle:
+        blobs, names = bundle.program.blobs, bundle.program.names
+    assert sorted(blob.align for blob in blobs) == [64, 64, 64, 4096, 4096]
+    assert all(blob.offset % blob.align == 0 for blob in blobs)
+    shared = {named.name: named.blob for named in names}
+    assert shared["0.weight"] == shared["2.weight"] != shared["1.weight"]
 
 
 def test_a_callers_cache_is_written_and_only_the_result_comes_back(
@@ -231,7 +276,7 @@ def test_a_callers_cache_may_grow_between_calls(tmp_path: Path, kind: str) -> No
                 given = tuple(tensor.numpy() for tensor in given)
             assert program.call("put", *given).item() == total
         assert cache.tolist() == [[1.0, 2.0, 3.0, 4.0]]
-        with pytest.raises(Exception, match="out of range|full"):
+        with pytest.raises(Exception, match=r"out of range|full"):
             program.call("put", torch.ones(1, 1), torch.tensor(4), cache)
         assert cache.tolist() == [[1.0, 2.0, 3.0, 4.0]]
 

@@ -37,7 +37,7 @@ from kvc.compiler.spec import StateSpec
 from kvc.runtime import BadSetting, CacheOverflow, Closed, Program, Session, load
 from kvc.schema.errors import BadSnapshot, InputMismatch, KvcError
 
-SIZED = [StateSpec("[kv]", axis=2, capacity=Dim("capacity", 1, SLOTS))]
+SIZED = [StateSpec("[kv]", axis=2, capacity=Dim("capacity", 2, SLOTS))]
 MAKERS: dict[str, Callable[[], tuple[OneLayer, list[Method], list[StateSpec]]]] = {
     "linear": lambda: (Linear(), simple_methods(), SIZED),
     "append": lambda: (Append(), append_methods(), []),
@@ -81,12 +81,12 @@ class Conversations(RuleBasedStateMachine):
         self.tokens: list[int] = []
         self.session: Session | None = None
 
-    @initialize(capacity=st.integers(1, SLOTS))
+    @initialize(capacity=st.integers(2, SLOTS))
     def begin(self, capacity: int) -> None:
         self._open(capacity)
 
     @precondition(lambda self: self.session is None)
-    @rule(capacity=st.integers(1, SLOTS), transactional=st.booleans())
+    @rule(capacity=st.integers(2, SLOTS), transactional=st.booleans())
     def open_another(self, capacity: int, transactional: bool) -> None:
         self._open(capacity, transactional)
 
@@ -231,9 +231,7 @@ def test_a_session_is_what_its_tokens_are_at_length(
     _run(programs, tmp_path, kind, settings(SETTINGS, max_examples=1000))
 
 
-def _run(
-    programs: dict[str, Program], folder: Path, kind: str, how: settings
-) -> None:
+def _run(programs: dict[str, Program], folder: Path, kind: str, how: settings) -> None:
     others = [name for name in programs if name != kind]
 
     class Here(Conversations):

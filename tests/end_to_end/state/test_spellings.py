@@ -273,19 +273,23 @@ def test_a_write_outside_is_refused_and_changes_nothing(
     tmp_path: Path, write: Write
 ) -> None:
     step = Method("step", args=(X, PLACES[0]))
-    with opened(Written(write), [step], tmp_path) as program:
-        with program.session() as session:
-            for far in ([6, 7], [5, 6], [-9, -8]):
-                with pytest.raises(KvcError):
-                    session.step(X, torch.tensor(far))
-                assert session.state["k"].tolist() == Written(write).k.tolist()
-            agree(session, Written(write), CALLS)
+    with (
+        opened(Written(write), [step], tmp_path) as program,
+        program.session() as session,
+    ):
+        for far in ([6, 7], [5, 6], [-9, -8]):
+            with pytest.raises(KvcError):
+                session.step(X, torch.tensor(far))
+            assert session.state["k"].tolist() == Written(write).k.tolist()
+        agree(session, Written(write), CALLS)
 
 
 @pytest.mark.parametrize("write", [_index_put, _at_tensor_positions], ids=_title)
 def test_a_place_may_be_counted_from_the_end(tmp_path: Path, write: Write) -> None:
     step = Method("step", args=(X, PLACES[0]))
-    with opened(Written(write), [step], tmp_path) as program:
-        with program.session() as session:
-            calls = [("step", X, torch.tensor([-1, -6])), ("step", X, PLACES[1])]
-            agree(session, Written(write), calls)
+    with (
+        opened(Written(write), [step], tmp_path) as program,
+        program.session() as session,
+    ):
+        calls = [("step", X, torch.tensor([-1, -6])), ("step", X, PLACES[1])]
+        agree(session, Written(write), calls)

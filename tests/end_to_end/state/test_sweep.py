@@ -114,7 +114,11 @@ KINDS: dict[str, tuple[type[OneLayer], list[Method], type]] = {
     "linear": (Linear, simple_methods(), OfSession),
     "index_copy": (IndexCopy, placed_methods(), OfSession),
     "append": (Append, append_methods(), OfCarriedPast),
-    "append begun without past": (Append, append_methods(), BegunWithoutPast),
+    "append begun without past": (
+        Append,
+        append_methods(start=True),
+        BegunWithoutPast,
+    ),
     "shifting": (Shifting, simple_methods(), OfSession),
     "recurrent": (Recurrent, simple_methods(), OfSession),
     "growing arrays of the caller": (Append, append_methods(False), OfCaller),
@@ -213,6 +217,7 @@ EXPECTED_POSITIONS = {
     "linear": PositionKind.STATE,
     "index_copy": PositionKind.INPUT,
     "append": PositionKind.LENGTH,
+    "append begun without past": PositionKind.LENGTH,
 }
 
 
@@ -227,6 +232,7 @@ def test_each_kind_of_state_is_told_apart(kind: str) -> None:
 def test_the_position_counts_the_tokens(kind: str) -> None:
     program = program_of(kind)
     with program.session() as session:
+        assert program_of(kind).states
         assert session.position.tolist() == [0]
         assert session.capacity == SLOTS
         session.call("prefill", TEXT[:, :5])

@@ -1,0 +1,78 @@
+"""Every spelling of a cache write does what eager does, through the public door."""
+
+import copy
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from cache_writes import WRITES, Cache, Places
+from eager_parity import same
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kvc.compiler import Dim, Method, compile_program
+from kvc.runtime import Program, load
+from kvc.schema.errors import ExecutionError
+from kvc.schema.ops import OPS, Aliasing
+
+X, AT = torch.arange(12.0).reshape(2, 2, 3) + 100, torch.tensor([5, 2])
+CALLS = ((X, AT), (X * 2, AT - 1), (X - 3, AT - 2))
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_a_write_does_as_eager_does(tmp_path: Path, name: str) -> None:
+    write, ops = WRITES[name]
+    model = Cache(write)
+    bundle = compile_program(copy.deepcopy(model), [Method("step", args=(X, AT))])
+    bundle.save(tmp_path / "model.kvc")
+    (method,) = bundle.program.methods
+    used = [instruction.op for instruction in method.graph.instructions]
+    updates = [op for op in used if OPS[op].aliasing is Aliasing.UPDATE]
+    with load(tmp_path / "model.kvc") as program, program.session() as session:
+        for x, i in CALLS:
+            same(session.step(x, i), model.step(x, i))
+    moved = [op.partition("::")[2] for op in updates if op != "aten::copy"]
+    assert moved == list(ops)
+
+
+PLACES = (
+    "by_slice", "by_narrow", "by_index_copy", "by_index", "by_one_place",
+    "transposed", "of_one_row", "at_position",
+)  # fmt: skip
+LONGEST = torch.linspace(1, 2, 96).reshape(2, 2, 8, 3)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    path = tmp_path_factory.mktemp("places") / "model.kvc"
+    dynamic = {"x": {2: Dim("count", 1, 8)}}
+    args = (LONGEST[:, :, :3], torch.tensor(0))
+    methods = [Method(name, args=args, dynamic=dynamic) for name in PLACES]
+    compile_program(Places(), methods).save(path)
+    with load(path) as program:
+        yield program
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(PLACES), st.integers(-9, 9), st.integers(1, 8)),
+        min_size=1,
+        max_size=6,
+    )
+)
+def test_writes_at_any_place_do_as_eager_does(
+    places: Program, calls: list[tuple[str, int, int]]
+) -> None:
+    model = Places()
+    with places.session() as session:
+        for number, (name, place, count) in enumerate(calls):
+            passed = (LONGEST[:, :, :count] + number, torch.tensor(place))
+            try:
+                expected = getattr(model, name)(*passed)
+            except (IndexError, RuntimeError):
+                with pytest.raises(ExecutionError):
+                    session.call(name, *passed)
+                return
+            same(session.call(name, *passed), expected)

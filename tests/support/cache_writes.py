@@ -1,0 +1,471 @@
+"""Ways to write a cache [2, 8, 3], and the ops that each arrives as.
+
+`m.k` is the cache; `m.p` int64 [] and `m.q` int64 [1] count from zero. `x` is float32
+[2, 2, 3], `i` two places. An op is named without its namespace.
+"""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+Write = Callable[["Cache", Tensor, Tensor], None]
+
+
+class Cache(nn.Module):
+    """A cache and two counters, written by a function."""
+
+    def __init__(self, write: Write) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.arange(48.0).reshape(2, 8, 3) / 7)
+        self.register_buffer("p", torch.tensor(0))
+        self.register_buffer("q", torch.zeros(1, dtype=torch.int64))
+        self.write = write
+
+    def step(self, x: Tensor, i: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        self.write(self, x, i)
+        return self.k * 1.0, self.p + 0, self.q + 0
+
+
+WRITES: dict[str, tuple[Write, tuple[str, ...]]] = {}
+
+
+def _arrives_as(*ops: str) -> Callable[[Write], Write]:
+    def note(write: Write) -> Write:
+        WRITES[write.__name__] = (write, ops)
+        return write
+
+    return note
+
+
+@_arrives_as("index_copy")
+def index_copy(m, x, i):
+    m.k.index_copy_(1, i, x)
+
+
+@_arrives_as("index_put")
+def assign_at_an_index(m, x, i):
+    m.k[:, i] = x
+
+
+@_arrives_as("index_put")
+def assign_at_places_from_the_back(m, x, i):
+    m.k[:, i - 8] = x
+
+
+@_arrives_as("index_put")
+def assign_a_number_at_an_index(m, x, i):
+    m.k[:, i] = x.sum()
+
+
+@_arrives_as("index_put")
+def assign_at_two_indices(m, x, i):
+    m.k[torch.arange(2), i] = x[:, 0]
+
+
+@_arrives_as("index_put")
+def assign_at_the_last_axes(m, x, i):
+    m.k[:, i, i // 3] = x[:, :, 0]
+
+
+@_arrives_as("index_put")
+def assign_at_a_list(m, x, i):
+    m.k[:, [5, -1]] = x
+
+
+@_arrives_as("index_put")
+def put_and_accumulate(m, x, i):
+    torch.ops.aten.index_put_(m.k, [None, i // 3], x, True)
+
+
+@_arrives_as("index_put")
+def add_at_an_index(m, x, i):
+    m.k[:, i] += x
+
+
+@_arrives_as("index_copy")
+def assign_one_place(m, x, i):
+    m.k[:, 1] = x[:, 0]
+
+
+@_arrives_as("index_copy")
+def assign_one_place_from_the_back(m, x, i):
+    m.k[:, -2] = x[:, 0]
+
+
+@_arrives_as("index_copy")
+def assign_a_number_at_one_place(m, x, i):
+    m.k[:, 1] = 2.0
+
+
+@_arrives_as("index_copy")
+def assign_in_the_last_axis(m, x, i):
+    m.k[..., 1] = x[:, :1, 0]
+
+
+@_arrives_as("index_copy")
+def assign_a_slice(m, x, i):
+    m.k[:, 2:4] = x
+
+
+@_arrives_as("index_copy")
+def assign_a_slice_with_a_step(m, x, i):
+    m.k[:, ::4] = x
+
+
+@_arrives_as("index_copy")
+def assign_the_end(m, x, i):
+    m.k[:, -2:] = x
+
+
+@_arrives_as("index_copy")
+def assign_integers_to_a_slice(m, x, i):
+    m.k[:, 2:4] = i.view(2, 1)
+
+
+@_arrives_as("index_put")
+def assign_slices_of_all_axes(m, x, i):
+    m.k[:1, 2:4, 1:] = x[:1, :, 1:]
+
+
+@_arrives_as()
+def assign_everything(m, x, i):
+    m.k[:, :] = x[:, :1]
+
+
+@_arrives_as("index_copy")
+def copy_into_a_narrow_view(m, x, i):
+    m.k.narrow(1, 2, 2).copy_(x)
+
+
+@_arrives_as("index_copy")
+def add_to_a_slice(m, x, i):
+    m.k[:, 2:4] += x
+
+
+@_arrives_as("index_copy")
+def scale_a_slice(m, x, i):
+    m.k[:, 2:4].mul_(2)
+
+
+@_arrives_as("index_copy")
+def zero_a_slice(m, x, i):
+    m.k[:, 1:3].zero_()
+
+
+@_arrives_as("scatter.src")
+def scatter(m, x, i):
+    m.k.scatter_(1, i.view(1, 2, 1).expand(2, 2, 3), x)
+
+
+@_arrives_as("scatter.value")
+def scatter_a_number(m, x, i):
+    m.k.scatter_(1, i.view(1, 2, 1).expand(2, 2, 3), 2.5)
+
+
+@_arrives_as("scatter_add")
+def scatter_add(m, x, i):
+    m.k.scatter_add_(1, i.view(1, 2, 1).expand(2, 2, 3), x)
+
+
+@_arrives_as("scatter_add")
+def scatter_by_adding(m, x, i):
+    m.k.scatter_reduce_(1, i.view(1, 2, 1).expand(2, 2, 3), x, "sum")
+
+
+@_arrives_as("index_add")
+def index_add(m, x, i):
+    m.k.index_add_(1, i, x, alpha=2)
+
+
+@_arrives_as("index_put")
+def index_fill(m, x, i):
+    m.k.index_fill_(1, i - 8, 3.0)
+
+
+@_arrives_as("index_put")
+def index_fill_with_a_tensor(m, x, i):
+    m.k.index_fill_(1, i, x.sum())
+
+
+@_arrives_as()
+def masked_fill(m, x, i):
+    m.k.masked_fill_(m.k > 3, 0.5)
+
+
+@_arrives_as()
+def assign_under_a_mask(m, x, i):
+    m.k[:, torch.arange(8) % 2 == 0] = 0.0
+
+
+@_arrives_as()
+def copy_a_where(m, x, i):
+    chosen = torch.arange(8)[None, :, None] == i[0]
+    m.k.copy_(torch.where(chosen, x[:, :1], m.k))
+
+
+@_arrives_as()
+def fill(m, x, i):
+    m.k.fill_(x.sum())
+
+
+@_arrives_as()
+def copy_with_a_cast(m, x, i):
+    m.k.copy_(i.sum())
+
+
+@_arrives_as()
+def copy_with_a_broadcast(m, x, i):
+    m.k.copy_(x[:, :1])
+
+
+@_arrives_as()
+def roll(m, x, i):
+    m.k.copy_(torch.roll(m.k, 1, 1))
+
+
+@_arrives_as("index_copy", "index_copy")
+def shift_and_append(m, x, i):
+    m.k[:, :-1] = m.k[:, 1:].clone()
+    m.k[:, -1] = x[:, 0]
+
+
+@_arrives_as("index_copy", "index_copy", "index_copy")
+def write_three_times(m, x, i):
+    m.k[:, 0:2] = x
+    m.k[:, 2:4] = x * 2
+    m.k.index_copy_(1, i, x * 3)
+
+
+@_arrives_as("index_put")
+def write_a_slice_of_a_row(m, x, i):
+    m.k[0][3:5] = x[0]
+
+
+@_arrives_as("index_put")
+def write_a_column_of_a_row(m, x, i):
+    m.k[0][:, 1] = x[0, 0, 0]
+
+
+@_arrives_as("index_put")
+def write_a_slice_of_a_split_axis(m, x, i):
+    m.k.view(2, 2, 4, 3)[:, 1, 2:4] = x
+
+
+@_arrives_as("index_put")
+def write_rows_of_merged_axes(m, x, i):
+    m.k.view(16, 3)[i] = x[0]
+
+
+@_arrives_as("index_copy")
+def write_a_transposed_slice(m, x, i):
+    m.k.transpose(1, 2)[:, :, 3:5] = x.transpose(1, 2)
+
+
+@_arrives_as("index_put")
+def write_transposed_at_an_index(m, x, i):
+    m.k.transpose(1, 2)[:, :, i] = x.transpose(1, 2)
+
+
+@_arrives_as("index_put")
+def write_permuted_at_one_place(m, x, i):
+    m.k.permute(1, 0, 2)[i[0]] = x[:, 0]
+
+
+@_arrives_as("index_put", "index_put")
+def write_each_row(m, x, i):
+    for row in m.k.unbind(0):
+        row[0] = 1.0
+
+
+@_arrives_as("index_copy")
+def copy_one_half_to_the_other(m, x, i):
+    first, second = m.k.chunk(2, 1)
+    second.copy_(first)
+
+
+@_arrives_as("cache_update")
+def index_copy_at_the_position(m, x, i):
+    m.k.index_copy_(1, m.p + torch.arange(2), x)
+    m.p += 2
+
+
+@_arrives_as("cache_update")
+def assign_at_the_position(m, x, i):
+    m.k[:, torch.arange(2) + m.p] = x
+    m.p.add_(2)
+
+
+@_arrives_as("cache_update")
+def assign_one_slot_at_the_position(m, x, i):
+    m.k[:, m.p] = x[:, 0]
+    m.p.copy_(m.p + 1)
+
+
+@_arrives_as("cache_update")
+def assign_one_slot_at_a_list_of_one(m, x, i):
+    m.k[:, m.q] = x[:, :1]
+    m.q += 1
+
+
+@_arrives_as("cache_update")
+def assign_a_slice_at_the_position(m, x, i):
+    m.k[:, m.p : m.p + 2] = x
+    m.p += 2
+
+
+@_arrives_as("cache_update")
+def assign_a_slice_at_an_item(m, x, i):
+    p = m.p.item()
+    torch._check(p >= 0)
+    torch._check(p + 2 <= 8)
+    m.k[:, p : p + 2] = x
+    m.p.fill_(p + 2)
+
+
+@_arrives_as("cache_update")
+def narrow_at_an_item(m, x, i):
+    m.k.narrow(1, m.q.item(), 2).copy_(x)
+    m.q.copy_(m.q + 2)
+
+
+@_arrives_as("cache_update")
+def assign_one_slot_at_an_item(m, x, i):
+    p = m.p.item()
+    torch._check(p >= 0)
+    torch._check(p < 8)
+    m.k[:, p] = x[:, 0]
+    m.p += 1
+
+
+@_arrives_as("cache_update")
+def assign_at_a_range_from_an_item(m, x, i):
+    p = m.p.item()
+    m.k[:, torch.arange(p, p + 2)] = x
+    m.p += 2
+
+
+@_arrives_as("cache_update")
+def add_to_a_slice_at_an_item(m, x, i):
+    p = m.p.item()
+    torch._check(p >= 0)
+    torch._check(p <= 6)
+    m.k[:, p : p + 2] += x * p
+    m.p += 2
+
+
+@_arrives_as("cache_update")
+def write_a_ring_by_hand(m, x, i):
+    p = (m.p % 6).item()
+    torch._check(p >= 0)
+    torch._check(p <= 6)
+    m.k[:, p : p + 2] = x
+    m.p += 2
+
+
+@_arrives_as("index_put")
+def write_some_rows_at_the_position(m, x, i):
+    p = m.p.item()
+    torch._check(p >= 0)
+    torch._check(p <= 6)
+    m.k[:1, p : p + 2] = x[:1]
+    m.p += 2
+
+
+@_arrives_as("index_put")
+def write_one_part_of_a_cache_of_both(m, x, i):
+    p = m.p.item()
+    torch._check(p >= 0)
+    torch._check(p <= 6)
+    m.k.split([1, 2], 2)[1][:, p : p + 2] = x[:, :, 1:]
+    m.p += 2
+
+
+@_arrives_as("index_put")
+def assign_one_slot_at_an_unknown_place(m, x, i):
+    m.k[:, i[0] - 6] = x[:, 0]
+
+
+@_arrives_as("cache_update")
+def index_copy_at_an_unknown_place(m, x, i):
+    m.k.index_copy_(1, i[1:], x[:, :1])
+
+
+@_arrives_as()
+def compute_with_an_item(m, x, i):
+    p = m.p.item()
+    m.k.copy_(
+        torch.where(torch.arange(8)[None, :, None] < p, m.k * (2 * p - 1), p // 2)
+    )
+    m.p += 3
+
+
+@_arrives_as()
+def compute_with_a_float_item(m, x, i):
+    f = m.k[0, 0, 1].item()
+    m.k.copy_(m.k * (f * 0.5 + 1.25) - f)
+
+
+@_arrives_as()
+def read_at_an_item(m, x, i):
+    p = i[0].item()
+    torch._check(p >= 0)
+    torch._check(p < 7)
+    m.k.copy_(m.k[:, p : p + 1] + m.k[:, p][:, None])
+
+
+@_arrives_as()
+def read_one_slot_from_the_back(m, x, i):
+    m.k.copy_(m.k + m.k[:, i[0] - 6][:, None])
+
+
+class Places(nn.Module):
+    """A cache [2, 2, 8, 3] written at a given place, or at its own position."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.zeros(2, 2, 8, 3))
+        self.register_buffer("position", torch.tensor(0))
+
+    def by_slice(self, x: Tensor, p: Tensor) -> Tensor:
+        start, count = p.item(), x.shape[2]
+        torch._check(start >= 0)
+        torch._check(start + count <= 8)
+        self.k[:, :, start : start + count] = x
+        return self.k * 1.0
+
+    def by_narrow(self, x: Tensor, p: Tensor) -> Tensor:
+        start, count = p.item(), x.shape[2]
+        torch._check(start >= 0)
+        torch._check(start + count <= 8)
+        self.k.narrow(2, start, count).copy_(x)
+        return self.k * 1.0
+
+    def by_index_copy(self, x: Tensor, p: Tensor) -> Tensor:
+        self.k.index_copy_(2, torch.arange(x.shape[2]) + p, x)
+        return self.k * 1.0
+
+    def by_index(self, x: Tensor, p: Tensor) -> Tensor:
+        self.k[:, :, p + torch.arange(x.shape[2])] = x
+        return self.k * 1.0
+
+    def by_one_place(self, x: Tensor, p: Tensor) -> Tensor:
+        self.k[:, :, p] = x.sum(2)
+        return self.k * 1.0
+
+    def transposed(self, x: Tensor, p: Tensor) -> Tensor:
+        places = p + torch.arange(x.shape[2])
+        self.k.transpose(1, 2).index_copy_(1, places, x.transpose(1, 2))
+        return self.k * 1.0
+
+    def of_one_row(self, x: Tensor, p: Tensor) -> Tensor:
+        self.k[1].index_copy_(1, p + torch.arange(x.shape[2]), x[0])
+        return self.k * 1.0
+
+    def at_position(self, x: Tensor, p: Tensor) -> Tensor:
+        start, count = self.position.item(), x.shape[2]
+        torch._check(start >= 0)
+        torch._check(start + count <= 8)
+        self.k[:, :, start : start + count] += x
+        self.position += count
+        return self.k * 1.0
