@@ -4,10 +4,11 @@
 integer tensor without dims, although `cache[:, p]` and `cache[:, p : p + 1] = x` work.
 Here it becomes a write into that view. Copies into another dtype or into more dims are
 spelled out (`explicit_copy`): torch drops the last copy into a buffer, cast and all.
+Slices of a dynamic length may be as long as their axis (`overlaps_by_strides`).
 """
 
-from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -80,3 +81,26 @@ def explicit_copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> obje
     if same and self.dtype == src.dtype:
         return NotImplemented
     return src.to(self.dtype).expand(self.shape)
+
+
+@contextmanager
+def overlaps_by_strides() -> Iterator[None]:
+    """Let torch tell from strides alone whether what is written overlaps itself.
+
+    It asks whether the tensor lies in one piece, which for `cache[:, :count] = x` holds
+    for one count only; the trace would be refused for the others, or for that one.
+    """
+    before = torch._debug_has_internal_overlap
+    torch._debug_has_internal_overlap = _overlap  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch._debug_has_internal_overlap = before
+
+
+def _overlap(tensor: Tensor) -> int:
+    """Return 1 where elements share memory, as those of expanded tensors, else 2."""
+    pairs = zip(tensor.shape, tensor.stride(), strict=True)
+    known = statically_known_true
+    repeated = (known(step == 0) and not known(size == 1) for size, step in pairs)
+    return 1 if any(repeated) else 2

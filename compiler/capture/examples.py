@@ -164,7 +164,7 @@ def lengthen(arguments: Mapping[str, object], method: Method) -> dict[str, objec
 
 
 def lengthened_dims(arguments: Mapping[str, object], method: Method) -> dict[str, int]:
-    """Return Dim name -> size in the trace, for those whose examples are made longer."""
+    """Return Dim name -> size in the trace, where examples are made longer."""
     lengths = _lengths(arguments, method)
     found: dict[str, int] = {}
 

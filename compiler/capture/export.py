@@ -15,7 +15,7 @@ from torch.export import ExportedProgram
 from torch.fx.experimental import _config as symbol_settings
 
 from kvc.compiler.capture import examples
-from kvc.compiler.capture.assignments import explicit_copy
+from kvc.compiler.capture.assignments import explicit_copy, overlaps_by_strides
 from kvc.compiler.capture.fixed_sizes import noted_constants, refuse_fixed
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
 from kvc.compiler.capture.lines import lines_kept
@@ -71,8 +71,9 @@ _ADVICE = {
     ),
     "data-dependent": (
         "it asks for the value of a tensor while it is traced (`if` on a tensor, "
-        "`int(...)`, a size that depends on values); use torch.where, and for the place "
-        "of a write .item() with a slice of fixed length, or index_copy_ at a tensor"
+        "`int(...)`, a size that depends on values); use torch.where, and for the "
+        "place of a write .item() with a slice of fixed length, or index_copy_ at a "
+        "tensor"
     ),
 }
 
@@ -184,7 +185,7 @@ def _trace(
     )
     method, inputs = traced.method, traced.inputs
     shapes = examples.torch_dynamic_shapes(inputs, method)
-    with torch.no_grad(), settings, lines_kept(), quiet():
+    with torch.no_grad(), settings, overlaps_by_strides(), lines_kept(), quiet():
         with noted_questions(asked):
             exported = torch.export.export(
                 model, (), dict(inputs), dynamic_shapes=shapes, strict=strict

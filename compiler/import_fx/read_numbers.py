@@ -27,6 +27,7 @@ from kvc.compiler.import_fx.calls import (
     viewed,
 )
 from kvc.compiler.import_fx.symbols import SizeReader
+from kvc.compiler.ir import Value
 from kvc.schema.dtypes import DType
 from kvc.schema.types import Affine, Dim, TensorType, affine
 
@@ -134,7 +135,9 @@ class NumberReader:
             a, b = (cast(self._real_tensor(x), DType.FLOAT64) for x in node.args)
             call = Call(op, {"self": a, "other": b, **settings})
             return Made(call, TensorType(DType.FLOAT64, ()))
-        raise Unsupported("a number computed from a size or from values by more than + - * /")
+        raise Unsupported(
+            "a number computed from a size or from values by more than + - * /"
+        )
 
     def is_natural(self, expression: sympy.Expr) -> bool:
         """Tell whether the trace asserts that a number is not negative."""
@@ -191,33 +194,53 @@ def _hard(expression: sympy.Expr) -> str:
     )
 
 
-def span_checks(start: object, end: object, count: Dim) -> tuple[Call, ...]:
-    """Return the checks that a slice from `start` to `end` has `count` places.
+def span_checks(
+    start: object, end: object, count: Dim, whole: Dim | None = None
+) -> tuple[Call, ...]:
+    """Return the checks that there are `count` places from `start` to below `end`.
+
+    Args:
+        start: a size, or a number that only the run knows.
+        end: the same.
+        count: how many places the trace has.
+        whole: the size of the axis that a slice ends at; None where nothing ends it.
 
     Raises:
-        Unsupported: it has another number of places, or ends are of another kind.
+        Unsupported: none of the ends is a number that only the run knows.
     """
-    span = _span(start, end)
-    if not isinstance(span[0], Number):
-        if _sum(span[0], span[1]) == count:
-            return ()
-        raise Unsupported(SIZE_FROM_VALUES)
-    index = plus(span[0].tensor(), _sum(span[1], count, -1))
-    values = {"index": index, "least": 0, "count": 0, "slots": 0}
-    return (Call("kvc::check_index", values),)
-
-
-def _span(start: object, end: object) -> tuple[Number | Dim, Dim]:
-    """Return what lies between two ends, as the sum of two parts."""
     if isinstance(start, Number) and isinstance(end, Number):
         # torch lets a negative start wrap around; such a write or read raises here.
         ahead = end.expression.subs(sympy.Lt(start.expression, 0), sympy.false)
-        return end.reader.simplified(ahead - start.expression), 0
-    if isinstance(end, Number) and isinstance(start, int | Affine):
-        return end, _sum(0, start, -1)
-    if isinstance(start, Number) and isinstance(end, int | Affine):
-        return Number(-start.expression, start.reader), end
-    raise Unsupported(SIZE_FROM_VALUES)
+        if end.reader.simplified(ahead - start.expression) == count:
+            return ()
+    begin, behind = _end(start, None), _end(end, whole)
+    if isinstance(behind, Value | Made):
+        if isinstance(begin, Value | Made):
+            values = {"self": behind, "other": begin, "alpha": -1}
+            span: Tensor = Made(Call("aten::add.Tensor", values), SCALAR)
+        else:
+            span = plus(behind, _sum(0, begin, -1))
+        missing = plus(span, _sum(0, count, -1))
+    elif isinstance(begin, Value | Made):
+        missing = plus(begin, _sum(count, behind, -1))
+    else:
+        raise Unsupported(SIZE_FROM_VALUES)
+    values = {"index": missing, "least": 0, "count": 0, "slots": 0}
+    return (Call("kvc::check_index", values),)
+
+
+def _end(place: object, whole: Dim | None) -> Tensor | Dim:
+    """Return an end of a slice: a tensor where only the run knows it."""
+    if isinstance(place, int | Affine):
+        return place
+    if not isinstance(place, Number):
+        raise Unsupported(SIZE_FROM_VALUES)
+    tensor = place.tensor()
+    if whole is None:
+        return tensor
+    return Made(
+        Call("aten::clamp", {"self": tensor, "min": None, "max": whole}), SCALAR
+    )
 
 
 def _sum(a: Dim, b: Dim, factor: int = 1) -> Dim:

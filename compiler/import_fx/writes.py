@@ -59,7 +59,7 @@ def slice_places(
         assert isinstance(start, int | Affine)
         assert isinstance(end, int | Affine)
         return places(start, end, step, count), ()
-    checks = span_checks(start, end, count) if step == 1 else ()
+    checks = span_checks(start, end, count, whole) if step == 1 else ()
     if step != 1:
         raise Unsupported("a slice with a step between places that depend on values")
     if isinstance(start, Number):
@@ -111,8 +111,8 @@ def scatter_reduce(named: Named, _: TensorType | None) -> Call:
     """Scatter that adds; torch's other reductions have no kernel."""
     if named["reduce"] not in ("add", "sum") or not named.get("include_self", True):
         raise Unsupported(
-            "scatter with another reduction than adding to what is there; reduce first, "
-            "then write the result with scatter_ or index_copy_"
+            "scatter with another reduction than adding to what is there; reduce "
+            "first, then write the result with scatter_ or index_copy_"
         )
     kept = {name: named[name] for name in ("self", "dim", "index", "src")}
     return Call("aten::scatter_add", kept)

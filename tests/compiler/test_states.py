@@ -82,10 +82,16 @@ def test_a_cache_written_in_two_manners_is_plain():
     assert kinds(program_of(Odd(), APPEND, clear))["cache"] == (StateKind.PLAIN, None)
 
 
-def test_a_cache_written_by_index_copy_is_plain():
-    args = (torch.ones(1, 1, 4), torch.tensor([0]))
-    program = program_of(IndexCopyCache(), Method("decode", args=args))
+def test_a_cache_written_at_scattered_slots_is_plain():
+    args = (torch.ones(1, 2, 4), torch.tensor([0, 5]))
+    program = program_of(IndexCopyCache(), Method("prefill", args=args))
     assert kinds(program) == {"cache": (StateKind.PLAIN, None)}
+
+
+def test_a_cache_written_at_one_slot_that_is_given_is_linear_but_at_no_position():
+    args = (torch.ones(1, 1, 4), torch.tensor([0]))
+    (state,) = program_of(IndexCopyCache(), Method("decode", args=args)).states
+    assert (state.kind, state.axis, state.at_position) == (StateKind.LINEAR, 1, False)
 
 
 def test_a_counter_that_says_where_a_cache_is_written_is_the_position():

@@ -38,7 +38,7 @@ def test_a_write_does_as_eager_does(tmp_path: Path, name: str) -> None:
 
 PLACES = (
     "by_slice", "by_narrow", "by_index_copy", "by_index", "by_one_place",
-    "transposed", "of_one_row", "at_position",
+    "transposed", "of_one_row", "at_position", "at_the_front", "at_the_end",
 )  # fmt: skip
 LONGEST = torch.linspace(1, 2, 96).reshape(2, 2, 8, 3)
 
@@ -76,3 +76,23 @@ def test_writes_at_any_place_do_as_eager_does(
                     session.call(name, *passed)
                 return
             same(session.call(name, *passed), expected)
+
+
+def _between_two_places(m: Cache, x: torch.Tensor, i: torch.Tensor) -> None:
+    m.k[:, i[0] : i[1]] = x
+
+
+@pytest.mark.parametrize("ends", [(1, 4), (4, 1), (7, 9), (-1, 1), (3, 3)])
+def test_a_slice_of_another_length_than_its_values_raises(
+    tmp_path: Path, ends: tuple[int, int]
+) -> None:
+    methods = [Method("step", args=(X, torch.tensor([3, 5])))]
+    compile_program(Cache(_between_two_places), methods).save(tmp_path / "model.kvc")
+    model = Cache(_between_two_places)
+    with load(tmp_path / "model.kvc") as program, program.session() as session:
+        for good in (torch.tensor([2, 4]), torch.tensor([6, 9])):
+            same(session.step(X, good), model.step(X, good))
+        with pytest.raises(RuntimeError):
+            model.step(X, torch.tensor(ends))
+        with pytest.raises(ExecutionError):
+            session.step(X, torch.tensor(ends))

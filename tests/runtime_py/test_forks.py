@@ -64,10 +64,18 @@ with program.session() as other:
 program.close()
 """
 
-LOCKS = (
-    "session._lock.acquire(); program._engine._pool._lock.acquire()",
-    "session._lock.release(); program._engine._pool._lock.release()",
-)
+HELD = """
+import threading
+taken, done = threading.Event(), threading.Event()
+def hold():
+    with session._lock, program._engine._pool._lock, program._engine._lock:
+        taken.set()
+        done.wait()
+holder = threading.Thread(target=hold)
+holder.start()
+taken.wait()
+"""
+LOCKS = (HELD, "done.set(); holder.join()")
 
 
 @pytest.mark.skipif(not hasattr(__import__("os"), "fork"), reason="no fork here")
@@ -78,6 +86,6 @@ def test_a_child_is_refused_and_leaves_its_parent_alone(tmp_path, held, released
     command = [sys.executable, "-W", "ignore", "-c", script, str(path)]
     command.append(str(tmp_path / "s.kvs"))
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=120
+        command, check=False, capture_output=True, text=True, timeout=60
     )
     assert done.returncode == 0, done.stderr

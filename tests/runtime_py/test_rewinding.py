@@ -11,6 +11,7 @@ from resident_memory import LINUX, is_resident, resident_nbytes
 from stateful_programs import (
     BATCH,
     carry_program,
+    copied_program,
     fed_program,
     linear_program,
     mixed_program,
@@ -116,6 +117,27 @@ def test_what_grows_becomes_shorter(opened):
         grown = session.grow(second)
         expected = np.concatenate([first[:, :, :3], second], 2)
         assert np.array_equal(grown, expected)
+
+
+@LINUX
+def test_what_becomes_shorter_gives_its_memory_back(opened):
+    with opened(carry_program()).session() as session:
+        for _ in range(16):
+            session.grow(rows(64))
+        v = session._states.arrays[1]
+        assert is_resident(v[0, 2, 64:].ctypes.data)
+        session.rewind(1000)
+        assert not is_resident(v[0, 2, 64:].ctypes.data)
+        assert session.state["v"].shape[2] == 24
+
+
+def test_a_cache_that_is_copied_back_as_a_whole_goes_back_too(opened):
+    with opened(copied_program()).session() as session:
+        session.write(rows(5, width=2))
+        session._states.arrays[1][:, :, 60] = 7  # a whole copy may have written there
+        session.rewind(2)
+        assert session.state["cache"][:, :, :3].all()
+        assert not session.state["cache"][:, :, 3:].any()
 
 
 def test_a_tensor_may_say_how_many(opened):

@@ -23,6 +23,7 @@ from kvc.runtime import (
     engine,
     load,
 )
+from kvc.runtime.transactions import Transaction
 from kvc.schema.model import ResetRule, StateKind
 
 RANDOM = np.random.default_rng(0)
@@ -247,6 +248,28 @@ def test_an_interrupt_after_a_plain_state_was_written_poisons(opened, monkeypatc
         monkeypatch.undo()
         with pytest.raises(Poisoned):
             session.run(rows(1))
+
+
+@pytest.mark.parametrize("built", [carry_program(), fed_program((1,))])
+def test_an_interrupt_just_after_a_call_was_counted_takes_it_back(
+    opened, monkeypatch, built
+):
+    commit = Transaction.commit
+
+    def interrupted(transaction):
+        commit(transaction)
+        raise KeyboardInterrupt
+
+    with opened(built).session() as session:
+        method, width = ("grow", 64) if "k" in session.state else ("write", 2)
+        session.call(method, rows(3, width))
+        before = contents(session)
+        monkeypatch.setattr(Transaction, "commit", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.call(method, rows(2, width))
+        monkeypatch.undo()
+        assert contents(session) == before
+        session.call(method, rows(1, width))
 
 
 def test_an_interrupt_while_a_failure_is_handled_poisons(opened, fault, monkeypatch):

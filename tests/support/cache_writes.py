@@ -434,6 +434,14 @@ class Places(nn.Module):
         self.k[:, :, start : start + count] = x
         return self.k * 1.0
 
+    def at_the_front(self, x: Tensor, p: Tensor) -> Tensor:
+        self.k[:, :, : x.shape[2]] = x + p
+        return self.k * 1.0
+
+    def at_the_end(self, x: Tensor, p: Tensor) -> Tensor:
+        self.k[:, :, 8 - x.shape[2] :] += x
+        return self.k * 1.0
+
     def by_narrow(self, x: Tensor, p: Tensor) -> Tensor:
         start, count = p.item(), x.shape[2]
         torch._check(start >= 0)

@@ -87,6 +87,55 @@ class IndexCopy(OneLayer):
         return self.prefill(token, input_pos)
 
 
+class IndexPut(IndexCopy):
+    """A cache assigned to at places that the session fills in."""
+
+    def prefill(self, tokens: Tensor, input_pos: Tensor) -> Tensor:
+        q, k, v = self.project(self.embed(tokens, input_pos))
+        self.k[:, :, input_pos] = k
+        self.v[:, :, input_pos] = v
+        seen = torch.arange(SLOTS) <= input_pos[:, None]
+        return self.attend(q, self.k, self.v, seen)
+
+
+class Slices(OneLayer):
+    """A cache assigned to in slices, at a position of its own that it reads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 1, SLOTS, WIDTH))
+        self.register_buffer("v", torch.zeros(1, 1, SLOTS, WIDTH))
+        self.register_buffer("position", torch.zeros((), dtype=torch.int64))
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        y = self.write(tokens, self.position)
+        self.position += tokens.shape[1]
+        return y
+
+    def decode(self, token: Tensor) -> Tensor:
+        return self.prefill(token)
+
+    def write(self, tokens: Tensor, position: Tensor) -> Tensor:
+        start, seq = position.item(), tokens.shape[1]
+        torch._check(start >= 0)
+        torch._check(start + seq <= SLOTS)
+        places = start + torch.arange(seq)
+        q, k, v = self.project(self.embed(tokens, places))
+        self.k[:, :, start : start + seq] = k
+        self.v.narrow(2, start, seq).copy_(v)
+        return self.attend(q, self.k, self.v, torch.arange(SLOTS) <= places[:, None])
+
+
+class SlicesWhereTold(Slices):
+    """The same at a position that the session fills in; `position` stays unused."""
+
+    def prefill(self, tokens: Tensor, input_pos: Tensor) -> Tensor:
+        return self.write(tokens, input_pos)
+
+    def decode(self, token: Tensor, input_pos: Tensor) -> Tensor:
+        return self.write(token, input_pos)
+
+
 class Append(OneLayer):
     """A past that is an argument and a result, and grows by `cat`."""
 
@@ -183,6 +232,18 @@ class Recurrent(OneLayer):
         return self.finish(torch.cat(rows, 2))
 
 
+class RecurrentWhereTold(Recurrent):
+    """The same, told its position by the session."""
+
+    def prefill(self, tokens: Tensor, input_pos: Tensor) -> Tensor:
+        self.count.copy_(input_pos)
+        return super().prefill(tokens)
+
+    def decode(self, token: Tensor, input_pos: Tensor) -> Tensor:
+        self.count.copy_(input_pos)
+        return super().decode(token)
+
+
 SEQ = Dim("seq", 1, SLOTS)
 PAST = Dim("past", 0, SLOTS)
 
@@ -207,6 +268,20 @@ def placed_methods() -> list[Method]:
             position="input_pos",
         ),
         Method("decode", args=one, position="input_pos"),
+    ]
+
+
+def told_methods() -> list[Method]:
+    """The methods of models that are told one position, however many tokens."""
+    position = torch.tensor([0])
+    return [
+        Method(
+            "prefill",
+            args=(TOKENS, position),
+            dynamic={"tokens": {1: SEQ}},
+            position="input_pos",
+        ),
+        Method("decode", args=(TOKENS[:, :1], position), position="input_pos"),
     ]
 
 
@@ -263,3 +338,30 @@ class RowStore(nn.Module):
         self.k.copy_(torch.ops.kvc.cache_update(self.k, rows, start))
         self.position.add_(rows.shape[2])
         return self.k[0, 0, :1] + 0.0
+
+
+class Rows(Linear):
+    """A cache in which each row of a batch has a position of its own."""
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        start, (batch, seq) = self.position.clone(), tokens.shape
+        x = self.embed(tokens, start[:, None] + torch.arange(seq))
+        q = self.q(x).view(batch, seq, HEADS, WIDTH).transpose(1, 2)
+        k, v = self.kv(x)[:, None].chunk(2, dim=-1)
+        self.k.copy_(torch.ops.kvc.cache_update(self.k, k, start))
+        self.v.copy_(torch.ops.kvc.cache_update(self.v, v, start))
+        self.position.add_(seq)
+        y = torch.ops.kvc.attention(q, self.k, self.v, start + seq)
+        return self.out(y.transpose(1, 2).reshape(batch, seq, DIM))
+
+
+BATCH = Dim("batch", 1, 4)
+
+
+def row_methods() -> list[Method]:
+    """The methods of `Rows`."""
+    tokens = TOKENS.repeat(3, 1)
+    return [
+        Method("prefill", args=(tokens,), dynamic={"tokens": {0: BATCH, 1: SEQ}}),
+        Method("decode", args=(tokens[:, :1],), dynamic={"token": {0: BATCH}}),
+    ]

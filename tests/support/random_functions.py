@@ -30,6 +30,9 @@ class RandomFunction(nn.Module):
     def step(self, x: Tensor, y: Tensor, at: Tensor) -> tuple[Tensor, ...]:
         return Author(self, random.Random(self.seed), x, y, at).write()
 
+    def other(self, x: Tensor, y: Tensor, at: Tensor) -> tuple[Tensor, ...]:
+        return Author(self, random.Random(-1 - self.seed), x, y, at).write()
+
 
 class Author:
     """Makes one function up, and runs it meanwhile."""

@@ -187,6 +187,27 @@ def linear_program(
     )
 
 
+def copied_program() -> Built:
+    """Return `write(x)`: the cache is copied, rows written there, and copied back."""
+    b = Builder({**SYMBOLS, "capacity": Symbol("capacity", 1, 64)})
+    whole = rows_type(CAPACITY, width=2)
+    x = b.scratch(rows_type(SEQ, width=2))
+    position = b.value(TensorType(I64, (1,)), StateSlot(0))
+    cache, written = b.value(whole, StateSlot(1)), b.scratch(whole)
+    arguments = (Ref(cache), Ref(x), Ref(position), 2, "linear")
+    b.step("kvc::cache_update", arguments, written)
+    b.over("aten::copy", cache, Ref(written))
+    b.over("aten::add.Scalar", position, SEQ, 1)
+    counter, at = counted(TensorType(I64, (1,)))
+    linear = state("cache", whole, StateKind.LINEAR, 2, at_position=True)
+    return program(
+        [b.method("write", {"x": x}, [x], advance=SEQ)],
+        symbols=(b.symbols["capacity"], SYMBOLS["seq"]),
+        states=[counter, linear],
+        position=at,
+    )
+
+
 def carry_program(capacity: Dim = CAPACITY) -> Built:
     """Return methods over `k` and `v`, float32 [1, 3, n, 64], which grow.
 

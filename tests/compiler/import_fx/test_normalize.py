@@ -3,7 +3,12 @@ import pytest
 from ir_samples import I64, value
 
 from kvc.compiler.import_fx.calls import Call, Made, Unsupported
-from kvc.compiler.import_fx.normalize import arguments_of, is_known, normalize
+from kvc.compiler.import_fx.normalize import (
+    arguments_of,
+    is_known,
+    normalize,
+    why_unknown,
+)
 from kvc.compiler.import_fx.writes import refuse_masks
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS
@@ -116,6 +121,56 @@ def test_a_slice_at_the_end_of_a_dynamic_axis_counts_from_its_size():
     assert arguments_of(index.call) == (start, SEQ, 1, I64)
 
 
+@pytest.mark.parametrize(
+    ("size", "place", "start", "end"),
+    [
+        (6, 2, 2, 3),
+        (6, -1, 5, 6),
+        (SEQ, 2, 2, 3),
+        (SEQ, -1, Affine(-1, SEQ.terms), SEQ),
+        (SEQ, SEQ, SEQ, Affine(1, SEQ.terms)),
+    ],
+)
+def test_one_place_that_is_written_becomes_an_index_copy(size, place, start, end):
+    tensor, row = value(0, 2, size, 4), value(1, 2, 4)
+    named = {"self": tensor, "src": row, "dim": -2, "index": place}
+    call = normalize("aten::select_scatter", named, tensor.type)
+    index, source = call.named["index"], call.named["source"]
+    assert (call.op, call.named["dim"]) == ("aten::index_copy", 1)
+    assert arguments_of(index.call) == (start, end, 1, I64)
+    assert index.type == kind(1, dtype=I64)
+    assert (source.call.op, source.type) == ("aten::view", kind(2, 1, 4))
+
+
+def test_filling_at_an_index_counts_from_the_back_as_torch_does():
+    named = {"self": X, "dim": -1, "index": Y, "value": 3}
+    call = normalize("aten::index_fill.int_Scalar", named, X.type)
+    assert (call.op, call.named["indices"]) == ("aten::index_put", (None, Y))
+    assert arguments_of(call.named["values"].call) == ((), 3, F32)
+
+
+def test_filling_with_a_tensor_casts_it():
+    number = value(3, dtype=I64)
+    named = {"self": X, "dim": 0, "index": Y, "value": number}
+    call = normalize("aten::index_fill.int_Tensor", named, X.type)
+    assert call.named["values"] == Made(
+        Call("aten::_to_copy", {"self": number, "dtype": F32}), kind()
+    )
+
+
+@pytest.mark.parametrize(
+    ("op", "given"),
+    [
+        ("scatter.reduce", {"reduce": "add"}),
+        ("scatter_reduce.two", {"reduce": "sum", "include_self": True}),
+    ],
+)
+def test_scatter_that_adds_becomes_scatter_add(op, given):
+    named = {"self": X, "dim": 1, "index": Y, "src": X, **given}
+    call = normalize(f"aten::{op}", named, X.type)
+    assert (call.op, arguments_of(call)) == ("aten::scatter_add", (X, 1, Y, X))
+
+
 def test_writing_an_empty_slice_copies():
     source = value(1, 2, 0)
     named = {"self": X, "src": source, "dim": 1, "start": 5, "end": 2, "step": 1}
@@ -213,6 +268,9 @@ def test_an_argument_of_another_kind_is_refused(call, reason):
         ("index_put", {"self": X, "indices": (MASK,), "values": value(3), "accumulate": True}, kind(2, 6), "one that accumulates"),
         ("index_put", {"self": X, "indices": (value(2, 2, dtype=DType.BOOL), Y), "values": value(3), "accumulate": False}, kind(2, 6), "a boolean index beside another"),
         ("_native_batch_norm_legit.no_stats", {"input": X}, kind(2, 6), "statistics over a batch"),
+        ("scatter.reduce", {"reduce": "multiply"}, kind(2, 6), "another reduction"),
+        ("scatter_reduce.two", {"reduce": "sum", "include_self": False}, kind(2, 6), "another reduction"),
+        ("masked_scatter", {"self": X}, kind(2, 6), "no kernel"),
         ("split.Tensor", {"self": value(0, SEQ), "split_size": 2, "dim": 0}, kind(2), "split of a dynamic dimension"),
     ],
 )  # fmt: skip
@@ -231,4 +289,6 @@ def test_an_op_is_known_by_the_table_or_by_a_rule():
     assert is_known("aten::neg")
     assert is_known("aten::zeros_like")
     assert not is_known("aten::linalg_svd")
+    assert why_unknown("aten::linalg_svd") == "no kernel"
+    assert "torch.where" in why_unknown("aten::masked_scatter")
     assert "aten::zeros_like" not in OPS

@@ -6,6 +6,7 @@ be what one forward over all of them gives, whatever happened before.
 
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from functools import cache
 from pathlib import Path
 
@@ -16,9 +17,11 @@ from cached_models import (
     SLOTS,
     VOCAB,
     Append,
+    IndexCopy,
     Linear,
     OneLayer,
     append_methods,
+    placed_methods,
     simple_methods,
 )
 from hypothesis import HealthCheck, settings
@@ -41,6 +44,7 @@ SIZED = [StateSpec("[kv]", axis=2, capacity=Dim("capacity", 2, SLOTS))]
 MAKERS: dict[str, Callable[[], tuple[OneLayer, list[Method], list[StateSpec]]]] = {
     "linear": lambda: (Linear(), simple_methods(), SIZED),
     "append": lambda: (Append(), append_methods(), []),
+    "index_copy": lambda: (IndexCopy(), placed_methods(), []),
 }
 SETTINGS = settings(
     max_examples=30,
@@ -58,8 +62,8 @@ def programs() -> Iterator[dict[str, Program]]:
         for kind, make in MAKERS.items():
             model, methods, states = make()
             compile_program(model, methods, states=states).save(paths[kind])
-        with load(paths["linear"]) as linear, load(paths["append"]) as append:
-            yield {"linear": linear, "append": append}
+        with ExitStack() as stack:
+            yield {k: stack.enter_context(load(path)) for k, path in paths.items()}
 
 
 @cache

@@ -18,13 +18,18 @@ from cached_models import (
     WIDTH,
     Append,
     IndexCopy,
+    IndexPut,
     Linear,
     OneLayer,
     Recurrent,
+    RecurrentWhereTold,
     Shifting,
+    Slices,
+    SlicesWhereTold,
     append_methods,
     placed_methods,
     simple_methods,
+    told_methods,
 )
 from state_runs import opened
 
@@ -113,6 +118,9 @@ class OfPlainArrays(OfCaller):
 KINDS: dict[str, tuple[type[OneLayer], list[Method], type]] = {
     "linear": (Linear, simple_methods(), OfSession),
     "index_copy": (IndexCopy, placed_methods(), OfSession),
+    "index_put": (IndexPut, placed_methods(), OfSession),
+    "slices": (Slices, simple_methods(), OfSession),
+    "slices where told": (SlicesWhereTold, told_methods(), OfSession),
     "append": (Append, append_methods(), OfCarriedPast),
     "append begun without past": (
         Append,
@@ -121,6 +129,7 @@ KINDS: dict[str, tuple[type[OneLayer], list[Method], type]] = {
     ),
     "shifting": (Shifting, simple_methods(), OfSession),
     "recurrent": (Recurrent, simple_methods(), OfSession),
+    "recurrent where told": (RecurrentWhereTold, told_methods(), OfSession),
     "growing arrays of the caller": (Append, append_methods(False), OfCaller),
     "plain arrays of the caller": (Append, append_methods(False), OfPlainArrays),
 }
@@ -208,6 +217,8 @@ def test_interleaved_sessions_agree_with_serial_ones_bit_for_bit(kind: str) -> N
 EXPECTED_KINDS = {
     "linear": {StateKind.LINEAR: 2, StateKind.COUNTER: 1},
     "index_copy": {StateKind.LINEAR: 2},
+    "slices": {StateKind.LINEAR: 2, StateKind.COUNTER: 1},
+    "slices where told": {StateKind.LINEAR: 2},
     "append": {StateKind.APPEND: 2},
     "shifting": {StateKind.PLAIN: 3},
     "recurrent": {StateKind.PLAIN: 2},
@@ -216,6 +227,8 @@ EXPECTED_KINDS = {
 EXPECTED_POSITIONS = {
     "linear": PositionKind.STATE,
     "index_copy": PositionKind.INPUT,
+    "slices": PositionKind.STATE,
+    "slices where told": PositionKind.INPUT,
     "append": PositionKind.LENGTH,
     "append begun without past": PositionKind.LENGTH,
 }
@@ -247,5 +260,5 @@ def test_caches_are_written_in_place(kind: str) -> None:
     methods = program_of(kind).methods
     for name in ("prefill", "decode"):
         assert [u.reason for u in methods[name].updates] == ["", ""] + [""] * (
-            kind == "linear"  # the position
+            kind in ("linear", "slices")  # their position is a state
         )

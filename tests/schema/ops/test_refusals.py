@@ -142,7 +142,7 @@ def index(*dims: int) -> TensorType:
         ),
         (
             "kvc::cache_update",
-            (tensor(1, 8, 4), tensor(1, 9, 4), index(1), 1, "linear"),
+            (tensor(1, 8, 4), tensor(1, 9, 4), index(1), 1, "circular"),
         ),
         (
             "kvc::cache_update",

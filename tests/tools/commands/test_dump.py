@@ -13,7 +13,8 @@ def test_the_overview_answers_at_a_glance(kvc, sample):
         "      1 <= seq <= 8",
         "  cache     float32[1, 16, 8]  linear  512 B  prefill rw, decode rw",
         "  position: counted by the state position, up to 16 tokens",
-        "  4 updates of states, all in place",
+        "  4 updates of states, 2 by copy: 16 B if each method is called once "
+        "(kvc dump --copies)",
         "  prefill + decode, shared  288 B  2 blobs",
         "  296 B stored once; 584 B if methods kept their own",
     ):
@@ -39,13 +40,16 @@ def test_copies_as_json(kvc, sample):
             {
                 "method": method,
                 "state": state,
-                "verdict": "SAFE",
-                "bytes_per_call": 0,
-                "reason": "",
+                "verdict": verdict,
+                "bytes_per_call": nbytes,
+                "reason": reason,
                 "source": source,
             }
             for method in ("prefill", "decode")
-            for state, source in (("cache", "model:13 (layers.0)"), ("position", ""))
+            for state, verdict, nbytes, reason, source in (
+                ("cache", "SAFE", 0, "", "model:13 (layers.0)"),
+                ("position", "COPY", 8, "it is computed beside the old value", ""),
+            )
         ]
     }
 

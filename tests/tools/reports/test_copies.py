@@ -7,25 +7,24 @@ from kvc.tools.reports.copies import copy_lines, describe_copies
 
 
 def with_updates(*updates):
-    """Return the sample with other verdicts on the writes of decode."""
+    """Return the sample with other verdicts on the writes of decode alone."""
     program = sample_program()
     decode = replace(program.methods[1], updates=updates)
-    return replace(program, methods=(program.methods[0], decode))
+    return replace(program, methods=(decode,))
 
 
-def test_updates_over_the_state_are_safe():
-    updates = describe_copies(sample_program())
-    assert {update.verdict for update in updates} == {"SAFE"}
-    assert copy_lines(updates)[-1] == "  4 updates of states, all in place"
+def test_updates_that_copy_nothing_are_safe():
+    writes = [u.instruction for u in sample_program().methods[1].updates]
+    updates = describe_copies(with_updates(*(Update(w, "", ()) for w in writes)))
+    assert [(u.method, u.state, u.verdict) for u in updates] == [
+        ("decode", "cache", "SAFE"),
+        ("decode", "position", "SAFE"),
+    ]
+    assert copy_lines(updates)[-1] == "  2 updates of states, all in place"
 
 
 def test_a_verdict_with_copies_counts_the_bytes_of_their_results():
-    first, *rest = sample_program().methods[1].updates
-    copied = Update(first.instruction, "why", (first.instruction,))
-    found = describe_copies(with_updates(copied, *rest))
-    copies = [u for u in found if u.verdict == "COPY"]
-    assert [(u.method, u.state, u.bytes_per_call) for u in copies] == [
-        ("decode", "cache", 512)
-    ]
-    assert copies[0].reason == "why"
-    assert copy_lines(copies)[-1].startswith("  1 update of states, 1 by copy: 512 B")
+    first = sample_program().methods[1].updates[0].instruction
+    (copy,) = describe_copies(with_updates(Update(first, "why", (first,))))
+    assert (copy.state, copy.bytes_per_call, copy.reason) == ("cache", 512, "why")
+    assert copy_lines([copy])[-1].startswith("  1 update of states, 1 by copy: 512 B")
