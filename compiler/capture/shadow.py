@@ -8,7 +8,7 @@ that are assigned anew. The model is left as it was.
 import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -58,18 +58,27 @@ def shadowed_forward(
     shadow = _watched(model, method, assigned)
     if lifted:
         shadow = _with_buffers(model, method, lifted, shadow)
-    forward, before = model.__dict__.get("forward"), registered(model)
-    model.__dict__["forward"] = shadow
-    try:
-        with restored(model):
-            yield refuse_assignments
-            changed = changed_name(before, registered(model))
-    finally:
-        del model.__dict__["forward"]
-        if forward is not None:
-            model.__dict__["forward"] = forward
+    before = registered(model)
+    with _forward(model, shadow), restored(model):
+        yield refuse_assignments
+        changed = changed_name(before, registered(model))
     if changed is not None:
         raise _refused(method, anew(changed))
+
+
+@contextmanager
+def _forward(model: nn.Module, forward: Callable[..., object] | None) -> Iterator[None]:
+    """Let a function be the instance's `forward`; None lets the class's be seen."""
+    own = vars(model)
+    before = own.pop("forward", None)
+    if forward is not None:
+        own["forward"] = forward
+    try:
+        yield
+    finally:
+        own.pop("forward", None)
+        if before is not None:
+            own["forward"] = before
 
 
 def _watched(
@@ -79,12 +88,12 @@ def _watched(
 
     Names of buffers that it assigns anew are added to `assigned`.
     """
-    function = getattr(model, method.name)
+    function, forward = getattr(model, method.name), vars(model).get("forward")
 
     @functools.wraps(function)
     def watched(*args: object, **kwargs: object) -> object:
         before, tensors = snapshot(model), _tensors(model, args, kwargs)
-        with traceable_assignments(), _ours():
+        with traceable_assignments(), _ours(model, forward):
             results = function(*args, **kwargs)
         after = _tensors(model, args, kwargs)
         lost = loss(tensors, after)
@@ -109,9 +118,17 @@ def _watched(
     return watched
 
 
-def _ours() -> AbstractContextManager[None]:
-    """Let us, not torch, make writes of assignments; dynamo knows none of this."""
-    return nullcontext() if torch.compiler.is_dynamo_compiling() else unnoticed()
+@contextmanager
+def _ours(model: nn.Module, forward: Callable[..., object] | None) -> Iterator[None]:
+    """Let us, not torch, make writes of assignments, and the method call `forward`.
+
+    Dynamo follows none of this, so that it goes without.
+    """
+    if torch.compiler.is_dynamo_compiling():
+        yield
+        return
+    with unnoticed(), _forward(model, forward):
+        yield
 
 
 def _tensors(

@@ -70,7 +70,7 @@ def _with_tensors(call: Call) -> Call:
 def _as_operand(number: Number | Real, beside: DType) -> Tensor:
     """Return a number in the dtype in which torch computes with a tensor beside it."""
     if isinstance(number, Real):
-        return cast(number.tensor(), DType.FLOAT32)
+        return cast(number.tensor(), beside if beside.is_floating else DType.FLOAT32)
     return cast(number.tensor(), DType.INT64 if beside is DType.BOOL else beside)
 
 

@@ -91,3 +91,19 @@ def test_a_module_that_ends_the_process_says_so(kvc, tmp_path, monkeypatch):
     assert result.exit_code == 1
     assert "importing leaver failed with exit('bye') (" in result.stderr
     assert "leaver.py:2)" in result.stderr
+
+
+def test_a_copy_budget_is_given_by_method(kvc, tmp_path):
+    out = tmp_path / "a.kvc"
+    budget = ("--max-copy-bytes", "decode=0", "--max-copy-bytes", "prefill=0")
+    result = kvc("compile", "tiny_decoder:factory", "-q", "-o", out, *budget)
+    assert (result.exit_code, result.output) == (0, "")
+
+
+@pytest.mark.parametrize("text", ["decode", "decode=", "=5", "decode=-1", "decode=x"])
+def test_a_copy_budget_that_is_none_is_refused(kvc, tmp_path, text):
+    out = tmp_path / "a.kvc"
+    result = kvc("compile", "tiny_decoder:factory", "-o", out, "--max-copy-bytes", text)
+    assert result.exit_code != 0
+    assert "expected METHOD=N" in result.output
+    assert not out.exists()

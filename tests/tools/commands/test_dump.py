@@ -11,7 +11,7 @@ def test_the_overview_answers_at_a_glance(kvc, sample):
     for line in (
         "  decode(x: float32[1, 1, 8]) -> float32[1], float32[1, 1, 8]   role decode",
         "      1 <= seq <= 8",
-        "  cache     float32[1, 16, 8]  linear  512 B  prefill rw, decode rw",
+        "  cache     float32[1, 16, 8]  linear   512 B  prefill rw, decode rw",
         "  position: counted by the state position, up to 16 tokens",
         "  4 updates of states, 2 by copy: 16 B if each method is called once "
         "(kvc dump --copies)",
