@@ -6,13 +6,14 @@ it advances by a size, and that says where caches are written or advances by the
 of a method with a role; the common length of the states that grow.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kvc.compiler.in_place.updates import CacheWrite, cache_writes
 from kvc.compiler.ir import Method, Node, Program, State, Value, bound_to
 from kvc.schema import model
 from kvc.schema.dtypes import DType
+from kvc.schema.errors import CompileError
 from kvc.schema.types import Affine, Dim, Symbol, affine, bounds
 
 # Views and copies of a position that still say the same of each row.
@@ -47,7 +48,7 @@ def find_counting(program: Program) -> Counting:
         steps = _steps(program, state, symbols)
         if steps and _is_position(program, state, steps):
             return _by_state(program, state, steps, symbols)
-    return _by_length(program)
+    return _by_length(program, symbols)
 
 
 def position_values(method: Method, start: Value) -> set[int]:
@@ -88,16 +89,44 @@ def start_of(
 def _by_input(program: Program, name: str, symbols: Mapping[str, Symbol]) -> Counting:
     position = model.Position(model.PositionKind.INPUT, None, name, None)
     advances: dict[str, Dim] = {}
+    starts = [start_of(method, position, program) for method in program.methods]
+    # One place for each token, if that is so in any method.
+    places = any(s is not None and s.type.dims not in ((), (1,)) for s in starts)
     for method in program.methods:
         start = start_of(method, position, program)
         if start is None:
             continue
-        written = {w.count for w in _writes_at(method, start)}
-        if len(start.type.dims) == 1 and start.type.dims[0] != 1:
-            written.add(start.type.dims[0])
-        if len(written) == 1:
-            advances[method.name] = written.pop()
+        counts = {w.count for w in _writes_at(method, start)}
+        if places and len(start.type.dims) == 1:
+            counts.add(start.type.dims[0])
+        if not counts:
+            counts = _token_counts(method)
+        if len(counts) == 1:
+            advances[method.name] = counts.pop()
+        elif method.state_out:
+            raise _uncounted(method, name, counts)
     return _with_limits(program, position, advances, symbols)
+
+
+def _token_counts(method: Method) -> set[Dim]:
+    """Return the lengths of a method's inputs of tokens, int64 [seq] or [batch, seq]."""
+    named = zip(method.input_names, method.inputs, strict=True)
+    given = [v.type for name, v in named if name != method.position]
+    tokens = [t for t in given if t.dtype is DType.INT64 and len(t.dims) in (1, 2)]
+    return {kind.dims[-1] for kind in tokens}
+
+
+def _uncounted(method: Method, name: str, counts: set[Dim]) -> CompileError:
+    """Return the error for a method that writes states but counts no tokens."""
+    found = f"{' and '.join(map(str, counts))} tokens" if counts else "nothing"
+    message = (
+        f"method {method.name} is given the position as {name!r} and writes states, "
+        "but by how much it advances the position cannot be told: what it writes there "
+        f"and its inputs say {found}. Write its caches at the position with "
+        "index_copy_ or torch.ops.kvc.cache_update, take the places of all new tokens "
+        "(int64 [seq]), or take tokens, int64 [batch, seq]"
+    )
+    return CompileError(message=message)
 
 
 def _by_state(
@@ -111,15 +140,17 @@ def _by_state(
     return _with_limits(program, position, steps, symbols)
 
 
-def _by_length(program: Program) -> Counting:
-    """Count by the states that grow, if each method grows them all alike."""
+def _by_length(program: Program, symbols: Mapping[str, Symbol]) -> Counting:
+    """Count by the states that grow, if each method leaves them all of one length."""
     growing = [state for state in program.states if state.grows is not None]
     advances: dict[str, Dim] = {}
     for method in program.methods:
-        steps = {growth(method, state) for state in growing} - {0}
-        if len(steps) > 1 or None in steps:
+        steps = {growth(method, state) for state in growing}
+        if len(steps) > 1 or (steps == {None} and not _one_length(method, growing)):
             return Counting()
-        advances.update((method.name, step) for step in steps if step is not None)
+        if any(step is not None and bounds(step, symbols)[0] < 0 for step in steps):
+            return Counting()
+        advances.update((method.name, step) for step in steps if step)
     if not growing or not advances:
         return Counting()
     lengths = [s.type.dims[s.grows] for s in growing if s.grows is not None]
@@ -129,7 +160,7 @@ def _by_length(program: Program) -> Counting:
 
 
 def growth(method: Method, state: State) -> Dim | None:
-    """Return by how much a method lengthens a state; None where that is not fixed."""
+    """Return by how much a method lengthens a state; None where it begins anew."""
     assert state.grows is not None
     old = {n: v.type.dims[state.grows] for v, n in method.state_in}.get(state.name, 0)
     new = {n: v.type.dims[state.grows] for v, n in method.state_out}.get(state.name)
@@ -138,6 +169,25 @@ def growth(method: Method, state: State) -> Dim | None:
     if old == 0 and new != 0 and state.name not in _lengthened(method):
         return None
     return _minus(new, old)
+
+
+def keeps_old_rows(method: Method, state: State) -> bool:
+    """Tell whether a method leaves the rows of a growing state, or begins it anew."""
+    written = {name for _, name in method.state_out}
+    if state.name not in written or state.name in _lengthened(method):
+        return True
+    return growth(method, state) is None
+
+
+def _one_length(method: Method, growing: Sequence[State]) -> bool:
+    """Tell whether a method gives all that grows the same length."""
+    axes = {state.name: state.grows for state in growing}
+    lengths = {
+        value.type.dims[axis]
+        for value, name in method.state_out
+        if (axis := axes.get(name)) is not None
+    }
+    return len(lengths) == 1
 
 
 def _lengthened(method: Method) -> set[str]:

@@ -16,7 +16,13 @@ from kvc.compiler.in_place.updates import (
     state_writes,
 )
 from kvc.compiler.ir import Method, Node, Program, State
-from kvc.compiler.positions import Counting, growth, position_values, start_of
+from kvc.compiler.positions import (
+    Counting,
+    growth,
+    keeps_old_rows,
+    position_values,
+    start_of,
+)
 from kvc.schema import model
 
 Kind = model.StateKind
@@ -73,16 +79,30 @@ def _kind(
         return Kind.APPEND, state.grows
     if state.name in counting.counters:
         return Kind.COUNTER, None
-    if not writes or any(node.op != CACHE_UPDATE for node in writes):
+    if not writes or any(not _is_cache_update(node, state) for node in writes):
         return Kind.PLAIN, None
     found = [cache_write(state.name, node) for node in writes]
     manners = {(_KINDS[write.mode], write.axis) for write in found}
     return manners.pop() if len(manners) == 1 else (Kind.PLAIN, None)
 
 
+def _is_cache_update(node: Node, state: State) -> bool:
+    """Tell whether a node updates a state as a cache, and not a view of it."""
+    return node.op == CACHE_UPDATE and node.inputs[0].type == state.type
+
+
 def _grows_at_position(state: State, program: Program, counting: Counting) -> bool:
-    """Tell whether each method lengthens a state by what it adds to the position."""
-    return counting.position is not None and all(
+    """Tell whether a state is as long as the position after each method.
+
+    It is when each method lengthens it by what it adds to the position, or when the
+    position is the common length of all that grows.
+    """
+    position = counting.position
+    if not all(keeps_old_rows(method, state) for method in program.methods):
+        return False
+    if position is not None and position.kind is model.PositionKind.LENGTH:
+        return True
+    return position is not None and all(
         growth(method, state) == counting.advances.get(method.name, 0)
         for method in program.methods
     )

@@ -1,6 +1,6 @@
 """`Binding`: a method bound to sizes and memory, and what a call of it needs."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvc.runtime.arrays import Array
@@ -17,9 +17,11 @@ class Binding:
         demand: what a call asks of its session.
         fills: (array to fill, index among the arguments that fill it).
         position: the input that the session fills, None where there is none.
+        callers: where the callers' arrays lie, by the value that lies there.
     """
 
     frame: Frame
     demand: Demand
     fills: Sequence[tuple[Array, int]]
     position: Array | None
+    callers: Mapping[int, tuple[object, ...]]

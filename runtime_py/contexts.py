@@ -28,23 +28,27 @@ class ExecutionContext:
         self.served: StateMemory | None = None
         self._frames: OrderedDict[FrameKey, tuple[Version, Binding]] = OrderedDict()
 
-    def frame(
-        self, key: FrameKey, bind: Callable[[], Binding], version: Version = ()
-    ) -> Binding:
-        """Return the frame of a method, input shapes and states; bind it when new.
+    def frame(self, key: FrameKey, version: Version = ()) -> Binding | None:
+        """Return what is bound for a method, steady shapes and states, if it still is.
 
-        One of another version is bound anew, in place of the old one.
+        None where nothing is, or something to another version.
         """
         found = self._frames.get(key)
-        if found is not None and found[0] == version:
-            self._frames.move_to_end(key)
-            return found[1]
-        self._frames.pop(key, None)
-        made = bind()
-        self._frames[key] = (version, made)
+        if found is None or found[0] != version:
+            return None
+        self._frames.move_to_end(key)
+        return found[1]
+
+    def take(self, key: FrameKey) -> Binding | None:
+        """Take what is bound, whatever the version: it is to be bound again."""
+        found = self._frames.pop(key, None)
+        return None if found is None else found[1]
+
+    def keep(self, key: FrameKey, binding: Binding, version: Version = ()) -> None:
+        """Keep what has been bound."""
+        self._frames[key] = (version, binding)
         if len(self._frames) > FRAMES_KEPT:
             self._frames.popitem(last=False)
-        return made
 
     def give_back(self) -> None:
         """Give the pages of scratch memory back."""

@@ -10,6 +10,7 @@ has room, runs, and only then counts what it has added.
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -20,9 +21,9 @@ from kvc.runtime.contexts import ContextPool, ExecutionContext
 from kvc.runtime.data import FreeableBuffer, MappedBlobs, NamedBuffers
 from kvc.runtime.delegates.base import Handle, Options
 from kvc.runtime.delegates.table import DELEGATES
-from kvc.runtime.entries import Entry, check_growth, make_entry
+from kvc.runtime.entries import Demand, Entry, check_growth, make_entry
 from kvc.runtime.executor import Progress
-from kvc.runtime.frames import Code, bind_graph
+from kvc.runtime.frames import Code, bind_graph, rebind_graph
 from kvc.runtime.inputs import Inputs, take_inputs
 from kvc.runtime.positions import count_rows, fill_position
 from kvc.runtime.states import StateMemory
@@ -211,50 +212,63 @@ class Engine:
         """Return a method bound to this call's sizes and memory, and what is lent."""
         sizes: dict[str, int] | None = None
         loans: tuple[Loan, ...] = ()
-        version: tuple[object, ...] = ()
-        if entry.effects.slots and states is not None:
-            version = entry.lengths(states)
+        version: tuple[object, ...] = tuple(inputs.shapes[i] for i in entry.growing)
+        if entry.slots and states is not None:
+            version += entry.lengths(states)
         if entry.effects.borrowed:
             sizes = entry.solve(inputs, states)
             loans = lend(entry, inputs, sizes)
             version += tuple(loan.where() for loan in loans)
-        key = (entry.id, inputs.shapes, states)
-        return context.frame(
-            key,
-            lambda: self._bind(
-                entry, sizes or entry.solve(inputs, states), states, context, loans
-            ),
-            version,
-        ), loans
+        steady = tuple(inputs.shapes[i] for i in entry.steady)
+        key = (entry.id, steady, states)
+        found = context.frame(key, version)
+        if found is None:
+            sizes = sizes or entry.solve(inputs, states)
+            demand = entry.demand(sizes)
+            if states is not None:
+                check_growth(demand, states, self.program.position)
+            # Out of the context's hands: one that breaks off is of no use any more.
+            old = context.take(key)
+            memory = self._memory(states, context)
+            found = self._bind(entry, sizes, demand, memory, loans, old)
+            context.keep(key, found, version)
+        return found, loans
+
+    def _memory(self, states: StateMemory | None, context: ExecutionContext) -> Memory:
+        """Return the memory of a method, except what is lent."""
+        return Memory(
+            scratch=context.scratch,
+            constant=self._constant,
+            states=states.arrays if states is not None else (),
+            workspace=context.workspace,
+        )
 
     def _bind(
         self,
         entry: Entry,
         sizes: Mapping[str, int],
-        states: StateMemory | None,
-        context: ExecutionContext,
+        demand: Demand,
+        memory: Memory,
         loans: Sequence[Loan],
+        old: Binding | None,
     ) -> Binding:
-        demand = entry.demand(sizes)
-        if states is not None:
-            check_growth(demand, states, self.program.position)
-        memory = Memory(
-            scratch=context.scratch,
-            constant=self._constant,
-            states=states.arrays if states is not None else (),
-            callers={loan.value: borrowed(loan.memory) for loan in loans},
-            workspace=context.workspace,
-        )
+        """Bind a method, or what depends on sizes and loans if it has been bound."""
         method = entry.method
-        frame = bind_graph(method.name, method.graph, sizes, memory, self._code)
-        lent = {loan.value for loan in loans}
+        where = {loan.value: loan.where() for loan in loans}
+        lent = {loan.value: borrowed(loan.memory) for loan in loans}
+        if old is None:
+            memory = replace(memory, callers=lent)
+            frame = bind_graph(method.name, method.graph, sizes, memory, self._code)
+        else:
+            moved = old.callers != where
+            frame = rebind_graph(old.frame, sizes, lent if moved else None)
         fills = [
             (frame.inputs[index], leaf)
             for leaf, index in enumerate(entry.passed)
             if method.graph.inputs[index] not in lent
         ]
         fed = None if entry.position is None else frame.inputs[entry.position]
-        return Binding(frame, demand, fills, fed)
+        return Binding(frame, demand, fills, fed, where)
 
     def _make_context(self) -> ExecutionContext:
         scratch = (method.graph.scratch_nbytes for method in self.program.methods)

@@ -5,7 +5,7 @@ from the lengths of states that grow, and from them what the call will need of t
 session: tokens, slots, lengths. Nothing here runs or writes anything.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kvc.runtime.effects import Effects, find_effects
@@ -15,7 +15,7 @@ from kvc.runtime.sizes import Signature
 from kvc.runtime.states import StateMemory
 from kvc.runtime.tokens import TokenInput, find_tokens
 from kvc.schema.errors import CacheOverflow, StateMismatch
-from kvc.schema.model import Method, Position, PositionKind, Program
+from kvc.schema.model import Graph, Method, Position, PositionKind, Program, State
 from kvc.schema.types import Affine, Dim, Symbol, evaluate
 
 ALL_SLOTS = 1 << 62
@@ -49,6 +49,11 @@ class Entry:
         position: index of the graph's input that the session fills, or None.
         tokens: the input of tokens, None where there is none.
         effects: what it writes.
+        symbols: of the program, by name.
+        slots: states that grow by the lengths that the method takes them to have.
+        growth: states that it makes longer, by their new and all new lengths.
+        growing: among the passed inputs, those whose shapes follow what grows.
+        steady: the other ones.
     """
 
     id: int
@@ -59,6 +64,10 @@ class Entry:
     tokens: TokenInput | None
     effects: Effects
     symbols: Mapping[str, Symbol]
+    slots: tuple[tuple[Dim, tuple[int, ...]], ...]
+    growth: tuple[tuple[Dim, tuple[Dim, ...], tuple[int, ...]], ...]
+    growing: tuple[int, ...]
+    steady: tuple[int, ...]
 
     @property
     def only_reads(self) -> bool:
@@ -77,7 +86,8 @@ class Entry:
 
     def lengths(self, memory: StateMemory) -> tuple[int, ...]:
         """Return the lengths of the states that give this method sizes."""
-        return tuple(memory.tip.lengths[state] for _, state in self.effects.slots)
+        lengths = memory.tip.lengths
+        return tuple([lengths[state] for _, states in self.slots for state in states])
 
     def solve(self, inputs: Inputs, memory: StateMemory | None) -> dict[str, int]:
         """Return the size of each symbol of a call.
@@ -89,62 +99,61 @@ class Entry:
         if memory is None:
             return self.signature.solve(inputs.shapes, {})
         sizes = self.signature.solve(inputs.shapes, self._settle(memory))
-        for value, state in self.effects.slots:
-            self._check_length(
-                self._slot_dim(value, memory, state), sizes, memory, state
-            )
+        for dim, states in self.slots:
+            self._check_lengths(dim, states, sizes, memory)
         return sizes
 
     def demand(self, sizes: Mapping[str, int]) -> Demand:
         """Return what a call of these sizes asks for."""
-        advance, effects = self.method.advance, self.effects
-        extents = effects.extents
+        advance, extents = self.method.advance, self.effects.extents
         reached = (ALL_SLOTS,) if extents is None else ()
         known = tuple(evaluate(dim, sizes) for dim in extents or ())
-        lengths = tuple(
-            (state, evaluate(g.length, sizes), max(evaluate(d, sizes) for d in g.reach))
-            for state, g in effects.growth.items()
-        )
         return Demand(
             None if advance is None else evaluate(advance, sizes),
             max(reached + known, default=0),
-            lengths,
+            tuple(self._grown(sizes)),
         )
+
+    def _grown(self, sizes: Mapping[str, int]) -> Iterator[tuple[int, int, int]]:
+        """Yield the lengths of states that a call makes longer, as in `Demand`."""
+        for length_dim, reach_dims, states in self.growth:
+            length = evaluate(length_dim, sizes)
+            reach = max(evaluate(dim, sizes) for dim in reach_dims)
+            for state in states:
+                yield state, length, reach
 
     def _settle(self, memory: StateMemory) -> dict[str, int]:
         """Return the sizes that a session fixed, and those that its lengths give."""
         sizes = dict(memory.sizes)
-        for value, state in self.effects.slots:
-            dim = self._slot_dim(value, memory, state)
+        for dim, states in self.slots:
             terms = dim.terms if isinstance(dim, Affine) else ()
             unknown = [(name, c) for name, c in terms if name not in sizes]
             if len(unknown) == 1 and isinstance(dim, Affine):
                 name, coefficient = unknown[0]
                 known = sum(c * sizes[n] for n, c in terms if n != name)
-                length = memory.tip.lengths[state]
+                length = memory.tip.lengths[states[0]]
                 # A length that does not divide is told when the dim is evaluated.
                 sizes[name] = (length - dim.constant - known) // coefficient
         return sizes
 
-    def _slot_dim(self, value: int, memory: StateMemory, state: int) -> Dim:
-        """Return the length that a value which is a growing state is declared with."""
-        axis = memory.states[state].axis
-        assert axis is not None
-        return self.method.graph.values[value].type.dims[axis]
-
-    def _check_length(
-        self, dim: Dim, sizes: Mapping[str, int], memory: StateMemory, state: int
+    def _check_lengths(
+        self,
+        dim: Dim,
+        states: Sequence[int],
+        sizes: Mapping[str, int],
+        memory: StateMemory,
     ) -> None:
-        """Check a state's length; a dim of 0 is one that the method does not read."""
-        expected = evaluate(dim, sizes)
-        if dim != 0 and expected != memory.tip.lengths[state]:
-            raise self._mismatch(memory, state, f"length {expected}")
+        """Check states' lengths; a dim of 0 is one that the method does not read."""
+        expected, lengths = evaluate(dim, sizes), memory.tip.lengths
+        for state in states:
+            if lengths[state] != expected and dim != 0:
+                raise self._mismatch(memory, state, f"length {expected}")
         for name, _ in dim.terms if isinstance(dim, Affine) else ():
             symbol = self.symbols[name]
             if not symbol.lower <= sizes[name] <= symbol.upper:
                 bounds = f"{symbol.lower}..{symbol.upper}"
                 wanted = f"length {dim} with {name} in {bounds}"
-                raise self._mismatch(memory, state, wanted)
+                raise self._mismatch(memory, states[0], wanted)
 
     def _mismatch(
         self, memory: StateMemory, state: int, expected: str
@@ -162,21 +171,64 @@ def make_entry(program: Program, index: int, symbols: Mapping[str, Symbol]) -> E
     method = program.methods[index]
     position = position_input(method, program.position)
     passed = tuple(i for i in range(len(method.graph.inputs)) if i != position)
+    types = [method.graph.values[method.graph.inputs[i]].type for i in passed]
+    effects = find_effects(method, program.states)
+    slots = _group_slots(method.graph, effects, program.states)
+    followed = _lengths_of(method.graph, effects, slots)
+    growing = tuple(i for i, kind in enumerate(types) if followed & _names(kind.dims))
+    names = [method.input_names[i] for i in passed]
     return Entry(
         id=index,
         method=method,
         passed=passed,
-        signature=Signature(
-            method.name,
-            [method.input_names[i] for i in passed],
-            [method.graph.values[method.graph.inputs[i]].type for i in passed],
-            symbols,
-        ),
+        signature=Signature(method.name, names, types, symbols),
         position=position,
         tokens=find_tokens(method),
-        effects=find_effects(method, program.states),
+        effects=effects,
         symbols=symbols,
+        slots=slots,
+        growth=_group_growth(effects),
+        growing=growing,
+        steady=tuple(i for i in range(len(passed)) if i not in growing),
     )
+
+
+def _group_slots(
+    graph: Graph, effects: Effects, states: Sequence[State]
+) -> tuple[tuple[Dim, tuple[int, ...]], ...]:
+    """Return the states that grow by the lengths that values over them declare."""
+    groups: dict[Dim, list[int]] = {}
+    for value, state in effects.slots:
+        axis = states[state].axis
+        assert axis is not None
+        groups.setdefault(graph.values[value].type.dims[axis], []).append(state)
+    return tuple((dim, tuple(group)) for dim, group in groups.items())
+
+
+def _group_growth(
+    effects: Effects,
+) -> tuple[tuple[Dim, tuple[Dim, ...], tuple[int, ...]], ...]:
+    """Return the states that a method makes longer, by what they grow to."""
+    groups: dict[tuple[Dim, tuple[Dim, ...]], list[int]] = {}
+    for state, growth in effects.growth.items():
+        groups.setdefault((growth.length, growth.reach), []).append(state)
+    return tuple((*lengths, tuple(group)) for lengths, group in groups.items())
+
+
+def _lengths_of(
+    graph: Graph, effects: Effects, slots: Sequence[tuple[Dim, tuple[int, ...]]]
+) -> set[str]:
+    """Return the symbols in the lengths of what grows, before it does."""
+    dims = [dim for dim, _ in slots]
+    for borrowed in effects.borrowed:
+        if borrowed.growth is not None:
+            declared = graph.values[borrowed.value].type.dims
+            dims.append(declared[borrowed.growth.axis])
+    return _names(dims)
+
+
+def _names(dims: Sequence[Dim]) -> set[str]:
+    return {name for dim in dims if isinstance(dim, Affine) for name, _ in dim.terms}
 
 
 def check_room(demand: Demand, starts: Sequence[int], memory: StateMemory) -> None:

@@ -4,14 +4,18 @@ In: a frame whose inputs are filled. Out: its outputs hold the results. All work
 depends on shapes was done when the frame was bound; what is left is a flat list.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import NoReturn
 
 from kvc.runtime.arrays import Array
 from kvc.schema.errors import IndexOutOfRange, KernelFailed, KvcError
 from kvc.schema.model import Instruction
 
 Step = tuple[Callable[..., object], tuple[object, ...]]
+
+
+Rebind = Callable[[Mapping[str, int], Mapping[int, Array] | None], "Frame"]
 
 
 @dataclass(slots=True)
@@ -38,6 +42,8 @@ class Frame:
         places: index of the instruction that each step belongs to.
         instructions: of the graph.
         uses_torch: whether any step calls a torch kernel.
+        rebind: makes the frame of other sizes, and of other memory of callers, which
+            takes the place of this one; see `rebind_graph`.
     """
 
     method: str
@@ -47,6 +53,7 @@ class Frame:
     places: tuple[int, ...]
     instructions: tuple[Instruction, ...]
     uses_torch: bool
+    rebind: "Rebind | None" = None
 
     def run(self, progress: Progress | None = None) -> None:
         """Run all steps; `progress` is told where it breaks off, if it does.
@@ -77,7 +84,9 @@ class Frame:
             raise
 
 
-def fail(method: str, index: int, instruction: Instruction, error: Exception) -> None:
+def fail(
+    method: str, index: int, instruction: Instruction, error: Exception
+) -> NoReturn:
     """Raise an instruction's error again, with where it comes from.
 
     Raises:

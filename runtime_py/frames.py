@@ -1,14 +1,18 @@
-"""Binding: a graph, sizes and memory become a `Frame`.
+"""Binding: a graph, sizes and memory become a `Frame`; so do other sizes later.
 
-View ops are run here, once; what computes becomes a step. A graph whose instructions
-are all delegated is bound without torch.
+View ops are run here, once for each sizes; what computes becomes a step. When sizes
+change, tensors are resized where they are, and only what `dependents.py` names is bound
+again. A graph whose instructions are all delegated is bound without torch.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
+from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.base import Handle
+from kvc.runtime.dependents import Dependence, root_of
 from kvc.runtime.effects import APPEND, CACHE_UPDATE, REPLACE
 from kvc.runtime.executor import Frame, Step, fail
 from kvc.runtime.kernels import (
@@ -39,10 +43,12 @@ class Code:
         delegate: the handle of a delegate, by its number.
         prepared: kernels made for one constant, by op and name; filled as graphs are
             bound, so that every frame of a graph shares them.
+        dependence: what depends on sizes, by method; filled as frames are bound again.
     """
 
     delegate: Callable[[int], Handle]
     prepared: dict[tuple[str, int], Kernel] = field(default_factory=dict)
+    dependence: dict[str, Dependence] = field(default_factory=dict)
 
 
 def bind_graph(
@@ -57,8 +63,31 @@ def bind_graph(
     return _Binder(method, graph, sizes, memory, code).bind()
 
 
+def rebind_graph(
+    frame: Frame, sizes: Mapping[str, int], callers: Mapping[int, Array] | None
+) -> Frame:
+    """Bind the graph of a frame to other sizes, which takes the old frame's place.
+
+    Only what depends on the sizes that changed is bound again. The old frame must not
+    run any more, whether this succeeds or not.
+
+    Args:
+        frame: as `bind_graph` or this returned it.
+        sizes: of the same symbols.
+        callers: as in `Memory`; None when no caller's memory is another one.
+
+    Raises:
+        KernelFailed: as `bind_graph`.
+    """
+    assert frame.rebind is not None, "every bound frame has it"
+    return frame.rebind(sizes, callers)
+
+
 class _Binder:
-    """The values of one frame while it is being made."""
+    """The values and steps of one frame, while it is made and made again.
+
+    Every instruction has as many steps each time, so that they keep their places.
+    """
 
     def __init__(
         self,
@@ -71,60 +100,102 @@ class _Binder:
         self._method, self._graph, self._sizes = method, graph, sizes
         self._values = Values(graph, sizes, memory)
         self._workspace, self._code = memory.workspace, code
+        self._uses_torch = any(i.op != DELEGATE for i in graph.instructions)
         self._steps: list[Step] = []
         self._places: list[int] = []
+        self._starts: list[int] = []
+        self._views: dict[int, tuple[Kernel, tuple[object, ...]]] = {}
+        self._inputs: list[Array] = []
+        self._outputs: list[Array] = []
 
     def bind(self) -> Frame:
         """Bind every instruction in order."""
-        inputs = tuple(self._values.array(i) for i in self._graph.inputs)
-        if any(i.op != DELEGATE for i in self._graph.instructions):
-            import torch
+        graph = self._graph
+        self._inputs = [self._values.array(i) for i in graph.inputs]
+        with self._mode():
+            for index in range(len(graph.instructions)):
+                self._starts.append(len(self._steps))
+                self._steps += self._bind_one(index)
+                self._places += [index] * (len(self._steps) - self._starts[index])
+        self._outputs = [self._values.array(i) for i in graph.outputs]
+        return self._frame()
 
-            with torch.inference_mode():
-                self._bind_all(load_kernels())
-                uses_torch = True
-        else:
-            self._bind_all({})
-            uses_torch = False
+    def rebind(
+        self, sizes: Mapping[str, int], callers: Mapping[int, Array] | None
+    ) -> Frame:
+        """Bind again what depends on what has changed."""
+        graph, values = self._graph, self._values
+        before, self._sizes = self._sizes, sizes
+        names = frozenset(name for name in sizes if sizes[name] != before[name])
+        changed = self._dependence().of(names, callers is not None)
+        with self._mode():
+            values.resize(sizes, callers, changed)
+            for index in changed.instructions:
+                start, steps = self._starts[index], self._bind_one(index)
+                self._steps[start : start + len(steps)] = steps
+        for i in changed.inputs:
+            self._inputs[i] = values.array(graph.inputs[i])
+        for i in changed.outputs:
+            self._outputs[i] = values.array(graph.outputs[i])
+        return self._frame()
+
+    def _dependence(self) -> Dependence:
+        found = self._code.dependence.get(self._method)
+        if found is None:
+            found = self._code.dependence[self._method] = Dependence(self._graph)
+        return found
+
+    def _mode(self) -> AbstractContextManager[object]:
+        if not self._uses_torch:
+            return nullcontext()
+        import torch
+
+        return torch.inference_mode()
+
+    def _frame(self) -> Frame:
         return Frame(
             method=self._method,
-            inputs=inputs,
-            outputs=tuple(self._values.array(i) for i in self._graph.outputs),
+            inputs=tuple(self._inputs),
+            outputs=tuple(self._outputs),
             steps=tuple(self._steps),
             places=tuple(self._places),
             instructions=self._graph.instructions,
-            uses_torch=uses_torch,
+            uses_torch=self._uses_torch,
+            rebind=self.rebind,
         )
 
-    def _bind_all(self, kernels: Mapping[str, Kernel]) -> None:
-        for index, instruction in enumerate(self._graph.instructions):
-            try:
-                self._bind_one(instruction, kernels)
-            except Exception as error:
-                fail(self._method, index, instruction, error)
-            self._places += [index] * (len(self._steps) - len(self._places))
+    def _bind_one(self, index: int) -> Sequence[Step]:
+        """Bind an instruction, and return its steps."""
+        instruction = self._graph.instructions[index]
+        try:
+            if instruction.op == DELEGATE:
+                return self._bind_delegate(instruction)
+            if OPS[instruction.op].aliasing is Aliasing.VIEW:
+                self._bind_view(index, instruction)
+                return ()
+            return self._bind_kernel(instruction)
+        except Exception as error:
+            fail(self._method, index, instruction, error)
 
-    def _bind_one(
-        self, instruction: Instruction, kernels: Mapping[str, Kernel]
-    ) -> None:
-        if instruction.op == DELEGATE:
-            self._bind_delegate(instruction)
-            return
-        kernel = self._prepared(instruction) or kernels[instruction.op]
-        if instruction.op == _CHECK_INDEX and self._checks_rows(instruction):
-            kernel = load_row_check()
-        arguments = tuple(self._argument(a) for a in instruction.arguments)
+    def _bind_kernel(self, instruction: Instruction) -> Sequence[Step]:
+        kernel = self._kernel(instruction)
         match OPS[instruction.op].aliasing:
             case Aliasing.FRESH:
                 outs = tuple(self._out(i) for i in instruction.results)
                 out = outs[0] if len(outs) == 1 else outs
-                self._steps.append((kernel, (out, *arguments)))
+                return [(kernel, (out, *self._arguments(instruction)))]
             case Aliasing.UPDATE:
-                self._bind_update(instruction, kernel, arguments)
-            case Aliasing.VIEW:
-                self._bind_view(instruction, kernel(*arguments))
+                return self._bind_update(instruction, kernel)
             case Aliasing.CHECK:
-                self._steps.append((kernel, arguments))
+                return [(kernel, self._arguments(instruction))]
+            case Aliasing.VIEW:
+                raise AssertionError("views have no steps")
+
+    def _kernel(self, instruction: Instruction) -> Kernel:
+        """Return what runs an instruction."""
+        if instruction.op == _CHECK_INDEX and self._checks_rows(instruction):
+            return load_row_check()
+        return self._prepared(instruction) or load_kernels()[instruction.op]
 
     def _checks_rows(self, check: Instruction) -> bool:
         """Tell whether a check is of an index at which rows of a cache are written."""
@@ -137,20 +208,14 @@ class _Binder:
         """Return the value in whose memory an operand lies."""
         if not isinstance(argument, Ref):
             return None
-        value = argument.value
-        while isinstance(storage := self._graph.values[value].storage, Alias):
-            value = storage.base
-        return value
+        return root_of(self._graph, argument.value)
 
     def _out(self, result: int) -> "Tensor":
         """Return what a fresh result is written to: it may be the memory of a state."""
-        self._place_result(result)
-        return self._values.tensor(result)
-
-    def _place_result(self, result: int) -> None:
         storage = self._graph.values[result].storage
         if isinstance(storage, Alias):
-            self._values.share(result, storage.base)
+            self._values.define(result, self._values.tensor(storage.base))
+        return self._values.tensor(result)
 
     def _prepared(self, instruction: Instruction) -> "Kernel | None":
         """Return the kernel made for an instruction's constant, None without one."""
@@ -167,39 +232,41 @@ class _Binder:
             self._code.prepared[key] = prepare(self._values.tensor(argument.value))
         return self._code.prepared[key]
 
-    def _bind_update(
-        self, instruction: Instruction, kernel: Kernel, arguments: tuple[object, ...]
-    ) -> None:
-        operand = cast("Tensor", arguments[0])
+    def _bind_update(self, instruction: Instruction, kernel: Kernel) -> Sequence[Step]:
+        operand, *arguments = instruction.arguments
         result = instruction.results[0]
-        storage = self._graph.values[result].storage
-        if isinstance(storage, Alias):
-            target = self._updated(instruction.op, result, storage.base)
-        else:
+        assert isinstance(operand, Ref)
+        others = tuple(self._argument(argument) for argument in arguments)
+        if not isinstance(self._graph.values[result].storage, Alias):
             target = self._values.tensor(result)
-            if instruction.op != REPLACE:
-                start = target[tuple(slice(size) for size in operand.shape)]
-                self._steps.append((start.copy_, (operand,)))
-        self._steps.append((kernel, (target, *arguments[1:])))
+            write: Step = (kernel, (target, *others))
+            if instruction.op == REPLACE:
+                return [write]
+            old = self._values.tensor(operand.value)
+            start = target[tuple(slice(size) for size in old.shape)]
+            return [(start.copy_, (old,)), write]
+        if instruction.op not in (APPEND, REPLACE):
+            self._values.define(result, self._values.tensor(operand.value))
+        return [(kernel, (self._values.tensor(result), *others))]
 
-    def _updated(self, op: str, result: int, base: int) -> "Tensor":
-        """Return the memory that an update in place writes."""
-        if op in (APPEND, REPLACE):
-            return self._values.grow(result)
-        self._values.define(result, self._values.tensor(base))
-        return self._values.tensor(result)
-
-    def _bind_view(self, instruction: Instruction, made: object) -> None:
+    def _bind_view(self, index: int, instruction: Instruction) -> None:
+        call = self._views.get(index)
+        if call is None:
+            call = load_kernels()[instruction.op], self._arguments(instruction)
+            if not any(_is_symbolic(a) for a in instruction.arguments):
+                self._views[index] = call
+        kernel, arguments = call
+        made = kernel(*arguments)
         views = cast(
             "Sequence[Tensor]", made if isinstance(made, list | tuple) else [made]
         )
         for value, view in zip(instruction.results, views, strict=True):
-            declared = self._graph.values[value].type.shape(self._sizes)
-            if tuple(view.shape) != declared:
+            declared = self._values.shape(value)
+            if view.shape != declared:
                 raise ValueError(f"the view is {tuple(view.shape)}, not {declared}")
             self._values.define(value, view)
 
-    def _bind_delegate(self, instruction: Instruction) -> None:
+    def _bind_delegate(self, instruction: Instruction) -> Sequence[Step]:
         delegate, operands = instruction.arguments
         assert isinstance(delegate, int)
         assert isinstance(operands, tuple)
@@ -207,11 +274,15 @@ class _Binder:
             self._values.array(ref.value) for ref in operands if isinstance(ref, Ref)
         ]
         for result in instruction.results:
-            self._place_result(result)
+            storage = self._graph.values[result].storage
+            if isinstance(storage, Alias):
+                self._values.share(result, storage.base)
         outputs = [self._values.array(i) for i in instruction.results]
         handle = self._code.delegate(delegate)
-        run = handle.prepare(inputs, outputs, self._workspace)
-        self._steps.append((run, ()))
+        return [(handle.prepare(inputs, outputs, self._workspace), ())]
+
+    def _arguments(self, instruction: Instruction) -> tuple[object, ...]:
+        return tuple(self._argument(argument) for argument in instruction.arguments)
 
     def _argument(self, argument: Argument) -> object:
         match argument:
@@ -225,3 +296,9 @@ class _Binder:
                 return torch_dtype(argument)
             case _:
                 return argument
+
+
+def _is_symbolic(argument: Argument) -> bool:
+    if isinstance(argument, tuple):
+        return any(isinstance(item, Affine) for item in argument)
+    return isinstance(argument, Affine)

@@ -57,6 +57,10 @@ KEPT_WHOLE = (
 
 # What to do about torch's complaints, by a part of their text.
 _ADVICE = {
+    "maximum recursion depth": (
+        "it calls forward, which it stands for while a model with two names for one "
+        "buffer is traced; move what both need to a method of another name"
+    ),
     "register it as buffer": (
         "it writes into an attribute that is a plain tensor, which is not part of the "
         "model; make it a buffer with register_buffer"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from kvc.compiler.in_place.draft import Draft
 from kvc.compiler.ir import Node, Value
+from kvc.compiler.memory.aliasing import RESHAPING_VIEWS
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Symbol, TensorType
 
@@ -64,10 +65,12 @@ def find_homes(
     """
     homes, claimed = [], set[int]()
     for content in _contents(draft, grows):
-        writes = _chain(draft, content, claimed, symbols) or (_closing(draft, content),)
+        writes = _chain(draft, content, claimed, symbols)
+        if not writes:
+            writes = (_closing(draft, content),)
+            _store(draft, content, writes[-1].result)
         claimed.update(write.result.id for write in writes)
         homes.append(Home(content.name, writes))
-        _store(draft, content, writes[-1].result)
     return homes
 
 
@@ -103,7 +106,7 @@ def _chain(
 ) -> tuple[Write, ...]:
     """Return the writes that make the new content in place, none if that cannot be."""
     writes: list[Write] = []
-    current = content.new
+    current = _in_one_piece(draft, content.new)
     while current.id != content.old.id:
         key = draft.makers.get(current.id)
         if key is None or current.id in claimed:
@@ -111,8 +114,9 @@ def _chain(
         node = draft.nodes[key]
         aliasing = OPS[node.op].aliasing
         if aliasing is Aliasing.UPDATE:
-            writes.append(Write(key, node.inputs[0], current))
-            current = node.inputs[0]
+            before = _in_one_piece(draft, node.inputs[0])
+            writes.append(Write(key, before, current))
+            current = before
             continue
         fresh = aliasing is Aliasing.FRESH and current.type == content.old.type
         if not fresh or not _may_fill(draft, key, content.old, symbols):
@@ -120,6 +124,15 @@ def _chain(
         writes.append(Write(key, content.old, current))
         break
     return tuple(reversed(writes))
+
+
+def _in_one_piece(draft: Draft, value: Value) -> Value:
+    """Return the value that this one is, in another shape at the most."""
+    while (key := draft.makers.get(value.id)) is not None:
+        if draft.nodes[key].op not in RESHAPING_VIEWS:
+            break
+        value = draft.nodes[key].inputs[0]
+    return value
 
 
 def _may_fill(
@@ -167,10 +180,10 @@ def _is_cheap(node: Node, old: Value) -> bool:
 
 def _why_elsewhere(draft: Draft, content: _Content) -> str:
     """Return why the new content is moved in; "" where nothing here makes it."""
-    key = draft.makers.get(content.new.id)
+    key = draft.makers.get(_root(draft, content.new).id)
     if key is None:
         return ""
-    node = draft.nodes[key]
+    node = draft.nodes[draft.makers[content.new.id]]
     match OPS[node.op].aliasing:
         case Aliasing.VIEW:
             return "what is stored is a view of another value"
@@ -180,6 +193,15 @@ def _why_elsewhere(draft: Draft, content: _Content) -> str:
             return f"the old value is still read when {node.op} makes the new one"
         case _:
             return f"{node.op} does not write over the old value of {content.name}"
+
+
+def _root(draft: Draft, value: Value) -> Value:
+    """Return the value that this one is a view of, itself when it is none."""
+    while (key := draft.makers.get(value.id)) is not None:
+        if OPS[draft.nodes[key].op].aliasing is not Aliasing.VIEW:
+            break
+        value = draft.nodes[key].inputs[0]
+    return value
 
 
 def _store(draft: Draft, content: _Content, stored: Value) -> None:

@@ -1,4 +1,4 @@
-"""Which writes work on states, and how caches are written; read from a proven method."""
+"""What a proven method writes: the nodes that work on states, the cache updates."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

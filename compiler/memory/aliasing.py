@@ -13,6 +13,12 @@ from kvc.compiler.ir import Method, Node, Value
 from kvc.schema.ops import OPS, Aliasing
 
 
+# Views of all elements in their order: the same memory in another shape.
+RESHAPING_VIEWS = frozenset(
+    {"aten::view", "aten::unsqueeze", "aten::squeeze.dims", "aten::alias"}
+)
+
+
 @dataclass(frozen=True, slots=True)
 class Aliases:
     """The memory relations of a method.
@@ -84,10 +90,11 @@ def _trace(
     current = new
     while current.id != old.id and current.id in makers:
         node = makers[current.id]
-        if OPS[node.op].aliasing is not Aliasing.UPDATE:
+        if OPS[node.op].aliasing is Aliasing.FRESH:
             stored[current.id] = old.id
             return
-        stored[current.id] = node.inputs[0].id
+        if OPS[node.op].aliasing is Aliasing.UPDATE:
+            stored[current.id] = node.inputs[0].id
         current = node.inputs[0]
 
 

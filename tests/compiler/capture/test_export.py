@@ -142,3 +142,33 @@ def test_examples_that_no_longer_fit_each_other_are_said_to_be_longer():
     with pytest.raises(CaptureError) as caught:
         capture(Masked(), Method("step", args, dynamic=dynamic))
     assert "here past = 2: give examples of 2 or more" in str(caught.value)
+
+
+class Calls(nn.Module):
+    """Methods that call `forward`, which writes two buffers."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = Accumulator(), Accumulator()
+
+    def forward(self, x):
+        return self.first.add(x) + self.second.add(x)
+
+    def by_name(self, x):
+        return self.forward(x) * 2
+
+    def by_call(self, x):
+        return self(x) * 2
+
+
+@pytest.mark.parametrize("name", ["by_name", "by_call"])
+def test_a_method_may_call_forward(name):
+    captured = capture(Calls(), Method(name, args=(torch.ones(3),)))
+    assert captured.exported.graph_signature.buffers_to_mutate
+
+
+def test_a_method_that_calls_forward_of_a_model_with_two_names_is_refused():
+    model = Calls()
+    model.second.total = model.first.total
+    message = refusal(model, "by_name", torch.ones(3))
+    assert "move what both need to a method of another name" in message

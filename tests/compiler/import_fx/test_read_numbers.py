@@ -85,7 +85,8 @@ def beside_integers(k, i):
     p = i[1].item()
     small = i.to(torch.int32)
     limited = small.clamp(max=p), small.clamp(-1, p), small.clamp(min=p)
-    return small + p, small // (p + 9), small == p, i / p, (i > 3) * p, *limited
+    more = small[0] + p, i / p, (i > 3) * p
+    return small + p, small // (p + 9), small == p, *more, *limited
 
 
 def filled(k, i):
@@ -96,7 +97,7 @@ def filled(k, i):
 
 def floats(k, i):
     f = k[0, 0, 1].item()
-    return k * f, k * (f * 0.5 - 1.25), i * f, torch.full((2,), f)
+    return k * f, k * (f * 0.13 - 0.25), i * f, torch.full((2,), f)
 
 
 def from_one_element(k, i):
@@ -104,7 +105,8 @@ def from_one_element(k, i):
 
 
 def of_a_half(k, i):
-    return k * k.to(torch.bfloat16)[1, 1, 1].item()
+    half = k.to(torch.bfloat16)
+    return k * half[1, 1, 1].item(), half[0, 0, 0] * k[0, 0, 1].item()
 
 
 def two_reads(k, i):

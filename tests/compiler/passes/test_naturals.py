@@ -91,3 +91,15 @@ def test_a_cast_to_fewer_bits_is_not():
     narrow = value(2, dtype=DType.INT32)
     cast = node("aten::_to_copy", COUNTER, DType.INT32, to=narrow)
     assert not is_natural(counting(cast, new=COUNTER), narrow)
+
+
+def test_a_state_that_another_one_may_pull_below_zero_is_not():
+    other, less = value(3, dtype=I64), value(4, dtype=I64)
+    made = method(
+        node("aten::add.Tensor", COUNTER, other, 1, to=MADE),
+        node("aten::add.Scalar", other, -1, 1, to=less),
+        state_in=((COUNTER, "n"), (other, "m")),
+        state_out=((MADE, "n"), (less, "m")),
+    )
+    states = (State("n", KIND, None), State("m", KIND, None))
+    assert not is_natural(replace(program(made), states=states))

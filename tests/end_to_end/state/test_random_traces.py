@@ -14,7 +14,7 @@ from state_runs import agree, opened
 
 from kvc.compiler import Method
 
-QUICK = 40
+QUICK = 30
 MANY = int(os.environ.get("KVC_RANDOM_TRACES", "2000"))
 
 
