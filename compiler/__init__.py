@@ -10,7 +10,7 @@ __all__ = [
     "Dim",
     "Method",
     "ModelSpec",
-    "StateSpec",
     "SaveReport",
+    "StateSpec",
     "compile_program",
 ]

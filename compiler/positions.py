@@ -109,7 +109,7 @@ def _by_input(program: Program, name: str, symbols: Mapping[str, Symbol]) -> Cou
 
 
 def _token_counts(method: Method) -> set[Dim]:
-    """Return the lengths of a method's inputs of tokens, int64 [seq] or [batch, seq]."""
+    """Return the lengths of the inputs of tokens, int64 [seq] or [batch, seq]."""
     named = zip(method.input_names, method.inputs, strict=True)
     given = [v.type for name, v in named if name != method.position]
     tokens = [t for t in given if t.dtype is DType.INT64 and len(t.dims) in (1, 2)]

@@ -3,8 +3,9 @@
 In: a method, arguments, the states of a session. Out: results nested as the method
 says, in memory of their own. It holds what all calls share: constants, delegates, the
 pool of execution contexts. Used from many threads, in one process. A call takes its
-inputs, binds them (or finds the frame that is bound to them), checks that the session
-has room, runs, and only then counts what it has added.
+inputs, binds them (or finds the frame that is bound to them, or binds again what in it
+depends on lengths that have changed), checks that the session has room, runs, and only
+then counts what it has added.
 """
 
 import os
@@ -255,17 +256,18 @@ class Engine:
         """Bind a method, or what depends on sizes and loans if it has been bound."""
         method = entry.method
         where = {loan.value: loan.where() for loan in loans}
-        lent = {loan.value: borrowed(loan.memory) for loan in loans}
+        moved = None
+        if old is None or old.callers != where:
+            moved = {loan.value: borrowed(loan.memory) for loan in loans}
         if old is None:
-            memory = replace(memory, callers=lent)
+            memory = replace(memory, callers=moved or {})
             frame = bind_graph(method.name, method.graph, sizes, memory, self._code)
         else:
-            moved = old.callers != where
-            frame = rebind_graph(old.frame, sizes, lent if moved else None)
+            frame = rebind_graph(old.frame, sizes, moved)
         fills = [
             (frame.inputs[index], leaf)
             for leaf, index in enumerate(entry.passed)
-            if method.graph.inputs[index] not in lent
+            if method.graph.inputs[index] not in where
         ]
         fed = None if entry.position is None else frame.inputs[entry.position]
         return Binding(frame, demand, fills, fed, where)

@@ -72,7 +72,7 @@ def rebind_graph(
     run any more, whether this succeeds or not.
 
     Args:
-        frame: as `bind_graph` or this returned it.
+        frame: as `bind_graph` or this returned it; no values were `Memory.given`.
         sizes: of the same symbols.
         callers: as in `Memory`; None when no caller's memory is another one.
 

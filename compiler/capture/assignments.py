@@ -80,7 +80,8 @@ def explicit_copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> obje
     )
     if same and self.dtype == src.dtype:
         return NotImplemented
-    return src.to(self.dtype).expand(self.shape)
+    # A clone, since torch may write into what it takes for a copy.
+    return src.to(self.dtype).expand(self.shape).clone()
 
 
 @contextmanager

@@ -14,6 +14,14 @@ from kvc.schema.dtypes import DType
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 from kvc.schema.types import Dim
 
+# Writes whose indices count along one axis, from 0.
+_ALONG = (
+    "aten::index_copy",
+    "aten::index_add",
+    "aten::scatter.src",
+    "aten::scatter.value",
+    "aten::scatter_add",
+)
 _INTEGERS = (DType.INT32, DType.INT64)
 _LONGEST = 64  # nodes on the way to an index; a longer way is no index computation
 Check = tuple[Value, int, Dim, Dim]  # index, least, count, slots
@@ -41,12 +49,7 @@ def _checks(node: Node) -> Iterator[Check]:
             assert isinstance(update, Value)
             assert isinstance(axis, int)
             yield index, 0, update.type.dims[axis], cache.type.dims[axis]
-        case "aten::index_copy", (Value() as target, int(dim), Value() as index, _):
-            yield index, 0, 1, _size(target, dim)
-        case (
-            "aten::scatter.src" | "aten::scatter.value",
-            (Value() as target, int(dim), Value() as index, _),
-        ):
+        case op, (Value() as target, int(dim), Value() as index, *_) if op in _ALONG:
             yield index, 0, 1, _size(target, dim)
         case "aten::index_put", (Value() as target, tuple(indices), _, _):
             for size, item in zip(target.type.dims, indices, strict=False):

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from kvc.compiler.ir import Method, Node, Value
 from kvc.schema.ops import OPS, Aliasing
 
-
 # Views of all elements in their order: the same memory in another shape.
 RESHAPING_VIEWS = frozenset(
     {"aten::view", "aten::unsqueeze", "aten::squeeze.dims", "aten::alias"}

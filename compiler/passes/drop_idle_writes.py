@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kvc.compiler.ir import Method, Node, Program, Value
-from kvc.compiler.passes.places import is_read_at
+from kvc.compiler.passes.axis_writes import axis_write
+from kvc.compiler.passes.places import equal, is_read_at
 from kvc.compiler.passes.rewrite import each_method, rename_node, rename_results
 
 
@@ -39,12 +40,18 @@ def _drop(method: Method) -> Method:
 
 
 def _is_idle(node: Node, makers: Mapping[int, Node]) -> bool:
-    """Tell whether a node writes what it has read at the same places."""
-    match node.op, node.arguments:
-        case (
-            "aten::index_copy",
-            (Value() as target, int(dim), Value() as index, Value() as source),
-        ):
-            axis = dim % max(1, len(target.type.dims))
-            return is_read_at(source, target, axis, index, makers)
-    return False
+    """Tell whether a node writes what it has read, at places that are known to exist.
+
+    They are fixed, or have just been written at: otherwise the write may have to raise.
+    """
+    write = axis_write(node) if node.op == "aten::index_copy" else None
+    if write is None:
+        return False
+    read = is_read_at(write.source, write.target, write.axis, write.index, makers)
+    counted, before = makers.get(write.index.id), makers.get(write.target.id)
+    fixed = counted is not None and counted.op == "aten::arange.start_step"
+    last = axis_write(before) if before is not None else None
+    again = last is not None and (
+        last.axis == write.axis and equal(last.index, write.index, makers)
+    )
+    return read and (fixed or again)

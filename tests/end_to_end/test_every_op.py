@@ -198,7 +198,14 @@ OTHERWISE = {
     "aten::tril", "aten::triu",
 }  # fmt: skip
 # What only recipes make; `test_quantize_weights` and the kernels' tests have them.
-MADE_BY_PASSES = {"kvc::quantize_rows", "kvc::linear_qd8", "kvc::embedding_q8"}
+MADE_BY_PASSES = {
+    "kvc::quantize_rows",
+    "kvc::linear_qd8",
+    "kvc::embedding_q8",
+    "kvc::append",
+    "kvc::replace",
+    "kvc::check_index",
+}
 
 
 class Calls(nn.Module):

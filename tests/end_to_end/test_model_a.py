@@ -22,9 +22,9 @@ def test_fp32_equals_eager_bit_for_bit_and_a_corrupted_cache_does_not(
     tmp_path: Path,
 ) -> None:
     spec = model_a()
-    compile_program(
-        spec.model, spec.methods, "fp32", states=spec.states
-    ).save(tmp_path / "a.kvc")
+    compile_program(spec.model, spec.methods, "fp32", states=spec.states).save(
+        tmp_path / "a.kvc"
+    )
     with load(tmp_path / "a.kvc") as program, program.session() as session:
         got = [session.prefill(PROMPT)]
         got += [session.decode(np.array([[token]])) for token in TOKENS]

@@ -46,28 +46,34 @@ def test_the_context_that_served_a_session_last_is_preferred():
 
 def test_the_least_recent_frame_goes_first():
     one = context()
-    made = []
+    keys = [(number, (), None) for number in range(FRAMES_KEPT + 1)]
+    for key in keys[:-1]:
+        one.keep(key, key[0])
+    assert one.frame(keys[0]) == 0
+    one.keep(keys[-1], FRAMES_KEPT)
+    assert one.frame(keys[1]) is None
+    assert one.frame(keys[0]) == 0
 
-    def frame(number):
-        return one.frame((number, (), None), lambda: made.append(number) or number)
 
-    for number in range(FRAMES_KEPT):
-        frame(number)
-    frame(0)
-    frame(FRAMES_KEPT)
-    made.clear()
-    assert [frame(0), frame(1)] == [0, 1]
-    assert made == [1]
+def test_a_frame_of_another_version_can_only_be_taken():
+    one, key = context(), (0, (), None)
+    one.keep(key, "old", (1,))
+    assert one.frame(key, (2,)) is None
+    assert one.frame(key, (1,)) == "old"
+    assert one.take(key) == "old"
+    assert one.frame(key, (1,)) is None
+    assert one.take(key) is None
 
 
 def test_frames_of_closed_states_are_forgotten():
     pool, states = ContextPool(context), Closable()
+    key = (0, (), states)
     with pool.lease(states) as one:
-        one.frame((0, (), states), lambda: "old")
+        one.keep(key, "old")
     states.closed = True
     pool.forget_closed()
     assert one.served is None
-    assert one.frame((0, (), states), lambda: "new") == "new"
+    assert one.take(key) is None
 
 
 def test_closing_waits_for_calls_that_still_run():

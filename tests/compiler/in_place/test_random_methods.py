@@ -15,8 +15,10 @@ from kvc.schema.verify.memory import sweep
 from kvc.schema.verify.replay import Conflict, replay
 
 STATE_IDS = {"a": 0, "b": 1, "c": 2}
-BATCHES = range(8)
-SIZE = 400
+SIZE = 100
+BATCHES = [
+    pytest.param(i, marks=pytest.mark.exhaustive) if i >= 8 else i for i in range(200)
+]
 
 
 def proven(seed):

@@ -95,3 +95,10 @@ def test_other_writes_stay(nodes):
     before = storing(*nodes)
     verify(before)
     assert program_text(DropIdleWrites().run(before)) == program_text(before)
+
+
+def test_a_write_that_may_have_to_raise_stays():
+    read = node("aten::index_select", OLD, 1, INDEX, to=ROWS)
+    before = storing(read, STORE, inputs=(INDEX,))
+    verify(before)
+    assert program_text(DropIdleWrites().run(before)) == program_text(before)

@@ -1,7 +1,7 @@
 """Random functions over buffers and arguments, traced, against eager.
 
 The seed is in the test's id: `pytest "...[17]"` runs one again. `KVC_RANDOM_TRACES`
-is how many the slow test tries, 2000 unless told.
+is how many the exhaustive test tries, 2000 unless told.
 """
 
 import os
@@ -43,7 +43,7 @@ def test_a_random_function_does_what_eager_does(seed: int, tmp_path: Path) -> No
     check(seed, tmp_path, "step")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("seed", range(QUICK, QUICK + MANY))
 def test_two_functions_over_the_same_buffers(seed: int, tmp_path: Path) -> None:
     check(seed, tmp_path, "step", "other")

@@ -227,7 +227,7 @@ def test_a_session_is_what_its_tokens_are(
     _run(programs, tmp_path, kind, SETTINGS)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("kind", MAKERS)
 def test_a_session_is_what_its_tokens_are_at_length(
     programs: dict[str, Program], tmp_path: Path, kind: str

@@ -1,7 +1,7 @@
 """Prefill of n tokens and decode of m, for all n + m <= 48, in every kind of cache.
 
 Each step is compared with one forward over all tokens without any cache. The quick
-test takes some n, the slow one all; both decode up to 48 from each.
+test takes some n, the exhaustive one all; both decode up to 48 from each.
 """
 
 import tempfile
@@ -186,7 +186,7 @@ def test_prefill_then_decode_equals_one_forward(kind: str) -> None:
     check_splits(kind, [0, 1, 2, 3, 5, 8, 13, 21, 34, 47, 48])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_prefill_then_decode_equals_one_forward_at_every_split(kind: str) -> None:
     check_splits(kind, range(SLOTS + 1))
 

@@ -82,6 +82,8 @@ def index(*dims: int) -> TensorType:
             (tensor(4, 3), (index(2),), tensor(2, 3, dtype=FLOAT64), False),
         ),
         ("aten::index_copy", (tensor(4, 3), 0, index(2), tensor(1, 3))),
+        ("aten::index_add", (tensor(4, 3), 0, index(2), tensor(1, 3), 1)),
+        ("aten::scatter_add", (tensor(4, 3), 0, index(2, 3), tensor(1, 3))),
         ("aten::scatter.src", (tensor(4, 3), 0, index(2, 3), tensor(1, 3))),
         (
             "aten::scatter.src",

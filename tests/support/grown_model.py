@@ -1,0 +1,66 @@
+"""A model whose past grows, with code of every kind that depends on how long it is."""
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import scaled_dot_product_attention, silu
+
+from kvc.compiler import Dim, Method
+
+WIDTH, MOST = 8, 64
+PAST, SEQ = Dim("past", 0, MOST), Dim("seq", 1, 8)
+
+
+class Grown(nn.Module):
+    """Attends to all tokens so far; its past is float32 [1, length, 8]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(5)
+        self.before, self.ask = nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, 2 * WIDTH)
+        self.mix, self.after = nn.Linear(WIDTH, WIDTH), nn.Linear(2 * WIDTH, WIDTH)
+
+    def step(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """Add tokens x, float32 [1, seq, 8]."""
+        y = silu(self.before(x))
+        grown = torch.cat([past, y], 1)
+        whole = self.mix(grown)  # fresh, as long as the past
+        heads = whole.view(1, -1, 2, WIDTH // 2).transpose(1, 2)  # views of it
+        keys = heads.repeat_interleave(2, 1)
+        q = self.ask(y).view(1, -1, 4, WIDTH // 2).transpose(1, 2)
+        length, seq = past.shape[1], x.shape[1]
+        places = torch.arange(length + seq)
+        seen = (places <= length + torch.arange(seq)[:, None])[None, None]
+        z = scaled_dot_product_attention(q, keys, keys, seen)
+        z = self.after(z.transpose(1, 2).flatten(2))
+        last = grown[:, length + seq - 1 :]  # a view that begins where the past ends
+        padded = torch.zeros(1, length + seq, WIDTH)
+        padded[:, :1] = last  # an update of a fresh value, and one that keeps it
+        more = padded.index_copy(1, torch.tensor([0]), last * 2)
+        return z + last * (length + 1) + more.sum(1) - padded.sum(1), grown
+
+    def again(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor]:
+        """Add tokens in another way."""
+        return self.before(x).sum(1) + past.sum(1), torch.cat([past, x], 1)
+
+    def both(self, x: Tensor, past: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Add tokens and hand out the end of the past, which a view shows."""
+        grown = torch.cat([past, x], 1)
+        return grown[:, -1:], grown.transpose(1, 2), grown
+
+
+def grown_methods(carried: bool = True, chunks: bool = True) -> list[Method]:
+    """The methods of `Grown`.
+
+    Without `carried` the caller owns the past, without `chunks` they take one token.
+    """
+    past = torch.zeros(1, 3, WIDTH)
+    x = torch.zeros(1, 2 if chunks else 1, WIDTH)
+    return [
+        Method(
+            name,
+            args=(x, past),
+            dynamic={"past": {1: PAST}, **({"x": {1: SEQ}} if chunks else {})},
+            carry={"past": f"[{result}]"} if carried else {},
+        )
+        for name, result in [("step", 1), ("again", 1), ("both", 2)]
+    ]
