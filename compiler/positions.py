@@ -52,13 +52,29 @@ def find_counting(program: Program) -> Counting:
 
 
 def position_values(method: Method, start: Value) -> set[int]:
-    """Return the ids of the values that say the same as a position's old value."""
+    """Return the ids of the values that say the same as a position's old value.
+
+    Of the places of all tokens the first says it, but not where rows have positions.
+    """
+    same = _same_values(method, start, firsts=False)
+    return same if _is_by_row(method, start) else _same_values(method, start, True)
+
+
+def _same_values(method: Method, start: Value, firsts: bool) -> set[int]:
     same = {start.id}
     for node in method.nodes:
-        first = node.inputs[0].id if node.inputs else -1
-        if first in same and (node.op in _SAME or _is_first(node, start)):
+        if not node.inputs or node.inputs[0].id not in same:
+            continue
+        if node.op in _SAME or (firsts and _is_first(node, start)):
             same.update(value.id for value in node.outputs)
     return same
+
+
+def _is_by_row(method: Method, start: Value) -> bool:
+    """Tell whether a method is given a position for each row, int64 [batch]."""
+    same = _same_values(method, start, firsts=False)
+    indices = [write.index for write in cache_writes(method)]
+    return len(start.type.dims) == 1 and any(i and i.id in same for i in indices)
 
 
 def _is_first(node: Node, start: Value) -> bool:
@@ -90,30 +106,34 @@ def _by_input(program: Program, name: str, symbols: Mapping[str, Symbol]) -> Cou
     position = model.Position(model.PositionKind.INPUT, None, name, None)
     advances: dict[str, Dim] = {}
     starts = [start_of(method, position, program) for method in program.methods]
+    pairs = list(zip(program.methods, starts, strict=True))
     # One place for each token, if that is so in any method.
-    places = any(s is not None and s.type.dims not in ((), (1,)) for s in starts)
-    for method in program.methods:
-        start = start_of(method, position, program)
-        if start is None:
+    places = any(s is not None and _are_places(m, s) for m, s in pairs)
+    for method, start in pairs:
+        if start is None or not (method.state_out or method.input_out):
             continue
         counts = {w.count for w in _writes_at(method, start)}
-        if places and len(start.type.dims) == 1:
+        if _are_places(method, start) or (places and start.type.dims == (1,)):
             counts.add(start.type.dims[0])
         if not counts:
             counts = _token_counts(method)
-        if len(counts) == 1:
-            advances[method.name] = counts.pop()
-        elif method.state_out:
+        if len(counts) != 1:
             raise _uncounted(method, name, counts)
+        advances[method.name] = counts.pop()
     return _with_limits(program, position, advances, symbols)
 
 
+def _are_places(method: Method, start: Value) -> bool:
+    """Tell whether a method is given the places of all its tokens, int64 [tokens]."""
+    return start.type.dims not in ((), (1,)) and not _is_by_row(method, start)
+
+
 def _token_counts(method: Method) -> set[Dim]:
-    """Return the lengths of the inputs of tokens, int64 [seq] or [batch, seq]."""
+    """Return the lengths of a method's inputs of tokens, int64 [batch, seq]."""
     named = zip(method.input_names, method.inputs, strict=True)
     given = [v.type for name, v in named if name != method.position]
-    tokens = [t for t in given if t.dtype is DType.INT64 and len(t.dims) in (1, 2)]
-    return {kind.dims[-1] for kind in tokens}
+    tokens = [t for t in given if t.dtype is DType.INT64 and len(t.dims) == 2]
+    return {kind.dims[1] for kind in tokens}
 
 
 def _uncounted(method: Method, name: str, counts: set[Dim]) -> CompileError:
@@ -162,10 +182,12 @@ def _by_length(program: Program, symbols: Mapping[str, Symbol]) -> Counting:
 def growth(method: Method, state: State) -> Dim | None:
     """Return by how much a method lengthens a state; None where it begins anew."""
     assert state.grows is not None
-    old = {n: v.type.dims[state.grows] for v, n in method.state_in}.get(state.name, 0)
-    new = {n: v.type.dims[state.grows] for v, n in method.state_out}.get(state.name)
-    if new is None:
+    olds = {name: value.type.dims for value, name in method.state_in}
+    news = {name: value.type.dims for value, name in method.state_out}
+    if state.name not in news:
         return 0
+    new = news[state.name][state.grows]
+    old = olds[state.name][state.grows] if state.name in olds else 0
     if old == 0 and new != 0 and state.name not in _lengthened(method):
         return None
     return _minus(new, old)
@@ -258,7 +280,8 @@ def _is_position(program: Program, state: State, steps: Mapping[str, Dim]) -> bo
         if start is not None and any(_writes_at(method, start)):
             return True
     counted = {m.name: m.inputs[0].type.dims[1] for m in program.methods if m.role}
-    return all(counted.get(name) == step for name, step in steps.items())
+    told = {name: step for name, step in steps.items() if name in counted}
+    return bool(counted) and told == counted
 
 
 def _steps(

@@ -102,7 +102,11 @@ def _grows_at_position(state: State, program: Program, counting: Counting) -> bo
         return False
     if position is not None and position.kind is model.PositionKind.LENGTH:
         return True
-    return position is not None and all(
+    if position is not None and position.state is not None:
+        counted = program.states[position.state].initial is None
+    else:
+        counted = position is not None
+    return counted and all(
         growth(method, state) == counting.advances.get(method.name, 0)
         for method in program.methods
     )

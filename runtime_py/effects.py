@@ -178,7 +178,7 @@ class _Finder:
             case StateKind.LINEAR if declared.at_position:
                 self._rows.add(state)
                 self._add_extent(step)
-            case StateKind.APPEND if declared.at_position or step.op == APPEND:
+            case StateKind.APPEND if step.op == APPEND:
                 return
             case _:
                 self._hazards.append(Hazard(index, state, step.op == REPLACE))

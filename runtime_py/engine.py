@@ -109,7 +109,7 @@ class Engine:
         try:
             if binding.position is not None:
                 starts = transaction.starts or (0,)
-                fill_position(binding.position, starts, entry.method.name)
+                fill_position(binding.position, starts, entry.method, position)
             results = _run(binding, inputs, loans, progress)
             transaction.commit()
         except BaseException as error:

@@ -5,6 +5,7 @@ that becomes longer without moving. Given to a method as the input that the meth
 extends, it is extended in place. Its memory is reserved: pages appear as rows do.
 """
 
+import operator
 from collections.abc import Sequence
 
 import ml_dtypes  # noqa: F401  # lets numpy know bfloat16 by its name
@@ -42,14 +43,14 @@ class GrowingArray:
             OutOfMemory: the system gives no address space.
         """
         kind = _element_type(dtype)
-        self.axis = _check_axis(axis, len(dims))
-        self.capacity = capacity
-        shape = [int(size) for size in dims]
-        if min(shape) < 0 or not shape[self.axis] <= capacity:
-            expected = f"sizes from 0 on, at most {capacity} along axis {self.axis}"
+        shape = _check_dims(dims)
+        self.axis = _check_axis(axis, len(shape))
+        self.capacity = most = _check_capacity(capacity)
+        if min(shape) < 0 or shape[self.axis] > most:
+            expected = f"sizes from 0 on, at most {most} along axis {self.axis}"
             raise BadSetting(name="dims", expected=expected, found=tuple(shape))
         self._length = shape[self.axis]
-        shape[self.axis] = capacity
+        shape[self.axis] = most
         nbytes = int(np.prod([kind.itemsize, *shape], dtype=object))
         self._arena = Arena(nbytes, "a growing array")
         self.memory: Array = self._arena.array(0, kind, tuple(shape))
@@ -79,21 +80,25 @@ class GrowingArray:
     def __len__(self) -> int:
         return self._length
 
+    def __array__(
+        self, dtype: npt.DTypeLike | None = None, copy: bool | None = None
+    ) -> Array:
+        """Return the array for numpy, without a copy unless one is asked for.
+
+        Raises:
+            ValueError: `copy` is False, but another dtype needs one.
+        """
+        return np.array(self.array, dtype=dtype, copy=copy)
+
     def append(self, rows: object) -> None:
         """Write an array or tensor behind the end.
 
         Raises:
-            BadSetting: it is not of this dtype and these dims.
+            BadSetting: it is no array, or not of this dtype and these dims.
             CacheOverflow: there is not so much room; nothing has been written.
         """
-        added = _as_array(rows)
-        count = added.shape[self.axis] if added.ndim == self.memory.ndim else 0
-        expected = list(self.memory.shape)
-        expected[self.axis] = count
-        if added.shape != tuple(expected) or added.dtype != self.dtype:
-            found = f"{added.dtype}{list(added.shape)}"
-            wanted = f"{self.dtype}{expected} of any length along axis {self.axis}"
-            raise BadSetting(name="rows", expected=wanted, found=found)
+        added = self._take(rows)
+        count = added.shape[self.axis]
         self.check_room(self._length, count)
         copy_into(self._slots(self._length, self._length + count), added)
         self._length += count
@@ -104,17 +109,18 @@ class GrowingArray:
         Raises:
             BadSetting: `length` is not from 0 to the length there is.
         """
-        if not 0 <= length <= self._length:
+        end = _whole(length)
+        if end is None or not 0 <= end <= self._length:
             expected = f"0..{self._length}"
-            raise BadSetting(name="length", expected=expected, found=length)
-        old, self._length = self._length, length
+            raise BadSetting(name="length", expected=expected, found=repr(length))
+        old, self._length = self._length, end
         stride = self.memory.strides[self.axis]
-        nbytes = (old - length) * stride
+        nbytes = (old - end) * stride
         if nbytes >= PAGE_NBYTES:
             # In C order what is around the axis comes before it.
             around = int(np.prod(self.memory.shape[: self.axis]))
             for run in range(around):
-                start = (run * self.capacity + length) * stride
+                start = (run * self.capacity + end) * stride
                 self._arena.give_back(start, nbytes)
 
     def check_room(self, start: int, count: int) -> None:
@@ -130,6 +136,29 @@ class GrowingArray:
         """Take for the length what a method has made it."""
         self._length = length
 
+    def _take(self, rows: object) -> Array:
+        """Return what is appended as an array.
+
+        Raises:
+            BadSetting: it is none, or does not fit.
+        """
+        expected: list[object] = list(self.memory.shape)
+        expected[self.axis] = "any"
+        wanted = f"{self.dtype}[{', '.join(map(str, expected))}]"
+        try:
+            added = _as_array(rows)
+        except (TypeError, ValueError, RuntimeError) as error:
+            found = f"a Python {type(rows).__name__} that is no array ({error})"
+            raise BadSetting(name="rows", expected=wanted, found=found) from error
+        fits = added.ndim == len(expected) and all(
+            size in (found, "any")
+            for size, found in zip(expected, added.shape, strict=True)
+        )
+        if not fits or added.dtype != self.dtype:
+            found = f"{added.dtype}{list(added.shape)}"
+            raise BadSetting(name="rows", expected=wanted, found=found)
+        return added
+
     def _slots(self, low: int, high: int) -> Array:
         return self.memory[(slice(None),) * self.axis + (slice(low, high),)]
 
@@ -139,8 +168,9 @@ class GrowingArray:
 
 def _element_type(dtype: npt.DTypeLike) -> DType:
     try:
-        found = DType.from_numpy(np.dtype(dtype))
-    except TypeError:
+        # numpy takes None for float64.
+        found = None if dtype is None else DType.from_numpy(np.dtype(dtype))
+    except (TypeError, ValueError, SyntaxError):  # as numpy refuses various texts
         found = None
     if found is None:
         known = ", ".join(member.label for member in DType)
@@ -148,11 +178,42 @@ def _element_type(dtype: npt.DTypeLike) -> DType:
     return found
 
 
+def _whole(value: object) -> int | None:
+    """Return a whole number as an int, None for anything else, and for a bool."""
+    if isinstance(value, bool):
+        return None
+    try:
+        return operator.index(value)  # type: ignore[arg-type]  # asks for a TypeError
+    except TypeError:
+        return None
+
+
+def _check_dims(dims: Sequence[int]) -> list[int]:
+    try:
+        sizes = [_whole(size) for size in dims]
+    except TypeError:
+        sizes = [None]
+    whole = [size for size in sizes if size is not None]
+    if len(whole) < len(sizes):
+        expected = "a sequence of whole numbers"
+        raise BadSetting(name="dims", expected=expected, found=repr(dims))
+    return whole
+
+
 def _check_axis(axis: int, rank: int) -> int:
-    if not -rank <= axis < rank:
+    whole = _whole(axis)
+    if whole is None or not -rank <= whole < rank:
         expected = f"one of the {rank} axes"
-        raise BadSetting(name="axis", expected=expected, found=axis)
-    return axis % rank
+        raise BadSetting(name="axis", expected=expected, found=repr(axis))
+    return whole % rank
+
+
+def _check_capacity(capacity: int) -> int:
+    whole = _whole(capacity)
+    if whole is None or whole < 0:
+        expected = "a whole number from 0 on"
+        raise BadSetting(name="capacity", expected=expected, found=repr(capacity))
+    return whole
 
 
 def _as_array(rows: object) -> Array:

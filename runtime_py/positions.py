@@ -64,23 +64,43 @@ def position_input(method: Method, position: Position | None) -> int | None:
     return method.input_names.index(position.input_name)
 
 
-def fill_position(slot: Array, starts: Sequence[int], method: str) -> None:
+def fill_position(
+    slot: Array, starts: Sequence[int], method: Method, position: Position | None
+) -> None:
     """Fill a method's input of the position: int64 [], [batch], or [tokens].
 
     Raises:
         StateMismatch: it takes one position, and the rows have several.
     """
-    if slot.shape == (len(starts),) != (1,):
+    if slot.shape == (len(starts),) != (1,) and not _takes_places(method, position):
         slot[...] = np.array(starts)
         return
     if len(set(starts)) > 1:
         raise StateMismatch(
-            method=method,
+            method=method.name,
             state="position",
             expected="one position for all rows",
             found=listing([str(start) for start in starts]),
         )
     slot[...] = starts[0] if slot.size == 1 else starts[0] + np.arange(slot.size)
+
+
+def _takes_places(method: Method, position: Position | None) -> bool:
+    """Tell whether a method is given the places of its tokens, not one for each row."""
+    index = position_input(method, position)
+    if index is None:
+        return False
+    dims = method.graph.values[method.graph.inputs[index]].type.dims
+    rows = [name for name in _symbols_of(dims) if name == _BATCH]
+    return bool(dims) and not rows and dims[0] in (method.advance, *_lengths(method))
+
+
+def _lengths(method: Method) -> list[Dim]:
+    """Return the lengths of a method's inputs of tokens, where it writes nothing."""
+    if method.advance is not None:
+        return []
+    kinds = [method.graph.values[value].type for value in method.graph.inputs]
+    return [kind.dims[1] for kind in kinds if len(kind.dims) > 1]
 
 
 def choose_sizes(

@@ -30,7 +30,7 @@ def rewind(program: Program, memory: StateMemory, count: object) -> None:
     check_usable(memory)
     starts = find_position(program.position, memory)
     _check_states(program)
-    counts = _check_counts(count, starts)
+    counts = _check_counts(count, starts, _first_position(program, memory, starts))
     _check_rows(memory, counts)
     if not any(counts):
         return
@@ -78,6 +78,8 @@ def _check_states(program: Program) -> None:
         if declared.kind is not StateKind.COUNTER:
             kind = declared.kind.name.lower()
             reason = f"it is {kind}, and what a call wrote over it is gone"
+            if declared.kind in (StateKind.LINEAR, StateKind.APPEND):
+                reason = "it is not written at the position by every method"
             raise NotRewindable(state=declared.name, reason=reason)
         if writers != counting:
             lost = sorted(writers ^ counting)[0]
@@ -85,7 +87,19 @@ def _check_states(program: Program) -> None:
             raise NotRewindable(state=declared.name, reason=reason)
 
 
-def _check_counts(count: object, starts: Sequence[int]) -> list[int]:
+def _first_position(
+    program: Program, memory: StateMemory, starts: Sequence[int]
+) -> list[int]:
+    """Return the position of a new session: a counter may begin with a prefix."""
+    position = program.position
+    if position is None or position.state is None:
+        return [0] * len(starts)
+    return memory.first_counts(position.state)
+
+
+def _check_counts(
+    count: object, starts: Sequence[int], firsts: Sequence[int]
+) -> list[int]:
     """Return how many tokens each row forgets.
 
     Raises:
@@ -96,10 +110,11 @@ def _check_counts(count: object, starts: Sequence[int]) -> list[int]:
         expected = f"an int, or int64[{len(starts)}]"
         raise BadSetting(name="count", expected=expected, found=repr(count))
     counts: list[int] = np.broadcast_to(given, (len(starts),)).tolist()
-    for row, (some, start) in enumerate(zip(counts, starts, strict=True)):
-        if not 0 <= some <= start:
+    most = [start - first for start, first in zip(starts, firsts, strict=True)]
+    for row, (some, limit) in enumerate(zip(counts, most, strict=True)):
+        if not 0 <= some <= limit:
             where = f" in row {row}" if len(starts) > 1 else ""
-            expected = f"0..{start}, the position{where}"
+            expected = f"0..{limit}, the tokens of this session{where}"
             raise BadSetting(name="count", expected=expected, found=some)
     return counts
 

@@ -80,16 +80,18 @@ class _SnapshotFile(AtomicFile):
 
 
 def save_snapshot(
-    path: str, program: Program, digest: str, memory: StateMemory
+    path: str | os.PathLike[str], program: Program, digest: str, memory: StateMemory
 ) -> None:
     """Write a session's states.
 
     Raises:
+        BadSetting: `path` is no path.
         Poisoned: a call left them half written.
         CannotWrite: the system refuses; the old file is untouched.
         SavedUnsynced: the file is there, but may not outlive a crash.
     """
     check_usable(memory)
+    file_name = _file_name(path)
     tip, written = memory.tip, min(memory.written, _MOST)
     shapes = state_shapes(program, memory.sizes, tip.lengths, written)
     header = Header(
@@ -103,7 +105,7 @@ def save_snapshot(
     )
     text = json.dumps(asdict(header), separators=(",", ":")).encode()
     total = hashlib.sha256()
-    with _SnapshotFile(path) as file:
+    with _SnapshotFile(file_name) as file:
         for part in _parts(text, memory, shapes):
             total.update(part)
             file.write(part)
@@ -133,15 +135,18 @@ class Snapshot:
         header: what it says of its session.
     """
 
-    def __init__(self, path: str, program: Program, digest: str) -> None:
+    def __init__(
+        self, path: str | os.PathLike[str], program: Program, digest: str
+    ) -> None:
         """Open and check a file.
 
         Raises:
+            BadSetting: `path` is no path.
             FileProblem: the system cannot read it.
             BadSnapshot: it is damaged, or of another program.
         """
-        self._path, self._program = path, program
-        self._file, self._nbytes = _open(path)
+        self._path, self._program = _file_name(path), program
+        self._file, self._nbytes = _open(self._path)
         try:
             self._start = self._read_lead()
             self._check_digest()
@@ -150,7 +155,7 @@ class Snapshot:
             self._check_position()
         except OSError as error:
             self._file.close()
-            raise _problem(path, error) from error
+            raise _problem(self._path, error) from error
         except BaseException:
             self._file.close()
             raise
@@ -317,6 +322,19 @@ def _ends_at_position(state: State) -> bool:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= _MOST
+
+
+def _file_name(path: str | os.PathLike[str]) -> str:
+    """Return a path as text.
+
+    Raises:
+        BadSetting: it is none.
+    """
+    try:
+        return os.fsdecode(path)
+    except TypeError as error:
+        expected = "a str or an os.PathLike"
+        raise BadSetting(name="path", expected=expected, found=repr(path)) from error
 
 
 def _open(path: str) -> tuple[BinaryIO, int]:

@@ -120,6 +120,14 @@ class StateMemory:
         for (arena, _), content in zip(self._counters, saved, strict=True):
             arena.write(0, content)
 
+    def first_counts(self, state: int) -> list[int]:
+        """Return what a counter holds in a new session."""
+        array, initial = self.arrays[state], self.states[state].initial
+        if initial is None:
+            return [0] * array.size
+        counts: list[int] = self._initial(initial).reshape(-1).tolist()
+        return counts
+
     def put_back(self, state: int, row: int | None, low: int, high: int) -> None:
         """Give slots of a state their initial content again.
 

@@ -20,7 +20,11 @@ class KvcError(Exception):
     def __init__(self, **facts: object) -> None:
         self.__dict__.update(facts)
         self.facts = facts
-        super().__init__(self.template.format(**facts))
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        """Return the message."""
+        return self.template.format(**self.facts)
 
     def __reduce__(self) -> tuple[object, ...]:
         """Pickle by class and facts, since the constructor takes only keywords."""
@@ -246,10 +250,16 @@ class CacheOverflow(ExecutionError):
     """A write would leave the cache; nothing has been written."""
 
     template = (
-        "the cache is full: row {row} would write positions {start} to "
-        "{start} + {count}, but the cache holds {capacity}; reset the session, "
-        "or compile with a larger cache"
+        "the cache is full: row {row} would write {positions} from {start} on, but "
+        "the cache holds {capacity}; make room (reset or rewind the session, truncate "
+        "the array), or open the session or the array with a larger capacity, or "
+        "compile with a larger cache"
     )
+
+    def _text(self) -> str:
+        count = self.facts["count"]
+        positions = "1 position" if count == 1 else f"{count} positions"
+        return self.template.format(positions=positions, **self.facts)
 
 
 class IndexOutOfRange(ExecutionError):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kvc.compiler.ir import Argument, Node, Value
+from kvc.schema.types import Dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,7 +14,8 @@ class AxisWrite:
         target: what is written into.
         axis: counted from 0.
         index: the places, [count] (`index_copy` also takes [] for one place).
-        source: of the target's rank, `count` long along the axis.
+        source: of the target's rank, `count` long along the axis; of lean writes it
+            may lack leading axes of size 1.
         from_back: whether negative places count from the back; otherwise they raise.
     """
 
@@ -23,9 +25,19 @@ class AxisWrite:
     source: Value
     from_back: bool
 
+    @property
+    def dims(self) -> tuple[Dim, ...]:
+        """The sizes of what is written, of the target's rank."""
+        old, index = self.target.type.dims, self.index.type.dims
+        return (*old[: self.axis], *(index or (1,)), *old[self.axis + 1 :])
 
-def axis_write(node: Node) -> AxisWrite | None:
-    """Return what a node writes along one axis, None if it does something else."""
+
+def axis_write(node: Node, *, lean: bool = False) -> AxisWrite | None:
+    """Return what a node writes along one axis, None if it does something else.
+
+    PyTorch drops leading axes of size 1 from the values of an `index_put`; such a write
+    counts only where the caller asks for `lean` ones, see `AxisWrite.source`.
+    """
     match node.op, node.arguments:
         case (
             "aten::index_copy",
@@ -41,15 +53,16 @@ def axis_write(node: Node) -> AxisWrite | None:
             axis, place = used[0]
             if len(used) == 1 and isinstance(place, Value):
                 write = AxisWrite(target, axis, place, values, from_back=True)
-                return write if _is_whole(write) else None
+                return write if _is_whole(write, lean=lean) else None
     return None
 
 
-def _is_whole(write: AxisWrite) -> bool:
+def _is_whole(write: AxisWrite, *, lean: bool) -> bool:
     """Tell whether there is a value for each element, and one axis of places."""
-    dims, index = write.target.type.dims, write.index.type.dims
-    written = (*dims[: write.axis], *index, *dims[write.axis + 1 :])
-    return len(index) == 1 and write.source.type.dims == written
+    dims, given = write.dims, write.source.type.dims
+    lacking = max(0, len(dims) - len(given)) if lean else 0
+    whole = (*(1,) * lacking, *given) == dims
+    return whole and len(write.index.type.dims) == 1
 
 
 def with_operands(node: Node, target: Value, axis: int, source: Value) -> Node:

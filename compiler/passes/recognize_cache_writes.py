@@ -3,8 +3,9 @@
 `index_copy` and `index_put` along an axis behind the first become one when their index
 is provably `start + arange(count)`, which is what PyTorch's many spellings of a cache
 write come down to. Both raise when a slot is out of range. `index_put` also takes
-indices that count from the back, so its start must be known not to be negative. Writes
-at places that never change stay what they are: they are no cache writes.
+indices that count from the back, so its start must be known not to be negative, and
+values that lack leading axes of size 1, which they get back here. Writes at places that
+never change stay what they are: they are no cache writes.
 """
 
 from collections.abc import Sequence
@@ -12,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from kvc.compiler.ir import Argument, Method, Program
+from kvc.compiler.ir import Argument, Method, Program, Value
 from kvc.compiler.ir.verify import sample_sizes
 from kvc.compiler.passes.axis_writes import AxisWrite, axis_write
 from kvc.compiler.passes.naturals import Naturals
-from kvc.compiler.passes.progressions import Progression, progression, start_of_rows
+from kvc.compiler.passes.progressions import Add, Progression, progression, start_of_rows
 from kvc.compiler.passes.rewrite import NodeList, each_method
-from kvc.schema.types import Dim, Symbol, bounds, evaluate
+from kvc.schema.types import Dim, Symbol, TensorType, bounds, evaluate
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +44,16 @@ class _Recognizer:
         """Return the method with its cache writes as such."""
         rebuilt = NodeList(method)
         for node in method.nodes:
-            write = axis_write(node)
+            write = axis_write(node, lean=True)
             start = self._start(write, method, rebuilt) if write else None
             if write is None or start is None:
                 rebuilt.keep(node)
                 continue
             add = partial(rebuilt.add, source=node.source)
             rows = start_of_rows(start, write.target.type.dims[0], add)
+            source = _whole_source(write, add)
             arguments: tuple[Argument, ...] = (
-                write.target, write.source, rows, write.axis, "linear"
+                write.target, source, rows, write.axis, "linear"
             )  # fmt: skip
             rebuilt.keep(replace(node, op="kvc::cache_update", arguments=arguments))
         return replace(method, nodes=tuple(rebuilt.nodes))
@@ -63,7 +65,7 @@ class _Recognizer:
         cache, axis = write.target.type.dims, write.axis
         if axis == 0:
             return None
-        count = write.source.type.dims[axis]
+        count = write.dims[axis]
         found = progression(write.index, method, rebuilt.makers)
         if found is None or not found.addends or not self._fits(count, cache[axis]):
             return None
@@ -82,3 +84,11 @@ class _Recognizer:
         return bounds(found.constant, self._symbols)[0] >= 0 and all(
             self._naturals.holds(method, addend) for addend in found.addends
         )
+
+
+def _whole_source(write: AxisWrite, add: Add) -> Value:
+    """Return what is written with the leading axes of size 1 that it lacks."""
+    if write.source.type.dims == write.dims:
+        return write.source
+    kind = TensorType(write.source.type.dtype, write.dims)
+    return add("aten::view", (write.source, write.dims), kind)

@@ -23,10 +23,17 @@ def check_index(index: Tensor, least: int, count: int, slots: int) -> None:
 
 
 def check_rows(index: Tensor, least: int, count: int, slots: int) -> None:
-    """Raise CacheOverflow unless `count` slots fit from each row's index on."""
+    """Check that `count` slots fit from each row's index on.
+
+    Raises:
+        IndexOutOfRange: a row would begin before the first slot.
+        CacheOverflow: a row would end behind the last one.
+    """
     starts: list[int] = index.reshape(-1).tolist()
     for row, start in enumerate(starts):
-        if start < least or start + count > slots:
+        if start < least:
+            raise IndexOutOfRange(place="", index=start, size=slots)
+        if start + count > slots:
             raise CacheOverflow(row=row, start=start, count=count, capacity=slots)
 
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -202,7 +203,7 @@ def measure_memory(program: Path, layers: int) -> None:
     with load(program) as loaded:
         loaded.session(capacity=512).close()
         for capacity in (1024, 8192, 32768):
-            opening = median_ms(lambda n=capacity: loaded.session(capacity=n), 20)  # type: ignore[misc]
+            opening = median_ms(partial(loaded.session, capacity=capacity), 20)
             before = anonymous_kb()
             session = loaded.session(capacity=capacity)
             show(capacity, f"{opening:.3f}", anonymous_kb() - before)
@@ -229,20 +230,20 @@ def measure_steps(
         for position in positions:
             session = one.session(capacity=max(512, position + 2 * repeats))
             fill(session, position)
-            ours = median_ms(lambda s=session: s.call("step", q, kv), repeats)  # type: ignore[misc]
+            ours = median_ms(partial(session.call, "step", q, kv), repeats)
             session.close()
             growing = other.session()
             for _ in range(position):
                 growing.call("step", q, kv)
-            grown = median_ms(lambda s=growing: s.call("step", q, kv), repeats)  # type: ignore[misc]
+            grown = median_ms(partial(growing.call, "step", q, kv), repeats)
             growing.close()
             shape = (1, KV_HEADS, position, WIDTH)
             past = [torch.rand(shape) for _ in range(2 * layers)]
-            cat, model = Append(), Static(layers, position + 1)
+            cat = partial(Append().step, q, kv, past)
+            copy = partial(Static(layers, position + 1).step, q, kv, position)
             with torch.inference_mode():
-                concatenated = median_ms(lambda p=past: cat.step(q, kv, p), repeats)  # type: ignore[misc]
-                copied = median_ms(lambda m=model: m.step(q, kv, position), repeats)  # type: ignore[misc] # noqa: B023
-            figures = (ours, grown, concatenated, copied)
+                eager = (median_ms(cat, repeats), median_ms(copy, repeats))
+            figures = (ours, grown, *eager)
             show(position, *(f"{figure:.2f}" for figure in figures))
 
 

@@ -1,5 +1,8 @@
 """Arrays of the caller's own that grow."""
 
+import pickle
+import re
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -49,6 +52,19 @@ def test_it_is_cut_and_grows_again():
     assert made.array[1].tolist() == [[6, 7, 8], [9, 9, 9]]
 
 
+def test_numpy_takes_it_as_its_array():
+    made = filled()
+    assert np.shares_memory(np.asarray(made), made.memory)
+    assert np.asarray(made).tolist() == made.array.tolist()
+    assert np.asarray(made, np.float64).dtype == np.float64
+    assert np.shares_memory(np.asarray(made, copy=False), made.memory)
+    assert not np.shares_memory(np.array(made, copy=True), made.memory)
+    with pytest.raises(ValueError, match="copy"):
+        np.asarray(made, np.float64, copy=False)
+    made.append(np.asarray(made))
+    assert made.array[:, 2:].tolist() == made.array[:, :2].tolist()
+
+
 def test_beyond_its_capacity_nothing_is_written():
     made = filled(3)
     with pytest.raises(CacheOverflow) as caught:
@@ -60,17 +76,57 @@ def test_beyond_its_capacity_nothing_is_written():
 
 @pytest.mark.parametrize(
     "rows",
-    [np.ones((2, 1, 4), np.float32), np.ones((2, 1, 3)), np.ones((2, 3), np.float32)],
+    [
+        np.ones((2, 1, 4), np.float32),
+        np.ones((2, 1, 3)),
+        np.ones((2, 3), np.float32),
+        [[1, 2], [3]],
+        None,
+        "a",
+    ],
 )
 def test_rows_of_another_kind_are_refused(rows):
-    with pytest.raises(BadSetting, match=r"rows: expected float32\[2, ., 3\]"):
-        filled().append(rows)
+    made = filled()
+    with pytest.raises(BadSetting, match=r"rows: expected float32\[2, any, 3\], got"):
+        made.append(rows)
+    assert len(made) == 2
 
 
-@pytest.mark.parametrize("length", [-1, 3])
-def test_it_is_not_cut_to_more_than_there_is(length):
-    with pytest.raises(BadSetting, match=r"length: expected 0\.\.2"):
-        filled().truncate(length)
+def test_a_tensor_that_is_no_array_is_refused():
+    import torch
+
+    for rows in (torch.ones(2, 1, 3, device="meta"), torch.ones(2, 1, 3).to_sparse()):
+        with pytest.raises(BadSetting, match=r"got a Python Tensor that is no array"):
+            filled().append(rows)
+
+
+@pytest.mark.parametrize("length", [-1, 3, 1.5, True, "a", None])
+def test_it_is_not_cut_to_what_is_no_length_it_has(length):
+    made = filled()
+    match = re.escape(f"length: expected 0..2, got {length!r}")
+    with pytest.raises(BadSetting, match=match):
+        made.truncate(length)
+    assert len(made) == 2
+
+
+def test_whole_numbers_of_numpy_are_sizes():
+    one = np.int64(1)
+    made = GrowingArray(np.float32, np.array([2, 2, 3]), one, np.int64(4))
+    made.truncate(one)
+    assert (made.shape, made.axis, made.capacity) == ((2, 1, 3), 1, 4)
+
+
+@pytest.mark.parametrize(
+    ("count", "text"),
+    [
+        (1, "would write 1 position from 2 on, but the cache holds 2;"),
+        (3, "would write 3 positions from 2 on, but the cache holds 2;"),
+    ],
+)
+def test_how_much_does_not_fit_is_told_in_words(count, text):
+    with pytest.raises(CacheOverflow, match=text) as caught:
+        filled(2).append(np.ones((2, count, 3), np.float32))
+    assert str(pickle.loads(pickle.dumps(caught.value))) == str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -83,7 +139,22 @@ def test_it_is_not_cut_to_more_than_there_is(length):
         ((np.float32, (5,), 0, 4), "dims"),
         ((np.float32, (-1,), 0, 4), "dims"),
         ((np.float32, (0, -2), 0, 4), "dims"),
-        ((np.float32, (0,), 0, -1), "dims"),
+        ((np.float32, (0,), 0, -1), "capacity"),
+        ((np.float32, (0,), 0, 10.5), "capacity"),
+        ((np.float32, (0,), 0, True), "capacity"),
+        ((np.float32, (0,), 0, None), "capacity"),
+        ((np.float32, (0, 2), 1.5, 4), "axis"),
+        ((np.float32, (0, 2), "a", 4), "axis"),
+        ((np.float32, (0, 2), True, 4), "axis"),
+        ((np.float32, 5, 0, 4), "dims"),
+        ((np.float32, (1.7, 0, 3), 1, 4), "dims"),
+        ((np.float32, (True, 0), 1, 4), "dims"),
+        ((np.float32, "03", 0, 4), "dims"),
+        ((None, (0,), 0, 4), "dtype"),
+        ((5, (0,), 0, 4), "dtype"),
+        (("f4,)", (0,), 0, 4), "dtype"),
+        (([("a", "f4"), ("a", "f4")], (0,), 0, 4), "dtype"),
+        ((object, (0,), 0, 4), "dtype"),
     ],
 )
 def test_an_impossible_argument_is_named(arguments, name):

@@ -140,8 +140,9 @@ def test_an_input_of_the_position_has_the_batch_of_the_session(opened):
 @pytest.mark.parametrize("shape", [(), (1,), (3,)])
 def test_one_position_for_rows_that_differ_is_refused(shape):
     slot = np.zeros(shape, np.int64)
+    program, _ = fed_program((1,))
     with pytest.raises(StateMismatch, match="expected one position for all rows"):
-        fill_position(slot, [1, 2], "write")
+        fill_position(slot, [1, 2], program.methods[0], program.position)
     assert not slot.any()
 
 

@@ -74,12 +74,12 @@ class Twin:
         self.session, self.model, self.past = session, Grown().eval(), NONE
         self.tolerance = tolerance
 
-    def call(self, name, x):
+    def call(self, name, x, *others):
         # A quantized past is not that of eager torch: only one call's error counts.
         self.past = torch.from_numpy(self.session.state["past"].copy())
-        results = self.session.call(name, x)
+        results = self.session.call(name, x, *others)
         with torch.no_grad():
-            wanted = getattr(self.model, name)(x, self.past)[:-1]
+            wanted = getattr(self.model, name)(x, self.past, *others)[:-1]
         for one, other in zip(_flat(results), wanted, strict=True):
             tolerance = self.tolerance
             torch.testing.assert_close(one, other, rtol=tolerance, atol=tolerance)
@@ -124,6 +124,15 @@ def test_the_past_may_become_shorter(twin):
     assert twin.session.position == 0
     for seed in range(3):
         twin.call("step", tokens(1, seed))
+
+
+def test_an_input_may_be_as_long_as_the_past(plain, monkeypatch):
+    with plain.session() as session:
+        twin = Twin(session)
+        twin.call("masked", tokens(), torch.rand(1, 0, 1))
+        monkeypatch.delattr(engine, "bind_graph")
+        for seed in range(1, 12):
+            twin.call("masked", tokens(1, seed), torch.rand(1, seed, 1))
 
 
 def test_two_sessions_may_alternate(program, recipe):

@@ -167,7 +167,9 @@ def test_rows_of_one_length_go_back_together(opened):
     program = opened(linear_program(1, BATCH))
     with program.session(batch=2) as session:
         session.write(rows(2, batch=2))
-        with pytest.raises(BadSetting, match=r"0\.\.2, the position in row 1"):
+        with pytest.raises(
+            BadSetting, match=r"0\.\.2, the tokens of this session in row 1"
+        ):
             session.rewind(np.array([2, 3]))
         assert session.position.tolist() == [2, 2]
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import struct
 from dataclasses import replace
 
@@ -18,6 +19,7 @@ from stateful_programs import (
 )
 
 from kvc.runtime import (
+    BadSetting,
     BadSnapshot,
     CacheOverflow,
     CannotWrite,
@@ -26,6 +28,7 @@ from kvc.runtime import (
     Poisoned,
     load,
 )
+from kvc.runtime.snapshots import Snapshot, save_snapshot
 from kvc.schema.model import ResetRule, StateKind
 
 RANDOM = np.random.default_rng(0)
@@ -313,6 +316,25 @@ def test_a_missing_file_and_a_folder_are_file_problems(saved, tmp_path):
         program.restore(tmp_path / "pipe")
 
 
+@pytest.mark.parametrize("path", [5, None, 1.5, ["s.kvs"]])
+def test_what_is_no_path_is_named(saved, path):
+    program, _ = saved
+    match = re.escape(f"path: expected a str or an os.PathLike, got {path!r}")
+    engine = program._engine
+    with program.session() as session, pytest.raises(BadSetting, match=match):
+        save_snapshot(path, engine.program, engine.digest, session._states)
+    with pytest.raises(BadSetting, match=match):
+        Snapshot(path, engine.program, engine.digest)
+
+
+def test_a_path_may_be_bytes(saved, tmp_path):
+    program, file = saved
+    with program.session() as session:
+        session.run(rows(1))
+        session.save(os.fsencode(file))
+    assert program.restore(os.fsencode(file)).position == 1
+
+
 def test_what_cannot_be_written_leaves_the_old_file(saved, tmp_path, monkeypatch):
     program, file = saved
     old = file.read_bytes()
@@ -333,8 +355,6 @@ def test_what_cannot_be_written_leaves_the_old_file(saved, tmp_path, monkeypatch
 
 
 def test_a_session_that_cannot_be_filled_is_closed(saved, monkeypatch):
-    from kvc.runtime.snapshots import Snapshot
-
     program, file = saved
     taken = []
 

@@ -47,6 +47,10 @@ class Grown(nn.Module):
         grown = torch.cat([past, x], 1)
         return grown[:, -1:], grown.transpose(1, 2), grown
 
+    def masked(self, x: Tensor, past: Tensor, mask: Tensor) -> tuple[Tensor, Tensor]:
+        """Add a token, and weigh those before it by mask, float32 [1, past, 1]."""
+        return (past * mask).sum(1) + x.sum(1), torch.cat([past, x], 1)
+
 
 def grown_methods(carried: bool = True, chunks: bool = True) -> list[Method]:
     """The methods of `Grown`.
@@ -55,7 +59,14 @@ def grown_methods(carried: bool = True, chunks: bool = True) -> list[Method]:
     """
     past = torch.zeros(1, 3, WIDTH)
     x = torch.zeros(1, 2 if chunks else 1, WIDTH)
-    return [
+    carry = {"past": "[1]"} if carried else {}
+    masked = Method(
+        "masked",
+        args=(x[:, :1], past, torch.zeros(1, 3, 1)),
+        dynamic={"past": {1: PAST}, "mask": {1: PAST}},
+        carry=carry,
+    )
+    others = [
         Method(
             name,
             args=(x, past),
@@ -64,3 +75,4 @@ def grown_methods(carried: bool = True, chunks: bool = True) -> list[Method]:
         )
         for name, result in [("step", 1), ("again", 1), ("both", 2)]
     ]
+    return [*others, masked]

@@ -1,4 +1,4 @@
-"""Thousands of random methods: the order that is proven is right, others are refused."""
+"""Random methods: the order that is proven is right, wrong ones are refused."""
 
 import pytest
 import torch
@@ -10,7 +10,6 @@ from kvc.compiler.in_place import prove
 from kvc.compiler.ir.verify import verify
 from kvc.schema.errors import PlanFailed
 from kvc.schema.model import Graph, Ref
-from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.memory import sweep
 from kvc.schema.verify.replay import Conflict, replay
 

@@ -145,6 +145,7 @@ def test_a_failure_poisons_states_that_cannot_go_back_until_a_reset(
     programs: dict[str, Program],
     broken_at: Callable[[int, bool], list[int]],
     monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
     kind: str,
     after: bool,
 ) -> None:
@@ -165,7 +166,7 @@ def test_a_failure_poisons_states_that_cannot_go_back_until_a_reset(
                 found = session.call(*call)
             except Poisoned:
                 poisoned.append(step)
-                _check_all_refuse(session)
+                _check_all_refuse(session, tmp_path)
             else:
                 assert np.array_equal(found, expected), step
             session.reset()
@@ -175,14 +176,15 @@ def test_a_failure_poisons_states_that_cannot_go_back_until_a_reset(
         assert 0 < len(poisoned) < count
 
 
-def _check_all_refuse(session: Session) -> None:
+def _check_all_refuse(session: Session, tmp_path: Path) -> None:
     for action in (
         lambda: session.decode(TEXT[:, :1]),
         lambda: session.rewind(1),
-        lambda: session.save("never-written.kvcs"),
+        lambda: session.save(tmp_path / "never-written.kvcs"),
     ):
         with pytest.raises(Poisoned, match="decode broke off"):
             action()
+    assert not any(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("after", [False, True], ids=["instead", "after"])

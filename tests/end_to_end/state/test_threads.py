@@ -77,20 +77,20 @@ def test_threads_that_open_and_close_sessions_disturb_nobody(program: Program) -
         assert all(np.array_equal(a, b) for a, b in zip(one, expected, strict=True))
 
 
-ACTIONS: dict[str, Callable[[Session], object]] = {
-    "decode": lambda s: s.call("decode", np.array([[1]])),
-    "reset": Session.reset,
-    "rewind": lambda s: s.rewind(1),
-    "trim": Session.trim,
-    "save": lambda s: s.save("never-written.kvcs"),
-    "position": lambda s: s.position,
-    "close": Session.close,
+ACTIONS: dict[str, Callable[[Session, Path], object]] = {
+    "decode": lambda s, _: s.call("decode", np.array([[1]])),
+    "reset": lambda s, _: s.reset(),
+    "rewind": lambda s, _: s.rewind(1),
+    "trim": lambda s, _: s.trim(),
+    "save": lambda s, folder: s.save(folder / "never-written.kvcs"),
+    "position": lambda s, _: s.position,
+    "close": lambda s, _: s.close(),
 }
 
 
 @pytest.mark.parametrize("action", ACTIONS)
 def test_a_session_in_two_threads_is_busy_and_keeps_its_state(
-    program: Program, monkeypatch: pytest.MonkeyPatch, action: str
+    program: Program, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, action: str
 ) -> None:
     expected = talk(program, 2)
     inside, go_on = threading.Event(), threading.Event()
@@ -109,7 +109,7 @@ def test_a_session_in_two_threads_is_busy_and_keeps_its_state(
             try:
                 assert inside.wait(20)
                 with pytest.raises(Busy, match="running decode in another thread"):
-                    ACTIONS[action](session)
+                    ACTIONS[action](session, tmp_path)
             finally:
                 go_on.set()
             monkeypatch.undo()
@@ -123,24 +123,24 @@ def test_a_session_in_two_threads_is_busy_and_keeps_its_state(
         for name, state in snapshot(twin).items():
             assert np.array_equal(states[name], state)
         twin.close()
-    assert not Path("never-written.kvcs").exists()
+    assert not any(tmp_path.iterdir())
     found = talk(program, 2)
     assert all(np.array_equal(a, b) for a, b in zip(found, expected, strict=True))
 
 
-IN_CHILD: dict[str, Callable[[Program, Session], object]] = {
-    **{name: lambda p, s, do=do: do(s) for name, do in ACTIONS.items()},
-    "state": lambda p, s: dict(s.state),
-    "session": lambda p, s: p.session(),
-    "restore": lambda p, s: p.restore("never-written.kvcs"),
-    "call": lambda p, s: p.call("decode", np.array([[1]])),
+IN_CHILD: dict[str, Callable[[Program, Session, Path], object]] = {
+    **{name: lambda _, s, folder, do=do: do(s, folder) for name, do in ACTIONS.items()},
+    "state": lambda _, s, __: dict(s.state),
+    "session": lambda p, _, __: p.session(),
+    "restore": lambda p, _, folder: p.restore(folder / "never-written.kvcs"),
+    "call": lambda p, _, __: p.call("decode", np.array([[1]])),
 }
 FINE = ("close",)  # it leaves the parent's memory alone
 
 
 @pytest.mark.parametrize("action", IN_CHILD)
 def test_a_child_is_told_that_session_and_program_are_its_parents(
-    program: Program, action: str
+    program: Program, tmp_path: Path, action: str
 ) -> None:
     with program.session() as session:
         session.prefill(np.array([[1, 2, 3]]))
@@ -149,8 +149,9 @@ def test_a_child_is_told_that_session_and_program_are_its_parents(
             warnings.simplefilter("ignore", DeprecationWarning)  # fork with threads
             child = os.fork()
         if child == 0:
-            os._exit(_code_of(lambda: IN_CHILD[action](program, session)))
+            os._exit(_code_of(lambda: IN_CHILD[action](program, session, tmp_path)))
         assert _wait(child) == (0 if action in FINE else 1)
+        assert not any(tmp_path.iterdir())
         assert session.position.tolist() == [3]
         after = snapshot(session)
         assert all(np.array_equal(before[name], after[name]) for name in before)
