@@ -166,7 +166,7 @@ class GrowingArray:
         return f"<GrowingArray {self.dtype}{list(self.shape)} of {self.capacity}>"
 
 
-def _element_type(dtype: npt.DTypeLike) -> DType:
+def _element_type(dtype: npt.DTypeLike | None) -> DType:
     try:
         # numpy takes None for float64.
         found = None if dtype is None else DType.from_numpy(np.dtype(dtype))

@@ -99,12 +99,13 @@ class Program:
         """Open a session as `Session.save` left one.
 
         Raises:
+            BadSetting: `path` is no path.
             BadSnapshot: the file is damaged, or of another program.
             FileProblem: the system cannot read it.
             OutOfMemory, Closed, Forked: as `session`.
         """
         self._engine.check_open()
-        with Snapshot(os.fspath(path), self._engine.program, self.digest) as snapshot:
+        with Snapshot(path, self._engine.program, self.digest) as snapshot:
             return Session(
                 self._engine,
                 snapshot.header.sizes,

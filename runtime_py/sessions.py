@@ -168,12 +168,13 @@ class Session:
         `Program.restore` opens a session from it. The file is whole, or not there.
 
         Raises:
+            BadSetting: `path` is no path.
             CannotWrite: the system refuses; the old file is untouched.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("save"):
             engine = self._engine
-            save_snapshot(os.fspath(path), engine.program, engine.digest, self._states)
+            save_snapshot(path, engine.program, engine.digest, self._states)
 
     @property
     def position(self) -> Array:

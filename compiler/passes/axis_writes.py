@@ -3,7 +3,8 @@
 from dataclasses import dataclass
 
 from kvc.compiler.ir import Argument, Node, Value
-from kvc.schema.types import Dim
+from kvc.compiler.passes.progressions import Add
+from kvc.schema.types import Dim, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +64,14 @@ def _is_whole(write: AxisWrite, *, lean: bool) -> bool:
     lacking = max(0, len(dims) - len(given)) if lean else 0
     whole = (*(1,) * lacking, *given) == dims
     return whole and len(write.index.type.dims) == 1
+
+
+def whole_source(write: AxisWrite, add: Add) -> Value:
+    """Return a write's source with the leading axes of size 1 that it lacks."""
+    if write.source.type.dims == write.dims:
+        return write.source
+    kind = TensorType(write.source.type.dtype, write.dims)
+    return add("aten::view", (write.source, write.dims), kind)
 
 
 def with_operands(node: Node, target: Value, axis: int, source: Value) -> Node:

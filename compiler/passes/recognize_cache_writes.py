@@ -13,13 +13,13 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from kvc.compiler.ir import Argument, Method, Program, Value
+from kvc.compiler.ir import Argument, Method, Program
 from kvc.compiler.ir.verify import sample_sizes
-from kvc.compiler.passes.axis_writes import AxisWrite, axis_write
+from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, whole_source
 from kvc.compiler.passes.naturals import Naturals
-from kvc.compiler.passes.progressions import Add, Progression, progression, start_of_rows
+from kvc.compiler.passes.progressions import Progression, progression, start_of_rows
 from kvc.compiler.passes.rewrite import NodeList, each_method
-from kvc.schema.types import Dim, Symbol, TensorType, bounds, evaluate
+from kvc.schema.types import Dim, Symbol, bounds, evaluate
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class _Recognizer:
                 continue
             add = partial(rebuilt.add, source=node.source)
             rows = start_of_rows(start, write.target.type.dims[0], add)
-            source = _whole_source(write, add)
+            source = whole_source(write, add)
             arguments: tuple[Argument, ...] = (
                 write.target, source, rows, write.axis, "linear"
             )  # fmt: skip
@@ -84,11 +84,3 @@ class _Recognizer:
         return bounds(found.constant, self._symbols)[0] >= 0 and all(
             self._naturals.holds(method, addend) for addend in found.addends
         )
-
-
-def _whole_source(write: AxisWrite, add: Add) -> Value:
-    """Return what is written with the leading axes of size 1 that it lacks."""
-    if write.source.type.dims == write.dims:
-        return write.source
-    kind = TensorType(write.source.type.dtype, write.dims)
-    return add("aten::view", (write.source, write.dims), kind)

@@ -10,10 +10,12 @@ from cache_writes import WRITES, Cache, Places
 from eager_parity import same
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import Program, load
 from kvc.schema.errors import ExecutionError
+from kvc.schema.model import StateKind
 from kvc.schema.ops import OPS, Aliasing
 
 X, AT = torch.arange(12.0).reshape(2, 2, 3) + 100, torch.tensor([5, 2])
@@ -96,3 +98,60 @@ def test_a_slice_of_another_length_than_its_values_raises(
             model.step(X, torch.tensor(ends))
         with pytest.raises(ExecutionError):
             session.step(X, torch.tensor(ends))
+
+
+class OneRow(nn.Module):
+    """A batch of one row, whose cache is assigned to at the places of all tokens."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 2, 8, 3))
+
+    def step(self, x: Tensor, places: Tensor) -> Tensor:
+        self.k[:, :, places] = x
+        return self.k.cumsum(2) + places.sum()
+
+
+class CountedRow(OneRow):
+    """The same at places behind a counter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("count", torch.zeros(1, dtype=torch.int64))
+
+    def step(self, x: Tensor) -> Tensor:
+        out = super().step(x, self.count + torch.arange(x.shape[2]))
+        self.count.add_(x.shape[2])
+        return out
+
+
+def _one_row(counted: bool) -> tuple[nn.Module, Method]:
+    x, seq = LONGEST[:1, :, :3], Dim("seq", 1, 8)
+    if counted:
+        return CountedRow(), Method("step", args=(x,), dynamic={"x": {2: seq}})
+    dynamic = {"x": {2: seq}, "places": {0: seq}}
+    args = (x, torch.arange(3))
+    return OneRow(), Method("step", args=args, dynamic=dynamic, position="places")
+
+
+@pytest.mark.parametrize("counted", [False, True])
+def test_a_batch_of_one_row_goes_back(tmp_path: Path, counted: bool) -> None:
+    model, method = _one_row(counted)
+    bundle = compile_program(copy.deepcopy(model), [method])
+    bundle.save(tmp_path / "model.kvc")
+    (cache,) = [state for state in bundle.program.states if state.name == "k"]
+    assert (cache.kind, cache.axis, cache.at_position) == (StateKind.LINEAR, 2, True)
+    tokens = LONGEST[:1]
+    with load(tmp_path / "model.kvc") as program, program.session() as session:
+        for start, end in ((0, 3), (3, 4), (4, 6)):
+            x = tokens[:, :, start:end]
+            args = (x,) if counted else (x, torch.arange(start, end))
+            same(session.step(x), model.step(*args))
+        session.rewind(2)
+        again = session.step(-tokens[:, :, :4])
+        assert session.position.tolist() == [8]
+        with program.session() as fresh:
+            fresh.step(tokens[:, :, :4])
+            same(again, fresh.step(-tokens[:, :, :4]))
+        with pytest.raises(ExecutionError):
+            session.step(tokens[:, :, :1])

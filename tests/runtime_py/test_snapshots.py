@@ -28,7 +28,7 @@ from kvc.runtime import (
     Poisoned,
     load,
 )
-from kvc.runtime.snapshots import Snapshot, save_snapshot
+from kvc.runtime.snapshots import Snapshot
 from kvc.schema.model import ResetRule, StateKind
 
 RANDOM = np.random.default_rng(0)
@@ -320,11 +320,10 @@ def test_a_missing_file_and_a_folder_are_file_problems(saved, tmp_path):
 def test_what_is_no_path_is_named(saved, path):
     program, _ = saved
     match = re.escape(f"path: expected a str or an os.PathLike, got {path!r}")
-    engine = program._engine
     with program.session() as session, pytest.raises(BadSetting, match=match):
-        save_snapshot(path, engine.program, engine.digest, session._states)
+        session.save(path)
     with pytest.raises(BadSetting, match=match):
-        Snapshot(path, engine.program, engine.digest)
+        program.restore(path)
 
 
 def test_a_path_may_be_bytes(saved, tmp_path):

@@ -17,7 +17,7 @@ VALUES = (
     Value(rows_type(PAST), StateSlot(0)),
     Value(rows_type(PAST), Alias(0)),
     Value(TensorType(F32, (2, LONGER)), Scratch(0, 160)),
-    Value(TensorType(F32, (2, 4)), Scratch(192, 32)),
+    Value(TensorType(F32, (2, 4)), Scratch(192, 64)),
 )
 GRAPH = Graph(VALUES, (), (), (), 256, 0)
 

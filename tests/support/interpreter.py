@@ -79,7 +79,7 @@ def _argument(argument: Any, values: Mapping[int, Tensor], sizes: Any) -> Any:
 def run_in_memory(
     method: Method, inputs: Sequence[Tensor], states: Mapping[str, Tensor]
 ) -> tuple[list[Tensor], dict[str, Tensor], dict[str, Tensor]]:
-    """Return what `interpret` does, but let values share memory as kvc lays them out."""
+    """Return what `interpret` does, values sharing memory as kvc lays them out."""
     base = analyse(method).base
     memory: dict[int, Tensor] = {
         value.id: tensor.clone()

@@ -158,6 +158,60 @@ def test_values_that_broadcast_stay():
     assert last_op(before) == "aten::index_put"
 
 
+def put_of_lean_values(cache, values):
+    """Return a program that puts values into the last axis but one of a cache."""
+    old, new, rows = value(0, *cache), value(9, *cache), value(1, *values)
+    indices = (*(None,) * (len(cache) - 2), INDEX)
+    put = node("aten::index_put", old, indices, rows, False, to=new)
+    made = method(
+        ARANGE,
+        AHEAD,
+        put,
+        inputs=(rows, PLACE),
+        state_in=((old, "k"),),
+        state_out=((new, "k"),),
+        outputs=(new,),
+    )
+    state = State("k", TensorType(F32, cache), None)
+    empty = program(replace(made, position="x2"), symbols=SYMBOLS)
+    return replace(empty, states=(state,))
+
+
+@pytest.mark.parametrize(
+    ("cache", "values"),
+    [
+        ((1, 8, 4), (SEQ, 4)),
+        ((1, 2, 8, 4), (2, SEQ, 4)),
+        ((1, 1, 8, 4), (SEQ, 4)),
+        ((1, 1, 8, 4), (1, SEQ, 4)),
+    ],
+)
+def test_values_get_back_the_leading_axes_of_size_1_that_they_lack(cache, values):
+    before = put_of_lean_values(cache, values)
+    verify(before)
+    after = RecognizeCacheWrites().run(before)
+    verify(after)
+    *_, write = after.methods[0].nodes
+    assert write.op == "kvc::cache_update"
+    written = write.inputs[1]
+    assert written.type.dims == (*cache[:-2], SEQ, 4)
+    (view,) = [n for n in after.methods[0].nodes if written in n.outputs]
+    assert (view.op, view.inputs[0].id) == ("aten::view", 1)
+
+
+@pytest.mark.parametrize(
+    ("cache", "values"),
+    [
+        ((1, 2, 8, 4), (SEQ, 4)),  # the same for all heads
+        ((1, 2, 8, 4), (2, 1, 4)),  # the same at all places
+        ((2, 8, 4), (SEQ, 4)),  # the same for all rows
+        ((1, 8, 4), (4,)),
+    ],
+)
+def test_lean_values_that_broadcast_stay(cache, values):
+    assert last_op(put_of_lean_values(cache, values)) == "aten::index_put"
+
+
 def test_adding_up_stays():
     put = node("aten::index_put", OLD, (None, INDEX), ROWS, True, to=NEW)
     assert last_op(written(ARANGE, AHEAD, put, position="x2")) == "aten::index_put"

@@ -46,3 +46,10 @@ def test_a_row_that_does_not_fit_is_named():
     with pytest.raises(CacheOverflow) as caught:
         load_row_check()(torch.tensor([0, 6]), 0, 3, 8)
     assert caught.value.facts == {"row": 1, "start": 6, "count": 3, "capacity": 8}
+
+
+@pytest.mark.parametrize(("starts", "least"), [([0, -1], 0), ([-9, 99], -8)])
+def test_a_row_before_the_first_slot_does_not_say_that_the_cache_is_full(starts, least):
+    with pytest.raises(IndexOutOfRange) as caught:
+        load_row_check()(torch.tensor(starts), least, 1, 8)
+    assert caught.value.facts == {"place": "", "index": min(starts), "size": 8}
