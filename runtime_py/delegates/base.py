@@ -33,7 +33,11 @@ class Handle(Protocol):
     """A payload that is ready to be prepared; used from many threads."""
 
     def prepare(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], workspace: Arena | None
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        workspace: Arena | None,
+        sizes: Mapping[str, int],
     ) -> Callable[[], None]:
         """Return a function that computes the outputs from the inputs.
 
@@ -42,6 +46,7 @@ class Handle(Protocol):
             outputs: as `inputs`; the function writes them.
             workspace: an arena of at least the part's `workspace_nbytes`, shared by all
                 calls of one execution context, of which one runs at a time.
+            sizes: of the program's symbols in the calls that it is prepared for.
         """
 
     def close(self) -> None:

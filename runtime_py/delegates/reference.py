@@ -13,7 +13,6 @@ from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Handle
 from kvc.runtime.executor import Frame
 from kvc.runtime.frames import Code, bind_graph
-from kvc.runtime.sizes import Signature
 from kvc.runtime.values import Memory
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import Alias, Graph, Payload, Scratch
@@ -34,21 +33,16 @@ class ReferenceHandle:
         self._method = method
         self._buffers = tuple(data[name] for name in payload.names)
         self._code = Code(_refuse_nesting)
-        ids = payload.graph.inputs + payload.graph.outputs
-        self._signature = Signature(
-            method=method,
-            names=[f"value {i} of a delegate" for i in ids],
-            types=[payload.graph.values[i].type for i in ids],
-            symbols={symbol.name: symbol for symbol in payload.symbols},
-        )
 
     def prepare(
-        self, inputs: Sequence[Array], outputs: Sequence[Array], workspace: Arena | None
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        workspace: Arena | None,
+        sizes: Mapping[str, int],
     ) -> Callable[[], None]:
         """Bind the payload's graph; see `Handle.prepare`."""
         graph = self._payload.graph
-        shapes = [array.shape for array in (*inputs, *outputs)]
-        sizes = self._signature.solve(shapes, {})
         memory = Memory(
             scratch=_arena_for(graph.scratch_nbytes, workspace),
             constant=lambda name: self._buffers[name].private_array(),

@@ -15,7 +15,7 @@ from kvc.runtime.delegates.table import DELEGATES
 class Doubling:
     def init(self, part, data, options):
         return self
-    def prepare(self, inputs, outputs, workspace):
+    def prepare(self, inputs, outputs, workspace, sizes):
         def run():
             for out in outputs:
                 out[:] = 2 * inputs[0].reshape(out.shape)
