@@ -54,24 +54,24 @@ class Linear(nn.Module):
         self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def step(self, q: Tensor, kv: Tensor) -> Tensor:
-        """Append kv [1, kv_heads, seq, width] to every layer, and attend from q."""
+        """Append kv [1, kv_heads, seq, width] to every layer; attend from one query."""
         start = self.position.clone()
         for layer in self.layers:
             assert isinstance(layer, Layer)
             layer.k.copy_(torch.ops.kvc.cache_update(layer.k, kv, start))
             layer.v.copy_(torch.ops.kvc.cache_update(layer.v, kv, start))
-            q = torch.ops.kvc.attention(q, layer.k, layer.v, start + q.shape[2])
+            q = torch.ops.kvc.attention(q, layer.k, layer.v, start + kv.shape[2])
         self.position.add_(kv.shape[2])
         return q
 
 
 class Append(nn.Module):
-    """Caches passed in and handed out, one token at a time."""
+    """Caches passed in and handed out."""
 
     def step(
         self, q: Tensor, kv: Tensor, past: list[Tensor]
     ) -> tuple[Tensor, list[Tensor]]:
-        """Append kv [1, kv_heads, 1, width] to every layer, and attend from q."""
+        """Append kv [1, kv_heads, seq, width] to every layer; attend from one query."""
         present = []
         for i in range(0, len(past), 2):
             k, v = torch.cat([past[i], kv], 2), torch.cat([past[i + 1], kv], 2)
@@ -105,8 +105,8 @@ def compile_linear(layers: int, path: Path) -> None:
     seq, capacity = Dim("seq", 1, 512), Dim("capacity", 512, MOST)
     method = Method(
         "step",
-        args=(torch.zeros(1, HEADS, 2, WIDTH), torch.zeros(1, KV_HEADS, 2, WIDTH)),
-        dynamic={"q": {2: seq}, "kv": {2: seq}},
+        args=(torch.zeros(1, HEADS, 1, WIDTH), torch.zeros(1, KV_HEADS, 2, WIDTH)),
+        dynamic={"kv": {2: seq}},
     )
     states = [StateSpec(f"layers.*.{n}", axis=2, capacity=capacity) for n in "kv"]
     compile_program(Linear(layers), [method], states=states).save(path)
@@ -120,10 +120,13 @@ def compile_append(layers: int, path: Path) -> None:
         "step",
         args=(
             torch.zeros(1, HEADS, 1, WIDTH),
-            torch.zeros(1, KV_HEADS, 1, WIDTH),
+            torch.zeros(1, KV_HEADS, 2, WIDTH),
             past,
         ),
-        dynamic={f"past[{i}]": {2: length} for i in range(2 * layers)},
+        dynamic={
+            "kv": {2: Dim("seq", 1, 512)},
+            **{f"past[{i}]": {2: length} for i in range(2 * layers)},
+        },
         carry={"past": "[1]"},
     )
     compile_program(Append(), [method]).save(path)
@@ -161,8 +164,8 @@ def median_ms(work: Callable[[], object], repeats: int) -> float:
 
 
 def tokens(seq: int) -> tuple[Tensor, Tensor]:
-    """Return queries and keys of some tokens, nowhere zero."""
-    return torch.rand(1, HEADS, seq, WIDTH) + 1, torch.rand(1, KV_HEADS, seq, WIDTH) + 1
+    """Return a query, and keys of some tokens, nowhere zero."""
+    return torch.rand(1, HEADS, 1, WIDTH) + 1, torch.rand(1, KV_HEADS, seq, WIDTH) + 1
 
 
 def fill(session: Session, count: int) -> None:
@@ -233,8 +236,7 @@ def measure_steps(
             ours = median_ms(partial(session.call, "step", q, kv), repeats)
             session.close()
             growing = other.session()
-            for _ in range(position):
-                growing.call("step", q, kv)
+            fill(growing, position)
             grown = median_ms(partial(growing.call, "step", q, kv), repeats)
             growing.close()
             shape = (1, KV_HEADS, position, WIDTH)
