@@ -56,7 +56,7 @@ def places(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         yield program
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=30, deadline=None)
 @given(
     st.lists(
         st.tuples(st.sampled_from(PLACES), st.integers(-9, 9), st.integers(1, 8)),

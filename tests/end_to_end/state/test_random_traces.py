@@ -14,7 +14,7 @@ from state_runs import agree, opened
 
 from kvc.compiler import Method
 
-QUICK = 30
+QUICK = 12
 MANY = int(os.environ.get("KVC_RANDOM_TRACES", "2000"))
 
 

@@ -47,7 +47,7 @@ MAKERS: dict[str, Callable[[], tuple[OneLayer, list[Method], list[StateSpec]]]] 
     "index_copy": lambda: (IndexCopy(), placed_methods(), []),
 }
 SETTINGS = settings(
-    max_examples=30,
+    max_examples=15,
     stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
