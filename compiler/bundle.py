@@ -1,29 +1,37 @@
 """`Bundle`: a compiled program and the weights it needs, ready to be written."""
 
 import os
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
-from pathlib import Path
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
-from kvc.compiler.constants import Source, base_tensor, bytes_of, read
+from kvc.compiler.constants import Source, WeightReader, base_of, nbytes_of
 from kvc.schema import model
-from kvc.schema.container import BundleWriter, default_align
-from kvc.schema.digests import blob_digest
+from kvc.schema.container.blob_stream import Content
+from kvc.schema.container.save import SavedBundle, save_bundle
 from kvc.schema.errors import CompileError, FormatError
-from kvc.schema.verify import verify_program
 
 Progress = Callable[[str, int, int], None]  # stage, done, total
+Placement = Literal["internal", "external"]
+PLACEMENTS: tuple[Placement, ...] = ("internal", "external")
 
 
 @dataclass(frozen=True, slots=True)
 class SaveReport:
-    """What a saved bundle holds.
+    """What a saved bundle holds, and where.
 
     Attributes:
-        file_nbytes: size of the file.
-        blob_nbytes: bytes of weights in it, each once.
+        file_nbytes: size of the bundle.
+        blob_nbytes: bytes of weights that it refers to, each once.
         named_nbytes: bytes that its names would take without sharing.
         blobs, names: how many.
+        data_path: the data file that has its weights; None where it has them itself,
+            or where other bundles' data files have all of them.
+        data_nbytes: size of that file, 0 where there is none.
+        reused: data file of another bundle -> bytes of weights that are referred to in
+            it; none but those that are used.
     """
 
     file_nbytes: int
@@ -31,13 +39,16 @@ class SaveReport:
     named_nbytes: int
     blobs: int
     names: int
+    data_path: str | None
+    data_nbytes: int
+    reused: Mapping[str, int]
 
 
 class Bundle:
     """The result of `compile_program`.
 
-    Weights are read, transformed, hashed and written one at a time by `save`, so the
-    model that was compiled must stay unchanged until then.
+    Weights are read, transformed, hashed and written block by block by `save`, so the
+    model that was compiled, and its checkpoint, must stay unchanged until then.
 
     Attributes:
         program: all that the file will say, but for where its blobs lie.
@@ -47,74 +58,85 @@ class Bundle:
     def __init__(self, program: model.Program, sources: Mapping[str, Source]) -> None:
         self.program = program
         self._sources = sources
-        tensors = {
-            base_tensor(s).identity: base_tensor(s).tensor for s in sources.values()
-        }
-        self.model_nbytes = sum(t.numel() * t.itemsize for t in tensors.values())
+        self.model_nbytes = sum(map(nbytes_of, set(map(base_of, sources.values()))))
 
     def save(
-        self, path: str | os.PathLike[str], progress: Progress | None = None
+        self,
+        path: str | os.PathLike[str],
+        progress: Progress | None = None,
+        data: Placement = "internal",
+        reuse: Sequence[str | os.PathLike[str]] = (),
     ) -> SaveReport:
         """Write the bundle, whole or not at all.
 
         Args:
             path: the file; one that exists is replaced at the very end.
             progress: called with (stage, done, total) as weights are written.
+            data: where weights go: into the bundle, or into a data file beside it,
+                NAME-<digest>.kvd, that bundles with the same weights share.
+            reuse: data files of other bundles. Weights that these have are referred to
+                there, and only the rest is written.
 
         Raises:
-            OutputProblem: the file cannot be written; what was there is untouched.
+            OutputProblem: a file cannot be written; what was there is untouched.
+            CheckpointChanged: a checkpoint changed after it was opened.
+            FileProblem, FormatError: a data file to reuse cannot be read.
+            CompileError: `data` is neither.
         """
-        with BundleWriter(path) as writer:
-            store = _BlobStore(writer)
-            names = []
-            for done, entry in enumerate(self.program.names):
-                if progress:
-                    progress("write weights", done, len(self.program.names))
-                blob = store.add(bytes_of(read(self._sources[entry.name])))
-                names.append(replace(entry, blob=blob))
-            program = replace(
-                self.program, blobs=tuple(store.blobs), names=tuple(names)
+        if data not in PLACEMENTS:
+            known = " or ".join(PLACEMENTS)
+            raise CompileError(message=f"data is {data!r}, it can be {known}")
+        with _own_mistakes(os.fspath(path)):
+            saved = save_bundle(
+                path,
+                self.program,
+                partial(self._content, WeightReader()),
+                external=data == "external",
+                reuse=tuple(reuse),
+                progress=progress,
             )
-            _verify(program, os.fspath(path))
-            writer.finish(program)
-        return SaveReport(
-            file_nbytes=Path(path).stat().st_size,
-            blob_nbytes=sum(blob.nbytes for blob in program.blobs),
-            named_nbytes=sum(program.blobs[n.blob].nbytes for n in program.names),
-            blobs=len(program.blobs),
-            names=len(program.names),
-        )
+        return _report(saved)
+
+    def _content(self, reader: WeightReader, name: int) -> Content:
+        """Return where the bytes of a name come from."""
+        entry = self.program.names[name]
+        source = self._sources[entry.name]
+        return Content(entry.type.nbytes({}), partial(reader.chunks, source), source)
 
 
-def _verify(program: model.Program, path: str) -> None:
-    """Check what the compiler has made as thoroughly as a stranger's file.
+@contextmanager
+def _own_mistakes(path: str) -> Iterator[None]:
+    """Tell what is wrong with a new program apart from a damaged file to reuse.
 
     Raises:
-        CompileError: it does not pass: a bug in kvc.
+        CompileError: the program does not pass the checks: a bug in kvc.
     """
     try:
-        verify_program(program, path, thorough=True)
+        yield
     except FormatError as error:
+        if error.facts.get("path") != path:
+            raise
         reason = f"{error}; this is a bug in kvc, please report it"
         raise CompileError(
             message=f"the compiled program is wrong: {reason}"
         ) from error
 
 
-class _BlobStore:
-    """Writes each content once, whatever its names."""
-
-    def __init__(self, writer: BundleWriter) -> None:
-        self._writer = writer
-        self._known: dict[tuple[bytes, int], int] = {}
-        self.blobs: list[model.Blob] = []
-
-    def add(self, content: memoryview) -> int:
-        """Return the id of the blob with this content."""
-        key = (blob_digest(content), content.nbytes)
-        if key not in self._known:
-            align = default_align(content.nbytes)
-            offset = self._writer.append(content, align)
-            self._known[key] = len(self.blobs)
-            self.blobs.append(model.Blob(key[0], content.nbytes, 0, offset, align))
-        return self._known[key]
+def _report(saved: SavedBundle) -> SaveReport:
+    program = saved.program
+    own = {"", os.path.basename(saved.data_path or "")}  # noqa: PTH119
+    reused = {
+        file.name: sum(blob.nbytes for blob in program.blobs if blob.file == number)
+        for number, file in enumerate(program.files)
+        if file.name not in own
+    }
+    return SaveReport(
+        file_nbytes=saved.nbytes,
+        blob_nbytes=sum(blob.nbytes for blob in program.blobs),
+        named_nbytes=sum(program.blobs[n.blob].nbytes for n in program.names),
+        blobs=len(program.blobs),
+        names=len(program.names),
+        data_path=saved.data_path,
+        data_nbytes=saved.data_nbytes,
+        reused=reused,
+    )

@@ -17,6 +17,7 @@ from kvc.compiler.backends import BACKENDS
 from kvc.compiler.backends.outline import outline
 from kvc.compiler.bundle import Bundle, Progress
 from kvc.compiler.capture import CapturedMethod, capture
+from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_copy_budget
 from kvc.compiler.emit_program import DelegateCall, emit_program
 from kvc.compiler.import_fx import import_program
@@ -55,7 +56,8 @@ def compile_program(
     """Compile methods of a model, which share its weights and its state.
 
     Args:
-        model: the module; its weights are read when the bundle is saved.
+        model: the module; its weights are read when the bundle is saved, those of
+            `empty_parameters` from the checkpoint that was loaded into them.
         methods: what to compile of it.
         recipe: a recipe, its name, or the path of a recipe file.
         metadata: settings to keep in the bundle; values that JSON can hold.
@@ -72,14 +74,16 @@ def compile_program(
         StateConflict: two names share memory that a method writes, or two methods
             disagree about a state.
         CopyBudgetExceeded: writing the states of a method copies more than it may.
+        ParametersEmpty: parameters have no memory, and no checkpoint filled them.
         RecipeError: the recipe is unknown or wrong.
     """
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     check_request(model, methods)
     report = progress or (lambda stage, done, total: None)
-    captured = _capture_all(model, methods, tuple(states), report)
-    report("optimise", 0, 1)
-    imported = import_program(model, captured)
+    with stand_ins(model):
+        captured = _capture_all(model, methods, tuple(states), report)
+        report("optimise", 0, 1)
+        imported = import_program(model, captured)
     check_roles(imported)
     program, _ = run_passes(passes_for(settings), imported)
     report("lower", 0, 1)

@@ -14,7 +14,8 @@ from kvc.compiler.ir import Method, Node, Program, State, Value, bound_to
 from kvc.schema import model
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CompileError
-from kvc.schema.types import Affine, Dim, Symbol, affine, bounds
+from kvc.schema.feeds import Feed, find_feed
+from kvc.schema.types import Affine, Dim, Symbol, add_dims, bounds, symbols_in
 
 # Views and copies of a position that still say the same of each row.
 _SAME = {
@@ -120,7 +121,57 @@ def _by_input(program: Program, name: str, symbols: Mapping[str, Symbol]) -> Cou
         if len(counts) != 1:
             raise _uncounted(method, name, counts)
         advances[method.name] = counts.pop()
+    _check_feeds(program, position, advances)
     return _with_limits(program, position, advances, symbols)
+
+
+def _check_feeds(
+    program: Program, position: model.Position, advances: Mapping[str, Dim]
+) -> None:
+    """Check that each method is fed what it takes: sizes alone say so in the file.
+
+    Raises:
+        CompileError: they say of one that its position is of rows, where it is of
+            tokens, or the other way round.
+    """
+    fixed = symbols_in(state.type for state in program.states)
+    taken: set[Feed] = set()
+    # What a method takes that writes nothing, those say that write.
+    for method in sorted(program.methods, key=lambda m: m.name not in advances):
+        start = start_of(method, position, program)
+        if start is None:
+            continue
+        advance = advances.get(method.name)
+        others = [value.type for value in method.inputs if value.id != start.id]
+        fed = find_feed(start.type.dims, advance, others, fixed)
+        if fed is Feed.ONE:
+            continue
+        if advance is not None:
+            meant = Feed.PLACES if _are_places(method, start) else Feed.ROWS
+            taken.add(meant)
+        elif start.type.is_static and len(taken) == 1:
+            (meant,) = taken
+        else:
+            meant = fed
+        if meant is not fed:
+            raise _ambiguous(method, position.input_name, start, meant, fed)
+
+
+def _ambiguous(
+    method: Method, name: str, start: Value, meant: Feed, fed: Feed
+) -> CompileError:
+    """Return the error for a position whose size does not say what it is of."""
+    one = {
+        Feed.ROWS: "one place for each row",
+        Feed.PLACES: "one for each token",
+    }
+    message = (
+        f"method {method.name} takes its position {name!r}, {start.type}, as "
+        f"{one[meant]}, but from its size a session would take it for {one[fed]}. "
+        "Give rows a Dim of their own, with StateSpec(batch=...) and in "
+        "Method.dynamic, so that rows and tokens differ in size"
+    )
+    return CompileError(message=message)
 
 
 def _are_places(method: Method, start: Value) -> bool:
@@ -190,7 +241,7 @@ def growth(method: Method, state: State) -> Dim | None:
     old = olds[state.name][state.grows] if state.name in olds else 0
     if old == 0 and new != 0 and state.name not in _lengthened(method):
         return None
-    return _minus(new, old)
+    return add_dims(new, old, -1)
 
 
 def keeps_old_rows(method: Method, state: State) -> bool:
@@ -214,20 +265,12 @@ def _one_length(method: Method, growing: Sequence[State]) -> bool:
 
 def _lengthened(method: Method) -> set[str]:
     """Return the states whose new content begins with the old one."""
-    makers = {value.id: node for node in method.nodes for value in node.outputs}
+    makers = method.makers()
     return {
         name
         for value, name in method.state_out
         if value.id in makers and makers[value.id].op == "kvc::append"
     }
-
-
-def _minus(a: Dim, b: Dim) -> Dim:
-    terms = dict(a.terms) if isinstance(a, Affine) else {}
-    for name, factor in b.terms if isinstance(b, Affine) else ():
-        terms[name] = terms.get(name, 0) - factor
-    constants = [d.constant if isinstance(d, Affine) else d for d in (a, b)]
-    return affine(constants[0] - constants[1], terms)
 
 
 def _with_limits(
@@ -305,7 +348,7 @@ def _steps(
 def _added(method: Method, new: Value, state: str) -> Dim | None:
     """Return what a method adds to a state, None when it does anything else."""
     olds = {i for i, name in bound_to(method.state_in).items() if name == state}
-    makers = {v.id: node for node in method.nodes for v in node.outputs}
+    makers = method.makers()
     for node in method.nodes:
         if node.op == "aten::clone" and node.inputs[0].id in olds:
             olds.update(value.id for value in node.outputs)

@@ -3,7 +3,7 @@
 `import kvc.runtime` never imports torch; kernels do, on first need.
 """
 
-from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
 from kvc.runtime.generation import Generation, generate
 from kvc.runtime.growing import GrowingArray
 from kvc.runtime.program import Program, load
@@ -18,6 +18,8 @@ from kvc.schema.errors import (
     CannotRewind,
     CannotWrite,
     Closed,
+    DataFileMismatch,
+    DataFileMissing,
     DigestMismatch,
     ExecutionError,
     FileChanged,
@@ -43,6 +45,7 @@ from kvc.schema.errors import (
 __all__ = [
     "BadSetting",
     "BadSnapshot",
+    "BlobResidency",
     "BufferFreed",
     "Busy",
     "CacheOverflow",
@@ -50,6 +53,8 @@ __all__ = [
     "CannotRewind",
     "CannotWrite",
     "Closed",
+    "DataFileMismatch",
+    "DataFileMissing",
     "DigestMismatch",
     "ExecutionError",
     "FileChanged",
@@ -70,10 +75,12 @@ __all__ = [
     "OutOfMemory",
     "Poisoned",
     "Program",
+    "Residency",
     "SavedUnsynced",
     "Session",
     "StateMismatch",
     "StateNeeded",
+    "Totals",
     "UnknownName",
     "generate",
     "load",

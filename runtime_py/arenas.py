@@ -18,7 +18,7 @@ from kvc.schema.errors import OutOfMemory
 
 ALIGN = 64
 PAGE_NBYTES = mmap.PAGESIZE
-_NORESERVE = 0x4000  # MAP_NORESERVE; Python 3.11's mmap has no name for it
+NORESERVE = 0x4000  # MAPNORESERVE; Python 3.11's mmap has no name for it
 _LINUX = sys.platform == "linux"
 
 
@@ -88,7 +88,7 @@ class Arena:
 def _reserve(length: int) -> mmap.mmap:
     if not _LINUX:
         return mmap.mmap(-1, length)
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
     reserved = mmap.mmap(-1, length, flags=flags)
     with suppress(OSError):  # a kernel without huge pages knows no advice on them
         reserved.madvise(mmap.MADV_NOHUGEPAGE)

@@ -8,8 +8,7 @@ that is bound to other lengths is taken out to be bound again.
 
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.bindings import Binding
@@ -74,24 +73,27 @@ class ContextPool:
         self._lock = threading.RLock()
         self._idle: list[ExecutionContext] = []
         self._leased = 0
+        self._closed = False
         self._when_drained: Callable[[], None] | None = None
 
-    @contextmanager
-    def lease(self, states: StateMemory | None) -> Iterator[ExecutionContext]:
-        """Lend a context for one call."""
+    def take(self, states: StateMemory | None) -> ExecutionContext | None:
+        """Lend a context for one call, None once the pool is closed."""
         with self._lock:
-            context = self._take(states)
+            if self._closed:
+                return None
+            context = self._choose(states)
             self._leased += 1
-        try:
-            yield context
-        finally:
-            context.served = states
-            with self._lock:
-                self._leased -= 1
-                context.forget_closed()
-                if self._when_drained is None:
-                    self._idle.append(context)
-            self._finish()
+            return context
+
+    def put_back(self, context: ExecutionContext, states: StateMemory | None) -> None:
+        """Take a context back from a call on the states of a session."""
+        context.served = states
+        with self._lock:
+            self._leased -= 1
+            context.forget_closed()
+            if not self._closed:
+                self._idle.append(context)
+        self._finish()
 
     def forget_closed(self) -> None:
         """Drop frames of closed sessions; leased contexts do so on return."""
@@ -106,13 +108,14 @@ class ContextPool:
                 context.give_back()
 
     def close(self, when_drained: Callable[[], None]) -> None:
-        """Drop all contexts; call `when_drained` once no call runs any more."""
+        """Lend no more and drop all; call `when_drained` once no call runs any more."""
         with self._lock:
             self._idle.clear()
+            self._closed = True
             self._when_drained = when_drained
         self._finish()
 
-    def _take(self, states: StateMemory | None) -> ExecutionContext:
+    def _choose(self, states: StateMemory | None) -> ExecutionContext:
         for index, context in enumerate(self._idle):
             if context.served is states:
                 return self._idle.pop(index)
@@ -122,9 +125,5 @@ class ContextPool:
         with self._lock:
             if self._leased or self._when_drained is None:
                 return
-            action, self._when_drained = self._when_drained, _nothing
+            action, self._when_drained = self._when_drained, None
         action()
-
-
-def _nothing() -> None:
-    """Stand for the action of a pool that has been drained."""

@@ -52,10 +52,8 @@ class Dependence:
 
 
 def root_of(graph: Graph, value: int) -> int:
-    """Return the value in whose memory a value lies; it may be itself."""
-    while isinstance(storage := graph.values[value].storage, Alias):
-        value = storage.base
-    return value
+    """Return `graph.root_of(value)`, for those who do not ask that yet."""
+    return graph.root_of(value)
 
 
 class _Search:
@@ -120,7 +118,7 @@ class _Search:
         by_dims: dict[Dims, list[tuple[int, int]]] = {}
         for value in sorted(self._values - over):
             dims = graph.values[value].type.dims
-            by_dims.setdefault(dims, []).append((value, root_of(graph, value)))
+            by_dims.setdefault(dims, []).append((value, graph.root_of(value)))
         return tuple((dims, tuple(values)) for dims, values in by_dims.items())
 
     def _aliased(self, value: int) -> bool:

@@ -152,14 +152,9 @@ class _Finder:
                 continue
             for result in step.results:
                 if type(values[result].storage) is Alias:
-                    root = self._root(result)
+                    root = self._graph.root_of(result)
                     if type(values[root].storage) in (StateSlot, Caller):
                         yield index, step, root
-
-    def _root(self, value: int) -> int:
-        while isinstance(storage := self._graph.values[value].storage, Alias):
-            value = storage.base
-        return value
 
     def _add(self, writes: _Writes, step: Instruction) -> None:
         writes.newest = step.results[0]
@@ -178,6 +173,8 @@ class _Finder:
             case StateKind.LINEAR if declared.at_position:
                 self._rows.add(state)
                 self._add_extent(step)
+                if step.op != CACHE_UPDATE:  # it may reach rows before the position
+                    self._hazards.append(Hazard(index, state, False))
             case StateKind.APPEND if step.op == APPEND:
                 return
             case _:

@@ -1,36 +1,34 @@
 """What runs the calls of a loaded program: shared by the program and its sessions.
 
 In: a method, arguments, the states of a session. Out: results nested as the method
-says, in memory of their own. It holds what all calls share: constants, delegates, the
-pool of execution contexts. Used from many threads, in one process. A call takes its
-inputs, binds them (or finds the frame that is bound to them, or binds again what in it
-depends on lengths that have changed), checks that the session has room, runs, and only
-then counts what it has added.
+says, in memory of their own. Used from many threads, in one process. A call takes its
+inputs, leases what it runs in, is bound to both, and checks that the session has room;
+it runs, and only then counts what it has added. What calls share can be released, and
+is made anew by the next call.
 """
 
 import os
 import threading
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
-from kvc.runtime.arrays import Array, borrowed, copy_into, own_copy
+from kvc.runtime.arrays import Array, copy_into, own_copy
+from kvc.runtime.binder import Binder
 from kvc.runtime.bindings import Binding
-from kvc.runtime.callers import Loan, lend
+from kvc.runtime.callers import Loan
 from kvc.runtime.contexts import ContextPool, ExecutionContext
-from kvc.runtime.data import FreeableBuffer, MappedBlobs, NamedBuffers
-from kvc.runtime.delegates.base import Handle, Options
-from kvc.runtime.delegates.table import DELEGATES
-from kvc.runtime.entries import Demand, Entry, check_growth, make_entry
+from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
+from kvc.runtime.data.residency import describe_residency
+from kvc.runtime.entries import Entry, make_entry
 from kvc.runtime.executor import Progress
-from kvc.runtime.frames import Code, bind_graph, rebind_graph
 from kvc.runtime.inputs import Inputs, take_inputs
-from kvc.runtime.positions import count_rows, fill_position
+from kvc.runtime.positions import count_rows
+from kvc.runtime.resources import Resources
 from kvc.runtime.states import StateMemory
 from kvc.runtime.transactions import Transaction, check_usable
-from kvc.runtime.values import Memory
-from kvc.schema.container import BundleFile
+from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import CallMismatch, Closed, Forked
 from kvc.schema.model import Program
 from kvc.schema.trees import bind_call, unflatten
@@ -39,19 +37,18 @@ from kvc.schema.trees import bind_call, unflatten
 class Engine:
     """Runs methods of one bundle."""
 
-    def __init__(self, bundle: BundleFile) -> None:
-        self.program: Program = bundle.program
-        self.digest = bundle.digest
-        self._path = bundle.path
-        self._blobs = MappedBlobs(bundle, self.program.blobs)
+    def __init__(self, path: str, digest: str, stored: StoredBlobs, mode: Mode) -> None:
+        self.program: Program = stored.program
+        self.digest = digest
+        self._path = path
+        self._mode = mode
+        self._blobs = hold_blobs(stored, mode)
         self.data = NamedBuffers(self.program, self._blobs)
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
         self._entries: dict[int, Entry] = {}
-        self._pool = ContextPool(self._make_context)
         self._lock = threading.RLock()
-        self._constants: dict[int, tuple[FreeableBuffer, Array]] = {}
-        self._delegates: dict[int, Handle] = {}
-        self._code = Code(self._delegate)
+        self._in_use = 0
+        self._resources = self._new_resources()
         self.closed = False
         self._pid = os.getpid()
 
@@ -70,6 +67,7 @@ class Engine:
             CacheOverflow: more tokens or rows than there is room for.
             Poisoned: an earlier call left states half written.
             ExecutionError: an instruction failed.
+            FileChanged, FormatError, FileProblem: data cannot be used any more.
             Closed, Forked: the program is closed, or belongs to another process.
         """
         self.check_open()
@@ -78,8 +76,10 @@ class Engine:
         entry.check_tokens(inputs)
         if states is not None:
             check_usable(states)
-        with self._pool.lease(states) as context:
-            binding, loans = self._binding(entry, inputs, states, context)
+        with self._lease(states) as (resources, context):
+            self._blobs.check_unchanged()
+            binder = Binder(self.program.position, resources, context, states)
+            binding, loans = binder.bind(entry, inputs)
             if states is None or entry.only_reads:
                 results = _run(binding, inputs, loans, Progress())
             else:
@@ -108,8 +108,7 @@ class Engine:
         progress = Progress()
         try:
             if binding.position is not None:
-                starts = transaction.starts or (0,)
-                fill_position(binding.position, starts, entry.method, position)
+                entry.fill_position(binding.position, transaction.starts or (0,))
             results = _run(binding, inputs, loans, progress)
             transaction.commit()
         except BaseException as error:
@@ -146,6 +145,28 @@ class Engine:
         """Give the scratch pages that no call uses back."""
         self._pool.give_back()
 
+    def release(self) -> None:
+        """Let go of all that calls share, of what running calls use when they end.
+
+        Raises:
+            Closed, Forked: as `call`.
+        """
+        self.check_open()
+        with self._lock:
+            self.check_open()
+            old, self._resources = self._resources, self._new_resources()
+        old.close(self._count_out)
+
+    def residency(self) -> Residency:
+        """Return what memory the data takes just now.
+
+        Raises:
+            Closed, Forked: as `call`.
+        """
+        self.check_open()
+        packed = self._resources.packed()
+        return describe_residency(self.program, self._mode, self._blobs, packed)
+
     @property
     def forked(self) -> bool:
         """Tell whether this is a child of the process that opened the program."""
@@ -178,20 +199,48 @@ class Engine:
         In a child of the process that opened it nothing is released: the child's end
         does so, and a lock may have been held when it was forked.
         """
-        if not self.closed:
+        if self.forked:
             self.closed = True
-            if not self.forked:
-                self._pool.close(self._release)
-
-    def _release(self) -> None:
+            return
         with self._lock:
-            for handle in self._delegates.values():
-                handle.close()
-            for buffer, _ in self._constants.values():
-                buffer.free()
-            self._delegates.clear()
-            self._constants.clear()
-        self._blobs.close()
+            if self.closed:
+                return
+            self.closed = True
+        self._resources.close(self._count_out)
+
+    @property
+    def _pool(self) -> ContextPool:
+        return self._resources.pool
+
+    def _new_resources(self) -> Resources:
+        self._in_use += 1
+        return Resources(self._path, self.program, self.data)
+
+    def _count_out(self) -> None:
+        """Count resources that are gone; behind the last ones the files are closed."""
+        with self._lock:
+            self._in_use -= 1
+            last = not self._in_use
+        if last:
+            self._blobs.close()
+
+    @contextmanager
+    def _lease(
+        self, states: StateMemory | None
+    ) -> Iterator[tuple[Resources, ExecutionContext]]:
+        """Lend a context for one call, and what it shares with others.
+
+        Raises:
+            Closed: the program has been closed meanwhile.
+        """
+        resources = self._resources
+        while (context := resources.pool.take(states)) is None:
+            self.check_open()  # it was only released
+            resources = self._resources
+        try:
+            yield resources, context
+        finally:
+            resources.pool.put_back(context, states)
 
     def _take(
         self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]
@@ -203,100 +252,10 @@ class Engine:
             raise CallMismatch(method=method.name, reason=str(error)) from error
         return take_inputs(entry.signature, leaves)
 
-    def _binding(
-        self,
-        entry: Entry,
-        inputs: Inputs,
-        states: StateMemory | None,
-        context: ExecutionContext,
-    ) -> tuple[Binding, tuple[Loan, ...]]:
-        """Return a method bound to this call's sizes and memory, and what is lent."""
-        sizes: dict[str, int] | None = None
-        loans: tuple[Loan, ...] = ()
-        version: tuple[object, ...] = tuple(inputs.shapes[i] for i in entry.growing)
-        if entry.slots and states is not None:
-            version += entry.lengths(states)
-        if entry.effects.borrowed:
-            sizes = entry.solve(inputs, states)
-            loans = lend(entry, inputs, sizes)
-            version += tuple(loan.where() for loan in loans)
-        steady = tuple(inputs.shapes[i] for i in entry.steady)
-        key = (entry.id, steady, states)
-        found = context.frame(key, version)
-        if found is None:
-            sizes = sizes or entry.solve(inputs, states)
-            demand = entry.demand(sizes)
-            if states is not None:
-                check_growth(demand, states, self.program.position)
-            # Out of the context's hands: one that breaks off is of no use any more.
-            old = context.take(key)
-            memory = self._memory(states, context)
-            found = self._bind(entry, sizes, demand, memory, loans, old)
-            context.keep(key, found, version)
-        return found, loans
-
-    def _memory(self, states: StateMemory | None, context: ExecutionContext) -> Memory:
-        """Return the memory of a method, except what is lent."""
-        return Memory(
-            scratch=context.scratch,
-            constant=self._constant,
-            states=states.arrays if states is not None else (),
-            workspace=context.workspace,
-        )
-
-    def _bind(
-        self,
-        entry: Entry,
-        sizes: Mapping[str, int],
-        demand: Demand,
-        memory: Memory,
-        loans: Sequence[Loan],
-        old: Binding | None,
-    ) -> Binding:
-        """Bind a method, or what depends on sizes and loans if it has been bound."""
-        method = entry.method
-        where = {loan.value: loan.where() for loan in loans}
-        moved = None
-        if old is None or old.callers != where:
-            moved = {loan.value: borrowed(loan.memory) for loan in loans}
-        if old is None:
-            memory = replace(memory, callers=moved or {})
-            frame = bind_graph(method.name, method.graph, sizes, memory, self._code)
-        else:
-            frame = rebind_graph(old.frame, sizes, moved)
-        fills = [
-            (frame.inputs[index], leaf)
-            for leaf, index in enumerate(entry.passed)
-            if method.graph.inputs[index] not in where
-        ]
-        fed = None if entry.position is None else frame.inputs[entry.position]
-        return Binding(frame, demand, fills, fed, where)
-
-    def _make_context(self) -> ExecutionContext:
-        scratch = (method.graph.scratch_nbytes for method in self.program.methods)
-        workspace = (part.workspace_nbytes for part in self.program.delegates)
-        return ExecutionContext(max(scratch, default=0), max(workspace, default=0))
-
-    def _constant(self, name: int) -> Array:
-        """Return named data that stays mapped until the program is closed."""
-        with self._lock:
-            if name not in self._constants:
-                buffer = self.data.handle(name)
-                self._constants[name] = (buffer, buffer.private_array())
-            return self._constants[name][1]
-
     def _initial_value(self, name: int) -> Array:
+        """Return a copy, so that no state shares bytes with a constant."""
         with self.data.handle(name) as buffer:
             return own_copy(buffer.array())
-
-    def _delegate(self, index: int) -> Handle:
-        with self._lock:
-            if index not in self._delegates:
-                part = self.program.delegates[index]
-                options = Options(self._path, self.program)
-                backend = DELEGATES[part.backend]()
-                self._delegates[index] = backend.init(part, self.data, options)
-            return self._delegates[index]
 
 
 def _run(

@@ -8,15 +8,17 @@ session: tokens, slots, lengths. Nothing here runs or writes anything.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kvc.runtime.arrays import Array
 from kvc.runtime.effects import Effects, find_effects
 from kvc.runtime.inputs import Inputs
-from kvc.runtime.positions import position_input
+from kvc.runtime.positions import fill_feed
 from kvc.runtime.sizes import Signature
 from kvc.runtime.states import StateMemory
 from kvc.runtime.tokens import TokenInput, find_tokens
 from kvc.schema.errors import CacheOverflow, StateMismatch
+from kvc.schema.feeds import Feed, feed_of, position_input
 from kvc.schema.model import Graph, Method, Position, PositionKind, Program, State
-from kvc.schema.types import Affine, Dim, Symbol, evaluate
+from kvc.schema.types import Dim, Symbol, evaluate, settle_symbol, symbols_of
 
 ALL_SLOTS = 1 << 62
 
@@ -47,6 +49,7 @@ class Entry:
         passed: indices of the graph's inputs that the caller passes.
         signature: of these.
         position: index of the graph's input that the session fills, or None.
+        feed: what that input holds, None where there is none.
         tokens: the input of tokens, None where there is none.
         effects: what it writes.
         symbols: of the program, by name.
@@ -61,6 +64,7 @@ class Entry:
     passed: tuple[int, ...]
     signature: Signature
     position: int | None
+    feed: Feed | None
     tokens: TokenInput | None
     effects: Effects
     symbols: Mapping[str, Symbol]
@@ -83,6 +87,15 @@ class Entry:
         """
         if self.tokens is not None and len(inputs.shapes[0]) == 2:
             self.tokens.check(inputs.arrays[0])
+
+    def fill_position(self, slot: Array, starts: Sequence[int]) -> None:
+        """Fill the method's input of the position; `starts` are those of the rows.
+
+        Raises:
+            StateMismatch: it takes one position, and the rows have several.
+        """
+        assert self.feed is not None
+        fill_feed(slot, starts, self.method.name, self.feed)
 
     def lengths(self, memory: StateMemory) -> tuple[int, ...]:
         """Return the lengths of the states that give this method sizes."""
@@ -126,14 +139,7 @@ class Entry:
         """Return the sizes that a session fixed, and those that its lengths give."""
         sizes = dict(memory.sizes)
         for dim, states in self.slots:
-            terms = dim.terms if isinstance(dim, Affine) else ()
-            unknown = [(name, c) for name, c in terms if name not in sizes]
-            if len(unknown) == 1 and isinstance(dim, Affine):
-                name, coefficient = unknown[0]
-                known = sum(c * sizes[n] for n, c in terms if n != name)
-                length = memory.tip.lengths[states[0]]
-                # A length that does not divide is told when the dim is evaluated.
-                sizes[name] = (length - dim.constant - known) // coefficient
+            settle_symbol(dim, memory.tip.lengths[states[0]], sizes)
         return sizes
 
     def _check_lengths(
@@ -148,7 +154,7 @@ class Entry:
         for state in states:
             if lengths[state] != expected and dim != 0:
                 raise self._mismatch(memory, state, f"length {expected}")
-        for name, _ in dim.terms if isinstance(dim, Affine) else ():
+        for name in symbols_of([dim]):
             symbol = self.symbols[name]
             if not symbol.lower <= sizes[name] <= symbol.upper:
                 bounds = f"{symbol.lower}..{symbol.upper}"
@@ -175,7 +181,7 @@ def make_entry(program: Program, index: int, symbols: Mapping[str, Symbol]) -> E
     effects = find_effects(method, program.states)
     slots = _group_slots(method.graph, effects, program.states)
     followed = _lengths_of(method.graph, effects, slots)
-    growing = tuple(i for i, kind in enumerate(types) if followed & _names(kind.dims))
+    growing = tuple(i for i, k in enumerate(types) if followed & symbols_of(k.dims))
     names = [method.input_names[i] for i in passed]
     return Entry(
         id=index,
@@ -183,6 +189,7 @@ def make_entry(program: Program, index: int, symbols: Mapping[str, Symbol]) -> E
         passed=passed,
         signature=Signature(method.name, names, types, symbols),
         position=position,
+        feed=feed_of(method, program.position, program.states),
         tokens=find_tokens(method),
         effects=effects,
         symbols=symbols,
@@ -224,11 +231,7 @@ def _lengths_of(
         if borrowed.growth is not None:
             declared = graph.values[borrowed.value].type.dims
             dims.append(declared[borrowed.growth.axis])
-    return _names(dims)
-
-
-def _names(dims: Sequence[Dim]) -> set[str]:
-    return {name for dim in dims if isinstance(dim, Affine) for name, _ in dim.terms}
+    return set(symbols_of(dims))
 
 
 def check_room(demand: Demand, starts: Sequence[int], memory: StateMemory) -> None:

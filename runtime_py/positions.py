@@ -17,8 +17,9 @@ from kvc.schema.errors import (
     UnknownName,
     listing,
 )
+from kvc.schema.feeds import Feed, feed_of, position_input
 from kvc.schema.model import Method, Position, PositionKind, Program, StateKind
-from kvc.schema.types import Affine, Dim, evaluate
+from kvc.schema.types import evaluate, symbols_in, symbols_of
 
 _CAPACITY, _BATCH = "capacity", "batch"
 
@@ -48,59 +49,30 @@ def count_rows(program: Program, sizes: Mapping[str, int]) -> int:
         return sizes[_BATCH]
     position = program.position
     if position is not None and position.kind is PositionKind.INPUT:
-        return max((_rows_fed(m, position, sizes) for m in program.methods), default=1)
+        return max((_rows_fed(m, program, sizes) for m in program.methods), default=1)
     for state in program.states:
         if state.kind is StateKind.APPEND and state.axis != 0:
             return evaluate(state.type.dims[0], sizes)
     return 1
 
 
-def position_input(method: Method, position: Position | None) -> int | None:
-    """Return which input of a method the session fills, None when there is none."""
-    if position is None or position.kind is not PositionKind.INPUT:
-        return None
-    if position.input_name not in method.input_names:
-        return None
-    return method.input_names.index(position.input_name)
-
-
-def fill_position(
-    slot: Array, starts: Sequence[int], method: Method, position: Position | None
-) -> None:
+def fill_feed(slot: Array, starts: Sequence[int], method: str, feed: Feed) -> None:
     """Fill a method's input of the position: int64 [], [batch], or [tokens].
 
     Raises:
         StateMismatch: it takes one position, and the rows have several.
     """
-    if slot.shape == (len(starts),) != (1,) and not _takes_places(method, position):
+    if feed is Feed.ROWS and slot.size == len(starts):
         slot[...] = np.array(starts)
         return
     if len(set(starts)) > 1:
         raise StateMismatch(
-            method=method.name,
+            method=method,
             state="position",
             expected="one position for all rows",
             found=listing([str(start) for start in starts]),
         )
-    slot[...] = starts[0] if slot.size == 1 else starts[0] + np.arange(slot.size)
-
-
-def _takes_places(method: Method, position: Position | None) -> bool:
-    """Tell whether a method is given the places of its tokens, not one for each row."""
-    index = position_input(method, position)
-    if index is None:
-        return False
-    dims = method.graph.values[method.graph.inputs[index]].type.dims
-    rows = [name for name in _symbols_of(dims) if name == _BATCH]
-    return bool(dims) and not rows and dims[0] in (method.advance, *_lengths(method))
-
-
-def _lengths(method: Method) -> list[Dim]:
-    """Return the lengths of a method's inputs of tokens, where it writes nothing."""
-    if method.advance is not None:
-        return []
-    kinds = [method.graph.values[value].type for value in method.graph.inputs]
-    return [kind.dims[1] for kind in kinds if len(kind.dims) > 1]
+    slot[...] = starts[0] + (np.arange(slot.size) if feed is Feed.PLACES else 0)
 
 
 def choose_sizes(
@@ -112,8 +84,7 @@ def choose_sizes(
         UnknownName: `wanted` names another one.
         BadSetting: a size is out of its bounds.
     """
-    dims = [dim for state in program.states for dim in state.type.dims]
-    used = _symbols_of(dims)
+    used = symbols_in(state.type for state in program.states)
     free = {symbol.name: symbol for symbol in program.symbols if symbol.name in used}
     for name in wanted:
         if name not in free:
@@ -189,16 +160,11 @@ def _common_length(memory: StateMemory) -> int:
     return grown[0][1] if grown else 0
 
 
-def _rows_fed(method: Method, position: Position, sizes: Mapping[str, int]) -> int:
+def _rows_fed(method: Method, program: Program, sizes: Mapping[str, int]) -> int:
     """Return the rows of a method's input of the position, 1 where it has none."""
-    index = position_input(method, position)
-    if index is None:
+    if feed_of(method, program.position, program.states) is not Feed.ROWS:
         return 1
-    dims = method.graph.values[method.graph.inputs[index]].type.dims
-    if not dims or dims[0] == method.advance or not _symbols_of(dims) <= sizes.keys():
-        return 1
-    return evaluate(dims[0], sizes)
-
-
-def _symbols_of(dims: Sequence[Dim]) -> set[str]:
-    return {name for dim in dims if isinstance(dim, Affine) for name, _ in dim.terms}
+    index = position_input(method, program.position)
+    assert index is not None
+    (dim,) = method.graph.values[method.graph.inputs[index]].type.dims
+    return evaluate(dim, sizes) if symbols_of([dim]) <= sizes.keys() else 1

@@ -1,45 +1,63 @@
 """`load` and `Program`: a bundle that is open, immutable, and used from many threads.
 
 In: the path of a bundle. Out: what is inside it, sessions, and calls of methods that
-touch no state. Only header and program are read here; data is mapped on first need.
+touch no state. Only headers, program and indices are read here; data comes into memory
+on first need.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType, TracebackType
 
-from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.data import FreeableBuffer, Mode, Residency
+from kvc.runtime.data.modes import check_mode
 from kvc.runtime.delegates.table import check_backends
 from kvc.runtime.engine import Engine
 from kvc.runtime.methods import MethodTable
 from kvc.runtime.sessions import Session
 from kvc.runtime.snapshots import Snapshot
-from kvc.schema.container import BundleFile
-from kvc.schema.errors import FileProblem, StateNeeded
+from kvc.schema.container import BundleFile, StoredBlobs
+from kvc.schema.errors import BadSetting, StateNeeded
 from kvc.schema.model import Method, State
 
+Path = str | os.PathLike[str]
 
-def load(path: str | os.PathLike[str]) -> "Program":
+
+def load(
+    path: Path, mode: Mode = "map", data_folders: Sequence[Path] = ()
+) -> "Program":
     """Open a bundle.
 
+    Args:
+        path: of the bundle.
+        mode: how its data comes into memory. `map`: only what is used, straight from
+            the files, which must not change meanwhile. `read`: into memory of its own,
+            a blob at a time as it is needed. `huge`: as `read`, in pages of 2 MiB.
+        data_folders: where to look for data files that do not lie beside the bundle.
+
     Raises:
-        FormatError: the file is damaged, or no bundle.
-        LoadError: it cannot be read, or needs a backend that is not here.
+        BadSetting: there is no such mode, or the folders are not a sequence.
+        FormatError: a file is damaged, or no bundle.
+        LoadError: one cannot be read or found, or a backend is not here.
     """
+    checked = check_mode(mode)
+    folders = _check_folders(data_folders)
     bundle = BundleFile.open(path)
     try:
         check_backends(bundle.program, bundle.path)
-        _check_files(bundle)
-        return Program(bundle)
+        stored = StoredBlobs.open(bundle, folders)
     except BaseException:
         bundle.close()
         raise
+    return Program(bundle.path, bundle.digest, stored, checked)
 
 
-def _check_files(bundle: BundleFile) -> None:
-    for file in bundle.program.files[1:]:
-        reason = f"{bundle.path} keeps data in it, which this kvc cannot read"
-        raise FileProblem(path=file.name, reason=reason)
+def _check_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
+    """Return folders as they are; a single one would be taken apart into letters."""
+    if isinstance(folders, str | bytes | os.PathLike):
+        expected = "a sequence of folders"
+        raise BadSetting(name="data_folders", expected=expected, found=repr(folders))
+    return tuple(folders)
 
 
 class Program:
@@ -53,12 +71,12 @@ class Program:
         metadata: the user's settings, name to JSON text.
     """
 
-    def __init__(self, bundle: BundleFile) -> None:
-        self._engine = Engine(bundle)
+    def __init__(self, path: str, digest: str, stored: StoredBlobs, mode: Mode) -> None:
+        self._engine = Engine(path, digest, stored, mode)
         self._table = MethodTable(self._engine)
-        declared = bundle.program
-        self.path: str = bundle.path
-        self.digest: str = bundle.digest
+        declared = stored.program
+        self.path = path
+        self.digest = digest
         self.methods: Mapping[str, Method] = MappingProxyType(
             {method.name: method for method in declared.methods}
         )
@@ -135,6 +153,26 @@ class Program:
             return self._engine.program.states[state].name
         entry = self._engine.entry(index)
         return "" if entry.position is None else method.input_names[entry.position]
+
+    def residency(self) -> Residency:
+        """Return what memory the data takes just now, blob by blob.
+
+        Raises:
+            Closed, Forked: the program is closed, or belongs to another process.
+        """
+        return self._engine.residency()
+
+    def release(self) -> None:
+        """Give back all memory that no running call needs; the next one takes it anew.
+
+        That is what has been used of the data and is held by no `FreeableBuffer`, what
+        delegates have packed, scratch memory, and what is bound to it. Sessions keep
+        their states. Calls that run in other threads give theirs back when they end.
+
+        Raises:
+            Closed, Forked: the program is closed, or belongs to another process.
+        """
+        self._engine.release()
 
     def close(self) -> None:
         """Release everything; calls that still run in other threads finish first."""

@@ -14,6 +14,7 @@ from kvc.runtime.positions import find_position
 from kvc.runtime.states import StateMemory, Tip
 from kvc.runtime.transactions import check_usable, rows_of
 from kvc.schema.errors import BadSetting, CannotRewind, NoPosition, NotRewindable
+from kvc.schema.feeds import Feed, feed_of
 from kvc.schema.model import PositionKind, Program, State, StateKind
 
 
@@ -31,7 +32,7 @@ def rewind(program: Program, memory: StateMemory, count: object) -> None:
     starts = find_position(program.position, memory)
     _check_states(program)
     counts = _check_counts(count, starts, _first_position(program, memory, starts))
-    _check_rows(memory, counts)
+    _check_rows(program, memory, counts)
     if not any(counts):
         return
     memory.poisoned = "rewind"  # stands if an interrupt comes in between
@@ -129,7 +130,7 @@ def _as_integers(count: object) -> Array | None:
     return given if given.dtype.kind in "iu" else None
 
 
-def _check_rows(memory: StateMemory, counts: Sequence[int]) -> None:
+def _check_rows(program: Program, memory: StateMemory, counts: Sequence[int]) -> None:
     """Check that rows may go back by different counts.
 
     Raises:
@@ -137,6 +138,11 @@ def _check_rows(memory: StateMemory, counts: Sequence[int]) -> None:
     """
     if len(set(counts)) < 2:
         return
+    for method in program.methods:
+        feed = feed_of(method, program.position, program.states)
+        if feed is not None and feed is not Feed.ROWS:
+            reason = f"method {method.name} is given one position for all of them"
+            raise CannotRewind(reason=reason)
     for declared, array in zip(memory.states, memory.arrays, strict=True):
         if declared.kind is StateKind.APPEND:
             reason = f"the rows of {declared.name} have one length"

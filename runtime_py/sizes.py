@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvc.schema.errors import InputMismatch
-from kvc.schema.types import Affine, Symbol, TensorType
+from kvc.schema.types import Symbol, TensorType, settle_symbol, symbols_of
 
 Shape = tuple[int, ...]
 
@@ -44,7 +44,8 @@ class Signature:
         for index, shape in enumerate(shapes):
             if len(shape) != len(self.types[index].dims):
                 raise self._mismatch(index, shape, "")
-            _solve_dims(self.types[index], shape, sizes)
+            for dim, size in zip(self.types[index].dims, shape, strict=True):
+                settle_symbol(dim, size, sizes)
         for index, shape in enumerate(shapes):
             self._check(index, shape, sizes)
         return sizes
@@ -52,13 +53,13 @@ class Signature:
     def describe(self, index: int) -> str:
         """Return an input's type as text, with the bounds of its symbols."""
         declared = self.types[index]
-        bounds = [self.symbols[name] for name in _symbols_of(declared)]
+        bounds = [self.symbols[name] for name in symbols_of(declared.dims)]
         limits = ", ".join(f"{s.name} in {s.lower}..{s.upper}" for s in bounds)
         return f"{declared} with {limits}" if limits else str(declared)
 
     def _check(self, index: int, shape: Shape, sizes: Mapping[str, int]) -> None:
         declared = self.types[index]
-        used = _symbols_of(declared)
+        used = symbols_of(declared.dims)
         for name in used:
             if name not in sizes:
                 raise self._mismatch(index, shape, f" (nothing settles {name})")
@@ -75,20 +76,3 @@ class Signature:
             expected=self.describe(index) + note,
             found=str(TensorType(self.types[index].dtype, shape)),
         )
-
-
-def _symbols_of(declared: TensorType) -> list[str]:
-    dims = [dim for dim in declared.dims if isinstance(dim, Affine)]
-    return list(dict.fromkeys(name for dim in dims for name, _ in dim.terms))
-
-
-def _solve_dims(declared: TensorType, shape: Shape, sizes: dict[str, int]) -> None:
-    """Settle each symbol that is the only unknown of a dim."""
-    for dim, size in zip(declared.dims, shape, strict=True):
-        if isinstance(dim, Affine):
-            unknown = [(name, c) for name, c in dim.terms if name not in sizes]
-            if len(unknown) == 1:
-                name, coefficient = unknown[0]
-                known = sum(c * sizes[n] for n, c in dim.terms if n != name)
-                # A size that does not divide is caught when the dim is evaluated.
-                sizes[name] = (size - dim.constant - known) // coefficient

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kvc.runtime.arrays import Array
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import InputMismatch
-from kvc.schema.model import Alias, Graph, Method, Ref
+from kvc.schema.model import Graph, Method, Ref
 
 _LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
 
@@ -66,13 +66,6 @@ def _vocabulary(graph: Graph) -> int | None:
         if not isinstance(table, Ref) or not isinstance(indices, Ref):
             continue
         rows = graph.values[table.value].type.dims[0]
-        if _root(graph, indices.value) == graph.inputs[0] and isinstance(rows, int):
+        if graph.root_of(indices.value) == graph.inputs[0] and isinstance(rows, int):
             return rows
     return None
-
-
-def _root(graph: Graph, value: int) -> int:
-    """Return the value in whose memory another one lies."""
-    while isinstance(storage := graph.values[value].storage, Alias):
-        value = storage.base
-    return value

@@ -1,4 +1,4 @@
-# sha256 of program.fbs: a159b8f781e61bdf23c39e607fa1c78add5681bae0473cffcad31bfbfa7b21b8
+# sha256 of program.fbs: 7ae751589be796464d7699be8ce372122d1a612b394805764c4cd7a5bd5434a3
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum

@@ -1,39 +1,113 @@
 """The digest of a blob: a function of its bytes alone.
 
 Up to 1 MiB it is the SHA-256 of the bytes. Beyond, it is the SHA-256 of the joined
-SHA-256 digests of each 1 MiB (the last one may be shorter), so that two threads can
-share the work: hashlib releases the GIL.
+SHA-256 digests of each 1 MiB, its leaves (the last one may be shorter), so that two
+threads can share the work: hashlib and reading release the GIL. In: bytes, or a
+function that fetches them; a second thread lives only while a large blob is hashed.
 """
 
 import hashlib
-from concurrent.futures import ThreadPoolExecutor
+import threading
+from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 LEAF_NBYTES: Final = 1 << 20
 DIGEST_NBYTES: Final = 32
 # Below this, starting a thread costs more than it saves.
-_THREADED_NBYTES: Final = 8 << 20
+_THREADED_NBYTES: Final = 4 << 20
 
 Bytes = bytes | bytearray | memoryview
+# Fills memory with the bytes that begin at an offset in the blob.
+Fill = Callable[[int, memoryview], None]
+# Returns a part of the blob, by where it begins and how long it is.
+_Fetch = Callable[[int, int], memoryview]
 
 
 def blob_digest(content: Bytes) -> bytes:
     """Return the digest of a blob, 32 bytes."""
     view = memoryview(content).cast("B")
-    if view.nbytes <= LEAF_NBYTES:
-        return hashlib.sha256(view).digest()
-    starts = range(0, view.nbytes, LEAF_NBYTES)
-    leaves = [view[start : start + LEAF_NBYTES] for start in starts]
-    if view.nbytes < _THREADED_NBYTES:
-        digests = [_leaf(leaf) for leaf in leaves]
-    else:
-        with ThreadPoolExecutor(2, thread_name_prefix="kvc-digest") as pool:
-            digests = list(pool.map(_leaf, leaves))
-    return hashlib.sha256(b"".join(digests)).digest()
+    return _digest(view.nbytes, lambda: lambda start, size: view[start : start + size])
 
 
-def _leaf(part: memoryview) -> bytes:
-    return hashlib.sha256(part).digest()
+def streamed_digest(nbytes: int, fill: Fill) -> bytes:
+    """Return the digest of a blob that `fill` reads, in 1 MiB of memory a thread.
+
+    Raises:
+        BaseException: whatever `fill` raises; it may run in two threads at once.
+    """
+
+    def start_thread() -> _Fetch:
+        buffer = memoryview(bytearray(min(nbytes, LEAF_NBYTES)))
+
+        def fetch(start: int, size: int) -> memoryview:
+            fill(start, buffer[:size])
+            return buffer[:size]
+
+        return fetch
+
+    return _digest(nbytes, start_thread)
+
+
+def filled_digest(target: memoryview, fill: Fill) -> bytes:
+    """Fill `target` with a blob, and return the digest of what is there then.
+
+    Raises:
+        BaseException: as `streamed_digest`.
+    """
+
+    def fetch(start: int, size: int) -> memoryview:
+        part = target[start : start + size]
+        fill(start, part)
+        return part
+
+    return _digest(target.nbytes, lambda: fetch)
+
+
+def _digest(nbytes: int, start_thread: Callable[[], _Fetch]) -> bytes:
+    """Hash the leaves; `start_thread` is called once in each thread that does."""
+    if nbytes <= LEAF_NBYTES:
+        return hashlib.sha256(start_thread()(0, nbytes)).digest()
+    starts = range(0, nbytes, LEAF_NBYTES)
+    leaves = [b""] * len(starts)
+    todo = iter(enumerate(starts))  # shared: the GIL makes each step of it one
+
+    def work() -> None:
+        fetch = start_thread()
+        try:
+            for index, start in todo:
+                part = fetch(start, min(LEAF_NBYTES, nbytes - start))
+                leaves[index] = hashlib.sha256(part).digest()
+        finally:
+            deque(todo, maxlen=0)  # nothing is left for the other thread either
+
+    _run(work, twice=nbytes >= _THREADED_NBYTES)
+    return hashlib.sha256(b"".join(leaves)).digest()
+
+
+def _run(work: Callable[[], None], twice: bool) -> None:
+    """Run `work` here and, if wanted and possible, in a second thread as well."""
+    errors: list[BaseException] = []
+
+    def guarded() -> None:
+        try:
+            work()
+        except BaseException as error:
+            errors.append(error)
+
+    second = threading.Thread(target=guarded, name="kvc-digest", daemon=True)
+    try:
+        if twice:
+            second.start()
+    except RuntimeError:  # the system gives no thread
+        twice = False
+    try:
+        work()
+    finally:
+        if twice:
+            second.join()  # it may still write into the caller's memory
+    if errors:
+        raise errors[0]
 
 
 class BlobHasher:

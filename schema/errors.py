@@ -133,6 +133,24 @@ class FileChanged(LoadError):
     template = "{path} changed while it was in use; load it again"
 
 
+class DataFileMissing(LoadError):
+    """A bundle keeps data in another file, which is nowhere to be found."""
+
+    template = "{path}: its data file {name} (digest {expected}) is not there; looked in: {folders}; put it beside the bundle, or give its folder (data_folders=, --data-folder)"
+
+
+class DataFileMismatch(LoadError):
+    """A file has the name of a bundle's data file, but holds other data."""
+
+    template = "{path}: its data file {name} must have digest {expected}, but what has this name has {found} (in {folders}); it belongs to another build: fetch or compile both files again, or give the folder of the right one (data_folders=, --data-folder)"
+
+
+class CannotCollect(LoadError):
+    """What data files a folder needs cannot be known; nothing is removed."""
+
+    template = "{folder}: nothing is removed, since {path} may need any of its data files and cannot be read: {reason}; move it away or compile it again, then try again"
+
+
 class MissingDelegate(LoadError):
     """A bundle needs a backend that this runtime does not have."""
 
@@ -204,6 +222,45 @@ class OutputUnsynced(CompileError):
     """A new bundle is in place and whole, but may not survive a crash of the machine."""
 
     template = "{path} is replaced by the new bundle, which is whole, but the system could not say that it is safe on disk: {reason}; write it again if the machine fails"
+
+
+# Checkpoints that a model cannot be compiled from.
+
+
+class CheckpointError(CompileError):
+    """A checkpoint cannot be used; `listing` tells every problem of this kind."""
+
+    template = "checkpoint {path}: {reason}"
+
+
+class PickleCheckpoint(CheckpointError):
+    """A checkpoint is a pickle, which may run any code when it is read."""
+
+    template = "checkpoint {path}: {files} is a pickle, which can run any code when it is loaded, so kvc does not read it; convert it once, where you trust it: safetensors.torch.save_file(torch.load(PICKLE, weights_only=True), 'model.safetensors')"
+
+
+class BadCheckpoint(CheckpointError):
+    """Files of a checkpoint are damaged, cut short, missing, or contradict each other."""
+
+    template = "checkpoint {path} is not whole:\n{listing}"
+
+
+class CheckpointMismatch(CheckpointError):
+    """A checkpoint is whole, but is not of this model."""
+
+    template = "checkpoint {path} does not fit {model}:\n{listing}"
+
+
+class CheckpointChanged(CheckpointError):
+    """A checkpoint is no longer what was opened, so that a tensor cannot be read."""
+
+    template = "checkpoint {path}: cannot read {tensor}: {reason} after it was opened; open it again and compile anew"
+
+
+class ParametersEmpty(CompileError):
+    """Tensors of a model have no values, on the meta device, but some are needed."""
+
+    template = "{what}; parameters made in empty_parameters() have no memory: Checkpoint(path).load_into(model) says where compile_program reads them; a model that is to run by itself must be built outside of it"
 
 
 # Recipes.

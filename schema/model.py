@@ -109,6 +109,12 @@ class Graph:
     scratch_nbytes: int
     peak_nbytes: int
 
+    def root_of(self, value: int) -> int:
+        """Return the value in whose memory a value lies; it may be itself."""
+        while isinstance(storage := self.values[value].storage, Alias):
+            value = storage.base
+        return value
+
 
 @dataclass(frozen=True, slots=True)
 class Update:
@@ -231,7 +237,7 @@ class DataFile:
 
     Attributes:
         name: a plain file name, never a path.
-        digest: SHA-256 that the file's header must carry, 32 bytes, or b"" for file 0.
+        digest: SHA-256 of its index, 32 bytes, or b"" for file 0.
     """
 
     name: str

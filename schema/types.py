@@ -5,7 +5,7 @@ sides use these types: the compiler's IR and the decoded file.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, KeysView, Mapping
 from dataclasses import dataclass
 
 from kvc.schema.dtypes import DType
@@ -57,6 +57,35 @@ def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
     return dim if isinstance(dim, int) else dim.evaluate(sizes)
 
 
+def add_dims(a: Dim, b: Dim, factor: int = 1) -> Dim:
+    """Return `a + factor * b`."""
+    terms = dict(a.terms) if isinstance(a, Affine) else {}
+    for name, coefficient in b.terms if isinstance(b, Affine) else ():
+        terms[name] = terms.get(name, 0) + factor * coefficient
+    numbers = [d.constant if isinstance(d, Affine) else d for d in (a, b)]
+    return affine(numbers[0] + factor * numbers[1], terms)
+
+
+def count_from_front(place: Dim, size: Dim) -> Dim:
+    """Return a place of an axis as counted from its front; only ints count back."""
+    from_back = isinstance(place, int) and place < 0
+    return add_dims(size, place) if from_back else place
+
+
+def settle_symbol(dim: Dim, size: int, sizes: dict[str, int]) -> None:
+    """Add the size of the only symbol of a dim that `sizes` lacks, given the dim's.
+
+    A size that does not divide is rounded down: the dim is then another one.
+    """
+    if not isinstance(dim, Affine):
+        return
+    unknown = [(name, c) for name, c in dim.terms if name not in sizes]
+    if len(unknown) == 1:
+        name, coefficient = unknown[0]
+        known = sum(c * sizes[n] for n, c in dim.terms if n != name)
+        sizes[name] = (size - dim.constant - known) // coefficient
+
+
 def bounds(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
     """Return the inclusive least and greatest size that a dimension can have."""
     if isinstance(dim, int):
@@ -66,6 +95,12 @@ def bounds(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
         ends = (symbols[name].lower * coefficient, symbols[name].upper * coefficient)
         low, high = low + min(ends), high + max(ends)
     return low, high
+
+
+def symbols_of(dims: Iterable[Dim]) -> KeysView[str]:
+    """Return the names of the symbols in dims, in order, each once."""
+    sizes = [dim for dim in dims if isinstance(dim, Affine)]
+    return dict.fromkeys(name for dim in sizes for name, _ in dim.terms).keys()
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,3 +130,8 @@ class TensorType:
 
     def __str__(self) -> str:
         return f"{self.dtype.label}[{', '.join(str(dim) for dim in self.dims)}]"
+
+
+def symbols_in(types: Iterable[TensorType]) -> KeysView[str]:
+    """Return the names of the symbols in types, in order, each once."""
+    return symbols_of(dim for kind in types for dim in kind.dims)

@@ -17,9 +17,12 @@ import click
 from kvc.schema.errors import KvcError
 from kvc.tools.commands.compile import compile_command
 from kvc.tools.commands.dump import dump
+from kvc.tools.commands.gc import collect
 from kvc.tools.commands.generate import generate
+from kvc.tools.commands.join import join
 from kvc.tools.commands.recipes import recipes
 from kvc.tools.commands.run import run
+from kvc.tools.commands.split import split
 from kvc.tools.commands.verify import verify
 from kvc.tools.text import escape
 
@@ -106,5 +109,15 @@ def main() -> None:
     """Compile models that carry state into one file, look inside it, and run it."""
 
 
-for _command in (compile_command, dump, generate, run, verify, recipes):
+for _command in (
+    compile_command,
+    dump,
+    generate,
+    run,
+    verify,
+    split,
+    join,
+    collect,
+    recipes,
+):
     main.add_command(_command)

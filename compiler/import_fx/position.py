@@ -5,7 +5,7 @@ from collections.abc import Sequence, Set
 from kvc.compiler.ir import Method
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CaptureError, CompileError, listing
-from kvc.schema.types import Affine, TensorType
+from kvc.schema.types import symbols_in
 
 
 def check_positions(methods: Sequence[Method], state_symbols: Set[str]) -> None:
@@ -49,12 +49,8 @@ def _fault(method: Method, state_symbols: Set[str]) -> str:
         return f"it is {kind}; a position is int64, with no dims, [1], [batch] or [seq]"
     if name in [changed for _, changed in method.input_out]:
         return "the method writes into it, which nobody would see"
-    known = {*state_symbols, *(s for other in types.values() for s in _symbols(other))}
-    loose = [symbol for symbol in _symbols(kind) if symbol not in known]
+    known = {*state_symbols, *symbols_in(types.values())}
+    loose = [symbol for symbol in symbols_in([kind]) if symbol not in known]
     if loose:
         return f"no other input has the size {loose[0]}; use the Dim of the tokens"
     return ""
-
-
-def _symbols(kind: TensorType) -> list[str]:
-    return [n for dim in kind.dims if isinstance(dim, Affine) for n, _ in dim.terms]

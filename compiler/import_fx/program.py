@@ -29,7 +29,6 @@ from kvc.compiler.import_fx.sized import (
     check_one_meaning,
     check_written,
     sized_types,
-    symbols_of,
 )
 from kvc.compiler.import_fx.symbols import (
     SizeReader,
@@ -42,7 +41,7 @@ from kvc.compiler.ir import Method, Program, State
 from kvc.compiler.ir.verify import Malformed, verify
 from kvc.compiler.spec import tensors_of
 from kvc.schema.errors import CaptureError, UnsupportedOps
-from kvc.schema.types import Symbol
+from kvc.schema.types import Symbol, symbols_in
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +71,7 @@ def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Pr
     carried = _carried_states(traced, symbols, frozenset(named))
     methods = _import_all(model, traced, tensors, carried)
     states = (*tensors.states.values(), *carried.values())
-    fixed = symbols_of(state.type for state in states)
+    fixed = symbols_in(state.type for state in states)
     check_one_meaning(captured, fixed)
     check_positions(methods, fixed)
     program = Program(

@@ -29,7 +29,7 @@ from kvc.compiler.import_fx.calls import (
 from kvc.compiler.import_fx.symbols import SizeReader
 from kvc.compiler.ir import Value
 from kvc.schema.dtypes import DType
-from kvc.schema.types import Affine, Dim, TensorType, affine
+from kvc.schema.types import Affine, Dim, TensorType, add_dims
 
 SCALAR = TensorType(DType.INT64, ())
 SIZE_FROM_VALUES = (
@@ -219,10 +219,10 @@ def span_checks(
             values = {"self": behind, "other": begin, "alpha": -1}
             span: Tensor = Made(Call("aten::add.Tensor", values), SCALAR)
         else:
-            span = plus(behind, _sum(0, begin, -1))
-        missing = plus(span, _sum(0, count, -1))
+            span = plus(behind, add_dims(0, begin, -1))
+        missing = plus(span, add_dims(0, count, -1))
     elif isinstance(begin, Value | Made):
-        missing = plus(begin, _sum(count, behind, -1))
+        missing = plus(begin, add_dims(count, behind, -1))
     else:
         raise Unsupported(SIZE_FROM_VALUES)
     values = {"index": missing, "least": 0, "count": 0, "slots": 0}
@@ -241,12 +241,3 @@ def _end(place: object, whole: Dim | None) -> Tensor | Dim:
     return Made(
         Call("aten::clamp", {"self": tensor, "min": None, "max": whole}), SCALAR
     )
-
-
-def _sum(a: Dim, b: Dim, factor: int = 1) -> Dim:
-    """Return a + factor * b."""
-    terms = dict(a.terms) if isinstance(a, Affine) else {}
-    for name, count in b.terms if isinstance(b, Affine) else ():
-        terms[name] = terms.get(name, 0) + factor * count
-    numbers = [d.constant if isinstance(d, Affine) else d for d in (a, b)]
-    return affine(numbers[0] + factor * numbers[1], terms)

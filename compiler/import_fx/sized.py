@@ -4,7 +4,7 @@ In: the captured methods with the buffers that were lifted to inputs. Out: the t
 these states, and the checks that a size of a state means one thing in all methods.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from torch import Tensor
 
@@ -13,7 +13,7 @@ from kvc.compiler.import_fx.tensors import TensorTable, static_type
 from kvc.compiler.ir import State
 from kvc.compiler.spec import Dim
 from kvc.schema.errors import CompileError
-from kvc.schema.types import Affine, TensorType
+from kvc.schema.types import Affine, TensorType, symbols_in
 from kvc.schema.types import Dim as Size
 
 
@@ -33,7 +33,7 @@ def sized_types(
             for axis, dim in lifted.axes.items():
                 dims[axis] = _size(dim)
             types[lifted.name] = TensorType(kind.dtype, tuple(dims))
-    check_one_meaning(captured, symbols_of(types.values()))
+    check_one_meaning(captured, symbols_in(types.values()))
     return types
 
 
@@ -41,18 +41,9 @@ def _size(dim: Dim) -> Size:
     return dim.upper if dim.lower == dim.upper else Affine(0, ((dim.name, 1),))
 
 
-def symbols_of(types: Iterable[TensorType]) -> set[str]:
-    """Return the names of all sizes that types mention."""
-    return {
-        name
-        for kind in types
-        for dim in kind.dims
-        if isinstance(dim, Affine)
-        for name, _ in dim.terms
-    }
-
-
-def check_one_meaning(captured: Sequence[CapturedMethod], names: set[str]) -> None:
+def check_one_meaning(
+    captured: Sequence[CapturedMethod], names: Collection[str]
+) -> None:
     """Check that sizes of states have the same bounds wherever they are declared.
 
     Args:

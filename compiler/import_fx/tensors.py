@@ -6,10 +6,10 @@ a graph mentions, the state or the constant that it is, under one name.
 
 from collections.abc import Iterable, Mapping
 
-import torch
 from torch import Tensor
 
-from kvc.compiler.constants import TensorSource
+from kvc.compiler.checkpoints.empty import attached
+from kvc.compiler.constants import Source, TensorSource, is_zero
 from kvc.compiler.identity import Identity, overlapping, overlaps_itself
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES
 from kvc.compiler.ir import Constant, State
@@ -40,8 +40,12 @@ class TensorTable:
         self.named = named
         self._sized = {Identity.of(named[n]): kind for n, kind in (sized or {}).items()}
         self._names: dict[Identity, str] = {}
+        self._stored: dict[Identity, Source] = {}
         for name, tensor in named.items():
             self._names.setdefault(Identity.of(tensor), name)
+            stored = attached(tensor)
+            if stored is not None:
+                self._stored[Identity.of(tensor)] = stored
         self._taken = set(self._names.values())
         self.constants: dict[Identity, Constant] = {}
         self.initial: list[Constant] = []
@@ -60,9 +64,13 @@ class TensorTable:
         if key not in self.constants:
             name = self._names.get(key) or self._free_name(provenance)
             self.constants[key] = Constant(
-                name, static_type(name, tensor), TensorSource(tensor), provenance
+                name, static_type(name, tensor), self._source(tensor), provenance
             )
         return self.constants[key]
+
+    def _source(self, tensor: Tensor) -> Source:
+        """Return where the values of a tensor are; a stand-in's are in a file."""
+        return self._stored.get(Identity.of(tensor)) or TensorSource(tensor)
 
     def _free_name(self, stem: str) -> str:
         number = 0
@@ -77,11 +85,11 @@ class TensorTable:
         self._check_overlaps(name, tensor)
         kind = static_type(name, tensor)
         initial = None
-        if tensor.detach().contiguous().reshape(-1).view(torch.uint8).any():
+        source = self._source(tensor)
+        if not is_zero(source):
             if key in self._sized:
                 raise _starts_otherwise(name)
             initial = f"{name}.initial"
-            source = TensorSource(tensor)
             self.initial.append(Constant(initial, kind, source, "initial value"))
         self.states[key] = State(name, self._sized.get(key, kind), initial)
 

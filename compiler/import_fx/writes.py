@@ -18,7 +18,7 @@ from kvc.compiler.import_fx.calls import (
 from kvc.compiler.import_fx.read_numbers import Number, span_checks
 from kvc.compiler.ir import Value
 from kvc.schema.dtypes import DType
-from kvc.schema.types import Affine, Dim, TensorType, affine
+from kvc.schema.types import Affine, Dim, TensorType, add_dims, count_from_front
 
 _MASKS = (DType.BOOL, DType.UINT8)
 
@@ -88,8 +88,8 @@ def select_scatter(named: Named, _: TensorType | None) -> Call:
         index = viewed(place.tensor(), 1)
     else:
         assert isinstance(place, int | Affine)
-        first = _counted(place, tensor.type.dims[dim])
-        index = places(first, _next(first), 1, 1)
+        first = count_from_front(place, tensor.type.dims[dim])
+        index = places(first, add_dims(first, 1), 1, 1)
     values = {"self": tensor, "dim": dim, "index": index, "source": row}
     return Call("aten::index_copy", values)
 
@@ -135,22 +135,7 @@ def _within(place: object, whole: Dim) -> object:
         return max(0, min(whole, place + whole if place < 0 else place))
     if place >= 2**62:
         return whole
-    return _counted(place, whole)
-
-
-def _counted(place: Dim, whole: Dim) -> Dim:
-    """Return a place as counted from the front."""
-    if isinstance(place, Affine) or place >= 0:
-        return place
-    if isinstance(whole, int):
-        return whole + place
-    return affine(whole.constant + place, dict(whole.terms))
-
-
-def _next(place: Dim) -> Dim:
-    if isinstance(place, int):
-        return place + 1
-    return affine(place.constant + 1, dict(place.terms))
+    return count_from_front(place, whole)
 
 
 def refuse_masks(op: str, named: Named) -> None:

@@ -87,6 +87,10 @@ class Method:
         kept = self.state_out + self.input_out
         return self.outputs + tuple(value for value, _ in kept)
 
+    def makers(self) -> dict[int, Node]:
+        """Return value id -> the node that makes it."""
+        return {value.id: node for node in self.nodes for value in node.outputs}
+
     def next_id(self) -> int:
         """Return an id above all ids in use."""
         bound = self.constants + self.state_in

@@ -68,7 +68,7 @@ def callers_of(method: Method) -> frozenset[int]:
 
 def _stored(method: Method) -> dict[int, int]:
     """Return value id -> what it lies over, for all that leads to a home's content."""
-    makers = {value.id: node for node in method.nodes for value in node.outputs}
+    makers = method.makers()
     states = {name: value for value, name in method.state_in}
     inputs = dict(zip(method.input_names, method.inputs, strict=True))
     homes = [(new, states[name]) for new, name in method.state_out if name in states]

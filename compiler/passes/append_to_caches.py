@@ -16,7 +16,7 @@ from kvc.compiler.passes.rewrite import (
     rename_node,
     rename_results,
 )
-from kvc.schema.types import Affine, Dim, TensorType, affine
+from kvc.schema.types import Affine, Dim, TensorType, add_dims
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +100,7 @@ def _chain(method: Method, past: Value, new: Value, axis: int) -> list[Node]:
 
     What lies between two of them may be read by nothing else: it has no memory.
     """
-    makers = {value.id: node for node in method.nodes for value in node.outputs}
+    makers = method.makers()
     chain: list[Node] = []
     current = new
     while current.id != past.id:
@@ -133,11 +133,5 @@ def _keep_as_appends(node: Node, rebuilt: NodeList) -> None:
 
 def _joined(past: TensorType, more: Dim, axis: int) -> TensorType:
     """Return the type of a past that is longer by `more` along an axis."""
-    terms: dict[str, int] = {}
-    constant = 0
-    for size in (past.dims[axis], more):
-        constant += size.constant if isinstance(size, Affine) else size
-        for name, factor in size.terms if isinstance(size, Affine) else ():
-            terms[name] = terms.get(name, 0) + factor
-    dims = (*past.dims[:axis], affine(constant, terms), *past.dims[axis + 1 :])
-    return TensorType(past.dtype, dims)
+    length = add_dims(past.dims[axis], more)
+    return TensorType(past.dtype, (*past.dims[:axis], length, *past.dims[axis + 1 :]))

@@ -29,10 +29,7 @@ class Naturals:
 
     def __init__(self, program: Program) -> None:
         self._symbols: Mapping[str, Symbol] = {s.name: s for s in program.symbols}
-        self._makers = {
-            method.name: {v.id: node for node in method.nodes for v in node.outputs}
-            for method in program.methods
-        }
+        self._makers = {method.name: method.makers() for method in program.methods}
         self._states = {
             s.name
             for s in program.states

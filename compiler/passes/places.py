@@ -7,7 +7,7 @@ may be a slice, a single place, or a read at an equal index tensor.
 from collections.abc import Mapping
 
 from kvc.compiler.ir import Argument, Node, Value
-from kvc.schema.types import Affine, Dim, affine
+from kvc.schema.types import Affine, Dim, count_from_front
 
 
 def is_read_at(
@@ -102,12 +102,10 @@ def counted_from_front(place: Argument, size: Dim) -> Dim | None:
     """Return a place as counted from the front; None where that is not known."""
     if not isinstance(place, int | Affine) or isinstance(place, bool):
         return None
-    if isinstance(place, Affine) or place >= 0:
-        beyond = isinstance(place, int) and isinstance(size, int) and place > size
-        return size if beyond else place
-    if isinstance(size, int):
-        return max(0, size + place)
-    return affine(size.constant + place, dict(size.terms))
+    counted = count_from_front(place, size)
+    if not isinstance(counted, int):
+        return counted
+    return max(0, min(counted, size) if isinstance(size, int) else counted)
 
 
 def equal(a: Argument, b: Argument, makers: Mapping[int, Node]) -> bool:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from kvc.compiler.ir import Argument, Method, Node, Value
 from kvc.schema.dtypes import DType
-from kvc.schema.types import Affine, Dim, TensorType, affine
+from kvc.schema.types import Affine, Dim, TensorType, add_dims
 
 # Ops whose result holds the elements of operand 0 in order, if it has as many.
 _SAME = {
@@ -88,12 +88,7 @@ def _added(
 def _shifted(found: Progression | None, by: Dim) -> Progression | None:
     if found is None:
         return None
-    terms = dict(by.terms) if isinstance(by, Affine) else {}
-    old = found.constant
-    for name, factor in old.terms if isinstance(old, Affine) else ():
-        terms[name] = terms.get(name, 0) + factor
-    numbers = sum(d.constant if isinstance(d, Affine) else d for d in (by, old))
-    return Progression(found.addends, affine(numbers, terms))
+    return Progression(found.addends, add_dims(found.constant, by))
 
 
 def _sides(value: Value) -> tuple[Dim, ...]:

@@ -132,7 +132,7 @@ class _Grid:
 def _merged(method: Method, naturals: Naturals) -> Method:
     """Write parts of parts at once."""
     rebuilt = NodeList(method)
-    makers = {value.id: node for node in method.nodes for value in node.outputs}
+    makers = method.makers()
     reads = _reads(method)
     for node in method.nodes:
         grid = _grid(node, method, makers, reads, naturals)

@@ -49,6 +49,9 @@ class Handle(Protocol):
             sizes: of the program's symbols in the calls that it is prepared for.
         """
 
+    def packed(self) -> Mapping[str, int]:
+        """Return how many bytes the handle keeps in a form of its own, by data name."""
+
     def close(self) -> None:
         """Release what the handle holds; no prepared function runs afterwards."""
 

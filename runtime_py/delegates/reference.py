@@ -51,6 +51,10 @@ class ReferenceHandle:
         frame = bind_graph(self._method, graph, sizes, memory, self._code)
         return _with_copies(frame, outputs)
 
+    def packed(self) -> Mapping[str, int]:
+        """Return nothing: the kernels use the data as it is."""
+        return {}
+
     def close(self) -> None:
         """Free the payload's data."""
         for buffer in self._buffers:

@@ -1,27 +1,38 @@
-"""The codec: a `Program` or `Payload` to bytes and back.
+"""The codec: a `Program`, a `Payload` or an index of blobs to bytes and back.
 
 Equal values give equal bytes. Decoding trusts nothing: the structural verifier runs
 first, then every id is checked, then the dataclasses are made. What they say is
 checked by `kvc.schema.verify`. Only this package knows how a buffer is laid out.
 """
 
+from collections.abc import Sequence
 from typing import Final
 
 from kvc.schema.codec.programs import (
+    blobs_record,
     payload_record,
     program_record,
+    read_blobs,
     read_payload,
     read_program,
 )
 from kvc.schema.codec.records import TableReader, write
 from kvc.schema.garbage import collection_paused
-from kvc.schema.model import Payload, Program
+from kvc.schema.model import Blob, Payload, Program
 from kvc.schema.verify.structure import verify_structure
 
-__all__ = ["decode", "decode_payload", "encode", "encode_payload"]
+__all__ = [
+    "decode",
+    "decode_index",
+    "decode_payload",
+    "encode",
+    "encode_index",
+    "encode_payload",
+]
 
 PROGRAM: Final = b"KVCP"
 PAYLOAD: Final = b"KVCX"
+INDEX: Final = b"KVCD"
 
 
 def encode(program: Program) -> bytes:
@@ -55,3 +66,15 @@ def decode_payload(buffer: bytes, where: str) -> Payload:
     """Return the payload in `buffer`; raises as `decode`."""
     verify_structure(buffer, "Payload", PAYLOAD, where)
     return read_payload(TableReader.root(buffer, "Payload"), where)
+
+
+def encode_index(blobs: Sequence[Blob]) -> bytes:
+    """Return the bytes of the index of a data file; raises as `encode`."""
+    return write(blobs_record(blobs), INDEX)
+
+
+@collection_paused()
+def decode_index(buffer: bytes, path: str) -> tuple[Blob, ...]:
+    """Return the blobs in the index of a data file; raises as `decode`."""
+    verify_structure(buffer, "Blobs", INDEX, path)
+    return read_blobs(TableReader.root(buffer, "Blobs"), path)

@@ -12,6 +12,7 @@ from kvc.schema.codec.checks import Numbers, check_ids, check_lengths, cut
 from kvc.schema.codec.graphs import graph_record, read_graph
 from kvc.schema.codec.pools import Pool, PoolWriter, read_pool
 from kvc.schema.codec.records import FieldValue, Record, TableReader
+from kvc.schema.digests import DIGEST_NBYTES
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
     Blob,
@@ -32,8 +33,6 @@ from kvc.schema.model import (
 )
 from kvc.schema.types import Dim
 
-DIGEST_NBYTES = 32
-
 
 def program_record(program: Program) -> Record:
     """Return the table of a program."""
@@ -42,7 +41,7 @@ def program_record(program: Program) -> Record:
     fields: dict[str, FieldValue] = {
         "provenance": _provenance_record(program.provenance),
         "files": [_file_record(file) for file in program.files],
-        "blobs": _blobs_record(program.blobs),
+        "blobs": blobs_record(program.blobs),
         "names": _names_record(program.names, pool),
         "states": [_state_record(state, pool) for state in program.states],
         "position": _position_record(position, pool) if position else None,
@@ -91,7 +90,8 @@ def _file_record(file: DataFile) -> Record:
     return Record("DataFile", {"name": file.name, "digest": _octets(file.digest)})
 
 
-def _blobs_record(blobs: Sequence[Blob]) -> Record:
+def blobs_record(blobs: Sequence[Blob]) -> Record:
+    """Return the table of blobs, of a program or of a data file."""
     return Record(
         "Blobs",
         {
@@ -217,7 +217,7 @@ def read_program(table: TableReader, path: str) -> Program:
             DataFile(file.text("name"), file.octets("digest"))
             for file in table.children("files")
         ),
-        blobs=_read_blobs(table.child("blobs"), path),
+        blobs=read_blobs(table.child("blobs"), path),
         names=_read_names(table.child("names"), pool, path),
         states=tuple(_read_state(t, pool, path) for t in table.children("states")),
         position=_read_position(table.child("position"), pool, path)
@@ -252,7 +252,12 @@ def _read_provenance(table: TableReader) -> Provenance:
     )
 
 
-def _read_blobs(table: TableReader, path: str) -> tuple[Blob, ...]:
+def read_blobs(table: TableReader, path: str) -> tuple[Blob, ...]:
+    """Return the blobs in a verified buffer.
+
+    Raises:
+        BadProgram: vectors do not fit each other.
+    """
     raw, nbytes = table.octets("digests"), table.integers("nbytes")
     digests = [raw[i : i + DIGEST_NBYTES] for i in range(0, len(raw), DIGEST_NBYTES)]
     files, offsets = table.integers("files"), table.integers("offsets")

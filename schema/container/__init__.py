@@ -1,23 +1,57 @@
-"""The bundle as a file: header, blobs, program; written atomically, read with checks.
+"""Bundles and data files: written atomically, read with checks.
 
-The layout is described in FORMAT.md.
+A bundle is header, blobs and program; a data file is header, blobs and index. The
+layout is described in FORMAT.md.
 """
 
 from kvc.schema.container.atomic import AtomicFile
+from kvc.schema.container.blob_stream import Content
+from kvc.schema.container.bundle_file import BundleFile
+from kvc.schema.container.collect import (
+    Collected,
+    Garbage,
+    collect_garbage,
+    unreferenced,
+)
+from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
 from kvc.schema.container.layout import Layout, align_up, default_align
-from kvc.schema.container.reader import BundleFile, verify_bundle
-from kvc.schema.container.writer import BundleWriter
+from kvc.schema.container.opened import OpenFile
+from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
+from kvc.schema.container.split import join_bundle, split_bundle
+from kvc.schema.container.stored_blobs import StoredBlobs
+from kvc.schema.container.verify import (
+    Verified,
+    verify_bundle,
+    verify_data_file,
+    verify_file,
+)
 
 __all__ = [
     "HEADER_NBYTES",
     "AtomicFile",
     "BundleFile",
-    "BundleWriter",
+    "Collected",
+    "Content",
+    "Contents",
+    "DataFileReader",
+    "Garbage",
     "Header",
     "Layout",
+    "OpenFile",
+    "Progress",
+    "SavedBundle",
+    "StoredBlobs",
+    "Verified",
     "align_up",
+    "collect_garbage",
     "default_align",
+    "join_bundle",
     "pack_header",
+    "save_bundle",
+    "split_bundle",
+    "unreferenced",
     "verify_bundle",
+    "verify_data_file",
+    "verify_file",
 ]

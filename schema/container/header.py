@@ -1,7 +1,9 @@
-"""The first 128 bytes of a bundle: what they say, how they are packed and checked.
+"""The first 128 bytes of a file: what they say, how they are packed and checked.
 
 The layout is in FORMAT.md. It is the same for all format versions, so that any kvc
-can tell a damaged file from one of another version.
+can tell a damaged file from one of another version; and the same for bundles and data
+files, which differ in their magic. What ends the file, the program of a bundle or the
+index of a data file, is called its *tail* here.
 """
 
 import hashlib
@@ -9,7 +11,7 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from kvc.schema.container.kinds import MAGIC, guess_kind
+from kvc.schema.container.kinds import BUNDLE_MAGIC, DATA_MAGIC, guess_kind
 from kvc.schema.errors import (
     BadMagic,
     BadStructure,
@@ -32,26 +34,38 @@ class Header:
     version: int
     flags: int
     file_nbytes: int
-    program_offset: int
-    program_nbytes: int
-    program_digest: bytes
+    tail_offset: int
+    tail_nbytes: int
+    tail_digest: bytes
 
 
-def pack_header(header: Header) -> bytes:
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of file: what it begins with, and what its tail is called."""
+
+    magic: bytes
+    tail: str
+
+
+BUNDLE: Final = Kind(BUNDLE_MAGIC, "program")
+DATA: Final = Kind(DATA_MAGIC, "index")
+
+
+def pack_header(header: Header, kind: Kind = BUNDLE) -> bytes:
     """Return the 128 bytes of a header."""
     sealed = _SEALED.pack(
-        MAGIC,
+        kind.magic,
         header.version,
         header.flags,
         header.file_nbytes,
-        header.program_offset,
-        header.program_nbytes,
-        header.program_digest,
+        header.tail_offset,
+        header.tail_nbytes,
+        header.tail_digest,
     )
     return sealed + hashlib.sha256(sealed).digest()
 
 
-def parse_header(raw: bytes, file_nbytes: int, path: str) -> Header:
+def parse_header(raw: bytes, file_nbytes: int, path: str, kind: Kind) -> Header:
     """Return the header in the first bytes of a file of `file_nbytes`.
 
     Raises:
@@ -60,9 +74,9 @@ def parse_header(raw: bytes, file_nbytes: int, path: str) -> Header:
         DigestMismatch: the header is damaged.
         UnsupportedVersion: the file is of another format version.
         BadStructure: the header says what cannot be.
-        LimitExceeded: the program is too large.
+        LimitExceeded: the tail is too large.
     """
-    if not raw.startswith(MAGIC) and not (raw and MAGIC.startswith(raw)):
+    if not raw.startswith(kind.magic) and not (raw and kind.magic.startswith(raw)):
         raise BadMagic(path=path, found=repr(raw[:8]), guess=guess_kind(raw))
     if len(raw) < HEADER_NBYTES:
         raise Truncated(
@@ -72,11 +86,13 @@ def parse_header(raw: bytes, file_nbytes: int, path: str) -> Header:
     if hashlib.sha256(sealed).digest() != raw[_SEALED.size :]:
         raise DigestMismatch(path=path, what="the header", nbytes=len(sealed), offset=0)
     header = Header(*_SEALED.unpack(sealed)[1:])
-    _check_header(header, sealed, file_nbytes, path)
+    _check_header(header, file_nbytes, path, kind)
+    if any(sealed[-24:]):
+        raise BadStructure(path=path, offset=72, what="reserved bytes are not zero")
     return header
 
 
-def _check_header(header: Header, sealed: bytes, file_nbytes: int, path: str) -> None:
+def _check_header(header: Header, file_nbytes: int, path: str, kind: Kind) -> None:
     if header.version != FORMAT_VERSION:
         raise UnsupportedVersion(
             path=path, found=header.version, expected=FORMAT_VERSION
@@ -88,17 +104,16 @@ def _check_header(header: Header, sealed: bytes, file_nbytes: int, path: str) ->
             what="what its header describes",
             expected=header.file_nbytes,
         )
-    if header.flags or any(sealed[-24:]):
-        raise BadStructure(path=path, offset=12, what="unknown flags or reserved bytes")
-    if header.program_nbytes > MAX_PROGRAM_NBYTES:
+    if header.flags:
+        raise BadStructure(path=path, offset=12, what="unknown flags")
+    if header.tail_nbytes > MAX_PROGRAM_NBYTES:
         raise LimitExceeded(
             path=path,
-            what="the program, in bytes,",
-            found=header.program_nbytes,
+            what=f"the {kind.tail}, in bytes,",
+            found=header.tail_nbytes,
             limit=MAX_PROGRAM_NBYTES,
         )
-    end = header.program_offset + header.program_nbytes
-    if header.program_offset < HEADER_NBYTES or end != file_nbytes:
-        raise BadStructure(
-            path=path, offset=24, what="the program is not the last part"
-        )
+    end = header.tail_offset + header.tail_nbytes
+    if header.tail_offset < HEADER_NBYTES or end != file_nbytes:
+        what = f"the {kind.tail} is not the last part"
+        raise BadStructure(path=path, offset=24, what=what)

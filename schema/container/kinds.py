@@ -3,9 +3,15 @@
 from typing import Final
 
 # A byte over 0x7f, CR LF, SUB and LF: copies in text mode change one of them.
-MAGIC: Final = b"\x8bKVC\r\n\x1a\n"
+BUNDLE_MAGIC: Final = b"\x8bKVC\r\n\x1a\n"
+DATA_MAGIC: Final = b"\x8bKVD\r\n\x1a\n"
 
 _KINDS: Final = (
+    (BUNDLE_MAGIC, "a kvc bundle (.kvc), where one of its data files is expected"),
+    (
+        DATA_MAGIC,
+        "the data file of a kvc bundle (.kvd): give the .kvc file that uses it",
+    ),
     (b"GGUF", "a GGUF model (llama.cpp)"),
     (b"PK\x03\x04", "a zip archive: a .pt, .pt2 or other PyTorch file"),
     (
@@ -27,19 +33,19 @@ def guess_kind(head: bytes) -> str:
         return "an empty file"
     if not any(head):
         return "zeros: a download or a copy that never finished"
-    if b"KVC" in head[:6]:
-        return "a kvc file that was damaged, perhaps by a copy in text mode"
     for start, kind in _KINDS:
         if head.startswith(start):
             return kind
+    if b"KVC" in head[:6] or b"KVD" in head[:6]:
+        return "a kvc file that was damaged, perhaps by a copy in text mode"
     return _guess_deeper(head)
 
 
 def _guess_deeper(head: bytes) -> str:
     if head[4:6] == b"ET" or head[4:8] == b"eh00":
         return "an ExecuTorch program (.pte)"
-    if head[4:8] in (b"KVCP", b"KVCX"):
-        return "the program part of a kvc file without its container"
+    if head[4:8] in (b"KVCP", b"KVCX", b"KVCD"):
+        return "a part of a kvc file without its container"
     if head[4:8] == b"TFL3":
         return "a LiteRT model (.tflite)"
     if head[8:9] == b"{" and int.from_bytes(head[:8], "little") < 100_000_000:

@@ -8,6 +8,7 @@ from typing import Final
 MAX_PROGRAM_NBYTES: Final = 64 << 20
 MAX_TABLES: Final = 200_000
 MAX_METHODS: Final = 64
+MAX_FILES: Final = 256  # each is an open descriptor
 MAX_STATES: Final = 100_000
 MAX_NAMES: Final = 1_000_000
 MAX_VALUES: Final = 1_000_000

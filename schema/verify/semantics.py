@@ -1,14 +1,15 @@
 """What a program says beside its methods: files, blobs, names, states, delegates.
 
-In: a decoded program. Out: nothing, or the first thing that is impossible. Each
-function checks one kind of thing. States are checked by `states.py`, methods by
-`methods.py`.
+In: a decoded program, or the index of a data file. Out: nothing, or the first thing
+that is impossible. Each function checks one kind of thing. States are checked by
+`states.py`, methods by `methods.py`; where blobs lie by the container.
 """
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
-from kvc.schema.model import Delegate, Method, Program, Ref
+from kvc.schema.model import Blob, Delegate, Method, Program, Ref
 from kvc.schema.ops import DELEGATE
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
@@ -38,20 +39,50 @@ def _check_files(program: Program, report: Reporter) -> None:
     where, files = "data files", program.files
     own = bool(files) and (files[0].name, files[0].digest) == ("", b"")
     report.require(own, where, "file 0 is not the bundle itself")
+    report.limit("the number of data files", len(files), limits.MAX_FILES)
     names = [file.name for file in files[1:]]
     for file in files[1:]:
-        plain = bool(_FILE_NAME.fullmatch(file.name))
+        plain = is_plain_name(file.name)
         report.require(plain, where, f"{file.name!r} is not a plain file name")
         report.require(len(file.digest) == 32, where, f"{file.name}: digest")
     report.unique(names, where)
+    digests = {file.digest for file in files}
+    report.require(len(digests) == len(files), where, "two have one digest")
+
+
+def is_plain_name(name: str) -> bool:
+    """Return whether a bundle may call a data file this: a name, never a path."""
+    return _FILE_NAME.fullmatch(name) is not None
+
+
+def verify_index(blobs: Sequence[Blob], path: str) -> None:
+    """Check what the index of a data file says; that they tile it is left out.
+
+    Raises:
+        BadProgram, LimitExceeded: something is wrong.
+    """
+    report = Reporter(path)
+    _check_each_blob(blobs, 1, report)
+    offsets = [blob.offset for blob in blobs]
+    report.require(offsets == sorted(offsets), "index", "offsets do not ascend")
 
 
 def _check_blobs(program: Program, report: Reporter) -> None:
     blobs = program.blobs
+    _check_each_blob(blobs, len(program.files), report)
+    named = {named.blob for named in program.names}
+    lost = set(range(len(blobs))) - named
+    report.require(not lost, "blobs", f"blob {min(lost, default=0)} has no name")
+    unused = set(range(1, len(program.files))) - {blob.file for blob in blobs}
+    what = f"file {min(unused, default=0)} holds no blob of this program"
+    report.require(not unused, "data files", what)
+
+
+def _check_each_blob(blobs: Sequence[Blob], files: int, report: Reporter) -> None:
     for i, blob in enumerate(blobs):
         where = f"blob {i}"
         report.require(len(blob.digest) == 32, where, "the digest has not 32 bytes")
-        report.require(0 <= blob.file < len(program.files), where, "no such file")
+        report.require(0 <= blob.file < files, where, "no such file")
         report.limit(f"{where}: its size", blob.nbytes, limits.MAX_TENSOR_NBYTES)
         report.limit(f"{where}: its offset", blob.offset, _MAX_OFFSET)
         power = blob.align > 0 and not blob.align & (blob.align - 1)
@@ -60,9 +91,6 @@ def _check_blobs(program: Program, report: Reporter) -> None:
         report.require(blob.offset % blob.align == 0, where, "it is misaligned")
     digests = {blob.digest for blob in blobs}
     report.require(len(digests) == len(blobs), "blobs", "two have one digest")
-    named = {named.blob for named in program.names}
-    lost = set(range(len(blobs))) - named
-    report.require(not lost, "blobs", f"blob {min(lost, default=0)} has no name")
 
 
 def _check_names(program: Program, sizes: Sizes, report: Reporter) -> None:

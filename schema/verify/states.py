@@ -8,7 +8,7 @@ from typing import Final
 
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Position, PositionKind, Program, State, StateKind
-from kvc.schema.types import Affine
+from kvc.schema.types import symbols_in, symbols_of
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
@@ -95,18 +95,12 @@ def _check_capacity(
     if capacity is None:
         return
     sizes.check_dim(capacity, "position")
-    if isinstance(capacity, Affine):
-        free = [n for n, _ in capacity.terms if n not in fixed_symbols(program)]
-        what = f"its capacity {capacity} has {free}, which no state does"
-        report.require(not free, "position", what)
+    fixed = fixed_symbols(program)
+    free = [name for name in symbols_of([capacity]) if name not in fixed]
+    what = f"its capacity {capacity} has {free}, which no state does"
+    report.require(not free, "position", what)
 
 
 def fixed_symbols(program: Program) -> frozenset[str]:
     """Return the symbols that a session fixes: those of its states' types."""
-    return frozenset(
-        name
-        for state in program.states
-        for dim in state.type.dims
-        if isinstance(dim, Affine)
-        for name, _ in dim.terms
-    )
+    return frozenset(symbols_in(state.type for state in program.states))

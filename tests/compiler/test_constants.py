@@ -5,7 +5,7 @@ from kvc.compiler.constants import (
     Derived,
     TensorSource,
     Transform,
-    base_tensor,
+    base_of,
     bytes_of,
     read,
 )
@@ -30,7 +30,7 @@ def test_reading_puts_a_tensor_in_order():
 def test_transforms_follow_one_another():
     chain = Derived(Transform.INT8, Derived(Transform.BFLOAT16, TensorSource(WEIGHT)))
     assert torch.equal(read(chain), quantize_channels(WEIGHT.bfloat16())[0])
-    assert base_tensor(chain) == TensorSource(WEIGHT)
+    assert base_of(chain) == TensorSource(WEIGHT)
 
 
 def test_rows_are_quantized_by_their_largest_value():

@@ -69,11 +69,11 @@ def test_a_frame_does_not_keep_the_callers_array(program):
 
 
 def test_one_array_is_bound_once(program, monkeypatch):
-    from kvc.runtime import engine
+    from kvc.runtime import binder
 
     total, x = table(), table()
     program.add(total, x)
-    monkeypatch.delattr(engine, "bind_graph")
+    monkeypatch.delattr(binder, "bind_graph")
     program.add(total, x)
     assert np.array_equal(total, 3 * table())
 

@@ -21,27 +21,25 @@ class Closable:
 
 def test_a_context_is_used_again():
     pool = ContextPool(context)
-    with pool.lease(None) as first:
-        pass
-    with pool.lease(None) as second:
-        assert second is first
+    first = pool.take(None)
+    pool.put_back(first, None)
+    assert pool.take(None) is first
 
 
 def test_two_calls_at_a_time_have_two_contexts():
     pool = ContextPool(context)
-    with pool.lease(None) as first, pool.lease(None) as second:
-        assert first is not second
+    assert pool.take(None) is not pool.take(None)
 
 
 def test_the_context_that_served_a_session_last_is_preferred():
     pool = ContextPool(context)
     a, b = Closable(), Closable()
-    with pool.lease(a) as served_a, pool.lease(b) as served_b:
-        pass
-    with pool.lease(b) as again:
-        assert again is served_b
-    with pool.lease(a) as again:
-        assert again is served_a
+    served_a, served_b = pool.take(a), pool.take(b)
+    pool.put_back(served_a, a)
+    pool.put_back(served_b, b)
+    assert pool.take(a) is served_a
+    pool.put_back(served_a, a)
+    assert pool.take(b) is served_b
 
 
 def test_the_least_recent_frame_goes_first():
@@ -68,20 +66,45 @@ def test_a_frame_of_another_version_can_only_be_taken():
 def test_frames_of_closed_states_are_forgotten():
     pool, states = ContextPool(context), Closable()
     key = (0, (), states)
-    with pool.lease(states) as one:
-        one.keep(key, "old")
+    one = pool.take(states)
+    one.keep(key, "old")
+    pool.put_back(one, states)
     states.closed = True
     pool.forget_closed()
     assert one.served is None
     assert one.take(key) is None
 
 
+def test_a_context_forgets_what_was_closed_while_it_was_lent():
+    pool, states = ContextPool(context), Closable()
+    key = (0, (), states)
+    one = pool.take(states)
+    one.keep(key, "old")
+    states.closed = True
+    pool.put_back(one, states)
+    assert one.served is None
+    assert one.take(key) is None
+
+
 def test_closing_waits_for_calls_that_still_run():
     pool, drained = ContextPool(context), []
-    with pool.lease(None):
-        pool.close(lambda: drained.append(1))
-        assert not drained
+    first, second = pool.take(None), pool.take(None)
+    pool.close(lambda: drained.append(1))
+    pool.put_back(first, None)
+    assert not drained
+    pool.put_back(second, None)
     assert drained == [1]
+
+
+def test_a_closed_pool_lends_nothing_and_keeps_nothing():
+    pool, drained = ContextPool(context), []
+    idle, lent = pool.take(None), pool.take(None)
+    pool.put_back(idle, None)
+    pool.close(lambda: drained.append(1))
+    assert pool.take(None) is None
+    pool.put_back(lent, None)
+    assert pool._idle == []
+    assert pool.take(None) is None
 
 
 def test_a_program_closed_during_a_call_lets_it_finish(tmp_path):

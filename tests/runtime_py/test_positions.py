@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hand_built import cache_program, sized_program, write_bundle
+from hand_built import cache_program, sized_program
 from stateful_programs import (
     BATCH,
     SEQ,
@@ -18,17 +18,9 @@ from kvc.runtime import (
     NoPosition,
     StateMismatch,
     UnknownName,
-    load,
 )
-from kvc.runtime.positions import fill_position
-
-
-@pytest.fixture
-def opened(tmp_path):
-    def open_program(built):
-        return load(write_bundle(tmp_path / "p.kvc", built))
-
-    return open_program
+from kvc.runtime.positions import fill_feed
+from kvc.schema.feeds import Feed
 
 
 def rows(count, batch=1, width=64):
@@ -137,13 +129,30 @@ def test_an_input_of_the_position_has_the_batch_of_the_session(opened):
         assert session.position.tolist() == [5, 4, 1]
 
 
-@pytest.mark.parametrize("shape", [(), (1,), (3,)])
-def test_one_position_for_rows_that_differ_is_refused(shape):
+@pytest.mark.parametrize(
+    ("feed", "shape"),
+    [
+        (Feed.ONE, ()),
+        (Feed.ONE, (1,)),
+        (Feed.PLACES, (2,)),
+        (Feed.PLACES, (3,)),
+        (Feed.ROWS, (3,)),
+    ],
+)
+def test_one_position_for_rows_that_differ_is_refused(feed, shape):
     slot = np.zeros(shape, np.int64)
-    program, _ = fed_program((1,))
     with pytest.raises(StateMismatch, match="expected one position for all rows"):
-        fill_position(slot, [1, 2], program.methods[0], program.position)
+        fill_feed(slot, [1, 2], "step", feed)
     assert not slot.any()
+
+
+@pytest.mark.parametrize(
+    ("feed", "expected"), [(Feed.ROWS, [7, 7]), (Feed.PLACES, [7, 8])]
+)
+def test_as_many_rows_as_tokens_are_no_riddle(feed, expected):
+    slot = np.zeros(2, np.int64)
+    fill_feed(slot, [7, 7], "step", feed)
+    assert slot.tolist() == expected
 
 
 def test_a_position_that_is_an_input_has_a_capacity_too(opened):

@@ -2,12 +2,14 @@
 
 import time
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
-from hand_built import cache_program, sized_program, write_bundle
+from hand_built import cache_program, sized_program
 from hand_built import program as build_program
 from resident_memory import LINUX, is_resident, resident_nbytes
+from session_contents import contents, random_rows
 from stateful_programs import (
     BATCH,
     carry_program,
@@ -17,32 +19,12 @@ from stateful_programs import (
     mixed_program,
 )
 
-from kvc.runtime import BadSetting, CannotRewind, NoPosition, NotRewindable, load
+from kvc.runtime import BadSetting, CannotRewind, NoPosition, NotRewindable
 from kvc.runtime.rewinding import _check_states, rewind
 from kvc.schema.model import StateKind
 
 RANDOM = np.random.default_rng(0)
-
-
-@pytest.fixture
-def opened(tmp_path):
-    programs = []
-
-    def open_program(built):
-        programs.append(load(write_bundle(tmp_path / "p.kvc", built)))
-        return programs[-1]
-
-    yield open_program
-    for program in programs:
-        program.close()
-
-
-def rows(count, batch=1, width=64):
-    return RANDOM.standard_normal((batch, 3, count, width), np.float32)
-
-
-def contents(session):
-    return {name: look.tobytes() for name, look in session.state.items()}
+rows = partial(random_rows, width=64)
 
 
 @pytest.mark.parametrize("layout", [(0, 1, 2, 3), (0, 2, 1, 3), (2, 0, 1, 3)])

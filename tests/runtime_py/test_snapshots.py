@@ -9,7 +9,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hand_built import cache_program, write_bundle
+from hand_built import cache_program
+from session_contents import contents
+from session_contents import random_rows as rows
 from stateful_programs import (
     BATCH,
     carry_program,
@@ -26,35 +28,11 @@ from kvc.runtime import (
     Closed,
     FileProblem,
     Poisoned,
-    load,
 )
 from kvc.runtime.snapshots import Snapshot
 from kvc.schema.model import ResetRule, StateKind
 
-RANDOM = np.random.default_rng(0)
 LEAD = struct.Struct("<8sIQ")
-
-
-@pytest.fixture
-def opened(tmp_path):
-    programs = []
-
-    def open_program(built, name="p.kvc"):
-        programs.append(load(write_bundle(tmp_path / name, built)))
-        return programs[-1]
-
-    yield open_program
-    for program in programs:
-        program.close()
-
-
-def rows(count, width=4, batch=1):
-    return RANDOM.standard_normal((batch, 3, count, width), np.float32)
-
-
-def contents(session):
-    held = {name: look.tobytes() for name, look in session.state.items()}
-    return held, session.position.tolist(), session.capacity
 
 
 def reseal(raw):

@@ -4,12 +4,14 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hand_built import write_bundle
+from session_contents import contents
+from session_contents import random_rows as rows
 from stateful_programs import (
     BATCH,
     SEQ,
     carry_program,
     checked_program,
+    copied_program,
     fed_program,
     linear_program,
     mixed_program,
@@ -20,13 +22,11 @@ from kvc.runtime import (
     IndexOutOfRange,
     KernelFailed,
     Poisoned,
+    binder,
     engine,
-    load,
 )
 from kvc.runtime.transactions import Transaction
 from kvc.schema.model import ResetRule, StateKind
-
-RANDOM = np.random.default_rng(0)
 
 
 class Fault:
@@ -35,15 +35,15 @@ class Fault:
     def __init__(self, monkeypatch):
         self.step, self.error, self.afterwards = 0, RuntimeError("broken"), False
         self.steps = 0
-        self._bind, self._monkeypatch = engine.bind_graph, monkeypatch
+        self._bind, self._monkeypatch = binder.bind_graph, monkeypatch
 
     def arm(self, step, error=None, afterwards=False):
         self.step, self.afterwards = step, afterwards
         self.error = error or RuntimeError("broken")
-        self._monkeypatch.setattr(engine, "bind_graph", self._bind_broken)
+        self._monkeypatch.setattr(binder, "bind_graph", self._bind_broken)
 
     def disarm(self):
-        self._monkeypatch.setattr(engine, "bind_graph", self._bind)
+        self._monkeypatch.setattr(binder, "bind_graph", self._bind)
 
     def _bind_broken(self, *arguments):
         frame = self._bind(*arguments)
@@ -63,28 +63,6 @@ class Fault:
 @pytest.fixture
 def fault(monkeypatch):
     return Fault(monkeypatch)
-
-
-@pytest.fixture
-def opened(tmp_path):
-    programs = []
-
-    def open_program(built):
-        programs.append(load(write_bundle(tmp_path / "p.kvc", built)))
-        return programs[-1]
-
-    yield open_program
-    for program in programs:
-        program.close()
-
-
-def rows(count, width=4, batch=1):
-    return RANDOM.standard_normal((batch, 3, count, width), np.float32)
-
-
-def contents(session):
-    held = {name: look.tobytes() for name, look in session.state.items()}
-    return held, session.position.tolist()
 
 
 def fail_once(session, fault, method, given, step, error=None, afterwards=False):
@@ -201,6 +179,24 @@ def test_a_replacement_elsewhere_cannot_unless_it_was_empty(
         else:
             with pytest.raises(Poisoned, match="a call of restart"):
                 session.grow(rows(1, 64))
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+def test_a_whole_copy_over_what_lies_before_the_position_cannot_be_undone(
+    opened, fault, transactional
+):
+    program = opened(copied_program())
+    with program.session(transactional=transactional) as session:
+        session.write(rows(3, 2))
+        before = contents(session)
+        fail_once(session, fault, "write", rows(2, 2), 0)
+        assert contents(session) == before
+        fail_once(session, fault, "write", rows(2, 2), 2, afterwards=True)
+        if transactional:
+            assert contents(session) == before
+        else:
+            with pytest.raises(Poisoned, match="a call of write"):
+                session.write(rows(1, 2))
 
 
 @pytest.mark.parametrize("step", [0, 1])

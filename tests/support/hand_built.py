@@ -11,12 +11,10 @@ from pathlib import Path
 
 import numpy as np
 
-from kvc.schema.container import BundleWriter, default_align
-from kvc.schema.digests import blob_digest
+from kvc.schema.container import Content, save_bundle
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
-    Blob,
     Constant,
     DataFile,
     Delegate,
@@ -114,14 +112,13 @@ def program(
 def write_bundle(path: Path, built: Built) -> Path:
     """Write a program and its data as a bundle."""
     made, arrays = built
-    blobs = []
-    with BundleWriter(path) as writer:
-        for array in arrays.values():
-            content = array.tobytes()
-            align = default_align(len(content))
-            offset = writer.append(content, align)
-            blobs.append(Blob(blob_digest(content), len(content), 0, offset, align))
-        writer.finish(replace(made, blobs=tuple(blobs)))
+    contents = [array.tobytes() for array in arrays.values()]
+
+    def content(name: int) -> Content:
+        raw = contents[made.names[name].blob]
+        return Content(len(raw), lambda: iter([memoryview(raw)]), name)
+
+    save_bundle(path, made, content)
     return path
 
 

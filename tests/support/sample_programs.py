@@ -5,11 +5,12 @@ states, a prefill and a decode that write the cache in place, views, a list argu
 and a delegate. `SAMPLE_BLOBS` are the bytes of its blobs.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 
 from kvc.schema.codec import encode_payload
-from kvc.schema.container import BundleWriter
+from kvc.schema.container import Content, save_bundle
 from kvc.schema.digests import blob_digest
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
@@ -235,14 +236,19 @@ def with_graph(program: Program, index: int, graph: Graph) -> Program:
 
 def write_sample(path: str | PathLike[str], program: Program | None = None) -> Program:
     """Write the sample's blobs, and a program, as a bundle."""
-    program = program or sample_program()
-    with BundleWriter(path) as writer:
-        blobs = []
-        for raw, blob in zip(SAMPLE_BLOBS, program.blobs, strict=True):
-            blobs.append(replace(blob, offset=writer.append(raw, 64), align=64))
-        program = replace(program, blobs=tuple(blobs))
-        writer.finish(program)
-    return program
+    return save(path, program or sample_program(), SAMPLE_BLOBS)
+
+
+def save(
+    path: str | PathLike[str], program: Program, blobs: Sequence[bytes], **options: bool
+) -> Program:
+    """Write a program whose names mean these blobs, and return it as it was written."""
+
+    def content(name: int) -> Content:
+        raw = blobs[program.names[name].blob]
+        return Content(len(raw), lambda: iter([memoryview(raw)]), name)
+
+    return save_bundle(path, program, content, **options).program
 
 
 def _layer(b: GraphBuilder, x: int, layer: int, position: int) -> int:
@@ -375,8 +381,4 @@ def tiny_program() -> Program:
 
 def write_tiny(path: str | PathLike[str]) -> Program:
     """Write the tiny program as a bundle."""
-    program = tiny_program()
-    with BundleWriter(path) as writer:
-        writer.append(SAMPLE_BLOBS[1], 64)
-        writer.finish(program)
-    return program
+    return save(path, tiny_program(), SAMPLE_BLOBS[1:2])

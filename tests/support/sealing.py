@@ -6,7 +6,7 @@ Without this a mutated file would only test SHA-256.
 import hashlib
 from pathlib import Path
 
-from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
+from kvc.schema.container.header import DATA, HEADER_NBYTES, Header, pack_header
 from kvc.schema.version import FORMAT_VERSION
 
 
@@ -17,6 +17,14 @@ def seal(blobs: bytes, program: bytes) -> bytes:
     nbytes = start + len(program)
     header = Header(FORMAT_VERSION, 0, nbytes, start, len(program), digest)
     return pack_header(header) + blobs + program
+
+
+def seal_data(blobs: bytes, index: bytes) -> bytes:
+    """Return the data file of `blobs` (all between header and index) and `index`."""
+    start = HEADER_NBYTES + len(blobs)
+    digest = hashlib.sha256(index).digest()
+    header = Header(FORMAT_VERSION, 0, start + len(index), start, len(index), digest)
+    return pack_header(header, DATA) + blobs + index
 
 
 def reseal_header(raw: bytes) -> bytes:

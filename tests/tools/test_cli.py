@@ -19,7 +19,17 @@ def run(*arguments, **options):
 def test_help_lists_the_commands_in_the_order_of_use(kvc):
     listed = kvc("--help").stdout.partition("Commands:")[2]
     names = [line.split()[0] for line in listed.splitlines() if line.strip()]
-    assert names == ["compile", "dump", "generate", "run", "verify", "recipes"]
+    assert names == [
+        "compile",
+        "dump",
+        "generate",
+        "run",
+        "verify",
+        "split",
+        "join",
+        "gc",
+        "recipes",
+    ]
 
 
 def test_the_version_is_the_packages(kvc):

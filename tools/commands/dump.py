@@ -47,7 +47,7 @@ def _report(path: str, file: "BundleFile", by_method: bool) -> "DumpReport":
     from kvc.tools.reports.sizes import describe_size
 
     sizes = describe_size(
-        file.program, file.size, HEADER_NBYTES, file.header.program_nbytes, by_method
+        file.program, file.size, HEADER_NBYTES, file.header.tail_nbytes, by_method
     )
     return describe_bundle(path, file.program, file.digest, sizes)
 

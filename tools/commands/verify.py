@@ -1,36 +1,60 @@
-"""`kvc verify`: check every byte of a bundle."""
+"""`kvc verify`: check every byte of a bundle, with its data files, or of a data file."""
 
 import json
 import time
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
 
+from kvc.tools.data_folders import data_folders_option
+
+if TYPE_CHECKING:
+    from kvc.schema.container import Verified
+
 
 @click.command()
-@click.argument("bundle", metavar="BUNDLE")
+@click.argument("file", metavar="FILE")
+@data_folders_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-def verify(bundle: str, as_json: bool) -> None:
-    """Check every byte of BUNDLE: structure, meaning, memory plan, all digests.
+def verify(file: str, data_folders: tuple[str, ...], as_json: bool) -> None:
+    """Check every byte of FILE: structure, meaning, memory plan, all digests.
 
-    Exits with 0 when the bundle is whole, otherwise with 1 and a message that says
-    where it is wrong.
+    FILE is a bundle (.kvc), which is checked together with its data files, or a data
+    file (.kvd) alone. Exits with 0 when all is whole, otherwise with 1 and a message
+    that says where it is wrong.
     """
-    from kvc.schema.container import BundleFile, verify_bundle
-    from kvc.tools.text import escape, plural, size
+    from kvc.schema.container import verify_file
 
     start = time.perf_counter()
-    verify_bundle(bundle)
-    with BundleFile.open(bundle) as file:
-        program, nbytes, digest = file.program, file.size, file.digest
+    verified = verify_file(file, data_folders)
     seconds = time.perf_counter() - start
     if as_json:
-        facts = {"path": bundle, "ok": True, "nbytes": nbytes, "digest": digest}
-        click.echo(json.dumps(facts, indent=2))
-        return
-    parts = (
-        plural(len(program.methods), "method"),
-        plural(len(program.states), "state"),
-        plural(len(program.blobs), "blob"),
-        size(nbytes),
-    )
-    click.echo(f"{escape(bundle)}: whole ({', '.join(parts)}; {seconds:.2f} s)")
+        click.echo(json.dumps(_facts(file, verified, seconds), indent=2))
+    else:
+        click.echo(_line(file, verified, seconds))
+
+
+def _facts(path: str, verified: "Verified", seconds: float) -> dict[str, object]:
+    return {
+        "path": path,
+        "ok": True,
+        "nbytes": sum(nbytes for _, nbytes in verified.files),
+        "digest": verified.digest,
+        "files": [{"path": p, "nbytes": nbytes} for p, nbytes in verified.files],
+        "seconds": seconds,
+    }
+
+
+def _line(path: str, verified: "Verified", seconds: float) -> str:
+    from kvc.tools.text import escape, plural, size
+
+    nbytes, program = sum(nbytes for _, nbytes in verified.files), verified.program
+    counts = [plural(verified.blobs, "blob"), size(nbytes)]
+    if program is not None:
+        methods, states = len(program.methods), len(program.states)
+        counts = [plural(methods, "method"), plural(states, "state"), *counts]
+    others = [escape(Path(other).name) for other, _ in verified.files[1:]]
+    whole = " and ".join([escape(path), *others])
+    speed = f"{seconds:.2f} s, {nbytes / seconds / 1e9:.2f} GB/s"
+    return f"{whole}: whole ({', '.join(counts)}; {speed})"

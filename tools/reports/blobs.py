@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvc.schema.model import Program
-from kvc.tools.reports.uses import methods_of_blobs, users_of_names
+from kvc.schema.uses import methods_of_blobs
+from kvc.tools.reports.uses import users_of_names
 from kvc.tools.text import columns, escape, plural, size
 
 

@@ -11,7 +11,7 @@ from typing import Literal
 
 from kvc.schema.model import Method, Program, Update
 from kvc.schema.types import Symbol
-from kvc.tools.reports.uses import root_of, state_of
+from kvc.tools.reports.uses import state_of
 from kvc.tools.text import columns, escape, plural, size
 
 
@@ -56,7 +56,7 @@ def _homes(program: Program, method: Method, results: Sequence[int]) -> list[str
     graph, names = method.graph, []
     inputs = dict(zip(graph.inputs, method.input_names, strict=True))
     for value in results:
-        state, root = state_of(graph, value), root_of(graph, value)
+        state, root = state_of(graph, value), graph.root_of(value)
         if state is not None:
             names.append(program.states[state].name)
         elif root in inputs:

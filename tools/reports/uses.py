@@ -5,10 +5,10 @@ method's own code, `decode/BACKEND` for a delegate of it, `state k` for a state 
 starts as the data.
 """
 
-from collections import defaultdict
 from collections.abc import Mapping
 
-from kvc.schema.model import Alias, Constant, Graph, Program, Ref, StateSlot
+from kvc.schema.model import Graph, Program, Ref, StateSlot
+from kvc.schema.uses import constants_of
 
 
 def users_of_names(program: Program) -> Mapping[int, tuple[str, ...]]:
@@ -27,43 +27,14 @@ def users_of_names(program: Program) -> Mapping[int, tuple[str, ...]]:
     return {name: tuple(dict.fromkeys(users)) for name, users in found.items()}
 
 
-def methods_of_blobs(program: Program) -> Mapping[int, tuple[str, ...]]:
-    """Return for each blob the methods that use it, themselves or by a delegate."""
-    found: dict[int, set[int]] = defaultdict(set)
-    for index, method in enumerate(program.methods):
-        names = constants_of(method.graph)
-        for delegate in program.delegates:
-            if delegate.method == index:
-                names |= set(delegate.names)
-        for name in names:
-            found[program.names[name].blob].add(index)
-    return {
-        blob: tuple(program.methods[i].name for i in sorted(found[blob]))
-        for blob in range(len(program.blobs))
-    }
-
-
-def constants_of(graph: Graph) -> set[int]:
-    """Return the ids of the named data that a graph's values are."""
-    return {
-        value.storage.name
-        for value in graph.values
-        if isinstance(value.storage, Constant)
-    }
-
-
 def root_of(graph: Graph, value: int) -> int:
-    """Return the value whose memory this one shares, itself when it has its own."""
-    storage = graph.values[value].storage
-    while isinstance(storage, Alias):
-        value = storage.base
-        storage = graph.values[value].storage
-    return value
+    """Return `graph.root_of(value)`, for those who do not ask that yet."""
+    return graph.root_of(value)
 
 
 def state_of(graph: Graph, value: int) -> int | None:
     """Return the id of the state whose memory a value lies in, None if in none."""
-    storage = graph.values[root_of(graph, value)].storage
+    storage = graph.values[graph.root_of(value)].storage
     return storage.state if isinstance(storage, StateSlot) else None
 
 

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from cached_models import (
+    SLOTS,
     VOCAB,
     Append,
     IndexCopy,
@@ -20,6 +21,7 @@ from cached_models import (
 )
 from state_models import PlainAfterLinear
 from state_runs import opened, snapshot
+from torch.nn import functional
 
 from kvc.compiler import Dim, Method
 from kvc.runtime import KernelFailed, Program, Session
@@ -212,6 +214,68 @@ def test_a_transactional_session_survives_every_failure(
             assert equal(before, snapshot(session)), step
         assert np.array_equal(logits(session.call(*call)), logits(twin.call(*call)))
         assert equal(snapshot(session), snapshot(twin))
+
+
+class Refilled(Linear):
+    """A cache that each prefill makes anew, and that decode writes at its end."""
+
+    def prefill(self, tokens: torch.Tensor) -> torch.Tensor:
+        seq = tokens.shape[1]
+        places = torch.arange(seq)
+        q, k, v = self.project(self.embed(tokens, places))
+        self.k.copy_(functional.pad(k, (0, 0, 0, SLOTS - seq)))
+        self.v.copy_(functional.pad(v, (0, 0, 0, SLOTS - seq)))
+        self.position.fill_(seq)
+        return self.attend(q, k, v, places[:, None] >= places)
+
+    def decode(self, token: torch.Tensor) -> torch.Tensor:
+        return super().prefill(token)
+
+
+REPLACING = {
+    "a buffer": (Refilled, simple_methods(), "prefill"),
+    "a carried past": (Append, append_methods(start=True), "start"),
+}
+
+
+@pytest.mark.parametrize("transactional", [False, True])
+@pytest.mark.parametrize("after", [False, True], ids=["instead", "after"])
+@pytest.mark.parametrize("kind", REPLACING)
+def test_a_prefill_that_replaces_the_past_never_leaves_half_of_it(
+    tmp_path: Path,
+    broken_at: Callable[[int, bool], list[int]],
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    after: bool,
+    transactional: bool,
+) -> None:
+    model, methods, begin = REPLACING[kind]
+    first, second = TEXT[:, :5], TEXT[:, 7:10]
+    poisoned = []
+    with (
+        opened(model(), methods, tmp_path) as program,
+        program.session(transactional=transactional) as session,
+    ):
+        session.call(begin, first)
+        before = snapshot(session)
+        count = count_steps(session, monkeypatch, begin, second)
+        for step in range(count):
+            broken_at(step, after)
+            with pytest.raises(KernelFailed):
+                session.call(begin, second)
+            monkeypatch.undo()
+            left = snapshot(session)
+            try:
+                session.decode(TEXT[:, 5:6])
+            except Poisoned:
+                poisoned.append(step)
+            else:
+                assert equal(before, left), step
+            session.reset()
+            session.call(begin, first)
+            assert equal(before, snapshot(session)), step
+    assert poisoned == list(range(count))[count - len(poisoned) :]
+    assert (len(poisoned) == 0) == transactional
 
 
 ROWS = torch.arange(6.0).reshape(1, 1, 3, 2)

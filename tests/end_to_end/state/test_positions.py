@@ -1,5 +1,6 @@
 """What counts tokens, in models where it is easy to count wrongly."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,7 @@ from state_runs import opened
 from torch import nn
 
 from kvc.compiler import Dim, Method, StateSpec
-from kvc.schema.errors import BadSetting, CompileError, NotRewindable
+from kvc.schema.errors import BadSetting, CannotRewind, CompileError, NotRewindable
 
 ROWS, PLACES = torch.ones(1, 2, 3), torch.arange(2)
 SEQ = Dim("seq", 1, 4)
@@ -68,6 +69,29 @@ class Generated(nn.Module):
         return torch.zeros(1, 4) + token.sum()
 
 
+class Told(nn.Module):
+    """A cache [2, 8, 3] whose rows are written at positions that are given."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("k", torch.zeros(2, 8, 3))
+
+    def step(self, x, at):
+        rows = torch.ops.kvc.cache_update(self.k, x, at, axis=1)
+        self.k.copy_(rows)
+        return self.k * 1
+
+    def one(self, x, at):
+        return self.step(x, at.expand(x.shape[0]))
+
+    def look(self, x, at):
+        return x + self.k[torch.arange(2), at][:, None]
+
+
+def told(name, at, tokens=1, **fields):
+    return Method(name, (torch.ones(2, tokens, 3), at), position="at", **fields)
+
+
 def placed(name, **fields):
     dynamic = {"x": {1: SEQ}, "places": {0: SEQ}}
     return Method(name, (ROWS, PLACES), dynamic=dynamic, position="places", **fields)
@@ -102,6 +126,90 @@ def test_places_are_filled_though_there_are_as_many_as_rows(tmp_path: Path) -> N
     with opened(model, [step], tmp_path, states=[spec]) as program:
         got = program.session(batch=2).call("step", np.ones((2, 2, 3), np.float32))
     assert got[:, :, 0].tolist() == [[1, 1, 0, 0, 0, 0, 0, 0]] * 2
+
+
+AT = torch.zeros(2, dtype=torch.int64)
+
+
+def test_rows_that_are_told_their_positions_go_back_by_themselves(
+    tmp_path: Path,
+) -> None:
+    methods = [told("step", AT), told("look", AT)]
+    with opened(Told(), methods, tmp_path) as program:
+        session = program.session()
+        for value in (1, 2, 3):
+            session.call("step", np.full((2, 1, 3), value, np.float32))
+        session.rewind(np.array([0, 2]))
+        seen = session.call("look", np.zeros((2, 1, 3), np.float32))
+        got = session.call("step", np.full((2, 1, 3), 7, np.float32))
+    assert seen[:, 0, 0].tolist() == [0, 0]
+    assert got[:, :5, 0].tolist() == [[1, 2, 3, 7, 0], [1, 7, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("tokens", [1, 2])
+def test_rows_that_are_told_one_position_go_back_together(
+    tmp_path: Path, tokens: int
+) -> None:
+    methods = [told("one", torch.tensor(0), tokens)]
+    batch = Dim("batch", 1, 2)
+    methods[0] = replace(methods[0], dynamic={"x": {0: batch}})
+    spec = StateSpec("k", batch=batch)
+    with opened(Told(), methods, tmp_path, states=[spec]) as program:
+        session = program.session(batch=2)
+        session.call("one", np.ones((2, tokens, 3), np.float32))
+        with pytest.raises(CannotRewind, match="one is given one position for all"):
+            session.rewind(np.array([0, 1]))
+        session.rewind(np.array([1, 1]))
+        assert session.position.tolist() == [tokens - 1] * 2
+
+
+def test_rows_that_are_told_the_places_of_all_tokens_go_back_together(
+    tmp_path: Path,
+) -> None:
+    batch = Dim("batch", 1, 4)
+    dynamic = {"x": {0: batch, 1: SEQ}, "places": {0: SEQ}}
+    step = Method(
+        "step", (torch.ones(2, 2, 3), PLACES), dynamic=dynamic, position="places"
+    )
+    spec = StateSpec("k", batch=batch)
+    with opened(Placed(2), [step], tmp_path, states=[spec]) as program:
+        session = program.session(batch=2)
+        session.call("step", np.ones((2, 3, 3), np.float32))
+        with pytest.raises(CannotRewind, match="step is given one position for all"):
+            session.rewind(np.array([2, 1]))
+        assert session.position.tolist() == [3, 3]
+        session.rewind(2)
+        got = session.call("step", np.full((2, 2, 3), 7, np.float32))
+    assert got[:, :4, 0].tolist() == [[1, 7, 7, 0]] * 2
+
+
+def test_as_many_rows_as_tokens_are_refused_where_rows_have_positions(
+    tmp_path: Path,
+) -> None:
+    with pytest.raises(
+        CompileError,
+        match=r"step takes its position 'at', int64\[2\], as one place for each row",
+    ):
+        opened(Told(), [told("step", AT, tokens=2)], tmp_path).__enter__()
+
+
+def test_as_many_rows_as_tokens_are_refused_where_nothing_is_written(
+    tmp_path: Path,
+) -> None:
+    methods = [told("look", AT, tokens=2), told("step", AT)]
+    with pytest.raises(CompileError, match=r"method look takes .* StateSpec"):
+        opened(Told(), methods, tmp_path).__enter__()
+
+
+def test_places_are_filled_where_nothing_is_written(tmp_path: Path) -> None:
+    step = Method("step", (ROWS, PLACES), position="places")
+    look = Method("look", (torch.ones(1, 2, 3), PLACES), position="places")
+    with opened(Placed(), [look, step], tmp_path) as program:
+        session = program.session()
+        session.call("step", ROWS)
+        seen = session.call("look", np.zeros((1, 2, 3), np.float32))
+        assert session.position.tolist() == [2]
+    assert seen[0, 0, 0] == 1 + 2 + 3
 
 
 def test_a_session_does_not_go_back_before_its_own_tokens(tmp_path: Path) -> None:

@@ -1,0 +1,233 @@
+"""`Checkpoint`: the tensors of a model in .safetensors files, read when needed.
+
+In: a folder, one file, or the index of many. Only headers are read at opening; all
+files are checked before any tensor is used. Pickles are refused: one can run code.
+"""
+
+import os
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType, TracebackType
+from typing import Final, Self
+
+from torch import nn
+
+from kvc.compiler.checkpoints.header import Pickled, Problems, parse_object
+from kvc.compiler.checkpoints.loading import Loaded, load_model
+from kvc.compiler.checkpoints.tensor_file import FileTensor, TensorFile
+from kvc.schema.errors import BadCheckpoint, CheckpointError, PickleCheckpoint
+
+SINGLE: Final = "model.safetensors"
+INDEX: Final = "model.safetensors.index.json"
+_PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
+
+
+class Checkpoint:
+    """A checkpoint; tensors that were taken from it keep its files open.
+
+    Attributes:
+        path: as it was given.
+        tensors: all its tensors by name.
+    """
+
+    tensors: Mapping[str, FileTensor]
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open a checkpoint and read its headers.
+
+        Args:
+            path: a .safetensors file, the .index.json of a sharded checkpoint, or a
+                folder that has either as model.safetensors[.index.json], or one
+                .safetensors file of any name.
+
+        Raises:
+            PickleCheckpoint: it is a pickle.
+            BadCheckpoint: with everything that is wrong with its files.
+            CheckpointError: there is none.
+        """
+        self.path = os.fspath(path)
+        main = _main_file(self.path)
+        if main.suffix in _PICKLES:
+            raise PickleCheckpoint(path=self.path, files=main.name)
+        index = _read_index(main, self.path) if main.suffix == ".json" else None
+        names = [main.name] if index is None else sorted(set(index.values()))
+        self._files = _open_files(main.parent, names, self.path)
+        try:
+            if index is None:
+                index = dict.fromkeys(self._files[main.name].entries, main.name)
+            self._check_index(index)
+        except BaseException:
+            self.close()
+            raise
+        self.tensors = MappingProxyType(
+            {
+                name: FileTensor(
+                    self._files[file], name, self._files[file].entries[name]
+                )
+                for name, file in index.items()
+            }
+        )
+
+    def load_into(
+        self,
+        model: nn.Module,
+        rename: Callable[[str], str] | Mapping[str, str] | None = None,
+        strict: bool = True,
+    ) -> Loaded:
+        """Give the tensors of a model the values that this checkpoint has for them.
+
+        Parameters that were made in `empty_parameters` stay empty, and compiling reads
+        them from here. Buffers, and parameters that have memory, are filled at once.
+        Nothing is changed when something does not fit.
+
+        Args:
+            model: the module; tensors that it ties stay tied.
+            rename: the model's name for a name in the checkpoint. What a mapping does
+                not have keeps its name.
+            strict: refuse tensors that the checkpoint lacks, and those that the model
+                does not have.
+
+        Raises:
+            CheckpointMismatch: with every tensor that is missing, unexpected, of
+                another shape, or of a dtype that does not become the model's; or with
+                names of one tensor of the model that have different values here.
+            CheckpointChanged: a file changed after it was opened.
+        """
+        return load_model(model, self.path, self.tensors, rename, strict)
+
+    def close(self) -> None:
+        """Close the files; a tensor that is read afterwards is an error."""
+        for file in self._files.values():
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _check_index(self, index: Mapping[str, str]) -> None:
+        """Check that each tensor is in its file, and in no other one.
+
+        Raises:
+            BadCheckpoint: with each that is not.
+        """
+        wrong = [
+            f"{file}: tensor {name!r} is not in it, although the index says so"
+            for name, file in index.items()
+            if name not in self._files[file].entries
+        ]
+        owners: dict[str, list[str]] = {}
+        for file, opened in self._files.items():
+            for name in opened.entries:
+                owners.setdefault(name, []).append(file)
+        wrong += [
+            f"tensor {name!r} is in {' and in '.join(files)}"
+            for name, files in owners.items()
+            if len(files) > 1
+        ]
+        if wrong:
+            raise _bad(wrong, self.path)
+
+
+def _main_file(path: str) -> Path:
+    """Return the file or the index that a path means.
+
+    Raises:
+        PickleCheckpoint: it is a folder that has only pickles.
+        CheckpointError: there is nothing, or too much.
+    """
+    folder = Path(path)
+    if not folder.exists():
+        raise CheckpointError(path=path, reason="there is no such file or folder")
+    if not folder.is_dir():
+        return folder
+    try:
+        names = sorted(entry.name for entry in folder.iterdir())
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise CheckpointError(path=path, reason=reason) from error
+    tensors = [name for name in names if name.endswith(".safetensors")]
+    found = [name for name in (SINGLE, INDEX) if name in names] or tensors
+    if len(found) == 1 or found[:1] == [SINGLE]:
+        return folder / found[0]
+    pickles = [name for name in names if name.endswith(_PICKLES)]
+    if pickles and not tensors:
+        raise PickleCheckpoint(path=path, files=", ".join(pickles))
+    reason = f"the folder has neither {SINGLE} nor {INDEX}; give the path of a file"
+    raise CheckpointError(path=path, reason=reason)
+
+
+def _open_files(folder: Path, names: Iterable[str], path: str) -> dict[str, TensorFile]:
+    """Open the files of a checkpoint.
+
+    Raises:
+        PickleCheckpoint: one is a pickle.
+        BadCheckpoint: with each that is missing or damaged.
+    """
+    opened, wrong, pickles = {}, [], []
+    for name in names:
+        try:
+            opened[name] = TensorFile(str(folder / name))
+        except Pickled:
+            pickles.append(name)
+        except Problems as error:
+            wrong += [f"{name}: {reason}" for reason in error.reasons]
+    if pickles:
+        raise PickleCheckpoint(path=path, files=", ".join(pickles))
+    if wrong:
+        raise _bad(wrong, path)
+    return opened
+
+
+def _read_index(main: Path, path: str) -> dict[str, str]:
+    """Return tensor -> file of an index.
+
+    Raises:
+        BadCheckpoint: it cannot be read, or names what is no file beside it.
+    """
+    try:
+        return _weight_map(main)
+    except Problems as error:
+        raise _bad(
+            [f"{main.name}: {reason}" for reason in error.reasons], path
+        ) from error
+
+
+def _weight_map(main: Path) -> dict[str, str]:
+    """Return tensor -> file of an index.
+
+    Raises:
+        Problems: with each entry that is wrong.
+    """
+    try:
+        table = parse_object(main.read_bytes()).get("weight_map")
+    except OSError as error:
+        raise Problems(error.strerror or str(error)) from error
+    if not isinstance(table, dict) or not table:
+        raise Problems("it has no weight_map")
+    wrong = [
+        f"tensor {name!r} is in {file!r}, which is no plain file name"
+        for name, file in table.items()
+        if not _is_plain(file)
+    ]
+    if wrong:
+        raise Problems(*wrong)
+    return table
+
+
+def _is_plain(name: object) -> bool:
+    """Tell whether a name is of a file beside the index, not a path to elsewhere."""
+    if not isinstance(name, str) or not name.endswith(".safetensors"):
+        return False
+    return Path(name).name == name and name.isprintable() and "\\" not in name
+
+
+def _bad(wrong: list[str], path: str) -> BadCheckpoint:
+    lines = "\n".join(f"  {reason}" for reason in wrong)
+    return BadCheckpoint(path=path, problems=tuple(wrong), listing=lines)

@@ -1,0 +1,184 @@
+"""The header of a .safetensors file: what is in it and where, every number checked.
+
+The rules are those of the safetensors library (its README, "Format"): a length, a JSON
+object, then the bytes of all tensors without holes or overlaps. They are checked here
+to name the tensor that is wrong, and because the library maps the file that it opens.
+"""
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from math import prod
+from typing import Final
+
+import torch
+
+_LENGTH_NBYTES: Final = 8
+_MAX_HEADER_NBYTES: Final = 100_000_000  # the library's own limit
+_LIMIT: Final = 1 << 62
+_PICKLE: Final = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
+DTYPES: Final = {
+    "F64": torch.float64,
+    "F32": torch.float32,
+    "F16": torch.float16,
+    "BF16": torch.bfloat16,
+    "I64": torch.int64,
+    "I32": torch.int32,
+    "I16": torch.int16,
+    "I8": torch.int8,
+    "U8": torch.uint8,
+    "BOOL": torch.bool,
+}
+
+
+class Problems(Exception):
+    """Why a file cannot be used; the arguments are all reasons found."""
+
+    @property
+    def reasons(self) -> tuple[str, ...]:
+        """Return the reasons."""
+        return tuple(map(str, self.args))
+
+
+class Pickled(Problems):
+    """The file is a pickle."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A tensor as a header describes it.
+
+    Attributes:
+        kind: its dtype by the format's name.
+        shape: its sizes.
+        begin, end: its bytes, counted from the end of the header.
+    """
+
+    kind: str
+    shape: tuple[int, ...]
+    begin: int
+    end: int
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Return the dtype, None for a kind that kvc does not have."""
+        return DTYPES.get(self.kind)
+
+
+def read_header(fd: int, size: int) -> tuple[dict[str, Entry], int]:
+    """Return the tensors of a file by name, and where their bytes begin.
+
+    Raises:
+        Problems: with each tensor that is wrong.
+        Pickled: the file is a pickle.
+    """
+    head = os.pread(fd, _LENGTH_NBYTES, 0)
+    if head.startswith(_PICKLE):
+        raise Pickled("it is a pickle")
+    if len(head) < _LENGTH_NBYTES:
+        raise Problems(f"it has {size} bytes, a header needs {_LENGTH_NBYTES}")
+    nbytes = int.from_bytes(head, "little")
+    start = _LENGTH_NBYTES + nbytes
+    if nbytes > _MAX_HEADER_NBYTES:
+        raise Problems(
+            f"its header has {nbytes} bytes: no .safetensors file, or damage"
+        )
+    raw = os.pread(fd, nbytes, _LENGTH_NBYTES)
+    if len(raw) < nbytes:
+        raise Problems(f"it is cut short: {size} bytes, its header ends at {start}")
+    described = parse_object(raw)
+    described.pop("__metadata__", None)
+    entries, wrong = {}, []
+    for name, description in described.items():
+        try:
+            entries[name] = _entry(description)
+        except ValueError as error:
+            wrong.append(f"tensor {name!r}: {error}")
+    if wrong:
+        raise Problems(*wrong)
+    _check_places(entries, size - start, size)
+    return entries, start
+
+
+def parse_object(raw: bytes) -> dict[str, object]:
+    """Return the members of a JSON object.
+
+    Raises:
+        Problems: it is none, or a name stands in it twice.
+    """
+    twice: list[str] = []
+
+    def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
+        found = dict(pairs)
+        names = [name for name, _ in pairs]
+        if len(found) < len(names):
+            twice.extend(sorted({n for n in names if names.count(n) > 1}))
+        return found
+
+    try:
+        found = json.loads(raw.decode(), object_pairs_hook=members)
+    except (ValueError, RecursionError) as error:
+        raise Problems(f"its JSON is damaged: {error}") from error
+    if twice:
+        raise Problems(*(f"{name!r} stands in its JSON twice" for name in twice))
+    if not isinstance(found, dict):
+        raise Problems("its JSON is not an object")
+    return found
+
+
+def _entry(description: object) -> Entry:
+    """Return what a header says of a tensor.
+
+    Raises:
+        ValueError: it is not said, or impossible.
+    """
+    members = ("dtype", "shape", "data_offsets")
+    if not isinstance(description, dict) or description.keys() != set(members):
+        raise ValueError(f"described by other than {', '.join(members)}")
+    kind, shape, place = (description[member] for member in members)
+    if not isinstance(kind, str):
+        raise ValueError(f"its dtype is {kind!r}")
+    if not _are_sizes(shape):
+        raise ValueError(f"its shape is {shape!r}")
+    if not _are_sizes(place) or len(place) != 2 or place[0] > place[1]:
+        raise ValueError(f"its bytes are {place!r}")
+    entry = Entry(kind, tuple(shape), *place)
+    dtype, given = entry.dtype, entry.end - entry.begin
+    if dtype is not None and prod(entry.shape) * dtype.itemsize != given:
+        needed = prod(entry.shape) * dtype.itemsize
+        raise ValueError(f"{kind} {list(shape)} takes {needed} bytes, it has {given}")
+    return entry
+
+
+def _are_sizes(numbers: object) -> bool:
+    return isinstance(numbers, list) and all(
+        type(number) is int and 0 <= number < _LIMIT for number in numbers
+    )
+
+
+def _check_places(entries: Mapping[str, Entry], nbytes: int, size: int) -> None:
+    """Check that tensors follow one another and fill the file.
+
+    Raises:
+        Problems: with each that does not.
+    """
+    wrong, reached = [], 0
+    for name, entry in sorted(entries.items(), key=lambda e: (e[1].begin, e[1].end)):
+        if entry.begin != reached:
+            what = (
+                "overlaps what is before" if entry.begin < reached else "leaves a hole"
+            )
+            wrong.append(
+                f"tensor {name!r} {what} it: begins at {entry.begin}, not {reached}"
+            )
+        reached = max(reached, entry.end)
+    if reached > nbytes:
+        cut = [repr(name) for name, entry in entries.items() if entry.end > nbytes]
+        end = size - nbytes + reached
+        places = f"{size} bytes, its tensors end at {end}"
+        wrong.append(f"it is cut short: {places}; not whole: {', '.join(cut)}")
+    elif reached < nbytes:
+        wrong.append(f"{nbytes - reached} bytes behind its tensors belong to none")
+    if wrong:
+        raise Problems(*wrong)

@@ -1,0 +1,191 @@
+"""Match the tensors of a checkpoint with those of a model, then fill the model.
+
+In: a model and named tensors in files. Out: every empty parameter knows where its
+values are, everything else has them. All checks come before the first change.
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from kvc.compiler.checkpoints.empty import attach
+from kvc.compiler.checkpoints.tensor_file import FileTensor
+from kvc.compiler.constants import StoredSource, WeightReader
+from kvc.compiler.identity import Identity
+from kvc.schema.errors import CheckpointMismatch
+
+Rename = Callable[[str], str] | Mapping[str, str] | None
+_FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """What was left out, when it was allowed to.
+
+    Attributes:
+        missing: names of the model that the checkpoint lacks.
+        unexpected: names of the checkpoint that the model does not have.
+    """
+
+    missing: tuple[str, ...] = ()
+    unexpected: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Slot:
+    """One tensor of the model: its names, and what a checkpoint has for them."""
+
+    tensors: list[Tensor]
+    names: list[str] = field(default_factory=list)
+    found: list[FileTensor] = field(default_factory=list)
+
+
+def load_model(
+    model: nn.Module,
+    path: str,
+    tensors: Mapping[str, FileTensor],
+    rename: Rename,
+    strict: bool,
+) -> Loaded:
+    """Fill a model; see `Checkpoint.load_into`."""
+    slots = _slots(model)
+    by_name = {name: slot for slot in slots for name in slot.names}
+    problems, unexpected = _assign(tensors, rename, by_name)
+    missing = [name for slot in slots if not slot.found for name in slot.names]
+    for slot in slots:
+        problems += _misfits(slot)
+    problems += _overlaps(slots)
+    if strict:
+        problems += [f"{name}: the checkpoint lacks it" for name in missing]
+        problems += [
+            f"{_told(name, found)}: the model does not have it, {found.file.path} does"
+            for name, found in unexpected.items()
+        ]
+    problems = problems or [text for slot in slots for text in _differing(slot)]
+    if problems:
+        raise CheckpointMismatch(
+            path=path,
+            model=type(model).__name__,
+            problems=tuple(problems),
+            missing=tuple(missing),
+            unexpected=tuple(unexpected),
+            listing="\n".join(f"  {text}" for text in problems),
+        )
+    for slot in slots:
+        if slot.found:
+            _fill(slot)
+    return Loaded(tuple(missing), tuple(unexpected))
+
+
+def _slots(model: nn.Module) -> list[_Slot]:
+    """Return the tensors that a checkpoint may fill, tied ones together."""
+    slots: dict[Identity, _Slot] = {}
+    for name, tensor in _saved_tensors(model):
+        slot = slots.setdefault(Identity.of(tensor), _Slot([]))
+        slot.names.append(name)
+        slot.tensors.append(tensor)
+    return list(slots.values())
+
+
+def _saved_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """Yield the parameters and persistent buffers, each under all its names."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        unsaved = module._non_persistent_buffers_set
+        kept = {n: b for n, b in module._buffers.items() if n not in unsaved}
+        for name, tensor in (*module._parameters.items(), *kept.items()):
+            if tensor is not None:
+                yield f"{prefix}.{name}" if prefix else name, tensor
+
+
+def _assign(
+    tensors: Mapping[str, FileTensor], rename: Rename, by_name: Mapping[str, _Slot]
+) -> tuple[list[str], dict[str, FileTensor]]:
+    """Put tensors into their slots; return what is wrong, and what has no slot."""
+    problems, unexpected, taken = [], dict[str, FileTensor](), dict[str, str]()
+    for stored_name, stored in tensors.items():
+        name = _renamed(stored_name, rename)
+        if name in taken:
+            problems.append(f"{name}: both {taken[name]} and {stored_name} become it")
+        elif name in by_name:
+            by_name[name].found.append(stored)
+        else:
+            unexpected[name] = stored
+        taken[name] = stored_name
+    return problems, unexpected
+
+
+def _renamed(name: str, rename: Rename) -> str:
+    if rename is None:
+        return name
+    return rename(name) if callable(rename) else rename.get(name, name)
+
+
+def _misfits(slot: _Slot) -> Iterator[str]:
+    """Yield why a tensor cannot become the model's."""
+    tensor = slot.tensors[0]
+    for stored in slot.found:
+        name = _told(slot.names[0], stored)
+        if stored.shape != tuple(tensor.shape):
+            shapes = f"{list(tensor.shape)} in the model, {list(stored.shape)}"
+            yield f"{name}: {shapes} in {stored.file.path}"
+        elif not _converts(stored.dtype, tensor.dtype):
+            kinds = f"{tensor.dtype} in the model, {stored.entry.kind}"
+            yield f"{name}: {kinds} in {stored.file.path}"
+
+
+def _converts(stored: torch.dtype | None, wanted: torch.dtype) -> bool:
+    return stored == wanted or (stored in _FLOATS and wanted in _FLOATS)
+
+
+def _overlaps(slots: list[_Slot]) -> Iterator[str]:
+    """Yield empty parameters over one memory in different shape or place.
+
+    Each would be read from the checkpoint on its own, and they might no longer agree.
+    """
+    first: dict[int, _Slot] = {}
+    for slot in slots:
+        if slot.tensors[0].is_meta:
+            other = first.setdefault(slot.tensors[0].untyped_storage()._cdata, slot)
+            if other is not slot:
+                yield (
+                    f"{slot.names[0]}: it shares memory with {other.names[0]} in "
+                    "another shape or place; keep one, and views of it in the code"
+                )
+
+
+def _differing(slot: _Slot) -> Iterator[str]:
+    """Yield names of one tensor whose values are not the same."""
+    for stored in slot.found[1:]:
+        one = StoredSource(slot.found[0], slot.tensors[0].dtype)
+        other = StoredSource(stored, slot.tensors[0].dtype)
+        blocks = zip(*map(WeightReader().chunks, (one, other)), strict=True)
+        if any(a != b for a, b in blocks):
+            names = f"{slot.found[0].name} and {stored.name}"
+            yield f"{names}: one tensor in the model, different values here"
+
+
+def _fill(slot: _Slot) -> None:
+    """Give a tensor its values; they are equal under all its names."""
+    for tensor in slot.tensors:
+        if tensor.is_meta:
+            attach(tensor, slot.found[0])
+    target = slot.tensors[0].detach()
+    if target.is_meta or not target.numel():
+        return
+    whole = (
+        target
+        if target.is_contiguous()
+        else torch.empty_like(target, memory_format=torch.contiguous_format)
+    )
+    flat, at = whole.view(-1), 0
+    for block in WeightReader().blocks(StoredSource(slot.found[0], target.dtype)):
+        flat[at : at + block.numel()] = block
+        at += block.numel()
+    if whole is not target:
+        target.copy_(whole)
+
+
+def _told(name: str, stored: FileTensor) -> str:
+    return name if name == stored.name else f"{name} ({stored.name} in the checkpoint)"

@@ -1,0 +1,103 @@
+"""Tensors that stand in for empty parameters while a model is traced and imported.
+
+torch cannot trace with tensors on the meta device beside real ones. A stand-in has the
+type of the parameter and lies in reserved address space that nobody reads or writes, so
+that it costs no memory; what its values are, its `attached` source says.
+"""
+
+import mmap
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kvc.compiler.checkpoints.empty import attach, attached
+from kvc.compiler.identity import Identity
+from kvc.compiler.spec import tensors_of
+from kvc.schema.errors import CompileError, ParametersEmpty, listing
+
+_NORESERVE = 0x4000 if hasattr(mmap, "MAP_POPULATE") else 0  # Linux; not in 3.11's mmap
+_FLAGS = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NORESERVE
+_MOST_NAMES = 20
+
+
+@contextmanager
+def stand_ins(model: nn.Module) -> Iterator[None]:
+    """Let stand-ins be in the places of empty parameters, and of empty buffers.
+
+    Raises:
+        ParametersEmpty: tensors are on the meta device, and no checkpoint filled them.
+    """
+    _check_filled(model)
+    places = [
+        (module, table, name, tensor)
+        for module in model.modules()
+        for table in ("_parameters", "_buffers")
+        for name, tensor in getattr(module, table).items()
+        if tensor is not None and tensor.is_meta
+    ]
+    made = _stand_ins([tensor for *_, tensor in places])
+    try:
+        for module, table, name, tensor in places:
+            getattr(module, table)[name] = made[id(tensor)]
+        yield
+    finally:
+        for module, table, name, tensor in places:
+            getattr(module, table)[name] = tensor
+
+
+def _check_filled(model: nn.Module) -> None:
+    named = tensors_of(model).items()
+    empty = [name for name, t in named if t.is_meta and attached(t) is None]
+    if empty:
+        rest = len(empty) - _MOST_NAMES
+        more = [f"and {rest} more"] if rest > 0 else []
+        known = listing([*empty[:_MOST_NAMES], *more])
+        raise ParametersEmpty(
+            names=tuple(empty), what=f"there are no values of {known}"
+        )
+
+
+def _stand_ins(tensors: Sequence[Tensor]) -> dict[int, Tensor]:
+    """Return a stand-in for each tensor, by its id; tied tensors share memory."""
+    memories: dict[Identity, Tensor] = {}
+    made: dict[int, Tensor] = {}
+    for tensor in tensors:
+        key = Identity.of(tensor)
+        if key not in memories:
+            memories[key] = _reserved(tensor)
+        if id(tensor) not in made:
+            made[id(tensor)] = _stand_in(tensor, memories[key])
+    return made
+
+
+def _stand_in(tensor: Tensor, memory: Tensor) -> Tensor:
+    source = attached(tensor)
+    assert source is not None
+    made = memory.view_as(memory)
+    if isinstance(tensor, nn.Parameter):
+        made = nn.Parameter(memory, requires_grad=tensor.requires_grad)
+    attach(made, source.stored)
+    return made
+
+
+def _reserved(tensor: Tensor) -> Tensor:
+    """Return a tensor of the type and strides of another one, in reserved memory.
+
+    Raises:
+        CompileError: the system gives no address space.
+    """
+    steps = zip(tensor.shape, tensor.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in steps)
+    nbytes = (last + 1) * tensor.itemsize if tensor.numel() else 0
+    if not nbytes:
+        return torch.empty(tensor.shape, dtype=tensor.dtype)
+    try:
+        space = mmap.mmap(-1, nbytes, flags=_FLAGS)
+    except (OSError, OverflowError, ValueError) as error:
+        message = f"the system refuses {nbytes} bytes of address space: {error}"
+        raise CompileError(message=message) from error
+    flat = torch.from_numpy(np.frombuffer(space, np.uint8)).view(tensor.dtype)
+    return flat.as_strided(tensor.shape, tensor.stride())

@@ -1,0 +1,119 @@
+"""`TensorFile`: one open .safetensors file, and `FileTensor`, a tensor in it.
+
+Only the header is read at opening. Tensors are read with `pread`, never mapped: a file
+that is cut short under a map kills the process, and one that is read is noticed.
+"""
+
+import os
+import stat
+import weakref
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from kvc.compiler.checkpoints.header import Entry, Problems, read_header
+from kvc.schema.errors import CheckpointChanged
+
+_OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+class TensorFile:
+    """An open file; the tensors that are read from it keep it open.
+
+    Attributes:
+        path: as it was given.
+        entries: what its header says, by name.
+    """
+
+    def __init__(self, path: str) -> None:
+        """Open a file and read its header.
+
+        Raises:
+            Problems: it cannot be opened, is damaged, or cut short.
+        """
+        self.path = path
+        try:
+            self._fd = os.open(path, _OPEN)
+        except (OSError, ValueError) as error:
+            raise Problems(getattr(error, "strerror", None) or str(error)) from error
+        self.close = weakref.finalize(self, os.close, self._fd)
+        try:
+            if not stat.S_ISREG(os.fstat(self._fd).st_mode):
+                raise Problems("it is not a plain file")
+            self._identity = _identity(self._fd)
+            self.entries, self._start = read_header(self._fd, self._identity[0])
+        except BaseException:
+            self.close()
+            raise
+
+    def read_into(self, name: str, offset: int, target: memoryview) -> None:
+        """Fill `target` with bytes of a tensor from an offset in the tensors' part on.
+
+        Raises:
+            CheckpointChanged: the file is not what it was when it was opened.
+        """
+        if not self.close.alive:
+            raise self._unreadable(name, "it was closed")
+        at, rest = self._start + offset, target
+        try:
+            while rest.nbytes and (count := os.preadv(self._fd, [rest], at)):
+                rest, at = rest[count:], at + count
+            same = _identity(self._fd) == self._identity
+        except OSError as error:
+            raise self._unreadable(name, error.strerror or str(error)) from error
+        if rest.nbytes or not same:
+            raise self._unreadable(name, "the file changed")
+
+    def __deepcopy__(self, memo: object) -> Self:
+        """Return the file itself: copies of a model read the same one."""
+        return self
+
+    def _unreadable(self, name: str, reason: str) -> CheckpointChanged:
+        return CheckpointChanged(path=self.path, tensor=name, reason=reason)
+
+
+def _identity(fd: int) -> tuple[int, int]:
+    # The descriptor is that of one inode: a new file of the same name does not matter.
+    status = os.fstat(fd)
+    return status.st_size, status.st_mtime_ns
+
+
+@dataclass(frozen=True, slots=True)
+class FileTensor:
+    """A tensor in a file; it is read when it is asked for.
+
+    Attributes:
+        file: where it is.
+        name: what the file calls it.
+        entry: dtype, shape and place.
+    """
+
+    file: TensorFile
+    name: str
+    entry: Entry
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Return its sizes."""
+        return self.entry.shape
+
+    @property
+    def dtype(self) -> torch.dtype | None:
+        """Return its dtype, None where torch, or kvc, has none of the kind."""
+        return self.entry.dtype
+
+    def elements(self, begin: int, end: int) -> Tensor:
+        """Read a range of its elements, in order, as a flat tensor.
+
+        Raises:
+            CheckpointChanged: the file is not what it was when it was opened.
+        """
+        assert self.dtype is not None, "a tensor of an unknown dtype is never read"
+        part = torch.empty(end - begin, dtype=self.dtype)
+        if end > begin:
+            target = part.view(torch.uint8).numpy().data
+            start = self.entry.begin + begin * part.itemsize
+            self.file.read_into(self.name, start, target)
+        return part

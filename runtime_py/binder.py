@@ -1,0 +1,101 @@
+"""How a call gets its binding: the one that its context has, or one that is made now.
+
+In: a method, the inputs and states of a call, an execution context, what calls share.
+Out: a `Binding`, and the loans of the call. What is bound is kept in the context by the
+shapes that stay, with the lengths and addresses that it was bound to as its version;
+where only those have changed, only what depends on them is bound again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kvc.runtime.arrays import borrowed
+from kvc.runtime.bindings import Binding
+from kvc.runtime.callers import Loan, lend
+from kvc.runtime.contexts import ExecutionContext
+from kvc.runtime.entries import Demand, Entry, check_growth
+from kvc.runtime.frames import bind_graph, rebind_graph
+from kvc.runtime.inputs import Inputs
+from kvc.runtime.resources import Resources
+from kvc.runtime.states import StateMemory
+from kvc.runtime.values import Memory
+from kvc.schema.model import Position
+
+
+@dataclass(frozen=True, slots=True)
+class Binder:
+    """Binds methods for the calls of one execution context.
+
+    Attributes:
+        position: of the program.
+        resources: what calls share.
+        context: of the call.
+        states: of its session, None without one.
+    """
+
+    position: Position | None
+    resources: Resources
+    context: ExecutionContext
+    states: StateMemory | None
+
+    def bind(self, entry: Entry, inputs: Inputs) -> tuple[Binding, tuple[Loan, ...]]:
+        """Return a method bound to this call's sizes and memory, and what is lent."""
+        sizes: dict[str, int] | None = None
+        loans: tuple[Loan, ...] = ()
+        version: tuple[object, ...] = tuple(inputs.shapes[i] for i in entry.growing)
+        if entry.slots and self.states is not None:
+            version += entry.lengths(self.states)
+        if entry.effects.borrowed:
+            sizes = entry.solve(inputs, self.states)
+            loans = lend(entry, inputs, sizes)
+            version += tuple(loan.where() for loan in loans)
+        steady = tuple(inputs.shapes[i] for i in entry.steady)
+        key = (entry.id, steady, self.states)
+        found = self.context.frame(key, version)
+        if found is None:
+            sizes = sizes or entry.solve(inputs, self.states)
+            demand = entry.demand(sizes)
+            if self.states is not None:
+                check_growth(demand, self.states, self.position)
+            # Out of the context's hands: one that breaks off is of no use any more.
+            old = self.context.take(key)
+            found = self._bind(entry, sizes, demand, loans, old)
+            self.context.keep(key, found, version)
+        return found, loans
+
+    def _bind(
+        self,
+        entry: Entry,
+        sizes: Mapping[str, int],
+        demand: Demand,
+        loans: Sequence[Loan],
+        old: Binding | None,
+    ) -> Binding:
+        """Bind a method, or what depends on sizes and loans if it has been bound."""
+        method = entry.method
+        where = {loan.value: loan.where() for loan in loans}
+        moved = None
+        if old is None or old.callers != where:
+            moved = {loan.value: borrowed(loan.memory) for loan in loans}
+        if old is None:
+            memory = replace(self._memory(), callers=moved or {})
+            code = self.resources.code
+            frame = bind_graph(method.name, method.graph, sizes, memory, code)
+        else:
+            frame = rebind_graph(old.frame, sizes, moved)
+        fills = [
+            (frame.inputs[index], leaf)
+            for leaf, index in enumerate(entry.passed)
+            if method.graph.inputs[index] not in where
+        ]
+        fed = None if entry.position is None else frame.inputs[entry.position]
+        return Binding(frame, demand, fills, fed, where)
+
+    def _memory(self) -> Memory:
+        """Return the memory of a method, except what is lent."""
+        return Memory(
+            scratch=self.context.scratch,
+            constant=self.resources.constant,
+            states=self.states.arrays if self.states is not None else (),
+            workspace=self.context.workspace,
+        )

@@ -1,0 +1,127 @@
+"""`FreeableBuffer`, a handle on named data, and `NamedBuffers`, the table of names."""
+
+import threading
+from collections.abc import Iterator, Mapping
+from types import TracebackType
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.data.held import HeldBlobs
+from kvc.schema.errors import BufferFreed, UnknownName, listing
+from kvc.schema.model import NamedData, Program
+
+
+class FreeableBuffer:
+    """A handle on named data; may be used from many threads.
+
+    Each is independent of all others. Arrays that came from it stay valid after `free`:
+    they keep their memory, or read the file again.
+
+    Attributes:
+        nbytes: how long it is.
+    """
+
+    def __init__(self, named: NamedData, nbytes: int, blobs: HeldBlobs) -> None:
+        self._named = named
+        self._blobs = blobs
+        self._lock = threading.RLock()
+        self._freed = False
+        self.nbytes = nbytes
+        blobs.acquire(named.blob)
+
+    @property
+    def name(self) -> str:
+        """Return the data's name."""
+        return self._named.name
+
+    @property
+    def freed(self) -> bool:
+        """Tell whether `free` has been called."""
+        return self._freed
+
+    def array(self) -> Array:
+        """Return a read-only array of the declared dtype and shape, without a copy.
+
+        Raises:
+            BufferFreed: after `free`.
+            FileChanged, FormatError: the bytes are not those that were written.
+            FileProblem, OutOfMemory: the system does not give bytes or memory.
+            Closed, Forked: the program is closed, or belongs to another process.
+        """
+        array = self.private_array()
+        array.flags.writeable = False
+        return array
+
+    def private_array(self) -> Array:
+        """Return the same array, writable as far as numpy and torch can see.
+
+        For kernels, which must not write it. Raises as `array` does.
+        """
+        with self._lock:
+            if self._freed:
+                raise BufferFreed(name=self.name)
+            place = self._blobs.touch(self._named.blob)
+        declared = self._named.type
+        return place.array(declared.dtype, declared.shape({}))
+
+    def free(self) -> None:
+        """Release the handle; doing so twice is safe."""
+        with self._lock:
+            if self._freed:
+                return
+            self._freed = True
+        self._blobs.release(self._named.blob)
+
+    def __enter__(self) -> "FreeableBuffer":
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.free()
+
+    def __del__(self) -> None:
+        # Also runs on a handle whose constructor failed.
+        if not getattr(self, "_freed", True):
+            self._blobs.drop(self._named.blob)
+
+    def __repr__(self) -> str:
+        state = "freed" if self._freed else str(self._named.type)
+        return f"<FreeableBuffer {self.name!r}: {state}>"
+
+
+class NamedBuffers(Mapping[str, FreeableBuffer]):
+    """`program.data`: every name of the bundle; each request is a new handle."""
+
+    def __init__(self, program: Program, blobs: HeldBlobs) -> None:
+        self._program = program
+        self._blobs = blobs
+        self._ids = {named.name: i for i, named in enumerate(program.names)}
+
+    def handle(self, name_id: int) -> FreeableBuffer:
+        """Return a new handle by the data's id."""
+        named = self._program.names[name_id]
+        nbytes = self._program.blobs[named.blob].nbytes
+        return FreeableBuffer(named, nbytes, self._blobs)
+
+    def __getitem__(self, name: str) -> FreeableBuffer:
+        """Return a new handle.
+
+        Raises:
+            UnknownName: the program has no such data.
+        """
+        if name not in self._ids:
+            known = listing(list(self._ids)[:8])
+            raise UnknownName(kind="data", name=name, known=known)
+        return self.handle(self._ids[name])
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._ids
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._ids)
+
+    def __len__(self) -> int:
+        return len(self._ids)

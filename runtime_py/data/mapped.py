@@ -1,0 +1,193 @@
+"""Blobs in maps of their files: nothing is in memory before it is used.
+
+In: open files. Out: places in one private copy-on-write map of each file. Blobs are
+checked by reading the file, not the map, so that no page of the map is touched that
+nobody needs. Pages that no blob in use lies on are given back.
+
+Copy-on-write, since torch has no read-only tensors: a write by mistake would be a
+segmentation fault on a read-only map, and never reaches the file on this one.
+
+What cannot be prevented: a file that somebody cuts short, between the last look at it
+and the use of a page that is not in memory, ends the process with SIGBUS; one that is
+written over in this time shows the new bytes. A replacement by rename is harmless.
+"""
+
+import mmap
+import sys
+import threading
+from collections import Counter
+from typing import Final
+
+from kvc.runtime.arenas import NORESERVE
+from kvc.runtime.data.pages import PAGE_NBYTES, PageTable
+from kvc.runtime.data.places import Place
+from kvc.schema.container import OpenFile, StoredBlobs
+from kvc.schema.errors import FileChanged, OutOfMemory
+from kvc.schema.model import Blob
+
+_LINUX: Final = sys.platform == "linux"
+
+
+class MappedBlobs:
+    """The blobs of a program in maps of their files; see `BlobMemory`."""
+
+    def __init__(self, stored: StoredBlobs) -> None:
+        self._stored = stored
+        self._blobs = stored.program.blobs
+        self._files = tuple(MappedFile(file) for file in stored.files)
+        self._freed: list[int | None] = [0] * len(self._blobs)
+
+    def take(self, blob: int) -> Place:
+        """Check a blob, and map its file if it is not yet; see `BlobMemory.take`."""
+        entry = self._blobs[blob]
+        self._stored.files[entry.file].check_unchanged()
+        self._stored.check(blob)
+        return Place(self._files[entry.file].use(entry), entry.offset)
+
+    def give_back(self, blob: int) -> None:
+        """Give back the pages that no blob in use lies on; the file keeps them."""
+        entry = self._blobs[blob]
+        nbytes, before = self._files[entry.file].give_back(entry), self._freed[blob]
+        if nbytes is None or before is None:
+            self._freed[blob] = None
+        else:
+            self._freed[blob] = before + nbytes
+
+    def check_unchanged(self, blob: int | None = None) -> None:
+        """Check the file of a blob, or all; see `BlobMemory.check_unchanged`."""
+        if blob is not None:
+            self._files[self._blobs[blob].file].check_unchanged()
+            return
+        for file in self._files:
+            file.check_unchanged()
+
+    def find(self, blob: int) -> Place | None:
+        """Return where a blob lies in the map of its file, None without a map."""
+        entry = self._blobs[blob]
+        whole = self._files[entry.file].found
+        return None if whole is None else Place(whole, entry.offset)
+
+    def freed_nbytes(self, blob: int) -> int | None:
+        """Return how many resident bytes of a blob have gone back."""
+        return self._freed[blob]
+
+    def close(self) -> None:
+        """Let go of the maps."""
+        for file in self._files:
+            file.close()
+
+
+class MappedFile:
+    """The map of one file, and how many blobs in use lie on its shared pages.
+
+    Attributes:
+        found: the map, None before the first blob is used.
+    """
+
+    def __init__(self, file: OpenFile) -> None:
+        self._file = file
+        self._lock = threading.RLock()
+        # Blobs in use, by page, for pages that a blob does not have to itself.
+        self._users: Counter[int] = Counter()
+        self._used = 0
+        self.found: mmap.mmap | None = None
+
+    def check_unchanged(self) -> None:
+        """Check the file if it is mapped.
+
+        Raises:
+            FileChanged: it is not the one that was opened.
+        """
+        if self.found is not None:
+            self._file.check_unchanged()
+
+    def use(self, blob: Blob) -> mmap.mmap:
+        """Count a blob as one in use, and return the map of all the file.
+
+        Raises:
+            FileChanged: the file is not the one that was opened.
+            OutOfMemory: the system gives no address space.
+        """
+        with self._lock:
+            self._file.check_unchanged()
+            if self.found is None:
+                self.found = _map(self._file)
+            self._used += 1
+            self._users.update(_edges(blob))
+            return self.found
+
+    def give_back(self, blob: Blob) -> int | None:
+        """Count a blob out, and give back its pages that no other blob needs.
+
+        Returns how many bytes of it were resident there, None where nobody can say.
+        """
+        with self._lock:
+            first, end = self._count_out(blob)
+            if self.found is None or first >= end:
+                return 0
+            nbytes = _resident(self.found, blob, first, end)
+            if not self._used:
+                # Linux brings neighbours in along with a page; these go, too.
+                first, end = 0, -(-self._file.size // PAGE_NBYTES)
+            _discard(self.found, first, end)
+            return nbytes
+
+    def _count_out(self, blob: Blob) -> tuple[int, int]:
+        """Count a blob out, and return the pages that only it was using."""
+        self._used -= 1
+        for page in _edges(blob):
+            self._users[page] -= 1
+            if not self._users[page]:
+                del self._users[page]
+        first, end = _pages(blob)
+        return first + (first in self._users), end - (end - 1 in self._users)
+
+    def close(self) -> None:
+        """Let go of the map."""
+        with self._lock:
+            self.found = None
+
+
+def _map(file: OpenFile) -> mmap.mmap:
+    """Map all of a file.
+
+    Raises:
+        FileChanged: it has become shorter.
+        OutOfMemory: the system gives no address space.
+    """
+    try:
+        if not _LINUX:
+            return mmap.mmap(file.fd, file.size, access=mmap.ACCESS_COPY)
+        # Without reservation: nearly all of it is never written.
+        flags = mmap.MAP_PRIVATE | NORESERVE
+        return mmap.mmap(file.fd, file.size, flags=flags)
+    except ValueError as error:
+        raise FileChanged(path=file.path) from error
+    except (OSError, MemoryError) as error:
+        raise OutOfMemory(what=f"a map of {file.path}", nbytes=file.size) from error
+
+
+def _discard(whole: mmap.mmap, first: int, end: int) -> None:
+    """Give back some pages of a map, which the file still has."""
+    if _LINUX:
+        nbytes = (end - first) * PAGE_NBYTES  # madvise itself stops at the end
+        whole.madvise(mmap.MADV_DONTNEED, first * PAGE_NBYTES, nbytes)
+
+
+def _pages(blob: Blob) -> tuple[int, int]:
+    """Return the first page that a blob lies on, and the one behind the last."""
+    return blob.offset // PAGE_NBYTES, -(-(blob.offset + blob.nbytes) // PAGE_NBYTES)
+
+
+def _edges(blob: Blob) -> set[int]:
+    """Return the pages of a blob that others may lie on as well."""
+    first, end = _pages(blob)
+    return {first, end - 1} if blob.nbytes else set()
+
+
+def _resident(whole: mmap.mmap, blob: Blob, first: int, end: int) -> int | None:
+    """Return how many bytes of a blob within some pages are in memory."""
+    start = max(blob.offset, first * PAGE_NBYTES)
+    stop = min(blob.offset + blob.nbytes, end * PAGE_NBYTES)
+    with PageTable() as table:
+        return table.resident_nbytes(Place(whole, start).address, stop - start)

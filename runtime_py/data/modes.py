@@ -1,0 +1,46 @@
+"""The ways to bring data into memory, by the names that `load` takes.
+
+- `map`: a private copy-on-write map of each file; memory holds what has been used, and
+  the system can take it back. A file must not change while it is open.
+- `read`: memory of its own for each blob; the files may change afterwards.
+- `huge`: as `read`, large blobs in pages of 2 MiB, which is faster by kernel and shape.
+"""
+
+from typing import Final, Literal, assert_never
+
+from kvc.runtime.data.held import HeldBlobs
+from kvc.runtime.data.mapped import MappedBlobs
+from kvc.runtime.data.own import OwnBlobs
+from kvc.runtime.data.places import BlobMemory
+from kvc.schema.container import StoredBlobs
+from kvc.schema.errors import BadSetting
+
+Mode = Literal["map", "read", "huge"]
+MODES: Final[tuple[Mode, ...]] = ("map", "read", "huge")
+
+
+def check_mode(mode: str) -> Mode:
+    """Return a mode if it is one.
+
+    Raises:
+        BadSetting: it is not.
+    """
+    for known in MODES:
+        if mode == known:
+            return known
+    raise BadSetting(name="mode", expected=" or ".join(MODES), found=repr(mode))
+
+
+def hold_blobs(stored: StoredBlobs, mode: Mode) -> HeldBlobs:
+    """Return what holds the blobs of open files in memory; the files belong to it."""
+    return HeldBlobs(stored, _memory(stored, mode))
+
+
+def _memory(stored: StoredBlobs, mode: Mode) -> BlobMemory:
+    match mode:
+        case "map":
+            return MappedBlobs(stored)
+        case "read" | "huge":
+            return OwnBlobs(stored, huge=mode == "huge")
+        case _:
+            assert_never(mode)

@@ -1,0 +1,108 @@
+"""Blobs in memory of their own, which survives whatever happens to the files.
+
+In: open files. Out: a place for each blob, filled by reading the file and checked there
+as it is used. With `huge`, large blobs begin at, and lie in, pages of 2 MiB: private
+anonymous memory, since the advice does nothing on the shared kind that Python's `mmap`
+makes by default. Small blobs come from the heap, and cost no map each.
+
+Memory goes when neither the blob is in use nor a view of it lives. Its pages are never
+given back before that: they would read zeros.
+"""
+
+import mmap
+import weakref
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.arenas import ALIGN
+from kvc.runtime.arrays import Array, address_of
+from kvc.runtime.data.pages import PAGE_NBYTES
+from kvc.runtime.data.places import Place
+from kvc.schema.container import StoredBlobs
+from kvc.schema.errors import OutOfMemory
+
+HUGE_PAGE_NBYTES: Final = 2 << 20
+SMALL_NBYTES: Final = 64 << 10
+_TAIL_NBYTES: Final = 64  # kernels may read a little behind their operands
+_HUGE_ADVICE: Final = getattr(mmap, "MADV_HUGEPAGE", None)
+
+
+class OwnBlobs:
+    """The blobs of a program in memory of their own; see `BlobMemory`."""
+
+    def __init__(self, stored: StoredBlobs, huge: bool) -> None:
+        self._stored = stored
+        self._blobs = stored.program.blobs
+        self._huge = huge
+        self._taken = [0] * len(self._blobs)
+        self._alive: list[list[weakref.ref[object]]] = [[] for _ in self._blobs]
+
+    def take(self, blob: int) -> Place:
+        """Read a blob into new memory and check it there; see `BlobMemory.take`."""
+        entry = self._blobs[blob]
+        self._stored.files[entry.file].check_unchanged()
+        place = reserve(entry.nbytes, self._huge)
+        with place.view(entry.nbytes) as target:
+            self._stored.read_into(blob, target)
+        self._taken[blob] += 1
+        self._alive[blob] = [*self._living(blob), weakref.ref(place.owner)]
+        return place
+
+    def give_back(self, blob: int) -> None:
+        """Leave it to Python: memory goes with the last reference."""
+
+    def check_unchanged(self, blob: int | None = None) -> None:
+        """Check nothing: the memory does not depend on the file any more."""
+
+    def find(self, blob: int) -> Place | None:
+        """Return None: what nobody has taken is not there."""
+
+    def freed_nbytes(self, blob: int) -> int | None:
+        """Return how many bytes have gone; all of a blob is resident while it lives."""
+        gone = self._taken[blob] - len(self._living(blob))
+        return gone * self._blobs[blob].nbytes
+
+    def close(self) -> None:
+        """Hold nothing, so let go of nothing."""
+
+    def _living(self, blob: int) -> "list[weakref.ref[object]]":
+        """Return the memory that was taken for a blob and has not gone."""
+        return [owner for owner in self._alive[blob] if owner() is not None]
+
+
+def reserve(nbytes: int, huge: bool) -> Place:
+    """Return memory for a blob.
+
+    Raises:
+        OutOfMemory: the system gives none.
+    """
+    try:
+        if nbytes < SMALL_NBYTES:
+            heap: Array = np.empty(nbytes + ALIGN + _TAIL_NBYTES, np.uint8)
+            return Place(heap, -address_of(heap) % ALIGN)
+        if huge and nbytes >= HUGE_PAGE_NBYTES and _HUGE_ADVICE is not None:
+            return _reserve_huge(nbytes, _HUGE_ADVICE)
+        return Place(_anonymous(nbytes + _TAIL_NBYTES), 0)
+    except (OSError, MemoryError, OverflowError) as error:
+        raise OutOfMemory(what="the data of a program", nbytes=nbytes) from error
+
+
+def _reserve_huge(nbytes: int, advice: int) -> Place:
+    """Return memory that begins at a huge page, and consists of them but for the end.
+
+    The rest behind the last whole huge page lies in ordinary pages, so that no blob
+    costs more memory than it has bytes.
+    """
+    owner = _anonymous(nbytes + _TAIL_NBYTES + HUGE_PAGE_NBYTES - PAGE_NBYTES)
+    offset = -Place(owner, 0).address % HUGE_PAGE_NBYTES
+    with suppress(OSError):  # a kernel without huge pages knows no advice on them
+        owner.madvise(advice, offset, nbytes // HUGE_PAGE_NBYTES * HUGE_PAGE_NBYTES)
+    return Place(owner, offset)
+
+
+def _anonymous(nbytes: int) -> mmap.mmap:
+    if not hasattr(mmap, "MAP_PRIVATE"):
+        return mmap.mmap(-1, nbytes)
+    return mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)

@@ -1,0 +1,95 @@
+"""What the calls of a program share, and what `Program.release` lets go of.
+
+In: a program and its data. Out: constants, delegates that are ready, execution contexts
+to lease. All of it is made on first need. Once it is closed it lends no more contexts,
+and everything goes when the last call that uses it ends; sessions keep their states.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.contexts import ContextPool, ExecutionContext
+from kvc.runtime.data import FreeableBuffer, NamedBuffers
+from kvc.runtime.delegates.base import Handle, Options
+from kvc.runtime.delegates.table import DELEGATES
+from kvc.runtime.frames import Code
+from kvc.schema.model import Program
+
+
+class Resources:
+    """Constants, delegates and contexts; used from many threads.
+
+    Attributes:
+        pool: the contexts.
+        code: what runs instructions, with what has been prepared for constants.
+    """
+
+    def __init__(self, path: str, program: Program, buffers: NamedBuffers) -> None:
+        self._path = path
+        self._program = program
+        self._buffers = buffers
+        self._lock = threading.RLock()
+        self._constants: dict[int, tuple[FreeableBuffer, Array]] = {}
+        self._delegates: dict[int, Handle] = {}
+        self.pool = ContextPool(self._make_context)
+        self.code = Code(self._delegate)
+
+    def constant(self, name: int) -> Array:
+        """Return named data that stays in memory as long as this.
+
+        Raises as `FreeableBuffer.private_array`.
+        """
+        found = self._constants.get(name)
+        if found is None:
+            # Without the lock: different blobs are checked at the same time.
+            buffer = self._buffers.handle(name)
+            taken = buffer, buffer.private_array()
+            with self._lock:
+                found = self._constants.setdefault(name, taken)
+            if found is not taken:
+                buffer.free()
+        return found[1]
+
+    def packed(self) -> Mapping[str, int]:
+        """Return how many bytes delegates keep in a form of their own, by name."""
+        with self._lock:
+            handles = list(self._delegates.values())
+        total: Counter[str] = Counter()
+        for handle in handles:
+            total.update(handle.packed())
+        return total
+
+    def close(self, when_gone: Callable[[], None]) -> None:
+        """Let go of everything once no call uses it, and then call `when_gone`."""
+
+        def finish() -> None:
+            self._free()
+            when_gone()
+
+        self.pool.close(finish)
+
+    def _free(self) -> None:
+        with self._lock:
+            for handle in self._delegates.values():
+                handle.close()
+            for buffer, _ in self._constants.values():
+                buffer.free()
+            self._delegates.clear()
+            self._constants.clear()
+            self.code.prepared.clear()
+
+    def _make_context(self) -> ExecutionContext:
+        scratch = (method.graph.scratch_nbytes for method in self._program.methods)
+        workspace = (part.workspace_nbytes for part in self._program.delegates)
+        return ExecutionContext(max(scratch, default=0), max(workspace, default=0))
+
+    def _delegate(self, index: int) -> Handle:
+        with self._lock:
+            if index not in self._delegates:
+                part = self._program.delegates[index]
+                options = Options(self._path, self._program)
+                backend = DELEGATES[part.backend]()
+                self._delegates[index] = backend.init(part, self._buffers, options)
+            return self._delegates[index]

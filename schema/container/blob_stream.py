@@ -1,0 +1,127 @@
+"""`BlobStream`: append blobs to a file in the making, each content once.
+
+In: contents that come in chunks. Out: where each lies. A content is hashed while it is
+written; when its bytes turn out to be there already, in this file or in a data file
+that may be reused, the file is cut back. No more than a chunk is held in memory.
+"""
+
+import hashlib
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from kvc.schema.container.header import HEADER_NBYTES, Header, Kind, pack_header
+from kvc.schema.container.layout import (
+    TAIL_ALIGN,
+    align_up,
+    check_layout,
+    default_align,
+)
+from kvc.schema.container.reused import ReusedFile
+from kvc.schema.container.temporary import TemporaryFile
+from kvc.schema.digests import BlobHasher
+from kvc.schema.model import Blob
+from kvc.schema.version import FORMAT_VERSION
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """The bytes of one name.
+
+    Attributes:
+        nbytes: how many.
+        chunks: yields them in order; each chunk need only be good until the next.
+        key: names with an equal key are the same bytes, and are read once.
+    """
+
+    nbytes: int
+    chunks: Callable[[], Iterator[memoryview]]
+    key: Hashable
+
+
+class BlobStream:
+    """Blobs of one program.
+
+    Attributes:
+        blobs: those so far. `file` is 0 for one in the file that is being written, and
+            the number of a reused file, from 1 on, for the others.
+        end: where the file ends.
+    """
+
+    def __init__(self, file: TemporaryFile, reused: Sequence[ReusedFile]) -> None:
+        """Leave room for the header in an empty file; raises as `add`."""
+        self.blobs: list[Blob] = []
+        self.end = HEADER_NBYTES
+        self._file = file
+        self._reused = reused
+        self._by_key: dict[Hashable, int] = {}
+        self._by_digest: dict[bytes, int] = {}
+        file.write(bytes(HEADER_NBYTES))
+
+    def add(self, content: Content) -> int:
+        """Store a content, unless it is there, and return the id of its blob.
+
+        Raises:
+            OutputProblem: the system refuses, for example because the disk is full.
+            FormatError: the reused data file that has it is damaged.
+            Exception: whatever the content raises when it is read.
+        """
+        if content.key not in self._by_key:
+            self._by_key[content.key] = self._store(content)
+        return self._by_key[content.key]
+
+    def _store(self, content: Content) -> int:
+        before = self.end
+        blob = self._append(content)
+        known = self._by_digest.get(blob.digest)
+        found = self._find(blob) if known is None else None
+        if known is not None or found is not None:
+            self._file.cut(before)
+            self.end = before
+        if known is not None:
+            return known
+        self._by_digest[blob.digest] = len(self.blobs)
+        self.blobs.append(found or blob)
+        return len(self.blobs) - 1
+
+    def _append(self, content: Content) -> Blob:
+        """Write a content at the next multiple of its alignment."""
+        align = default_align(content.nbytes)
+        start, hasher, nbytes = align_up(self.end, align), BlobHasher(), 0
+        self._file.write(bytes(start - self.end))
+        for chunk in content.chunks():
+            self._file.write(chunk)
+            hasher.update(chunk)
+            nbytes += chunk.nbytes
+        assert nbytes == content.nbytes, f"{nbytes} bytes for {content}"
+        self.end = start + nbytes
+        return Blob(hasher.digest(), nbytes, 0, start, align)
+
+    def _find(self, blob: Blob) -> Blob | None:
+        """Return the same blob in a reused file, after checking it there."""
+        for number, file in enumerate(self._reused, 1):
+            place = file.find(blob)
+            if place is not None:
+                return replace(place, file=number)
+        return None
+
+    def write_tail(self, raw: bytes, kind: Kind) -> bytes:
+        """Write the part that ends the file; return the header to put over its start.
+
+        Raises:
+            OutputProblem: the system refuses.
+            BadProgram: the blobs do not tile the file: a bug.
+        """
+        start = align_up(self.end, TAIL_ALIGN)
+        header = Header(
+            version=FORMAT_VERSION,
+            flags=0,
+            file_nbytes=start + len(raw),
+            tail_offset=start,
+            tail_nbytes=len(raw),
+            tail_digest=hashlib.sha256(raw).digest(),
+        )
+        check_layout(self.blobs, header, kind, self._file.path)
+        self._file.write(bytes(start - self.end))
+        self._file.write(raw)
+        self.end = header.file_nbytes
+        return pack_header(header, kind)

@@ -1,0 +1,94 @@
+"""Find the data files of a bundle, by name and digest.
+
+In: what a program says of a file, and folders. Out: the open file. Names are opened
+beneath the folder's descriptor, never followed anywhere else. A file of the right name
+with other content is passed over, and told of when no folder has the right one.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from kvc.schema.container.data_file import DataFileReader
+from kvc.schema.errors import DataFileMismatch, DataFileMissing, FileProblem, listing
+from kvc.schema.model import DataFile
+
+_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+Folder = str | os.PathLike[str]
+
+
+def search_path(bundle: str, folders: Iterable[Folder]) -> tuple[str, ...]:
+    """Return where to look: the folder that the bundle itself lies in, then others."""
+    own = str(Path(bundle).resolve().parent)
+    return tuple(dict.fromkeys([own, *(os.fspath(folder) for folder in folders)]))
+
+
+def find_data_file(
+    file: DataFile, bundle: str, folders: Sequence[str]
+) -> DataFileReader:
+    """Open the first file that has the name and the digest.
+
+    Args:
+        file: checked by `verify_program`, so that its name is plain.
+        bundle: path of the bundle, for messages.
+        folders: where to look, in this order.
+
+    Raises:
+        DataFileMissing: no folder has a file of this name.
+        DataFileMismatch: those that have it hold something else.
+        FileProblem: a folder or file cannot be opened, or is a link or no plain file.
+        FormatError: a file of this name is damaged.
+    """
+    wrong: dict[str, str] = {}  # folder to digest
+    for folder in folders:
+        found = _open_in(folder, file.name)
+        if found is not None and found.digest == file.digest:
+            return found
+        if found is not None:
+            found.close()
+            wrong[folder] = found.digest.hex()
+    if not wrong:
+        raise DataFileMissing(
+            path=bundle,
+            name=file.name,
+            expected=file.digest.hex(),
+            folders=listing(folders),
+        )
+    raise DataFileMismatch(
+        path=bundle,
+        name=file.name,
+        expected=file.digest.hex(),
+        found=listing(list(wrong.values())),
+        folders=listing(list(wrong)),
+    )
+
+
+def _open_in(folder: str, name: str) -> DataFileReader | None:
+    """Open a data file, None when there is none of this name."""
+    with open_folder(folder) as fd:
+        try:
+            return DataFileReader(Path(folder) / name, within=fd)
+        except FileProblem as error:
+            if isinstance(error.__cause__, FileNotFoundError):
+                return None
+            raise
+
+
+@contextmanager
+def open_folder(folder: Folder) -> Iterator[int]:
+    """Open a folder and yield its descriptor.
+
+    Raises:
+        FileProblem: there is none, or the system refuses.
+    """
+    try:
+        fd = os.open(folder, _FOLDER)
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise FileProblem(path=os.fspath(folder), reason=reason) from error
+    try:
+        yield fd
+    finally:
+        os.close(fd)

@@ -1,0 +1,116 @@
+"""`NewDataFile`: a data file in the making, named before the bundle that needs it.
+
+It is linked to its name, never over another file: where a whole and equal one is there,
+that is used, and a damaged one is replaced. Either way the file is held locked until
+the bundle is there, so that nobody collects it as garbage in between. When the bundle
+fails, a file that was made for it goes again.
+"""
+
+import errno
+import os
+import stat
+from contextlib import suppress
+from pathlib import Path
+from typing import Final
+
+from kvc.schema.container.data_file import DataFileReader
+from kvc.schema.container.reused import names_file, open_locked
+from kvc.schema.container.temporary import TemporaryFile, sync_folder
+from kvc.schema.container.verify import check_data
+from kvc.schema.errors import FileProblem, FormatError
+
+# What file systems without hard links say.
+_NO_LINKS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
+
+
+class NewDataFile(TemporaryFile):
+    """A data file; use it in a `with` statement around the writing of the bundle.
+
+    Attributes:
+        keep: whether to leave it in its place at the end.
+        is_new: whether it was not there before.
+    """
+
+    def __init__(self, path: str, folder: Path) -> None:
+        super().__init__(path, folder)
+        self.keep = False
+        self.is_new = False
+        self._target: Path | None = None  # set while the name may be ours to remove
+        self._existing: DataFileReader | None = None
+
+    def publish(self, name: str, digest: bytes) -> None:
+        """Give the finished file its name, and make that durable.
+
+        Args:
+            name: plain; the file gets it in its folder.
+            digest: of its index.
+
+        Raises:
+            OutputProblem: the system refuses, or another file has this name.
+        """
+        target = self.folder / name
+        with self.problems():
+            while not self._link(target) and not self._take(target, digest):
+                pass
+            sync_folder(self.folder)
+
+    def discard(self) -> None:
+        """Remove what is not to be kept, and unlock it."""
+        target, self._target = self._target, None
+        if target is not None and not self.keep and self._fd is not None:
+            with suppress(OSError):
+                if names_file(target, self._fd):
+                    target.unlink()
+        super().discard()  # after that, since it unlocks
+        if self._existing is not None:
+            self._existing.close()
+            self._existing = None
+
+    def _link(self, target: Path) -> bool:
+        """Give the file its name; tell whether that was free."""
+        _, temporary = self.opened()
+        self._target = target  # before it is: an interrupt may come right behind
+        try:
+            os.link(temporary, target, follow_symlinks=False)
+        except FileExistsError:
+            self._target = None
+            return False
+        except OSError as error:
+            if error.errno not in _NO_LINKS or os.path.lexists(target):
+                raise
+            temporary.rename(target)
+        self.is_new = True
+        return True
+
+    def _take(self, target: Path, digest: bytes) -> bool:
+        """Use or replace the file that has the name; tell if it has gone meanwhile."""
+        try:
+            found = open_locked(target)
+        except (FileProblem, FormatError) as error:
+            return self._replace_unreadable(target, error)
+        self._existing = found
+        if found.digest != digest:
+            reason = f"{target} is another data file"
+            raise self.problem(path=self.path, reason=reason)
+        try:
+            check_data(found)
+        except FormatError:
+            self._replace(target)
+        return True
+
+    def _replace_unreadable(self, target: Path, error: Exception) -> bool:
+        """Replace what has the name and is no whole data file."""
+        try:
+            mode = target.lstat().st_mode
+        except FileNotFoundError:
+            return False
+        if not isinstance(error, FormatError) and not stat.S_ISLNK(mode):
+            raise self.problem(path=self.path, reason=str(error)) from error
+        self._replace(target)
+        return True
+
+    def _replace(self, target: Path) -> None:
+        """Put this file in the place of a damaged one, for good."""
+        _, temporary = self.opened()
+        temporary.rename(target)
+        self.is_new = True

@@ -1,0 +1,147 @@
+"""`OpenFile`: a descriptor, and which file it is.
+
+In: a path, or a plain name beneath an open folder. Out: bytes, exactly as many as were
+asked for, and whether the file is still the one that was opened. Nothing is mapped.
+"""
+
+import errno
+import os
+import stat
+from types import TracebackType
+from typing import Final, Self
+
+from kvc.schema.errors import BadStructure, FileChanged, FileProblem, Truncated
+
+# Without O_NONBLOCK opening a FIFO would wait for a writer.
+_OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+_MOST_AT_ONCE: Final = 1 << 30  # one system call reads less than 2 GiB
+_LINK: Final = (
+    "it is a symbolic link, and those are not followed to data files: put the file "
+    "itself there, or give the folder that it is in"
+)
+_Identity = tuple[int, int, int, int]
+
+
+class OpenFile:
+    """A plain file, open for reading.
+
+    Attributes:
+        path: for messages, and as it was given.
+        fd: the descriptor; it belongs to this object.
+        size: of the file, in bytes.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], within: int | None = None) -> None:
+        """Open a file.
+
+        Args:
+            path: where it is.
+            within: the descriptor of its folder; then only the last part of `path` is
+                used, and a symbolic link is refused.
+
+        Raises:
+            FileProblem: the system refuses, or it is no plain file.
+        """
+        self.path = os.fspath(path)
+        self.fd = _open(self.path, within)
+        try:
+            status = os.fstat(self.fd)
+            _check_plain(status, self.path)
+        except BaseException:
+            self.close()
+            raise
+        self.size = status.st_size
+        self._identity = _identity(status)
+
+    def pread(self, offset: int, nbytes: int) -> bytes:
+        """Return `nbytes` bytes from `offset` on.
+
+        Raises:
+            FileProblem: the system refuses.
+            Truncated: the file ends before.
+        """
+        content = bytearray(nbytes)
+        self.pread_into(offset, memoryview(content))
+        return bytes(content)
+
+    def pread_into(self, offset: int, view: memoryview) -> None:
+        """Fill `view` with the bytes from `offset` on; raises as `pread`."""
+        end, rest = offset + view.nbytes, view
+        while rest.nbytes:
+            try:
+                count = os.preadv(self.fd, [rest[:_MOST_AT_ONCE]], end - rest.nbytes)
+            except OSError as error:
+                raise _problem(self.path, error) from error
+            if not count:
+                found, what = end - rest.nbytes, "a part"
+                raise Truncated(path=self.path, found=found, what=what, expected=end)
+            rest = rest[count:]
+
+    def check_zeros(self, start: int, end: int) -> None:
+        """Check that padding is zero.
+
+        Raises:
+            BadStructure: it is not.
+            FileProblem, Truncated: as `pread`.
+        """
+        if any(self.pread(start, end - start)):
+            raise BadStructure(path=self.path, offset=start, what="padding is not zero")
+
+    def check_unchanged(self) -> None:
+        """Check that the file is still the one that was opened.
+
+        Raises:
+            FileChanged: its size, times or inode differ.
+        """
+        if _identity(os.fstat(self.fd)) != self._identity:
+            raise FileChanged(path=self.path)
+
+    def close(self) -> None:
+        """Close the descriptor; closing twice is fine."""
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _open(path: str, within: int | None) -> int:
+    try:
+        if within is None:
+            return os.open(path, _OPEN)
+        name = os.path.basename(path)  # noqa: PTH119 - `path` may hold a NUL
+        return os.open(name, _OPEN | os.O_NOFOLLOW, dir_fd=within)
+    except (OSError, ValueError) as error:
+        if within is not None and getattr(error, "errno", None) == errno.ELOOP:
+            raise FileProblem(path=path, reason=_LINK) from error
+        raise _problem(path, error) from error
+
+
+def _problem(path: str, error: OSError | ValueError) -> FileProblem:
+    reason = getattr(error, "strerror", None) or str(error)
+    return FileProblem(path=path, reason=reason)
+
+
+def _check_plain(status: os.stat_result, path: str) -> None:
+    if not stat.S_ISREG(status.st_mode):
+        what = "folder" if stat.S_ISDIR(status.st_mode) else "special file"
+        raise FileProblem(path=path, reason=f"it is a {what}, not a kvc file")
+
+
+def _identity(status: os.stat_result) -> _Identity:
+    # Without the change time: a rename over the file moves it, yet the old inode stays.
+    return (
+        status.st_size,
+        status.st_mtime_ns,
+        status.st_ino,
+        status.st_dev,
+    )

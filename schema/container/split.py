@@ -1,0 +1,76 @@
+"""Move a bundle's blobs to a data file, and back: two ways of storing one thing.
+
+In: a bundle. Out: another, which `save_bundle` writes as a compilation would have.
+"""
+
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from kvc.schema.container.blob_stream import Content
+from kvc.schema.container.bundle_file import BundleFile
+from kvc.schema.container.lookup import Folder
+from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
+from kvc.schema.container.stored_blobs import StoredBlobs
+
+
+def split_bundle(
+    path: Folder,
+    output: Folder | None = None,
+    folders: Iterable[Folder] = (),
+    progress: Progress | None = None,
+) -> SavedBundle:
+    """Write a bundle as header and program alone, its blobs as a data file beside it.
+
+    Blobs that are in data files of the output's folder already stay there.
+
+    Args:
+        path: the bundle.
+        output: the small bundle; None for `path` itself, which is then replaced.
+        folders: where to look for data files that it already has.
+        progress: as of `save_bundle`.
+
+    Raises:
+        as `save_bundle` and `StoredBlobs.open`; a damaged blob is a `DigestMismatch`.
+    """
+    target = path if output is None else output
+    home = Path(target).resolve().parent
+    with StoredBlobs.open(BundleFile(path), folders) as stored:
+        files = [Path(file.path).resolve() for file in stored.data_files]
+        return save_bundle(
+            target,
+            stored.program,
+            stored_contents(stored),
+            external=True,
+            reuse=[file for file in files if file.parent == home],
+            progress=progress,
+        )
+
+
+def join_bundle(
+    path: Folder,
+    output: Folder,
+    folders: Iterable[Folder] = (),
+    progress: Progress | None = None,
+) -> SavedBundle:
+    """Write a bundle and the blobs in its data files as one file.
+
+    Raises:
+        as `split_bundle`.
+    """
+    with StoredBlobs.open(BundleFile(path), folders) as stored:
+        contents = stored_contents(stored)
+        return save_bundle(output, stored.program, contents, progress=progress)
+
+
+def stored_contents(stored: StoredBlobs) -> Contents:
+    """Return the contents of the names of a stored program."""
+
+    def content(name: int) -> Content:
+        blob = stored.program.names[name].blob
+
+        def chunks() -> Iterator[memoryview]:
+            return stored.chunks(blob)
+
+        return Content(stored.program.blobs[blob].nbytes, chunks, blob)
+
+    return content

@@ -1,0 +1,191 @@
+"""`StoredBlobs`: the blobs of a program, wherever they lie.
+
+In: an open bundle, and folders to look for its data files in. Out: the bytes of blobs,
+read and checked with two threads, and the open files for those who map them. A data
+file's index must agree with what the program says of each blob.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Final, Self
+
+from kvc.schema.container.bundle_file import BundleFile
+from kvc.schema.container.data_file import DataFileReader
+from kvc.schema.container.lookup import Folder, find_data_file, search_path
+from kvc.schema.container.opened import OpenFile
+from kvc.schema.digests import (
+    LEAF_NBYTES,
+    BlobHasher,
+    Bytes,
+    blob_digest,
+    filled_digest,
+    streamed_digest,
+)
+from kvc.schema.errors import BadProgram, DigestMismatch
+from kvc.schema.model import Blob, Program
+
+_CHUNK_NBYTES: Final = 4 * LEAF_NBYTES
+
+
+class StoredBlobs:
+    """Open files; a blob's id is its position in `program.blobs`.
+
+    Attributes:
+        program: of the bundle.
+        files: by `DataFile` id; 0 is the bundle.
+        data_files: all but the bundle.
+    """
+
+    def __init__(
+        self, bundle: BundleFile, data_files: Iterable[DataFileReader]
+    ) -> None:
+        """Put open files together, which then belong to this object.
+
+        Raises:
+            BadProgram: the program says other than the index of a data file.
+        """
+        self.program: Program = bundle.program
+        self.data_files = tuple(data_files)
+        self.files: tuple[OpenFile, ...] = (bundle, *self.data_files)
+        self._padding = dict(bundle.layout.padding)
+        for number, other in enumerate(self.data_files, 1):
+            self._padding |= _match(bundle, number, other)
+
+    @classmethod
+    def open(cls, bundle: BundleFile, folders: Iterable[Folder] = ()) -> Self:
+        """Find and open the data files of a bundle; on errors the bundle is closed too.
+
+        Args:
+            bundle: belongs to the result: `close` closes it.
+            folders: where to look for data files that are not beside the bundle.
+
+        Raises:
+            DataFileMissing, DataFileMismatch: a data file is not there.
+            FileProblem: a data file cannot be read.
+            FormatError: one is damaged.
+        """
+        opened: list[DataFileReader] = []
+        try:
+            places = search_path(bundle.path, folders)
+            opened.extend(  # those before one that fails are in the list then
+                find_data_file(file, bundle.path, places)
+                for file in bundle.program.files[1:]
+            )
+            return cls(bundle, opened)
+        except BaseException:
+            for one in (bundle, *opened):
+                one.close()
+            raise
+
+    def check(self, blob: int) -> None:
+        """Check a blob and the padding before it, in little memory.
+
+        Raises:
+            DigestMismatch: its bytes are damaged.
+            BadStructure: the padding is not zero.
+            FileProblem, Truncated: they cannot be read.
+        """
+        entry, file = self._place(blob)
+
+        def fill(start: int, view: memoryview) -> None:
+            file.pread_into(entry.offset + start, view)
+
+        self._check_digest(blob, streamed_digest(entry.nbytes, fill))
+
+    def check_content(self, blob: int, content: Bytes) -> None:
+        """Check bytes that were read or mapped as a blob's; raises as `check`."""
+        self._check_digest(blob, blob_digest(content))
+
+    def read_into(self, blob: int, target: memoryview) -> None:
+        """Read a blob into memory, and check what is there then.
+
+        Args:
+            blob: its id.
+            target: exactly as long as the blob.
+
+        Raises:
+            as `check`; then the content of `target` is worth nothing.
+        """
+        entry, file = self._place(blob)
+        assert target.nbytes == entry.nbytes, "the target has another size"
+
+        def fill(start: int, view: memoryview) -> None:
+            file.pread_into(entry.offset + start, view)
+
+        self._check_digest(blob, filled_digest(target.cast("B"), fill))
+
+    def chunks(self, blob: int) -> Iterator[memoryview]:
+        """Yield a blob in pieces, each good until the next; raises as `check`.
+
+        Only after the last one is it known that they were right.
+        """
+        entry, file = self._place(blob)
+        hasher, rest = BlobHasher(), entry.nbytes
+        buffer = memoryview(bytearray(min(_CHUNK_NBYTES, rest)))
+        while rest:
+            part = buffer[:rest]
+            file.pread_into(entry.offset + entry.nbytes - rest, part)
+            hasher.update(part)
+            yield part
+            rest -= part.nbytes
+        self._check_digest(blob, hasher.digest())
+
+    def check_unchanged(self) -> None:
+        """Check that all files are still those that were opened.
+
+        Raises:
+            FileChanged: one is not.
+        """
+        for file in self.files:
+            file.check_unchanged()
+
+    def close(self) -> None:
+        """Close all files; closing twice is fine."""
+        for file in self.files:
+            with suppress(OSError):
+                file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _place(self, blob: int) -> tuple[Blob, OpenFile]:
+        entry = self.program.blobs[blob]
+        return entry, self.files[entry.file]
+
+    def _check_digest(self, blob: int, digest: bytes) -> None:
+        entry, file = self._place(blob)
+        file.check_zeros(self._padding[blob], entry.offset)
+        if digest != entry.digest:
+            names = [named.name for named in self.program.names if named.blob == blob]
+            raise DigestMismatch(
+                path=file.path,
+                what=" = ".join(names) or f"blob {blob}",
+                nbytes=entry.nbytes,
+                offset=entry.offset,
+            )
+
+
+def _match(bundle: BundleFile, number: int, file: DataFileReader) -> dict[int, int]:
+    """Return, for each blob of a program in a data file, where its padding begins.
+
+    Raises:
+        BadProgram: the data file's index does not have it like this.
+    """
+    index = {entry.digest: i for i, entry in enumerate(file.blobs)}
+    padding = {}
+    for blob, entry in enumerate(bundle.program.blobs):
+        if entry.file != number:
+            continue
+        i = index.get(entry.digest)
+        if i is None or _place_of(file.blobs[i]) != _place_of(entry):
+            what = f"{file.path} has it not, or not at this place"
+            raise BadProgram(path=bundle.path, where=f"blob {blob}", what=what)
+        padding[blob] = file.layout.padding[i]
+    return padding
+
+
+def _place_of(blob: Blob) -> tuple[int, int, int]:
+    return blob.nbytes, blob.offset, blob.align

@@ -1,0 +1,174 @@
+"""`TemporaryFile`: a file in the making, which nobody sees until it gets its name.
+
+In: bytes, appended or cut back. Out: a durable file that a caller renames or links. A
+writer holds a lock on it; one that nobody has locked was left behind, and the next
+writer in the folder removes it. Whatever fails, the file is gone.
+"""
+
+import fcntl
+import os
+import re
+import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from types import TracebackType
+from typing import ClassVar, Final, Self
+
+from kvc.schema.errors import KvcError, OutputProblem
+
+TEMPORARY: Final = re.compile(r"\.kvc-\d+-[0-9a-f]+\.tmp")
+_CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+_EXAMINE: Final = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class TemporaryFile:
+    """Writes one file; use it in a `with` statement, which makes it.
+
+    Attributes:
+        path: the output, for messages.
+        folder: where the file is made.
+        problem: what is raised, with `path` and `reason`, where the system refuses.
+    """
+
+    problem: ClassVar[type[KvcError]] = OutputProblem
+
+    def __init__(self, path: str, folder: Path) -> None:
+        """Remember where; nothing is made yet."""
+        self.path = path
+        self.folder = folder
+        self._temporary: Path | None = None
+        self._fd: int | None = None
+
+    def __enter__(self) -> Self:
+        """Make the file.
+
+        Raises:
+            OutputProblem: the folder refuses.
+        """
+        try:
+            with self.problems():
+                remove_stale(self.folder)
+                while not self._create():
+                    pass
+        except BaseException:  # Ctrl-C too: `__exit__` is not called for it here
+            self.discard()
+            raise
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.discard()
+
+    def write(self, content: bytes | bytearray | memoryview) -> None:
+        """Write bytes behind those that are there.
+
+        Raises:
+            OutputProblem: the system refuses, for example because the disk is full.
+        """
+        with self.problems():
+            self._write(content)
+
+    def cut(self, end: int) -> None:
+        """Drop what lies from `end` on; raises as `write`."""
+        with self.problems():
+            fd, _ = self.opened()
+            os.ftruncate(fd, end)
+            os.lseek(fd, end, os.SEEK_SET)
+
+    def make_durable(self, start: bytes = b"") -> None:
+        """Put `start` over the first bytes, make all durable; raises as `write`."""
+        with self.problems():
+            fd, _ = self.opened()
+            os.lseek(fd, 0, os.SEEK_SET)
+            self._write(start)
+            os.fsync(fd)
+
+    def discard(self) -> None:
+        """Remove the file; harmless when it has been renamed or discarded before."""
+        temporary, fd = self._temporary, self._fd
+        self._temporary = self._fd = None
+        if temporary is not None:
+            with suppress(OSError):
+                temporary.unlink(missing_ok=True)
+        if fd is not None:
+            with suppress(OSError):
+                os.close(fd)
+
+    def opened(self) -> tuple[int, Path]:
+        """Return the open file and its path.
+
+        Raises:
+            ValueError: it has been discarded, or `with` has not been entered.
+        """
+        if self._fd is None or self._temporary is None:
+            raise ValueError("this writer is not open")
+        return self._fd, self._temporary
+
+    @contextmanager
+    def problems(self) -> Iterator[None]:
+        """Turn what the system refuses into `problem`, and clean up."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            self.discard()
+            reason = getattr(error, "strerror", None) or str(error)
+            raise self.problem(path=self.path, reason=reason) from error
+
+    def _create(self) -> bool:
+        """Make and lock a file; tell whether it is still there then."""
+        name = f".kvc-{os.getpid()}-{secrets.token_hex(8)}.tmp"
+        self._temporary = self.folder / name
+        self._fd = os.open(self._temporary, _CREATE, 0o666)
+        with suppress(OSError):  # where files cannot be locked, nobody removes any
+            fcntl.flock(self._fd, fcntl.LOCK_EX)
+        # Another writer may have taken it for left behind before it was locked.
+        if os.fstat(self._fd).st_nlink:
+            return True
+        self.discard()
+        return False
+
+    def _write(self, content: bytes | bytearray | memoryview) -> None:
+        fd, _ = self.opened()
+        rest = memoryview(content).cast("B")
+        while rest.nbytes:
+            rest = rest[os.write(fd, rest[: 1 << 30]) :]
+
+
+def remove_stale(folder: Path) -> None:
+    """Remove temporary files that no writer, here or on another machine, holds."""
+    for entry in folder.iterdir():
+        if TEMPORARY.fullmatch(entry.name):
+            with suppress(OSError):
+                _remove_unlocked(entry)
+
+
+def _remove_unlocked(entry: Path) -> None:
+    """Remove a file if its lock can be taken.
+
+    Raises:
+        OSError: a writer holds it, or the system refuses.
+    """
+    fd = os.open(entry, _EXAMINE)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        entry.unlink()
+    finally:
+        os.close(fd)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the names in a folder durable.
+
+    Raises:
+        OSError: the system refuses.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

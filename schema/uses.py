@@ -1,0 +1,31 @@
+"""Who uses which data: the constants of a graph, and the methods that use a blob."""
+
+from collections import defaultdict
+from collections.abc import Mapping
+
+from kvc.schema.model import Constant, Graph, Program
+
+
+def constants_of(graph: Graph) -> set[int]:
+    """Return the ids of the named data that a graph's values are."""
+    return {
+        value.storage.name
+        for value in graph.values
+        if isinstance(value.storage, Constant)
+    }
+
+
+def methods_of_blobs(program: Program) -> Mapping[int, tuple[str, ...]]:
+    """Return for each blob the methods that use it, themselves or by a delegate."""
+    found: dict[int, set[int]] = defaultdict(set)
+    for index, method in enumerate(program.methods):
+        names = constants_of(method.graph)
+        for delegate in program.delegates:
+            if delegate.method == index:
+                names |= set(delegate.names)
+        for name in names:
+            found[program.names[name].blob].add(index)
+    return {
+        blob: tuple(program.methods[i].name for i in sorted(found[blob]))
+        for blob in range(len(program.blobs))
+    }

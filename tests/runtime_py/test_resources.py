@@ -1,0 +1,219 @@
+"""`Program.release`: memory that no running call needs goes, and comes back."""
+
+import threading
+import weakref
+from contextlib import suppress
+
+import numpy as np
+import pytest
+from data_programs import table_program, write_data_bundle
+from delegated_parts import delegated_program
+from hand_built import affine_program, cache_program, write_bundle
+from resident_memory import LINUX, resident_file_nbytes, resident_nbytes
+
+from kvc.runtime import Closed, DigestMismatch, FileChanged, load
+from kvc.runtime.delegates.table import DELEGATES
+
+MIB = 1 << 20
+MODES = ("map", "read", "huge")
+
+
+def held_nbytes(mode):
+    return resident_file_nbytes() if mode == "map" else resident_nbytes()
+
+
+@LINUX
+@pytest.mark.parametrize("mode", MODES)
+def test_the_memory_of_all_weights_goes(tmp_path, mode):
+    path = write_data_bundle(tmp_path / "t.kvc", table_program(16384))
+    with load(path, mode) as program:
+        program.row(np.array([0]))  # torch is there, and its threads
+        program.release()
+        before = held_nbytes(mode)
+        first = program.total()
+        assert held_nbytes(mode) - before >= 64 * MIB
+        program.release()
+        assert held_nbytes(mode) - before <= MIB
+        assert np.array_equal(program.total(), first)
+        assert held_nbytes(mode) - before >= 64 * MIB
+
+
+def test_the_next_call_checks_again(tmp_path):
+    path = write_data_bundle(tmp_path / "t.kvc", table_program(4))
+    with load(path, "read") as program:
+        expected = program.total()
+        stored = program._engine._blobs._memory._stored
+        checked = []
+        read_into = stored.read_into
+        stored.read_into = lambda blob, target: (
+            checked.append(blob),
+            read_into(blob, target),
+        )
+        program.total()
+        assert checked == []
+        program.release()
+        assert np.array_equal(program.total(), expected)
+        assert checked == [0]
+
+
+def test_a_file_that_changed_meanwhile_is_found(tmp_path):
+    path = write_data_bundle(tmp_path / "t.kvc", table_program(4))
+    with load(path, "read") as program:
+        program.total()
+        with path.open("r+b") as file:
+            file.seek(8192)
+            file.write(b"\7")
+        program.total()
+        program.release()
+        with pytest.raises((FileChanged, DigestMismatch)):
+            program.total()
+
+
+def test_sessions_keep_their_states(tmp_path):
+    rows = np.ones((1, 1, 1, 2), np.float32)
+    with load(write_bundle(tmp_path / "c.kvc", cache_program())) as program:
+        session = program.session()
+        session.decode(rows)
+        program.release()
+        session.decode(2 * rows)
+        assert session.position == 2
+        assert session.state["cache"][0, 0, :3, 0].tolist() == [1, 2, 0]
+        program.release()
+        assert session.look()[0, 0, 1, 0] == 3
+
+
+def test_users_keep_their_data(tmp_path):
+    path = write_data_bundle(tmp_path / "t.kvc", table_program(40))
+    with load(path) as program, program.data["table"] as buffer:
+        program.total()
+        array = buffer.array()
+        program.release()
+        assert array[7, 7] == buffer.array()[7, 7] == 7
+        assert program.residency().blobs[0].handles == 1
+
+
+def test_contexts_and_what_is_bound_go(tmp_path):
+    x = np.ones((2, 4), np.float32)
+    with load(write_bundle(tmp_path / "a.kvc", affine_program())) as program:
+        expected = program.forward(x)
+        (idle,) = program._engine._pool._idle
+        gone = weakref.ref(idle.scratch)
+        del idle
+        program.release()
+        assert gone() is None
+        assert np.array_equal(program.forward(x), expected)
+
+
+class Counting:
+    """A backend that tells how many of its handles are open, and can be held up."""
+
+    open = 0
+    entered = threading.Event()
+    gate = threading.Event()
+
+    def init(self, part, data, options):
+        type(self).open += 1
+        return self
+
+    def prepare(self, inputs, outputs, workspace, sizes):
+        def run():
+            self.entered.set()
+            assert self.gate.wait(30)
+
+        return run
+
+    def packed(self):
+        return {}
+
+    def close(self):
+        type(self).open -= 1
+
+
+@pytest.fixture
+def counting(monkeypatch):
+    backend = type("Counting", (Counting,), {})
+    backend.entered, backend.gate = threading.Event(), threading.Event()
+    backend.gate.set()
+    monkeypatch.setitem(DELEGATES, "xnnpack", backend)
+    return backend
+
+
+@pytest.fixture
+def delegated(tmp_path, counting):
+    with load(write_bundle(tmp_path / "d.kvc", delegated_program())) as program:
+        yield program
+
+
+X = np.ones((2, 4), np.float32)
+
+
+def test_delegates_are_closed_and_made_again(delegated, counting):
+    delegated.forward(X)
+    delegated.forward(X)
+    assert counting.open == 1
+    delegated.release()
+    assert counting.open == 0
+    delegated.forward(X)
+    assert counting.open == 1
+    delegated.close()
+    assert counting.open == 0
+
+
+def test_a_running_call_keeps_what_it_uses_until_it_ends(delegated, counting):
+    counting.gate.clear()
+    running = threading.Thread(target=lambda: delegated.forward(X))
+    running.start()
+    assert counting.entered.wait(30)
+    delegated.release()
+    delegated.release()
+    assert counting.open == 1
+    counting.gate.set()
+    delegated.forward(X)
+    running.join(30)
+    assert counting.open == 1  # that of the second call
+    delegated.release()
+    assert counting.open == 0
+
+
+def test_closing_waits_for_calls_on_what_was_released(delegated, counting):
+    counting.gate.clear()
+    running = threading.Thread(target=lambda: delegated.forward(X))
+    running.start()
+    assert counting.entered.wait(30)
+    delegated.release()
+    delegated.close()
+    stored = delegated._engine._blobs._memory._stored
+    assert counting.open == 1
+    assert stored.files[0].fd >= 0
+    counting.gate.set()
+    running.join(30)
+    assert counting.open == 0
+    assert stored.files[0].fd < 0
+
+
+def test_a_closed_program_has_nothing_to_release(delegated):
+    delegated.close()
+    with pytest.raises(Closed):
+        delegated.release()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_calls_and_releases_go_on_beside_each_other(tmp_path, mode):
+    path = write_data_bundle(tmp_path / "t.kvc", table_program(64))
+    program, results = load(path, mode), []
+
+    def call():
+        with suppress(Closed):
+            for _ in range(150):
+                results.append(program.row(np.array([9]))[0, 5])
+        results.append(9)
+
+    callers = [threading.Thread(target=call) for _ in range(2)]
+    for caller in callers:
+        caller.start()
+    for _ in range(50):
+        program.release()
+    program.close()
+    for caller in callers:
+        caller.join(30)
+    assert set(results) == {9}

@@ -1,0 +1,423 @@
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+import tracemalloc
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from named_bytes import SMALL, data_program, names, read_blobs, save_data
+
+from kvc.schema.container import (
+    BundleFile,
+    Content,
+    save_bundle,
+    verify_bundle,
+    verify_data_file,
+)
+from kvc.schema.errors import (
+    BadMagic,
+    BadProgram,
+    DigestMismatch,
+    FileProblem,
+    OutputProblem,
+    OutputUnsynced,
+)
+
+NEW = SMALL | {"new": b"new bytes"}
+CALLS = ("open", "write", "fsync", "link", "rename", "lseek", "ftruncate")
+SUPPORT = Path(__file__).parents[2] / "support"
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "model.kvc"
+
+
+def contents_of(path):
+    """What a bundle holds, by name."""
+    blobs = read_blobs(path)
+    with BundleFile(path) as bundle:
+        return {named.name: blobs[named.blob] for named in bundle.program.names}
+
+
+def test_equal_bytes_are_stored_once(path):
+    saved = save_data(path, SMALL)
+    assert [named.blob for named in saved.program.names] == [0, 1, 0, 2, 3]
+    assert [blob.offset for blob in saved.program.blobs] == [128, 384, 4096, 8448]
+    assert saved.nbytes == path.stat().st_size
+    assert contents_of(path) == SMALL
+
+
+def test_names_with_an_equal_key_are_read_once(path):
+    raw, reads = b"shared", []
+
+    def content(name):
+        def chunks():
+            reads.append(name)
+            yield memoryview(raw)
+
+        return Content(6, chunks, "one")
+
+    save_bundle(path, data_program({"a": raw, "b": raw}), content)
+    assert reads == [0]
+    assert contents_of(path) == {"a": raw, "b": raw}
+
+
+def test_external_data_leaves_header_and_program_in_the_bundle(path, tmp_path):
+    saved = save_data(path, SMALL, external=True)
+    digest = saved.program.files[1].digest.hex()
+    assert names(tmp_path) == [f"model-{digest[:12]}.kvd", "model.kvc"]
+    assert saved.data_path == str(tmp_path / f"model-{digest[:12]}.kvd")
+    assert saved.data_nbytes == Path(saved.data_path).stat().st_size
+    assert saved.data_is_new
+    assert {blob.file for blob in saved.program.blobs} == {1}
+    with BundleFile(path) as bundle:
+        assert bundle.header.tail_offset == 128
+        assert bundle.program == saved.program
+    assert contents_of(path) == SMALL
+    verify_bundle(path)
+    verify_data_file(saved.data_path)
+
+
+def test_saving_again_gives_equal_files_and_uses_the_data_file(path, tmp_path):
+    first = save_data(path, SMALL, external=True)
+    raw, inode = path.read_bytes(), Path(first.data_path).stat().st_ino
+    again = save_data(path, SMALL, external=True)
+    assert not again.data_is_new
+    assert path.read_bytes() == raw
+    assert Path(first.data_path).stat().st_ino == inode
+    assert len(names(tmp_path)) == 2
+
+
+def test_a_data_file_is_never_written_over(path, tmp_path):
+    first = save_data(path, SMALL, external=True)
+    second = save_data(path, NEW, external=True)
+    assert names(tmp_path) == sorted(
+        [path.name, Path(first.data_path).name, Path(second.data_path).name]
+    )
+    verify_data_file(first.data_path)
+
+
+@pytest.mark.parametrize("damage", ["index", "blob", "cut", "link", "empty"])
+def test_a_damaged_data_file_of_the_name_is_replaced(path, tmp_path, damage):
+    data = Path(save_data(path, SMALL, external=True).data_path)
+    raw = bytearray(data.read_bytes())
+    if damage == "link":
+        data.rename(tmp_path / "elsewhere")
+        data.symlink_to(tmp_path / "elsewhere")
+    elif damage in ("index", "blob"):
+        raw[-1 if damage == "index" else 130] ^= 1
+        data.write_bytes(raw)
+    else:
+        data.write_bytes(raw[: 500 if damage == "cut" else 0])
+    saved = save_data(path, SMALL, external=True)
+    assert saved.data_is_new
+    assert not data.is_symlink()
+    verify_bundle(path)
+
+
+def test_another_whole_data_file_of_the_name_is_not_replaced(path, tmp_path):
+    data = Path(save_data(path, SMALL, external=True).data_path)
+    other = Path(save_data(tmp_path / "other.kvc", NEW, external=True).data_path)
+    data.write_bytes(other.read_bytes())
+    with pytest.raises(OutputProblem, match="is another data file"):
+        save_data(path, SMALL, external=True)
+    assert data.read_bytes() == other.read_bytes()
+
+
+def test_a_folder_of_the_name_is_refused(path, tmp_path):
+    data = Path(save_data(path, SMALL, external=True).data_path)
+    data.unlink()
+    data.mkdir()
+    with pytest.raises(OutputProblem, match="folder"):
+        save_data(path, SMALL, external=True)
+    assert names(tmp_path) == sorted([data.name, path.name])
+
+
+@pytest.mark.parametrize(
+    ("name", "stem"),
+    [
+        ("my model.v1.kvc", "my_model.v1"),
+        (".hidden.kvc", "hidden"),
+        ("ü", "_"),
+        ("x" * 200, "x" * 96),
+        ("...", "data"),
+    ],
+)
+def test_the_name_of_the_data_file_is_plain_whatever_the_bundle_s(tmp_path, name, stem):
+    saved = save_data(tmp_path / name, SMALL, external=True)
+    digest = saved.program.files[1].digest.hex()[:12]
+    assert saved.program.files[1].name == f"{stem}-{digest}.kvd"
+    verify_bundle(tmp_path / name)
+
+
+def test_a_bundle_reached_by_a_link_has_its_data_beside_itself(path, tmp_path):
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "link.kvc"
+    link.symlink_to(path)
+    saved = save_data(link, SMALL, external=True)
+    assert Path(saved.data_path).parent == tmp_path
+    assert names(tmp_path / "links") == ["link.kvc"]
+    verify_bundle(link)
+
+
+def test_a_program_without_data_has_no_data_file(path, tmp_path):
+    assert save_data(path, {}, external=True).data_path is None
+    assert names(tmp_path) == [path.name]
+
+
+# Reuse.
+
+
+def test_blobs_of_another_data_file_are_referred_to(path, tmp_path):
+    base = save_data(tmp_path / "base.kvc", SMALL, external=True)
+    saved = save_data(path, NEW, external=True, reuse=[base.data_path])
+    assert [Path(base.data_path).name] == [f.name for f in saved.program.files[2:]]
+    assert [blob.file for blob in saved.program.blobs] == [2, 2, 2, 2, 1]
+    assert saved.data_nbytes < 1000
+    assert contents_of(path) == NEW
+    verify_bundle(path)
+
+
+def test_only_files_that_are_used_are_named(path, tmp_path):
+    first = save_data(tmp_path / "first.kvc", {"x": b"not used"}, external=True)
+    base = save_data(tmp_path / "base.kvc", SMALL, external=True)
+    reuse = [first.data_path, base.data_path, base.data_path]
+    saved = save_data(path, SMALL, external=True, reuse=reuse)
+    assert saved.data_path is None
+    assert [f.name for f in saved.program.files] == ["", Path(base.data_path).name]
+    assert contents_of(path) == SMALL
+
+
+def test_a_bundle_with_its_own_blobs_may_reuse_others(path, tmp_path):
+    base = save_data(tmp_path / "base.kvc", SMALL, external=True)
+    saved = save_data(path, NEW, reuse=[base.data_path])
+    assert [blob.file for blob in saved.program.blobs] == [1, 1, 1, 1, 0]
+    assert contents_of(path) == NEW
+
+
+def test_a_damaged_blob_is_not_referred_to(path, tmp_path):
+    base = Path(save_data(tmp_path / "base.kvc", SMALL, external=True).data_path)
+    raw = bytearray(base.read_bytes())
+    raw[130] ^= 1
+    base.write_bytes(raw)
+    with pytest.raises(DigestMismatch):
+        save_data(path, NEW, reuse=[base])
+    assert save_data(path, {"x": SMALL["page"]}, reuse=[base]).program.files[1:]
+    assert not path.with_suffix(".tmp").exists()
+
+
+def test_what_cannot_be_reused_is_refused(path, tmp_path):
+    bundle = tmp_path / "base.kvc"
+    base = Path(save_data(bundle, SMALL, external=True).data_path)
+    other = tmp_path / "other"
+    other.mkdir()
+    more = Path(save_data(other / "base.kvc", NEW, external=True).data_path)
+    more.rename(other / base.name)
+    strange = tmp_path / "not plain.kvd"
+    strange.write_bytes(base.read_bytes())
+    for reuse, error, text in (
+        ([bundle], BadMagic, "a kvc bundle"),
+        ([tmp_path / "none.kvd"], FileProblem, "No such file"),
+        ([base, other / base.name], OutputProblem, "its name is taken"),
+        ([strange], OutputProblem, "not plain"),
+    ):
+        with pytest.raises(error, match=text):
+            save_data(path, NEW, reuse=reuse)
+    assert not path.exists()
+
+
+# What goes wrong.
+
+
+def test_a_wrong_program_leaves_nothing(path, tmp_path):
+    program = data_program(SMALL)
+    wrong = replace(program, names=(*program.names, program.names[0]))
+
+    def content(name):
+        return Content(240, lambda: iter([memoryview(SMALL["a"])]), name)
+
+    for external in (False, True):
+        with pytest.raises(BadProgram):
+            save_bundle(path, wrong, content, external=external)
+        assert names(tmp_path) == []
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_content_that_fails_leaves_the_old_pair(path, tmp_path, external):
+    save_data(path, SMALL, external=True)
+    before = names(tmp_path)
+
+    def chunks():
+        yield memoryview(b"123")
+        raise KeyError("the checkpoint")
+
+    def content(name):
+        return Content(6, chunks, name)
+
+    with pytest.raises(KeyError):
+        save_bundle(path, data_program({"a": b"123456"}), content, external=external)
+    assert names(tmp_path) == before
+    assert contents_of(path) == SMALL
+
+
+def fail_at(monkeypatch, call, nth, error):
+    original, count = getattr(os, call), [0]
+
+    def failing(*args, **kwargs):
+        count[0] += 1
+        if count[0] == nth + 1:
+            raise error
+        return original(*args, **kwargs)
+
+    monkeypatch.setattr(os, call, failing)
+    return count
+
+
+@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize("external", [False, True])
+def test_each_failing_call_leaves_a_working_bundle_and_no_temporary(
+    path, tmp_path, monkeypatch, call, external
+):
+    """Every call of the kind fails once, in turn, until none is left to fail."""
+    for nth in range(40):
+        for entry in tmp_path.iterdir():
+            entry.unlink()
+        save_data(path, SMALL, external=True)
+        before = names(tmp_path)
+        full = OSError(errno.ENOSPC, "No space left on device")
+        count = fail_at(monkeypatch, call, nth, full)
+        with suppress(OutputProblem, OutputUnsynced, FileProblem):
+            save_data(path, NEW, external=external)
+        monkeypatch.undo()
+        found = contents_of(path)
+        verify_bundle(path)
+        assert found in (SMALL, NEW)
+        assert not any(name.endswith(".tmp") for name in names(tmp_path))
+        if found == SMALL:
+            assert names(tmp_path) == before
+        if count[0] <= nth:
+            return
+    pytest.fail("it never ran through")
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_an_interrupt_behind_each_call_leaves_a_working_bundle(
+    path, tmp_path, monkeypatch, call
+):
+    for nth in range(40):
+        for entry in tmp_path.iterdir():
+            entry.unlink()
+        save_data(path, SMALL, external=True)
+        original, count = getattr(os, call), [0]
+
+        def interrupted(*args, original=original, count=count, nth=nth, **kwargs):
+            result = original(*args, **kwargs)
+            count[0] += 1
+            if count[0] == nth + 1:
+                raise KeyboardInterrupt
+            return result
+
+        monkeypatch.setattr(os, call, interrupted)
+        with suppress(KeyboardInterrupt):
+            save_data(path, NEW, external=True)
+        monkeypatch.undo()
+        assert contents_of(path) in (SMALL, NEW)
+        assert not any(name.endswith(".tmp") for name in names(tmp_path))
+        if count[0] <= nth:
+            return
+    pytest.fail("it never ran through")
+
+
+def test_a_file_system_without_hard_links_gets_the_file_by_rename(
+    path, tmp_path, monkeypatch
+):
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    monkeypatch.setattr(os, "link", refuse)
+    assert save_data(path, SMALL, external=True).data_is_new
+    with pytest.raises(OutputProblem, match="not permitted"):
+        save_data(path, SMALL, external=True)
+    verify_bundle(path)
+    assert len(names(tmp_path)) == 2
+
+
+CHILD = """
+import sys
+sys.path.insert(0, {support!r})
+from named_bytes import save_data
+{before}
+save_data({path!r}, {{str(i): bytes([i]) * 300_000 for i in range(20)}}, external=True)
+print("done")
+"""
+
+
+def run_child(path, before="", **options):
+    code = CHILD.format(support=str(SUPPORT), path=str(path), before=before)
+    return subprocess.Popen(
+        [sys.executable, "-c", code], stdout=subprocess.PIPE, stderr=subprocess.PIPE
+    )
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_file_size_limit_leaves_the_old_bundle_and_no_temporary(
+    path, tmp_path, external
+):
+    save_data(path, SMALL, external=external)
+    before = names(tmp_path)
+    limit = "import resource; resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20,) * 2)"
+    child = run_child(path, limit)
+    _, errors = child.communicate()
+    assert b"File too large" in errors
+    assert b"OutputProblem" in errors
+    assert names(tmp_path) == before
+    assert contents_of(path) == SMALL
+
+
+def test_a_killed_writer_leaves_a_working_bundle(path, tmp_path):
+    save_data(path, SMALL, external=True)
+    wait = "import os; os.fsync = lambda fd: print('sync', flush=True)"
+    for seconds in (0, 0.01, 0.03, 0.1):
+        child = run_child(path, wait)
+        child.stdout.readline()  # it is about to name the data file
+        time.sleep(seconds)
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        verify_bundle(path)
+        save_data(tmp_path / "next.kvc", SMALL)
+        assert not any(name.endswith(".tmp") for name in names(tmp_path))
+
+
+def test_two_processes_saving_the_same_content_both_succeed(path, tmp_path):
+    children = [run_child(path), run_child(path), run_child(tmp_path / "b.kvc")]
+    for child in children:
+        output, errors = child.communicate()
+        assert (output, errors) == (b"done\n", b"")
+    verify_bundle(path)
+    verify_bundle(tmp_path / "b.kvc")
+    assert len(names(tmp_path)) == 4
+
+
+def test_memory_is_bounded_by_a_chunk(path):
+    """Two contents of 64 MB, in pieces of 1 MB; the second is cut back."""
+    piece = memoryview(bytes(range(256)) * 4000)
+    program = data_program({"a": b"", "b": b""})
+    kind = replace(program.names[0].type, dims=(64 * piece.nbytes,))
+    named = tuple(replace(one, type=kind) for one in program.names)
+
+    def content(name):
+        return Content(64 * piece.nbytes, lambda: (piece for _ in range(64)), name)
+
+    tracemalloc.start()
+    saved = save_bundle(path, replace(program, names=named), content)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < 4 << 20
+    assert len(saved.program.blobs) == 1
+    assert saved.nbytes < 65 * piece.nbytes

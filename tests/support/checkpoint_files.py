@@ -1,0 +1,41 @@
+"""Checkpoints on disk: whole ones, and files that no library would write."""
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+
+def raw_file(path: Path, header: object, content: bytes) -> Path:
+    """Write a .safetensors file with any header and any content."""
+    text = header if isinstance(header, bytes) else json.dumps(header).encode()
+    path.write_bytes(len(text).to_bytes(8, "little") + text + content)
+    return path
+
+
+def entry(begin: int, end: int, shape: object, dtype: object = "F32") -> object:
+    """Return what a header says of a tensor."""
+    return {"dtype": dtype, "shape": shape, "data_offsets": [begin, end]}
+
+
+def sharded(folder: Path, shards: Mapping[str, Mapping[str, Tensor]]) -> Path:
+    """Write shards and their index; return the folder."""
+    for name, tensors in shards.items():
+        save_file(dict(tensors), folder / name)
+    table = {tensor: name for name, tensors in shards.items() for tensor in tensors}
+    return indexed(folder, table)
+
+
+def indexed(folder: Path, table: object) -> Path:
+    """Write an index; return the folder."""
+    text = json.dumps({"metadata": {}, "weight_map": table})
+    (folder / "model.safetensors.index.json").write_text(text)
+    return folder
+
+
+def numbers(*shape: int) -> Tensor:
+    """Return float32 numbers that count."""
+    return torch.arange(torch.Size(shape).numel(), dtype=torch.float32).reshape(shape)

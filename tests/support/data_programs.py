@@ -1,0 +1,128 @@
+"""Programs built by hand that are about their data, and bundles of them in two files.
+
+`table_program` has a table that one method reads a row of and another one all of;
+`shared_program` a state that starts as the very bytes of a constant.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+from hand_built import F32, I64, Built, method, program
+
+from kvc.schema.container import Content, save_bundle
+from kvc.schema.model import (
+    Alias,
+    Constant,
+    Graph,
+    Instruction,
+    Ref,
+    ResetRule,
+    Scratch,
+    State,
+    StateKind,
+    StateSlot,
+    Value,
+)
+from kvc.schema.types import TensorType
+
+COLUMNS = 1024
+
+
+def write_data_bundle(path: Path, built: Built, external: bool = False) -> Path:
+    """Write a program; with `external`, its data in a file beside it."""
+    made, arrays = built
+    raw = [array.tobytes() for array in arrays.values()]
+
+    def content(name: int) -> Content:
+        return Content(len(raw[name]), lambda: iter([memoryview(raw[name])]), name)
+
+    save_bundle(path, made, content, external=external)
+    return path
+
+
+def table_of(rows: int) -> np.ndarray:
+    """Return float32 [rows, 1024]; every row is full of its own number."""
+    return np.repeat(np.arange(rows, dtype=np.float32), COLUMNS).reshape(rows, COLUMNS)
+
+
+def table_program(rows: int, **others: np.ndarray) -> Built:
+    """Return `row(index)` and `total()` over `table`, and other data.
+
+    `row` gives one row, int64 [1] to float32 [1, 1024]; `total` the sum of all rows.
+    """
+    table, index = TensorType(F32, (rows, COLUMNS)), TensorType(I64, (1,))
+    line, nbytes = TensorType(F32, (1, COLUMNS)), 4 * COLUMNS
+    row = Graph(
+        values=(
+            Value(index, Scratch(0, 8)),
+            Value(table, Constant(0)),
+            Value(line, Scratch(64, nbytes)),
+        ),
+        inputs=(0,),
+        outputs=(2,),
+        instructions=(
+            Instruction("aten::index_select", (Ref(1), 0, Ref(0)), (2,), "table:1"),
+        ),
+        scratch_nbytes=64 + nbytes,
+        peak_nbytes=8 + nbytes,
+    )
+    total = Graph(
+        values=(Value(table, Constant(0)), Value(line, Scratch(0, nbytes))),
+        inputs=(),
+        outputs=(1,),
+        instructions=(
+            Instruction("aten::sum.dim_IntList", (Ref(0), (0,), True), (1,), "table:2"),
+        ),
+        scratch_nbytes=nbytes,
+        peak_nbytes=nbytes,
+    )
+    arrays: Mapping[str, np.ndarray] = {"table": table_of(rows), **others}
+    return program([method("row", row, ["index"]), method("total", total, [])], arrays)
+
+
+def shared_program(length: int) -> Built:
+    """Return `add(x)`, to a state, and `plus(x)`, to a constant; float32 [length].
+
+    Both begin as the same 0, 1, 2..., by two names, in one blob of the file.
+    """
+    kind, nbytes = TensorType(F32, (length,)), 4 * length
+    add = Graph(
+        values=(
+            Value(kind, Scratch(0, nbytes)),
+            Value(kind, StateSlot(0)),
+            Value(kind, Scratch(nbytes, nbytes)),
+            Value(kind, Alias(1)),
+        ),
+        inputs=(0,),
+        outputs=(3,),
+        instructions=(
+            Instruction("aten::add.Tensor", (Ref(1), Ref(0), 1), (2,)),
+            Instruction("aten::copy", (Ref(1), Ref(2)), (3,)),
+        ),
+        scratch_nbytes=2 * nbytes,
+        peak_nbytes=2 * nbytes,
+    )
+    plus = Graph(
+        values=(
+            Value(kind, Scratch(0, nbytes)),
+            Value(kind, Constant(1)),
+            Value(kind, Scratch(nbytes, nbytes)),
+        ),
+        inputs=(0,),
+        outputs=(2,),
+        instructions=(Instruction("aten::add.Tensor", (Ref(1), Ref(0), 1), (2,)),),
+        scratch_nbytes=2 * nbytes,
+        peak_nbytes=2 * nbytes,
+    )
+    plain, initial = StateKind.PLAIN, ResetRule.INITIAL
+    state = State("sum", kind, plain, None, (0,), 0, initial, False)
+    start = np.arange(length, dtype=np.float32)
+    return program(
+        [
+            method("add", add, ["x"], reads=(0,), writes=(0,)),
+            method("plus", plus, ["x"]),
+        ],
+        {"start": start, "constant": start},
+        states=[state],
+    )

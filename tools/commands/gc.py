@@ -1,0 +1,43 @@
+"""`kvc gc`: remove data files that no bundle in their folder needs any more."""
+
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kvc.schema.container import Collected
+
+
+@click.command("gc")
+@click.argument("folder", metavar="FOLDER")
+@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def collect(folder: str, dry_run: bool, as_json: bool) -> None:
+    """Remove the data files (.kvd) in FOLDER that no bundle in FOLDER needs.
+
+    Bundles elsewhere that find their data here by --data-folder do not count. What
+    somebody is writing or about to use stays, and so does everything when a bundle in
+    FOLDER cannot be read. Temporary files left behind by a crash go as well.
+    """
+    from kvc.schema.container import collect_garbage
+
+    done = collect_garbage(folder, dry_run)
+    if as_json:
+        nbytes = sum(one.nbytes for one in done.removed)
+        facts = {"folder": folder, "dry_run": dry_run, "nbytes": nbytes}
+        click.echo(json.dumps(facts | asdict(done), indent=2))
+    else:
+        click.echo("\n".join(_lines(folder, dry_run, done)))
+
+
+def _lines(folder: str, dry_run: bool, done: "Collected") -> list[str]:
+    from kvc.tools.text import escape, plural, size
+
+    verb = "would remove" if dry_run else "removed"
+    lines = [f"{verb} {escape(g.name)} ({size(g.nbytes)})" for g in done.removed]
+    lines += [f"left {escape(g.name)}: somebody is using it" for g in done.held]
+    total = size(sum(one.nbytes for one in done.removed))
+    count = plural(len(done.removed), "file")
+    return [*lines, f"{escape(folder)}: {verb} {count}, {total}"]

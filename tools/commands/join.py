@@ -1,0 +1,27 @@
+"""`kvc join`: put a bundle and its data files into one file."""
+
+import click
+
+from kvc.tools.data_folders import data_folders_option
+
+
+@click.command()
+@click.argument("bundle", metavar="MODEL.kvc")
+@click.option(
+    "-o", "--output", metavar="OUT.kvc", required=True, help="The bundle to write."
+)
+@data_folders_option
+def join(bundle: str, output: str, data_folders: tuple[str, ...]) -> None:
+    """Write MODEL.kvc, and the data that it keeps in other files, as one file.
+
+    The data files stay where they are; kvc gc removes those that nothing needs.
+    """
+    from kvc.schema.container import join_bundle
+    from kvc.tools.outputs import check_output
+    from kvc.tools.progress import Stages
+    from kvc.tools.text import escape, size
+
+    path = check_output(output)
+    with Stages(quiet=False) as stages:
+        saved = join_bundle(bundle, path, data_folders, stages.show)
+    click.echo(f"{escape(str(path))}: {size(saved.nbytes)}, all in one file")

@@ -1,0 +1,11 @@
+"""The option that says where the data files of a bundle are."""
+
+import click
+
+data_folders_option = click.option(
+    "--data-folder",
+    "data_folders",
+    metavar="DIR",
+    multiple=True,
+    help="Look for data files here too, after the bundle's own folder. Repeatable.",
+)

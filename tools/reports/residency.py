@@ -1,0 +1,75 @@
+"""What memory the data of a loaded program takes, laid out as text.
+
+In: a report of the runtime. Out: a line for each blob that anything can be said of, the
+sums by the methods that share blobs, and the totals.
+"""
+
+from collections.abc import Iterable, Sequence
+
+from kvc.runtime import BlobResidency, Residency, Totals
+from kvc.tools.text import columns, escape, plural
+
+_TITLE = ("bytes", "mapped", "touched", "packed", "freed", "handles", "name")
+_GROUP_TITLE = ("bytes", "mapped", "touched", "packed", "freed", "used by")
+_UNKNOWN = "?"
+
+
+def residency_lines(report: Residency) -> list[str]:
+    """Lay out a report; blobs that nobody has used are counted, not listed."""
+    used = [blob for blob in report.blobs if _is_used(blob)]
+    idle = len(report.blobs) - len(used)
+    lines = [f"memory of the data, loaded with mode {report.mode}, in bytes:"]
+    lines += columns([_TITLE, *map(_row, used)], ">>>>>>")
+    if idle:
+        lines.append(f"  {plural(idle, 'blob')} not used and not listed")
+    rows = [(*_sums(group), who) for who, group in _groups(report.blobs)]
+    total = (*_counts(report.totals), "all")
+    lines += columns([_GROUP_TITLE, *rows, total], ">>>>>")
+    return lines
+
+
+def _is_used(blob: BlobResidency) -> bool:
+    return bool(blob.touched or blob.packed or blob.freed or blob.handles)
+
+
+def _row(blob: BlobResidency) -> tuple[str, ...]:
+    names = " = ".join(map(escape, blob.names)) or "no name"
+    where = f"{names}, in {escape(blob.file)}" if blob.file else names
+    return (*_counts(blob), str(blob.handles), where)
+
+
+def _counts(one: BlobResidency | Totals) -> tuple[str, ...]:
+    counts = (one.nbytes, one.mapped, one.touched, one.packed, one.freed)
+    return tuple(map(_count, counts))
+
+
+def _count(nbytes: int | None) -> str:
+    return _UNKNOWN if nbytes is None else f"{nbytes:,}"
+
+
+def _groups(
+    blobs: Iterable[BlobResidency],
+) -> Iterable[tuple[str, Sequence[BlobResidency]]]:
+    """Return the blobs by the methods that use them, in the order of the program."""
+    groups: dict[tuple[str, ...], list[BlobResidency]] = {}
+    for blob in blobs:
+        groups.setdefault(blob.methods, []).append(blob)
+    for methods, group in groups.items():
+        yield " + ".join(map(escape, methods)) or "no method", group
+
+
+def _sums(group: Sequence[BlobResidency]) -> tuple[str, ...]:
+    return _counts(
+        Totals(
+            nbytes=sum(blob.nbytes for blob in group),
+            mapped=sum(blob.mapped for blob in group),
+            touched=_sum([blob.touched for blob in group]),
+            packed=sum(blob.packed for blob in group),
+            freed=_sum([blob.freed for blob in group]),
+        )
+    )
+
+
+def _sum(counts: Sequence[int | None]) -> int | None:
+    known = [count for count in counts if count is not None]
+    return sum(known) if len(known) == len(counts) else None
