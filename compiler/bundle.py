@@ -9,8 +9,7 @@ from typing import Literal
 
 from kvc.compiler.constants import Source, WeightReader, base_of, nbytes_of
 from kvc.schema import model
-from kvc.schema.container.blob_stream import Content
-from kvc.schema.container.save import SavedBundle, save_bundle
+from kvc.schema.container import Content, SavedBundle, save_bundle
 from kvc.schema.errors import CompileError, FormatError
 
 Progress = Callable[[str, int, int], None]  # stage, done, total

@@ -38,10 +38,21 @@ def describe_states(
     for method in program.methods:
         for name, node in state_writes(method):
             writes[name].append((method, node))
+    placed = {m.name: _position_values(m, program, counting) for m in program.methods}
     return tuple(
-        _describe(state, writes[state.name], program, counting, name_ids)
+        _describe(state, writes[state.name], program, counting, placed, name_ids)
         for state in program.states
     )
+
+
+def _position_values(
+    method: Method, program: Program, counting: Counting
+) -> frozenset[int]:
+    """Return the ids of a method's values that are the position as it starts."""
+    if counting.position is None:
+        return frozenset()
+    start = start_of(method, counting.position, program)
+    return frozenset() if start is None else frozenset(position_values(method, start))
 
 
 def _describe(
@@ -49,6 +60,7 @@ def _describe(
     writes: Sequence[_Written],
     program: Program,
     counting: Counting,
+    placed: Mapping[str, frozenset[int]],
     name_ids: Mapping[str, int],
 ) -> model.State:
     kind, axis = _kind(state, [node for _, node in writes], counting)
@@ -57,7 +69,7 @@ def _describe(
         at_position = _grows_at_position(state, program, counting)
     elif kind in (Kind.LINEAR, Kind.RING):
         at_position = all(
-            _is_at_position(method, cache_write(state.name, node), program, counting)
+            _is_at_position(cache_write(state.name, node), method, counting, placed)
             for method, node in writes
         )
     return model.State(
@@ -113,12 +125,12 @@ def _grows_at_position(state: State, program: Program, counting: Counting) -> bo
 
 
 def _is_at_position(
-    method: Method, write: CacheWrite, program: Program, counting: Counting
+    write: CacheWrite,
+    method: Method,
+    counting: Counting,
+    placed: Mapping[str, frozenset[int]],
 ) -> bool:
     """Tell whether a write begins at the position and is as long as its advance."""
-    if counting.position is None or write.index is None:
-        return False
-    start = start_of(method, counting.position, program)
-    if start is None or write.index.id not in position_values(method, start):
+    if write.index is None or write.index.id not in placed[method.name]:
         return False
     return counting.advances.get(method.name) == write.count

@@ -6,8 +6,9 @@ that it costs no memory; what its values are, its `attached` source says.
 """
 
 import mmap
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -42,10 +43,31 @@ def stand_ins(model: nn.Module) -> Iterator[None]:
     try:
         for module, table, name, tensor in places:
             getattr(module, table)[name] = made[id(tensor)]
-        yield
+        with _never_cloned():
+            yield
     finally:
         for module, table, name, tensor in places:
             getattr(module, table)[name] = tensor
+
+
+@contextmanager
+def _never_cloned() -> Iterator[None]:
+    """Keep strict tracing from cloning stand-ins.
+
+    Dynamo keeps a clone of every tensor that it meets, for code that asks for values:
+    a whole model in memory, of zeros.
+    """
+    from torch._dynamo.variables import builder  # a second, which tracing takes anyway
+
+    clone_input: Callable[..., object] = builder._clone_input
+
+    def cloned(value: object, *others: object) -> object:
+        if isinstance(value, Tensor) and attached(value) is not None:
+            return value
+        return clone_input(value, *others)
+
+    with patch.object(builder, "_clone_input", cloned):
+        yield
 
 
 def _check_filled(model: nn.Module) -> None:

@@ -91,9 +91,9 @@ class Draft:
                     stack.append(then)
         return found
 
-    def finish(self) -> Method:
-        """Return the method in its new order."""
-        return replace(self.method, nodes=tuple(self.nodes[k] for k in self.sorted()))
+    def finish(self, keys: Iterable[int]) -> Method:
+        """Return the method with its nodes in the order of their keys."""
+        return replace(self.method, nodes=tuple(self.nodes[key] for key in keys))
 
     def sorted(self) -> list[int]:
         """Return the keys in running order."""

@@ -147,6 +147,8 @@ def _may_fill(
     read = [value for value in node.inputs if value.id in lost]
     if read and not (OPS[node.op].pointwise and all(v.id == old.id for v in read)):
         return False
+    if not any(user != key for i in lost for user in draft.users(i)):
+        return True
     late = draft.descendants(key)
     saved = [v for i, v in lost.items() if not late.isdisjoint(draft.users(i))]
     nbytes = sum(value.type.max_nbytes(symbols) for value in saved)

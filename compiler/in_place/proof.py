@@ -61,8 +61,9 @@ def prove(method: Method, program: Program) -> Proof:
         for write in home.writes
     ]
     add_index_checks(draft, [write.key for _, write, _ in costs])
-    final = draft.finish()
-    order = {key: i for i, key in enumerate(draft.sorted())}
+    keys = draft.sorted()
+    final = draft.finish(keys)
+    order = {key: i for i, key in enumerate(keys)}
     verdicts = [
         (order[write.key], _verdict(draft, name, write, saved, symbols))
         for name, write, saved in costs
@@ -104,11 +105,12 @@ def _clear(draft: Draft, write: Write) -> _Saved:
     for value in node.inputs[1:] if _is_update(node) else ():
         if value.id in lost:
             saver.save_operand(value)
-    late = draft.descendants(write.key)
-    for reader in sorted({user for value in lost for user in draft.users(value)}):
+    readers = {user for value in lost for user in draft.users(value)} - {write.key}
+    late = draft.descendants(write.key) if readers else set()
+    for reader in sorted(readers):
         if reader in late:
             saver.save_reads(reader, lost)
-        elif reader != write.key:
+        else:
             draft.order(reader, write.key)
     for value in draft.method.outputs:
         if value.id in lost:

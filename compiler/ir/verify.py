@@ -27,8 +27,37 @@ class Malformed(Exception):
         self.sizes = dict(sizes or {})  # at which it breaks the rule, if it has any
 
 
-def verify(program: Program) -> None:
+class VerifiedNodes:
+    """Nodes that have been found well formed, so that passes which keep them cost less.
+
+    What it says of a node holds wherever the node stands: whether its inputs are
+    defined is not among it.
+    """
+
+    def __init__(self) -> None:
+        self._samples: tuple[dict[str, int], ...] = ()
+        self._nodes: dict[int, Node] = {}  # by identity; they live, so ids are unique
+
+    def try_at(self, samples: tuple[dict[str, int], ...]) -> None:
+        """Say at which sizes nodes are tried from now on; others forget all nodes."""
+        if samples != self._samples:
+            self._samples = samples
+            self._nodes.clear()
+
+    def add(self, node: Node) -> None:
+        """Note a node that is well formed."""
+        self._nodes[id(node)] = node
+
+    def __contains__(self, node: Node) -> bool:
+        return id(node) in self._nodes
+
+
+def verify(program: Program, known: VerifiedNodes | None = None) -> None:
     """Check every method of a program.
+
+    Args:
+        program: what a step has made.
+        known: nodes found well formed before; those found here are added.
 
     Raises:
         Malformed: with the method, the node and the rule that it breaks.
@@ -38,8 +67,11 @@ def verify(program: Program) -> None:
     _check_unique("constants", [c.name for c in program.constants])
     _check_unique("states", [s.name for s in program.states])
     _check_unique("methods", [m.name for m in program.methods])
+    samples = tuple(sample_sizes(program.symbols))
+    known = known or VerifiedNodes()
+    known.try_at(samples)
     for method in program.methods:
-        _verify_method(method, constants, states, tuple(sample_sizes(program.symbols)))
+        _verify_method(method, constants, states, samples, known)
 
 
 def sample_sizes(symbols: tuple[Symbol, ...]) -> Iterator[dict[str, int]]:
@@ -64,10 +96,15 @@ def _verify_method(
     constants: Mapping[str, TensorType],
     states: Mapping[str, State],
     samples: tuple[dict[str, int], ...],
+    known: VerifiedNodes,
 ) -> None:
     defined = _starts(method, constants, states)
     for node in method.nodes:
-        _verify_node(method, node, defined, samples)
+        for value in node.inputs:
+            _check_use(method, node, defined, value)
+        if node not in known:
+            _verify_node(method, node, samples)
+            known.add(node)
         for value in node.outputs:
             _define(method, node, defined, value)
     for value in method.results:
@@ -133,13 +170,8 @@ def _check_use(
 
 
 def _verify_node(
-    method: Method,
-    node: Node,
-    defined: dict[int, TensorType],
-    samples: tuple[dict[str, int], ...],
+    method: Method, node: Node, samples: tuple[dict[str, int], ...]
 ) -> None:
-    for value in node.inputs:
-        _check_use(method, node, defined, value)
     spec = OPS.get(node.op)
     if spec is None:
         raise Malformed(method.name, node, f"unknown op {node.op}")

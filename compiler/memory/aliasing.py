@@ -35,7 +35,7 @@ class Aliases:
 
 def analyse(method: Method) -> Aliases:
     """Return the memory relations of a method."""
-    stored = _stored(method)
+    stored, callers = _stored(method), callers_of(method)
     bound = [*method.inputs, *(v for v, _ in method.constants + method.state_in)]
     base: dict[int, int] = {}
     root = {value.id: value.id for value in bound}
@@ -47,13 +47,13 @@ def analyse(method: Method) -> Aliases:
                 base[value.id] = node.inputs[0].id
             elif value.id in stored:
                 base[value.id] = stored[value.id]
-            elif _reuses(method, index, node, root, scratch):
+            elif _reuses(method, index, root, scratch, callers):
                 base[value.id] = node.inputs[0].id
                 scratch.add(value.id)
             elif OPS[node.op].aliasing is Aliasing.FRESH:
                 scratch.add(value.id)
             root[value.id] = root[base[value.id]] if value.id in base else value.id
-    return Aliases(base, root, callers_of(method))
+    return Aliases(base, root, callers)
 
 
 def callers_of(method: Method) -> frozenset[int]:
@@ -100,15 +100,16 @@ def _trace(
 def _reuses(
     method: Method,
     index: int,
-    node: Node,
     root: Mapping[int, int],
     scratch: set[int],
+    callers: frozenset[int],
 ) -> bool:
     """Tell whether an update may take its operand's scratch memory."""
+    node = method.nodes[index]
     if OPS[node.op].aliasing is not Aliasing.UPDATE:
         return False
     operand = node.inputs[0].id
-    if operand not in scratch or root[operand] in callers_of(method):
+    if operand not in scratch or root[operand] in callers:
         return False
     old = {value for value, owner in root.items() if owner == root[operand]}
     later = (v for n in method.nodes[index + 1 :] for v in n.inputs)

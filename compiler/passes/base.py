@@ -6,7 +6,7 @@ from typing import ClassVar, Protocol
 
 from kvc.compiler.ir import Program
 from kvc.compiler.ir.text import argument_text
-from kvc.compiler.ir.verify import Malformed, verify
+from kvc.compiler.ir.verify import Malformed, VerifiedNodes, verify
 from kvc.schema.errors import PassFailed
 
 
@@ -38,11 +38,12 @@ def run_passes(
         PassFailed: a pass made a program that does not verify; names pass, method,
             node and the user's source line.
     """
-    check(program, "import")
+    known = VerifiedNodes()
+    check(program, "import", known)
     reports = []
     for one in passes:
         changed = one.run(program)
-        check(changed, one.name)
+        check(changed, one.name, known)
         reports.append(
             PassReport(
                 one.name,
@@ -54,14 +55,14 @@ def run_passes(
     return program, tuple(reports)
 
 
-def check(program: Program, step: str) -> None:
-    """Verify a program that a step has made.
+def check(program: Program, step: str, known: VerifiedNodes | None = None) -> None:
+    """Verify a program that a step has made; `known` nodes only where they stand.
 
     Raises:
         PassFailed: it breaks a rule of the IR.
     """
     try:
-        verify(program)
+        verify(program, known)
     except Malformed as error:
         reason = f"{error.reason} at {error.sizes}" if error.sizes else error.reason
         node, place, text = error.node, "", "the method itself"

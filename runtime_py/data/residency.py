@@ -6,6 +6,7 @@ How they are laid out as text is left to `kvc.tools.reports`.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Self
 
 from kvc.runtime.data.held import HeldBlobs
 from kvc.runtime.data.pages import PageTable
@@ -44,13 +45,24 @@ class BlobResidency:
 
 @dataclass(frozen=True, slots=True)
 class Totals:
-    """The sums over all blobs; None where it is None for one."""
+    """The sums over blobs; None where it is None for one."""
 
     nbytes: int
     mapped: int
     touched: int | None
     packed: int
     freed: int | None
+
+    @classmethod
+    def over(cls, blobs: Sequence[BlobResidency]) -> Self:
+        """Add up the reports of some blobs."""
+        return cls(
+            nbytes=sum(blob.nbytes for blob in blobs),
+            mapped=sum(blob.mapped for blob in blobs),
+            touched=_sum(blob.touched for blob in blobs),
+            packed=sum(blob.packed for blob in blobs),
+            freed=_sum(blob.freed for blob in blobs),
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,23 +111,13 @@ def describe_residency(
                 freed=held.freed_nbytes(index),
             )
             blobs.append(report)
-    return Residency(mode, tuple(blobs), _totals(blobs))
+    return Residency(mode, tuple(blobs), Totals.over(blobs))
 
 
 def _touched(table: PageTable, place: Place | None, nbytes: int) -> int | None:
     if place is None:
         return table.resident_nbytes(0, 0)
     return table.resident_nbytes(place.address, nbytes)
-
-
-def _totals(blobs: Sequence[BlobResidency]) -> Totals:
-    return Totals(
-        nbytes=sum(blob.nbytes for blob in blobs),
-        mapped=sum(blob.mapped for blob in blobs),
-        touched=_sum(blob.touched for blob in blobs),
-        packed=sum(blob.packed for blob in blobs),
-        freed=_sum(blob.freed for blob in blobs),
-    )
 
 
 def _sum(counts: Iterable[int | None]) -> int | None:

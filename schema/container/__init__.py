@@ -16,6 +16,7 @@ from kvc.schema.container.collect import (
 from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
 from kvc.schema.container.layout import Layout, align_up, default_align
+from kvc.schema.container.lookup import find_data_file, search_path
 from kvc.schema.container.opened import OpenFile
 from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
 from kvc.schema.container.split import join_bundle, split_bundle
@@ -46,9 +47,11 @@ __all__ = [
     "align_up",
     "collect_garbage",
     "default_align",
+    "find_data_file",
     "join_bundle",
     "pack_header",
     "save_bundle",
+    "search_path",
     "split_bundle",
     "unreferenced",
     "verify_bundle",

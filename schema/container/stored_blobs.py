@@ -16,8 +16,6 @@ from kvc.schema.container.opened import OpenFile
 from kvc.schema.digests import (
     LEAF_NBYTES,
     BlobHasher,
-    Bytes,
-    blob_digest,
     filled_digest,
     streamed_digest,
 )
@@ -91,10 +89,6 @@ class StoredBlobs:
             file.pread_into(entry.offset + start, view)
 
         self._check_digest(blob, streamed_digest(entry.nbytes, fill))
-
-    def check_content(self, blob: int, content: Bytes) -> None:
-        """Check bytes that were read or mapped as a blob's; raises as `check`."""
-        self._check_digest(blob, blob_digest(content))
 
     def read_into(self, blob: int, target: memoryview) -> None:
         """Read a blob into memory, and check what is there then.

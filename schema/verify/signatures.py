@@ -82,17 +82,18 @@ def _check_argument(param: Param, argument: Argument, sizes: Sizes) -> None:
 
 
 def _check_item(param: Param, item: Item, sizes: Sizes) -> None:
-    if not _accepts(param.kind, item):
+    if not accepts(param.kind, item, Ref):
         raise Misfit(f"{param.name} must be {param.kind.value}, not {item!r}")
     if isinstance(item, Affine):
         sizes.check_affine(item, f"argument {param.name}")
 
 
-def _accepts(kind: ParamKind, item: Item) -> bool:
+def accepts(kind: ParamKind, item: object, tensor: type) -> bool:
+    """Tell whether an item is of a kind; `tensor` is the type of those of tensors."""
     number = isinstance(item, (int, Affine)) and not isinstance(item, (bool, DType))
     match kind:
         case ParamKind.TENSOR:
-            return isinstance(item, Ref)
+            return isinstance(item, tensor)
         case ParamKind.INT:
             return number
         case ParamKind.FLOAT:

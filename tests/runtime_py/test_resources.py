@@ -205,7 +205,8 @@ def test_calls_and_releases_go_on_beside_each_other(tmp_path, mode):
     def call():
         with suppress(Closed):
             for _ in range(150):
-                results.append(program.row(np.array([9]))[0, 5])
+                row = program.row(np.array([9]))
+                results.append(row[0, 5])
         results.append(9)
 
     callers = [threading.Thread(target=call) for _ in range(2)]

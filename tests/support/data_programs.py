@@ -5,17 +5,32 @@
 """
 
 from collections.abc import Mapping
+from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
 from hand_built import F32, I64, Built, method, program
 
-from kvc.schema.container import Content, save_bundle
+from kvc.schema.codec import encode
+from kvc.schema.container import (
+    HEADER_NBYTES,
+    Content,
+    Header,
+    align_up,
+    default_align,
+    pack_header,
+    save_bundle,
+)
+from kvc.schema.digests import blob_digest
+from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
+    Blob,
     Constant,
     Graph,
     Instruction,
+    NamedData,
     Ref,
     ResetRule,
     Scratch,
@@ -25,6 +40,7 @@ from kvc.schema.model import (
     Value,
 )
 from kvc.schema.types import TensorType
+from kvc.schema.version import FORMAT_VERSION
 
 COLUMNS = 1024
 
@@ -126,3 +142,37 @@ def shared_program(length: int) -> Built:
         {"start": start, "constant": start},
         states=[state],
     )
+
+
+def write_behind_a_hole(path: Path, built: Built, nbytes: int) -> Path:
+    """Write a program behind data called `hole`, of which nothing is on disk.
+
+    Its bytes are zeros, and are not those of its digest. `nbytes` is a multiple of
+    1 GiB.
+    """
+    made, arrays = built
+    gib = 1 << 30
+    kind = TensorType(DType.UINT8, (nbytes // gib, gib))
+    hole = NamedData("hole", len(arrays), kind, "plain", "test")
+    end = align_up(HEADER_NBYTES, 1 << 16)
+    blobs = [Blob(bytes(32), nbytes, 0, end, 1 << 16)]
+    end += nbytes
+    with path.open("wb") as file:
+        for array in arrays.values():
+            raw = array.tobytes()
+            offset = align_up(end, default_align(len(raw)))
+            file.seek(offset)
+            file.write(raw)
+            end = offset + len(raw)
+            align = default_align(len(raw))
+            blobs.append(Blob(blob_digest(raw), len(raw), 0, offset, align))
+        names = (*made.names, hole)
+        placed = replace(made, blobs=(*blobs[1:], blobs[0]), names=names)
+        tail, offset = encode(placed), align_up(end, 64)
+        file.seek(offset)
+        file.write(tail)
+        size, digest = offset + len(tail), sha256(tail).digest()
+        file.seek(0)
+        header = Header(FORMAT_VERSION, 0, size, offset, len(tail), digest)
+        file.write(pack_header(header))
+    return path

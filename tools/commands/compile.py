@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from kvc.compiler.bundle import Placement, SaveReport
     from kvc.schema.model import Program
 
 
@@ -32,12 +33,27 @@ if TYPE_CHECKING:
     metavar="METHOD=N",
     help="Fail if writing the states of METHOD copies more than N bytes in a call.",
 )
+@click.option(
+    "--data",
+    type=click.Choice(["internal", "external"]),
+    default="internal",
+    show_default=True,
+    help="Keep weights in the bundle, or in a file NAME-DIGEST.kvd beside it.",
+)
+@click.option(
+    "--reuse",
+    multiple=True,
+    metavar="OTHER.kvd",
+    help="Refer to weights that this data file has; only the rest is written.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no closing table.")
 def compile_command(
     model: str,
     recipe: str,
     output: str | None,
     budgets: tuple[str, ...],
+    data: "Placement",
+    reuse: tuple[str, ...],
     quiet: bool,
 ) -> None:
     """Compile MODEL and write it as one self-contained bundle.
@@ -45,7 +61,8 @@ def compile_command(
     MODEL is the name of a built-in model (demo), or package.module:factory, a
     function that returns a kvc.compiler.ModelSpec; the current folder is on the path.
 
-    An existing bundle is replaced only when the new one is whole.
+    An existing bundle is replaced only when the new one is whole. With --data external
+    or --reuse it needs its data files beside it.
     """
     from kvc.recipes import load_recipe
     from kvc.tools.outputs import check_output
@@ -55,6 +72,8 @@ def compile_command(
     loaded = load_recipe(recipe)
     name = f"{model.rpartition(':')[2]}.kvc" if output is None else output
     path = check_output(name)
+    for other in reuse:
+        _check_data_file(other)
 
     from kvc.tools.progress import Stages
 
@@ -74,9 +93,9 @@ def compile_command(
             states=spec.states,
             max_copy_bytes=allowed,
         )
-        bundle.save(path, progress=stages.show)
+        report = bundle.save(path, progress=stages.show, data=data, reuse=reuse)
     if not quiet:
-        _print_table(path, bundle.model_nbytes, time.perf_counter() - start)
+        _print_table(path, bundle.model_nbytes, report, time.perf_counter() - start)
 
 
 def _budget(text: str) -> tuple[str, int]:
@@ -90,17 +109,30 @@ def _budget(text: str) -> tuple[str, int]:
     return method, int(number)
 
 
-def _print_table(path: Path, model_nbytes: int, seconds: float) -> None:
+def _check_data_file(path: str) -> None:
+    """Find out that a file cannot be reused before the work, not after it.
+
+    Raises:
+        FileProblem, FormatError: it cannot be read, or is no data file.
+    """
+    from kvc.schema.container import DataFileReader
+
+    DataFileReader(path).close()
+
+
+def _print_table(
+    path: Path, model_nbytes: int, report: "SaveReport", seconds: float
+) -> None:
     from kvc.schema.container import BundleFile
-    from kvc.tools.text import columns, escape, size
+    from kvc.tools.text import columns, escape
 
     with BundleFile.open(path) as file:
-        program, nbytes = file.program, file.size
+        program = file.program
     rows = [
         ("methods", ", ".join(escape(method.name) for method in program.methods)),
         ("recipe", escape(program.provenance.recipe)),
         *_weight_rows(program, model_nbytes),
-        ("file", f"{size(nbytes)} ({nbytes:,} bytes)"),
+        *_file_rows(report),
         *_memory_rows(program),
         ("time", f"{seconds:.1f} s"),
     ]
@@ -119,6 +151,18 @@ def _weight_rows(program: "Program", model_nbytes: int) -> list[tuple[str, str]]
         ("", f"{size(apart)} by this recipe, if each method kept its own"),
         ("", f"{size(once)} stored, each once ({plural(len(program.blobs), 'blob')})"),
     ]
+
+
+def _file_rows(report: "SaveReport") -> list[tuple[str, str]]:
+    from kvc.tools.text import escape, size
+
+    rows = [("file", f"{size(report.file_nbytes)} ({report.file_nbytes:,} bytes)")]
+    if report.data_path is not None:
+        name, nbytes = Path(report.data_path).name, report.data_nbytes
+        rows.append(("data", f"{escape(name)}, {size(nbytes)} ({nbytes:,} bytes)"))
+    for name, nbytes in report.reused.items():
+        rows.append(("reused", f"{size(nbytes)} of weights in {escape(name)}"))
+    return rows
 
 
 def _memory_rows(program: "Program") -> list[tuple[str, str]]:

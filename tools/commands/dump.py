@@ -1,4 +1,8 @@
-"""`kvc dump`: say what is in a bundle. Reads header and program, never a blob."""
+"""`kvc dump`: say what is in a bundle. Reads header and program, never a blob.
+
+Of data files only header and index are read, to tell where their bytes go; one that is
+not there is no fault here, and the report says so.
+"""
 
 import json
 from collections.abc import Sequence
@@ -7,11 +11,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.tools.data_folders import data_folders_option
+
 if TYPE_CHECKING:
     from kvc.schema.container import BundleFile
-    from kvc.schema.model import Program
+    from kvc.schema.model import DataFile, Program
     from kvc.tools.reports.listing import ListingReport
     from kvc.tools.reports.overview import DumpReport
+    from kvc.tools.reports.sizes import FoundFile
 
 
 @click.command()
@@ -23,7 +30,14 @@ if TYPE_CHECKING:
 @click.option("--copies", is_flag=True, help="Which updates of states are in place.")
 @click.option("--blobs", is_flag=True, help="Every blob, its names and users.")
 @click.option("--ops", metavar="METHOD", multiple=True, help="A method's instructions.")
-def dump(bundle: str, as_json: bool, ops: Sequence[str], **sections: bool) -> None:
+@data_folders_option
+def dump(
+    bundle: str,
+    as_json: bool,
+    ops: Sequence[str],
+    data_folders: Sequence[str],
+    **sections: bool,
+) -> None:
     """Say what is in BUNDLE: methods, state, sharing, memory, bytes.
 
     Without options: an overview on one page. Each option prints one part in full;
@@ -33,7 +47,7 @@ def dump(bundle: str, as_json: bool, ops: Sequence[str], **sections: bool) -> No
 
     asked = [name for name, wanted in sections.items() if wanted]
     with BundleFile.open(bundle) as file:
-        report = _report(bundle, file, by_method=as_json or sections["size"])
+        report = _report(file, data_folders, by_method=as_json or sections["size"])
         listings = _listings(file.program, ops)
     if as_json:
         click.echo(json.dumps(_json(report, asked, listings), indent=2))
@@ -41,15 +55,34 @@ def dump(bundle: str, as_json: bool, ops: Sequence[str], **sections: bool) -> No
         click.echo("\n".join(_lines(report, asked, listings)))
 
 
-def _report(path: str, file: "BundleFile", by_method: bool) -> "DumpReport":
+def _report(
+    file: "BundleFile", folders: Sequence[str], by_method: bool
+) -> "DumpReport":
     from kvc.schema.container import HEADER_NBYTES
     from kvc.tools.reports.overview import describe_bundle
     from kvc.tools.reports.sizes import describe_size
 
-    sizes = describe_size(
-        file.program, file.size, HEADER_NBYTES, file.header.tail_nbytes, by_method
-    )
-    return describe_bundle(path, file.program, file.digest, sizes)
+    program = file.program
+    found = [_find(one, file.path, folders) for one in program.files[1:]]
+    tail = file.header.tail_nbytes
+    sizes = describe_size(program, file.size, HEADER_NBYTES, tail, by_method, found)
+    return describe_bundle(file.path, program, file.digest, sizes)
+
+
+def _find(file: "DataFile", bundle: str, folders: Sequence[str]) -> "FoundFile | str":
+    """Return what a data file holds, or why it is not there."""
+    from kvc.schema.container import find_data_file, search_path
+    from kvc.schema.errors import DataFileMissing, KvcError
+    from kvc.tools.reports.sizes import FoundFile
+
+    try:
+        with find_data_file(file, bundle, search_path(bundle, folders)) as found:
+            index_nbytes = found.header.tail_nbytes
+            return FoundFile(found.path, found.size, index_nbytes, found.blobs)
+    except DataFileMissing as error:
+        return f"it is not there; looked in: {error.facts['folders']}"
+    except KvcError as error:
+        return str(error)
 
 
 def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]:

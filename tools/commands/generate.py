@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.tools.loading import Loading, loading_options, open_program
+
 if TYPE_CHECKING:
     from kvc.runtime import Generation, Program
     from kvc.tools.tokenizers import Tokenizer
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     metavar="S",
     help="Make the choices of --temperature repeatable.",
 )
+@loading_options
 def generate(
     bundle: str,
     prompt: str,
@@ -46,6 +49,7 @@ def generate(
     temperature: float | None,
     top_k: int | None,
     seed: int | None,
+    loading: Loading,
 ) -> None:
     """Continue PROMPT with the model in BUNDLE.
 
@@ -54,12 +58,11 @@ def generate(
     Speed goes to stderr. Where the bundle has no tokenizer, PROMPT is token ids.
     """
     from kvc.runtime import generate as start
-    from kvc.runtime import load
     from kvc.tools.settings import sampling_of, stop_tokens_of
     from kvc.tools.tokenizers import tokenizer_of
 
     began = time.perf_counter()
-    with load(bundle) as program, program.session() as session:
+    with open_program(bundle, loading) as program, program.session() as session:
         tokenizer = tokenizer_of(program.metadata)
         sampling = sampling_of(program.metadata)
         tokens = start(
@@ -74,7 +77,7 @@ def generate(
         _warm_up(program)
         ready = time.perf_counter() - began
         _stream(tokens, tokenizer, prompt)
-    click.echo(_figures(tokens, ready), err=True)
+        click.echo(_figures(tokens, ready), err=True)
 
 
 def _warm_up(program: "Program") -> None:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.tools.loading import Loading, loading_options, open_program
+
 if TYPE_CHECKING:
     import numpy as np
 
@@ -32,34 +34,36 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Where results go: .npy for one, .npz for any number.",
 )
+@loading_options
 def run(
-    bundle: str, method: str | None, inputs: Sequence[str], output: str | None
+    bundle: str,
+    method: str | None,
+    inputs: Sequence[str],
+    output: str | None,
+    loading: Loading,
 ) -> None:
     """Call one method of BUNDLE, from fresh state, and print what comes back.
 
     Results are printed with dtype and shape; -o keeps them as numpy files.
     """
-    from kvc.runtime import load
-    from kvc.schema.container import BundleFile
-
-    with BundleFile.open(bundle) as file:
-        chosen = _method(file.program.methods, method)
-    _check_output(output, len(chosen.graph.outputs))
-    arguments = _arguments(chosen, _arrays(chosen, inputs))
-    with load(bundle) as program, program.session() as session:
-        result = session.call(chosen.name, **arguments)
-    arrays = _leaves(result)
-    _print_arrays(arrays)
-    if output is not None:
-        _save(Path(output), arrays)
+    with open_program(bundle, loading) as program:
+        chosen = _method(program.methods, method)
+        _check_output(output, len(chosen.graph.outputs))
+        arguments = _arguments(chosen, _arrays(chosen, inputs))
+        with program.session() as session:
+            result = session.call(chosen.name, **arguments)
+        arrays = _leaves(result)
+        _print_arrays(arrays)
+        if output is not None:
+            _save(Path(output), arrays)
 
 
-def _method(methods: Sequence["Method"], name: str | None) -> "Method":
+def _method(by_name: Mapping[str, "Method"], name: str | None) -> "Method":
     from kvc.schema.errors import UnknownName, listing
 
-    by_name = {method.name: method for method in methods}
-    if name is None and len(methods) == 1:
-        return methods[0]
+    if name is None and len(by_name) == 1:
+        (only,) = by_name.values()
+        return only
     if name is None:
         raise click.UsageError(f"choose a --method: {', '.join(by_name) or 'none'}")
     if name not in by_name:

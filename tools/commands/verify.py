@@ -1,4 +1,4 @@
-"""`kvc verify`: check every byte of a bundle, with its data files, or of a data file."""
+"""`kvc verify`: check every byte of a bundle and its data files, or of a data file."""
 
 import json
 import time
@@ -56,5 +56,5 @@ def _line(path: str, verified: "Verified", seconds: float) -> str:
         counts = [plural(methods, "method"), plural(states, "state"), *counts]
     others = [escape(Path(other).name) for other, _ in verified.files[1:]]
     whole = " and ".join([escape(path), *others])
-    speed = f"{seconds:.2f} s, {nbytes / seconds / 1e9:.2f} GB/s"
+    speed = f"{seconds:.2f} s, {size(round(nbytes / seconds))}/s"
     return f"{whole}: whole ({', '.join(counts)}; {speed})"

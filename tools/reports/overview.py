@@ -17,7 +17,7 @@ from kvc.tools.reports.blobs import (
 from kvc.tools.reports.copies import UpdateReport, copy_summary, describe_copies
 from kvc.tools.reports.memory import MemoryReport, MethodMemory, describe_memory
 from kvc.tools.reports.methods import MethodReport, describe_methods, method_lines
-from kvc.tools.reports.sizes import SizeReport, size_summary_lines
+from kvc.tools.reports.sizes import SizeReport, data_file_title, size_summary_lines
 from kvc.tools.reports.states import (
     PositionReport,
     StateReport,
@@ -120,7 +120,7 @@ def overview_lines(report: DumpReport) -> list[str]:
     """Lay out the answers to the first questions on one screen."""
     file, memory = report.file, report.memory
     lines = [
-        f"{escape(file.path)}: {size(file.nbytes)}, recipe {escape(file.recipe)}, "
+        f"{escape(file.path)}: {_sizes(report.size)}, recipe {escape(file.recipe)}, "
         f"made by kvc {escape(file.kvc_version)} (torch {escape(file.torch_version)})",
         f"digest {file.digest[:16]}: bundles of equal content have equal digests",
         *("", "METHODS", *method_lines(report.methods)),
@@ -139,11 +139,22 @@ def overview_lines(report: DumpReport) -> list[str]:
     lines += _memory(memory)
     lines += ["", f"FILE, {size(file.nbytes)}"]
     lines += size_summary_lines(report.size.parts, file.nbytes)
+    for other in report.size.data_files:
+        lines += ["", *data_file_title(other)]
+        lines += size_summary_lines(other.parts, other.nbytes)
     if report.metadata:
         lines += ["", "METADATA"]
         rows = [(escape(k), escape(v)) for k, v in report.metadata.items()]
         lines += columns(rows)
     return lines
+
+
+def _sizes(sizes: SizeReport) -> str:
+    if not sizes.data_files:
+        return size(sizes.nbytes)
+    beside = sum(file.nbytes for file in sizes.data_files)
+    files = plural(len(sizes.data_files), "data file")
+    return f"{size(sizes.nbytes)} and {size(beside)} in {files}"
 
 
 def _state_title(memory: MemoryReport) -> str:

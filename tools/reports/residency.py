@@ -22,7 +22,7 @@ def residency_lines(report: Residency) -> list[str]:
     lines += columns([_TITLE, *map(_row, used)], ">>>>>>")
     if idle:
         lines.append(f"  {plural(idle, 'blob')} not used and not listed")
-    rows = [(*_sums(group), who) for who, group in _groups(report.blobs)]
+    rows = [(*_counts(Totals.over(group)), who) for who, group in _groups(report.blobs)]
     total = (*_counts(report.totals), "all")
     lines += columns([_GROUP_TITLE, *rows, total], ">>>>>")
     return lines
@@ -56,20 +56,3 @@ def _groups(
         groups.setdefault(blob.methods, []).append(blob)
     for methods, group in groups.items():
         yield " + ".join(map(escape, methods)) or "no method", group
-
-
-def _sums(group: Sequence[BlobResidency]) -> tuple[str, ...]:
-    return _counts(
-        Totals(
-            nbytes=sum(blob.nbytes for blob in group),
-            mapped=sum(blob.mapped for blob in group),
-            touched=_sum([blob.touched for blob in group]),
-            packed=sum(blob.packed for blob in group),
-            freed=_sum([blob.freed for blob in group]),
-        )
-    )
-
-
-def _sum(counts: Sequence[int | None]) -> int | None:
-    known = [count for count in counts if count is not None]
-    return sum(known) if len(known) == len(counts) else None

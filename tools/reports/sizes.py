@@ -10,8 +10,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvc.schema.codec import encode
-from kvc.schema.model import Method, Program
+from kvc.schema.model import Blob, Method, Program
 from kvc.tools.text import columns, escape, plural, share, size
+
+NOT_OURS = "not of this program"
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +21,7 @@ class PartReport:
     """A part of the file.
 
     Attributes:
-        category: "header", "blobs", "padding" or "program".
+        category: "header", "blobs", "padding", "program" or "index".
         what: which of them: the dtype of the blobs, the method, the payload.
         count: how many pieces it is in.
         nbytes: their bytes together.
@@ -32,11 +34,42 @@ class PartReport:
 
 
 @dataclass(frozen=True, slots=True)
+class DataFileReport:
+    """A file beside the bundle that holds blobs of its program.
+
+    Attributes:
+        name, digest: what the bundle knows it by.
+        path: where it was found, "" where it is not there.
+        problem: why it is not there, "" where it is.
+        nbytes: its size; of one that is not there, what this program needs of it.
+        parts: of one that is not there, only the blobs of this program.
+    """
+
+    name: str
+    digest: str
+    path: str
+    problem: str
+    nbytes: int
+    parts: tuple[PartReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SizeReport:
-    """The parts of a file; their bytes add up to `nbytes`."""
+    """The parts of a bundle, whose bytes add up to `nbytes`, and its data files."""
 
     nbytes: int
     parts: tuple[PartReport, ...]
+    data_files: tuple[DataFileReport, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class FoundFile:
+    """A data file that is there."""
+
+    path: str
+    nbytes: int
+    index_nbytes: int
+    blobs: tuple[Blob, ...]
 
 
 def describe_size(
@@ -45,30 +78,67 @@ def describe_size(
     header_nbytes: int,
     program_nbytes: int,
     by_method: bool,
+    found: Sequence[FoundFile | str],
 ) -> SizeReport:
-    """Attribute every byte of a bundle of `file_nbytes` bytes.
+    """Attribute every byte of a bundle of `file_nbytes` bytes, and of its data files.
 
     Args:
         program: what the bundle says.
         file_nbytes: size of the file.
-        header_nbytes: size of its header.
+        header_nbytes: size of its header, and of that of a data file.
         program_nbytes: size of its program.
         by_method: whether to tell the code of each method from the tables.
+        found: each data file, or why it is not there.
     """
-    header = PartReport("header", "", 1, header_nbytes)
-    blobs = tuple(_blobs(program))
-    known = header_nbytes + program_nbytes + sum(part.nbytes for part in blobs)
-    padding = PartReport("padding", "between blobs", 1, file_nbytes - known)
-    parts = (header, *blobs, padding, *_program(program, program_nbytes, by_method))
-    return SizeReport(file_nbytes, parts)
+    parts = (
+        PartReport("header", "", 1, header_nbytes),
+        *_blobs(program, 0),
+        *_program(program, program_nbytes, by_method),
+    )
+    others = tuple(
+        _data_file(program, number, one, header_nbytes)
+        for number, one in enumerate(found, 1)
+    )
+    return SizeReport(file_nbytes, _padded(parts, file_nbytes), others)
 
 
-def _blobs(program: Program) -> Iterator[PartReport]:
-    """Yield a part for each dtype and format of the blobs in the bundle itself."""
+def _data_file(
+    program: Program, number: int, found: FoundFile | str, header_nbytes: int
+) -> DataFileReport:
+    file, own = program.files[number], tuple(_blobs(program, number))
+    digest = file.digest.hex()
+    if isinstance(found, str):
+        needed = sum(part.nbytes for part in own)
+        return DataFileReport(file.name, digest, "", found, needed, own)
+    known = {blob.digest for blob in program.blobs if blob.file == number}
+    others = [blob.nbytes for blob in found.blobs if blob.digest not in known]
+    parts = [
+        PartReport("header", "", 1, header_nbytes),
+        *own,
+        PartReport("index", "", 1, found.index_nbytes),
+    ]
+    if others:
+        parts.insert(-1, PartReport("blobs", NOT_OURS, len(others), sum(others)))
+    padded = _padded(parts, found.nbytes)
+    return DataFileReport(file.name, digest, found.path, "", found.nbytes, padded)
+
+
+def _padded(parts: Sequence[PartReport], nbytes: int) -> tuple[PartReport, ...]:
+    """Add what no part holds, which is padding, before the part that ends the file."""
+    known = sum(part.nbytes for part in parts)
+    padding = PartReport("padding", "between blobs", 1, nbytes - known)
+    last = max(
+        i for i, part in enumerate(parts) if part.category in ("header", "blobs")
+    )
+    return (*parts[: last + 1], padding, *parts[last + 1 :])
+
+
+def _blobs(program: Program, file: int) -> Iterator[PartReport]:
+    """Yield a part for each dtype and format of the blobs in one file."""
     groups: dict[str, list[int]] = {}
     first_name = {data.blob: data for data in reversed(program.names)}
     for index, blob in enumerate(program.blobs):
-        if blob.file == 0:
+        if blob.file == file:
             data = first_name[index]
             packed = "" if data.format == "plain" else f", {data.format}"
             kind = data.type.dtype.label + packed
@@ -103,18 +173,28 @@ def _without_code(program: Program, index: int) -> Program:
 
 
 def size_lines(report: SizeReport) -> list[str]:
-    """Lay out every part in exact bytes."""
+    """Lay out every part of every file in exact bytes."""
+    lines = _table(report.parts, report.nbytes)
+    for file in report.data_files:
+        lines += ["", *data_file_title(file), *_table(file.parts, file.nbytes)]
+    return lines
+
+
+def data_file_title(file: DataFileReport) -> list[str]:
+    """Say which data file it is, and whether it is there."""
+    known = f"DATA FILE {escape(file.name)} (digest {file.digest[:16]}), "
+    if not file.problem:
+        return [known + size(file.nbytes)]
+    return [f"{known}NOT USABLE", f"  {escape(file.problem)}", "  it should hold:"]
+
+
+def _table(parts: Sequence[PartReport], nbytes: int) -> list[str]:
     rows = [("bytes", "share", "part", "")]
     rows += [
-        (
-            f"{part.nbytes:,}",
-            share(part.nbytes, report.nbytes),
-            part.category,
-            _what(part),
-        )
-        for part in report.parts
+        (f"{part.nbytes:,}", share(part.nbytes, nbytes), part.category, _what(part))
+        for part in parts
     ]
-    rows.append((f"{report.nbytes:,}", "100.0%", "the file", ""))
+    rows.append((f"{nbytes:,}", "100.0%", "the file", ""))
     return columns(rows, ">>")
 
 

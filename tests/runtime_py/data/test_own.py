@@ -1,5 +1,7 @@
 """Memory of their own for blobs."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from data_programs import table_program, write_data_bundle
@@ -10,6 +12,7 @@ from kvc.runtime.data import own
 from kvc.runtime.data.own import HUGE_PAGE_NBYTES, SMALL_NBYTES, reserve
 
 MIB = 1 << 20
+HUGE_PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
 
 @pytest.mark.parametrize("huge", [False, True])
@@ -25,17 +28,13 @@ def test_memory_is_aligned_and_may_be_read_a_little_behind(nbytes, huge):
 
 @LINUX
 def test_large_blobs_lie_in_huge_pages(tmp_path):
-    setting = "/sys/kernel/mm/transparent_hugepage/enabled"
-    with open(setting) as text:
-        if "[never]" in text.read():
-            pytest.skip("the system allows no huge pages")
+    if "[never]" in HUGE_PAGES.read_text():
+        pytest.skip("the system allows no huge pages")
     path = write_data_bundle(tmp_path / "t.kvc", table_program(1300))
     with load(path, "huge") as opened:
         assert opened.total()[0, 0] == 1299 * 650
-        (address,) = {
-            opened.data["table"].array().ctypes.data,
-            opened._engine._blobs.find(0).address,
-        }
+        with opened.data["table"] as buffer:
+            address = buffer.array().ctypes.data
         assert address % HUGE_PAGE_NBYTES == 0
         huge = map_field("AnonHugePages", address=address)
         if not huge:
@@ -51,9 +50,8 @@ def test_plain_memory_asks_for_no_huge_pages(tmp_path):
     with load(path, "read") as opened, opened.data["table"] as buffer:
         address = buffer.array().ctypes.data
         assert opened.residency().blobs[0].touched == 1300 * 4096
-        with open("/sys/kernel/mm/transparent_hugepage/enabled") as text:
-            if "[always]" not in text.read():
-                assert map_field("AnonHugePages", address=address) == 0
+        if "[always]" not in HUGE_PAGES.read_text():
+            assert map_field("AnonHugePages", address=address) == 0
 
 
 @LINUX
@@ -84,10 +82,9 @@ def test_a_system_without_memory_says_so(tmp_path, monkeypatch):
 @LINUX
 def test_it_is_private_memory():
     place = reserve(MIB, huge=False)
-    with open("/proc/self/maps") as lines:
-        for line in lines:
-            start, end = (int(part, 16) for part in line.split()[0].split("-"))
-            if start <= place.address < end:
-                assert line.split()[1] == "rw-p"
-                return
-    pytest.fail("there is no such map")
+    kinds = []
+    for line in Path("/proc/self/maps").read_text().splitlines():
+        run, kind, *_ = line.split()
+        start, end = (int(part, 16) for part in run.split("-"))
+        kinds += [kind] if start <= place.address < end else []
+    assert kinds == ["rw-p"]

@@ -1,6 +1,9 @@
 import errno
+import fcntl
 import os
+import random
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -235,6 +238,68 @@ def test_what_cannot_be_reused_is_refused(path, tmp_path):
 # What goes wrong.
 
 
+def test_the_pair_becomes_durable_and_named_in_the_right_order(
+    path, tmp_path, monkeypatch
+):
+    """Data file, its name, the folder; then bundle, its name, the folder."""
+    done = []
+
+    def watch(call, describe):
+        original = getattr(os, call)
+
+        def watched(*args, **kwargs):
+            done.append((call, describe(*args)))
+            return original(*args, **kwargs)
+
+        monkeypatch.setattr(os, call, watched)
+
+    def kind(fd):
+        status = os.fstat(fd)
+        if stat.S_ISDIR(status.st_mode):
+            return "folder"
+        return os.pread(fd, 4, 0)[1:4].decode()
+
+    watch("fsync", kind)
+    watch("link", lambda source, target: Path(target).suffix)
+    watch("rename", lambda source, target: Path(target).suffix)
+    save_data(path, SMALL, external=True)
+    assert done == [
+        ("fsync", "KVD"),
+        ("link", ".kvd"),
+        ("fsync", "folder"),
+        ("fsync", "KVC"),
+        ("rename", ".kvc"),
+        ("fsync", "folder"),
+    ]
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_the_data_file_is_held_until_the_bundle_has_its_name(
+    path, tmp_path, monkeypatch, external
+):
+    """Its own one, one that is there already, and one that is reused."""
+    base = Path(save_data(tmp_path / "base.kvc", SMALL, external=True).data_path)
+    original, held = Path.rename, []
+
+    def rename(self, target):
+        for data in tmp_path.glob("*.kvd"):
+            with data.open("rb") as file:
+                try:
+                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                except BlockingIOError:
+                    held.append(data.name)
+        return original(self, target)
+
+    monkeypatch.setattr(Path, "rename", rename)
+    for options in ({"reuse": [base]}, {}) if external else ({"reuse": [base]},):
+        saved = save_data(path, NEW, external=external, **options)
+        expected = {file.name for file in saved.program.files[1:]}
+        assert set(held) == expected
+        held.clear()
+    again = save_data(path, NEW, external=True)
+    assert held == [file.name for file in again.program.files[1:]]
+
+
 def test_a_wrong_program_leaves_nothing(path, tmp_path):
     program = data_program(SMALL)
     wrong = replace(program, names=(*program.names, program.names[0]))
@@ -392,6 +457,24 @@ def test_a_killed_writer_leaves_a_working_bundle(path, tmp_path):
         verify_bundle(path)
         save_data(tmp_path / "next.kvc", SMALL)
         assert not any(name.endswith(".tmp") for name in names(tmp_path))
+
+
+@pytest.mark.exhaustive
+def test_writers_killed_at_any_moment_leave_a_working_bundle(path, tmp_path):
+    save_data(path, SMALL, external=True)
+    moments = random.Random(1)
+    for _ in range(200):
+        child = run_child(path, "print('ready', flush=True)")
+        child.stdout.readline()
+        time.sleep(moments.uniform(0, 0.1))
+        child.send_signal(signal.SIGKILL)
+        child.communicate()
+        verify_bundle(path)
+        for entry in tmp_path.glob("*-*.kvd"):
+            verify_data_file(entry)
+            if moments.random() < 0.5:
+                entry.unlink()
+        save_data(path, SMALL, external=True)
 
 
 def test_two_processes_saving_the_same_content_both_succeed(path, tmp_path):

@@ -51,11 +51,31 @@ def test_two_symbols_of_one_name_are_refused():
         (*P.files, DataFile("a/b.kvd", bytes(32))),
         (*P.files, DataFile("..", bytes(32))),
         (*P.files, DataFile("a.kvd", b"")),
-        (*P.files, DataFile("a.kvd", bytes(32)), DataFile("a.kvd", bytes(32))),
+        (*P.files, DataFile("a.kvd", bytes(32)), DataFile("a.kvd", b"1" * 32)),
+        (*P.files, DataFile("a.kvd", bytes(32)), DataFile("b.kvd", bytes(32))),
+        (*P.files, DataFile("a.kvd", bytes(32))),  # no blob lies in it
     ],
 )
 def test_bad_data_files_are_refused(files):
     refuse(replace(P, files=files), "data files")
+
+
+def test_a_data_file_with_a_blob_passes_and_one_twice_does_not():
+    blobs = tuple(replace(blob, file=1 + i) for i, blob in enumerate(P.blobs))
+    files = tuple(DataFile(f"{i}.kvd", bytes([i] * 32)) for i in range(3))
+    passing = replace(P, files=(*P.files, *files), blobs=blobs)
+    verify_program(passing, "m.kvc")
+    for change, text in (
+        ({"name": "0.kvd"}, "'0.kvd' is there twice"),
+        ({"digest": files[0].digest}, "two have one digest"),
+    ):
+        twice = (*P.files, *files[:2], replace(files[2], **change))
+        refuse(replace(passing, files=twice), text)
+
+
+def test_numbers_of_data_files_are_limited(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_FILES", 0)
+    refuse(P, "number of data files", LimitExceeded)
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 import json
 from dataclasses import replace
 
+from named_bytes import SMALL, save_data
 from sample_programs import sample_program
 
 from kvc.schema.container import BundleFile
@@ -158,3 +159,57 @@ def test_a_damaged_bundle_is_an_error(kvc, sample):
     result = kvc("dump", sample)
     assert result.exit_code == 1
     assert "cut short" in result.stderr
+
+
+def size_report(kvc, path, *options):
+    return json.loads(kvc("dump", path, "--size", "--json", *options).stdout)["size"]
+
+
+def test_every_byte_of_every_data_file_has_a_place(kvc, tmp_path):
+    base = save_data(tmp_path / "base.kvc", SMALL, external=True)
+    some = {"a": SMALL["a"], "new": b"new"}
+    saved = save_data(tmp_path / "m.kvc", some, external=True, reuse=[base.data_path])
+    report = size_report(kvc, tmp_path / "m.kvc")
+    own, reused = report["data_files"]
+    assert [own["path"], reused["path"]] == [saved.data_path, base.data_path]
+    for file in (report, own, reused):
+        assert sum(part["nbytes"] for part in file["parts"]) == file["nbytes"]
+        assert min(part["nbytes"] for part in file["parts"]) >= 0
+    assert (own["nbytes"], reused["nbytes"]) == (saved.data_nbytes, base.data_nbytes)
+    others = [p for p in reused["parts"] if p["what"] == "not of this program"]
+    assert [(p["count"], p["nbytes"]) for p in others] == [(3, 4355)]
+
+
+def test_data_files_are_in_the_overview(kvc, tmp_path):
+    saved = save_data(tmp_path / "m.kvc", SMALL, external=True)
+    text = kvc("dump", tmp_path / "m.kvc").stdout
+    assert ": 1.17 kB and 8.81 kB in 1 data file, recipe none" in text
+    name, digest = saved.program.files[1].name, saved.program.files[1].digest.hex()
+    assert f"DATA FILE {name} (digest {digest[:16]}), 8.81 kB\n" in text
+
+
+def test_a_bundle_without_its_data_files_can_be_looked_at(kvc, tmp_path):
+    saved = save_data(tmp_path / "m.kvc", SMALL, external=True)
+    name = saved.program.files[1].name
+    (tmp_path / "store").mkdir()
+    (tmp_path / name).rename(tmp_path / "store" / name)
+    result = kvc("dump", tmp_path / "m.kvc")
+    assert result.exit_code == 0
+    assert f"DATA FILE {name}" in result.stdout
+    assert f"  it is not there; looked in: {tmp_path}\n" in result.stdout
+    (missing,) = size_report(kvc, tmp_path / "m.kvc")["data_files"]
+    assert missing["path"] == ""
+    assert missing["nbytes"] == 4595
+    folder = ("--data-folder", tmp_path / "store")
+    (found,) = size_report(kvc, tmp_path / "m.kvc", *folder)["data_files"]
+    assert found["path"] == str(tmp_path / "store" / name)
+    assert f"{name}:4,096" in kvc("dump", tmp_path / "m.kvc", "--blobs").stdout
+
+
+def test_a_wrong_data_file_is_told_of(kvc, tmp_path):
+    saved = save_data(tmp_path / "m.kvc", SMALL, external=True)
+    other = save_data(tmp_path / "n.kvc", {"a": b"a"}, external=True)
+    data = tmp_path / saved.program.files[1].name
+    data.write_bytes((tmp_path / other.program.files[1].name).read_bytes())
+    text = kvc("dump", tmp_path / "m.kvc").stdout
+    assert f"{data.name} must have digest" in text

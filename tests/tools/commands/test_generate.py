@@ -75,3 +75,14 @@ def test_a_bundle_without_roles_says_so(kvc, tmp_path, monkeypatch):
     result = kvc("generate", "factory.kvc", "1")
     assert result.exit_code == 1
     assert "role" in result.stderr
+
+
+def test_residency_is_told_on_stderr_after_the_run(kvc, tiny):
+    plain = kvc("generate", tiny, "def", "-n", 4)
+    result = kvc("generate", tiny, "def", "-n", 4, "--residency", "--mode", "read")
+    assert result.exit_code == 0, result.output
+    assert result.stdout_bytes == plain.stdout_bytes
+    figures, memory = result.stderr.split("memory of the data, loaded with mode read")
+    assert "tokens/s" in figures
+    assert "prefill + decode" in memory
+    assert "memory of the data" not in plain.stderr

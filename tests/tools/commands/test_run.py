@@ -1,5 +1,6 @@
 import numpy as np
 import pytest
+from data_programs import table_program, write_data_bundle
 
 TOKENS = np.array([[100, 101, 102]])
 
@@ -73,3 +74,36 @@ def test_an_input_that_cannot_be_read_is_an_error(kvc, tiny, tmp_path):
     assert "not a .npy file of plain numbers" in result.stderr
     result = kvc("run", tiny, "-m", "prefill", "-i", tmp_path / "none.npy")
     assert "No such file" in result.stderr
+
+
+@pytest.mark.parametrize("mode", ["map", "read", "huge"])
+def test_residency_is_told_on_stderr_after_the_run(kvc, tiny, tokens, mode):
+    plain = kvc("run", tiny, "-m", "prefill", "-i", tokens)
+    options = ("--mode", mode, "--residency")
+    result = kvc("run", tiny, "-m", "prefill", "-i", tokens, *options)
+    assert result.exit_code == 0, result.output
+    assert result.stdout == plain.stdout
+    assert f"loaded with mode {mode}" in result.stderr
+    assert "prefill + decode" in result.stderr
+    assert plain.stderr == ""
+
+
+def test_an_unknown_mode_is_a_usage_error(kvc, tiny):
+    result = kvc("run", tiny, "--mode", "mmap")
+    assert result.exit_code == 2
+    assert "'mmap' is not one of" in result.stderr
+
+
+def test_data_files_may_lie_elsewhere(kvc, tmp_path):
+    built = table_program(3)
+    path = write_data_bundle(tmp_path / "t.kvc", built, external=True)
+    (found,) = tmp_path.glob("*.kvd")
+    other = tmp_path / "other"
+    other.mkdir()
+    found.rename(other / found.name)
+    result = kvc("run", path, "-m", "total")
+    assert result.exit_code == 1
+    assert found.name in result.stderr
+    assert "--data-folder" in result.stderr
+    folders = ("--data-folder", tmp_path, "--data-folder", other)
+    assert "3. 3. 3." in kvc("run", path, "-m", "total", *folders).stdout

@@ -1,4 +1,16 @@
 import json
+import os
+import re
+
+import pytest
+from named_bytes import SMALL, save_data
+
+
+@pytest.fixture
+def pair(tmp_path):
+    """The paths of a bundle and of its data file."""
+    saved = save_data(tmp_path / "m.kvc", SMALL, external=True)
+    return tmp_path / "m.kvc", tmp_path / saved.program.files[1].name
 
 
 def test_a_whole_bundle_passes(kvc, sample):
@@ -17,3 +29,65 @@ def test_a_flipped_bit_in_a_weight_names_it(kvc, sample):
     result = kvc("verify", sample)
     assert result.exit_code == 1
     assert "weight is damaged" in result.stderr
+
+
+def test_data_files_are_checked_with_the_bundle(kvc, pair):
+    path, data = pair
+    line = kvc("verify", path).stdout
+    nbytes = path.stat().st_size + data.stat().st_size
+    assert line.startswith(f"{path} and {data.name}: whole (0 methods, 0 states, ")
+    assert re.search(r"4 blobs, 9\.98 kB; \d+\.\d\d s, [\d.]+ [kM]B/s\)", line), line
+    facts = json.loads(kvc("verify", path, "--json").stdout)
+    assert facts["nbytes"] == nbytes
+    assert [file["path"] for file in facts["files"]] == [str(path), str(data)]
+
+
+def test_a_data_file_alone(kvc, pair):
+    _, data = pair
+    assert kvc("verify", data).stdout.startswith(f"{data}: whole (4 blobs, 8.81 kB; ")
+    os.truncate(data, 8000)
+    result = kvc("verify", data)
+    assert result.exit_code == 1
+    assert "cut short" in result.stderr
+
+
+def test_a_flipped_bit_in_a_data_file_is_found(kvc, pair):
+    path, data = pair
+    content = bytearray(data.read_bytes())
+    content[130] ^= 1
+    data.write_bytes(content)
+    for file, what in ((path, "a = tied"), (data, "blob 0")):
+        result = kvc("verify", file)
+        assert result.exit_code == 1
+        assert f"{data}: {what} is damaged" in result.stderr
+
+
+def test_blobs_of_a_data_file_that_the_bundle_does_not_use_are_checked_too(
+    kvc, pair, tmp_path
+):
+    _, data = pair
+    path = tmp_path / "one.kvc"
+    save_data(path, {"a": SMALL["a"]}, external=True, reuse=[data])
+    content = bytearray(data.read_bytes())
+    content[4100] ^= 1
+    data.write_bytes(content)
+    assert "blob 2 is damaged" in kvc("verify", path).stderr
+
+
+def test_data_files_are_looked_for_in_other_folders(kvc, pair, tmp_path):
+    path, data = pair
+    (tmp_path / "store").mkdir()
+    data.rename(tmp_path / "store" / data.name)
+    result = kvc("verify", path)
+    assert result.exit_code == 1
+    assert f"its data file {data.name}" in result.stderr
+    folders = ["--data-folder", tmp_path, "--data-folder", tmp_path / "store"]
+    assert kvc("verify", path, *folders).exit_code == 0
+
+
+@pytest.mark.parametrize("content", [b"", b"hello", bytes(200)])
+def test_what_is_no_kvc_file_is_told(kvc, tmp_path, content):
+    (tmp_path / "x").write_bytes(content)
+    result = kvc("verify", tmp_path / "x")
+    assert result.exit_code == 1
+    assert "not a kvc file" in result.stderr

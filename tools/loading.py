@@ -1,0 +1,82 @@
+"""How commands that run a bundle load it: options that they share, and what they mean.
+
+A command decorated with `loading_options` gets them as one argument, `loading`, for
+`open_program`.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import wraps
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kvc.runtime import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Loading:
+    """How to load a bundle.
+
+    Attributes:
+        mode: as `kvc.runtime.load` has it.
+        data_folders: where to look for data files, too.
+        residency: whether to say at the end what memory the data takes.
+    """
+
+    mode: str
+    data_folders: tuple[str, ...]
+    residency: bool
+
+
+def loading_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of loading to a command, which takes them as `loading`."""
+
+    @click.option(
+        "--mode",
+        type=click.Choice(["map", "read", "huge"]),
+        default="map",
+        show_default=True,
+        help="Map the data, or read it into memory, in pages of 2 MiB with huge.",
+    )
+    @click.option(
+        "--data-folder",
+        "data_folders",
+        multiple=True,
+        metavar="FOLDER",
+        help="Where else data files may be than beside BUNDLE. Repeat for more.",
+    )
+    @click.option(
+        "--residency",
+        is_flag=True,
+        help="Say on stderr what memory the data takes after the run.",
+    )
+    @wraps(command)
+    def with_loading(
+        mode: str, data_folders: tuple[str, ...], residency: bool, **others: object
+    ) -> None:
+        command(loading=Loading(mode, data_folders, residency), **others)
+
+    return with_loading
+
+
+@contextmanager
+def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
+    """Load a bundle, and report its residency before it is closed, where asked to."""
+    from kvc.runtime import load
+    from kvc.runtime.data.modes import check_mode
+
+    mode = check_mode(loading.mode)
+    with load(bundle, mode, loading.data_folders) as program:
+        yield program
+        if loading.residency:
+            _report(program)
+
+
+def _report(program: "Program") -> None:
+    from kvc.tools.reports.residency import residency_lines
+
+    for line in residency_lines(program.residency()):
+        click.echo(line, err=True)
