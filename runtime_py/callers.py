@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.lib.array_utils import byte_bounds
 
 from kvc.runtime.arrays import (
     Array,
@@ -70,6 +71,7 @@ def lend(entry: Entry, inputs: Inputs, sizes: Mapping[str, int]) -> tuple[Loan, 
         CacheOverflow: a growing array has not enough room.
     """
     loans = []
+    written: dict[int, Array] = {}
     for borrowed in entry.effects.borrowed:
         leaf = entry.passed.index(borrowed.input)
         lender = _Lender(entry, inputs, leaf)
@@ -77,15 +79,70 @@ def lend(entry: Entry, inputs: Inputs, sizes: Mapping[str, int]) -> tuple[Loan, 
             loans.append(lender.lend_fixed(borrowed))
         else:
             loans.append(lender.lend_growing(borrowed, borrowed.growth, sizes))
+        if lender.written is not None:
+            written[leaf] = lender.written
+    _check_alone(entry, inputs, written)
     return tuple(loans)
 
 
+def _check_alone(entry: Entry, inputs: Inputs, written: Mapping[int, Array]) -> None:
+    """Check that no other argument shares memory with what a call writes.
+
+    Args:
+        entry: of the method.
+        inputs: of the call.
+        written: index of an input -> all the memory that is written for it.
+
+    Raises:
+        InputMismatch: one does.
+    """
+    shared = _shared(inputs, written)
+    if shared is not None:
+        leaf, other = shared
+        expected = "memory of its own, since the method writes it"
+        found = f"memory that input {entry.signature.names[other]} shares"
+        raise _mismatch(entry, leaf, expected, found)
+
+
+def _shared(inputs: Inputs, written: Mapping[int, Array]) -> tuple[int, int] | None:
+    """Return a written input and another one over bytes between its first and last.
+
+    In order of their first bytes, one overlaps any before it if it begins before the
+    furthest of their ends.
+    """
+    if not written:
+        return None
+    same = {id(inputs.leaves[leaf]): leaf for leaf in written}
+    spans = []
+    for leaf, array in enumerate(inputs.arrays):
+        owner = same.get(id(inputs.leaves[leaf]), leaf)
+        if owner != leaf:
+            return owner, leaf
+        memory = written.get(leaf, array)
+        if memory.size:
+            spans.append((*byte_bounds(memory), leaf))
+    furthest = furthest_written = (0, -1)
+    for low, high, leaf in sorted(spans):
+        end, other = furthest if leaf in written else furthest_written
+        if low < end:
+            return (leaf, other) if leaf in written else (other, leaf)
+        furthest = max(furthest, (high, leaf))
+        if leaf in written:
+            furthest_written = max(furthest_written, (high, leaf))
+    return None
+
+
 class _Lender:
-    """One input of a call that lies in the caller's array."""
+    """One input of a call that lies in the caller's array.
+
+    Attributes:
+        written: all the caller's memory that the call may write, None for none.
+    """
 
     def __init__(self, entry: Entry, inputs: Inputs, leaf: int) -> None:
         self._entry, self._inputs, self._leaf = entry, inputs, leaf
         self._array, self._given = inputs.arrays[leaf], inputs.leaves[leaf]
+        self.written: Array | None = None
 
     def lend_fixed(self, borrowed: Borrowed) -> Loan:
         """Lend an array whose elements are written over, but which stays as long."""
@@ -108,7 +165,7 @@ class _Lender:
         if growing.axis != growth.axis:
             expected = f"a GrowingArray that grows along axis {growth.axis}"
             raise self._mismatch(expected, f"one that grows along axis {growing.axis}")
-        self._check_alone(growing.memory)
+        self.written = growing.memory
         if reach > growing.capacity:
             raise CacheOverflow(
                 row=0, start=start, count=reach - start, capacity=growing.capacity
@@ -128,7 +185,7 @@ class _Lender:
         return Loan(borrowed.value, memory, original, None, 0, ())
 
     def _check_writable(self) -> None:
-        """Check that this input can be written over.
+        """Check that this input can be written over, and note what is written.
 
         Raises:
             InputMismatch: it cannot.
@@ -144,27 +201,20 @@ class _Lender:
             found = f"one whose elements overlap each other, of strides {array.strides}"
             raise self._mismatch("an array that may be written", found)
         given = self._given
-        self._check_alone(given.memory if isinstance(given, GrowingArray) else array)
-
-    def _check_alone(self, array: Array) -> None:
-        """Check that no other argument shares this one's memory."""
-        for other, found in enumerate(self._inputs.arrays):
-            if other == self._leaf:
-                continue
-            same = self._inputs.leaves[other] is self._given
-            if same or np.may_share_memory(array, found):
-                name = self._entry.signature.names[other]
-                expected = "memory of its own, since the method writes it"
-                raise self._mismatch(expected, f"memory that input {name} shares")
+        self.written = given.memory if isinstance(given, GrowingArray) else array
 
     def _mismatch(self, expected: str, found: str) -> InputMismatch:
-        signature = self._entry.signature
-        return InputMismatch(
-            method=signature.method,
-            input=signature.names[self._leaf],
-            expected=expected,
-            found=found,
-        )
+        return _mismatch(self._entry, self._leaf, expected, found)
+
+
+def _mismatch(entry: Entry, leaf: int, expected: str, found: str) -> InputMismatch:
+    signature = entry.signature
+    return InputMismatch(
+        method=signature.method,
+        input=signature.names[leaf],
+        expected=expected,
+        found=found,
+    )
 
 
 def _overlaps_itself(array: Array) -> bool:

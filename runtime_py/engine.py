@@ -44,6 +44,7 @@ class Engine:
         self._mode = mode
         self._blobs = hold_blobs(stored, mode)
         self.data = NamedBuffers(self.program, self._blobs)
+        self._constants = NamedBuffers(self.program, self._blobs, for_calls=True)
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
         self._entries: dict[int, Entry] = {}
         self._lock = threading.RLock()
@@ -206,6 +207,7 @@ class Engine:
             if self.closed:
                 return
             self.closed = True
+        self._blobs.refuse_users()
         self._resources.close(self._count_out)
 
     @property
@@ -214,7 +216,7 @@ class Engine:
 
     def _new_resources(self) -> Resources:
         self._in_use += 1
-        return Resources(self._path, self.program, self.data)
+        return Resources(self._path, self.program, self._constants)
 
     def _count_out(self) -> None:
         """Count resources that are gone; behind the last ones the files are closed."""
@@ -254,7 +256,7 @@ class Engine:
 
     def _initial_value(self, name: int) -> Array:
         """Return a copy, so that no state shares bytes with a constant."""
-        with self.data.handle(name) as buffer:
+        with self._constants.handle(name) as buffer:
             return own_copy(buffer.array())
 
 

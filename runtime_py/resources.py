@@ -54,11 +54,10 @@ class Resources:
 
     def packed(self) -> Mapping[str, int]:
         """Return how many bytes delegates keep in a form of their own, by name."""
-        with self._lock:
-            handles = list(self._delegates.values())
         total: Counter[str] = Counter()
-        for handle in handles:
-            total.update(handle.packed())
+        with self._lock:
+            for handle in self._delegates.values():
+                total.update(handle.packed())
         return total
 
     def close(self, when_gone: Callable[[], None]) -> None:

@@ -7,10 +7,10 @@ function that fetches them; a second thread lives only while a large blob is has
 """
 
 import hashlib
-import threading
-from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Final
+
+from kvc.schema.two_threads import share
 
 LEAF_NBYTES: Final = 1 << 20
 DIGEST_NBYTES: Final = 32
@@ -70,44 +70,15 @@ def _digest(nbytes: int, start_thread: Callable[[], _Fetch]) -> bytes:
         return hashlib.sha256(start_thread()(0, nbytes)).digest()
     starts = range(0, nbytes, LEAF_NBYTES)
     leaves = [b""] * len(starts)
-    todo = iter(enumerate(starts))  # shared: the GIL makes each step of it one
 
-    def work() -> None:
+    def work(todo: Iterator[tuple[int, int]]) -> None:
         fetch = start_thread()
-        try:
-            for index, start in todo:
-                part = fetch(start, min(LEAF_NBYTES, nbytes - start))
-                leaves[index] = hashlib.sha256(part).digest()
-        finally:
-            deque(todo, maxlen=0)  # nothing is left for the other thread either
+        for index, start in todo:
+            part = fetch(start, min(LEAF_NBYTES, nbytes - start))
+            leaves[index] = hashlib.sha256(part).digest()
 
-    _run(work, twice=nbytes >= _THREADED_NBYTES)
+    share(iter(enumerate(starts)), work, twice=nbytes >= _THREADED_NBYTES)
     return hashlib.sha256(b"".join(leaves)).digest()
-
-
-def _run(work: Callable[[], None], twice: bool) -> None:
-    """Run `work` here and, if wanted and possible, in a second thread as well."""
-    errors: list[BaseException] = []
-
-    def guarded() -> None:
-        try:
-            work()
-        except BaseException as error:
-            errors.append(error)
-
-    second = threading.Thread(target=guarded, name="kvc-digest", daemon=True)
-    try:
-        if twice:
-            second.start()
-    except RuntimeError:  # the system gives no thread
-        twice = False
-    try:
-        work()
-    finally:
-        if twice:
-            second.join()  # it may still write into the caller's memory
-    if errors:
-        raise errors[0]
 
 
 class BlobHasher:

@@ -76,7 +76,7 @@ def whole_source(write: AxisWrite, add: Add) -> Value:
 
 def with_operands(node: Node, target: Value, axis: int, source: Value) -> Node:
     """Return an axis write of other operands, at the same places."""
-    write = axis_write(node)
+    write = axis_write(node, lean=True)
     assert write is not None
     arguments: tuple[Argument, ...] = (target, axis, write.index, source)
     if write.from_back:

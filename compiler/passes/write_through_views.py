@@ -45,7 +45,7 @@ def _unviewed(method: Method) -> Method:
     for node in method.nodes:
         inner = _maker(node, rebuilt)
         view = _maker(inner, rebuilt)
-        write = axis_write(inner) if inner is not None else None
+        write = axis_write(inner, lean=True) if inner is not None else None
         if inner and view and write and reads[inner.outputs[0].id] == 1:
             if node.op in _ORDERS and view.op in _ORDERS:
                 node = _reordered(node, inner, view, write, rebuilt)
@@ -90,9 +90,9 @@ def _reordered(
     base, there, back = view.inputs[0], _order(view), _order(node)
     if tuple(there[axis] for axis in back) != tuple(range(len(back))):
         return node
-    dims = tuple(write.source.type.dims[axis] for axis in back)
-    kind = TensorType(write.source.type.dtype, dims)
-    source = rebuilt.add("aten::permute", (write.source, back), kind, node.source)
+    whole = _viewed(write.source, write.dims, node, rebuilt)
+    kind = TensorType(whole.type.dtype, tuple(write.dims[axis] for axis in back))
+    source = rebuilt.add("aten::permute", (whole, back), kind, node.source)
     turned = with_operands(inner, base, there[write.axis], source)
     return replace(turned, outputs=node.outputs)
 
@@ -108,7 +108,7 @@ def _with_ones(
         return node
     number = len(_sides(viewed[: write.axis]))
     axis = [i for i, size in enumerate(dims) if size != 1][number]
-    dims[axis] = write.source.type.dims[write.axis]
+    dims[axis] = write.dims[write.axis]
     kind = TensorType(base.type.dtype, tuple(dims))
     source = rebuilt.add("aten::view", (write.source, kind.dims), kind, node.source)
     return replace(with_operands(inner, base, axis, source), outputs=node.outputs)

@@ -20,9 +20,12 @@ class FreeableBuffer:
         nbytes: how long it is.
     """
 
-    def __init__(self, named: NamedData, nbytes: int, blobs: HeldBlobs) -> None:
+    def __init__(
+        self, named: NamedData, nbytes: int, blobs: HeldBlobs, for_calls: bool
+    ) -> None:
         self._named = named
         self._blobs = blobs
+        self._for_calls = for_calls
         self._lock = threading.RLock()
         self._freed = False
         self.nbytes = nbytes
@@ -59,7 +62,7 @@ class FreeableBuffer:
         with self._lock:
             if self._freed:
                 raise BufferFreed(name=self.name)
-            place = self._blobs.touch(self._named.blob)
+            place = self._blobs.touch(self._named.blob, self._for_calls)
         declared = self._named.type
         return place.array(declared.dtype, declared.shape({}))
 
@@ -93,18 +96,25 @@ class FreeableBuffer:
 
 
 class NamedBuffers(Mapping[str, FreeableBuffer]):
-    """`program.data`: every name of the bundle; each request is a new handle."""
+    """`program.data`: every name of the bundle; each request is a new handle.
 
-    def __init__(self, program: Program, blobs: HeldBlobs) -> None:
+    Handles `for_calls` are good until the last call ends, those of users until the
+    program is closed.
+    """
+
+    def __init__(
+        self, program: Program, blobs: HeldBlobs, for_calls: bool = False
+    ) -> None:
         self._program = program
         self._blobs = blobs
+        self._for_calls = for_calls
         self._ids = {named.name: i for i, named in enumerate(program.names)}
 
     def handle(self, name_id: int) -> FreeableBuffer:
         """Return a new handle by the data's id."""
         named = self._program.names[name_id]
         nbytes = self._program.blobs[named.blob].nbytes
-        return FreeableBuffer(named, nbytes, self._blobs)
+        return FreeableBuffer(named, nbytes, self._blobs, self._for_calls)
 
     def __getitem__(self, name: str) -> FreeableBuffer:
         """Return a new handle.

@@ -39,6 +39,7 @@ class HeldBlobs:
         self._dropped: deque[int] = deque()
         self._lock = threading.RLock()
         self._reading = 0
+        self._refusing = False
         self._closed = False
         self._pid = os.getpid()
         # Runs once: at close, or when the last buffer and program are collected.
@@ -64,15 +65,19 @@ class HeldBlobs:
         self._dropped.append(blob)
         self._settle()
 
-    def touch(self, blob: int) -> Place:
+    def touch(self, blob: int, for_call: bool = False) -> Place:
         """Return where a blob lies, after checking it if nothing has since it went.
+
+        Args:
+            blob: its id.
+            for_call: whether a call asks, which goes on after `refuse_users`.
 
         Raises:
             FileChanged, FormatError, FileProblem, OutOfMemory: as `BlobMemory.take`.
             Closed, Forked: the program is closed, or belongs to another process.
         """
         hold = self._holds[blob]
-        with self._open():
+        with self._open(for_call):
             try:
                 with hold.lock:
                     if hold.place is None:
@@ -103,6 +108,10 @@ class HeldBlobs:
         """Return how many resident bytes have gone back; None where nobody can say."""
         return self._memory.freed_nbytes(blob)
 
+    def refuse_users(self) -> None:
+        """Be closed for all but the calls that still run."""
+        self._refusing = True
+
     def close(self) -> None:
         """Let go of all memory, and close the files once nobody reads them any more.
 
@@ -120,12 +129,12 @@ class HeldBlobs:
         self._closer()
 
     @contextmanager
-    def _open(self) -> Iterator[None]:
+    def _open(self, for_call: bool) -> Iterator[None]:
         """Keep the files open meanwhile."""
         if os.getpid() != self._pid:
             raise Forked(kind="program", opened=self._pid, here=os.getpid())
         with self._lock:
-            if self._closed:
+            if self._closed or (self._refusing and not for_call):
                 raise Closed(kind="program")
             self._reading += 1
         try:

@@ -7,9 +7,10 @@ nobody needs. Pages that no blob in use lies on are given back.
 Copy-on-write, since torch has no read-only tensors: a write by mistake would be a
 segmentation fault on a read-only map, and never reaches the file on this one.
 
-What cannot be prevented: a file that somebody cuts short, between the last look at it
-and the use of a page that is not in memory, ends the process with SIGBUS; one that is
-written over in this time shows the new bytes. A replacement by rename is harmless.
+What cannot be prevented: a file that is cut short between the last look at it and the
+use of a page behind its new end, even of one in memory, ends the process with SIGBUS;
+bytes written over it in this time are seen, and so are those of a change that leaves
+size and times alone. Nobody looks while a user reads a view. A rename is harmless.
 """
 
 import mmap

@@ -1,7 +1,8 @@
 """Check every byte of a bundle with its data files, or of a data file alone."""
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from kvc.schema.container.bundle_file import BundleFile
 from kvc.schema.container.data_file import DataFileReader
@@ -12,6 +13,7 @@ from kvc.schema.container.stored_blobs import StoredBlobs
 from kvc.schema.digests import streamed_digest
 from kvc.schema.errors import DigestMismatch
 from kvc.schema.model import Program
+from kvc.schema.two_threads import share
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +57,13 @@ def verify_bundle(path: Folder, folders: Iterable[Folder] = ()) -> Verified:
     bundle = BundleFile(path, thorough=True)
     with StoredBlobs.open(bundle, folders) as stored:
         blobs = stored.program.blobs
-        for blob in range(len(blobs)):
-            stored.check(blob)
         used = {blob.digest for blob in blobs if blob.file}
+        checks: list[Callable[[], None]] = [
+            partial(stored.check, blob) for blob in range(len(blobs))
+        ]
         for file in stored.data_files:
-            check_data(file, leave_out=used)
+            checks += _checks(file, leave_out=used)
+        _run(checks)
         files = tuple((file.path, file.size) for file in stored.files)
         return Verified(stored.program, bundle.digest, len(blobs), files)
 
@@ -77,21 +81,30 @@ def verify_data_file(path: Folder) -> Verified:
         return Verified(None, file.digest.hex(), len(file.blobs), files)
 
 
-def check_data(
-    file: DataFileReader, leave_out: Collection[bytes] = frozenset()
-) -> None:
-    """Check every blob and padding of an open data file.
+def check_data(file: DataFileReader) -> None:
+    """Check every blob and padding of an open data file; raises `FormatError`."""
+    _run(_checks(file, leave_out=()))
 
-    Args:
-        file: it.
-        leave_out: digests of blobs that have been checked.
 
-    Raises:
-        FormatError: something is damaged.
-    """
-    for i, entry in enumerate(file.blobs):
-        if entry.digest not in leave_out:
-            check_entry(file, i)
+def _checks(
+    file: DataFileReader, leave_out: Collection[bytes]
+) -> list[Callable[[], None]]:
+    """Return the checks of all blobs of a data file but those of some digests."""
+    return [
+        partial(check_entry, file, i)
+        for i, entry in enumerate(file.blobs)
+        if entry.digest not in leave_out
+    ]
+
+
+def _run(checks: Sequence[Callable[[], None]]) -> None:
+    """Run checks in two threads: most blobs are too small for two by themselves."""
+
+    def work(todo: Iterator[Callable[[], None]]) -> None:
+        for check in todo:
+            check()
+
+    share(iter(checks), work)
 
 
 def check_entry(file: DataFileReader, i: int) -> None:

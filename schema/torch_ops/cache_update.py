@@ -10,7 +10,7 @@ here both ends of the range are checked, for all rows before anything is written
 import torch
 from torch import Tensor
 
-from kvc.schema.errors import CacheOverflow
+from kvc.schema.errors import CacheOverflow, IndexOutOfRange
 
 
 @torch.library.custom_op("kvc::cache_update", mutates_args=())
@@ -33,8 +33,9 @@ def cache_update(
 
     Raises:
         ValueError: shapes, dtypes, axis or mode do not fit.
-        CacheOverflow: a linear write would begin before slot 0 or end behind the
-            last one. Nothing has been written then.
+        IndexOutOfRange: a linear write would begin before slot 0.
+        CacheOverflow: a linear write would end behind the last slot. After either
+            nothing has been written.
     """
     written = cache.clone(memory_format=torch.contiguous_format)
     write_cache(written, update, write_indices, axis, mode)
@@ -145,5 +146,7 @@ def _check(condition: bool | torch.SymBool, text: str) -> None:
 
 def _check_range(starts: list[int], seq: int, slots: int) -> None:
     for row, start in enumerate(starts):
-        if start < 0 or start + seq > slots:
+        if start < 0:
+            raise IndexOutOfRange(place="", index=start, size=slots)
+        if start + seq > slots:
             raise CacheOverflow(row=row, start=start, count=seq, capacity=slots)

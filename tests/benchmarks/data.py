@@ -66,17 +66,22 @@ def opening(bench: Bench) -> None:
     steps = {
         "first": bench.kvc("open", file, "--first"),
         "kvc": bench.kvc("open", file),
+        "deep": bench.kvc("open", "deep-both.kvc"),
+        "wide": bench.kvc("open", "wide-both.kvc"),
         "safe_open": bench.kvc("safetensors", weights, "--reader", "safe_open"),
         "load_file": bench.kvc("safetensors", weights, "--reader", "load_file"),
     }
+    small, flat = (described(bench, name) for name in ("deep", "wide"))
     rows = [
         ("kvc `load`, the process's first", "first", "open_s", ""),
         ("kvc `load`", "kvc", "open_s", "first_s"),
+        (f"kvc `load` of {small}", "deep", "open_s", "first_s"),
+        (f"kvc `load` of {flat}", "wide", "open_s", "first_s"),
         ("safetensors `safe_open`", "safe_open", "open_s", ""),
         ("safetensors `load_file`", "load_file", "open_s", ""),
     ]
     if bench.peer:
-        steps["et"] = bench.et("open", "big-portable-decode.pte")
+        steps["et"] = bench.et("open", "big-portable-decode")
         rows += [
             ("ExecuTorch `load_program`", "et", "open_s", ""),
             ("ExecuTorch, with `load_method`", "et", "method_s", "first_s"),
@@ -91,8 +96,14 @@ def opening(bench: Bench) -> None:
             (label, cold.ms(key), pulled, results[0], warm.ms(key), results[1])
         )
     header = ("ms", "cold open", "MB read by it", "cold, first result")
-    title = f"Opening {bench.nbytes(file) / 1e9:.2f} GB"
+    title = f"Opening a file: {described(bench, 'big')} unless said otherwise"
     table(title, (*header, "warm open", "warm, first result"), lines)
+
+
+def described(bench: Bench, name: str) -> str:
+    """Return the size and depth of a shape's bundle."""
+    megabytes = bench.nbytes(f"{name}-both.kvc") / 1e6
+    return f"{megabytes:.0f} MB, {bench.shapes[name]['layers']} layers"
 
 
 def by_heat(bench: Bench, steps: Mapping[str, list[str]]) -> dict[str, Samples]:
@@ -166,8 +177,8 @@ def running(bench: Bench) -> None:
     }
     if bench.peer:
         for backend in ("portable", "xnnpack"):
-            file = f"wide-{backend}-both.pte"
-            steps[f"ExecuTorch, {backend}"] = bench.et("run", file, *methods)
+            name = f"wide-{backend}-both"
+            steps[f"ExecuTorch, {backend}"] = bench.et("run", name, *methods)
     found = measure(steps, bench.rounds)
     speed(bench, found)
     memory(found)
@@ -268,7 +279,7 @@ def sharing(bench: Bench, said: Mapping[str, Figures]) -> None:
     both, decode = wide["both_nbytes"], wide["decode_nbytes"]
     over, apart = wide["both_added"], "a bundle each"
     cases = [
-        ("prefill and decode in a bundle", both, apart, decode + wide["prefill_nbytes"]),
+        ("prefill, decode in a bundle", both, apart, decode + wide["prefill_nbytes"]),
         ("tied embedding and head", both, "each stored", wide["untied_named"]),
         ("equal ones", wide["untied_nbytes"], "each stored", wide["untied_named"]),
         ("both, decode alone over its data file", over + wide["decode_added"],
@@ -296,14 +307,17 @@ def main() -> None:
     parser.add_argument("--peer", default="", help="a Python with executorch")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--folder", help="where to make a folder for 5 GB of files")
+    parser.add_argument("--exports", help="keep the peer's files there, or take them")
     parser.add_argument("--tiny", action="store_true", help="to try the script")
     options = parser.parse_args()
     if not options.peer:
         sys.stdout.write("No --peer: ExecuTorch is left out.\n")
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         shapes = TINY if options.tiny else SHAPES
-        bench = Bench(Path(folder), options.peer, shapes, options.rounds)
+        exports = Path(options.exports or folder)
+        bench = Bench(Path(folder), exports, options.peer, shapes, options.rounds)
         said = make(bench)
+        begin = time.perf_counter()
         opening(bench)
         touching(bench)
         verifying(bench)
@@ -311,6 +325,7 @@ def main() -> None:
         freeing(bench)
         second_in_file(bench, said)
         sharing(bench, said)
+        sys.stderr.write(f"measured in {time.perf_counter() - begin:.0f} s\n")
 
 
 if __name__ == "__main__":

@@ -124,38 +124,38 @@ class Bench:
 
     Attributes:
         folder: of all files that are made; removed at the end.
+        exports: of what the peer makes; may be kept.
         peer: a Python with executorch, or "".
         shapes: sizes of the models, by name.
         rounds: how often each case runs.
     """
 
     folder: Path
+    exports: Path
     peer: str
     shapes: dict[str, Shape]
     rounds: int
 
     def kvc(self, stage: str, file: str, *more: str) -> list[str]:
         """Return the command of a step of `data_kvc.py`."""
-        return self._step(
-            sys.executable, "data_kvc", stage, file, "small-both.kvc", more
+        files = (
+            "--path",
+            self.folder / file,
+            "--small",
+            self.folder / "small-both.kvc",
         )
+        return step(sys.executable, "data_kvc", stage, *files, *more)
 
-    def et(self, stage: str, file: str, *more: str) -> list[str]:
-        """Return the command of a step of `data_peers.py`."""
-        small = f"small-{'xnnpack' if 'xnnpack' in file else 'portable'}-decode.pte"
-        return self._step(self.peer, "data_peers", stage, file, small, more)
+    def et(self, stage: str, name: str, *more: str) -> list[str]:
+        """Return the command of a step of `data_peers.py` on a program."""
+        small = "small-xnnpack-decode" if "xnnpack" in name else "small-portable-decode"
+        files = ("--path", self.pte(name), "--small", self.pte(small))
+        return step(self.peer, "data_peers", stage, *files, *more)
 
-    def _step(
-        self,
-        python: str,
-        script: str,
-        stage: str,
-        file: str,
-        small: str,
-        more: tuple[str, ...],
-    ) -> list[str]:
-        files = ["--path", str(self.folder / file), "--small", str(self.folder / small)]
-        return [python, str(HERE / f"{script}.py"), stage, *files, *more]
+    def pte(self, name: str) -> Path:
+        """Return where a program of the peer is; its sizes are in its name."""
+        sizes = "-".join(map(str, self.shapes[name.split("-")[0]].values()))
+        return self.exports / f"{name}-{sizes}.pte"
 
     def nbytes(self, file: str) -> int:
         """Return the size of a file."""
@@ -184,15 +184,19 @@ class Bench:
 
     def build(self, name: str, methods: str, *more: str) -> list[str]:
         """Return the command that makes `NAME.safetensors` and `NAME-METHODS.kvc`."""
-        sizes = ["--name", name, "--shape", json.dumps(self.shapes[name])]
-        files = ["--folder", str(self.folder), "--methods", methods]
-        script = str(HERE / "data_build.py")
-        return [sys.executable, script, *files, *sizes, *more]
+        sizes = ("--name", name, "--shape", json.dumps(self.shapes[name]))
+        files = ("--folder", self.folder, "--methods", methods)
+        return step(sys.executable, "data_build", *files, *sizes, *more)
 
     def export(self, name: str, backend: str, methods: str) -> list[str]:
-        """Return the command that makes `NAME-BACKEND-METHODS.pte`."""
-        checkpoint = str(self.folder / f"{name}.safetensors")
-        more = ["--checkpoint", checkpoint, "--shape", json.dumps(self.shapes[name])]
+        """Return the command that makes `NAME-BACKEND-METHODS`, unless it is there."""
+        sizes = ("--shape", json.dumps(self.shapes[name]), "--backend", backend)
         names = "prefill,decode" if methods == "both" else methods
-        more += ["--backend", backend, "--methods", names]
-        return self.et("export", f"{name}-{backend}-{methods}.pte", *more)
+        checkpoint = str(self.folder / f"{name}.safetensors")
+        more = ("--checkpoint", checkpoint, "--methods", names)
+        return self.et("export", f"{name}-{backend}-{methods}", *sizes, *more)
+
+
+def step(python: str, script: str, *arguments: str | Path) -> list[str]:
+    """Return the command that runs a script of this folder."""
+    return [python, str(HERE / f"{script}.py"), *map(str, arguments)]

@@ -1,12 +1,20 @@
+from dataclasses import dataclass
+
 import pytest
 import torch
+from torch import Tensor
 
+from kvc.compiler import constants
 from kvc.compiler.constants import (
     Derived,
+    StoredSource,
     TensorSource,
     Transform,
+    WeightReader,
     base_of,
     bytes_of,
+    is_zero,
+    nbytes_of,
     read,
 )
 from kvc.compiler.quantize import quantize_channels
@@ -46,3 +54,142 @@ def test_bytes_of_any_dtype_are_a_flat_view(dtype):
     assert bytes_of(tensor).nbytes == 6 * tensor.itemsize
     assert bytes_of(tensor[:0]).nbytes == 0
     assert bytes_of(torch.ones((), dtype=dtype)).nbytes == tensor.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Stored:
+    """A tensor in a file, but for the file; notes what is read of it."""
+
+    tensor: Tensor
+    ranges: list[tuple[int, int]]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.tensor.shape)
+
+    def elements(self, begin: int, end: int) -> Tensor:
+        self.ranges.append((begin, end))
+        return self.tensor.reshape(-1)[begin:end]
+
+
+def stored(tensor: Tensor) -> Stored:
+    return Stored(tensor, [])
+
+
+def joined(source) -> bytes:
+    return b"".join(WeightReader().chunks(source))
+
+
+def numbers(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(0)
+    return torch.randn(shape, generator=generator)
+
+
+TENSORS = {
+    "small": numbers(3, 4),
+    "scalar": numbers(),
+    "empty": numbers(0, 4),
+    "empty_rows": numbers(4, 0),
+    "flat": numbers(50),
+    "rows": numbers(7, 9),
+    "one_huge_row": numbers(1, 100),
+    "huge_rows": numbers(3, 2, 100),
+    "many_dims": numbers(5, 3, 2, 4),
+    "transposed": numbers(9, 7).t(),
+    "slice": numbers(100, 4)[30:60, 1:3],
+    "expanded": numbers(1, 6).expand(9, 6),
+    "bfloat16": numbers(7, 9).bfloat16(),
+    "bool": numbers(7, 9) > 0,
+    "int64": torch.arange(63).reshape(7, 9),
+}
+
+
+@pytest.fixture
+def small_blocks(monkeypatch):
+    monkeypatch.setattr(constants, "BLOCK_ELEMENTS", 16)
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_blocks_are_exactly_the_tensors_own_bytes(name, small_blocks):
+    tensor = TENSORS[name]
+    exact = bytes(bytes_of(tensor.contiguous()))
+    assert joined(TensorSource(tensor)) == exact
+    assert joined(StoredSource(stored(tensor), tensor.dtype)) == exact
+    assert torch.equal(read(TensorSource(tensor)), tensor)
+    assert torch.equal(read(StoredSource(stored(tensor), tensor.dtype)), tensor)
+
+
+@pytest.mark.parametrize("name", TENSORS)
+def test_no_block_is_larger_than_allowed(name, small_blocks):
+    tensor = TENSORS[name]
+    for source in (TensorSource(tensor), StoredSource(stored(tensor), tensor.dtype)):
+        blocks = list(WeightReader().blocks(source))
+        assert max(block.numel() for block in blocks) <= 16
+        assert all(block.is_contiguous() for block in blocks)
+
+
+@pytest.mark.parametrize("name", ["small", "rows", "transposed", "slice", "expanded"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_matrices_are_quantized_in_blocks_as_they_are_whole(name, dtype, small_blocks):
+    tensor = TENSORS[name].to(dtype)
+    values, scale = quantize_channels(tensor.float())
+    for base in (TensorSource(tensor), StoredSource(stored(tensor), torch.float32)):
+        assert torch.equal(read(Derived(Transform.INT8, base)), values)
+        assert torch.equal(read(Derived(Transform.INT8_SCALE, base)), scale)
+        rounded = read(Derived(Transform.BFLOAT16, base))
+        assert torch.equal(rounded, tensor.bfloat16())
+
+
+def test_rows_longer_than_a_block_are_quantized_whole(small_blocks):
+    tensor = numbers(3, 100)
+    for base in (TensorSource(tensor), StoredSource(stored(tensor), torch.float32)):
+        values, scale = quantize_channels(tensor)
+        assert torch.equal(read(Derived(Transform.INT8, base)), values)
+        assert torch.equal(read(Derived(Transform.INT8_SCALE, base)), scale)
+
+
+def test_a_matrix_without_rows_is_quantized_too(small_blocks):
+    for base in (
+        TensorSource(numbers(0, 5)),
+        StoredSource(stored(numbers(0, 5)), torch.float32),
+    ):
+        assert read(Derived(Transform.INT8, base)).shape == (0, 5)
+        assert read(Derived(Transform.INT8_SCALE, base)).shape == (0,)
+
+
+def test_the_scales_behind_int8_values_are_not_computed_again(small_blocks):
+    kept, reader = stored(numbers(7, 9)), WeightReader()
+    base = StoredSource(kept, torch.float32)
+    list(reader.chunks(Derived(Transform.INT8, base)))
+    assert kept.ranges == [(i, i + 9) for i in range(0, 63, 9)]
+    (scale,) = reader.blocks(Derived(Transform.INT8_SCALE, base))
+    assert len(kept.ranges) == 7
+    assert torch.equal(scale, quantize_channels(kept.tensor)[1])
+    again = list(reader.blocks(Derived(Transform.INT8_SCALE, base)))
+    assert len(kept.ranges) == 14, "they are kept no longer than needed"
+    assert torch.equal(torch.cat(again), scale)
+
+
+def test_values_that_were_not_read_to_their_end_leave_no_scales(small_blocks):
+    base, reader = StoredSource(stored(numbers(7, 9)), torch.float32), WeightReader()
+    next(reader.blocks(Derived(Transform.INT8, base)))
+    scales = reader.blocks(Derived(Transform.INT8_SCALE, base))
+    assert torch.equal(
+        torch.cat(list(scales)), quantize_channels(base.stored.tensor)[1]
+    )
+
+
+def test_stored_tensors_are_cast_as_they_are_read(small_blocks):
+    tensor = numbers(7, 9).bfloat16()
+    source = StoredSource(stored(tensor), torch.float32)
+    assert torch.equal(read(source), tensor.float())
+    assert nbytes_of(source) == 63 * 4
+
+
+def test_zeros_are_found_by_their_bytes(small_blocks):
+    assert is_zero(TensorSource(torch.zeros(5, 9)))
+    assert is_zero(StoredSource(stored(torch.zeros(0)), torch.float32))
+    assert not is_zero(TensorSource(torch.tensor(-0.0)))
+    last = torch.zeros(5, 9)
+    last[4, 8] = 1
+    assert not is_zero(StoredSource(stored(last), torch.float32))

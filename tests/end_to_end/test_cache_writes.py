@@ -108,8 +108,18 @@ class OneRow(nn.Module):
         self.register_buffer("k", torch.zeros(1, 2, 8, 3))
 
     def step(self, x: Tensor, places: Tensor) -> Tensor:
-        self.k[:, :, places] = x
+        self.write(x, places)
         return self.k.cumsum(2) + places.sum()
+
+    def write(self, x: Tensor, places: Tensor) -> None:
+        self.k[:, :, places] = x
+
+
+class TurnedRow(OneRow):
+    """The same through a view whose second axis is that of the places."""
+
+    def write(self, x: Tensor, places: Tensor) -> None:
+        self.k.transpose(1, 2)[:, places] = x.transpose(1, 2)
 
 
 class CountedRow(OneRow):
@@ -125,19 +135,36 @@ class CountedRow(OneRow):
         return out
 
 
-def _one_row(counted: bool) -> tuple[nn.Module, Method]:
+class CountedTurnedRow(CountedRow, TurnedRow):
+    """Through that view, at places behind a counter."""
+
+
+def _one_row(counted: bool) -> Method:
     x, seq = LONGEST[:1, :, :3], Dim("seq", 1, 8)
     if counted:
-        return CountedRow(), Method("step", args=(x,), dynamic={"x": {2: seq}})
+        return Method("step", args=(x,), dynamic={"x": {2: seq}})
     dynamic = {"x": {2: seq}, "places": {0: seq}}
     args = (x, torch.arange(3))
-    return OneRow(), Method("step", args=args, dynamic=dynamic, position="places")
+    return Method("step", args=args, dynamic=dynamic, position="places")
 
 
-@pytest.mark.parametrize("counted", [False, True])
-def test_a_batch_of_one_row_goes_back(tmp_path: Path, counted: bool) -> None:
-    model, method = _one_row(counted)
-    bundle = compile_program(copy.deepcopy(model), [method])
+@pytest.mark.parametrize(
+    ("row", "counted"),
+    [
+        (OneRow, False),
+        (CountedRow, True),
+        (TurnedRow, False),
+        (CountedTurnedRow, True),
+    ],
+)
+def test_a_batch_of_one_row_goes_back(
+    tmp_path: Path, row: type[OneRow], counted: bool
+) -> None:
+    model = row()
+    budget = {"step": 0}
+    bundle = compile_program(
+        copy.deepcopy(model), [_one_row(counted)], max_copy_bytes=budget
+    )
     bundle.save(tmp_path / "model.kvc")
     (cache,) = [state for state in bundle.program.states if state.name == "k"]
     assert (cache.kind, cache.axis, cache.at_position) == (StateKind.LINEAR, 2, True)

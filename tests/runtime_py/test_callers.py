@@ -1,11 +1,14 @@
 """Inputs in the caller's own arrays: changed in place, or extended in place."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hand_built import write_bundle
 from stateful_programs import F32, caller_program
 
 from kvc.runtime import CacheOverflow, GrowingArray, InputMismatch, load
+from kvc.runtime.callers import _shared
 from kvc.schema.dtypes import DType
 
 
@@ -130,6 +133,38 @@ def test_an_array_that_overlaps_another_argument_is_refused(program):
         program.add(memory[:3], memory[2:])
     assert not memory.any()
     program.add(memory[:2], memory[3:])
+
+
+def test_whatever_overlaps_what_is_written_is_found_among_many():
+    random = np.random.default_rng(0)
+    memory = np.zeros((64, 4), np.float32)
+    found = []
+    for _ in range(300):
+        starts = random.integers(0, 60, 6).tolist()
+        steps = random.choice([-2, -1, 1, 2], 6).tolist()
+        arrays = [
+            memory[start : start + random.integers(0, 5)][::step]
+            for start, step in zip(starts, steps, strict=True)
+        ]
+        written = {leaf: arrays[leaf] for leaf in range(random.integers(0, 4))}
+        pairs = {
+            (leaf, other)
+            for leaf in written
+            for other in range(6)
+            if leaf != other and np.may_share_memory(arrays[leaf], arrays[other])
+        }
+        shared = _shared(SimpleNamespace(arrays=arrays, leaves=arrays), written)
+        assert shared in pairs if pairs else shared is None
+        found.append(shared)
+    assert {shared is None for shared in found} == {True, False}
+
+
+def test_what_is_only_read_may_overlap():
+    memory = np.zeros((8, 4), np.float32)
+    arrays = [memory[:2], memory[4:], memory[5:], memory[4:5]]
+    given = SimpleNamespace(arrays=arrays, leaves=arrays)
+    assert _shared(given, {0: arrays[0]}) is None
+    assert _shared(given, {3: arrays[3]}) == (3, 1)
 
 
 def test_an_array_that_overlaps_itself_is_refused(program):

@@ -191,6 +191,21 @@ def test_closing_waits_for_calls_on_what_was_released(delegated, counting):
     assert stored.files[0].fd < 0
 
 
+def test_users_are_refused_while_the_last_call_still_runs(delegated, counting):
+    counting.gate.clear()
+    buffer = delegated.data["scale"]
+    running = threading.Thread(target=lambda: delegated.forward(X))
+    running.start()
+    assert counting.entered.wait(30)
+    delegated.close()
+    with pytest.raises(Closed):
+        buffer.array()
+    assert delegated._engine._resources.constant(0).tolist() == [1, 2, 3, -4]
+    counting.gate.set()
+    running.join(30)
+    assert counting.open == 0
+
+
 def test_a_closed_program_has_nothing_to_release(delegated):
     delegated.close()
     with pytest.raises(Closed):

@@ -4,7 +4,7 @@ import pytest
 import torch
 from ir_samples import CACHE, constant, method, node, program, value
 
-from kvc.compiler.ir.verify import Malformed, sample_sizes, verify
+from kvc.compiler.ir.verify import Malformed, VerifiedNodes, sample_sizes, verify
 from kvc.schema.types import Affine, Symbol
 
 SEQ = Affine(0, (("seq", 1),))
@@ -41,6 +41,31 @@ def only(*nodes, symbols=(), inputs=(X,)):
 
 def test_a_good_program_passes():
     verify(GOOD)
+
+
+def test_a_node_found_well_formed_may_still_stand_in_the_wrong_place():
+    known = VerifiedNodes()
+    verify(GOOD, known)
+    assert NEG in known
+    with pytest.raises(Malformed, match="used before it is defined"):
+        verify(changed(inputs=(), outputs=()), known)
+
+
+def test_a_node_like_one_found_well_formed_is_another():
+    known = VerifiedNodes()
+    verify(GOOD, known)
+    wrong = node("aten::neg", X, to=value(1, 2, 5))
+    with pytest.raises(Malformed, match="its rule gives"):
+        verify(changed(nodes=(wrong, STEP.nodes[1]), outputs=()), known)
+
+
+def test_other_sizes_are_tried_at_nodes_found_well_formed():
+    known = VerifiedNodes()
+    cat = node("aten::add.Tensor", value(0, SEQ), value(0, SEQ), 1, to=value(1, 1))
+    inputs = (value(0, SEQ),)
+    verify(only(cat, symbols=(Symbol("seq", 1, 1),), inputs=inputs), known)
+    with pytest.raises(Malformed, match="its rule gives"):
+        verify(only(cat, symbols=SYMBOLS, inputs=inputs), known)
 
 
 @pytest.mark.parametrize(

@@ -53,6 +53,22 @@ def permuted():
     )
 
 
+def of_one_row():
+    """`k.transpose(1, 2)[:, at] = rows` of a batch of one, whose axis values lack."""
+    old, new, rows = value(0, 1, 3, 8), value(9, 1, 3, 8), value(2, 2, 3)
+    turned, written = value(3, 1, 8, 3), value(4, 1, 8, 3)
+    made = method(
+        node("aten::transpose.int", old, 1, 2, to=turned),
+        node("aten::index_put", turned, (None, AT), rows, False, to=written),
+        node("aten::transpose.int", written, 1, 2, to=new),
+        inputs=(rows, AT),
+        state_in=((old, "k"),),
+        state_out=((new, "k"),),
+        outputs=(new,),
+    )
+    return program(made, states=("k",), shape=(1, 3, 8))
+
+
 def of_two_axes():
     """`k[1, 2:4] = rows`."""
     rows, part, inner = value(2, 2, 3), value(3, 8, 3), value(4, 8, 3)
@@ -85,6 +101,7 @@ def of_the_first_and_last_axis():
 CASES = {
     "transposed": (transposed(), "aten::index_copy"),
     "permuted": (permuted(), "aten::index_put"),
+    "of_one_row": (of_one_row(), "aten::index_put"),
     "of_two_axes": (of_two_axes(), "aten::index_put"),
     "of_the_first_and_last_axis": (of_the_first_and_last_axis(), "aten::index_put"),
 }
@@ -116,9 +133,10 @@ def test_the_one_write_left_does_what_all_did(name):
     before, op = CASES[name]
     after = run(before)
     (write,) = [n for n in after.methods[0].nodes if n.op.startswith("aten::index")]
-    assert (write.op, write.inputs[0]) == (op, OLD)
+    ((old, _),) = before.methods[0].state_in
+    assert (write.op, write.inputs[0]) == (op, old)
     rows = torch.rand(before.methods[0].inputs[0].type.dims)
-    given, states = [rows, torch.tensor([6, 1])], {"k": torch.rand(SHAPE)}
+    given, states = [rows, torch.tensor([6, 1])], {"k": torch.rand(old.type.dims)}
     expected = interpret(before.methods[0], given, states)[1]["k"]
     got = interpret(after.methods[0], given, states)[1]["k"]
     assert torch.equal(got, expected)

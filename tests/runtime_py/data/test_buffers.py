@@ -8,6 +8,7 @@ import pytest
 from data_programs import table_of, table_program, write_data_bundle
 from resident_memory import (
     LINUX,
+    count_descriptors,
     map_field,
     resident_file_nbytes,
     resident_nbytes,
@@ -201,3 +202,18 @@ def test_a_program_works_after_the_user_freed_its_data(opened):
     with opened.data["table"] as buffer:
         buffer.array()
     assert np.array_equal(opened.total(), first)
+
+
+@LINUX
+def test_a_dropped_program_closes_its_files_behind_the_last_handle(path, mode):
+    before = count_descriptors()
+    program = load(path, mode)
+    program.row(np.array([1]))
+    buffer = program.data["table"]
+    del program
+    gc.collect()
+    assert buffer.array()[7, 7] == 7
+    del buffer
+    gc.collect()
+    assert count_descriptors() == before
+    assert map_field("Size", path=path) == 0

@@ -40,9 +40,7 @@ def test_an_index_out_of_range_leaves_the_target_untouched(op, arguments):
     assert not target.any()
 
 
-@pytest.mark.parametrize(
-    ("starts", "row"), [((0, 7), 1), ((-1, 0), 0), ((0, 2**62), 1), ((8, 8), 0)]
-)
+@pytest.mark.parametrize(("starts", "row"), [((0, 7), 1), ((0, 2**62), 1), ((8, 8), 0)])
 def test_a_linear_write_that_does_not_fit_writes_nothing(starts, row):
     cache, update = torch.zeros(2, 1, 8, 3), torch.ones(2, 1, 2, 3)
     with pytest.raises(CacheOverflow) as caught:
@@ -50,6 +48,17 @@ def test_a_linear_write_that_does_not_fit_writes_nothing(starts, row):
             cache, update, torch.tensor(starts), 2, "linear"
         )
     assert (caught.value.row, caught.value.start) == (row, starts[row])
+    assert not cache.any()
+
+
+@pytest.mark.parametrize("starts", [(-1, 0), (0, -1)])
+def test_a_linear_write_before_the_first_slot_is_named_as_such(starts):
+    cache, update = torch.zeros(2, 1, 8, 3), torch.ones(2, 1, 2, 3)
+    with pytest.raises(IndexOutOfRange, match="index -1 is out of range") as caught:
+        load_kernels()["kvc::cache_update"](
+            cache, update, torch.tensor(starts), 2, "linear"
+        )
+    assert (caught.value.index, caught.value.size) == (-1, 8)
     assert not cache.any()
 
 

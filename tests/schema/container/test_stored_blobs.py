@@ -10,7 +10,6 @@ from named_bytes import SMALL, read_blobs, save_data
 from sample_programs import SAMPLE_BLOBS, write_sample
 from sealing import parts, seal
 
-from kvc.schema import digests
 from kvc.schema.codec import encode
 from kvc.schema.container import BundleFile, StoredBlobs, verify_bundle
 from kvc.schema.errors import (
@@ -124,7 +123,7 @@ def test_without_a_second_thread_one_does_it_all(path, monkeypatch):
     def refuse(self):
         raise RuntimeError("can't start new thread")
 
-    monkeypatch.setattr(digests.threading.Thread, "start", refuse)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
     verify_bundle(path)
 
 

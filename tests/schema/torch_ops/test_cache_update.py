@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kvc.schema.errors import CacheOverflow
+from kvc.schema.errors import CacheOverflow, IndexOutOfRange
 from kvc.schema.torch_ops import cache_update, write_cache
 
 DTYPES = [
@@ -67,10 +67,19 @@ def test_nothing_to_write_leaves_the_cache(cache, update, mode):
         assert torch.equal(got, torch.ones(cache))
 
 
-@pytest.mark.parametrize("starts", [(0, 5), (-1, 0), (0, -1)])
-def test_all_rows_are_checked_before_any_is_written(starts):
+@pytest.mark.parametrize(
+    ("starts", "kind"),
+    [
+        ((0, 5), CacheOverflow),
+        ((5, -1), CacheOverflow),
+        ((-1, 0), IndexOutOfRange),
+        ((0, -1), IndexOutOfRange),
+        ((-1, 5), IndexOutOfRange),
+    ],
+)
+def test_all_rows_are_checked_before_any_is_written(starts, kind):
     cache = torch.zeros(2, 6, 3)
-    with pytest.raises(CacheOverflow):
+    with pytest.raises(kind):
         write_cache(cache, torch.ones(2, 2, 3), torch.tensor(starts), 1, "linear")
     assert not cache.any()
 

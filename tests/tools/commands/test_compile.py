@@ -107,3 +107,32 @@ def test_a_copy_budget_that_is_none_is_refused(kvc, tmp_path, text):
     assert result.exit_code != 0
     assert "expected METHOD=N" in result.output
     assert not out.exists()
+
+
+def test_weights_go_to_a_file_of_their_own_and_are_reused(kvc, tmp_path):
+    out = ("-o", tmp_path / "a.kvc")
+    result = kvc("compile", "tiny_decoder:factory", "--data", "external", *out)
+    assert result.exit_code == 0, result.output
+    (data,) = tmp_path.glob("a-*.kvd")
+    assert f"data     {data.name}, " in result.stderr
+    assert f"({data.stat().st_size:,} bytes)" in result.stderr
+    out = ("-o", tmp_path / "b.kvc")
+    result = kvc("compile", "tiny_decoder:untold", "--reuse", data, *out)
+    assert result.exit_code == 0, result.output
+    assert f"reused   65.2 kB of weights in {data.name}" in result.stderr
+    assert [path.name for path in tmp_path.glob("*.kvd")] == [data.name]
+
+
+def test_a_file_that_cannot_be_reused_is_refused_at_once(kvc, tmp_path):
+    out = tmp_path / "a.kvc"
+    # The model would fail too, but later.
+    result = kvc("compile", "nope", "--reuse", tmp_path / "no.kvd", "-o", out)
+    assert result.exit_code == 1
+    assert "no.kvd: No such file or directory" in result.stderr
+    (tmp_path / "no.kvd").write_bytes(bytes(200))
+    result = kvc("compile", "nope", "--reuse", tmp_path / "no.kvd", "-o", out)
+    assert result.exit_code == 1
+    assert "no.kvd: not a kvc file" in result.stderr
+    result = kvc("compile", "nope", "--data", "outside", "-o", out)
+    assert result.exit_code == 2
+    assert "'outside' is not one of 'internal', 'external'" in result.stderr
