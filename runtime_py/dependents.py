@@ -51,11 +51,6 @@ class Dependence:
         return self._found[key]
 
 
-def root_of(graph: Graph, value: int) -> int:
-    """Return `graph.root_of(value)`, for those who do not ask that yet."""
-    return graph.root_of(value)
-
-
 class _Search:
     """The dependents of one graph while they are gathered."""
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, cast
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.base import Handle
-from kvc.runtime.dependents import Dependence, root_of
+from kvc.runtime.dependents import Dependence
 from kvc.runtime.effects import APPEND, CACHE_UPDATE, REPLACE
 from kvc.runtime.executor import Frame, Step, fail
 from kvc.runtime.kernels import (
@@ -208,7 +208,7 @@ class _Binder:
         """Return the value in whose memory an operand lies."""
         if not isinstance(argument, Ref):
             return None
-        return root_of(self._graph, argument.value)
+        return self._graph.root_of(argument.value)
 
     def _out(self, result: int) -> "Tensor":
         """Return what a fresh result is written to: it may be the memory of a state."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array, prefix
-from kvc.runtime.dependents import Dependents, Dims, root_of
+from kvc.runtime.dependents import Dependents, Dims
 from kvc.runtime.tensors import array_as_tensor, tensor_as_array
 from kvc.schema.model import Alias, Caller, Constant, Graph, Scratch, StateSlot
 from kvc.schema.types import evaluate
@@ -134,7 +134,7 @@ class Values:
 
     def _make_tensor(self, value: int) -> "Tensor":
         """Return a tensor that can become as long as its memory."""
-        declared, root = self._graph.values[value].type, root_of(self._graph, value)
+        declared, root = self._graph.values[value].type, self._graph.root_of(value)
         match self._graph.values[root].storage:
             case StateSlot() | Caller():
                 return self._part(root, self.shape(value))

@@ -3,7 +3,8 @@
 torch traces `cache[:2].transpose(1, 2)[:, :, p] = x` as writes into copies of the
 views, which are then written back one by one. In: such chains. Out: one write into the
 base. A view that only reorders axes, or adds and drops axes of size 1, turns the write
-around (`_unviewed`); parts of parts become one `index_put` at several indices
+around (`_unviewed`); a part that is all there is, is no part (`_without_whole_writes`);
+parts of parts become one `index_put` at several indices
 (`_merged`), provided that no index is negative, which would count from the back there.
 """
 
@@ -15,7 +16,12 @@ from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, with_operands
 from kvc.compiler.passes.naturals import Naturals
 from kvc.compiler.passes.places import is_read_at, selected_at
-from kvc.compiler.passes.rewrite import NodeList, each_method
+from kvc.compiler.passes.rewrite import (
+    NodeList,
+    each_method,
+    rename_node,
+    rename_results,
+)
 from kvc.schema.types import Dim, TensorType
 
 _ORDERS = {"aten::transpose.int", "aten::permute"}
@@ -34,9 +40,39 @@ class WriteThroughViews:
 
     def run(self, program: Program) -> Program:
         """Return the program in which writes go to the bases of views."""
+        program = each_method(program, _without_whole_writes)
         naturals = Naturals(program)
         program = each_method(program, _unviewed)
         return each_method(program, lambda method: _merged(method, naturals))
+
+
+def _without_whole_writes(method: Method) -> Method:
+    """Read through writes at the one place of an axis: what is written is the result.
+
+    So is written back what `cache[0]` of a batch of one has become.
+    """
+    names: dict[int, Value] = {}
+    makers, kept = method.makers(), []
+    for node in method.nodes:
+        node = rename_node(node, names)
+        write = axis_write(node)
+        if write is not None and _is_whole(write, makers):
+            names[node.outputs[0].id] = write.source
+        else:
+            kept.append(node)
+    return rename_results(replace(method, nodes=tuple(kept)), names)
+
+
+def _is_whole(write: AxisWrite, makers: Mapping[int, Node]) -> bool:
+    """Tell whether a write is one of all that its target holds, at place 0."""
+    place = makers.get(write.index.id)
+    return (
+        write.target.type.dims[write.axis : write.axis + 1] == (1,)
+        and write.source.type == write.target.type
+        and place is not None
+        and place.op == "aten::arange.start_step"
+        and place.arguments[0] == 0
+    )
 
 
 def _unviewed(method: Method) -> Method:

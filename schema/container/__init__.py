@@ -15,7 +15,7 @@ from kvc.schema.container.collect import (
 )
 from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
-from kvc.schema.container.layout import Layout, align_up, default_align
+from kvc.schema.container.layout import align_up, default_align
 from kvc.schema.container.lookup import find_data_file, search_path
 from kvc.schema.container.opened import OpenFile
 from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
@@ -38,7 +38,6 @@ __all__ = [
     "DataFileReader",
     "Garbage",
     "Header",
-    "Layout",
     "OpenFile",
     "Progress",
     "SavedBundle",

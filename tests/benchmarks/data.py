@@ -255,21 +255,20 @@ def second_in_file(bench: Bench, said: Mapping[str, Figures]) -> None:
     """Print what prefill adds to a file that has decode."""
     lines = []
     for name in ("wide", "deep"):
-        one, two = (
-            bench.dump(f"{name}-{methods}.kvc") for methods in ("decode", "both")
-        )
-        added = {key: two.get(key, 0) - one.get(key, 0) for key in one | two}
-        code, total = added.pop("code"), sum(added.values())
-        beside = ", ".join(f"{key} {value:,}" for key, value in added.items() if value)
+        one, two = (bench.dump(f"{name}-{m}.kvc") for m in ("decode", "both"))
+        added = sum(two.values()) - sum(one.values())
+        code = sum(nbytes for part, nbytes in two.items() if part.startswith("prefill"))
+        stored = sum(two[part] - one[part] for part in ("blobs", "padding"))
         label = f"kvc, {bench.shapes[name]['layers']} layers"
-        lines.append((label, f"{total + code:,}", f"{code:,}", f"{total:,}", beside))
+        figures = (added, code, added - code, stored)
+        lines.append((label, *(f"{nbytes:,}" for nbytes in figures)))
     for backend in ("portable", "xnnpack") if bench.peer else ():
         one, two = (
             said[f"wide-{backend}-{m}"]["file_nbytes"] for m in ("decode", "both")
         )
         label = f"ExecuTorch, {backend}, {bench.shapes['wide']['layers']} layers"
         lines.append((label, f"{two - one:,.0f}", "", "", ""))
-    header = ("bytes", "added", "instructions", "beside them", "which are")
+    header = ("bytes", "added", "instructions", "beside them", "of it in blobs")
     table("A second method in the file", header, lines)
 
 

@@ -176,7 +176,7 @@ class Bench:
         parts: dict[str, int] = {}
         for part in size["parts"]:
             own = part["what"].endswith((": code", ": delegate payloads"))
-            kind = "code" if own else part["category"]
+            kind = part["what"] if own else part["category"]
             parts[kind] = parts.get(kind, 0) + part["nbytes"]
         if sum(parts.values()) != self.nbytes(file):
             raise SystemExit(f"kvc dump --size of {file} does not add up: {parts}")

@@ -147,7 +147,7 @@ def _told(row: Row, key: str) -> str:
 def measure_size(
     options: argparse.Namespace, size: float
 ) -> tuple[list[Row], list[Row]]:
-    """Measure all recipes on one checkpoint; return the rows, and those loaded eagerly."""
+    """Measure all recipes on one checkpoint; return the rows, then eager ones."""
     rows: list[Row] = []
     eager: list[Row] = []
     with tempfile.TemporaryDirectory(dir=options.folder) as name:

@@ -29,7 +29,7 @@ def draw(rows: Sequence[Row], eager: Sequence[Row], path: Path) -> None:
         own = [row for row in rows if row["recipe"] == recipe]
         colour = COLOURS.get(str(recipe), INK)
         axes.plot(*_points(own), "o-", color=colour, lw=2, label=f"kvc, {recipe}")
-    axes.set(xlabel="checkpoint, GB", ylabel="peak memory of compiling, GB")
+    axes.set(xlabel="checkpoint, GB", ylabel="peak RssAnon + RssShmem of compiling, GB")
     axes.set_title(
         "Compiling needs memory for a few blocks, not for the model", loc="left"
     )

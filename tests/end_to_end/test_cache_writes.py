@@ -135,6 +135,13 @@ class CountedRow(OneRow):
         return out
 
 
+class OnlyRow(OneRow):
+    """The same through the one row, and a view of it."""
+
+    def write(self, x: Tensor, places: Tensor) -> None:
+        self.k[0].transpose(0, 1)[places] = x[0].transpose(0, 1)
+
+
 class CountedTurnedRow(CountedRow, TurnedRow):
     """Through that view, at places behind a counter."""
 
@@ -155,6 +162,7 @@ def _one_row(counted: bool) -> Method:
         (CountedRow, True),
         (TurnedRow, False),
         (CountedTurnedRow, True),
+        (OnlyRow, False),
     ],
 )
 def test_a_batch_of_one_row_goes_back(

@@ -4,7 +4,7 @@ import pytest
 from hand_built import F32, SEQ, Built
 from stateful_programs import LONGER, PAST, Builder, caller_program, rows_type
 
-from kvc.runtime.dependents import Dependence, root_of
+from kvc.runtime.dependents import Dependence
 from kvc.schema.model import Graph, Ref, StateSlot
 from kvc.schema.types import TensorType
 
@@ -100,4 +100,4 @@ def test_the_root_of_a_view_of_a_view_is_the_memory(builder):
     view = builder.over("aten::transpose.int", 2, 1, 2)
     again = builder.over("aten::alias", view)
     graph = builder.method("run", {"x": 0}, [0]).graph
-    assert [root_of(graph, value) for value in (again, view, 2, 0)] == [1, 1, 1, 0]
+    assert [graph.root_of(value) for value in (again, view, 2, 0)] == [1, 1, 1, 0]

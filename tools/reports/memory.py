@@ -11,7 +11,7 @@ from kvc.schema.model import Graph, Method, Program, Scratch
 from kvc.schema.types import Symbol
 from kvc.tools.reports.methods import delegates_called
 from kvc.tools.reports.polynomials import formula, nbytes_of
-from kvc.tools.reports.uses import operands, root_of
+from kvc.tools.reports.uses import operands
 from kvc.tools.text import columns, escape, share, size
 
 
@@ -124,12 +124,12 @@ def _lifetimes(graph: Graph) -> dict[int, tuple[int, int]]:
     spans = {i: (0, 0) for i in graph.inputs if _scratch(graph, i)}
     for index, call in enumerate(graph.instructions):
         for value in (*operands(call.arguments), *call.results):
-            root = root_of(graph, value)
+            root = graph.root_of(value)
             if _scratch(graph, root):
                 first, _ = spans.get(root, (index, index))
                 spans[root] = (first, index)
     for value in graph.outputs:
-        root = root_of(graph, value)
+        root = graph.root_of(value)
         if root in spans:
             spans[root] = (spans[root][0], len(graph.instructions) - 1)
     return spans

@@ -27,11 +27,6 @@ def users_of_names(program: Program) -> Mapping[int, tuple[str, ...]]:
     return {name: tuple(dict.fromkeys(users)) for name, users in found.items()}
 
 
-def root_of(graph: Graph, value: int) -> int:
-    """Return `graph.root_of(value)`, for those who do not ask that yet."""
-    return graph.root_of(value)
-
-
 def state_of(graph: Graph, value: int) -> int | None:
     """Return the id of the state whose memory a value lies in, None if in none."""
     storage = graph.values[graph.root_of(value)].storage

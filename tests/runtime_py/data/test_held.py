@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import time
 
 import numpy as np
 import pytest
@@ -33,12 +34,14 @@ class Gate:
 
     def __init__(self, monkeypatch, mode, wanted):
         name = READERS[mode]
-        self._read, self._barrier = getattr(StoredBlobs, name), None
+        self._read = getattr(StoredBlobs, name)
         self._wanted, self.blobs = threading.Barrier(wanted, timeout=20), []
+        self.pause = 0
         monkeypatch.setattr(StoredBlobs, name, lambda *a: self._enter(*a))
 
     def _enter(self, stored, blob, *target):
         self.blobs.append(blob)
+        time.sleep(self.pause)
         self._wanted.wait()
         self._read(stored, blob, *target)
 
@@ -55,6 +58,7 @@ def in_threads(*actions):
 def test_threads_that_ask_for_one_blob_check_it_once(opened, mode, monkeypatch):
     gate, seen = Gate(monkeypatch, mode, 1), []
     buffers = [opened.data["table"] for _ in range(8)]
+    gate.pause = 0.1  # long enough for all of them to come
     takers = [lambda b=buffer: seen.append(b.array()[3, 3]) for buffer in buffers]
     in_threads(*takers)
     assert seen == [3] * 8

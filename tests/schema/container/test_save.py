@@ -286,6 +286,18 @@ def test_the_data_file_is_held_until_the_bundle_has_its_name(
     assert held == [file.name for file in again.program.files[1:]]
 
 
+def test_saving_leaves_no_descriptor_and_no_lock(path, tmp_path):
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    base = save_data(tmp_path / "base.kvc", SMALL, external=True).data_path
+    for _ in range(2):
+        saved = save_data(path, NEW, external=True, reuse=[base])
+    assert len(list(descriptors.iterdir())) == before
+    for data in (base, saved.data_path):
+        with Path(data).open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
 def test_memory_is_bounded_by_a_chunk(path):
     """Two contents of 64 MB, in pieces of 1 MB; the second is cut back."""
     piece = memoryview(bytes(range(256)) * 4000)
