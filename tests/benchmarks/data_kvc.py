@@ -46,7 +46,13 @@ def touch_pages(arrays: Sequence[np.ndarray]) -> None:
 
 
 def warm_up(path: str) -> None:
-    """Load and run a small bundle, so that libraries are there before counting."""
+    """Load and run a small bundle, so that libraries are there before counting.
+
+    The product is as wide as those to come: a library keeps 10 MB after its first.
+    """
+    import torch
+
+    torch.ones(CHUNK, 2048) @ torch.ones(5632, 2048).T
     with runtime.load(path) as program, program.session() as session:
         for name in sorted(program.methods):
             session.call(name, tokens(name))

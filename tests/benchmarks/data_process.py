@@ -38,23 +38,33 @@ def prepare_cache(path: str, cold: bool) -> None:
     """Drop a file from the page cache, or read all of it into there.
 
     Raises:
-        RuntimeError: it did not work: another process maps the file, or writes it.
+        RuntimeError: it did not work: another process maps the file or writes it, or
+            the kernel takes pages back as fast as they are read.
     """
+    nbytes = Path(path).stat().st_size
+    for _ in range(5):
+        _drop(path) if cold else _read(path)
+        cached = cached_nbytes(path)
+        if cached == 0 if cold else cached >= 0.999 * nbytes:
+            return
+    wanted = "none" if cold else "all"
+    message = f"{path}: {cached} of {nbytes} bytes are in the page cache, not {wanted}"
+    raise RuntimeError(message)
+
+
+def _drop(path: str) -> None:
     file = os.open(path, os.O_RDONLY)
     try:
-        if cold:
-            os.fsync(file)
-            os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
-        else:
-            while os.read(file, 1 << 22):
-                pass
+        os.fsync(file)
+        os.posix_fadvise(file, 0, 0, os.POSIX_FADV_DONTNEED)
     finally:
         os.close(file)
-    cached, nbytes = cached_nbytes(path), Path(path).stat().st_size
-    if cold and cached:
-        raise RuntimeError(f"{path}: {cached} of {nbytes} bytes stayed in the cache")
-    if not cold and cached < 0.999 * nbytes:  # the kernel may take some back already
-        raise RuntimeError(f"{path}: only {cached} of {nbytes} bytes are in the cache")
+
+
+def _read(path: str) -> None:
+    with Path(path).open("rb", buffering=0) as file:
+        while file.read(1 << 22):
+            pass
 
 
 def cached_nbytes(path: str) -> int:

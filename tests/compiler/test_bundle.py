@@ -44,6 +44,16 @@ def test_saving_twice_gives_equal_bytes(bundle: Bundle, tmp_path: Path):
     assert (tmp_path / "a.kvc").read_bytes() == (tmp_path / "b.kvc").read_bytes()
 
 
+def test_torch_keeps_its_threads(bundle: Bundle, tmp_path: Path):
+    before, told = torch.get_num_threads(), []
+    torch.set_num_threads(2)
+    try:
+        bundle.save(tmp_path / "a.kvc", lambda *_: told.append(torch.get_num_threads()))
+        assert (set(told), torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)
+
+
 def test_progress_is_told_for_every_name(bundle: Bundle, tmp_path: Path):
     told = []
     bundle.save(tmp_path / "a.kvc", lambda *step: told.append(step))

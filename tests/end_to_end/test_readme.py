@@ -4,6 +4,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
+from safetensors.numpy import save_file
+
+from kvc.runtime import load
+
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
@@ -35,11 +40,32 @@ def test_the_first_example_runs_in_fifteen_lines(tmp_path):
     likeliest = ("demo.kvc", "def ", "--max-tokens", "40", "--temperature", "0")
     assert run(tmp_path, "kvc", "generate", *likeliest) == text
     assert run(tmp_path, "python", "-c", PYTHON[2]) == "[9] of 512\n"
+    assert "touched" in run(tmp_path, "python", "-c", PYTHON[3])
 
 
 def test_a_model_of_ones_own_compiles_and_runs(tmp_path):
     (tmp_path / "total.py").write_text(PYTHON[1])
-    assert "result 0: float32[4]" in shell(tmp_path, SHELL[4])
+    called = shell(tmp_path, SHELL[4])
+    assert "result 0: float32[4]" in called
+    weights = total_weights()
+    save_file(weights, tmp_path / "total.safetensors")
+    run(tmp_path, "python", "-c", PYTHON[4])
+    with load(tmp_path / "total.kvc") as program:
+        stored = program.data["project.weight"].array()
+        assert np.array_equal(stored, weights["project.weight"])
+
+
+def total_weights():
+    shapes = {"project.weight": (4, 8), "project.bias": (4,), "total": (4,)}
+    return {
+        name: np.random.rand(*size).astype("float32") for name, size in shapes.items()
+    }
+
+
+def test_weights_move_into_a_file_of_their_own_and_back(tmp_path):
+    told = shell(tmp_path, SHELL[5])
+    assert "whole.kvc" in told
+    assert "removed 0 files" in told
 
 
 def test_the_commands_that_set_up_everything_exist():
@@ -48,7 +74,7 @@ def test_the_commands_that_set_up_everything_exist():
         assert os.access(script, os.X_OK)
         run(ROOT, "bash", "-n", script)
     assert SHELL[1] == ". .venv/bin/activate\n"
-    assert len(SHELL) == 5
+    assert len(SHELL) == 6
 
 
 def test_the_recipes_are_those_that_ship():

@@ -348,23 +348,23 @@ def caller_program(dtype: DType = F32) -> Built:
     `add(total, x)` adds x to the total, float32 [seq, 4], and gives back their product;
     `extend(past, x)` gives back past with x behind it along axis 1, and its negation.
     """
+    symbols = {"past": Symbol("past", 0, 512), "seq": SYMBOLS["seq"]}
     rows, past, longer = (TensorType(dtype, (2, n, 4)) for n in (SEQ, PAST, LONGER))
     kind = TensorType(dtype, (SEQ, 4))
-    b = Builder()
+    b = Builder(symbols)
     total, x = b.value(kind, Caller()), b.scratch(kind)
     product = b.scratch(kind)
     b.step("aten::mul.Tensor", (Ref(total), Ref(x)), product)
     added = b.over("aten::add.Tensor", total, Ref(x), 1)
     add = b.method("add", {"total": total, "x": x}, [added, product])
 
-    b = Builder()
+    b = Builder(symbols)
     old, x = b.value(past, Caller()), b.scratch(rows)
     new = b.over("kvc::append", old, Ref(x), 1, kind=longer)
     negated = b.scratch(longer)
     b.step("aten::neg", (Ref(new),), negated)
     extend = b.method("extend", {"past": old, "x": x}, [new, negated])
-    symbols = (Symbol("past", 0, 512), SYMBOLS["seq"])
-    return program([add, extend], symbols=symbols)
+    return program([add, extend], symbols=tuple(symbols.values()))
 
 
 def checked_program() -> Built:

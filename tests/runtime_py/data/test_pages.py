@@ -41,6 +41,7 @@ def test_only_bytes_of_the_run_itself_are_counted(memory):
 @LINUX
 def test_it_agrees_with_smaps_over_more_than_one_read(memory):
     memory[:: 3 * PAGE_NBYTES] = 1
+    memory[pages._ENTRIES_AT_ONCE * PAGE_NBYTES] = 1  # where the second read begins
     address = memory.ctypes.data
     with PageTable() as table:
         found = table.resident_nbytes(address, memory.nbytes)
