@@ -85,7 +85,7 @@ class TensorTable:
         self._check_overlaps(name, tensor)
         kind = static_type(name, tensor)
         initial = None
-        source = TensorSource(tensor)
+        source = self._source(tensor)
         if not is_zero(source):
             if key in self._sized:
                 raise _starts_otherwise(name)

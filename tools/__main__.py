@@ -1,0 +1,5 @@
+"""`python -m kvc.tools`: the `kvc` command, where its script is not on the path."""
+
+from kvc.tools.cli import main
+
+main()
