@@ -1,0 +1,40 @@
+"""The root of all errors, and how a message lists names."""
+
+from collections.abc import Sequence
+
+
+class KvcError(Exception):
+    """The root of all errors that kvc raises on purpose.
+
+    Attributes:
+        code: the stable name of the kind, as `kvc ... --json` prints it.
+    """
+
+    template = "{message}"
+
+    def __init__(self, **facts: object) -> None:
+        self.__dict__.update(facts)
+        self.facts = facts
+        super().__init__(self._text())
+
+    def _text(self) -> str:
+        """Return the message."""
+        return self.template.format(**self.facts)
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """Pickle by class and facts, since the constructor takes only keywords."""
+        return (_rebuild, (type(self), self.facts))
+
+    @property
+    def code(self) -> str:
+        """Return the stable name of this kind of error."""
+        return type(self).__name__
+
+
+def _rebuild(kind: type[KvcError], facts: dict[str, object]) -> KvcError:
+    return kind(**facts)
+
+
+def listing(names: Sequence[str]) -> str:
+    """Join names for a message, or say that there are none."""
+    return ", ".join(names) if names else "none"

@@ -1,0 +1,121 @@
+"""Models, recipes and checkpoints that cannot be compiled."""
+
+from kvc.schema.errors.base import KvcError
+
+
+class CompileError(KvcError):
+    """A model cannot be compiled."""
+
+
+class ModelNotFound(CompileError):
+    """MODEL names nothing that can be imported or read."""
+
+    template = "no model {model!r}: {reason}; give a built-in name ({known}) or package.module:factory"
+
+
+class CaptureError(CompileError):
+    """A method cannot be traced."""
+
+    template = "cannot capture method {method}{place}: {reason}"
+
+
+class CapacityFixed(CaptureError):
+    """A buffer's size is to be chosen when a session is opened, but the code fixes it."""
+
+    template = "cannot capture method {method}{place}: the buffer {buffer} is to have any size of Dim {dim} along axis {axis}, but {reason}"
+
+
+class UnsupportedOps(CompileError):
+    """Methods use ops that kvc has no kernel for; all of them are listed."""
+
+    template = "no kernel for {count} op(s):\n{listing}"
+
+
+class StateConflict(CompileError):
+    """Two methods, or two names, disagree about one state."""
+
+    template = "state {state}: {reason}"
+
+
+class CopyBudgetExceeded(CompileError):
+    """Writing the states of a method copies more bytes than it may."""
+
+    template = "method {method} copies {nbytes:,} bytes in a call to write its states, but {allowed:,} are allowed:\n{listing}"
+
+
+class PassFailed(CompileError):
+    """A pass produced a program that does not verify: a bug in kvc."""
+
+    template = "after {step}: method {method}, {node}{place}: {reason}; this is a bug in kvc, please report it"
+
+
+class PlanFailed(CompileError):
+    """A memory plan does not pass the independent checker: a bug in kvc."""
+
+    template = "the memory plan of method {method} is wrong: {reason}; this is a bug in kvc, please report it"
+
+
+class OutputProblem(CompileError):
+    """A bundle cannot be written; what was there before is untouched."""
+
+    template = "cannot write {path}: {reason}"
+
+
+class OutputUnsynced(CompileError):
+    """A new bundle is in place and whole, but may not survive a crash of the machine."""
+
+    template = "{path} is replaced by the new bundle, which is whole, but the system could not say that it is safe on disk: {reason}; write it again if the machine fails"
+
+
+class CheckpointError(CompileError):
+    """A checkpoint cannot be used; `listing` tells every problem of this kind."""
+
+    template = "checkpoint {path}: {reason}"
+
+
+class PickleCheckpoint(CheckpointError):
+    """A checkpoint is a pickle, which may run any code when it is read."""
+
+    template = "checkpoint {path}: {files} is a pickle, which can run any code when it is loaded, so kvc does not read it; convert it once, where you trust it: safetensors.torch.save_file(torch.load(PICKLE, weights_only=True), 'model.safetensors')"
+
+
+class BadCheckpoint(CheckpointError):
+    """Files of a checkpoint are damaged, cut short, missing, or contradict each other."""
+
+    template = "checkpoint {path} is not whole:\n{listing}"
+
+
+class CheckpointMismatch(CheckpointError):
+    """A checkpoint is whole, but is not of this model."""
+
+    template = "checkpoint {path} does not fit {model}:\n{listing}"
+
+
+class CheckpointChanged(CheckpointError):
+    """A checkpoint is no longer what was opened, so that a tensor cannot be read."""
+
+    template = "checkpoint {path}: cannot read {tensor}: {reason} after it was opened; open it again and compile anew"
+
+
+class ParametersEmpty(CompileError):
+    """Tensors of a model have no values, on the meta device, but some are needed."""
+
+    template = "{what}; parameters made in empty_parameters() have no memory: Checkpoint(path).load_into(model) says where compile_program reads them; a model that is to run by itself must be built outside of it"
+
+
+class RecipeError(KvcError):
+    """A recipe is unknown or wrong."""
+
+
+class UnknownRecipe(RecipeError):
+    """No recipe has this name."""
+
+    template = (
+        "no recipe {recipe!r}; there are: {known}, or give the path of a .toml file"
+    )
+
+
+class BadRecipe(RecipeError):
+    """A recipe file is wrong."""
+
+    template = "{path}: {what}"

@@ -1,0 +1,127 @@
+"""Calls that fail, and calls that are refused."""
+
+from kvc.schema.errors.base import KvcError
+
+
+class ExecutionError(KvcError):
+    """A call on a loaded program failed."""
+
+
+class UnknownName(ExecutionError):
+    """A method, state or named data that the program does not have."""
+
+    template = "the program has no {kind} {name!r}; it has: {known}"
+
+
+class InputMismatch(ExecutionError):
+    """An input does not have the declared type."""
+
+    template = "method {method}, input {input}: expected {expected}, got {found}"
+
+
+class CacheOverflow(ExecutionError):
+    """A write would leave the cache; nothing has been written."""
+
+    template = (
+        "the cache is full: row {row} would write {positions} from {start} on, but "
+        "the cache holds {capacity}; make room (reset or rewind the session, truncate "
+        "the array), or open the session or the array with a larger capacity, or "
+        "compile with a larger cache"
+    )
+
+    def _text(self) -> str:
+        count = self.facts["count"]
+        positions = "1 position" if count == 1 else f"{count} positions"
+        return self.template.format(positions=positions, **self.facts)
+
+
+class IndexOutOfRange(ExecutionError):
+    """A write would be outside its tensor; nothing has been written."""
+
+    template = "{place}index {index} is out of range for an axis of {size}"
+
+
+class KernelFailed(ExecutionError):
+    """An instruction failed; the message says where it comes from."""
+
+    template = "method {method}, instruction {index}, {op}{place}: {reason}"
+
+
+class NoPosition(ExecutionError):
+    """The program has no position to ask for."""
+
+    template = "there is no position: {reason}"
+
+
+class NotRewindable(ExecutionError):
+    """A state cannot go back; nothing has changed."""
+
+    template = "the state {state} cannot be rewound: {reason}; reset the session, or restore a saved one"
+
+
+class CannotRewind(ExecutionError):
+    """Rows of a batch cannot go back by different counts; nothing has changed."""
+
+    template = "cannot rewind rows by different counts: {reason}"
+
+
+class StateMismatch(ExecutionError):
+    """What the session holds does not fit the method; nothing has run."""
+
+    template = "method {method}, state {state}: expected {expected}, found {found}"
+
+
+class Poisoned(ExecutionError):
+    """A call broke off while it wrote a state that cannot be put back."""
+
+    template = "a call of {method} broke off in the middle and left states half written; reset the session, restore a saved one, or open sessions with transactional=True"
+
+
+class OutOfMemory(ExecutionError):
+    """The system gives no address space."""
+
+    template = "the system refuses {nbytes} bytes for {what}"
+
+
+class Forked(ExecutionError):
+    """A program or session was used in a child of the process that opened it."""
+
+    template = "the {kind} was opened in process {opened} and cannot be used in its child {here}; load the bundle again there"
+
+
+class BufferFreed(ExecutionError):
+    """Named data was used after it was freed."""
+
+    template = "{name!r} has been freed; ask program.data for it again"
+
+
+class Closed(ExecutionError):
+    """A program or session was used after it was closed."""
+
+    template = "the {kind} has been closed"
+
+
+class Busy(ExecutionError):
+    """A session was used from two threads at a time."""
+
+    template = "this session is running {method} in another thread; a session belongs to one thread at a time"
+
+
+class StateNeeded(ExecutionError):
+    """A method with state was called on the program itself."""
+
+    template = (
+        "method {method} uses the state {state}; open a session and call it there"
+    )
+
+
+class BadSetting(ExecutionError):
+    """A setting of a session or of a generation is impossible."""
+
+    template = "{name}: expected {expected}, got {found}"
+
+
+class CallMismatch(ExecutionError):
+    """Arguments do not nest as those that the method was compiled with."""
+
+    template = "method {method}, {reason}"

@@ -1,0 +1,51 @@
+"""Bytes of a bundle, or of a data file, that are wrong."""
+
+from kvc.schema.errors.base import KvcError
+
+
+class FormatError(KvcError):
+    """The bytes of a bundle are wrong."""
+
+
+class Truncated(FormatError):
+    """The file ends too early, or goes on behind its end."""
+
+    template = "{path}: the file has {found} bytes, {what} needs {expected}; it is cut short or damaged, fetch it again"
+
+
+class BadMagic(FormatError):
+    """The file is something else."""
+
+    template = (
+        "{path}: not a kvc file: it begins with {found}, which looks like {guess}"
+    )
+
+
+class UnsupportedVersion(FormatError):
+    """The file is of another format version."""
+
+    template = "{path}: format version {found}, but this kvc reads version {expected}; compile the model again, or use the kvc that wrote it"
+
+
+class DigestMismatch(FormatError):
+    """Bytes differ from their digest."""
+
+    template = "{path}: {what} is damaged: its {nbytes} bytes at offset {offset} do not have the digest that the file states; fetch the file again or compile the model again"
+
+
+class LimitExceeded(FormatError):
+    """Something is larger than kvc allows."""
+
+    template = "{path}: {what} is {found}, more than the limit of {limit}"
+
+
+class BadStructure(FormatError):
+    """Offsets, counts or padding that no writer of kvc makes."""
+
+    template = "{path}: malformed at byte {offset}: {what}"
+
+
+class BadProgram(FormatError):
+    """The file is well formed, but what it says is impossible."""
+
+    template = "{path}: {where}: {what}"

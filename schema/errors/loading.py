@@ -1,0 +1,61 @@
+"""Files that cannot be loaded, written or removed, whatever is in them."""
+
+from kvc.schema.errors.base import KvcError
+
+
+class LoadError(KvcError):
+    """The bytes may be fine; loading is refused or impossible."""
+
+
+class FileProblem(LoadError):
+    """The operating system refused to open or read a file."""
+
+    template = "cannot read {path}: {reason}"
+
+
+class CannotWrite(FileProblem):
+    """A session cannot be saved; what was there before is untouched."""
+
+    template = "cannot write {path}: {reason}"
+
+
+class SavedUnsynced(FileProblem):
+    """A saved session is in place and whole, but may not survive a crash."""
+
+    template = "{path} is written and whole, but the system could not say that it is safe on disk: {reason}"
+
+
+class BadSnapshot(LoadError):
+    """A saved session is damaged, or belongs to another program."""
+
+    template = "{path}: cannot restore a session from it: {reason}"
+
+
+class FileChanged(LoadError):
+    """A mapped file is not the one that was opened."""
+
+    template = "{path} changed while it was in use; load it again"
+
+
+class DataFileMissing(LoadError):
+    """A bundle keeps data in another file, which is nowhere to be found."""
+
+    template = "{path}: its data file {name} (digest {expected}) is not there; looked in: {folders}; put it beside the bundle, or give its folder (data_folders=, --data-folder)"
+
+
+class DataFileMismatch(LoadError):
+    """A file has the name of a bundle's data file, but holds other data."""
+
+    template = "{path}: its data file {name} must have digest {expected}, but what has this name has {found} (in {folders}); it belongs to another build: fetch or compile both files again, or give the folder of the right one (data_folders=, --data-folder)"
+
+
+class CannotCollect(LoadError):
+    """What data files a folder needs cannot be known; nothing is removed."""
+
+    template = "{folder}: nothing is removed, since {path} may need any of its data files and cannot be read: {reason}; move it away or compile it again, then try again"
+
+
+class MissingDelegate(LoadError):
+    """A bundle needs a backend that this runtime does not have."""
+
+    template = "{path}: method {method} needs the backend {backend}, but this runtime has: {known}"
