@@ -7,8 +7,8 @@ bfloat16, widened to float32 here.
 from pathlib import Path
 
 import torch
-from safetensors.torch import load_file
 
+from kvc.compiler.checkpoints import Checkpoint
 from kvc.compiler.models.decoder import Decoder, DecoderConfig
 from kvc.compiler.spec import Dim, Method, ModelSpec, StateSpec
 
@@ -22,8 +22,8 @@ SEPARATOR = 0  # the byte that stands between modules
 def demo() -> ModelSpec:
     """Return the demo model with its two methods."""
     model = Decoder(CONFIG).eval()
-    weights = {name: w.float() for name, w in load_file(WEIGHTS).items()}
-    model.load_state_dict(weights, strict=True)
+    with Checkpoint(WEIGHTS) as weights:
+        weights.load_into(model)
     return ModelSpec(
         model=model,
         methods=decoder_methods(CONFIG, max_chunk=512),
