@@ -1,11 +1,12 @@
 """`Bundle`: a compiled program and the weights it needs, ready to be written."""
 
 import os
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 import torch
 
@@ -87,7 +88,7 @@ class Bundle:
         if data not in PLACEMENTS:
             known = " or ".join(PLACEMENTS)
             raise CompileError(message=f"data is {data!r}, it can be {known}")
-        with _own_mistakes(os.fspath(path)), _one_thread():
+        with _own_mistakes(os.fspath(path)), _one_thread:
             saved = save_bundle(
                 path,
                 self.program,
@@ -105,20 +106,35 @@ class Bundle:
         return Content(entry.type.nbytes({}), partial(reader.chunks, source), source)
 
 
-@contextmanager
-def _one_thread() -> Iterator[None]:
-    """Let torch work in one thread.
+class _OneThread:
+    """Lets torch work in one thread, until the last save that runs has ended.
 
     A block is transformed faster than it is hashed, and two threads would meet after
     every step of it: where other processes want the cores too, that takes longer than
-    the work (ten times, measured 2026-11 on two busy cores).
+    the work (ten times, measured 2026-11 on two busy cores). torch has one number for
+    the whole process, so other work is in one thread meanwhile, too.
     """
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._users = 0
+        self._before = 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if not self._users:
+                self._before = torch.get_num_threads()
+                torch.set_num_threads(1)
+            self._users += 1
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._users -= 1
+            if not self._users:
+                torch.set_num_threads(self._before)
+
+
+_one_thread: Final = _OneThread()
 
 
 @contextmanager

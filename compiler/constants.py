@@ -63,10 +63,17 @@ class StoredTensor(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class StoredSource:
-    """A tensor of a file, cast to the dtype that the model has for it."""
+    """A tensor of a file, cast to the dtype that the model has for it.
+
+    Attributes:
+        stored: its values.
+        dtype: the model's.
+        through: what the model had before, in order: casts that lose something.
+    """
 
     stored: StoredTensor
     dtype: torch.dtype
+    through: tuple[torch.dtype, ...] = ()
 
 
 class Transform(Enum):
@@ -168,7 +175,9 @@ def _stored_blocks(source: StoredSource, whole_rows: bool) -> Iterator[Tensor]:
         step = min(step, BLOCK_ELEMENTS)
     for begin in range(0, max(1, total), step):  # an empty one is one empty block
         end = min(begin + step, total)
-        part = source.stored.elements(begin, end).to(source.dtype)
+        part = source.stored.elements(begin, end)
+        for dtype in (*source.through, source.dtype):
+            part = part.to(dtype)
         rows = (end - begin) // row if total else shape[0]
         yield part.reshape(rows, *shape[1:]) if whole_rows else part
 
@@ -195,14 +204,20 @@ def _shape(source: Source) -> tuple[int, ...]:
 def is_zero(source: Source) -> bool:
     """Tell whether all bytes of a source are zero."""
     blocks = WeightReader().blocks(source)
-    return not any(block.reshape(-1).view(torch.uint8).any() for block in blocks)
+    return not any(_flat_bytes(block).any() for block in blocks)
 
 
 def bytes_of(tensor: Tensor) -> memoryview:
     """Return the bytes of a contiguous tensor of any dtype, without a copy."""
     if not tensor.numel():
         return memoryview(b"")
-    return tensor.reshape(-1).view(torch.uint8).numpy().data
+    return _flat_bytes(tensor).numpy().data
+
+
+def _flat_bytes(tensor: Tensor) -> Tensor:
+    """Return the bytes of a contiguous tensor: uint8 [nbytes]."""
+    # Not by `reshape`: one element is contiguous whatever its stride, and keeps it.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
 def base_of(source: Source) -> Base:

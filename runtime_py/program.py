@@ -169,6 +169,9 @@ class Program:
         delegates have packed, scratch memory, and what is bound to it. Sessions keep
         their states. Calls that run in other threads give theirs back when they end.
 
+        The next use reads the data again and verifies it again: half a second for each
+        GB where the system still has the file in memory, more where it has not.
+
         Raises:
             Closed, Forked: the program is closed, or belongs to another process.
         """

@@ -121,6 +121,8 @@ class Session:
             KernelFailed: an instruction failed; the message names its source line.
             Poisoned: an earlier call left states half written.
             Busy: the session is running in another thread.
+            FileChanged, FormatError, FileProblem: weights cannot be used any more: their
+                file has changed, is damaged, or cannot be read.
             Closed, Forked: session or program are closed, or of another process.
         """
         index = self._table.find(name)

@@ -1,9 +1,12 @@
 """The digest of a blob: a function of its bytes alone.
 
-Up to 1 MiB it is the SHA-256 of the bytes. Beyond, it is the SHA-256 of the joined
-SHA-256 digests of each 1 MiB, its leaves (the last one may be shorter), so that two
-threads can share the work: hashlib and reading release the GIL. In: bytes, or a
-function that fetches them; a second thread lives only while a large blob is hashed.
+Up to 1 MiB it is the SHA-256 of the bytes. Beyond, it is the SHA-256 of `kvc-tree` and
+the joined SHA-256 digests of each 1 MiB, its leaves (the last one may be shorter), so
+that two threads can share the work: hashlib and reading release the GIL. Contents of
+one size have one digest only if they are equal; of two sizes, a small one may be made
+to have that of a large one, so digest and size together tell contents apart. In: bytes,
+or a function that fetches them; a second thread lives only while a large blob is
+hashed.
 """
 
 import hashlib
@@ -14,6 +17,7 @@ from kvc.schema.two_threads import share
 
 LEAF_NBYTES: Final = 1 << 20
 DIGEST_NBYTES: Final = 32
+TREE: Final = b"kvc-tree"  # what is hashed before the leaves
 # Below this, starting a thread costs more than it saves.
 _THREADED_NBYTES: Final = 4 << 20
 
@@ -78,7 +82,7 @@ def _digest(nbytes: int, start_thread: Callable[[], _Fetch]) -> bytes:
             leaves[index] = hashlib.sha256(part).digest()
 
     share(iter(enumerate(starts)), work, twice=nbytes >= _THREADED_NBYTES)
-    return hashlib.sha256(b"".join(leaves)).digest()
+    return hashlib.sha256(TREE + b"".join(leaves)).digest()
 
 
 class BlobHasher:
@@ -104,4 +108,5 @@ class BlobHasher:
         """Return the digest of the bytes so far."""
         if not self._leaves:
             return self._leaf.digest()
-        return hashlib.sha256(b"".join([*self._leaves, self._leaf.digest()])).digest()
+        leaves = b"".join([*self._leaves, self._leaf.digest()])
+        return hashlib.sha256(TREE + leaves).digest()

@@ -5,7 +5,7 @@ import click
 data_folders_option = click.option(
     "--data-folder",
     "data_folders",
-    metavar="DIR",
+    metavar="FOLDER",
     multiple=True,
     help="Look for data files here too, after the bundle's own folder. Repeatable.",
 )

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.tools.data_folders import data_folders_option
+
 if TYPE_CHECKING:
     from kvc.runtime import Program
 
@@ -41,13 +43,7 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         help="Map the data, or read it into memory, in pages of 2 MiB with huge.",
     )
-    @click.option(
-        "--data-folder",
-        "data_folders",
-        multiple=True,
-        metavar="FOLDER",
-        help="Where else data files may be than beside BUNDLE. Repeat for more.",
-    )
+    @data_folders_option
     @click.option(
         "--residency",
         is_flag=True,

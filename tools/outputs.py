@@ -3,24 +3,34 @@
 import os
 from pathlib import Path
 
-from kvc.schema.errors import OutputProblem
+from kvc.schema.errors import OutputProblem, reason_of
 
 
 def check_output(name: str) -> Path:
     """Return the path of a file that can be written.
 
     Raises:
-        OutputProblem: it is a folder, or its folder is missing or refuses.
+        OutputProblem: it is a folder or a data file, or its folder is missing or
+            refuses.
     """
     path = Path(name)
-    reason = _reason(name, path)
+    try:
+        reason = _reason(name, path)
+    except (OSError, ValueError) as error:
+        reason = reason_of(error)
     if reason:
         raise OutputProblem(path=name or "an output without a name", reason=reason)
     return path
 
 
 def _reason(name: str, path: Path) -> str:
-    """Say why a file cannot be written, "" when nothing is known to speak against."""
+    """Say why a file cannot be written, "" when nothing is known to speak against.
+
+    Raises:
+        OSError, ValueError: the system does not let anyone look.
+    """
+    from kvc.schema.container import why_not_replaced
+
     folder = path.parent
     if not name:
         return "give the name of a file"
@@ -30,4 +40,4 @@ def _reason(name: str, path: Path) -> str:
         return f"the folder {folder} does not exist"
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"the folder {folder} may not be written to"
-    return ""
+    return why_not_replaced(path) if path.exists() else ""

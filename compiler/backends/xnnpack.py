@@ -5,7 +5,7 @@ lie between them. A payload is a graph in the program's own form, with weights b
 name; `kvc.runtime` runs it with XNNPACK's numerics.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -15,7 +15,7 @@ from kvc.compiler.ir import Constant, Method, Node
 from kvc.schema.codec import encode_payload
 from kvc.schema.dtypes import DType
 from kvc.schema.model import MemoryKind, Payload
-from kvc.schema.types import Affine, Symbol, TensorType
+from kvc.schema.types import Symbol, symbols_in
 
 _OPS = frozenset(
     [
@@ -95,7 +95,7 @@ class Xnnpack:
         emitted = emit_graph(
             graph, {name: i for i, name in enumerate(names)}, {}, symbols
         )
-        used = _symbols_in(value.type for value in emitted.values)
+        used = symbols_in(value.type for value in emitted.values)
         payload = Payload(
             backend=self.name,
             symbols=tuple(s for s in symbols if s.name in used),
@@ -117,8 +117,3 @@ def _is_taken(node: Node) -> bool:
         return False
     types = {value.type.dtype for value in (*node.inputs, *node.outputs)}
     return types <= _INNER and DType.FLOAT32 in types
-
-
-def _symbols_in(types: Iterable[TensorType]) -> set[str]:
-    dims = [dim for kind in types for dim in kind.dims if isinstance(dim, Affine)]
-    return {name for dim in dims for name, _ in dim.terms}

@@ -45,7 +45,7 @@ class Checkpoint:
             BadCheckpoint: with everything that is wrong with its files.
             CheckpointError: there is none.
         """
-        self.path = os.fspath(path)
+        self.path = os.fsdecode(path)
         main = _main_file(self.path)
         if main.suffix in _PICKLES:
             raise PickleCheckpoint(path=self.path, files=main.name)
@@ -77,8 +77,9 @@ class Checkpoint:
         """Give the tensors of a model the values that this checkpoint has for them.
 
         Parameters that were made in `empty_parameters` stay empty, and compiling reads
-        them from here. Buffers, and parameters that have memory, are filled at once.
-        Nothing is changed when something does not fit.
+        them from here; they are read-only from now on. Buffers, and parameters that
+        have memory, are filled at once. Nothing is changed when something does not fit;
+        where a file cannot be read, tensors that were read before are filled.
 
         Args:
             model: the module; tensors that it ties stay tied.
@@ -91,7 +92,8 @@ class Checkpoint:
             CheckpointMismatch: with every tensor that is missing, unexpected, of
                 another shape, or of a dtype that does not become the model's; or with
                 names of one tensor of the model that have different values here.
-            CheckpointChanged: a file changed after it was opened.
+            CheckpointChanged: a file changed after it was opened, or is closed.
+            CheckpointError: `rename` is neither.
         """
         return load_model(model, self.path, self.tensors, rename, strict)
 
@@ -143,11 +145,11 @@ def _main_file(path: str) -> Path:
         CheckpointError: there is nothing, or too much.
     """
     folder = Path(path)
-    if not folder.exists():
-        raise CheckpointError(path=path, reason="there is no such file or folder")
-    if not folder.is_dir():
-        return folder
     try:
+        if not folder.exists():
+            raise CheckpointError(path=path, reason="there is no such file or folder")
+        if not folder.is_dir():
+            return folder
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
         reason = error.strerror or str(error)
@@ -170,7 +172,7 @@ def _open_files(folder: Path, names: Iterable[str], path: str) -> dict[str, Tens
         PickleCheckpoint: one is a pickle.
         BadCheckpoint: with each that is missing or damaged.
     """
-    opened, wrong, pickles = {}, [], []
+    opened, wrong, pickles = dict[str, TensorFile](), list[str](), list[str]()
     for name in names:
         try:
             opened[name] = TensorFile(str(folder / name))
@@ -178,6 +180,9 @@ def _open_files(folder: Path, names: Iterable[str], path: str) -> dict[str, Tens
             pickles.append(name)
         except Problems as error:
             wrong += [f"{name}: {reason}" for reason in error.reasons]
+    if pickles or wrong:
+        for file in opened.values():
+            file.close()
     if pickles:
         raise PickleCheckpoint(path=path, files=", ".join(pickles))
     if wrong:

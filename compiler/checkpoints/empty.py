@@ -1,23 +1,35 @@
-"""Parameters without memory, and where their values are to come from.
+"""Parameters without memory: `empty_parameters` makes them on torch's meta device.
 
-`empty_parameters` makes parameters of modules on torch's meta device; a checkpoint
-then attaches a `StoredTensor` to each. The attachment is an attribute of the Parameter
-object: it goes with it, and goes with nothing else.
+Nothing real can be computed with them. Once a checkpoint has said where their values
+are (`filled.py`), they are read-only: a change of them could not be kept, so it is
+refused. Casts are kept.
 """
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final
 
 import torch
 from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.modules.module import register_module_parameter_registration_hook
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from kvc.compiler.constants import StoredSource, StoredTensor
+from kvc.compiler.checkpoints.filled import carry, forget, is_filled
 from kvc.schema.errors import ParametersEmpty
 
-_ATTRIBUTE = "kvc_stored"
+_TYPES: Final = (nn.Parameter, Tensor)
+_WAS: Final = "kvc_was"  # on the storage of empty tensors: that of the real ones
+# Results of these have the values of their first operand, but for a cast.
+_SAME_VALUES: Final = frozenset(
+    ["to", "type", "type_as", "half", "float", "double", "bfloat16", "clone"]
+    + ["contiguous", "detach", "int", "long", "short", "char", "bool"]
+)
+# Whether a method is traced, where stand-ins should be in the place of empty tensors.
+_tracing: ContextVar[bool] = ContextVar("kvc_tracing", default=False)
 
 
 class Empty(Tensor):
@@ -38,55 +50,136 @@ class Empty(Tensor):
         """Run an op of torch.
 
         Raises:
-            ParametersEmpty: it needs the values of an empty tensor.
+            ParametersEmpty: it needs the values of an empty tensor, or changes those
+                that a checkpoint has.
         """
+        leaves = tree_leaves((args, dict(kwargs or {})))
+        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
+        name = getattr(func, "__name__", str(func))
         with torch._C.DisableTorchFunctionSubclass():
-            mixed = _mixes(args, kwargs) and not _overwrites(func, args)
-        if mixed:
-            what = (
-                f"{getattr(func, '__name__', func)} of an empty tensor and a real one"
-            )
-            raise ParametersEmpty(names=(), what=what)
-        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
+            if _mixes(tensors) and not _overwrites(name, args):
+                raise _mixed(name)
+            before = [(tensor, _version(tensor)) for tensor in tensors]
+        run = super().__torch_function__
+        result = _run(name, lambda: run(func, types, args, kwargs or {}))  # type: ignore[no-untyped-call]
+        with torch._C.DisableTorchFunctionSubclass():
+            _check_kept(name, before)
+            return _result(name, args, result)
 
-    def __deepcopy__(self, memo: object) -> Tensor:
+    def __deepcopy__(self, memo: dict[object, object]) -> Tensor:
         """Return another tensor, whose values are in the same place."""
-        copied = _empty(self)
+        storages = memo.setdefault(Empty, {})
+        assert isinstance(storages, dict)
+        copied = _empty(self, storages)
         vars(copied).update(vars(self))
+        carry(self, copied)
         return copied
 
 
-def _mixes(*arguments: object) -> bool:
-    """Tell whether there are empty tensors and real ones among arguments."""
-    tensors = [t for t in tree_leaves(arguments) if isinstance(t, Tensor)]
-    real = any(not t.is_meta and t.dim() for t in tensors)
+def _mixes(tensors: Sequence[Tensor]) -> bool:
+    """Tell whether there are empty tensors and real ones; a scalar may be either."""
+    real = any(not t.is_meta and (t.dim() or t.is_inference()) for t in tensors)
     return real and any(t.is_meta for t in tensors)
 
 
-def _overwrites(func: Callable[..., object], args: Sequence[object]) -> bool:
+def _overwrites(name: str, args: Sequence[object]) -> bool:
     """Tell whether an op gives an empty tensor its initial values: nothing happens."""
-    name = getattr(func, "__name__", "")
     written = name == "__setitem__" or (name.endswith("_") and name[:2] != "__")
     return written and isinstance(args[0], Tensor) and args[0].is_meta
 
 
+def _version(tensor: Tensor) -> int:
+    """Return a number that moves when a tensor is changed in place."""
+    return 0 if tensor.is_inference() else tensor._version
+
+
+def _mixed(name: str) -> ParametersEmpty:
+    what = f"{name} of an empty tensor and a real one"
+    return ParametersEmpty(names=(), what=what)
+
+
+def _run(name: str, run: Callable[[], object]) -> object:
+    """Run an op; while a method is traced, only one that asks for dtype or shape.
+
+    Raises:
+        ParametersEmpty: a traced method uses a tensor that is empty.
+    """
+    if not _tracing.get():
+        return run()
+    met = f"{name} of an empty tensor, met while the model was traced"
+    try:
+        result = run()
+    except RuntimeError as error:  # the tracer cannot take part in it
+        raise ParametersEmpty(names=(), what=met) from error
+    if any(isinstance(leaf, Tensor) for leaf in tree_leaves(result)):
+        raise ParametersEmpty(names=(), what=met)
+    return result
+
+
+def _check_kept(name: str, before: Sequence[tuple[Tensor, int]]) -> None:
+    """Check that an op has changed no real tensor, and none that was filled.
+
+    Raises:
+        ParametersEmpty: it has; a filled one has no values any more.
+    """
+    mixed = any(tensor.is_meta for tensor, _ in before)
+    for tensor, version in before:
+        if _version(tensor) == version:
+            continue
+        if tensor.is_meta and is_filled(tensor):
+            known = forget(tensor) or f"a tensor of shape {list(tensor.shape)}"
+            what = (
+                f"{name} would change {known}, which is read-only since a checkpoint "
+                "was loaded into it: change the checkpoint, or load it again"
+            )
+            raise ParametersEmpty(names=(known,), what=what)
+        if mixed and not tensor.is_meta:
+            raise _mixed(name)
+
+
+def _result(name: str, args: Sequence[object], result: object) -> object:
+    """Return what an op has made: values go with a cast, and real tensors are real."""
+    if not isinstance(result, Tensor) or not args or not isinstance(args[0], Tensor):
+        return result
+    if not result.is_meta:
+        return result.as_subclass(Tensor) if type(result) is Empty else result
+    if name in _SAME_VALUES and result.shape == args[0].shape and args[0].is_meta:
+        carry(args[0], result)
+    return result
+
+
+@contextmanager
+def refused_in_traces() -> Iterator[None]:
+    """Let an empty tensor that a traced method meets be an error of its own."""
+    token = _tracing.set(True)
+    try:
+        yield
+    finally:
+        _tracing.reset(token)
+
+
 @contextmanager
 def empty_parameters() -> Iterator[None]:
-    """Make the parameters of modules that are built within without memory.
+    """Make the parameters of modules that this thread builds within without memory.
 
     Buffers stay real, and so do parameters of special classes. A parameter under two
-    names stays one. An initial value is computed before the parameter is registered,
-    so that memory for one of them may be needed for a moment.
+    names stays one, and what shares memory is known to. An initial value is computed
+    before the parameter is registered, so that memory for one of them may be needed for
+    a moment. After `Checkpoint.load_into` they may be cast, but not changed.
     """
-    made = WeakIdKeyDictionary()
+    made, thread = WeakIdKeyDictionary(), threading.get_ident()
+    storages: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]] = {}
 
     def emptied(
         module: nn.Module, name: str, parameter: nn.Parameter | None
     ) -> nn.Parameter | None:
         if type(parameter) is not nn.Parameter or parameter.is_meta:
             return None
+        if threading.get_ident() != thread:
+            return None
         if parameter not in made:
-            made[parameter] = _empty(parameter)
+            made[parameter] = _empty(parameter, storages)
+            vars(made[parameter]).update(vars(parameter))
         found: nn.Parameter = made[parameter]
         return found
 
@@ -98,22 +191,49 @@ def empty_parameters() -> Iterator[None]:
         hook.remove()
 
 
-def _empty(tensor: Tensor) -> Tensor:
-    """Return an empty tensor of the type of another one, a parameter if that is one."""
-    shape, stride = tensor.shape, tensor.stride()
-    memory = torch.empty_strided(shape, stride, dtype=tensor.dtype, device="meta")
-    empty = memory.as_subclass(Empty)
-    if not isinstance(tensor, nn.Parameter):
-        return empty
-    return nn.Parameter(empty, requires_grad=tensor.requires_grad)
+def _empty(
+    tensor: Tensor,
+    storages: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]],
+) -> Tensor:
+    """Return an empty tensor of the type of another one, a parameter if that is one.
+
+    Args:
+        tensor: what to copy.
+        storages: those that were made for others; the references keep addresses from
+            being used again, and no memory.
+    """
+    real = tensor.untyped_storage()
+    if real._cdata not in storages:
+        was = StorageWeakRef(real)  # type: ignore[no-untyped-call]
+        storage = torch.UntypedStorage(real.nbytes(), device="meta")
+        setattr(storage, _WAS, was)
+        storages[real._cdata] = was, storage
+    _, storage = storages[real._cdata]
+    place = tensor.storage_offset(), tensor.shape, tensor.stride()
+    with torch.inference_mode(mode=False), torch.no_grad():
+        memory = torch.empty(0, dtype=tensor.dtype, device="meta")
+        empty = memory.set_(storage, *place).as_subclass(Empty)
+        if not isinstance(tensor, nn.Parameter):
+            return empty
+        return nn.Parameter(empty, requires_grad=tensor.requires_grad)
 
 
-def attach(parameter: Tensor, stored: StoredTensor) -> None:
-    """Say where the values of an empty parameter are."""
-    setattr(parameter, _ATTRIBUTE, stored)
+def can_be_empty(tensor: Tensor) -> bool:
+    """Tell whether a tensor on the meta device is empty, or can become so."""
+    return type(tensor) in (Empty, *_TYPES) and not tensor.is_inference()
 
 
-def attached(tensor: Tensor) -> StoredSource | None:
-    """Return where the values of a parameter are; None where they are its own."""
-    stored = vars(tensor).get(_ATTRIBUTE)
-    return None if stored is None else StoredSource(stored, tensor.dtype)
+def make_empty(tensor: Tensor) -> None:
+    """Let a tensor that was made on the meta device in another way be `Empty`."""
+    if type(tensor) is Empty:
+        return
+    is_parameter = isinstance(tensor, nn.Parameter)
+    tensor.__class__ = Empty
+    if is_parameter:
+        tensor._is_param = True  # type: ignore[attr-defined]
+
+
+def was_made_of(empty: Tensor, real: Tensor) -> bool:
+    """Tell whether an empty tensor was made of one over the memory of a real one."""
+    was = getattr(empty.untyped_storage(), _WAS, None)
+    return was is not None and was.cdata == real.untyped_storage()._cdata

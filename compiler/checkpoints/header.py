@@ -7,7 +7,8 @@ to name the tensor that is wrong, and because the library maps the file that it 
 
 import json
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Final
@@ -17,6 +18,7 @@ import torch
 _LENGTH_NBYTES: Final = 8
 _MAX_HEADER_NBYTES: Final = 100_000_000  # the library's own limit
 _LIMIT: Final = 1 << 62
+_MAX_RANK: Final = 64  # torch's own limit
 _PICKLE: Final = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 DTYPES: Final = {
     "F64": torch.float64,
@@ -101,6 +103,11 @@ def read_header(fd: int, size: int) -> tuple[dict[str, Entry], int]:
     return entries, start
 
 
+def shown(name: str) -> str:
+    """Return a name that a file gives as an error can tell it."""
+    return name if name.isprintable() else repr(name)
+
+
 def parse_object(raw: bytes) -> dict[str, object]:
     """Return the members of a JSON object.
 
@@ -111,9 +118,9 @@ def parse_object(raw: bytes) -> dict[str, object]:
 
     def members(pairs: list[tuple[str, object]]) -> dict[str, object]:
         found = dict(pairs)
-        names = [name for name, _ in pairs]
-        if len(found) < len(names):
-            twice.extend(sorted({n for n in names if names.count(n) > 1}))
+        if len(found) < len(pairs):
+            counts = Counter(name for name, _ in pairs)
+            twice.extend(sorted(name for name, count in counts.items() if count > 1))
         return found
 
     try:
@@ -145,10 +152,27 @@ def _entry(description: object) -> Entry:
         raise ValueError(f"its bytes are {place!r}")
     entry = Entry(kind, tuple(shape), *place)
     dtype, given = entry.dtype, entry.end - entry.begin
-    if dtype is not None and prod(entry.shape) * dtype.itemsize != given:
-        needed = prod(entry.shape) * dtype.itemsize
-        raise ValueError(f"{kind} {list(shape)} takes {needed} bytes, it has {given}")
+    if dtype is None:
+        return entry
+    needed = _elements(shape) * dtype.itemsize
+    if needed != given:
+        raise ValueError(f"{kind} {shape} takes {needed} bytes, it has {given}")
     return entry
+
+
+def _elements(shape: Sequence[int]) -> int:
+    """Return how many elements a tensor has.
+
+    Raises:
+        ValueError: it has more dimensions or elements than any; sizes come from a file,
+            and the product of many is slow to make, and cannot be told.
+    """
+    if len(shape) > _MAX_RANK:
+        raise ValueError(f"its shape has {len(shape)} sizes, {_MAX_RANK} are possible")
+    count = prod(shape)
+    if count >= _LIMIT:
+        raise ValueError(f"its shape is {list(shape)}: too many elements")
+    return count
 
 
 def _are_sizes(numbers: object) -> bool:

@@ -10,11 +10,14 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from kvc.compiler.checkpoints.empty import attach
+from kvc.compiler.checkpoints.empty import can_be_empty, make_empty, was_made_of
+from kvc.compiler.checkpoints.filled import attach
+from kvc.compiler.checkpoints.header import shown
 from kvc.compiler.checkpoints.tensor_file import FileTensor
 from kvc.compiler.constants import StoredSource, WeightReader
-from kvc.compiler.identity import Identity
-from kvc.schema.errors import CheckpointMismatch
+from kvc.compiler.identity import Identity, overlaps_itself
+from kvc.compiler.spec import tensors_of
+from kvc.schema.errors import CheckpointError, CheckpointMismatch
 
 Rename = Callable[[str], str] | Mapping[str, str] | None
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -50,15 +53,18 @@ def load_model(
     strict: bool,
 ) -> Loaded:
     """Fill a model; see `Checkpoint.load_into`."""
+    if not (rename is None or callable(rename) or isinstance(rename, Mapping)):
+        reason = f"rename is {rename!r}, it can be a function or a mapping"
+        raise CheckpointError(path=path, reason=reason)
     slots = _slots(model)
     by_name = {name: slot for slot in slots for name in slot.names}
     problems, unexpected = _assign(tensors, rename, by_name)
     missing = [name for slot in slots if not slot.found for name in slot.names]
     for slot in slots:
         problems += _misfits(slot)
-    problems += _overlaps(slots)
+    problems += [*_overlaps(slots), *_was_shared(slots, model)]
     if strict:
-        problems += [f"{name}: the checkpoint lacks it" for name in missing]
+        problems += [f"{shown(name)}: the checkpoint lacks it" for name in missing]
         problems += [
             f"{_told(name, found)}: the model does not have it, {found.file.path} does"
             for name, found in unexpected.items()
@@ -106,8 +112,12 @@ def _assign(
     problems, unexpected, taken = [], dict[str, FileTensor](), dict[str, str]()
     for stored_name, stored in tensors.items():
         name = _renamed(stored_name, rename)
+        if not isinstance(name, str):
+            problems.append(f"{shown(stored_name)}: rename makes {name!r} of it")
+            continue
         if name in taken:
-            problems.append(f"{name}: both {taken[name]} and {stored_name} become it")
+            both = f"both {shown(taken[name])} and {shown(stored_name)}"
+            problems.append(f"{shown(name)}: {both} become it")
         elif name in by_name:
             by_name[name].found.append(stored)
         else:
@@ -116,7 +126,8 @@ def _assign(
     return problems, unexpected
 
 
-def _renamed(name: str, rename: Rename) -> str:
+def _renamed(name: str, rename: Rename) -> object:
+    """Return what a user's function or mapping makes of a name: anything."""
     if rename is None:
         return name
     return rename(name) if callable(rename) else rename.get(name, name)
@@ -131,8 +142,14 @@ def _misfits(slot: _Slot) -> Iterator[str]:
             shapes = f"{list(tensor.shape)} in the model, {list(stored.shape)}"
             yield f"{name}: {shapes} in {stored.file.path}"
         elif not _converts(stored.dtype, tensor.dtype):
-            kinds = f"{tensor.dtype} in the model, {stored.entry.kind}"
+            kinds = f"{tensor.dtype} in the model, {shown(stored.entry.kind)}"
             yield f"{name}: {kinds} in {stored.file.path}"
+    for tensor in slot.tensors if slot.found else ():
+        if tensor.is_meta and not can_be_empty(tensor):
+            kind = type(tensor).__name__
+            yield f"{slot.names[0]}: a {kind} on the meta device, no plain parameter"
+        elif not tensor.is_meta and overlaps_itself(tensor):
+            yield f"{slot.names[0]}: its elements share memory, as expand() makes them"
 
 
 def _converts(stored: torch.dtype | None, wanted: torch.dtype) -> bool:
@@ -155,6 +172,21 @@ def _overlaps(slots: list[_Slot]) -> Iterator[str]:
                 )
 
 
+def _was_shared(slots: list[_Slot], model: nn.Module) -> Iterator[str]:
+    """Yield real tensors over the memory that a parameter had before it was empty.
+
+    Filling the parameter would have changed them, too.
+    """
+    empty = [slot for slot in slots if slot.tensors[0].is_meta]
+    for name, tensor in tensors_of(model).items():
+        for slot in empty:
+            if not tensor.is_meta and was_made_of(slot.tensors[0], tensor):
+                yield (
+                    f"{name}: it shared memory with {slot.names[0]}, which is empty; "
+                    "make one of the other after the checkpoint is loaded"
+                )
+
+
 def _differing(slot: _Slot) -> Iterator[str]:
     """Yield names of one tensor whose values are not the same."""
     for stored in slot.found[1:]:
@@ -162,7 +194,7 @@ def _differing(slot: _Slot) -> Iterator[str]:
         other = StoredSource(stored, slot.tensors[0].dtype)
         blocks = zip(*map(WeightReader().chunks, (one, other)), strict=True)
         if any(a != b for a, b in blocks):
-            names = f"{slot.found[0].name} and {stored.name}"
+            names = f"{shown(slot.found[0].name)} and {shown(stored.name)}"
             yield f"{names}: one tensor in the model, different values here"
 
 
@@ -170,7 +202,8 @@ def _fill(slot: _Slot) -> None:
     """Give a tensor its values; they are equal under all its names."""
     for tensor in slot.tensors:
         if tensor.is_meta:
-            attach(tensor, slot.found[0])
+            make_empty(tensor)
+            attach(tensor, slot.found[0], slot.names[0])
     target = slot.tensors[0].detach()
     if target.is_meta or not target.numel():
         return
@@ -188,4 +221,6 @@ def _fill(slot: _Slot) -> None:
 
 
 def _told(name: str, stored: FileTensor) -> str:
-    return name if name == stored.name else f"{name} ({stored.name} in the checkpoint)"
+    if name == stored.name:
+        return shown(name)
+    return f"{shown(name)} ({shown(stored.name)} in the checkpoint)"

@@ -6,15 +6,17 @@ that it costs no memory; what its values are, its `attached` source says.
 """
 
 import mmap
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from unittest.mock import patch
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
 
-from kvc.compiler.checkpoints.empty import attach, attached
+from kvc.compiler.checkpoints.empty import Empty, refused_in_traces
+from kvc.compiler.checkpoints.filled import attached, carry
 from kvc.compiler.identity import Identity
 from kvc.compiler.spec import tensors_of
 from kvc.schema.errors import CompileError, ParametersEmpty, listing
@@ -29,7 +31,8 @@ def stand_ins(model: nn.Module) -> Iterator[None]:
     """Let stand-ins be in the places of empty parameters, and of empty buffers.
 
     Raises:
-        ParametersEmpty: tensors are on the meta device, and no checkpoint filled them.
+        ParametersEmpty: tensors are on the meta device, and no checkpoint filled them;
+            or a traced method uses empty ones that are neither parameter nor buffer.
     """
     _check_filled(model)
     places = [
@@ -43,7 +46,7 @@ def stand_ins(model: nn.Module) -> Iterator[None]:
     try:
         for module, table, name, tensor in places:
             getattr(module, table)[name] = made[id(tensor)]
-        with _never_cloned():
+        with _never_cloned(made.values()), _named(model), refused_in_traces():
             yield
     finally:
         for module, table, name, tensor in places:
@@ -51,7 +54,37 @@ def stand_ins(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def _never_cloned() -> Iterator[None]:
+def _named(model: nn.Module) -> Iterator[None]:
+    """Say which empty tensor a traced method has met, where one can be found.
+
+    Raises:
+        ParametersEmpty: whatever the tracer has made of it.
+    """
+    try:
+        yield
+    except CompileError as error:
+        met = error.__cause__
+        if not isinstance(met, ParametersEmpty):
+            raise
+        names = tuple(_kept_elsewhere(model))
+        known = f"{listing(names)}: " if names else ""
+        elsewhere = "it is no parameter or buffer of a module, only refers to one"
+        what = f"{known}{met.facts['what']}; {elsewhere}"
+        raise ParametersEmpty(names=names, what=what) from error
+
+
+def _kept_elsewhere(model: nn.Module) -> Iterator[str]:
+    """Yield the attributes of modules that are, or hold, empty tensors."""
+    for prefix, module in model.named_modules():
+        for name, value in vars(module).items():
+            if name in ("_parameters", "_buffers", "_modules"):
+                continue
+            if any(isinstance(leaf, Empty) for leaf in tree_leaves(value)):
+                yield f"{prefix}.{name}" if prefix else name
+
+
+@contextmanager
+def _never_cloned(made: Iterable[Tensor]) -> Iterator[None]:
     """Keep strict tracing from cloning stand-ins.
 
     Dynamo keeps a clone of every tensor that it meets, for code that asks for values:
@@ -61,8 +94,10 @@ def _never_cloned() -> Iterator[None]:
 
     clone_input: Callable[..., object] = builder._clone_input
 
+    known = {id(tensor) for tensor in made}
+
     def cloned(value: object, *others: object) -> object:
-        if isinstance(value, Tensor) and attached(value) is not None:
+        if id(value) in known:
             return value
         return clone_input(value, *others)
 
@@ -96,12 +131,10 @@ def _stand_ins(tensors: Sequence[Tensor]) -> dict[int, Tensor]:
 
 
 def _stand_in(tensor: Tensor, memory: Tensor) -> Tensor:
-    source = attached(tensor)
-    assert source is not None
     made = memory.view_as(memory)
     if isinstance(tensor, nn.Parameter):
         made = nn.Parameter(memory, requires_grad=tensor.requires_grad)
-    attach(made, source.stored)
+    carry(tensor, made)
     return made
 
 

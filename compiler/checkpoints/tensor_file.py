@@ -13,7 +13,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from kvc.compiler.checkpoints.header import Entry, Problems, read_header
+from kvc.compiler.checkpoints.header import Entry, Problems, read_header, shown
 from kvc.schema.errors import CheckpointChanged
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -52,10 +52,12 @@ class TensorFile:
         """Fill `target` with bytes of a tensor from an offset in the tensors' part on.
 
         Raises:
-            CheckpointChanged: the file is not what it was when it was opened.
+            CheckpointChanged: the file is closed, cannot be read, or is not what it was
+                when it was opened, as far as its size and time tell.
         """
         if not self.close.alive:
-            raise self._unreadable(name, "it was closed")
+            closed = "the Checkpoint was closed before the bundle was saved"
+            raise self._unreadable(name, f"{closed}; save inside of the `with` block")
         at, rest = self._start + offset, target
         try:
             while rest.nbytes and (count := os.preadv(self._fd, [rest], at)):
@@ -64,18 +66,20 @@ class TensorFile:
         except OSError as error:
             raise self._unreadable(name, error.strerror or str(error)) from error
         if rest.nbytes or not same:
-            raise self._unreadable(name, "the file changed")
+            changed = "the file changed after it was opened"
+            raise self._unreadable(name, f"{changed}; open it again and compile anew")
 
     def __deepcopy__(self, memo: object) -> Self:
         """Return the file itself: copies of a model read the same one."""
         return self
 
     def _unreadable(self, name: str, reason: str) -> CheckpointChanged:
-        return CheckpointChanged(path=self.path, tensor=name, reason=reason)
+        return CheckpointChanged(path=self.path, tensor=shown(name), reason=reason)
 
 
 def _identity(fd: int) -> tuple[int, int]:
     # The descriptor is that of one inode: a new file of the same name does not matter.
+    # A change that keeps size and time, within one tick of the clock, is not seen.
     status = os.fstat(fd)
     return status.st_size, status.st_mtime_ns
 

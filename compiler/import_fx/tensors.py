@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from torch import Tensor
 
-from kvc.compiler.checkpoints.empty import attached
+from kvc.compiler.checkpoints.filled import attached
 from kvc.compiler.constants import Source, TensorSource, is_zero
 from kvc.compiler.identity import Identity, overlapping, overlaps_itself
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES

@@ -111,7 +111,11 @@ class NamedBuffers(Mapping[str, FreeableBuffer]):
         self._ids = {named.name: i for i, named in enumerate(program.names)}
 
     def handle(self, name_id: int) -> FreeableBuffer:
-        """Return a new handle by the data's id."""
+        """Return a new handle by the data's id.
+
+        Raises:
+            Forked: the program belongs to another process.
+        """
         named = self._program.names[name_id]
         nbytes = self._program.blobs[named.blob].nbytes
         return FreeableBuffer(named, nbytes, self._blobs, self._for_calls)
@@ -121,6 +125,7 @@ class NamedBuffers(Mapping[str, FreeableBuffer]):
 
         Raises:
             UnknownName: the program has no such data.
+            Forked: the program belongs to another process.
         """
         if name not in self._ids:
             known = listing(list(self._ids)[:8])

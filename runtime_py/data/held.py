@@ -4,14 +4,13 @@ In: open files, and what puts blobs into memory. Out: places. A blob is checked 
 first use, by one thread while others wait for it, and again at the first use after it
 went. Different blobs do not wait for each other.
 
-A handle that is dropped may be collected at any point of any thread, where it must wait
-for no lock: it is noted, and counted out by whoever can.
+A handle that is dropped may be collected at any point of any thread, where it must not
+wait for a blob that is being checked: it is noted, and counted out by whoever can.
 """
 
 import os
 import threading
 import weakref
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -27,6 +26,7 @@ class _Hold:
 
     lock: threading.RLock = field(default_factory=threading.RLock)
     handles: int = 0
+    dropped: list[None] = field(default_factory=list)  # handles to count out; no lock
     place: Place | None = None
 
 
@@ -36,7 +36,6 @@ class HeldBlobs:
     def __init__(self, stored: StoredBlobs, memory: BlobMemory) -> None:
         self._memory = memory
         self._holds = tuple(_Hold() for _ in stored.program.blobs)
-        self._dropped: deque[int] = deque()
         self._lock = threading.RLock()
         self._reading = 0
         self._refusing = False
@@ -47,10 +46,15 @@ class HeldBlobs:
         self._closer.atexit = False
 
     def acquire(self, blob: int) -> None:
-        """Count one more handle."""
+        """Count one more handle.
+
+        Raises:
+            Forked: the program belongs to another process.
+        """
+        self._check_process()
         with self._holds[blob].lock:
             self._holds[blob].handles += 1
-        self._settle()
+        self._settle(blob)
 
     def release(self, blob: int) -> None:
         """Count one handle less; with the last one the memory goes."""
@@ -58,12 +62,18 @@ class HeldBlobs:
             return
         with self._holds[blob].lock:
             self._count_out(blob)
-        self._settle()
+        self._settle(blob)
 
     def drop(self, blob: int) -> None:
-        """Count one handle less, now or soon, without waiting for anything."""
-        self._dropped.append(blob)
-        self._settle()
+        """Count one handle less, now or soon.
+
+        Waits for no check, only where the last handle goes and another thread maps or
+        gives back pages of the same file, which takes microseconds.
+        """
+        if os.getpid() != self._pid:
+            return
+        self._holds[blob].dropped.append(None)
+        self._settle(blob)
 
     def touch(self, blob: int, for_call: bool = False) -> Place:
         """Return where a blob lies, after checking it if nothing has since it went.
@@ -86,7 +96,7 @@ class HeldBlobs:
                         self._memory.check_unchanged(blob)
                     return hold.place
             finally:
-                self._settle()
+                self._settle(blob)
 
     def check_unchanged(self) -> None:
         """Check all files whose content memory shows; to be called before each use.
@@ -131,8 +141,7 @@ class HeldBlobs:
     @contextmanager
     def _open(self, for_call: bool) -> Iterator[None]:
         """Keep the files open meanwhile."""
-        if os.getpid() != self._pid:
-            raise Forked(kind="program", opened=self._pid, here=os.getpid())
+        self._check_process()
         with self._lock:
             if self._closed or (self._refusing and not for_call):
                 raise Closed(kind="program")
@@ -142,26 +151,35 @@ class HeldBlobs:
         finally:
             self._end_reading()
 
+    def _check_process(self) -> None:
+        """Check that no fork lies between opening and now.
+
+        Raises:
+            Forked: one does, and a lock may have been held then.
+        """
+        here = os.getpid()
+        if here != self._pid:
+            raise Forked(kind="program", opened=self._pid, here=here)
+
     def _end_reading(self) -> None:
         with self._lock:
             self._reading -= 1
             if self._closed and not self._reading:
                 self._finish()
 
-    def _settle(self) -> None:
-        """Count out handles that were dropped, as far as no lock must be waited for."""
-        for _ in range(len(self._dropped)):
+    def _settle(self, blob: int) -> None:
+        """Count out the handles of a blob that were dropped, unless its lock is held.
+
+        Whoever holds it settles after giving it back, so that none is forgotten.
+        """
+        hold = self._holds[blob]
+        while hold.dropped and hold.lock.acquire(blocking=False):
             try:
-                blob = self._dropped.popleft()
-            except IndexError:  # another thread has counted them out
-                return
-            if not self._holds[blob].lock.acquire(blocking=False):
-                self._dropped.append(blob)  # whoever holds the lock settles next
-                continue
-            try:
-                self._count_out(blob)
+                if hold.dropped:  # no other thread was quicker
+                    hold.dropped.pop()
+                    self._count_out(blob)
             finally:
-                self._holds[blob].lock.release()
+                hold.lock.release()
 
     def _count_out(self, blob: int) -> None:
         hold = self._holds[blob]

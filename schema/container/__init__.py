@@ -4,11 +4,12 @@ A bundle is header, blobs and program; a data file is header, blobs and index. T
 layout is described in FORMAT.md.
 """
 
-from kvc.schema.container.atomic import AtomicFile
+from kvc.schema.container.atomic import AtomicFile, why_not_replaced
 from kvc.schema.container.blob_stream import Content
 from kvc.schema.container.bundle_file import BundleFile
 from kvc.schema.container.collect import (
     Collected,
+    Failure,
     Garbage,
     collect_garbage,
     unreferenced,
@@ -18,9 +19,10 @@ from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
 from kvc.schema.container.layout import align_up, default_align
 from kvc.schema.container.lookup import find_data_file, search_path
 from kvc.schema.container.opened import OpenFile
+from kvc.schema.container.reused import check_reuse
 from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
 from kvc.schema.container.split import join_bundle, split_bundle
-from kvc.schema.container.stored_blobs import StoredBlobs
+from kvc.schema.container.stored_blobs import StoredBlobs, match_index
 from kvc.schema.container.verify import (
     Verified,
     verify_bundle,
@@ -36,6 +38,7 @@ __all__ = [
     "Content",
     "Contents",
     "DataFileReader",
+    "Failure",
     "Garbage",
     "Header",
     "OpenFile",
@@ -44,10 +47,12 @@ __all__ = [
     "StoredBlobs",
     "Verified",
     "align_up",
+    "check_reuse",
     "collect_garbage",
     "default_align",
     "find_data_file",
     "join_bundle",
+    "match_index",
     "pack_header",
     "save_bundle",
     "search_path",
@@ -56,4 +61,5 @@ __all__ = [
     "verify_bundle",
     "verify_data_file",
     "verify_file",
+    "why_not_replaced",
 ]

@@ -10,8 +10,10 @@ import stat
 from pathlib import Path
 from typing import ClassVar
 
+from kvc.schema.container.kinds import DATA_MAGIC
+from kvc.schema.container.paths import resolved
 from kvc.schema.container.temporary import TemporaryFile, sync_folder
-from kvc.schema.errors import KvcError, OutputUnsynced
+from kvc.schema.errors import KvcError, OutputUnsynced, reason_of
 
 
 class AtomicFile(TemporaryFile):
@@ -30,13 +32,15 @@ class AtomicFile(TemporaryFile):
         """Look at `path`; nothing is made yet.
 
         Raises:
-            OutputProblem: the folder is missing, or `path` is no file.
+            OutputProblem: the folder is missing, `path` is no file, or a data file.
         """
-        super().__init__(os.fspath(path), Path())
+        super().__init__(os.fsdecode(path), Path())
         self.committed = False
+        self.target = resolved(self.path, self.problem)
         with self.problems():
-            self.target = Path(self.path).resolve()
-            self._check_target()
+            reason = why_not_replaced(self.target)
+        if reason:
+            raise self.problem(path=self.path, reason=reason)
         self.folder = self.target.parent
 
     def commit(self, start: bytes = b"") -> None:
@@ -56,7 +60,7 @@ class AtomicFile(TemporaryFile):
         try:
             sync_folder(self.folder)
         except OSError as error:
-            reason = error.strerror or str(error)
+            reason = reason_of(error)
             raise self.unsynced(path=self.path, reason=reason) from error
 
     def _take_name(self) -> None:
@@ -68,17 +72,25 @@ class AtomicFile(TemporaryFile):
             self.committed = False
             raise
 
-    def _check_target(self) -> None:
-        """Refuse to replace what is not a file: a rename would destroy a device."""
-        try:
-            mode = self.target.stat().st_mode
-        except FileNotFoundError:
-            if not self.target.parent.is_dir():
-                reason = f"there is no folder {self.target.parent}"
-                raise self.problem(path=self.path, reason=reason) from None
-            return
-        if not stat.S_ISREG(mode):
-            reason = (
-                "it is a folder" if stat.S_ISDIR(mode) else "it is not a plain file"
-            )
-            raise self.problem(path=self.path, reason=reason)
+
+def why_not_replaced(target: Path) -> str:
+    """Say why a file must not be put in this place, "" when nothing is against it.
+
+    A rename would destroy a device, or a data file that bundles need.
+
+    Raises:
+        OSError: the system does not let anyone look.
+    """
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        there = target.parent.is_dir()
+        return "" if there else f"there is no folder {target.parent}"
+    if stat.S_ISDIR(mode):
+        return "it is a folder"
+    if not stat.S_ISREG(mode):
+        return "it is not a plain file"
+    with target.open("rb") as file:
+        if file.read(len(DATA_MAGIC)) == DATA_MAGIC:
+            return "a data file is there, which bundles may need; give another name"
+    return ""

@@ -49,7 +49,7 @@ class BlobStream:
         self._file = file
         self._reused = reused
         self._by_key: dict[Hashable, int] = {}
-        self._by_digest: dict[bytes, int] = {}
+        self._by_content: dict[tuple[bytes, int], int] = {}  # digest and size
         file.write(bytes(HEADER_NBYTES))
 
     def add(self, content: Content) -> int:
@@ -67,14 +67,14 @@ class BlobStream:
     def _store(self, content: Content) -> int:
         before = self.end
         blob = self._append(content)
-        known = self._by_digest.get(blob.digest)
+        known = self._by_content.get((blob.digest, blob.nbytes))
         found = self._find(blob) if known is None else None
         if known is not None or found is not None:
             self._file.cut(before)
             self.end = before
         if known is not None:
             return known
-        self._by_digest[blob.digest] = len(self.blobs)
+        self._by_content[blob.digest, blob.nbytes] = len(self.blobs)
         self.blobs.append(found or blob)
         return len(self.blobs) - 1
 

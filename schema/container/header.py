@@ -19,8 +19,9 @@ from kvc.schema.errors import (
     LimitExceeded,
     Truncated,
     UnsupportedVersion,
+    WrongKind,
 )
-from kvc.schema.verify.limits import MAX_PROGRAM_NBYTES
+from kvc.schema.verify.limits import MAX_INDEX_NBYTES, MAX_PROGRAM_NBYTES
 from kvc.schema.version import FORMAT_VERSION
 
 HEADER_NBYTES: Final = 128
@@ -41,14 +42,15 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of file: what it begins with, and what its tail is called."""
+    """A kind of file: how it begins, what its tail is called, the tail's limit."""
 
     magic: bytes
     tail: str
+    max_nbytes: int
 
 
-BUNDLE: Final = Kind(BUNDLE_MAGIC, "program")
-DATA: Final = Kind(DATA_MAGIC, "index")
+BUNDLE: Final = Kind(BUNDLE_MAGIC, "program", MAX_PROGRAM_NBYTES)
+DATA: Final = Kind(DATA_MAGIC, "index", MAX_INDEX_NBYTES)
 
 
 def pack_header(header: Header, kind: Kind = BUNDLE) -> bytes:
@@ -70,6 +72,7 @@ def parse_header(raw: bytes, file_nbytes: int, path: str, kind: Kind) -> Header:
 
     Raises:
         BadMagic: the file is something else.
+        WrongKind: it is a kvc file of the other kind.
         Truncated: the file is shorter or longer than it says.
         DigestMismatch: the header is damaged.
         UnsupportedVersion: the file is of another format version.
@@ -77,7 +80,8 @@ def parse_header(raw: bytes, file_nbytes: int, path: str, kind: Kind) -> Header:
         LimitExceeded: the tail is too large.
     """
     if not raw.startswith(kind.magic) and not (raw and kind.magic.startswith(raw)):
-        raise BadMagic(path=path, found=repr(raw[:8]), guess=guess_kind(raw))
+        error = WrongKind if raw.startswith((BUNDLE_MAGIC, DATA_MAGIC)) else BadMagic
+        raise error(path=path, found=repr(raw[:8]), guess=guess_kind(raw))
     if len(raw) < HEADER_NBYTES:
         raise Truncated(
             path=path, found=file_nbytes, what="the header", expected=HEADER_NBYTES
@@ -106,12 +110,12 @@ def _check_header(header: Header, file_nbytes: int, path: str, kind: Kind) -> No
         )
     if header.flags:
         raise BadStructure(path=path, offset=12, what="unknown flags")
-    if header.tail_nbytes > MAX_PROGRAM_NBYTES:
+    if header.tail_nbytes > kind.max_nbytes:
         raise LimitExceeded(
             path=path,
             what=f"the {kind.tail}, in bytes,",
             found=header.tail_nbytes,
-            limit=MAX_PROGRAM_NBYTES,
+            limit=kind.max_nbytes,
         )
     end = header.tail_offset + header.tail_nbytes
     if header.tail_offset < HEADER_NBYTES or end != file_nbytes:

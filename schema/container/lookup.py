@@ -12,17 +12,25 @@ from pathlib import Path
 from typing import Final
 
 from kvc.schema.container.data_file import DataFileReader
-from kvc.schema.errors import DataFileMismatch, DataFileMissing, FileProblem, listing
+from kvc.schema.container.paths import Folder, resolved, several
+from kvc.schema.errors import (
+    DataFileMismatch,
+    DataFileMissing,
+    FileProblem,
+    listing,
+    reason_of,
+)
 from kvc.schema.model import DataFile
 
-_FOLDER: Final = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
-Folder = str | os.PathLike[str]
+_FOLDER: Final = os.O_DIRECTORY | os.O_CLOEXEC
+# Enough to open what is in a folder, and no permission to list it is needed.
+_BENEATH: Final = getattr(os, "O_PATH", os.O_RDONLY)
 
 
-def search_path(bundle: str, folders: Iterable[Folder]) -> tuple[str, ...]:
+def search_path(bundle: str, folders: Folder | Iterable[Folder]) -> tuple[str, ...]:
     """Return where to look: the folder that the bundle itself lies in, then others."""
-    own = str(Path(bundle).resolve().parent)
-    return tuple(dict.fromkeys([own, *(os.fspath(folder) for folder in folders)]))
+    own = str(resolved(bundle).parent)
+    return tuple(dict.fromkeys([own, *several(folders)]))
 
 
 def find_data_file(
@@ -77,17 +85,24 @@ def _open_in(folder: str, name: str) -> DataFileReader | None:
 
 
 @contextmanager
-def open_folder(folder: Folder) -> Iterator[int]:
+def open_folder(folder: Folder, listed: bool = False) -> Iterator[int]:
     """Open a folder and yield its descriptor.
+
+    Args:
+        folder: where it is.
+        listed: whether its names are to be read, which takes more permission.
 
     Raises:
         FileProblem: there is none, or the system refuses.
     """
+    path = os.fsdecode(folder)
     try:
-        fd = os.open(folder, _FOLDER)
+        fd = os.open(path, _FOLDER | (os.O_RDONLY if listed else _BENEATH))
+    except NotADirectoryError as error:
+        reason = "it is not a folder; give the one that holds bundles and data files"
+        raise FileProblem(path=path, reason=reason) from error
     except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise FileProblem(path=os.fspath(folder), reason=reason) from error
+        raise FileProblem(path=path, reason=reason_of(error)) from error
     try:
         yield fd
     finally:

@@ -17,10 +17,20 @@ from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.reused import names_file, open_locked
 from kvc.schema.container.temporary import TemporaryFile, sync_folder
 from kvc.schema.container.verify import check_data
-from kvc.schema.errors import FileProblem, FormatError
+from kvc.schema.errors import (
+    BadMagic,
+    BadProgram,
+    BadStructure,
+    DigestMismatch,
+    FileProblem,
+    FormatError,
+    Truncated,
+)
 
 # What file systems without hard links say.
 _NO_LINKS: Final = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS}
+# What a damaged data file is; other errors tell of somebody else's file.
+_DAMAGED: Final = (Truncated, DigestMismatch, BadStructure, BadProgram)
 
 
 class NewDataFile(TemporaryFile):
@@ -29,12 +39,14 @@ class NewDataFile(TemporaryFile):
     Attributes:
         keep: whether to leave it in its place at the end.
         is_new: whether it was not there before.
+        sync_error: why its name may not outlive a crash; None where it does.
     """
 
     def __init__(self, path: str, folder: Path) -> None:
         super().__init__(path, folder)
         self.keep = False
         self.is_new = False
+        self.sync_error: OSError | None = None
         self._target: Path | None = None  # set while the name may be ours to remove
         self._existing: DataFileReader | None = None
 
@@ -52,7 +64,10 @@ class NewDataFile(TemporaryFile):
         with self.problems():
             while not self._link(target) and not self._take(target, digest):
                 pass
+        try:
             sync_folder(self.folder)
+        except OSError as error:
+            self.sync_error = error
 
     def discard(self) -> None:
         """Remove what is not to be kept, and unlock it."""
@@ -68,17 +83,33 @@ class NewDataFile(TemporaryFile):
 
     def _link(self, target: Path) -> bool:
         """Give the file its name; tell whether that was free."""
-        _, temporary = self.opened()
+        fd, temporary = self.opened()
         self._target = target  # before it is: an interrupt may come right behind
         try:
             os.link(temporary, target, follow_symlinks=False)
         except FileExistsError:
-            self._target = None
-            return False
+            # NFS says so too where the answer to the first request was lost.
+            if not names_file(target, fd):
+                self._target = None
+                return False
         except OSError as error:
-            if error.errno not in _NO_LINKS or os.path.lexists(target):
+            if error.errno not in _NO_LINKS:
                 raise
-            temporary.rename(target)
+            return self._rename(target)
+        self.is_new = True
+        return True
+
+    def _rename(self, target: Path) -> bool:
+        """Give the file its name on a file system without hard links, if it is free.
+
+        Another writer may take the name in between, and its equal file be replaced. So
+        the file is nobody's to remove from then on, other than by `collect_garbage`.
+        """
+        _, temporary = self.opened()
+        self._target = None
+        if os.path.lexists(target):
+            return False
+        temporary.rename(target)
         self.is_new = True
         return True
 
@@ -88,6 +119,8 @@ class NewDataFile(TemporaryFile):
             found = open_locked(target)
         except (FileProblem, FormatError) as error:
             return self._replace_unreadable(target, error)
+        if found is None:
+            return False
         self._existing = found
         if found.digest != digest:
             reason = f"{target} is another data file"
@@ -99,13 +132,19 @@ class NewDataFile(TemporaryFile):
         return True
 
     def _replace_unreadable(self, target: Path, error: Exception) -> bool:
-        """Replace what has the name and is no whole data file."""
+        """Replace what has the name and is a damaged data file, or a link.
+
+        Raises:
+            OutputProblem: it may be anything else.
+        """
         try:
             mode = target.lstat().st_mode
         except FileNotFoundError:
             return False
-        if not isinstance(error, FormatError) and not stat.S_ISLNK(mode):
-            raise self.problem(path=self.path, reason=str(error)) from error
+        blank = isinstance(error, BadMagic) and _is_blank(target)
+        if not (isinstance(error, _DAMAGED) or blank or stat.S_ISLNK(mode)):
+            reason = f"{error}; it is in the way of the data file: move it away"
+            raise self.problem(path=self.path, reason=reason) from error
         self._replace(target)
         return True
 
@@ -114,3 +153,12 @@ class NewDataFile(TemporaryFile):
         _, temporary = self.opened()
         temporary.rename(target)
         self.is_new = True
+
+
+def _is_blank(path: Path) -> bool:
+    """Return whether a file is empty or zeros, as a crash may leave it."""
+    with path.open("rb") as file:
+        while chunk := file.read(1 << 20):
+            if any(chunk):
+                return False
+    return True

@@ -10,7 +10,13 @@ import stat
 from types import TracebackType
 from typing import Final, Self
 
-from kvc.schema.errors import BadStructure, FileChanged, FileProblem, Truncated
+from kvc.schema.errors import (
+    BadStructure,
+    FileChanged,
+    FileProblem,
+    Truncated,
+    reason_of,
+)
 
 # Without O_NONBLOCK opening a FIFO would wait for a writer.
 _OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
@@ -42,7 +48,7 @@ class OpenFile:
         Raises:
             FileProblem: the system refuses, or it is no plain file.
         """
-        self.path = os.fspath(path)
+        self.path = os.fsdecode(path)
         self.fd = _open(self.path, within)
         try:
             status = os.fstat(self.fd)
@@ -91,9 +97,16 @@ class OpenFile:
         """Check that the file is still the one that was opened.
 
         Raises:
-            FileChanged: its size, times or inode differ.
+            FileChanged: its size, times or inode differ, or its server has it no more.
+            FileProblem: the system does not say.
         """
-        if _identity(os.fstat(self.fd)) != self._identity:
+        try:
+            found = _identity(os.fstat(self.fd))
+        except OSError as error:
+            if error.errno == errno.ESTALE:
+                raise FileChanged(path=self.path) from error
+            raise _problem(self.path, error) from error
+        if found != self._identity:
             raise FileChanged(path=self.path)
 
     def close(self) -> None:
@@ -127,8 +140,7 @@ def _open(path: str, within: int | None) -> int:
 
 
 def _problem(path: str, error: OSError | ValueError) -> FileProblem:
-    reason = getattr(error, "strerror", None) or str(error)
-    return FileProblem(path=path, reason=reason)
+    return FileProblem(path=path, reason=reason_of(error))
 
 
 def _check_plain(status: os.stat_result, path: str) -> None:

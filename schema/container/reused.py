@@ -6,30 +6,39 @@ in between. A blob is checked before it is referred to.
 
 import fcntl
 import os
-from contextlib import suppress
+from collections.abc import Iterable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 from kvc.schema.container.data_file import DataFileReader
-from kvc.schema.container.lookup import Folder, open_folder
-from kvc.schema.container.verify import check_entry
-from kvc.schema.errors import FileProblem
+from kvc.schema.container.lookup import open_folder
+from kvc.schema.container.paths import Folder, resolved, several
+from kvc.schema.errors import FileProblem, OutputProblem
 from kvc.schema.model import Blob, DataFile
+from kvc.schema.verify.semantics import is_plain_name
 
 
 class ReusedFile:
     """An open and locked data file."""
 
-    def __init__(self, path: Folder) -> None:
+    def __init__(self, path: Path) -> None:
         """Open and lock a data file; waits for a writer that is about to finish.
+
+        Args:
+            path: links followed.
 
         Raises:
             FileProblem: it cannot be read, or was removed meanwhile.
             FormatError: it is damaged, or is no data file.
         """
-        self._file = open_locked(Path(path).resolve())
-        self._index = {entry.digest: i for i, entry in enumerate(self._file.blobs)}
+        file = open_locked(path)
+        if file is None:
+            reason = "it was removed or replaced while it was about to be used"
+            raise FileProblem(path=str(path), reason=reason)
+        self._file = file
+        self._index = {(one.digest, one.nbytes): i for i, one in enumerate(file.blobs)}
 
     @property
     def entry(self) -> DataFile:
@@ -47,11 +56,12 @@ class ReusedFile:
         Raises:
             FormatError: the blob is damaged here.
         """
-        i = self._index.get(blob.digest)
-        if i is None or self._file.blobs[i].nbytes != blob.nbytes:
+        i = self._index.get((blob.digest, blob.nbytes))
+        if i is None:
             return None
-        check_entry(self._file, i)
-        return self._file.blobs[i]
+        found = self._file.blobs[i]
+        self._file.check_blob(found, self._file.layout.padding[i], f"blob {i}")
+        return found
 
     def __enter__(self) -> Self:
         return self
@@ -65,11 +75,50 @@ class ReusedFile:
         self._file.close()
 
 
-def open_locked(path: Path) -> DataFileReader:
-    """Open a data file by its own name and share its lock, which closing gives back.
+def open_reused(
+    stack: ExitStack, paths: Folder | Iterable[Folder], bundle: str
+) -> list[ReusedFile]:
+    """Open and lock data files, each once, until `stack` is closed.
 
     Raises:
-        FileProblem: it cannot be read, or was removed while this waited.
+        OutputProblem: two of them have one name, so that a bundle cannot tell them, or
+            one that is not plain.
+        FileProblem, FormatError: one cannot be read.
+    """
+    reused: dict[bytes, ReusedFile] = {}
+    names: set[str] = set()
+    for path in dict.fromkeys(map(resolved, several(paths))):
+        file = stack.enter_context(ReusedFile(path))
+        if file.entry.digest in reused:
+            continue
+        name = file.entry.name
+        if name in names or not is_plain_name(name):
+            reason = f"a bundle cannot refer to {path}: its name is taken, or not plain"
+            raise OutputProblem(path=bundle, reason=reason)
+        names.add(name)
+        reused[file.entry.digest] = file
+    return list(reused.values())
+
+
+def check_reuse(paths: Folder | Iterable[Folder], bundle: Folder) -> None:
+    """Find out that files cannot be reused before the work, not after it.
+
+    Raises:
+        as `open_reused`.
+    """
+    with ExitStack() as stack:
+        open_reused(stack, paths, os.fsdecode(bundle))
+
+
+def open_locked(path: Path) -> DataFileReader | None:
+    """Open a data file by its own name and share its lock, which closing gives back.
+
+    Returns:
+        None where the name is no longer that of the file, which was removed or replaced
+        while this waited.
+
+    Raises:
+        FileProblem: it cannot be read.
         FormatError: it is damaged, or is no data file.
     """
     with open_folder(path.parent) as folder:
@@ -77,19 +126,27 @@ def open_locked(path: Path) -> DataFileReader:
     try:
         with suppress(OSError):  # where files cannot be locked, gc removes none
             fcntl.flock(file.fd, fcntl.LOCK_SH)
-        if not names_file(path, file.fd):
-            reason = "it was removed while it was about to be used"
-            raise FileProblem(path=str(path), reason=reason)
+        if names_file(path, file.fd):
+            return file
+    except OSError as error:
+        file.close()
+        raise FileProblem(path=str(path), reason=str(error)) from error
     except BaseException:
         file.close()
         raise
-    return file
+    file.close()
+    return None
 
 
-def names_file(path: Path, fd: int) -> bool:
-    """Return whether a name is still that of an open file."""
+def names_file(path: str | Path, fd: int, folder: int | None = None) -> bool:
+    """Return whether a name, in `folder` where one is given, is that of an open file.
+
+    Raises:
+        OSError: the system does not say.
+    """
     try:
-        named, opened = path.lstat(), os.fstat(fd)
+        named = os.stat(path, dir_fd=folder, follow_symlinks=False)
+        opened = os.fstat(fd)
     except FileNotFoundError:
         return False
     return (named.st_ino, named.st_dev) == (opened.st_ino, opened.st_dev)

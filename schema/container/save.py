@@ -16,14 +16,13 @@ from typing import Final
 from kvc.schema.codec import encode, encode_index
 from kvc.schema.container.atomic import AtomicFile
 from kvc.schema.container.blob_stream import BlobStream, Content
-from kvc.schema.container.header import BUNDLE, DATA
-from kvc.schema.container.lookup import Folder
+from kvc.schema.container.header import BUNDLE, DATA, Kind
 from kvc.schema.container.new_data_file import NewDataFile
-from kvc.schema.container.reused import ReusedFile
-from kvc.schema.errors import OutputProblem
+from kvc.schema.container.paths import Folder
+from kvc.schema.container.reused import ReusedFile, open_reused
+from kvc.schema.errors import OutputProblem, OutputUnsynced, reason_of
 from kvc.schema.model import DataFile, Program
 from kvc.schema.verify import verify_program
-from kvc.schema.verify.semantics import is_plain_name
 
 Contents = Callable[[int], Content]  # of a name, by its id
 Progress = Callable[[str, int, int], None]  # stage, done, total
@@ -60,7 +59,7 @@ def save_bundle(
     contents: Contents,
     *,
     external: bool = False,
-    reuse: Sequence[Folder] = (),
+    reuse: Folder | Iterable[Folder] = (),
     progress: Progress | None = None,
 ) -> SavedBundle:
     """Write a bundle, whole or not at all; one that exists is replaced at the very end.
@@ -81,7 +80,7 @@ def save_bundle(
     """
     with ExitStack() as stack:
         bundle = stack.enter_context(AtomicFile(path))
-        reused = _open_reused(stack, reuse, bundle.path)
+        reused = open_reused(stack, reuse, bundle.path)
         if not external:
             stream = BlobStream(bundle, reused)
             placed = _store(program, contents, stream, progress)
@@ -90,30 +89,6 @@ def save_bundle(
         stream = BlobStream(data, reused)
         placed = _store(program, contents, stream, progress)
         return _save_pair(bundle, data, stream, placed, reused)
-
-
-def _open_reused(
-    stack: ExitStack, paths: Iterable[Folder], bundle: str
-) -> list[ReusedFile]:
-    """Open and lock data files, each once.
-
-    Raises:
-        OutputProblem: two of them have one name, so that a bundle cannot tell them.
-        FileProblem, FormatError: one cannot be read.
-    """
-    reused: dict[bytes, ReusedFile] = {}
-    names: set[str] = set()
-    for path in dict.fromkeys(str(Path(path).resolve()) for path in paths):
-        file = stack.enter_context(ReusedFile(path))
-        if file.entry.digest in reused:
-            continue
-        name = file.entry.name
-        if name in names or not is_plain_name(name):
-            reason = f"a bundle cannot refer to {path}: its name is taken, or not plain"
-            raise OutputProblem(path=bundle, reason=reason)
-        names.add(name)
-        reused[file.entry.digest] = file
-    return list(reused.values())
 
 
 def _store(
@@ -157,26 +132,55 @@ def _save_pair(
     own = [blob for blob in placed.blobs if blob.file == 0]
     if not own:
         return _save_alone(bundle, tail, _number_files(placed, [_SELF], reused))
-    index = encode_index(own)
+    index = _check_size(encode_index(own), DATA, bundle)
     digest = sha256(index).digest()
-    name = data_file_name(bundle.target, digest)
+    name = _free_name(bundle, digest)
     made = _number_files(placed, [_SELF, DataFile(name, digest)], reused)
-    verify_program(made, bundle.path, thorough=True)
+    raw = _encode(made, bundle)
     data.make_durable(stream.write_tail(index, DATA))
     data.publish(name, digest)
     try:
-        bundle.commit(tail.write_tail(encode(made), BUNDLE))
+        bundle.commit(tail.write_tail(raw, BUNDLE))
     finally:
         data.keep = bundle.committed
+    if data.sync_error is not None:
+        reason = f"its data file: {reason_of(data.sync_error)}"
+        raise OutputUnsynced(path=bundle.path, reason=reason)
     path = str(data.folder / name)
     return SavedBundle(made, tail.end, path, stream.end, data.is_new)
 
 
 def _save_alone(bundle: AtomicFile, stream: BlobStream, made: Program) -> SavedBundle:
     """Write program and header of a bundle without a new data file, and name it."""
-    verify_program(made, bundle.path, thorough=True)
-    bundle.commit(stream.write_tail(encode(made), BUNDLE))
+    bundle.commit(stream.write_tail(_encode(made, bundle), BUNDLE))
     return SavedBundle(made, stream.end, None, 0, False)
+
+
+def _encode(program: Program, bundle: AtomicFile) -> bytes:
+    """Return the bytes of a program that a reader will accept.
+
+    Raises:
+        FormatError: it is wrong.
+        OutputProblem: it is too large.
+    """
+    verify_program(program, bundle.path, thorough=True)
+    return _check_size(encode(program), BUNDLE, bundle)
+
+
+def _check_size(raw: bytes, kind: Kind, bundle: AtomicFile) -> bytes:
+    if len(raw) > kind.max_nbytes:
+        reason = f"its {kind.tail} takes {len(raw)} bytes, {kind.max_nbytes} at most"
+        raise OutputProblem(path=bundle.path, reason=reason)
+    return raw
+
+
+def _free_name(bundle: AtomicFile, digest: bytes) -> str:
+    """Return the name of the new data file, which must not be the bundle's own."""
+    name = data_file_name(bundle.target, digest)
+    if name == bundle.target.name:
+        reason = "its data file would have this very name; give another one"
+        raise OutputProblem(path=bundle.path, reason=reason)
+    return name
 
 
 def data_file_name(bundle: Path, digest: bytes) -> str:

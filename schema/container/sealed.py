@@ -1,4 +1,4 @@
-"""`SealedFile`: what bundles and data files have in common: a header and a tail.
+"""`SealedFile`: what bundles and data files have in common: header, blobs, tail.
 
 The header says how long the file is and has the digest of the tail, the program of a
 bundle or the index of a data file; the tail has the digests of the blobs.
@@ -10,7 +10,9 @@ from contextlib import contextmanager
 
 from kvc.schema.container.header import HEADER_NBYTES, Header, Kind, parse_header
 from kvc.schema.container.opened import OpenFile
+from kvc.schema.digests import Fill, streamed_digest
 from kvc.schema.errors import DigestMismatch
+from kvc.schema.model import Blob
 
 
 class SealedFile(OpenFile):
@@ -40,6 +42,39 @@ class SealedFile(OpenFile):
                 offset=header.tail_offset,
             )
         return raw
+
+    def filler(self, blob: Blob) -> Fill:
+        """Return a function that reads parts of a blob of this file."""
+
+        def fill(start: int, view: memoryview) -> None:
+            self.pread_into(blob.offset + start, view)
+
+        return fill
+
+    def check_blob(self, blob: Blob, padding: int, what: str) -> None:
+        """Check a blob of this file, in little memory, as `check_digest`."""
+        digest = streamed_digest(blob.nbytes, self.filler(blob))
+        self.check_digest(blob, padding, what, digest)
+
+    def check_digest(self, blob: Blob, padding: int, what: str, digest: bytes) -> None:
+        """Check the digest of what was read of a blob, and the padding before it.
+
+        Args:
+            blob: of this file.
+            padding: where what comes before the blob ends.
+            what: what to call the blob.
+            digest: of the bytes that were read.
+
+        Raises:
+            DigestMismatch: its bytes are damaged.
+            BadStructure: the padding is not zero.
+            FileProblem, Truncated: they cannot be read.
+        """
+        self.check_zeros(padding, blob.offset)
+        if digest != blob.digest:
+            raise DigestMismatch(
+                path=self.path, what=what, nbytes=blob.nbytes, offset=blob.offset
+            )
 
     @contextmanager
     def closed_on_error(self) -> Iterator[None]:

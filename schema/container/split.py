@@ -4,19 +4,19 @@ In: a bundle. Out: another, which `save_bundle` writes as a compilation would ha
 """
 
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 
 from kvc.schema.container.blob_stream import Content
 from kvc.schema.container.bundle_file import BundleFile
-from kvc.schema.container.lookup import Folder
+from kvc.schema.container.paths import Folder, resolved
 from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
 from kvc.schema.container.stored_blobs import StoredBlobs
+from kvc.schema.errors import OutputProblem
 
 
 def split_bundle(
     path: Folder,
     output: Folder | None = None,
-    folders: Iterable[Folder] = (),
+    folders: Folder | Iterable[Folder] = (),
     progress: Progress | None = None,
 ) -> SavedBundle:
     """Write a bundle as header and program alone, its blobs as a data file beside it.
@@ -33,9 +33,9 @@ def split_bundle(
         as `save_bundle` and `StoredBlobs.open`; a damaged blob is a `DigestMismatch`.
     """
     target = path if output is None else output
-    home = Path(target).resolve().parent
     with StoredBlobs.open(BundleFile(path), folders) as stored:
-        files = [Path(file.path).resolve() for file in stored.data_files]
+        home = resolved(target, OutputProblem).parent
+        files = [resolved(file.path) for file in stored.data_files]
         return save_bundle(
             target,
             stored.program,
@@ -49,7 +49,7 @@ def split_bundle(
 def join_bundle(
     path: Folder,
     output: Folder,
-    folders: Iterable[Folder] = (),
+    folders: Folder | Iterable[Folder] = (),
     progress: Progress | None = None,
 ) -> SavedBundle:
     """Write a bundle and the blobs in its data files as one file.

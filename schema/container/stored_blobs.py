@@ -11,15 +11,11 @@ from typing import Final, Self
 
 from kvc.schema.container.bundle_file import BundleFile
 from kvc.schema.container.data_file import DataFileReader
-from kvc.schema.container.lookup import Folder, find_data_file, search_path
-from kvc.schema.container.opened import OpenFile
-from kvc.schema.digests import (
-    LEAF_NBYTES,
-    BlobHasher,
-    filled_digest,
-    streamed_digest,
-)
-from kvc.schema.errors import BadProgram, DigestMismatch
+from kvc.schema.container.lookup import find_data_file, search_path
+from kvc.schema.container.paths import Folder
+from kvc.schema.container.sealed import SealedFile
+from kvc.schema.digests import LEAF_NBYTES, BlobHasher, filled_digest
+from kvc.schema.errors import BadProgram
 from kvc.schema.model import Blob, Program
 
 _CHUNK_NBYTES: Final = 4 * LEAF_NBYTES
@@ -44,13 +40,16 @@ class StoredBlobs:
         """
         self.program: Program = bundle.program
         self.data_files = tuple(data_files)
-        self.files: tuple[OpenFile, ...] = (bundle, *self.data_files)
+        self.files: tuple[SealedFile, ...] = (bundle, *self.data_files)
+        self._names: list[list[str]] = [[] for _ in self.program.blobs]
+        for named in self.program.names:
+            self._names[named.blob].append(named.name)
         self._padding = dict(bundle.layout.padding)
         for number, other in enumerate(self.data_files, 1):
-            self._padding |= _match(bundle, number, other)
+            self._padding |= match_index(bundle, number, other)
 
     @classmethod
-    def open(cls, bundle: BundleFile, folders: Iterable[Folder] = ()) -> Self:
+    def open(cls, bundle: BundleFile, folders: Folder | Iterable[Folder] = ()) -> Self:
         """Find and open the data files of a bundle; on errors the bundle is closed too.
 
         Args:
@@ -84,11 +83,7 @@ class StoredBlobs:
             FileProblem, Truncated: they cannot be read.
         """
         entry, file = self._place(blob)
-
-        def fill(start: int, view: memoryview) -> None:
-            file.pread_into(entry.offset + start, view)
-
-        self._check_digest(blob, streamed_digest(entry.nbytes, fill))
+        file.check_blob(entry, self._padding[blob], self.describe(blob))
 
     def read_into(self, blob: int, target: memoryview) -> None:
         """Read a blob into memory, and check what is there then.
@@ -102,11 +97,8 @@ class StoredBlobs:
         """
         entry, file = self._place(blob)
         assert target.nbytes == entry.nbytes, "the target has another size"
-
-        def fill(start: int, view: memoryview) -> None:
-            file.pread_into(entry.offset + start, view)
-
-        self._check_digest(blob, filled_digest(target.cast("B"), fill))
+        digest = filled_digest(target.cast("B"), file.filler(entry))
+        self._check_digest(blob, digest)
 
     def chunks(self, blob: int) -> Iterator[memoryview]:
         """Yield a blob in pieces, each good until the next; raises as `check`.
@@ -133,6 +125,10 @@ class StoredBlobs:
         for file in self.files:
             file.check_unchanged()
 
+    def describe(self, blob: int) -> str:
+        """Return what the program calls a blob, for messages."""
+        return " = ".join(self._names[blob]) or f"blob {blob}"
+
     def close(self) -> None:
         """Close all files; closing twice is fine."""
         for file in self.files:
@@ -145,35 +141,29 @@ class StoredBlobs:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _place(self, blob: int) -> tuple[Blob, OpenFile]:
+    def _place(self, blob: int) -> tuple[Blob, SealedFile]:
         entry = self.program.blobs[blob]
         return entry, self.files[entry.file]
 
     def _check_digest(self, blob: int, digest: bytes) -> None:
         entry, file = self._place(blob)
-        file.check_zeros(self._padding[blob], entry.offset)
-        if digest != entry.digest:
-            names = [named.name for named in self.program.names if named.blob == blob]
-            raise DigestMismatch(
-                path=file.path,
-                what=" = ".join(names) or f"blob {blob}",
-                nbytes=entry.nbytes,
-                offset=entry.offset,
-            )
+        file.check_digest(entry, self._padding[blob], self.describe(blob), digest)
 
 
-def _match(bundle: BundleFile, number: int, file: DataFileReader) -> dict[int, int]:
+def match_index(
+    bundle: BundleFile, number: int, file: DataFileReader
+) -> dict[int, int]:
     """Return, for each blob of a program in a data file, where its padding begins.
 
     Raises:
         BadProgram: the data file's index does not have it like this.
     """
-    index = {entry.digest: i for i, entry in enumerate(file.blobs)}
+    index = {(entry.digest, entry.nbytes): i for i, entry in enumerate(file.blobs)}
     padding = {}
     for blob, entry in enumerate(bundle.program.blobs):
         if entry.file != number:
             continue
-        i = index.get(entry.digest)
+        i = index.get((entry.digest, entry.nbytes))
         if i is None or _place_of(file.blobs[i]) != _place_of(entry):
             what = f"{file.path} has it not, or not at this place"
             raise BadProgram(path=bundle.path, where=f"blob {blob}", what=what)
@@ -181,5 +171,5 @@ def _match(bundle: BundleFile, number: int, file: DataFileReader) -> dict[int, i
     return padding
 
 
-def _place_of(blob: Blob) -> tuple[int, int, int]:
-    return blob.nbytes, blob.offset, blob.align
+def _place_of(blob: Blob) -> tuple[int, int]:
+    return blob.offset, blob.align

@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self
 
-from kvc.schema.errors import KvcError, OutputProblem
+from kvc.schema.errors import KvcError, OutputProblem, reason_of
 
 TEMPORARY: Final = re.compile(r"\.kvc-\d+-[0-9a-f]+\.tmp")
 _CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -116,8 +116,7 @@ class TemporaryFile:
             yield
         except (OSError, ValueError) as error:
             self.discard()
-            reason = getattr(error, "strerror", None) or str(error)
-            raise self.problem(path=self.path, reason=reason) from error
+            raise self.problem(path=self.path, reason=reason_of(error)) from error
 
     def _create(self) -> bool:
         """Make and lock a file; tell whether it is still there then."""

@@ -1,19 +1,19 @@
 """Check every byte of a bundle with its data files, or of a data file alone."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 from kvc.schema.container.bundle_file import BundleFile
 from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.kinds import DATA_MAGIC
-from kvc.schema.container.lookup import Folder
 from kvc.schema.container.opened import OpenFile
+from kvc.schema.container.paths import Folder
 from kvc.schema.container.stored_blobs import StoredBlobs
-from kvc.schema.digests import streamed_digest
-from kvc.schema.errors import DigestMismatch
 from kvc.schema.model import Program
 from kvc.schema.two_threads import share
+
+Checks = list[Callable[[], None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Verified:
     files: tuple[tuple[str, int], ...]
 
 
-def verify_file(path: Folder, folders: Iterable[Folder] = ()) -> Verified:
+def verify_file(path: Folder, folders: Folder | Iterable[Folder] = ()) -> Verified:
     """Check all of a bundle and its data files, or of a data file.
 
     Raises:
@@ -46,7 +46,7 @@ def verify_file(path: Folder, folders: Iterable[Folder] = ()) -> Verified:
     return verify_bundle(path, folders)
 
 
-def verify_bundle(path: Folder, folders: Iterable[Folder] = ()) -> Verified:
+def verify_bundle(path: Folder, folders: Folder | Iterable[Folder] = ()) -> Verified:
     """Check all of a bundle and its data files, and memory by brute force.
 
     Raises:
@@ -57,12 +57,11 @@ def verify_bundle(path: Folder, folders: Iterable[Folder] = ()) -> Verified:
     bundle = BundleFile(path, thorough=True)
     with StoredBlobs.open(bundle, folders) as stored:
         blobs = stored.program.blobs
-        used = {blob.digest for blob in blobs if blob.file}
-        checks: list[Callable[[], None]] = [
-            partial(stored.check, blob) for blob in range(len(blobs))
+        checks: Checks = [
+            partial(stored.check, i) for i, blob in enumerate(blobs) if not blob.file
         ]
-        for file in stored.data_files:
-            checks += _checks(file, leave_out=used)
+        for number, file in enumerate(stored.data_files, 1):
+            checks += _checks(file, _descriptions(stored, number))
         _run(checks)
         files = tuple((file.path, file.size) for file in stored.files)
         return Verified(stored.program, bundle.digest, len(blobs), files)
@@ -83,17 +82,28 @@ def verify_data_file(path: Folder) -> Verified:
 
 def check_data(file: DataFileReader) -> None:
     """Check every blob and padding of an open data file; raises `FormatError`."""
-    _run(_checks(file, leave_out=()))
+    _run(_checks(file, {}))
 
 
-def _checks(
-    file: DataFileReader, leave_out: Collection[bytes]
-) -> list[Callable[[], None]]:
-    """Return the checks of all blobs of a data file but those of some digests."""
+def _descriptions(stored: StoredBlobs, number: int) -> dict[int, str]:
+    """Return what a program calls its blobs in a data file, by their offset there."""
+    return {
+        blob.offset: stored.describe(i)
+        for i, blob in enumerate(stored.program.blobs)
+        if blob.file == number and blob.nbytes
+    }
+
+
+def _checks(file: DataFileReader, descriptions: Mapping[int, str]) -> Checks:
+    """Return the checks of all blobs of a data file, and of the padding before each."""
     return [
-        partial(check_entry, file, i)
-        for i, entry in enumerate(file.blobs)
-        if entry.digest not in leave_out
+        partial(
+            file.check_blob,
+            blob,
+            file.layout.padding[i],
+            descriptions.get(blob.offset, f"blob {i}"),
+        )
+        for i, blob in enumerate(file.blobs)
     ]
 
 
@@ -105,22 +115,3 @@ def _run(checks: Sequence[Callable[[], None]]) -> None:
             check()
 
     share(iter(checks), work)
-
-
-def check_entry(file: DataFileReader, i: int) -> None:
-    """Check a blob of a data file, by its place in the index, and its padding.
-
-    Raises:
-        FormatError: it is damaged.
-        FileProblem: it cannot be read.
-    """
-    entry = file.blobs[i]
-    file.check_zeros(file.layout.padding[i], entry.offset)
-
-    def fill(start: int, view: memoryview) -> None:
-        file.pread_into(entry.offset + start, view)
-
-    if streamed_digest(entry.nbytes, fill) != entry.digest:
-        raise DigestMismatch(
-            path=file.path, what=f"blob {i}", nbytes=entry.nbytes, offset=entry.offset
-        )

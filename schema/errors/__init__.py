@@ -8,6 +8,7 @@ expected and found, and what to try. `KvcError.code` is stable, for scripts.
 from kvc.schema.errors.base import (
     KvcError,
     listing,
+    reason_of,
 )
 from kvc.schema.errors.compiling import (
     BadCheckpoint,
@@ -61,6 +62,7 @@ from kvc.schema.errors.formats import (
     LimitExceeded,
     Truncated,
     UnsupportedVersion,
+    WrongKind,
 )
 from kvc.schema.errors.loading import (
     BadSnapshot,
@@ -134,5 +136,7 @@ __all__ = [
     "UnknownRecipe",
     "UnsupportedOps",
     "UnsupportedVersion",
+    "WrongKind",
     "listing",
+    "reason_of",
 ]

@@ -1,4 +1,4 @@
-"""The root of all errors, and how a message lists names."""
+"""The root of all errors, how a message lists names, and why the system refused."""
 
 from collections.abc import Sequence
 
@@ -38,3 +38,8 @@ def _rebuild(kind: type[KvcError], facts: dict[str, object]) -> KvcError:
 def listing(names: Sequence[str]) -> str:
     """Join names for a message, or say that there are none."""
     return ", ".join(names) if names else "none"
+
+
+def reason_of(error: BaseException) -> str:
+    """Return why a call of the system failed, for a message."""
+    return getattr(error, "strerror", None) or str(error)

@@ -94,7 +94,7 @@ class CheckpointMismatch(CheckpointError):
 class CheckpointChanged(CheckpointError):
     """A checkpoint is no longer what was opened, so that a tensor cannot be read."""
 
-    template = "checkpoint {path}: cannot read {tensor}: {reason} after it was opened; open it again and compile anew"
+    template = "checkpoint {path}: cannot read {tensor}: {reason}"
 
 
 class ParametersEmpty(CompileError):

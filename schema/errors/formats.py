@@ -21,6 +21,12 @@ class BadMagic(FormatError):
     )
 
 
+class WrongKind(BadMagic):
+    """The file is a kvc file of the other kind."""
+
+    template = "{path}: it is {guess}"
+
+
 class UnsupportedVersion(FormatError):
     """The file is of another format version."""
 

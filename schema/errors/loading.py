@@ -1,6 +1,6 @@
 """Files that cannot be loaded, written or removed, whatever is in them."""
 
-from kvc.schema.errors.base import KvcError
+from kvc.schema.errors.base import KvcError, listing
 
 
 class LoadError(KvcError):
@@ -49,10 +49,26 @@ class DataFileMismatch(LoadError):
     template = "{path}: its data file {name} must have digest {expected}, but what has this name has {found} (in {folders}); it belongs to another build: fetch or compile both files again, or give the folder of the right one (data_folders=, --data-folder)"
 
 
-class CannotCollect(LoadError):
-    """What data files a folder needs cannot be known; nothing is removed."""
+class CannotCollect(KvcError):
+    """What data files a folder needs cannot be known; nothing more is removed.
 
-    template = "{folder}: nothing is removed, since {path} may need any of its data files and cannot be read: {reason}; move it away or compile it again, then try again"
+    Attributes:
+        folder: where.
+        path: the file that cannot be read; "" where all can, but do not stay.
+        reason: why.
+        removed: names of the files that had gone before.
+    """
+
+    def _text(self) -> str:
+        folder, path, reason, removed = map(
+            self.facts.__getitem__, ("folder", "path", "reason", "removed")
+        )
+        assert isinstance(removed, tuple)
+        gone = f"nothing more is removed after {listing(removed)}"
+        why = f"{reason}; try again"
+        if path:
+            why = f"{path} may need any of its data files and cannot be read: {reason}; move it away or compile it again, then try again"
+        return f"{folder}: {gone if removed else 'nothing is removed'}, since {why}"
 
 
 class MissingDelegate(LoadError):

@@ -6,9 +6,11 @@ The numbers are far above real models and far below what hurts a reader.
 from typing import Final
 
 MAX_PROGRAM_NBYTES: Final = 64 << 20
+MAX_INDEX_NBYTES: Final = 8 << 20
 MAX_TABLES: Final = 200_000
 MAX_METHODS: Final = 64
 MAX_FILES: Final = 256  # each is an open descriptor
+MAX_BLOBS: Final = 100_000  # of a program, and of an index
 MAX_STATES: Final = 100_000
 MAX_NAMES: Final = 1_000_000
 MAX_VALUES: Final = 1_000_000

@@ -79,6 +79,7 @@ def _check_blobs(program: Program, report: Reporter) -> None:
 
 
 def _check_each_blob(blobs: Sequence[Blob], files: int, report: Reporter) -> None:
+    report.limit("the number of blobs", len(blobs), limits.MAX_BLOBS)
     for i, blob in enumerate(blobs):
         where = f"blob {i}"
         report.require(len(blob.digest) == 32, where, "the digest has not 32 bytes")
@@ -89,8 +90,9 @@ def _check_each_blob(blobs: Sequence[Blob], files: int, report: Reporter) -> Non
         fits = power and blob.align <= limits.MAX_BLOB_ALIGN
         report.require(fits, where, f"alignment {blob.align}")
         report.require(blob.offset % blob.align == 0, where, "it is misaligned")
-    digests = {blob.digest for blob in blobs}
-    report.require(len(digests) == len(blobs), "blobs", "two have one digest")
+    contents = {(blob.digest, blob.nbytes) for blob in blobs}
+    what = "two have one digest and size"
+    report.require(len(contents) == len(blobs), "blobs", what)
 
 
 def _check_names(program: Program, sizes: Sizes, report: Reporter) -> None:

@@ -92,6 +92,36 @@ def test_users_keep_their_data(tmp_path):
         assert program.residency().blobs[0].handles == 1
 
 
+def test_constants_and_what_was_prepared_go_even_if_somebody_looks_at_them(tmp_path):
+    with load(write_bundle(tmp_path / "a.kvc", affine_program())) as program:
+        program.forward(np.ones((2, 4), np.float32))
+        resources = program._engine._resources
+        buffers = [buffer for buffer, _ in resources._constants.values()]
+        resources.code.prepared["a weight"] = "packed"
+        program.release()
+        assert buffers
+        assert all(buffer.freed for buffer in buffers)
+        assert not resources.code.prepared
+
+
+def test_a_handle_that_another_call_made_first_is_freed_at_once(tmp_path):
+    with load(write_bundle(tmp_path / "a.kvc", affine_program())) as program:
+        resources, made = program._engine._resources, []
+        handle = resources._buffers.handle
+
+        def slower(name):
+            mine = handle(name)
+            made.append(mine)
+            if len(made) == 1:
+                resources.constant(name)  # as another thread would
+            return mine
+
+        resources._buffers.handle = slower
+        resources.constant(0)
+        assert len(made) == 2
+        assert sum(buffer.freed for buffer in made) == 1
+
+
 def test_contexts_and_what_is_bound_go(tmp_path):
     x = np.ones((2, 4), np.float32)
     with load(write_bundle(tmp_path / "a.kvc", affine_program())) as program:

@@ -16,11 +16,11 @@ def test_up_to_a_mebibyte_it_is_plain_sha256(nbytes):
     assert blob_digest(pattern(nbytes)) == hashlib.sha256(pattern(nbytes)).digest()
 
 
-def test_beyond_it_is_the_digest_of_the_leaves():
+def test_beyond_it_is_the_digest_of_the_prefixed_leaves():
     content = pattern(2 * MIB + 5)
     parts = (content[:MIB], content[MIB : 2 * MIB], content[2 * MIB :])
     leaves = b"".join(hashlib.sha256(part).digest() for part in parts)
-    assert blob_digest(content) == hashlib.sha256(leaves).digest()
+    assert blob_digest(content) == hashlib.sha256(b"kvc-tree" + leaves).digest()
 
 
 @pytest.mark.parametrize("nbytes", [0, 7, MIB, MIB + 1, 2 * MIB, 9 * MIB + 3])

@@ -1,6 +1,7 @@
 """`kvc compile`: trace a model's methods and write them as one bundle."""
 
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -72,8 +73,8 @@ def compile_command(
     loaded = load_recipe(recipe)
     name = f"{model.rpartition(':')[2]}.kvc" if output is None else output
     path = check_output(name)
-    for other in reuse:
-        _check_data_file(other)
+    if reuse:
+        _check_reuse(reuse, path)
 
     from kvc.tools.progress import Stages
 
@@ -94,6 +95,7 @@ def compile_command(
             max_copy_bytes=allowed,
         )
         report = bundle.save(path, progress=stages.show, data=data, reuse=reuse)
+    _warn_of_other_folders(path, reuse, report)
     if not quiet:
         _print_table(path, bundle.model_nbytes, report, time.perf_counter() - start)
 
@@ -109,15 +111,35 @@ def _budget(text: str) -> tuple[str, int]:
     return method, int(number)
 
 
-def _check_data_file(path: str) -> None:
-    """Find out that a file cannot be reused before the work, not after it.
+def _check_reuse(reuse: Sequence[str], output: Path) -> None:
+    """Find out that files cannot be reused before the work, not after it.
 
     Raises:
-        FileProblem, FormatError: it cannot be read, or is no data file.
+        OutputProblem: a bundle cannot tell them by their names.
+        FileProblem, FormatError: one cannot be read, or is no data file.
     """
-    from kvc.schema.container import DataFileReader
+    from kvc.schema.container import check_reuse
 
-    DataFileReader(path).close()
+    check_reuse(reuse, output)
+
+
+def _warn_of_other_folders(
+    output: Path, reuse: Sequence[str], report: "SaveReport"
+) -> None:
+    """Say which reused files a reader of the bundle will not find by itself."""
+    from kvc.tools.text import escape
+
+    home = output.resolve().parent
+    for other in map(Path, dict.fromkeys(reuse)):
+        file = other.resolve()
+        if file.parent != home and file.name in report.reused:
+            folder = escape(str(file.parent))
+            text = (
+                f"warning: {escape(str(other))} is not beside {escape(str(output))}, "
+                f"which loads only with --data-folder {folder}, and kvc gc {folder} "
+                "does not know of it; put the data file beside the bundle"
+            )
+            click.echo(text, err=True)
 
 
 def _print_table(

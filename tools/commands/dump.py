@@ -15,7 +15,7 @@ from kvc.tools.data_folders import data_folders_option
 
 if TYPE_CHECKING:
     from kvc.schema.container import BundleFile
-    from kvc.schema.model import DataFile, Program
+    from kvc.schema.model import Program
     from kvc.tools.reports.listing import ListingReport
     from kvc.tools.reports.overview import DumpReport
     from kvc.tools.reports.sizes import FoundFile
@@ -63,20 +63,25 @@ def _report(
     from kvc.tools.reports.sizes import describe_size
 
     program = file.program
-    found = [_find(one, file.path, folders) for one in program.files[1:]]
+    found = [_find(file, number, folders) for number in range(1, len(program.files))]
     tail = file.header.tail_nbytes
     sizes = describe_size(program, file.size, HEADER_NBYTES, tail, by_method, found)
     return describe_bundle(file.path, program, file.digest, sizes)
 
 
-def _find(file: "DataFile", bundle: str, folders: Sequence[str]) -> "FoundFile | str":
-    """Return what a data file holds, or why it is not there."""
-    from kvc.schema.container import find_data_file, search_path
+def _find(
+    bundle: "BundleFile", number: int, folders: Sequence[str]
+) -> "FoundFile | str":
+    """Return what a data file holds, or why it is of no use."""
+    from kvc.schema.container import find_data_file, match_index, search_path
     from kvc.schema.errors import DataFileMissing, KvcError
     from kvc.tools.reports.sizes import FoundFile
 
     try:
-        with find_data_file(file, bundle, search_path(bundle, folders)) as found:
+        places = search_path(bundle.path, folders)
+        wanted = bundle.program.files[number]
+        with find_data_file(wanted, bundle.path, places) as found:
+            match_index(bundle, number, found)
             index_nbytes = found.header.tail_nbytes
             return FoundFile(found.path, found.size, index_nbytes, found.blobs)
     except DataFileMissing as error:

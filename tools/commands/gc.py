@@ -17,9 +17,11 @@ if TYPE_CHECKING:
 def collect(folder: str, dry_run: bool, as_json: bool) -> None:
     """Remove the data files (.kvd) in FOLDER that no bundle in FOLDER needs.
 
-    Bundles elsewhere that find their data here by --data-folder do not count. What
-    somebody is writing or about to use stays, and so does everything when a bundle in
-    FOLDER cannot be read. Temporary files left behind by a crash go as well.
+    Bundles elsewhere that find their data here by --data-folder do not count, unless a
+    link to them is in FOLDER. What somebody is writing or about to use stays, and so
+    does everything when a bundle in FOLDER, or what may be one, cannot be read.
+    Temporary files left behind by a crash go as well. Exits with 1 when a file could
+    not be removed.
     """
     from kvc.schema.container import collect_garbage
 
@@ -30,6 +32,8 @@ def collect(folder: str, dry_run: bool, as_json: bool) -> None:
         click.echo(json.dumps(facts | asdict(done), indent=2))
     else:
         click.echo("\n".join(_lines(folder, dry_run, done)))
+    if done.failed:
+        raise click.exceptions.Exit(1)
 
 
 def _lines(folder: str, dry_run: bool, done: "Collected") -> list[str]:
@@ -38,6 +42,7 @@ def _lines(folder: str, dry_run: bool, done: "Collected") -> list[str]:
     verb = "would remove" if dry_run else "removed"
     lines = [f"{verb} {escape(g.name)} ({size(g.nbytes)})" for g in done.removed]
     lines += [f"left {escape(g.name)}: somebody is using it" for g in done.held]
+    lines += [f"left {escape(f.name)}: {escape(f.reason)}" for f in done.failed]
     total = size(sum(one.nbytes for one in done.removed))
     count = plural(len(done.removed), "file")
     return [*lines, f"{escape(folder)}: {verb} {count}, {total}"]

@@ -11,7 +11,8 @@ from kvc.tools.data_folders import data_folders_option
     "-o", "--output", metavar="OUT.kvc", required=True, help="The bundle to write."
 )
 @data_folders_option
-def join(bundle: str, output: str, data_folders: tuple[str, ...]) -> None:
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def join(bundle: str, output: str, data_folders: tuple[str, ...], quiet: bool) -> None:
     """Write MODEL.kvc, and the data that it keeps in other files, as one file.
 
     The data files stay where they are; kvc gc removes those that nothing needs.
@@ -22,6 +23,6 @@ def join(bundle: str, output: str, data_folders: tuple[str, ...]) -> None:
     from kvc.tools.text import escape, size
 
     path = check_output(output)
-    with Stages(quiet=False) as stages:
+    with Stages(quiet=quiet) as stages:
         saved = join_bundle(bundle, path, data_folders, stages.show)
     click.echo(f"{escape(str(path))}: {size(saved.nbytes)}, all in one file")

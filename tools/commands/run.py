@@ -103,12 +103,12 @@ def _count_problem(method: "Method", unnamed: int, free: Sequence[str]) -> str:
 def _read(path: str) -> "Array":
     import numpy as np
 
-    from kvc.schema.errors import FileProblem
+    from kvc.schema.errors import FileProblem, reason_of
 
     try:
         array = np.load(path, allow_pickle=False)
     except OSError as error:
-        raise FileProblem(path=path, reason=error.strerror or str(error)) from error
+        raise FileProblem(path=path, reason=reason_of(error)) from error
     except (ValueError, EOFError) as error:
         reason = "not a .npy file of plain numbers"
         raise FileProblem(path=path, reason=reason) from error
@@ -162,7 +162,7 @@ def _save(path: Path, arrays: Sequence["Array"]) -> None:
     """Write under a temporary name first, so that no part of a file is ever seen."""
     import numpy as np
 
-    from kvc.schema.errors import OutputProblem
+    from kvc.schema.errors import OutputProblem, reason_of
 
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -174,6 +174,6 @@ def _save(path: Path, arrays: Sequence["Array"]) -> None:
                 np.savez(file, allow_pickle=False, **named)
         partial.replace(path)
     except OSError as error:
-        raise OutputProblem(path=path, reason=error.strerror or str(error)) from error
+        raise OutputProblem(path=path, reason=reason_of(error)) from error
     finally:
         partial.unlink(missing_ok=True)

@@ -16,7 +16,10 @@ from kvc.tools.data_folders import data_folders_option
     help="The small bundle.  [default: MODEL.kvc, which is replaced]",
 )
 @data_folders_option
-def split(bundle: str, output: str | None, data_folders: tuple[str, ...]) -> None:
+@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+def split(
+    bundle: str, output: str | None, data_folders: tuple[str, ...], quiet: bool
+) -> None:
     """Write MODEL.kvc as a small bundle and a data file NAME-DIGEST.kvd beside it.
 
     The data file is named by its content and never written over: bundles of equal
@@ -27,13 +30,19 @@ def split(bundle: str, output: str | None, data_folders: tuple[str, ...]) -> Non
     from kvc.tools.progress import Stages
     from kvc.tools.text import escape, size
 
-    path = check_output(bundle if output is None else output)
-    with Stages(quiet=False) as stages:
+    path = Path(bundle) if output is None else check_output(output)
+    with Stages(quiet=quiet) as stages:
         saved = split_bundle(bundle, path, data_folders, stages.show)
     line = f"{escape(str(path))}: {size(saved.nbytes)}"
     if saved.data_path is None:
         click.echo(f"{line}, no data to move")
         return
     was_there = "" if saved.data_is_new else ", which was there already"
-    name = escape(Path(saved.data_path).name)
+    name = escape(_shown(Path(saved.data_path), path))
     click.echo(f"{line}; its data: {name}, {size(saved.data_nbytes)}{was_there}")
+
+
+def _shown(data: Path, bundle: Path) -> str:
+    """Return the name of the data file, all of its path where a link leads to it."""
+    beside = bundle.parent.resolve() == data.parent
+    return data.name if beside else str(data)

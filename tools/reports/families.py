@@ -8,7 +8,7 @@ from collections.abc import Callable, Hashable, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
-_NUMBER = re.compile(r"(?<![^._])\d+(?![^._])")
+_NUMBER = re.compile(r"(?<![^._\s])\d+(?![^._\s])")
 
 
 def families(

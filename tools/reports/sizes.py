@@ -110,8 +110,12 @@ def _data_file(
     if isinstance(found, str):
         needed = sum(part.nbytes for part in own)
         return DataFileReport(file.name, digest, "", found, needed, own)
-    known = {blob.digest for blob in program.blobs if blob.file == number}
-    others = [blob.nbytes for blob in found.blobs if blob.digest not in known]
+    known = {
+        (blob.digest, blob.nbytes) for blob in program.blobs if blob.file == number
+    }
+    others = [
+        blob.nbytes for blob in found.blobs if (blob.digest, blob.nbytes) not in known
+    ]
     parts = [
         PartReport("header", "", 1, header_nbytes),
         *own,

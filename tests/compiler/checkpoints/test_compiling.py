@@ -13,7 +13,7 @@ from torch.nn import functional
 from kvc.compiler import Checkpoint, Dim, Method, compile_program, empty_parameters
 from kvc.compiler.capture import capture
 from kvc.compiler.checkpoints import stand_ins
-from kvc.compiler.checkpoints.empty import attach
+from kvc.compiler.checkpoints.filled import attach
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.models.decoder import Decoder
 from kvc.compiler.models.demo import decoder_caches, decoder_methods

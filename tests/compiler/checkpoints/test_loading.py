@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional
 
 from kvc.compiler import Checkpoint, empty_parameters
-from kvc.compiler.checkpoints.empty import attached
+from kvc.compiler.checkpoints.filled import attached
 from kvc.compiler.constants import read
 from kvc.schema.errors import CheckpointChanged, CheckpointMismatch, ParametersEmpty
 

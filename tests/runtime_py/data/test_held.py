@@ -2,6 +2,7 @@
 
 import gc
 import os
+import signal
 import threading
 import time
 
@@ -122,6 +123,114 @@ def test_a_collected_handle_waits_for_nobody(opened, mode, monkeypatch):
     gate._wanted.wait()
     reading.join(30)
     assert opened.residency().blobs[0].handles == 1
+
+
+def test_a_handle_dropped_during_a_check_is_counted_out_by_the_next(opened):
+    buffer, held, done = opened.data["table"], threading.Event(), threading.Event()
+    lock = opened._engine._blobs._holds[0].lock
+
+    def hold():
+        with lock:
+            held.set()
+            assert done.wait(30)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    assert held.wait(30)
+    del buffer
+    assert opened.residency().blobs[0].handles == 1
+    done.set()
+    holder.join(30)
+    other = opened.data["table"]
+    assert opened.residency().blobs[0].handles == 1
+    other.free()
+
+
+def test_a_handle_dropped_while_another_is_counted_out_is_not_forgotten(
+    opened, monkeypatch
+):
+    """Whoever settles looks again once the lock is free: the last chance for it."""
+    first, second = opened.data["table"], opened.data["table"]
+    blobs, handles = opened._engine._blobs, [second]
+    del second
+    count_out = type(blobs)._count_out
+
+    def slow(self, blob):
+        count_out(self, blob)
+        if handles:
+            in_threads(handles.clear)  # drops it while this thread holds the lock
+
+    monkeypatch.setattr(type(blobs), "_count_out", slow)
+    del first
+    assert opened.residency().blobs[0].handles == 0
+
+
+def in_child(action):
+    """Run something in a child process; return its exit code, -9 if it hangs."""
+    child = os.fork()
+    if not child:
+        code = 1
+        try:
+            code = action()
+        finally:
+            os._exit(code)
+    for _ in range(200):
+        ended, status = os.waitpid(child, os.WNOHANG)
+        if ended:
+            return os.waitstatus_to_exitcode(status)
+        time.sleep(0.02)
+    os.kill(child, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_child_forked_during_a_check_is_refused_and_does_not_hang(
+    opened, mode, monkeypatch
+):
+    gate, buffer = Gate(monkeypatch, mode, 2), opened.data["table"]
+    reading = threading.Thread(target=buffer.array)
+    reading.start()
+    while not gate.blobs:
+        pass
+
+    def ask():
+        try:
+            opened.data["table"]
+        except Forked:
+            return 0
+        return 2
+
+    try:
+        assert in_child(ask) == 0
+    finally:
+        gate._wanted.wait()
+        reading.join(30)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_handle_dropped_in_a_child_waits_for_no_lock(tmp_path):
+    path = write_data_bundle(tmp_path / "t.kvc", table_program(50, other=OTHER))
+    held, done = threading.Event(), threading.Event()
+    with load(path, "map") as program:
+        buffers = [program.data["table"]]
+        buffers[0].array()
+        lock = program._engine._blobs._memory._files[0]._lock
+
+        def hold():
+            with lock:
+                held.set()
+                assert done.wait(30)
+
+        holder = threading.Thread(target=hold)
+        holder.start()
+        assert held.wait(30)
+        try:
+            assert in_child(lambda: buffers.clear() or 0) == 0
+        finally:
+            done.set()
+            holder.join(30)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

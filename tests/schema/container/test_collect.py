@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import os
 import subprocess
@@ -128,22 +129,15 @@ def test_a_bundle_that_appears_before_the_lock_was_had_saves_its_file(
     path, tmp_path, old, monkeypatch
 ):
     """The second reading of the bundles decides, not the first."""
-    original = collect._locked
+    original = collect._open_to_lock
 
-    def locked(home, one):
+    def opened(name, folder):
         save_data(tmp_path / "late.kvc", NEW, external=True, reuse=[old])
-        return original(home, one)
+        return original(name, folder)
 
-    monkeypatch.setattr(collect, "_locked", locked)
+    monkeypatch.setattr(collect, "_open_to_lock", opened)
     assert removed(tmp_path) == []
     verify_bundle(tmp_path / "late.kvc")
-
-
-def test_a_bundle_that_goes_while_it_looks_is_no_fault(tmp_path, old, monkeypatch):
-    original = collect._bundles
-    gone = [tmp_path / "gone.kvc"]
-    monkeypatch.setattr(collect, "_bundles", lambda home: [*original(home), *gone])
-    assert removed(tmp_path) == [old.name]
 
 
 def test_more_files_than_may_be_open_at_once(tmp_path, old, monkeypatch):
@@ -154,10 +148,134 @@ def test_more_files_than_may_be_open_at_once(tmp_path, old, monkeypatch):
     assert len(removed(tmp_path)) == 6
 
 
+def test_what_went_before_a_bundle_broke_is_told(tmp_path, path, old, monkeypatch):
+    monkeypatch.setattr(collect, "_AT_ONCE", 1)
+    (tmp_path / "x-000000000000.kvd").write_bytes(old.read_bytes())
+    original = os.unlink
+
+    def unlink(name, **kwargs):
+        original(name, **kwargs)
+        path.write_bytes(b"broken")
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    with pytest.raises(CannotCollect, match=f"nothing more .* after {old.name}, since"):
+        collect_garbage(tmp_path)
+    assert (tmp_path / "x-000000000000.kvd").exists()
+
+
+def test_another_file_that_took_the_name_of_a_locked_one_stays(
+    tmp_path, old, monkeypatch
+):
+    """Only the file that was locked is known to be free."""
+    original = collect.needed_names
+
+    def replaced(home, folder):
+        if collecting:
+            raw = old.read_bytes()
+            old.unlink()
+            old.write_bytes(raw)
+        collecting.append(True)
+        return original(home, folder)
+
+    collecting = []
+    monkeypatch.setattr(collect, "needed_names", replaced)
+    assert removed(tmp_path) == []
+    assert old.exists()
+
+
+def test_files_are_opened_for_writing_since_nfs_locks_only_then(
+    tmp_path, old, monkeypatch
+):
+    original, modes = fcntl.flock, []
+
+    def watched(fd, how):
+        modes.append(fcntl.fcntl(fd, fcntl.F_GETFL) & os.O_ACCMODE)
+        original(fd, how)
+
+    monkeypatch.setattr(fcntl, "flock", watched)
+    assert removed(tmp_path) == [old.name]
+    assert modes == [os.O_RDWR]
+
+
+def test_a_file_that_may_not_be_written_is_locked_all_the_same(
+    tmp_path, old, monkeypatch
+):
+    original = os.open
+
+    def refuse(name, flags, *args, **kwargs):
+        if name == old.name and flags & os.O_RDWR:
+            raise PermissionError(errno.EACCES, "Permission denied")
+        return original(name, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert removed(tmp_path) == [old.name]
+
+
+def test_a_file_that_cannot_be_locked_is_not_said_to_be_held(
+    tmp_path, old, monkeypatch
+):
+    def refuse(fd, how):
+        raise OSError(errno.EBADF, "Bad file descriptor")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    done = collect_garbage(tmp_path)
+    assert (done.removed, done.held) == ((), ())
+    assert [(one.name, one.reason) for one in done.failed] == [
+        (old.name, "it cannot be locked: Bad file descriptor")
+    ]
+
+
+def test_a_file_that_goes_before_it_is_locked_is_neither_held_nor_removed(
+    tmp_path, old, monkeypatch
+):
+    original = collect._open_to_lock
+
+    def opened(name, folder):
+        old.unlink()
+        return original(name, folder)
+
+    monkeypatch.setattr(collect, "_open_to_lock", opened)
+    assert collect_garbage(tmp_path) == collect.Collected((), (), ())
+
+
+def test_a_file_that_cannot_be_removed_does_not_hide_those_that_were(
+    tmp_path, old, monkeypatch
+):
+    (tmp_path / "x-000000000000.kvd").write_bytes(old.read_bytes())
+    original = os.unlink
+
+    def unlink(name, **kwargs):
+        if name == old.name:
+            raise PermissionError(errno.EPERM, "Operation not permitted")
+        original(name, **kwargs)
+
+    monkeypatch.setattr(os, "unlink", unlink)
+    done = collect_garbage(tmp_path)
+    assert [one.name for one in done.removed] == ["x-000000000000.kvd"]
+    assert [one.reason for one in done.failed] == ["Operation not permitted"]
+
+
+def test_one_descriptor_a_file_is_enough(tmp_path, old, monkeypatch):
+    """All files of a batch are locked through one open folder."""
+    for i in range(20):
+        (tmp_path / f"x-0000000000{i:02}.kvd").write_bytes(old.read_bytes())
+    descriptors, open_files = Path("/proc/self/fd"), []
+    before = len(list(descriptors.iterdir()))
+    original = collect.needed_names
+
+    def counted(home, folder):
+        open_files.append(len(list(descriptors.iterdir())) - before)
+        return original(home, folder)
+
+    monkeypatch.setattr(collect, "needed_names", counted)
+    assert len(removed(tmp_path)) == 21
+    assert open_files == [1, 22]
+
+
 def test_a_folder_that_is_none_is_refused(tmp_path, path):
     path.write_bytes(b"")
-    for folder in (tmp_path / "nowhere", path):
-        with pytest.raises(FileProblem):
+    for folder, text in ((tmp_path / "nowhere", "No such"), (path, "not a folder")):
+        with pytest.raises(FileProblem, match=text):
             collect_garbage(folder)
 
 

@@ -1,6 +1,7 @@
 import hashlib
 import os
 import struct
+import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -32,9 +33,11 @@ from kvc.schema.errors import (
     LimitExceeded,
     Truncated,
     UnsupportedVersion,
+    WrongKind,
 )
 from kvc.schema.model import Blob
 from kvc.schema.types import TensorType
+from kvc.schema.verify import limits
 
 EXTREMES = (0, 1, 2**31 - 1, 2**31, 2**32 - 1, 2**63 - 1, 2**64 - 1)
 TINY = {"a": b"weights of a", "b": b"of b"}
@@ -154,10 +157,41 @@ def test_an_index_with_an_impossible_blob_is_refused(data, change, error):
 def test_an_index_out_of_order_or_with_a_blob_twice_is_refused(data):
     blobs, index = parts(data)
     first, second = decode_index(index, "x")
-    for wrong in ([second, first], [first, replace(second, digest=first.digest)]):
+    twice = replace(second, digest=first.digest, nbytes=first.nbytes)
+    for wrong in ([second, first], [first, twice]):
         data.write_bytes(seal_data(blobs, encode_index(wrong)))
         with pytest.raises(BadProgram, match=r"ascend|one digest"):
             DataFileReader(data)
+
+
+def test_an_index_speaks_of_no_other_file(data):
+    """An empty blob in another file leaves no hole in this one."""
+    empty = Blob(hashlib.sha256(b"").digest(), 0, 1, 128, 64)
+    data.write_bytes(seal_data(b"", encode_index([empty])))
+    with pytest.raises(BadProgram, match="no such file"):
+        DataFileReader(data)
+
+
+def test_an_index_has_a_limit_of_its_own(data, monkeypatch):
+    monkeypatch.setattr(limits, "MAX_BLOBS", 1)
+    with pytest.raises(LimitExceeded, match="number of blobs"):
+        DataFileReader(data)
+
+
+def test_an_index_that_is_too_large_is_not_even_read(data):
+    blobs, index = parts(data)
+    data.write_bytes(seal_data(blobs, index + bytes(limits.MAX_INDEX_NBYTES)))
+    with pytest.raises(LimitExceeded, match="the index, in bytes"):
+        DataFileReader(data)
+
+
+def test_an_index_at_the_limit_opens_quickly(data):
+    many = [Blob(i.to_bytes(32, "big"), 0, 0, 128, 64) for i in range(limits.MAX_BLOBS)]
+    data.write_bytes(seal_data(b"", encode_index(many)))
+    start = time.process_time()
+    with DataFileReader(data) as file:
+        assert len(file.blobs) == limits.MAX_BLOBS
+    assert time.process_time() - start < 2
 
 
 def test_a_hole_before_the_index_is_found(data):
@@ -189,9 +223,9 @@ def test_another_version_is_told_apart(data):
 
 
 def test_the_two_kinds_of_file_are_told_apart(data, bundle):
-    with pytest.raises(BadMagic, match=r"data file of a kvc bundle .*give the \.kvc"):
+    with pytest.raises(WrongKind, match=r"it is the data file .*give the \.kvc"):
         BundleFile(data)
-    with pytest.raises(BadMagic, match="a kvc bundle"):
+    with pytest.raises(WrongKind, match="it is a kvc bundle"):
         DataFileReader(bundle)
 
 
@@ -250,7 +284,7 @@ def test_a_data_file_far_beyond_four_gibibytes_is_sparse_and_read(tmp_path):
     """A blob of zeros is a hole in the file; its digest is known from its leaves."""
     nbytes, first = 6 << 30, 1 << 16
     leaf = hashlib.sha256(bytes(1 << 20)).digest()
-    zeros_digest = hashlib.sha256(leaf * (nbytes >> 20)).digest()
+    zeros_digest = hashlib.sha256(b"kvc-tree" + leaf * (nbytes >> 20)).digest()
     zeros = Blob(zeros_digest, nbytes, 0, first, first)
     small = Blob(hashlib.sha256(b"end").digest(), 3, 0, nbytes + first, 64)
     index = encode_index([zeros, small])

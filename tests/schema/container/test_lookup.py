@@ -86,6 +86,28 @@ def test_a_wrong_one_does_not_hide_the_right_one(path, data, store):
     assert len(read_blobs(path, [store])) == 4
 
 
+def test_one_that_is_passed_over_is_closed(path, data, store):
+    data.rename(store / data.name)
+    data.write_bytes(other_data(store).read_bytes())
+    descriptors = Path("/proc/self/fd")
+    before = len(list(descriptors.iterdir()))
+    read_blobs(path, [store])
+    assert len(list(descriptors.iterdir())) == before
+
+
+def test_a_folder_that_may_not_be_listed_can_hold_data(path, data, store, monkeypatch):
+    data.rename(store / data.name)
+    original = os.open
+
+    def refuse(name, flags, *args, **kwargs):
+        if name == str(store) and not flags & os.O_PATH:
+            raise PermissionError(13, "Permission denied")
+        return original(name, flags, *args, **kwargs)
+
+    monkeypatch.setattr(os, "open", refuse)
+    assert len(read_blobs(path, [store])) == 4
+
+
 def test_a_damaged_one_is_an_error_of_its_own(path, data):
     data.write_bytes(data.read_bytes()[:-1])
     with pytest.raises(FormatError) as caught:

@@ -1,24 +1,26 @@
 import fcntl
 import os
 import stat
+import struct
 import tracemalloc
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
 from named_bytes import SMALL, data_program, names, read_blobs, save_data
+from sealing import reseal_header
 
 from kvc.schema.container import (
     BundleFile,
     Content,
+    join_bundle,
     save_bundle,
+    split_bundle,
     verify_bundle,
     verify_data_file,
 )
 from kvc.schema.errors import (
-    BadMagic,
-    DigestMismatch,
-    FileProblem,
     OutputProblem,
 )
 
@@ -122,6 +124,62 @@ def test_another_whole_data_file_of_the_name_is_not_replaced(path, tmp_path):
     assert data.read_bytes() == other.read_bytes()
 
 
+def test_what_is_no_data_file_of_this_version_is_not_replaced(path, tmp_path):
+    data = Path(save_data(path, SMALL, external=True).data_path)
+    raw = data.read_bytes()
+    save_data(tmp_path / "whole.kvc", NEW)
+    newer = reseal_header(raw[:8] + struct.pack("<I", 1) + raw[12:])
+    for other in (
+        newer,
+        (tmp_path / "whole.kvc").read_bytes(),
+        b"my notes",
+        bytes(200) + b"behind zeros",
+    ):
+        data.write_bytes(other)
+        with pytest.raises(OutputProblem, match="move it away"):
+            save_data(path, SMALL, external=True)
+        assert data.read_bytes() == other
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_bundle_never_takes_the_place_of_a_data_file(path, external):
+    data = Path(save_data(path, SMALL, external=True).data_path)
+    for reuse in ((), (data,)):
+        with pytest.raises(OutputProblem, match="a data file is there"):
+            save_data(data, NEW, external=external, reuse=reuse)
+    with pytest.raises(OutputProblem, match="a data file is there"):
+        split_bundle(path, data)
+    with pytest.raises(OutputProblem, match="a data file is there"):
+        join_bundle(path, data)
+    verify_bundle(path)
+
+
+def test_a_bundle_that_is_called_like_its_own_data_file_is_refused(tmp_path):
+    """The name of the data file is cut after 96 characters of the bundle's."""
+    long = tmp_path / ("x" * 96 + ".kvc")
+    name = Path(save_data(long, SMALL, external=True).data_path).name
+    for entry in tmp_path.iterdir():
+        entry.unlink()
+    with pytest.raises(OutputProblem, match="this very name"):
+        save_data(tmp_path / name, SMALL, external=True)
+    assert names(tmp_path) == []
+
+
+def test_contents_that_look_like_the_leaves_of_another_are_told_apart(path):
+    """With the prefix, a small content has the digest of the large one."""
+    large = bytes(1 << 20) + b"1" * (1 << 20)
+    leaves = b"".join(sha256(large[i : i + (1 << 20)]).digest() for i in (0, 1 << 20))
+    contents = {"large": large, "leaves": leaves, "same": b"kvc-tree" + leaves}
+    saved = save_data(path, contents, external=True)
+    assert saved.program.blobs[0].digest != saved.program.blobs[1].digest
+    assert saved.program.blobs[0].digest == saved.program.blobs[2].digest
+    assert contents_of(path) == contents
+    reusing = path.with_name("other.kvc")
+    assert save_data(reusing, contents, reuse=[saved.data_path]).data_path is None
+    assert contents_of(reusing) == contents
+    verify_bundle(reusing)
+
+
 def test_a_folder_of_the_name_is_refused(path, tmp_path):
     data = Path(save_data(path, SMALL, external=True).data_path)
     data.unlink()
@@ -161,67 +219,6 @@ def test_a_bundle_reached_by_a_link_has_its_data_beside_itself(path, tmp_path):
 def test_a_program_without_data_has_no_data_file(path, tmp_path):
     assert save_data(path, {}, external=True).data_path is None
     assert names(tmp_path) == [path.name]
-
-
-# Reuse.
-
-
-def test_blobs_of_another_data_file_are_referred_to(path, tmp_path):
-    base = save_data(tmp_path / "base.kvc", SMALL, external=True)
-    saved = save_data(path, NEW, external=True, reuse=[base.data_path])
-    assert [Path(base.data_path).name] == [f.name for f in saved.program.files[2:]]
-    assert [blob.file for blob in saved.program.blobs] == [2, 2, 2, 2, 1]
-    assert saved.data_nbytes < 1000
-    assert contents_of(path) == NEW
-    verify_bundle(path)
-
-
-def test_only_files_that_are_used_are_named(path, tmp_path):
-    first = save_data(tmp_path / "first.kvc", {"x": b"not used"}, external=True)
-    base = save_data(tmp_path / "base.kvc", SMALL, external=True)
-    reuse = [first.data_path, base.data_path, base.data_path]
-    saved = save_data(path, SMALL, external=True, reuse=reuse)
-    assert saved.data_path is None
-    assert [f.name for f in saved.program.files] == ["", Path(base.data_path).name]
-    assert contents_of(path) == SMALL
-
-
-def test_a_bundle_with_its_own_blobs_may_reuse_others(path, tmp_path):
-    base = save_data(tmp_path / "base.kvc", SMALL, external=True)
-    saved = save_data(path, NEW, reuse=[base.data_path])
-    assert [blob.file for blob in saved.program.blobs] == [1, 1, 1, 1, 0]
-    assert contents_of(path) == NEW
-
-
-def test_a_damaged_blob_is_not_referred_to(path, tmp_path):
-    base = Path(save_data(tmp_path / "base.kvc", SMALL, external=True).data_path)
-    raw = bytearray(base.read_bytes())
-    raw[130] ^= 1
-    base.write_bytes(raw)
-    with pytest.raises(DigestMismatch):
-        save_data(path, NEW, reuse=[base])
-    assert save_data(path, {"x": SMALL["page"]}, reuse=[base]).program.files[1:]
-    assert not path.with_suffix(".tmp").exists()
-
-
-def test_what_cannot_be_reused_is_refused(path, tmp_path):
-    bundle = tmp_path / "base.kvc"
-    base = Path(save_data(bundle, SMALL, external=True).data_path)
-    other = tmp_path / "other"
-    other.mkdir()
-    more = Path(save_data(other / "base.kvc", NEW, external=True).data_path)
-    more.rename(other / base.name)
-    strange = tmp_path / "not plain.kvd"
-    strange.write_bytes(base.read_bytes())
-    for reuse, error, text in (
-        ([bundle], BadMagic, "a kvc bundle"),
-        ([tmp_path / "none.kvd"], FileProblem, "No such file"),
-        ([base, other / base.name], OutputProblem, "its name is taken"),
-        ([strange], OutputProblem, "not plain"),
-    ):
-        with pytest.raises(error, match=text):
-            save_data(path, NEW, reuse=reuse)
-    assert not path.exists()
 
 
 def test_the_pair_becomes_durable_and_named_in_the_right_order(

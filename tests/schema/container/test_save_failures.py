@@ -1,12 +1,15 @@
 """What fails or is killed while a bundle is saved; the old pair keeps working."""
 
 import errno
+import fcntl
 import os
 import random
 import signal
+import stat
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,8 +18,10 @@ import pytest
 from named_bytes import SMALL, data_program, names, read_blobs, save_data
 
 from kvc.schema.container import (
+    AtomicFile,
     BundleFile,
     Content,
+    new_data_file,
     save_bundle,
     verify_bundle,
     verify_data_file,
@@ -152,10 +157,129 @@ def test_a_file_system_without_hard_links_gets_the_file_by_rename(
 
     monkeypatch.setattr(os, "link", refuse)
     assert save_data(path, SMALL, external=True).data_is_new
-    with pytest.raises(OutputProblem, match="not permitted"):
-        save_data(path, SMALL, external=True)
+    assert not save_data(path, SMALL, external=True).data_is_new
     verify_bundle(path)
     assert len(names(tmp_path)) == 2
+
+
+def test_without_hard_links_a_failed_writer_takes_nobody_s_data_along(
+    path, tmp_path, monkeypatch
+):
+    """Another writer takes the name just before the rename, and is done first."""
+    lexists, others = os.path.lexists, []
+
+    def refuse(*args, **kwargs):
+        raise OSError(errno.EPERM, "Operation not permitted")
+
+    def free_at_first(name):
+        was_there = lexists(name)
+        if not others:
+            others.append(name)
+            save_data(path, SMALL, external=True)
+            path.rename(tmp_path / "good.kvc")
+            monkeypatch.setattr(AtomicFile, "commit", fail_to_commit)
+        return was_there
+
+    monkeypatch.setattr(os, "link", refuse)
+    monkeypatch.setattr(os.path, "lexists", free_at_first)
+    with pytest.raises(OutputProblem, match="disk full"):
+        save_data(path, SMALL, external=True)
+    verify_bundle(tmp_path / "good.kvc")
+
+
+def fail_to_commit(self, start=b""):
+    raise OutputProblem(path=self.path, reason="disk full")
+
+
+def test_a_link_that_was_made_and_is_told_as_taken_is_no_obstacle(path, monkeypatch):
+    """As NFS does where the answer to the first request was lost."""
+    link = os.link
+
+    def told_twice(*args, **kwargs):
+        link(*args, **kwargs)
+        raise FileExistsError(errno.EEXIST, "File exists")
+
+    monkeypatch.setattr(os, "link", told_twice)
+    monkeypatch.setattr(new_data_file, "open_locked", None)  # it would wait for ever
+    assert save_data(path, SMALL, external=True).data_is_new
+    verify_bundle(path)
+
+
+def test_a_data_file_that_goes_is_locked_until_it_is_gone(path, tmp_path, monkeypatch):
+    """A writer that waits for it must not find it whole and then lose it."""
+    unlink, locked = Path.unlink, []
+
+    def watched(self, missing_ok=False):
+        if self.suffix == ".kvd":
+            with self.open("rb") as file, suppress(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+                pytest.fail("it is not locked")
+            locked.append(self.name)
+        unlink(self, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", watched)
+    monkeypatch.setattr(AtomicFile, "commit", fail_to_commit)
+    with pytest.raises(OutputProblem, match="disk full"):
+        save_data(path, SMALL, external=True)
+    assert len(locked) == 1
+    assert names(tmp_path) == []
+
+
+def test_a_writer_that_waited_for_a_failed_one_uses_what_a_third_has_made(path):
+    data = Path(save_data(path, SMALL, external=True).data_path)
+    raw = data.read_bytes()
+    with data.open("rb") as failing, ThreadPoolExecutor() as pool:
+        fcntl.flock(failing, fcntl.LOCK_EX)
+        waiting = pool.submit(save_data, path, SMALL, external=True)
+        time.sleep(0.2)
+        assert not waiting.done()
+        data.unlink()
+        data.write_bytes(raw)
+        fcntl.flock(failing, fcntl.LOCK_UN)
+        assert not waiting.result(10).data_is_new
+    verify_bundle(path)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_folder_that_cannot_be_synced_leaves_the_bundle_and_says_so(
+    path, monkeypatch, external
+):
+    fsync = os.fsync
+
+    def refuse(fd):
+        if stat.S_ISDIR(os.fstat(fd).st_mode):
+            raise OSError(errno.EINVAL, "Invalid argument")
+        fsync(fd)
+
+    monkeypatch.setattr(os, "fsync", refuse)
+    with pytest.raises(OutputUnsynced, match="Invalid argument"):
+        save_data(path, SMALL, external=external)
+    verify_bundle(path)
+
+
+def test_only_the_data_file_s_name_not_being_durable_is_told_too(path, monkeypatch):
+    def refuse(folder):
+        raise OSError(errno.EINVAL, "Invalid argument")
+
+    monkeypatch.setattr(new_data_file, "sync_folder", refuse)
+    with pytest.raises(OutputUnsynced, match="its data file: Invalid argument"):
+        save_data(path, SMALL, external=True)
+    verify_bundle(path)
+
+
+@pytest.mark.parametrize("external", [False, True])
+def test_a_program_that_is_too_large_leaves_the_old_pair(path, tmp_path, external):
+    save_data(path, SMALL, external=True)
+    before = names(tmp_path)
+    large = replace(data_program({"a": b"1"}), metadata={"text": "t" * (64 << 20)})
+
+    def content(name):
+        return Content(1, lambda: iter([memoryview(b"1")]), name)
+
+    with pytest.raises(OutputProblem, match="67108864 at most"):
+        save_bundle(path, large, content, external=external)
+    assert names(tmp_path) == before
+    assert contents_of(path) == SMALL
 
 
 CHILD = """

@@ -1,3 +1,4 @@
+import errno
 import os
 import threading
 from dataclasses import replace
@@ -17,6 +18,7 @@ from kvc.schema.errors import (
     BadStructure,
     DigestMismatch,
     FileChanged,
+    FileProblem,
     Truncated,
 )
 
@@ -115,6 +117,22 @@ def test_a_file_cut_short_under_it_is_an_error_of_either_thread(path):
         with pytest.raises(FileChanged, match="kvd changed"):
             stored.check_unchanged()
     assert threading.active_count() == before
+
+
+@pytest.mark.parametrize(
+    ("code", "error"), [(errno.ESTALE, FileChanged), (errno.EIO, FileProblem)]
+)
+def test_a_server_that_has_the_file_no_more_is_told(path, monkeypatch, code, error):
+    save_data(path, SMALL)
+
+    def refuse(fd):
+        raise OSError(code, os.strerror(code))
+
+    with open_stored(path) as stored:
+        monkeypatch.setattr(os, "fstat", refuse)
+        with pytest.raises(error, match=r"model\.kvc"):
+            stored.check_unchanged()
+        monkeypatch.undo()
 
 
 def test_without_a_second_thread_one_does_it_all(path, monkeypatch):

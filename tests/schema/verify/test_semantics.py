@@ -89,7 +89,6 @@ def test_numbers_of_data_files_are_limited(monkeypatch):
         ({"align": 3}, BadProgram),
         ({"align": 2**17}, BadProgram),
         ({"offset": 129}, BadProgram),
-        ({"digest": P.blobs[1].digest}, BadProgram),
         ({"nbytes": 255}, BadProgram),
     ],
 )
@@ -97,6 +96,17 @@ def test_a_bad_blob_is_refused(change, error):
     blobs = (replace(P.blobs[0], **change), *P.blobs[1:])
     with pytest.raises(error):
         verify_program(replace(P, blobs=blobs), "m.kvc")
+
+
+def test_a_content_that_is_there_twice_is_refused():
+    twice = replace(P.blobs[0], digest=P.blobs[1].digest, nbytes=P.blobs[1].nbytes)
+    blobs = (twice, *P.blobs[1:])
+    refuse(replace(P, blobs=blobs), "one digest and size")
+
+
+def test_numbers_of_blobs_are_limited(monkeypatch):
+    monkeypatch.setattr(limits, "MAX_BLOBS", 1)
+    refuse(P, "number of blobs", LimitExceeded)
 
 
 def test_a_blob_without_a_name_is_refused():

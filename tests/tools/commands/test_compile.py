@@ -1,4 +1,7 @@
+from pathlib import Path
+
 import pytest
+from named_bytes import SMALL, save_data
 
 
 def test_the_closing_table_says_what_was_made(kvc, tmp_path):
@@ -121,6 +124,46 @@ def test_weights_go_to_a_file_of_their_own_and_are_reused(kvc, tmp_path):
     assert result.exit_code == 0, result.output
     assert f"reused   65.2 kB of weights in {data.name}" in result.stderr
     assert [path.name for path in tmp_path.glob("*.kvd")] == [data.name]
+
+
+def test_a_reused_file_in_another_folder_is_warned_of(kvc, tmp_path):
+    (tmp_path / "lib").mkdir()
+    base = ("-o", tmp_path / "lib" / "a.kvc")
+    kvc("compile", "tiny_decoder:factory", "--data", "external", *base)
+    (data,) = (tmp_path / "lib").glob("a-*.kvd")
+    for output, warned in (
+        (tmp_path / "m.kvc", True),
+        (data.with_name("b.kvc"), False),
+    ):
+        options = ("-q", "--reuse", data, "-o", output)
+        result = kvc("compile", "tiny_decoder:untold", *options)
+        assert result.exit_code == 0, result.output
+        folder = tmp_path / "lib"
+        text = f"warning: {data} is not beside {output}, which loads only with"
+        assert (text in result.stderr) == warned
+        assert (
+            f"--data-folder {folder}, and kvc gc {folder}" in result.stderr
+        ) == warned
+
+
+def test_a_data_file_is_refused_as_an_output_before_the_work(kvc, tmp_path):
+    data = Path(save_data(tmp_path / "m.kvc", SMALL, external=True).data_path)
+    result = kvc("compile", "nope", "-o", data)
+    assert result.exit_code == 1
+    assert "a data file is there" in result.stderr
+
+
+def test_names_that_a_bundle_cannot_tell_are_refused_before_the_work(kvc, tmp_path):
+    data = Path(save_data(tmp_path / "m.kvc", SMALL, external=True).data_path)
+    other = save_data(tmp_path / "other.kvc", {"x": b"1"}, external=True)
+    (tmp_path / "sub").mkdir()
+    same = Path(other.data_path).rename(tmp_path / "sub" / data.name)
+    strange = tmp_path / "my weights.kvd"
+    strange.write_bytes(data.read_bytes())
+    for reuse in (["--reuse", strange], ["--reuse", data, "--reuse", same]):
+        result = kvc("compile", "nope", *reuse, "-o", tmp_path / "out.kvc")
+        assert result.exit_code == 1
+        assert "its name is taken, or not plain" in result.stderr
 
 
 def test_a_file_that_cannot_be_reused_is_refused_at_once(kvc, tmp_path):

@@ -3,7 +3,9 @@ from dataclasses import replace
 
 from named_bytes import SMALL, save_data
 from sample_programs import sample_program
+from sealing import parts, seal
 
+from kvc.schema.codec import encode
 from kvc.schema.container import BundleFile
 
 
@@ -213,3 +215,16 @@ def test_a_wrong_data_file_is_told_of(kvc, tmp_path):
     data.write_bytes((tmp_path / other.program.files[1].name).read_bytes())
     text = kvc("dump", tmp_path / "m.kvc").stdout
     assert f"{data.name} must have digest" in text
+
+
+def test_a_data_file_that_is_not_as_the_program_says_has_no_sizes(kvc, tmp_path):
+    path = tmp_path / "m.kvc"
+    saved = save_data(path, {"x": b"x" * 5000}, external=True)
+    blob = replace(saved.program.blobs[0], offset=65536, align=65536)
+    blobs, _ = parts(path)
+    path.write_bytes(seal(blobs, encode(replace(saved.program, blobs=(blob,)))))
+    (file,) = json.loads(kvc("dump", path, "--size", "--json").stdout)["size"][
+        "data_files"
+    ]
+    assert "has it not, or not at this place" in file["problem"]
+    assert all(part["nbytes"] >= 0 for part in file["parts"])

@@ -1,5 +1,6 @@
 import fcntl
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,7 @@ def test_as_json(kvc, tmp_path, old):
         "nbytes": 8808,
         "removed": [{"name": old.name, "nbytes": 8808}],
         "held": [],
+        "failed": [],
     }
 
 
@@ -45,6 +47,27 @@ def test_what_somebody_uses_stays(kvc, tmp_path, old):
         text = kvc("gc", tmp_path).stdout
     assert f"left {old.name}: somebody is using it" in text
     assert old.exists()
+
+
+def test_what_cannot_be_removed_is_told_and_is_a_failure(
+    kvc, tmp_path, old, monkeypatch
+):
+    def refuse(name, **kwargs):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr(os, "unlink", refuse)
+    result = kvc("gc", tmp_path)
+    assert result.exit_code == 1
+    assert result.stdout.splitlines() == [
+        f"left {old.name}: Operation not permitted",
+        f"{tmp_path}: removed 0 files, 0 B",
+    ]
+
+
+def test_a_bundle_is_not_its_folder(kvc, tmp_path, old):
+    result = kvc("gc", tmp_path / "m.kvc")
+    assert result.exit_code == 1
+    assert "it is not a folder; give the one that holds bundles" in result.stderr
 
 
 def test_nothing_goes_while_a_bundle_cannot_be_read(kvc, tmp_path, old):

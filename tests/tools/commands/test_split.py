@@ -2,6 +2,7 @@ import pytest
 from named_bytes import SMALL, names, save_data
 
 from kvc.schema.container import verify_bundle
+from kvc.tools import progress
 
 
 @pytest.fixture
@@ -48,6 +49,42 @@ def test_join_looks_in_other_folders(kvc, path, tmp_path):
     verify_bundle(target)
 
 
+def test_where_the_data_of_a_link_went_is_said(kvc, path, tmp_path):
+    (tmp_path / "links").mkdir()
+    link = tmp_path / "links" / "link.kvc"
+    link.symlink_to(path)
+    text = kvc("split", link).stdout
+    (data,) = tmp_path.glob("*.kvd")
+    assert f"its data: {data}, " in text
+
+
+@pytest.mark.parametrize("command", ["split", "join"])
+def test_a_data_file_is_no_output(kvc, path, tmp_path, command):
+    kvc("split", path)
+    (data,) = tmp_path.glob("*.kvd")
+    before = data.read_bytes()
+    result = kvc(command, path, "-o", data)
+    assert result.exit_code == 1
+    assert "a data file is there" in result.stderr
+    assert data.read_bytes() == before
+
+
+@pytest.mark.parametrize("command", ["split", "join"])
+def test_progress_can_be_turned_off(kvc, path, tmp_path, command, monkeypatch):
+    given = []
+    original = progress.Stages.__init__
+
+    def watched(self, *, quiet):
+        given.append(quiet)
+        original(self, quiet=quiet)
+
+    monkeypatch.setattr(progress.Stages, "__init__", watched)
+    for option in ((), ("-q",)):
+        result = kvc(command, path, *option, "-o", tmp_path / "out.kvc")
+        assert result.exit_code == 0
+    assert given == [False, True]
+
+
 def test_join_needs_an_output(kvc, path):
     assert kvc("join", path).exit_code == 2
 
@@ -64,4 +101,6 @@ def test_a_data_file_is_no_bundle(kvc, path, tmp_path):
     (data,) = tmp_path.glob("*.kvd")
     result = kvc("split", data)
     assert result.exit_code == 1
+    assert "m-" in result.stderr
     assert "give the .kvc file that uses it" in result.stderr
+    assert "not a kvc file" not in result.stderr

@@ -23,15 +23,36 @@ def test_used_blobs_are_listed_and_all_are_added_up():
     )
     assert lines == [
         "memory of the data, loaded with mode map, in bytes:",
-        "  bytes  mapped  touched  packed  freed  handles  name",
-        "  1,000   1,000      900       0      0        1  a",
-        "     24      24        0      48      0        2  b = c, in w.kvd",
+        "  blobs  bytes  mapped  touched  packed  freed  handles  name",
+        "      1  1,000   1,000      900       0      0        1  a",
+        "      1     24      24        0      48      0        2  b = c, in w.kvd",
         "  1 blob not used and not listed",
         "  bytes  mapped  touched  packed  freed  used by",
         "  1,000   1,000      900       0      0  f",
         "     24      24        0      48      0  f + g",
         "      5       0        0       0      0  no method",
         "  1,029   1,024      900      48      0  all",
+    ]
+
+
+def test_names_that_differ_only_in_a_number_share_a_row_the_largest_first():
+    lines = residency_lines(
+        report(
+            blob(("norm",), 8, ("f",), handles=1),
+            blob(("layers.0.q", "layers.0.k"), 30, ("f",), handles=1, mapped=30),
+            blob(("layers.0.v",), 4, ("f",), handles=1, touched=None),
+            blob(("layers.1.q", "layers.1.k"), 50, ("f",), handles=2, mapped=50),
+            blob(("layers.1.v",), 5, ("f",), handles=1, touched=2),
+            blob(("layers.2.v",), 6, ("f",), "w.kvd", handles=1),
+        )
+    )
+    assert lines[1:6] == [
+        "  blobs  bytes  mapped  touched  packed  freed  handles  name",
+        "      2     80      80        0       0      0        3  "
+        "layers.{0..1}.q = layers.{0..1}.k",
+        "      2      9       0        ?       0      0        2  layers.{0..1}.v",
+        "      1      8       0        0       0      0        1  norm",
+        "      1      6       0        0       0      0        1  layers.2.v, in w.kvd",
     ]
 
 

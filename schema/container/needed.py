@@ -1,0 +1,155 @@
+"""Which data files the bundles of a folder need.
+
+In: a folder. Out: names. What may be a bundle and cannot be read is an error, since
+nobody knows what it needs. A folder can change while it is read, and a listing may miss
+a file that gets another name meanwhile; so it is listed again until all that is listed
+has been read.
+"""
+
+import errno
+import os
+import stat
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+from kvc.schema.container.bundle_file import BundleFile
+from kvc.schema.container.kinds import BUNDLE_MAGIC
+from kvc.schema.container.temporary import TEMPORARY
+from kvc.schema.errors import CannotCollect, FileProblem, KvcError, reason_of
+
+_ROUNDS: Final = 100
+# Without O_NONBLOCK opening a FIFO would wait for a writer. Links are followed.
+_LOOK: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """A file as a listing found it; a file that changes is another entry."""
+
+    name: str
+    inode: int
+    device: int
+    nbytes: int
+    changed_ns: int
+    mode: int
+
+
+def needed_names(home: Path, folder: int) -> set[str]:
+    """Return the names of the data files that the bundles in a folder refer to.
+
+    Args:
+        home: the folder.
+        folder: the same, open for listing.
+
+    Raises:
+        CannotCollect: a file that may be a bundle cannot be read, or the folder changes
+            all the time.
+        FileProblem: the folder cannot be read.
+    """
+    known: dict[_Entry, set[str]] = {}
+    for number in range(_ROUNDS):
+        entries, stays = _entries(home, folder)
+        new = [entry for entry in entries if entry not in known]
+        if number and stays and not new:
+            return set().union(*known.values())
+        for entry in new:
+            names = _names_in(home, folder, entry)
+            if names is not None:
+                known[entry] = names
+    reason = "its files get other names all the time"
+    raise CannotCollect(folder=str(home), path="", reason=reason, removed=())
+
+
+def _entries(home: Path, folder: int) -> tuple[list[_Entry], bool]:
+    """Return the files in a folder, and whether it seemed to stay as it was."""
+    before = os.fstat(folder).st_mtime_ns
+    names = list_folder(home, folder)
+    stays = os.fstat(folder).st_mtime_ns == before
+    entries = []
+    for name in names:
+        if TEMPORARY.fullmatch(name):
+            continue  # its data file is locked until it has its name
+        try:
+            status = os.stat(name, dir_fd=folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ELOOP):
+                raise _unreadable(home, name, error) from error
+            # A link that leads nowhere is none; a file may have another name now.
+            stays = stays and _is_link(name, folder)
+            continue
+        entries.append(_entry(name, status))
+    return entries, stays
+
+
+def list_folder(home: Path, folder: int) -> list[str]:
+    """Return the names in an open folder.
+
+    Raises:
+        FileProblem: it cannot be read.
+    """
+    try:
+        return sorted(os.listdir(folder))
+    except OSError as error:
+        raise FileProblem(path=str(home), reason=reason_of(error)) from error
+
+
+def _entry(name: str, status: os.stat_result) -> _Entry:
+    return _Entry(
+        name=name,
+        inode=status.st_ino,
+        device=status.st_dev,
+        nbytes=status.st_size,
+        changed_ns=status.st_mtime_ns,
+        mode=status.st_mode,
+    )
+
+
+def _is_link(name: str, folder: int) -> bool:
+    try:
+        mode = os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode
+    except OSError:
+        return False
+    return stat.S_ISLNK(mode)
+
+
+def _names_in(home: Path, folder: int, entry: _Entry) -> set[str] | None:
+    """Return the data files that a file needs, None when it is not there any more.
+
+    Raises:
+        CannotCollect: it is a bundle, or called so, but cannot be read.
+    """
+    try:
+        if not _may_be_bundle(folder, entry):
+            return set()
+        with BundleFile(home / entry.name) as bundle:
+            return {file.name for file in bundle.program.files[1:]}
+    except (OSError, KvcError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if isinstance(cause, FileNotFoundError):
+            return None
+        raise _unreadable(home, entry.name, error) from error
+
+
+def _may_be_bundle(folder: int, entry: _Entry) -> bool:
+    """Return whether a file is called like a bundle, or begins like one.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    if entry.name.lower().endswith(".kvc"):
+        return not stat.S_ISDIR(entry.mode)
+    return stat.S_ISREG(entry.mode) and _begins_like_one(entry.name, folder)
+
+
+def _begins_like_one(name: str, folder: int) -> bool:
+    fd = os.open(name, _LOOK, dir_fd=folder)
+    try:
+        return os.pread(fd, len(BUNDLE_MAGIC), 0) == BUNDLE_MAGIC
+    finally:
+        os.close(fd)
+
+
+def _unreadable(home: Path, name: str, error: Exception) -> CannotCollect:
+    reason = reason_of(error)
+    return CannotCollect(folder=str(home), path=name, reason=reason, removed=())

@@ -1,0 +1,65 @@
+"""Strange paths through all doors: errors with a type, or the file that is meant."""
+
+import os
+
+import pytest
+from named_bytes import SMALL, save_data
+
+from kvc.schema.container import (
+    collect_garbage,
+    join_bundle,
+    split_bundle,
+    verify_bundle,
+    verify_file,
+)
+from kvc.schema.container.paths import resolved, several
+from kvc.schema.errors import FileProblem, OutputProblem
+
+
+@pytest.fixture
+def path(tmp_path):
+    save_data(tmp_path / "m.kvc", SMALL, external=True)
+    (tmp_path / "loop").symlink_to("loop")
+    return tmp_path / "m.kvc"
+
+
+@pytest.mark.parametrize("name", ["loop", "loop/x.kvc", "nul\0.kvc"])
+def test_an_output_that_is_no_path(path, tmp_path, name):
+    output = f"{tmp_path}/{name}"
+    for write in (
+        lambda: save_data(output, SMALL),
+        lambda: split_bundle(path, output),
+        lambda: join_bundle(path, output),
+    ):
+        with pytest.raises(OutputProblem):
+            write()
+
+
+@pytest.mark.parametrize("name", ["loop", "nul\0.kvd"])
+def test_an_input_that_is_no_path(path, tmp_path, name):
+    wrong = f"{tmp_path}/{name}"
+    for read in (
+        lambda: save_data(tmp_path / "b.kvc", SMALL, reuse=[wrong]),
+        lambda: verify_file(wrong),
+        lambda: split_bundle(wrong),
+        lambda: collect_garbage(wrong),
+    ):
+        with pytest.raises(FileProblem):
+            read()
+
+
+@pytest.mark.parametrize("kind", [str, os.fsencode, lambda path: path])
+def test_one_folder_alone_and_folders_as_bytes(path, tmp_path, kind):
+    (tmp_path / "sub").mkdir()
+    moved = path.rename(tmp_path / "sub" / path.name)
+    verify_bundle(moved, kind(tmp_path))
+    verify_bundle(moved, [kind(tmp_path)])
+    join_bundle(moved, tmp_path / "joined.kvc", kind(tmp_path))
+    split_bundle(moved, tmp_path / "split.kvc", kind(tmp_path))
+
+
+def test_what_links_lead_to(path, tmp_path):
+    (tmp_path / "link").symlink_to(path.name)
+    assert resolved(tmp_path / "link") == path
+    assert resolved(tmp_path / "none") == tmp_path / "none"
+    assert several(["a", b"b"]) == ("a", "b")
