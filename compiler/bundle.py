@@ -88,7 +88,7 @@ class Bundle:
         if data not in PLACEMENTS:
             known = " or ".join(PLACEMENTS)
             raise CompileError(message=f"data is {data!r}, it can be {known}")
-        with _own_mistakes(os.fspath(path)), _one_thread:
+        with _own_mistakes(os.fspath(path)), _one_thread():
             saved = save_bundle(
                 path,
                 self.program,
@@ -106,35 +106,40 @@ class Bundle:
         return Content(entry.type.nbytes({}), partial(reader.chunks, source), source)
 
 
-class _OneThread:
-    """Lets torch work in one thread, until the last save that runs has ended.
+class _Threads:
+    """How many threads torch had before the saves that run just now."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.saving = 0
+        self.before = 0
+
+
+_threads: Final = _Threads()
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch work in one thread.
 
     A block is transformed faster than it is hashed, and two threads would meet after
     every step of it: where other processes want the cores too, that takes longer than
-    the work (ten times, measured 2026-11 on two busy cores). torch has one number for
-    the whole process, so other work is in one thread meanwhile, too.
+    the work (ten times, measured 2026-11 on two busy cores). The number is that of this
+    thread, and of all that begin to use torch meanwhile: a save that begins within
+    another one must not take it for the usual number.
     """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._users = 0
-        self._before = 0
-
-    def __enter__(self) -> None:
-        with self._lock:
-            if not self._users:
-                self._before = torch.get_num_threads()
-                torch.set_num_threads(1)
-            self._users += 1
-
-    def __exit__(self, *error: object) -> None:
-        with self._lock:
-            self._users -= 1
-            if not self._users:
-                torch.set_num_threads(self._before)
-
-
-_one_thread: Final = _OneThread()
+    with _threads.lock:
+        if not _threads.saving:
+            _threads.before = torch.get_num_threads()
+        _threads.saving += 1
+        before = _threads.before
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        with _threads.lock:
+            _threads.saving -= 1
+            torch.set_num_threads(before)
 
 
 @contextmanager

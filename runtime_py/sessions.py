@@ -121,7 +121,7 @@ class Session:
             KernelFailed: an instruction failed; the message names its source line.
             Poisoned: an earlier call left states half written.
             Busy: the session is running in another thread.
-            FileChanged, FormatError, FileProblem: weights cannot be used any more: their
+            FileChanged, FormatError, FileProblem: weights cannot be used any more: the
                 file has changed, is damaged, or cannot be read.
             Closed, Forked: session or program are closed, or of another process.
         """

@@ -25,8 +25,23 @@ _TYPES: Final = (nn.Parameter, Tensor)
 _WAS: Final = "kvc_was"  # on the storage of empty tensors: that of the real ones
 # Results of these have the values of their first operand, but for a cast.
 _SAME_VALUES: Final = frozenset(
-    ["to", "type", "type_as", "half", "float", "double", "bfloat16", "clone"]
-    + ["contiguous", "detach", "int", "long", "short", "char", "bool"]
+    [
+        "to",
+        "type",
+        "type_as",
+        "half",
+        "float",
+        "double",
+        "bfloat16",
+        "bool",
+        "char",
+        "short",
+        "int",
+        "long",
+        "clone",
+        "contiguous",
+        "detach",
+    ]
 )
 # Whether a method is traced, where stand-ins should be in the place of empty tensors.
 _tracing: ContextVar[bool] = ContextVar("kvc_tracing", default=False)
@@ -57,7 +72,7 @@ class Empty(Tensor):
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         name = getattr(func, "__name__", str(func))
         with torch._C.DisableTorchFunctionSubclass():
-            if _mixes(tensors) and not _overwrites(name, args):
+            if not (_tracing.get() or _overwrites(name, args)) and _mixes(tensors):
                 raise _mixed(name)
             before = [(tensor, _version(tensor)) for tensor in tensors]
         run = super().__torch_function__
@@ -85,7 +100,7 @@ def _mixes(tensors: Sequence[Tensor]) -> bool:
 def _overwrites(name: str, args: Sequence[object]) -> bool:
     """Tell whether an op gives an empty tensor its initial values: nothing happens."""
     written = name == "__setitem__" or (name.endswith("_") and name[:2] != "__")
-    return written and isinstance(args[0], Tensor) and args[0].is_meta
+    return written and any(isinstance(a, Tensor) and a.is_meta for a in args[:1])
 
 
 def _version(tensor: Tensor) -> int:
@@ -205,7 +220,7 @@ def _empty(
     real = tensor.untyped_storage()
     if real._cdata not in storages:
         was = StorageWeakRef(real)  # type: ignore[no-untyped-call]
-        storage = torch.UntypedStorage(real.nbytes(), device="meta")
+        storage = torch.UntypedStorage(real.nbytes(), device="meta")  # type: ignore[no-untyped-call]
         setattr(storage, _WAS, was)
         storages[real._cdata] = was, storage
     _, storage = storages[real._cdata]
@@ -230,7 +245,7 @@ def make_empty(tensor: Tensor) -> None:
     is_parameter = isinstance(tensor, nn.Parameter)
     tensor.__class__ = Empty
     if is_parameter:
-        tensor._is_param = True  # type: ignore[attr-defined]
+        tensor._is_param = True
 
 
 def was_made_of(empty: Tensor, real: Tensor) -> bool:

@@ -53,9 +53,7 @@ def load_model(
     strict: bool,
 ) -> Loaded:
     """Fill a model; see `Checkpoint.load_into`."""
-    if not (rename is None or callable(rename) or isinstance(rename, Mapping)):
-        reason = f"rename is {rename!r}, it can be a function or a mapping"
-        raise CheckpointError(path=path, reason=reason)
+    _check_rename(rename, path)
     slots = _slots(model)
     by_name = {name: slot for slot in slots for name in slot.names}
     problems, unexpected = _assign(tensors, rename, by_name)
@@ -83,6 +81,17 @@ def load_model(
         if slot.found:
             _fill(slot)
     return Loaded(tuple(missing), tuple(unexpected))
+
+
+def _check_rename(rename: object, path: str) -> None:
+    """Check that a user's value is what it should be.
+
+    Raises:
+        CheckpointError: it is not.
+    """
+    if not (rename is None or callable(rename) or isinstance(rename, Mapping)):
+        reason = f"rename is {rename!r}, it can be a function or a mapping"
+        raise CheckpointError(path=path, reason=reason)
 
 
 def _slots(model: nn.Module) -> list[_Slot]:

@@ -124,8 +124,11 @@ def unreferenced(folder: Folder) -> tuple[Garbage, ...]:
         CannotCollect: a bundle in it cannot be read, so that what it needs is unknown.
         FileProblem: the folder cannot be read.
     """
+    home = Path(os.fsdecode(folder))
     with open_folder(folder, listed=True) as fd:
-        return _unreferenced(Path(os.fsdecode(folder)), fd)
+        found = list(_garbage(home, fd))
+        needed = needed_names(home, fd) if found else set()
+        return tuple(one for one in found if one.name not in needed)
 
 
 def collect_garbage(folder: Folder, dry_run: bool = False) -> Collected:
@@ -142,7 +145,8 @@ def collect_garbage(folder: Folder, dry_run: bool = False) -> Collected:
     home = Path(os.fsdecode(folder))
     with open_folder(home, listed=True) as fd:
         done = _Collection(home, fd, dry_run)
-        found = _unreferenced(home, fd)
+        seen = needed_names(home, fd, settled=False)
+        found = [one for one in _garbage(home, fd) if one.name not in seen]
         try:
             for start in range(0, len(found), _AT_ONCE):
                 done.take(found[start : start + _AT_ONCE])
@@ -153,12 +157,6 @@ def collect_garbage(folder: Folder, dry_run: bool = False) -> Collected:
             with suppress(OSError):  # what comes back after a crash goes the next time
                 os.fsync(fd)
     return Collected(tuple(done.removed), tuple(done.held), tuple(done.failed))
-
-
-def _unreferenced(home: Path, folder: int) -> tuple[Garbage, ...]:
-    found = list(_garbage(home, folder))
-    needed = needed_names(home, folder) if found else set()
-    return tuple(one for one in found if one.name not in needed)
 
 
 def _garbage(home: Path, folder: int) -> Iterator[Garbage]:

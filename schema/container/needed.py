@@ -1,14 +1,14 @@
 """Which data files the bundles of a folder need.
 
 In: a folder. Out: names. What may be a bundle and cannot be read is an error, since
-nobody knows what it needs. A folder can change while it is read, and a listing may miss
-a file that gets another name meanwhile; so it is listed again until all that is listed
-has been read.
+nobody knows what it needs. A listing may miss a file that gets another name meanwhile;
+so the folder is listed until it has not changed for a moment and all in it was read.
 """
 
 import errno
 import os
 import stat
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,10 @@ from kvc.schema.container.kinds import BUNDLE_MAGIC
 from kvc.schema.container.temporary import TEMPORARY
 from kvc.schema.errors import CannotCollect, FileProblem, KvcError, reason_of
 
-_ROUNDS: Final = 100
+_ROUNDS: Final = 500
+_PAUSE: Final = 0.01  # seconds
+# Times of change are counted in ticks, of 10 ms at the most on Linux.
+_SETTLED_NS: Final = 20_000_000
 # Without O_NONBLOCK opening a FIFO would wait for a writer. Links are followed.
 _LOOK: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -35,12 +38,14 @@ class _Entry:
     mode: int
 
 
-def needed_names(home: Path, folder: int) -> set[str]:
+def needed_names(home: Path, folder: int, settled: bool = True) -> set[str]:
     """Return the names of the data files that the bundles in a folder refer to.
 
     Args:
         home: the folder.
         folder: the same, open for listing.
+        settled: whether to wait until the folder does not change. Without, a name may
+            be missing.
 
     Raises:
         CannotCollect: a file that may be a bundle cannot be read, or the folder changes
@@ -48,24 +53,30 @@ def needed_names(home: Path, folder: int) -> set[str]:
         FileProblem: the folder cannot be read.
     """
     known: dict[_Entry, set[str]] = {}
-    for number in range(_ROUNDS):
+    for _ in range(_ROUNDS if settled else 1):
         entries, stays = _entries(home, folder)
         new = [entry for entry in entries if entry not in known]
-        if number and stays and not new:
-            return set().union(*known.values())
+        if stays and not new:
+            break
         for entry in new:
             names = _names_in(home, folder, entry)
             if names is not None:
                 known[entry] = names
-    reason = "its files get other names all the time"
-    raise CannotCollect(folder=str(home), path="", reason=reason, removed=())
+        if settled and not stays:
+            time.sleep(_PAUSE)
+    else:
+        if settled:
+            reason = "files come, go or get other names in it all the time"
+            raise CannotCollect(folder=str(home), path="", reason=reason, removed=())
+    return set().union(*known.values())
 
 
 def _entries(home: Path, folder: int) -> tuple[list[_Entry], bool]:
-    """Return the files in a folder, and whether it seemed to stay as it was."""
-    before = os.fstat(folder).st_mtime_ns
+    """Return the files in a folder, and whether it has stayed as it was for a while."""
+    before, now = os.fstat(folder).st_mtime_ns, time.time_ns()
     names = list_folder(home, folder)
-    stays = os.fstat(folder).st_mtime_ns == before
+    same = os.fstat(folder).st_mtime_ns == before
+    stays = same and abs(now - before) > _SETTLED_NS
     entries = []
     for name in names:
         if TEMPORARY.fullmatch(name):

@@ -314,6 +314,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory(dir=options.folder) as folder:
         shapes = TINY if options.tiny else SHAPES
         exports = Path(options.exports or folder)
+        exports.mkdir(parents=True, exist_ok=True)
         bench = Bench(Path(folder), exports, options.peer, shapes, options.rounds)
         said = make(bench)
         begin = time.perf_counter()

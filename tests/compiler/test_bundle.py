@@ -1,3 +1,4 @@
+import threading
 from pathlib import Path
 
 import pytest
@@ -50,6 +51,36 @@ def test_torch_keeps_its_threads(bundle: Bundle, tmp_path: Path):
     try:
         bundle.save(tmp_path / "a.kvc", lambda *_: told.append(torch.get_num_threads()))
         assert (set(told), torch.get_num_threads()) == ({1}, 2)
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_torch_keeps_its_threads_when_two_bundles_are_saved(
+    bundle: Bundle, tmp_path: Path
+):
+    """The second save begins within the first one, and ends after it."""
+    before, seen = torch.get_num_threads(), []
+    inside, first_done = threading.Event(), threading.Event()
+
+    def second_told(*_: object) -> None:
+        inside.set()
+        assert first_done.wait(30)
+
+    def first_told(*_: object) -> None:
+        if not inside.is_set():
+            second.start()
+            assert inside.wait(30)
+
+    second = threading.Thread(target=bundle.save, args=(tmp_path / "b", second_told))
+    later = threading.Thread(target=lambda: seen.append(torch.get_num_threads()))
+    torch.set_num_threads(2)
+    try:
+        bundle.save(tmp_path / "a", first_told)
+        first_done.set()
+        second.join(30)
+        later.start()
+        later.join(30)
+        assert (seen, torch.get_num_threads()) == ([2], 2)
     finally:
         torch.set_num_threads(before)
 

@@ -56,6 +56,22 @@ def test_bytes_of_any_dtype_are_a_flat_view(dtype):
     assert bytes_of(torch.ones((), dtype=dtype)).nbytes == tensor.itemsize
 
 
+def test_one_element_with_a_stride_of_its_own_has_bytes():
+    one = torch.arange(15.0).view(3, 5)[1:2, 0]
+    assert one.is_contiguous()
+    assert one.stride() == (5,)
+    assert bytes(bytes_of(one)) == bytes(bytes_of(torch.tensor([5.0])))
+    assert not is_zero(TensorSource(one))
+
+
+def test_a_strided_tensor_may_end_in_a_block_of_one_element(monkeypatch):
+    monkeypatch.setattr(constants, "BLOCK_ELEMENTS", 4)
+    source = TensorSource(torch.arange(18.0).view(9, 2)[:, 1])
+    chunks = b"".join(WeightReader().chunks(source))
+    assert chunks == bytes(bytes_of(torch.arange(1.0, 18, 2)))
+    assert not is_zero(source)
+
+
 @dataclass(frozen=True, eq=False)
 class Stored:
     """A tensor in a file, but for the file; notes what is read of it."""

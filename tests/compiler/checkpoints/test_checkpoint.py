@@ -7,6 +7,8 @@ from checkpoint_files import entry, indexed, numbers, raw_file, sharded
 from safetensors.torch import save_file
 
 from kvc.compiler import Checkpoint
+from kvc.compiler.checkpoints import checkpoint as module
+from kvc.compiler.checkpoints.tensor_file import TensorFile
 from kvc.schema.errors import (
     BadCheckpoint,
     CheckpointChanged,
@@ -216,5 +218,25 @@ def test_a_closed_checkpoint_cannot_be_read(tmp_path: Path):
     checkpoint = Checkpoint(tmp_path)
     checkpoint.close()
     checkpoint.close()
-    with pytest.raises(CheckpointChanged, match="it was closed"):
+    with pytest.raises(CheckpointChanged, match="the Checkpoint was closed before"):
         whole(checkpoint, "w")
+
+
+def test_a_name_that_no_system_takes_is_refused():
+    with pytest.raises(CheckpointError, match="File name too long"):
+        Checkpoint("a" * 5000)
+
+
+def test_one_damaged_shard_leaves_no_other_file_open(tmp_path: Path, monkeypatch):
+    opened = []
+    monkeypatch.setattr(module, "TensorFile", lambda p: noted(opened, p))
+    save_file({"w": numbers(4)}, tmp_path / ONE)
+    (tmp_path / TWO).write_bytes(b"x")
+    with pytest.raises(BadCheckpoint):
+        Checkpoint(indexed(tmp_path, {"w": ONE, "v": TWO}))
+    assert [file.close.alive for file in opened] == [False]
+
+
+def noted(opened: list[TensorFile], path: str) -> TensorFile:
+    opened.append(TensorFile(path))
+    return opened[-1]

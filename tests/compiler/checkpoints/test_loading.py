@@ -1,5 +1,6 @@
 import copy
 import os
+import threading
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,12 @@ from torch.nn import functional
 from kvc.compiler import Checkpoint, empty_parameters
 from kvc.compiler.checkpoints.filled import attached
 from kvc.compiler.constants import read
-from kvc.schema.errors import CheckpointChanged, CheckpointMismatch, ParametersEmpty
+from kvc.schema.errors import (
+    CheckpointChanged,
+    CheckpointError,
+    CheckpointMismatch,
+    ParametersEmpty,
+)
 
 
 class Small(nn.Module):
@@ -128,6 +134,62 @@ def test_initial_values_may_be_assigned_to_nowhere():
             self.w.data[0] = torch.ones(2)
 
     assert empty(Initial).w.is_meta
+
+
+def test_a_parameter_of_a_class_of_its_own_on_the_meta_device_is_refused(
+    tmp_path: Path,
+):
+    class Special(nn.Parameter):
+        pass
+
+    model = Small()
+    model.weight = Special(torch.ones(2, 3, device="meta"))
+    checkpoint = saved(tmp_path, weight=numbers(2, 3), mean=numbers(3))
+    with pytest.raises(CheckpointMismatch, match="weight: a Special on the meta"):
+        checkpoint.load_into(model)
+
+
+SCALARS = {
+    "in_place": lambda n, w: n.add_(w.abs().max()),
+    "augmented": lambda n, w: n.__iadd__(w.sum()),
+    "interpolated": lambda n, w: n.lerp_(w.sum(), 0.5),
+}
+
+
+@pytest.mark.parametrize("use", SCALARS)
+def test_a_scalar_computed_from_an_empty_tensor_is_refused(use: str):
+    with pytest.raises(ParametersEmpty, match="of an empty tensor and a real one"):
+        SCALARS[use](torch.zeros(()), empty(Small).weight.detach())
+
+
+def test_a_scalar_may_scale_an_empty_tensor():
+    assert (empty(Small).weight * torch.tensor(2.0)).is_meta
+
+
+def test_a_tensor_like_an_empty_one_is_real_where_that_is_asked_for():
+    like = torch.zeros_like(empty(Small).weight, device="cpu")
+    assert type(like) is torch.Tensor
+    assert like.tolist() == [[0.0] * 3] * 2
+
+
+def test_only_the_thread_that_asks_builds_without_memory():
+    others = []
+    with empty_parameters():
+        builder = threading.Thread(target=lambda: others.append(Small()))
+        builder.start()
+        builder.join()
+    assert not others[0].weight.is_meta
+
+
+def test_attributes_of_a_parameter_stay():
+    class Tagged(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            weight = nn.Parameter(torch.ones(3))
+            weight.tag = "rows"
+            self.weight = weight
+
+    assert empty(Tagged).weight.tag == "rows"
 
 
 def test_parameters_get_sources_and_buffers_values(tmp_path: Path):
@@ -263,6 +325,68 @@ def test_parameters_over_parts_of_one_memory_are_refused(tmp_path: Path):
     checkpoint = saved(tmp_path, whole=numbers(4), part=numbers(2))
     with pytest.raises(CheckpointMismatch, match="part: it shares memory with whole"):
         checkpoint.load_into(empty(Parts))
+
+
+def test_parameters_made_of_parts_of_one_memory_are_refused(tmp_path: Path):
+    class Parts(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            memory = torch.ones(6)
+            self.one = nn.Parameter(memory[:4])
+            self.two = nn.Parameter(memory[2:])
+
+    checkpoint = saved(tmp_path, one=numbers(4), two=numbers(4))
+    with pytest.raises(CheckpointMismatch, match="two: it shares memory with one in"):
+        checkpoint.load_into(empty(Parts))
+
+
+def test_a_buffer_over_the_memory_of_a_parameter_that_is_empty_is_refused(
+    tmp_path: Path,
+):
+    class Shared(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            memory = torch.ones(4)
+            self.w = nn.Parameter(memory)
+            self.register_buffer("b", memory, persistent=False)
+
+    checkpoint = saved(tmp_path, w=numbers(4))
+    with pytest.raises(CheckpointMismatch, match="b: it shared memory with w, which"):
+        checkpoint.load_into(empty(Shared))
+
+
+def test_a_tensor_whose_elements_share_memory_is_refused(tmp_path: Path):
+    class Expanded(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Parameter(torch.zeros(3))
+            self.w = nn.Parameter(torch.zeros(1).expand(3))
+
+    model = Expanded()
+    with pytest.raises(CheckpointMismatch, match="w: its elements share memory"):
+        saved(tmp_path, a=numbers(3), w=numbers(3)).load_into(model)
+    assert model.a.tolist() == [0.0, 0.0, 0.0]
+
+
+@pytest.mark.parametrize("name", [None, 5, ["weight"]])
+def test_what_is_no_name_is_told(name: object, tmp_path: Path):
+    checkpoint = saved(tmp_path, weight=numbers(2, 3))
+    with pytest.raises(CheckpointMismatch, match=r"weight: rename makes .* of it"):
+        checkpoint.load_into(empty(Small), rename=lambda _: name)
+
+
+def test_a_rename_that_is_no_mapping_is_refused(tmp_path: Path):
+    checkpoint = saved(tmp_path, weight=numbers(2, 3))
+    with pytest.raises(CheckpointError, match=r"rename is \[\], it can be"):
+        checkpoint.load_into(empty(Small), rename=[])
+
+
+def test_names_that_cannot_be_printed_are_escaped(tmp_path: Path):
+    header = b'{"\\ud800":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}}'
+    raw_file(tmp_path / "model.safetensors", header, b"")
+    with pytest.raises(CheckpointMismatch) as caught:
+        Checkpoint(tmp_path).load_into(empty(Small))
+    assert b"'\\ud800': the model does not have it" in str(caught.value).encode()
 
 
 def test_a_checkpoint_that_changed_is_noticed_when_buffers_are_read(tmp_path: Path):

@@ -169,13 +169,13 @@ def test_another_file_that_took_the_name_of_a_locked_one_stays(
     """Only the file that was locked is known to be free."""
     original = collect.needed_names
 
-    def replaced(home, folder):
+    def replaced(home, folder, settled=True):
         if collecting:
             raw = old.read_bytes()
             old.unlink()
             old.write_bytes(raw)
         collecting.append(True)
-        return original(home, folder)
+        return original(home, folder, settled)
 
     collecting = []
     monkeypatch.setattr(collect, "needed_names", replaced)
@@ -263,9 +263,9 @@ def test_one_descriptor_a_file_is_enough(tmp_path, old, monkeypatch):
     before = len(list(descriptors.iterdir()))
     original = collect.needed_names
 
-    def counted(home, folder):
+    def counted(home, folder, settled=True):
         open_files.append(len(list(descriptors.iterdir())) - before)
-        return original(home, folder)
+        return original(home, folder, settled)
 
     monkeypatch.setattr(collect, "needed_names", counted)
     assert len(removed(tmp_path)) == 21
