@@ -2,7 +2,7 @@
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -12,10 +12,9 @@ import torch
 
 from kvc.compiler.constants import Source, WeightReader, base_of, nbytes_of
 from kvc.schema import model
-from kvc.schema.container import Content, SavedBundle, save_bundle
+from kvc.schema.container import Content, Progress, SavedBundle, save_bundle
 from kvc.schema.errors import CompileError, FormatError
 
-Progress = Callable[[str, int, int], None]  # stage, done, total
 Placement = Literal["internal", "external"]
 PLACEMENTS: tuple[Placement, ...] = ("internal", "external")
 

@@ -15,7 +15,7 @@ from torch import nn
 
 from kvc.compiler.backends import BACKENDS
 from kvc.compiler.backends.outline import outline
-from kvc.compiler.bundle import Bundle, Progress
+from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import CapturedMethod, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_copy_budget
@@ -40,6 +40,7 @@ from kvc.compiler.passes.write_through_views import WriteThroughViews
 from kvc.compiler.roles import check_request, check_roles
 from kvc.compiler.spec import Method, StateSpec
 from kvc.recipes import Recipe, load_recipe
+from kvc.schema.container import Progress
 from kvc.schema.errors import CompileError
 from kvc.schema.model import Provenance
 

@@ -7,7 +7,7 @@ on first need.
 
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 
 from kvc.runtime.data import FreeableBuffer, Mode, Residency
 from kvc.runtime.data.modes import check_mode
@@ -16,6 +16,7 @@ from kvc.runtime.engine import Engine
 from kvc.runtime.methods import MethodTable
 from kvc.runtime.sessions import Session
 from kvc.runtime.snapshots import Snapshot
+from kvc.schema.closing import Closing
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import BadSetting, StateNeeded
 from kvc.schema.model import Method, State
@@ -60,7 +61,7 @@ def _check_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(folders)
 
 
-class Program:
+class Program(Closing):
     """A loaded bundle. Methods without state may be called on it directly.
 
     Attributes:
@@ -189,17 +190,6 @@ class Program:
 
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *self._table.names()]
-
-    def __enter__(self) -> "Program":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
     def __repr__(self) -> str:
         return f"<Program {self.path}: {', '.join(self.methods)}>"

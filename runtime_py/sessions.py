@@ -9,7 +9,6 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from types import TracebackType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +20,7 @@ from kvc.runtime.positions import choose_capacity, choose_sizes, find_position
 from kvc.runtime.rewinding import rewind, trim
 from kvc.runtime.snapshots import save_snapshot
 from kvc.runtime.states import StateMemory
+from kvc.schema.closing import Closing
 from kvc.schema.errors import Busy, Closed, UnknownName, listing
 from kvc.schema.model import Method, Program
 from kvc.schema.types import Symbol
@@ -67,7 +67,7 @@ class StateViews(Mapping[str, Array]):
         return len(self._ids)
 
 
-class Session:
+class Session(Closing):
     """Owns the memory of a program's states; weights are shared with all sessions."""
 
     def __init__(
@@ -249,14 +249,3 @@ class Session:
 
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *self._table.names()]
-
-    def __enter__(self) -> "Session":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -16,7 +16,6 @@ import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from types import TracebackType
 from typing import BinaryIO, Final
 
 import numpy as np
@@ -25,6 +24,7 @@ from kvc.runtime.arrays import Array, copy_into, own_copy, prefix
 from kvc.runtime.positions import choose_capacity, choose_sizes, count_rows
 from kvc.runtime.states import StateMemory, Tip
 from kvc.runtime.transactions import check_usable
+from kvc.schema.closing import Closing
 from kvc.schema.container import AtomicFile
 from kvc.schema.errors import (
     BadSetting,
@@ -33,6 +33,7 @@ from kvc.schema.errors import (
     FileProblem,
     SavedUnsynced,
     UnknownName,
+    reason_of,
 )
 from kvc.schema.model import PositionKind, Program, State, StateKind
 
@@ -128,7 +129,7 @@ def state_shapes(
     return shapes
 
 
-class Snapshot:
+class Snapshot(Closing):
     """An open file that has passed every check; use it in a `with` statement.
 
     Attributes:
@@ -276,15 +277,8 @@ class Snapshot:
         if not holds:
             raise BadSnapshot(path=self._path, reason=reason)
 
-    def __enter__(self) -> "Snapshot":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
         self._file.close()
 
 
@@ -351,4 +345,4 @@ def _open(path: str) -> tuple[BinaryIO, int]:
 
 
 def _problem(path: str, error: Exception) -> FileProblem:
-    return FileProblem(path=path, reason=getattr(error, "strerror", None) or str(error))
+    return FileProblem(path=path, reason=reason_of(error))

@@ -7,22 +7,28 @@ files are checked before any tensor is used. Pickles are refused: one can run co
 import os
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from types import MappingProxyType, TracebackType
-from typing import Final, Self
+from types import MappingProxyType
+from typing import Final
 
 from torch import nn
 
 from kvc.compiler.checkpoints.header import Pickled, Problems, parse_object
 from kvc.compiler.checkpoints.loading import Loaded, load_model
 from kvc.compiler.checkpoints.tensor_file import FileTensor, TensorFile
-from kvc.schema.errors import BadCheckpoint, CheckpointError, PickleCheckpoint
+from kvc.schema.closing import Closing
+from kvc.schema.errors import (
+    BadCheckpoint,
+    CheckpointError,
+    PickleCheckpoint,
+    reason_of,
+)
 
 SINGLE: Final = "model.safetensors"
 INDEX: Final = "model.safetensors.index.json"
 _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
-class Checkpoint:
+class Checkpoint(Closing):
     """A checkpoint; tensors that were taken from it keep its files open.
 
     Attributes:
@@ -102,17 +108,6 @@ class Checkpoint:
         for file in self._files.values():
             file.close()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
-
     def _check_index(self, index: Mapping[str, str]) -> None:
         """Check that each tensor is in its file, and in no other one.
 
@@ -152,7 +147,7 @@ def _main_file(path: str) -> Path:
             return folder
         names = sorted(entry.name for entry in folder.iterdir())
     except OSError as error:
-        reason = error.strerror or str(error)
+        reason = reason_of(error)
         raise CheckpointError(path=path, reason=reason) from error
     tensors = [name for name in names if name.endswith(".safetensors")]
     found = [name for name in (SINGLE, INDEX) if name in names] or tensors
@@ -213,7 +208,7 @@ def _weight_map(main: Path) -> dict[str, str]:
     try:
         table = parse_object(main.read_bytes()).get("weight_map")
     except OSError as error:
-        raise Problems(error.strerror or str(error)) from error
+        raise Problems(reason_of(error)) from error
     if not isinstance(table, dict) or not table:
         raise Problems("it has no weight_map")
     wrong = [

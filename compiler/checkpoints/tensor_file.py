@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from kvc.compiler.checkpoints.header import Entry, Problems, read_header, shown
-from kvc.schema.errors import CheckpointChanged
+from kvc.schema.errors import CheckpointChanged, reason_of
 
 _OPEN = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
@@ -37,7 +37,7 @@ class TensorFile:
         try:
             self._fd = os.open(path, _OPEN)
         except (OSError, ValueError) as error:
-            raise Problems(getattr(error, "strerror", None) or str(error)) from error
+            raise Problems(reason_of(error)) from error
         self.close = weakref.finalize(self, os.close, self._fd)
         try:
             if not stat.S_ISREG(os.fstat(self._fd).st_mode):
@@ -64,7 +64,7 @@ class TensorFile:
                 rest, at = rest[count:], at + count
             same = _identity(self._fd) == self._identity
         except OSError as error:
-            raise self._unreadable(name, error.strerror or str(error)) from error
+            raise self._unreadable(name, reason_of(error)) from error
         if rest.nbytes or not same:
             changed = "the file changed after it was opened"
             raise self._unreadable(name, f"{changed}; open it again and compile anew")

@@ -3,10 +3,11 @@
 import mmap
 import os
 from collections.abc import Iterator
-from types import TracebackType
 from typing import Final
 
 import numpy as np
+
+from kvc.schema.closing import Closing
 
 PAGE_NBYTES: Final = mmap.PAGESIZE
 _PATH: Final = "/proc/self/pagemap"  # Documentation/admin-guide/mm/pagemap.rst
@@ -15,7 +16,7 @@ _PRESENT_BIT: Final = 63
 _ENTRIES_AT_ONCE: Final = 1 << 17
 
 
-class PageTable:
+class PageTable(Closing):
     """The page table of this process, open while it is looked at.
 
     On a system that does not show it, nobody can say what is resident.
@@ -60,14 +61,3 @@ class PageTable:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
-
-    def __enter__(self) -> "PageTable":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()

@@ -7,9 +7,9 @@ asked for, and whether the file is still the one that was opened. Nothing is map
 import errno
 import os
 import stat
-from types import TracebackType
-from typing import Final, Self
+from typing import Final
 
+from kvc.schema.closing import Closing
 from kvc.schema.errors import (
     BadStructure,
     FileChanged,
@@ -28,7 +28,7 @@ _LINK: Final = (
 _Identity = tuple[int, int, int, int]
 
 
-class OpenFile:
+class OpenFile(Closing):
     """A plain file, open for reading.
 
     Attributes:
@@ -114,17 +114,6 @@ class OpenFile:
         fd, self.fd = self.fd, -1
         if fd >= 0:
             os.close(fd)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self.close()
 
 
 def _open(path: str, within: int | None) -> int:

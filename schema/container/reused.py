@@ -9,9 +9,8 @@ import os
 from collections.abc import Iterable
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from types import TracebackType
-from typing import Self
 
+from kvc.schema.closing import Closing
 from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.lookup import open_folder
 from kvc.schema.container.paths import Folder, resolved, several
@@ -20,7 +19,7 @@ from kvc.schema.model import Blob, DataFile
 from kvc.schema.verify.semantics import is_plain_name
 
 
-class ReusedFile:
+class ReusedFile(Closing):
     """An open and locked data file."""
 
     def __init__(self, path: Path) -> None:
@@ -63,15 +62,8 @@ class ReusedFile:
         self._file.check_blob(found, self._file.layout.padding[i], f"blob {i}")
         return found
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
         self._file.close()
 
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Final, Self
 
+from kvc.schema.closing import Closing
 from kvc.schema.container.bundle_file import BundleFile
 from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.lookup import find_data_file, search_path
@@ -21,7 +22,7 @@ from kvc.schema.model import Blob, Program
 _CHUNK_NBYTES: Final = 4 * LEAF_NBYTES
 
 
-class StoredBlobs:
+class StoredBlobs(Closing):
     """Open files; a blob's id is its position in `program.blobs`.
 
     Attributes:
@@ -134,12 +135,6 @@ class StoredBlobs:
         for file in self.files:
             with suppress(OSError):
                 file.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     def _place(self, blob: int) -> tuple[Blob, SealedFile]:
         entry = self.program.blobs[blob]

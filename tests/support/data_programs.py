@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 
 import numpy as np
-from hand_built import F32, I64, Built, method, program
+from hand_built import F32, I64, Built, adding_graph, method, program
 
 from kvc.schema.codec import encode
 from kvc.schema.container import (
@@ -25,7 +25,6 @@ from kvc.schema.container import (
 from kvc.schema.digests import blob_digest
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
-    Alias,
     Blob,
     Constant,
     Graph,
@@ -36,7 +35,6 @@ from kvc.schema.model import (
     Scratch,
     State,
     StateKind,
-    StateSlot,
     Value,
 )
 from kvc.schema.types import TensorType
@@ -103,22 +101,7 @@ def shared_program(length: int) -> Built:
     Both begin as the same 0, 1, 2..., by two names, in one blob of the file.
     """
     kind, nbytes = TensorType(F32, (length,)), 4 * length
-    add = Graph(
-        values=(
-            Value(kind, Scratch(0, nbytes)),
-            Value(kind, StateSlot(0)),
-            Value(kind, Scratch(nbytes, nbytes)),
-            Value(kind, Alias(1)),
-        ),
-        inputs=(0,),
-        outputs=(3,),
-        instructions=(
-            Instruction("aten::add.Tensor", (Ref(1), Ref(0), 1), (2,)),
-            Instruction("aten::copy", (Ref(1), Ref(2)), (3,)),
-        ),
-        scratch_nbytes=2 * nbytes,
-        peak_nbytes=2 * nbytes,
-    )
+    add = adding_graph(kind, nbytes)
     plus = Graph(
         values=(
             Value(kind, Scratch(0, nbytes)),

@@ -289,12 +289,9 @@ def copied_update_program() -> Built:
     )
 
 
-def sized_program() -> Built:
-    """Return `add(x)`: a running sum over x float32 [batch, capacity]."""
-    batch, capacity = Affine(0, (("batch", 1),)), Affine(0, (("capacity", 1),))
-    kind = TensorType(F32, (batch, capacity))
-    nbytes = 4 * 64 * 4
-    graph = Graph(
+def adding_graph(kind: TensorType, nbytes: int) -> Graph:
+    """Return the code that adds its input to state 0; `nbytes` is a value's size."""
+    return Graph(
         values=(
             Value(kind, Scratch(0, nbytes)),
             Value(kind, StateSlot(0)),
@@ -310,6 +307,13 @@ def sized_program() -> Built:
         scratch_nbytes=2 * nbytes,
         peak_nbytes=2 * nbytes,
     )
+
+
+def sized_program() -> Built:
+    """Return `add(x)`: a running sum over x float32 [batch, capacity]."""
+    batch, capacity = Affine(0, (("batch", 1),)), Affine(0, (("capacity", 1),))
+    kind = TensorType(F32, (batch, capacity))
+    graph = adding_graph(kind, 4 * 64 * 4)
     plain, initial = StateKind.PLAIN, ResetRule.INITIAL
     state = State("total", kind, plain, None, (0, 1), None, initial, False)
     return program(

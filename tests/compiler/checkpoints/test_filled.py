@@ -5,13 +5,11 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import numbers
-from safetensors.torch import save_file
+from empty_models import empty, saved, values
 from torch import nn
 from torch.nn import functional
 
-from kvc.compiler import Checkpoint, empty_parameters
 from kvc.compiler.checkpoints.filled import attached
-from kvc.compiler.constants import read
 from kvc.schema.errors import ParametersEmpty
 
 
@@ -22,22 +20,6 @@ class Small(nn.Module):
         super().__init__()
         self.weight = nn.Parameter(torch.ones(2, 3))
         self.register_buffer("mean", torch.zeros(3))
-
-
-def empty(kind) -> nn.Module:
-    with empty_parameters():
-        return kind()
-
-
-def saved(folder: Path, **tensors: torch.Tensor) -> Checkpoint:
-    save_file(tensors, folder / "model.safetensors")
-    return Checkpoint(folder)
-
-
-def values(parameter: torch.Tensor) -> torch.Tensor:
-    source = attached(parameter)
-    assert source is not None
-    return read(source)
 
 
 CHANGES = {

@@ -6,13 +6,12 @@ from pathlib import Path
 import pytest
 import torch
 from checkpoint_files import entry, numbers, raw_file
-from safetensors.torch import save_file
+from empty_models import empty, saved, values
 from torch import nn
 from torch.nn import functional
 
 from kvc.compiler import Checkpoint, empty_parameters
 from kvc.compiler.checkpoints.filled import attached
-from kvc.compiler.constants import read
 from kvc.schema.errors import (
     CheckpointChanged,
     CheckpointError,
@@ -39,22 +38,6 @@ class Tied(nn.Module):
         self.embed = nn.Embedding(4, 3)
         self.head = nn.Linear(3, 4, bias=False)
         self.head.weight = self.embed.weight
-
-
-def empty(kind) -> nn.Module:
-    with empty_parameters():
-        return kind()
-
-
-def saved(folder: Path, **tensors: torch.Tensor) -> Checkpoint:
-    save_file(tensors, folder / "model.safetensors")
-    return Checkpoint(folder)
-
-
-def values(parameter: torch.Tensor) -> torch.Tensor:
-    source = attached(parameter)
-    assert source is not None
-    return read(source)
 
 
 def test_empty_parameters_have_no_memory_and_buffers_are_real():

@@ -1,0 +1,18 @@
+"""`Closing`: what ends with `close`, which a `with` statement calls."""
+
+from abc import ABC, abstractmethod
+from typing import Self
+
+
+class Closing(ABC):
+    """Something that holds a resource until it is closed."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Release the resource; doing so twice is safe."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
