@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.bindings import Binding
+from kvc.runtime.delegates.base import Workspace
 from kvc.runtime.states import StateMemory
 
 FRAMES_KEPT = 8
@@ -24,7 +25,7 @@ class ExecutionContext:
 
     def __init__(self, scratch_nbytes: int, workspace_nbytes: int) -> None:
         self.scratch = Arena(scratch_nbytes)
-        self.workspace = Arena(workspace_nbytes)
+        self.workspace = Workspace(Arena(workspace_nbytes))
         self.served: StateMemory | None = None
         self._frames: OrderedDict[FrameKey, tuple[Version, Binding]] = OrderedDict()
 
@@ -53,7 +54,12 @@ class ExecutionContext:
     def give_back(self) -> None:
         """Give the pages of scratch memory back."""
         self.scratch.discard()
-        self.workspace.discard()
+        self.workspace.arena.discard()
+
+    def close(self) -> None:
+        """Drop what is bound, and what delegates keep here."""
+        self._frames.clear()
+        self.workspace.close()
 
     def forget_closed(self) -> None:
         """Drop what is bound to the states of sessions that have been closed."""
@@ -89,10 +95,14 @@ class ContextPool:
         """Take a context back from a call on the states of a session."""
         context.served = states
         with self._lock:
-            self._leased -= 1
-            context.forget_closed()
             if not self._closed:
+                self._leased -= 1
+                context.forget_closed()
                 self._idle.append(context)
+                return
+        context.close()  # before the last lease ends, and delegates are closed
+        with self._lock:
+            self._leased -= 1
         self._finish()
 
     def forget_closed(self) -> None:
@@ -110,9 +120,14 @@ class ContextPool:
     def close(self, when_drained: Callable[[], None]) -> None:
         """Lend no more and drop all; call `when_drained` once no call runs any more."""
         with self._lock:
-            self._idle.clear()
+            idle, self._idle = self._idle, []
             self._closed = True
             self._when_drained = when_drained
+            self._leased += 1  # by this, until what is idle has been closed
+        for context in idle:
+            context.close()
+        with self._lock:
+            self._leased -= 1
         self._finish()
 
     def _choose(self, states: StateMemory | None) -> ExecutionContext:

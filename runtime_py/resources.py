@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from kvc.runtime.arrays import Array
 from kvc.runtime.contexts import ContextPool, ExecutionContext
 from kvc.runtime.data import FreeableBuffer, NamedBuffers
-from kvc.runtime.delegates.base import Handle, Options
+from kvc.runtime.delegates.base import Delegate, Handle, Options
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.runtime.frames import Code
 from kvc.schema.model import Program
@@ -32,7 +32,8 @@ class Resources:
         self._buffers = buffers
         self._lock = threading.RLock()
         self._constants: dict[int, tuple[FreeableBuffer, Array]] = {}
-        self._delegates: dict[int, Handle] = {}
+        self._backends: dict[str, Delegate] = {}
+        self._handles: dict[int, Handle] = {}
         self.pool = ContextPool(self._make_context)
         self.code = Code(self._delegate)
 
@@ -56,8 +57,8 @@ class Resources:
         """Return how many bytes delegates keep in a form of their own, by name."""
         total: Counter[str] = Counter()
         with self._lock:
-            for handle in self._delegates.values():
-                total.update(handle.packed())
+            for backend in self._backends.values():
+                total.update(backend.packed())
         return total
 
     def close(self, when_gone: Callable[[], None]) -> None:
@@ -71,11 +72,14 @@ class Resources:
 
     def _free(self) -> None:
         with self._lock:
-            for handle in self._delegates.values():
+            for handle in self._handles.values():
                 handle.close()
+            for backend in self._backends.values():
+                backend.close()
             for buffer, _ in self._constants.values():
                 buffer.free()
-            self._delegates.clear()
+            self._handles.clear()
+            self._backends.clear()
             self._constants.clear()
             self.code.prepared.clear()
 
@@ -86,9 +90,14 @@ class Resources:
 
     def _delegate(self, index: int) -> Handle:
         with self._lock:
-            if index not in self._delegates:
+            if index not in self._handles:
                 part = self._program.delegates[index]
-                options = Options(self._path, self._program)
-                backend = DELEGATES[part.backend]()
-                self._delegates[index] = backend.init(part, self._buffers, options)
-            return self._delegates[index]
+                backend = self._backend(part.backend)
+                self._handles[index] = backend.init(part, self._buffers)
+            return self._handles[index]
+
+    def _backend(self, name: str) -> Delegate:
+        if name not in self._backends:
+            options = Options(self._path, self._program)
+            self._backends[name] = DELEGATES[name](options)
+        return self._backends[name]

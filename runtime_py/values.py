@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array, prefix
+from kvc.runtime.delegates.base import Workspace
 from kvc.runtime.dependents import Dependents, Dims
 from kvc.runtime.tensors import array_as_tensor, tensor_as_array
 from kvc.schema.model import Alias, Caller, Constant, Graph, Scratch, StateSlot
@@ -35,7 +36,7 @@ class Memory:
         given: arrays of values that lie in somebody else's memory, by value id.
         callers: memory of inputs in the caller's arrays, by value id; it may go on
             behind the input.
-        workspace: an arena that delegates of one context share.
+        workspace: what delegates of one context share.
     """
 
     scratch: Arena
@@ -43,7 +44,7 @@ class Memory:
     states: Sequence[Array] = ()
     given: Mapping[int, Array] = field(default_factory=dict)
     callers: Mapping[int, Array] = field(default_factory=dict)
-    workspace: Arena | None = None
+    workspace: Workspace | None = None
 
 
 class Values:

@@ -1,13 +1,15 @@
-"""What a backend's run-time half is: two small protocols, with numpy at the seam.
+"""What a backend's run-time half is: small protocols, with numpy at the seam.
 
-A `Delegate` turns a payload into a `Handle`, once per program. A handle prepares a
-call for arrays at fixed addresses, so that nothing that depends on shapes is left to
-do while it runs. Neither needs torch; bfloat16 arrays come through `ml_dtypes`.
+A `Delegate` is made once for each time that a program's resources are loaded, and turns
+payloads into `Handle`s. A handle prepares a call for arrays at fixed addresses, so that
+nothing that depends on shapes is left to do while it runs. What a handle needs for each
+execution context alone it keeps in the context's `Workspace`. None of this needs torch;
+bfloat16 arrays come through `ml_dtypes`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array
@@ -22,11 +24,55 @@ class Options:
 
     Attributes:
         path: of the bundle, for messages.
-        program: the verified program that the part belongs to.
+        program: the verified program that the parts belong to.
+        reference: True to run the reference implementation; False to fail where the
+            backend's library is missing; None to use the library where there is one.
+        threads: how many threads the process computes with.
     """
 
     path: str
     program: Program
+    reference: bool | None = None
+    threads: int = 1
+
+
+class Closeable(Protocol):
+    """Something that holds what is to be given back."""
+
+    def close(self) -> None:
+        """Give it back."""
+
+
+Owned = TypeVar("Owned", bound=Closeable)
+
+
+class Workspace:
+    """What delegates have for themselves in one execution context.
+
+    One call at a time runs in a context, so nothing here needs a lock.
+
+    Attributes:
+        arena: memory of at least each part's `workspace_nbytes`.
+    """
+
+    def __init__(self, arena: Arena) -> None:
+        self.arena = arena
+        self._owned: dict[object, Closeable] = {}
+
+    def own(self, key: object, make: Callable[[], Owned]) -> Owned:
+        """Return what is kept under a key, made on first need.
+
+        It is closed with the context, in the reverse order of making.
+        """
+        found = self._owned.get(key)
+        if found is None:
+            found = self._owned[key] = make()
+        return found  # type: ignore[return-value]
+
+    def close(self) -> None:
+        """Close everything that is kept."""
+        while self._owned:
+            self._owned.popitem()[1].close()
 
 
 class Handle(Protocol):
@@ -36,7 +82,7 @@ class Handle(Protocol):
         self,
         inputs: Sequence[Array],
         outputs: Sequence[Array],
-        workspace: Arena | None,
+        workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
         """Return a function that computes the outputs from the inputs.
@@ -44,26 +90,26 @@ class Handle(Protocol):
         Args:
             inputs: arrays at addresses that stay, of any strides; states included.
             outputs: as `inputs`; the function writes them.
-            workspace: an arena of at least the part's `workspace_nbytes`, shared by all
-                calls of one execution context, of which one runs at a time.
+            workspace: of the execution context in which the function will run.
             sizes: of the program's symbols in the calls that it is prepared for.
         """
-
-    def packed(self) -> Mapping[str, int]:
-        """Return how many bytes the handle keeps in a form of its own, by data name."""
 
     def close(self) -> None:
         """Release what the handle holds; no prepared function runs afterwards."""
 
 
 class Delegate(Protocol):
-    """A backend's run-time half."""
+    """A backend's run-time half; made with `Options`."""
 
-    def init(
-        self, part: Part, data: Mapping[str, FreeableBuffer], options: Options
-    ) -> Handle:
+    def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Decode and check a payload, and take the data that it needs.
 
         Raises:
             FormatError: the payload is damaged, or names what it may not.
         """
+
+    def packed(self) -> Mapping[str, int]:
+        """Return how many bytes are kept in a form of their own, by data name."""
+
+    def close(self) -> None:
+        """Release what handles share; all of them have been closed."""

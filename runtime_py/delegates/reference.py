@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array, copy_into
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Handle
+from kvc.runtime.delegates.base import Handle, Workspace
 from kvc.runtime.executor import Frame
 from kvc.runtime.frames import Code, bind_graph
 from kvc.runtime.values import Memory
@@ -38,22 +38,18 @@ class ReferenceHandle:
         self,
         inputs: Sequence[Array],
         outputs: Sequence[Array],
-        workspace: Arena | None,
+        workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
         """Bind the payload's graph; see `Handle.prepare`."""
         graph = self._payload.graph
         memory = Memory(
-            scratch=_arena_for(graph.scratch_nbytes, workspace),
+            scratch=_arena_for(graph.scratch_nbytes, workspace.arena),
             constant=lambda name: self._buffers[name].private_array(),
             given=place_interface(graph, sizes, inputs, outputs),
         )
         frame = bind_graph(self._method, graph, sizes, memory, self._code)
         return _with_copies(frame, outputs)
-
-    def packed(self) -> Mapping[str, int]:
-        """Return nothing: the kernels use the data as it is."""
-        return {}
 
     def close(self) -> None:
         """Free the payload's data."""
@@ -90,8 +86,8 @@ def place_interface(
     return given
 
 
-def _arena_for(nbytes: int, workspace: Arena | None) -> Arena:
-    if workspace is not None and workspace.nbytes >= nbytes:
+def _arena_for(nbytes: int, workspace: Arena) -> Arena:
+    if workspace.nbytes >= nbytes:
         return workspace
     return Arena(nbytes)
 

@@ -1,11 +1,13 @@
 """The table of backends: from a name to the class of its run-time half."""
 
-from kvc.runtime.delegates.base import Delegate
+from collections.abc import Callable
+
+from kvc.runtime.delegates.base import Delegate, Options
 from kvc.runtime.delegates.xnnpack import Xnnpack
 from kvc.schema.errors import MissingDelegate, listing
 from kvc.schema.model import Program
 
-DELEGATES: dict[str, type[Delegate]] = {"xnnpack": Xnnpack}
+DELEGATES: dict[str, Callable[[Options], Delegate]] = {"xnnpack": Xnnpack}
 
 
 def check_backends(program: Program, path: str) -> None:

@@ -58,16 +58,25 @@ ACCEPTED = frozenset(
 class Xnnpack:
     """Runs float32 and dynamically quantized int8 graphs."""
 
-    def init(
-        self, part: Delegate, data: Mapping[str, FreeableBuffer], options: Options
-    ) -> Handle:
+    def __init__(self, options: Options) -> None:
+        self._options = options
+
+    def init(self, part: Delegate, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Decode and check a payload; see `Delegate.init`."""
+        options = self._options
         method = options.program.methods[part.method].name
         where = f"{options.path}: a delegate of method {method!r}"
         payload = decode_payload(part.payload, where)
         verify_payload(payload, options.program, part, options.path)
         _check_ops(payload, where)
         return ReferenceHandle(payload, data, method)
+
+    def packed(self) -> Mapping[str, int]:
+        """Return nothing: the kernels use the data as it is."""
+        return {}
+
+    def close(self) -> None:
+        """Nothing is shared."""
 
 
 def _check_ops(payload: Payload, where: str) -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from data_programs import table_program, write_data_bundle
 from delegated_parts import delegated_program
+from fake_backends import backend_of
 from hand_built import affine_program, cache_program, write_bundle
 from resident_memory import LINUX, resident_file_nbytes, resident_nbytes
 
@@ -141,9 +142,8 @@ class Counting:
     entered = threading.Event()
     gate = threading.Event()
 
-    def init(self, part, data, options):
+    def __init__(self, part, data):
         type(self).open += 1
-        return self
 
     def prepare(self, inputs, outputs, workspace, sizes):
         def run():
@@ -151,9 +151,6 @@ class Counting:
             assert self.gate.wait(30)
 
         return run
-
-    def packed(self):
-        return {}
 
     def close(self):
         type(self).open -= 1
@@ -164,7 +161,7 @@ def counting(monkeypatch):
     backend = type("Counting", (Counting,), {})
     backend.entered, backend.gate = threading.Event(), threading.Event()
     backend.gate.set()
-    monkeypatch.setitem(DELEGATES, "xnnpack", backend)
+    monkeypatch.setitem(DELEGATES, "xnnpack", backend_of(backend))
     return backend
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from data_programs import table_program, write_data_bundle
 from delegated_parts import delegated_program
+from fake_backends import backend_of
 from hand_built import write_bundle
 from resident_memory import LINUX, map_field
 
@@ -78,9 +79,8 @@ def test_a_closed_program_has_no_report(opened):
 class Packing:
     """A backend that keeps its data in a form of its own."""
 
-    def init(self, part, data, options):
+    def __init__(self, part, data):
         self.copy = data["scale"].array().copy()
-        return self
 
     def prepare(self, inputs, outputs, workspace, sizes):
         def run():
@@ -96,7 +96,7 @@ class Packing:
 
 
 def test_what_delegates_pack_is_told_until_they_are_released(tmp_path, monkeypatch):
-    monkeypatch.setitem(DELEGATES, "xnnpack", Packing)
+    monkeypatch.setitem(DELEGATES, "xnnpack", backend_of(Packing))
     with load(write_bundle(tmp_path / "d.kvc", delegated_program())) as opened:
         assert opened.residency().totals.packed == 0
         opened.forward(np.ones((2, 4), np.float32))

@@ -13,15 +13,21 @@ from kvc.runtime import load
 from kvc.runtime.delegates.table import DELEGATES
 
 class Doubling:
-    def init(self, part, data, options):
-        return self
+    def __init__(self, options):
+        pass
+    def init(self, part, data):
+        return Handle()
+    def close(self):
+        print("backend closed")
+
+class Handle:
     def prepare(self, inputs, outputs, workspace, sizes):
         def run():
             for out in outputs:
                 out[:] = 2 * inputs[0].reshape(out.shape)
         return run
     def close(self):
-        print("closed")
+        print("handle closed")
 
 DELEGATES["xnnpack"] = Doubling
 with load(sys.argv[1]) as program:
@@ -37,4 +43,4 @@ def test_a_program_of_delegates_alone_never_imports_torch(tmp_path):
     path = write_bundle(tmp_path / "d.kvc", delegated_program())
     command = [sys.executable, "-c", SCRIPT, str(path)]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
-    assert done.stdout == "closed\n"
+    assert done.stdout == "handle closed\nbackend closed\n"

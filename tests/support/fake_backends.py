@@ -1,0 +1,28 @@
+"""Backends of which only the handles matter."""
+
+
+def backend_of(make_handle):
+    """Return what a table of delegates holds, for handles made by `(part, data)`.
+
+    What a handle's `packed` says is summed up.
+    """
+
+    class Backend:
+        def __init__(self, options):
+            self.options = options
+            self.handles = []
+
+        def init(self, part, data):
+            self.handles.append(make_handle(part, data))
+            return self.handles[-1]
+
+        def packed(self):
+            total = {}
+            for handle in self.handles:
+                total |= getattr(handle, "packed", dict)()
+            return total
+
+        def close(self):
+            self.handles.clear()
+
+    return Backend
