@@ -279,7 +279,9 @@ class _Binder:
                 self._values.share(result, storage.base)
         outputs = [self._values.array(i) for i in instruction.results]
         handle = self._code.delegate(delegate)
-        return [(handle.prepare(inputs, outputs, self._workspace, self._sizes), ())]
+        workspace = self._workspace
+        assert workspace is not None, "a graph with delegates runs in a context"
+        return [(handle.prepare(inputs, outputs, workspace, self._sizes), ())]
 
     def _arguments(self, instruction: Instruction) -> tuple[object, ...]:
         return tuple(self._argument(argument) for argument in instruction.arguments)
