@@ -1,6 +1,7 @@
 """kvc's compiler: from the methods of a torch module to a bundle."""
 
 import kvc.schema.torch_ops  # noqa: F401  registers kvc::cache_update, kvc::attention
+from kvc.compiler.backends import register_backend
 from kvc.compiler.bundle import Bundle, SaveReport
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
 from kvc.compiler.pipeline import compile_program
@@ -16,4 +17,5 @@ __all__ = [
     "StateSpec",
     "compile_program",
     "empty_parameters",
+    "register_backend",
 ]

@@ -6,7 +6,7 @@ of rows; until then a checkpoint's weights stay on disk, and afterwards only a f
 blocks of one tensor are in memory, whatever its size.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -16,7 +16,12 @@ import torch
 from torch import Tensor
 
 from kvc.compiler.identity import Identity
-from kvc.compiler.quantize import channel_scales, quantize_channels
+from kvc.compiler.quantize import (
+    channel_scales,
+    quantize_blocks,
+    quantize_channels,
+)
+from kvc.schema.ops.products import QB4_BLOCK
 
 # 2 MiB of float32: quantizing blocks that stay in the cache is three times as fast as
 # in blocks of 16 MiB (measured 2026-11 on Zen 4). A row of more is one block where a
@@ -81,6 +86,8 @@ class Transform(Enum):
 
     INT8 = "int8"  # int8 values, per row of a matrix
     INT8_SCALE = "int8_scale"  # float32 scale of each row
+    INT4 = "int4"  # two int4 values a byte, per block of a row
+    INT4_SCALE = "int4_scale"  # bfloat16 scale of each block of each row
     BFLOAT16 = "bfloat16"  # rounded to bfloat16
 
 
@@ -99,12 +106,12 @@ Source = Base | Derived
 class WeightReader:
     """Reads sources block by block.
 
-    Whoever reads the int8 values of a matrix to their end gets its scales for nothing
-    afterwards, instead of reading the matrix again.
+    Whoever reads the quantized values of a matrix to their end gets its scales for
+    nothing afterwards, instead of reading the matrix again.
     """
 
     def __init__(self) -> None:
-        self._scales: dict[Source, Tensor] = {}
+        self._scales: dict[Derived, Tensor] = {}
 
     def chunks(self, source: Source) -> Iterator[memoryview]:
         """Yield the bytes of a source in order, a few MiB at most at a time."""
@@ -128,28 +135,39 @@ class WeightReader:
     def _derived(self, source: Derived, whole_rows: bool) -> Iterator[Tensor]:
         match source.transform:
             case Transform.INT8:
-                return self._quantized(source.base)
+                kept = Derived(Transform.INT8_SCALE, source.base)
+                return self._quantized(kept, quantize_channels)
+            case Transform.INT4:
+                kept = Derived(Transform.INT4_SCALE, source.base)
+                return self._quantized(kept, quantize_blocks)
             case Transform.INT8_SCALE:
-                return self._channel_scales(source.base)
+                return self._scales_of(source, channel_scales)
+            case Transform.INT4_SCALE:
+                return self._scales_of(source, lambda rows: quantize_blocks(rows)[1])
             case Transform.BFLOAT16:
                 blocks = self.blocks(source.base, whole_rows)
                 return (block.to(torch.bfloat16) for block in blocks)
 
-    def _quantized(self, base: Source) -> Iterator[Tensor]:
+    def _quantized(
+        self, kept: Derived, quantize: Callable[[Tensor], tuple[Tensor, Tensor]]
+    ) -> Iterator[Tensor]:
+        """Yield the values of a matrix; its scales are kept as the source `kept`."""
         scales = []
-        for block in self.blocks(base, whole_rows=True):
-            values, scale = quantize_channels(block)
+        for block in self.blocks(kept.base, whole_rows=True):
+            values, scale = quantize(block)
             scales.append(scale)
             yield values
-        self._scales[base] = torch.cat(scales)
+        self._scales[kept] = torch.cat(scales)
 
-    def _channel_scales(self, base: Source) -> Iterator[Tensor]:
-        known = self._scales.pop(base, None)
+    def _scales_of(
+        self, source: Derived, scales_of: Callable[[Tensor], Tensor]
+    ) -> Iterator[Tensor]:
+        known = self._scales.pop(source, None)
         if known is not None:
             yield known
             return
-        for block in self.blocks(base, whole_rows=True):
-            yield channel_scales(block)
+        for block in self.blocks(source.base, whole_rows=True):
+            yield scales_of(block)
 
 
 def _cut(tensor: Tensor, whole_rows: bool) -> Iterator[Tensor]:
@@ -197,6 +215,12 @@ def _shape(source: Source) -> tuple[int, ...]:
             return source.stored.shape
         case Derived(Transform.INT8_SCALE, base):
             return _shape(base)[:1]
+        case Derived(Transform.INT4, base):
+            rows, columns = _shape(base)
+            return rows, columns // 2
+        case Derived(Transform.INT4_SCALE, base):
+            rows, columns = _shape(base)
+            return rows, columns // QB4_BLOCK
         case Derived():
             return _shape(source.base)
 

@@ -6,7 +6,7 @@ from kvc.compiler.ir import Argument, Method, Node, Value, bound_to
 from kvc.compiler.memory.aliasing import Aliases, analyse
 from kvc.compiler.memory.check import PlanFault, check_plan
 from kvc.compiler.memory.lifetimes import requests_of
-from kvc.compiler.memory.plan import MemoryPlan
+from kvc.compiler.memory.plan import MemoryPlan, aligned
 from kvc.compiler.memory.planners import plan_memory
 from kvc.schema import model
 from kvc.schema.errors import PlanFailed
@@ -18,6 +18,7 @@ def emit_graph(
     constant_ids: Mapping[str, int],
     state_ids: Mapping[str, int],
     symbols: tuple[Symbol, ...],
+    tail_nbytes: int = 0,
 ) -> model.Graph:
     """Return a method's code as the file has it.
 
@@ -26,6 +27,7 @@ def emit_graph(
         constant_ids: number of each constant's name.
         state_ids: number of each state.
         symbols: the program's symbols.
+        tail_nbytes: bytes of the arena that must lie behind every value.
 
     Raises:
         PlanFailed: the memory plan does not pass its check, or new content of a state
@@ -47,7 +49,7 @@ def emit_graph(
         inputs=tuple(numbers[v.id] for v in method.inputs),
         outputs=tuple(numbers[v.id] for v in method.outputs),
         instructions=tuple(_instruction(node, numbers) for node in method.nodes),
-        scratch_nbytes=plan.nbytes,
+        scratch_nbytes=plan.nbytes + aligned(tail_nbytes),
         peak_nbytes=plan.peak_nbytes,
     )
 

@@ -43,6 +43,12 @@ def emit_program(
     name_ids = {c.name: i for i, c in enumerate(program.constants)}
     method_ids = {m.name: i for i, m in enumerate(program.methods)}
     counting = find_counting(program)
+    tails = {
+        method.name: max(
+            (c.lowered.tail_nbytes for c in calls if c.method == method.name), default=0
+        )
+        for method in program.methods
+    }
     return model.Program(
         provenance=provenance,
         symbols=program.symbols,
@@ -55,7 +61,14 @@ def emit_program(
         states=describe_states(program, counting, name_ids),
         position=counting.position,
         methods=tuple(
-            _emit_method(method, name_ids, program, counting, verdicts[method.name])
+            _emit_method(
+                method,
+                name_ids,
+                program,
+                counting,
+                verdicts[method.name],
+                tails[method.name],
+            )
             for method in program.methods
         ),
         delegates=tuple(_emit_delegate(call, method_ids, name_ids) for call in calls),
@@ -69,9 +82,10 @@ def _emit_method(
     program: Program,
     counting: Counting,
     verdicts: Sequence[Verdict],
+    tail_nbytes: int,
 ) -> model.Method:
     state_ids = {s.name: i for i, s in enumerate(program.states)}
-    graph = emit_graph(method, name_ids, state_ids, program.symbols)
+    graph = emit_graph(method, name_ids, state_ids, program.symbols, tail_nbytes)
     reads, writes = state_effects(graph)
     return model.Method(
         name=method.name,

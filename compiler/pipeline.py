@@ -13,7 +13,7 @@ from importlib.metadata import version
 import torch
 from torch import nn
 
-from kvc.compiler.backends import BACKENDS
+from kvc.compiler.backends import Backend, find_backend
 from kvc.compiler.backends.outline import outline
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import CapturedMethod, capture
@@ -76,10 +76,11 @@ def compile_program(
             disagree about a state.
         CopyBudgetExceeded: writing the states of a method copies more than it may.
         ParametersEmpty: parameters have no memory, and no checkpoint filled them.
-        RecipeError: the recipe is unknown or wrong.
+        RecipeError: the recipe is unknown or wrong, or its backend is.
     """
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     check_request(model, methods)
+    backend = _backend_of(settings)
     report = progress or (lambda stage, done, total: None)
     with stand_ins(model):
         captured = _capture_all(model, methods, tuple(states), report)
@@ -88,7 +89,7 @@ def compile_program(
     check_roles(imported)
     program, _ = run_passes(passes_for(settings), imported)
     report("lower", 0, 1)
-    program, calls = _lower(program, settings)
+    program, calls = _lower(program, backend)
     program, verdicts = _update_in_place(program)
     check_copy_budget(verdicts, max_copy_bytes or {})
     report("plan", 0, 1)
@@ -120,20 +121,27 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
     passes += [DropIdleWrites(), WriteThroughViews()]
     passes += [RecognizeCacheWrites(), AppendToCaches()]
-    linear, embedding = recipe.linear == "qd8", recipe.embedding == "int8"
-    if linear or embedding:
-        passes.append(QuantizeWeights(linear, embedding))
+    embedding = recipe.embedding == "int8"
+    if recipe.linear != "float32" or embedding:
+        passes.append(QuantizeWeights(recipe.linear, embedding))
     if recipe.weights == "bfloat16":
         passes.append(StoreBfloat16())
     passes += [ShareEqualNodes(), MaterializeViews(), DropDeadCode()]
     return tuple(passes)
 
 
-def _lower(program: Program, recipe: Recipe) -> tuple[Program, list[DelegateCall]]:
-    """Let the recipe's backend take its parts of all methods, then make payloads."""
+def _backend_of(recipe: Recipe) -> Backend | None:
     if not recipe.backend:
+        return None
+    return find_backend(recipe.backend)(recipe.backend_options)
+
+
+def _lower(
+    program: Program, backend: Backend | None
+) -> tuple[Program, list[DelegateCall]]:
+    """Let the recipe's backend take its parts of all methods, then make payloads."""
+    if backend is None:
         return program, []
-    backend = BACKENDS[recipe.backend]()
     outlined, count = [], 0
     grows = {s.name: s.grows for s in program.states if s.grows is not None}
     for method in program.methods:
@@ -143,12 +151,12 @@ def _lower(program: Program, recipe: Recipe) -> tuple[Program, list[DelegateCall
     constants = {c.name: c for c in program.constants}
     lowered = backend.lower(partitions, constants, program.symbols)
     calls = [
-        DelegateCall(recipe.backend, name, part)
+        DelegateCall(backend.name, name, part)
         for name in partitions
         for part in lowered[name]
     ]
     changed = replace(program, methods=tuple(one.method for one in outlined))
-    check(changed, f"lowering to {recipe.backend}")
+    check(changed, f"lowering to {backend.name}")
     return changed, calls
 
 

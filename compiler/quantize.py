@@ -1,10 +1,21 @@
-"""Quantization of weights: symmetric int8, one scale for each output channel.
+"""Quantization of weights: symmetric, int8 by output channel or int4 by block.
 
 Each row is on its own, so that a matrix may come in blocks of rows.
 """
 
+from typing import Final
+
 import torch
 from torch import Tensor
+
+from kvc.schema.ops.products import QB4_BLOCK
+
+# A block's scale is absmax over the one of these that gives the least squared error.
+# Over 7 both ends fit, over more the tails are cut. On the demo's weights the choice
+# leaves 8.8% of their root mean square; 7 alone 9.8%, 8 alone 9.4%, 35 choices 8.7%
+# (measured 2026-11).
+_INT4_ENDS: Final = (7.0, 7.5, 8.0, 8.5)
+_LEAST_SCALE: Final = torch.finfo(torch.bfloat16).tiny
 
 
 def channel_scales(weight: Tensor) -> Tensor:
@@ -14,10 +25,11 @@ def channel_scales(weight: Tensor) -> Tensor:
         weight: float [out, in].
 
     Returns:
-        float32 [out] = absmax / 127; a row of zeros has scale 1.
+        float32 [out] = absmax / 127, normal and positive, as XNNPACK demands: a row of
+        zeros, or of numbers so small that it would be subnormal, has scale 1.
     """
-    absmax = weight.float().abs().amax(dim=1)
-    return torch.where(absmax > 0, absmax / 127, torch.ones_like(absmax))
+    scale = weight.float().abs().amax(dim=1) / 127
+    return scale.masked_fill_(scale < torch.finfo(torch.float32).tiny, 1)
 
 
 def quantize_channels(weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -33,3 +45,47 @@ def quantize_channels(weight: Tensor) -> tuple[Tensor, Tensor]:
     scale = channel_scales(values)
     rows = values / scale[:, None]
     return rows.round_().clamp_(-127, 127).to(torch.int8), scale
+
+
+def quantize_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize each block of 32 values of a matrix's rows to int4.
+
+    Scales are rounded to bfloat16 before anything is divided by them, and are normal
+    and positive, as XNNPACK demands: a block of zeros, or of numbers so small that
+    their scale would be subnormal, has scale 1 and values 0.
+
+    Args:
+        weight: float [out, in], `in` a multiple of 32.
+
+    Returns:
+        uint8 [out, in / 2], value 2i in the low and 2i + 1 in the high half of byte i,
+        each stored as value + 8, and bfloat16 [out, in / 32], the scales.
+    """
+    rows, columns = weight.shape
+    blocks = weight.float().reshape(-1, QB4_BLOCK)
+    scale = _best_scale(blocks)
+    values = _rounded(blocks, scale, torch.empty_like(blocks)).add_(8)
+    pairs = values.to(torch.uint8).view(rows, columns // 2, 2)
+    packed = pairs[..., 0] | (pairs[..., 1] << 4)
+    return packed, scale.to(torch.bfloat16).view(rows, columns // QB4_BLOCK)
+
+
+def _best_scale(blocks: Tensor) -> Tensor:
+    """Return the scale of each block, float32 [blocks, 1]; blocks float32 [.., 32]."""
+    absmax = blocks.abs().amax(dim=1, keepdim=True)
+    room = torch.empty_like(blocks)
+    best, least = torch.ones_like(absmax), torch.full_like(absmax, torch.inf)
+    for end in _INT4_ENDS:
+        scale = (absmax / end).to(torch.bfloat16).float()
+        scale.masked_fill_(scale < _LEAST_SCALE, 1)
+        errors = _rounded(blocks, scale, room).mul_(scale).sub_(blocks)
+        error = errors.square_().sum(dim=1, keepdim=True)
+        better = error < least
+        best = torch.where(better, scale, best)
+        least = torch.where(better, error, least)
+    return best
+
+
+def _rounded(blocks: Tensor, scale: Tensor, out: Tensor) -> Tensor:
+    """Write the values -8 to 7 for a scale into `out`, as float32, and return it."""
+    return torch.div(blocks, scale, out=out).round_().clamp_(-8, 7)

@@ -5,11 +5,12 @@ compiler's passes read. What the settings do to a graph is left to the compiler.
 """
 
 from kvc.recipes.loader import known_recipes, load_recipe
-from kvc.recipes.recipe import Recipe
+from kvc.recipes.recipe import Option, Recipe
 from kvc.schema.errors import BadRecipe, RecipeError, UnknownRecipe
 
 __all__ = [
     "BadRecipe",
+    "Option",
     "Recipe",
     "RecipeError",
     "UnknownRecipe",

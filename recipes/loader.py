@@ -9,7 +9,7 @@ import tomllib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from kvc.recipes.recipe import SETTINGS, Recipe, Setting
+from kvc.recipes.recipe import SETTINGS, Option, Recipe, Setting
 from kvc.schema.errors import BadRecipe, UnknownRecipe, listing
 
 FOLDER = Path(__file__).parent
@@ -49,10 +49,25 @@ def _read(path: Path, where: str) -> Recipe:
     description = tables.pop("description", "")
     if not isinstance(description, str):
         raise _wrong(where, "description", description, "a text")
+    options = _backend_options(where, tables.get("backend"))
     values = {setting.field: setting.values[0] for setting in SETTINGS}
     for section, table in tables.items():
         values.update(_section(where, section, table))
-    return Recipe(name=path.stem, description=description, text=text, **values)  # type: ignore[arg-type]  # _value has checked each against its field's values
+    if options and not values["backend"]:
+        raise BadRecipe(path=where, what="backend.options without a backend.name")
+    return Recipe(path.stem, description, text, backend_options=options, **values)  # type: ignore[arg-type]  # _value has checked each against its field's values
+
+
+def _backend_options(where: str, table: object) -> dict[str, Option]:
+    """Take `[backend.options]` out of the table `[backend]`."""
+    options = table.pop("options", {}) if isinstance(table, dict) else {}
+    if not isinstance(options, Mapping):
+        raise _wrong(where, "backend.options", options, "a section")
+    for key, value in options.items():
+        if not isinstance(value, Option):
+            expected = "a text, a number, true or false"
+            raise _wrong(where, f"backend.options.{key}", value, expected)
+    return dict(options)
 
 
 def _text_of(path: Path, where: str) -> str:
@@ -90,15 +105,17 @@ def _section(where: str, section: str, table: object) -> Iterator[tuple[str, str
         raise _wrong(where, section, table, f"a section [{section}]")
     for key, value in table.items():
         if key not in allowed:
-            known = listing(tuple(allowed))
+            nested = ("options",) if section == "backend" else ()
+            known = listing((*allowed, *nested))
             what = f"unknown key {key!r} in [{section}]; allowed there: {known}"
             raise BadRecipe(path=where, what=what)
         yield allowed[key].field, _value(where, allowed[key], value)
 
 
 def _value(where: str, setting: Setting, value: object) -> str:
-    if not isinstance(value, str) or value not in setting.values:
-        expected = " or ".join(f'"{allowed}"' for allowed in setting.values)
+    if not isinstance(value, str) or not (setting.open or value in setting.values):
+        texts = " or ".join(f'"{allowed}"' for allowed in setting.values)
+        expected = "a text" if setting.open else texts
         raise _wrong(where, f"{setting.section}.{setting.key}", value, expected)
     return value
 

@@ -1,12 +1,16 @@
 """The value that a recipe file becomes, and the settings that such a file may hold.
 
-`SETTINGS` is the whole grammar: one line for each `[section] key`, with the field
-of `Recipe` it fills and the values it takes, the default first. A new setting is a
-line there and a field of `Recipe`; the loader needs no change.
+`SETTINGS` is the grammar: one line for each `[section] key`, with the field of `Recipe`
+it fills and the values it takes, the default first. A new setting is a line there and a
+field of `Recipe`; the loader needs no change. Beside them a file may hold
+`[backend.options]`, whose keys and values the backend knows.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Literal
+
+Option = str | int | float | bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,19 +26,22 @@ class Recipe:
             multiply in bfloat16, with sums in float32.
         linear: arithmetic of linear layers. "qd8" is int8 weight [out, in] with one
             float32 scale per output channel, and activations quantized to int8 per
-            row at run time.
+            row at run time. "qb4" is int4 weight with one bfloat16 scale per 32
+            inputs of an output channel, and the same activations.
         embedding: how embedding tables are stored. "int8" is one float32 scale per
             row, rows are widened as they are looked up.
         backend: which backend is offered the graph; "" leaves all to kvc's kernels.
+        backend_options: what the file says to the backend, by key.
     """
 
     name: str
     description: str
     text: str
     weights: Literal["float32", "bfloat16"]
-    linear: Literal["float32", "qd8"]
+    linear: Literal["float32", "qd8", "qb4"]
     embedding: Literal["float32", "int8"]
-    backend: Literal["", "xnnpack"]
+    backend: str
+    backend_options: Mapping[str, Option] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,17 +53,19 @@ class Setting:
         key: its name there.
         field: the field of `Recipe` that it fills.
         values: what it may be; the first is the default.
+        open: whether it may be any other text as well.
     """
 
     section: str
     key: str
     field: str
     values: tuple[str, ...]
+    open: bool = False
 
 
 SETTINGS = (
     Setting("weights", "dtype", "weights", ("float32", "bfloat16")),
-    Setting("linear", "scheme", "linear", ("float32", "qd8")),
+    Setting("linear", "scheme", "linear", ("float32", "qd8", "qb4")),
     Setting("embedding", "scheme", "embedding", ("float32", "int8")),
-    Setting("backend", "name", "backend", ("", "xnnpack")),
+    Setting("backend", "name", "backend", ("",), open=True),
 )

@@ -4,11 +4,14 @@
 """
 
 from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
+from kvc.runtime.delegates.base import ReferenceUsed
+from kvc.runtime.delegates.table import register_delegate
 from kvc.runtime.generation import Generation, generate
 from kvc.runtime.growing import GrowingArray
 from kvc.runtime.program import Program, load
 from kvc.runtime.sessions import Session
 from kvc.schema.errors import (
+    BackendTaken,
     BadSetting,
     BadSnapshot,
     BufferFreed,
@@ -32,6 +35,8 @@ from kvc.schema.errors import (
     KvcError,
     LoadError,
     MissingDelegate,
+    MissingLibrary,
+    NativeCallFailed,
     NoPosition,
     NotRewindable,
     OutOfMemory,
@@ -39,10 +44,12 @@ from kvc.schema.errors import (
     SavedUnsynced,
     StateMismatch,
     StateNeeded,
+    ThreadsFixed,
     UnknownName,
 )
 
 __all__ = [
+    "BackendTaken",
     "BadSetting",
     "BadSnapshot",
     "BlobResidency",
@@ -70,18 +77,23 @@ __all__ = [
     "KvcError",
     "LoadError",
     "MissingDelegate",
+    "MissingLibrary",
+    "NativeCallFailed",
     "NoPosition",
     "NotRewindable",
     "OutOfMemory",
     "Poisoned",
     "Program",
+    "ReferenceUsed",
     "Residency",
     "SavedUnsynced",
     "Session",
     "StateMismatch",
     "StateNeeded",
+    "ThreadsFixed",
     "Totals",
     "UnknownName",
     "generate",
     "load",
+    "register_delegate",
 ]

@@ -37,11 +37,19 @@ from kvc.schema.trees import bind_call, unflatten
 class Engine:
     """Runs methods of one bundle."""
 
-    def __init__(self, path: str, digest: str, stored: StoredBlobs, mode: Mode) -> None:
+    def __init__(
+        self,
+        path: str,
+        digest: str,
+        stored: StoredBlobs,
+        mode: Mode,
+        reference: bool | None = None,
+    ) -> None:
         self.program: Program = stored.program
         self.digest = digest
         self._path = path
         self._mode = mode
+        self._reference = reference
         self._blobs = hold_blobs(stored, mode)
         self.data = NamedBuffers(self.program, self._blobs)
         self._constants = NamedBuffers(self.program, self._blobs, for_calls=True)
@@ -216,7 +224,7 @@ class Engine:
 
     def _new_resources(self) -> Resources:
         self._in_use += 1
-        return Resources(self._path, self.program, self._constants)
+        return Resources(self._path, self.program, self._constants, self._reference)
 
     def _count_out(self) -> None:
         """Count resources that are gone; behind the last ones the files are closed."""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.threads import TorchThreads
 from kvc.schema.errors import IndexOutOfRange, KernelFailed, KvcError
 from kvc.schema.model import Instruction
 
@@ -41,7 +42,7 @@ class Frame:
         steps: functions and their arguments, in running order.
         places: index of the instruction that each step belongs to.
         instructions: of the graph.
-        uses_torch: whether any step calls a torch kernel.
+        torch_threads: how many threads torch kernels have; 0 where no step is one.
         rebind: makes the frame of other sizes, and of other memory of callers, which
             takes the place of this one; see `rebind_graph`.
     """
@@ -52,7 +53,7 @@ class Frame:
     steps: tuple[Step, ...]
     places: tuple[int, ...]
     instructions: tuple[Instruction, ...]
-    uses_torch: bool
+    torch_threads: int
     rebind: "Rebind | None" = None
 
     def run(self, progress: Progress | None = None) -> None:
@@ -63,12 +64,12 @@ class Frame:
         """
         progress = progress or Progress()
         progress.place = len(self.instructions)
-        if not self.uses_torch:
+        if not self.torch_threads:
             self._run(progress)
             return
         import torch
 
-        with torch.inference_mode():
+        with torch.inference_mode(), TorchThreads(self.torch_threads):
             self._run(progress)
 
     def _run(self, progress: Progress) -> None:

@@ -22,6 +22,7 @@ from kvc.runtime.kernels import (
     load_row_check,
 )
 from kvc.runtime.tensors import torch_dtype
+from kvc.runtime.threads import settle_threads
 from kvc.runtime.values import Memory, Values
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Alias, Argument, Constant, Graph, Instruction, Ref
@@ -101,6 +102,7 @@ class _Binder:
         self._values = Values(graph, sizes, memory)
         self._workspace, self._code = memory.workspace, code
         self._uses_torch = any(i.op != DELEGATE for i in graph.instructions)
+        self._beside_others = False  # torch kernels take turns with other threads
         self._steps: list[Step] = []
         self._places: list[int] = []
         self._starts: list[int] = []
@@ -160,9 +162,20 @@ class _Binder:
             steps=tuple(self._steps),
             places=tuple(self._places),
             instructions=self._graph.instructions,
-            uses_torch=self._uses_torch,
+            torch_threads=self._torch_threads(),
             rebind=self.rebind,
         )
+
+    def _torch_threads(self) -> int:
+        """Return how many threads torch has while the steps run.
+
+        Only one beside delegates that have threads of their own: those still spin,
+        waiting for work, when a kernel begins, and torch's when it has ended. On two
+        processors a second thread made each call slower, up to ten times (2026-11).
+        """
+        if not self._uses_torch:
+            return 0
+        return 1 if self._beside_others else settle_threads()
 
     def _bind_one(self, index: int) -> Sequence[Step]:
         """Bind an instruction, and return its steps."""
@@ -279,6 +292,7 @@ class _Binder:
                 self._values.share(result, storage.base)
         outputs = [self._values.array(i) for i in instruction.results]
         handle = self._code.delegate(delegate)
+        self._beside_others |= not getattr(handle, "runs_torch", False)
         workspace = self._workspace
         assert workspace is not None, "a graph with delegates runs in a context"
         return [(handle.prepare(inputs, outputs, workspace, self._sizes), ())]

@@ -16,6 +16,7 @@ from kvc.runtime.engine import Engine
 from kvc.runtime.methods import MethodTable
 from kvc.runtime.sessions import Session
 from kvc.runtime.snapshots import Snapshot
+from kvc.runtime.threads import request_threads
 from kvc.schema.closing import Closing
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import BadSetting, StateNeeded
@@ -25,7 +26,11 @@ Path = str | os.PathLike[str]
 
 
 def load(
-    path: Path, mode: Mode = "map", data_folders: Sequence[Path] = ()
+    path: Path,
+    mode: Mode = "map",
+    data_folders: Sequence[Path] = (),
+    reference: bool | None = None,
+    threads: int | None = None,
 ) -> "Program":
     """Open a bundle.
 
@@ -35,22 +40,38 @@ def load(
             the files, which must not change meanwhile. `read`: into memory of its own,
             a blob at a time as it is needed. `huge`: as `read`, in pages of 2 MiB.
         data_folders: where to look for data files that do not lie beside the bundle.
+        reference: True to run what backends take by the reference implementation of
+            their arithmetic; False to refuse to load where a backend's library is
+            missing; None to use the library where there is one.
+        threads: how many threads to compute with, the same for all programs of a
+            process. Left out, what was asked for before, or one for each physical core
+            that the process may use, but no more than OMP_NUM_THREADS.
 
     Raises:
-        BadSetting: there is no such mode, or the folders are not a sequence.
+        BadSetting: there is no such mode, the folders are not a sequence, `reference`
+            is neither a bool nor None, or there are no so many processors.
+        ThreadsFixed: programs of this process compute with other threads already.
         FormatError: a file is damaged, or no bundle.
-        LoadError: one cannot be read or found, or a backend is not here.
+        LoadError: one cannot be read or found, or a backend or its library is not here.
     """
     checked = check_mode(mode)
     folders = _check_folders(data_folders)
+    _check_reference(reference)
+    request_threads(threads)
     bundle = BundleFile.open(path)
     try:
-        check_backends(bundle.program, bundle.path)
+        check_backends(bundle.program, bundle.path, reference)
         stored = StoredBlobs.open(bundle, folders)
     except BaseException:
         bundle.close()
         raise
-    return Program(bundle.path, bundle.digest, stored, checked)
+    return Program(bundle.path, bundle.digest, stored, checked, reference)
+
+
+def _check_reference(reference: object) -> None:
+    if not isinstance(reference, bool | None):
+        expected = "True, False or None"
+        raise BadSetting(name="reference", expected=expected, found=repr(reference))
 
 
 def _check_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
@@ -72,8 +93,15 @@ class Program(Closing):
         metadata: the user's settings, name to JSON text.
     """
 
-    def __init__(self, path: str, digest: str, stored: StoredBlobs, mode: Mode) -> None:
-        self._engine = Engine(path, digest, stored, mode)
+    def __init__(
+        self,
+        path: str,
+        digest: str,
+        stored: StoredBlobs,
+        mode: Mode,
+        reference: bool | None = None,
+    ) -> None:
+        self._engine = Engine(path, digest, stored, mode, reference)
         self._table = MethodTable(self._engine)
         declared = stored.program
         self.path = path

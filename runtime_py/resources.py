@@ -15,6 +15,7 @@ from kvc.runtime.data import FreeableBuffer, NamedBuffers
 from kvc.runtime.delegates.base import Delegate, Handle, Options
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.runtime.frames import Code
+from kvc.runtime.threads import settle_threads
 from kvc.schema.model import Program
 
 
@@ -26,8 +27,15 @@ class Resources:
         code: what runs instructions, with what has been prepared for constants.
     """
 
-    def __init__(self, path: str, program: Program, buffers: NamedBuffers) -> None:
+    def __init__(
+        self,
+        path: str,
+        program: Program,
+        buffers: NamedBuffers,
+        reference: bool | None = None,
+    ) -> None:
         self._path = path
+        self._reference = reference
         self._program = program
         self._buffers = buffers
         self._lock = threading.RLock()
@@ -98,6 +106,7 @@ class Resources:
 
     def _backend(self, name: str) -> Delegate:
         if name not in self._backends:
-            options = Options(self._path, self._program)
+            threads = settle_threads()
+            options = Options(self._path, self._program, self._reference, threads)
             self._backends[name] = DELEGATES[name](options)
         return self._backends[name]

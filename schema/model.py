@@ -271,7 +271,8 @@ class NamedData:
         name: unique in the program.
         blob: id of the blob.
         type: static; its bytes equal the blob's.
-        format: "plain", or the name of a packing.
+        format: "plain", or the name of a packing: a copy of plain data in the form of
+            a backend's library, which only its delegates use. Packed names are last.
         provenance: who asked for it: a parameter's name, a pass, a backend.
     """
 

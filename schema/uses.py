@@ -1,9 +1,20 @@
-"""Who uses which data: the constants of a graph, and the methods that use a blob."""
+"""Who uses which data: constants of graphs, methods of blobs; what is packed."""
 
 from collections import defaultdict
 from collections.abc import Mapping
+from typing import Final
 
 from kvc.schema.model import Constant, Graph, Program
+
+PLAIN: Final = "plain"  # the format of data that is as its type says
+
+
+def count_plain(program: Program) -> int:
+    """Return how many names come before those of packed data, which are the last."""
+    for index, named in enumerate(program.names):
+        if named.format != PLAIN:
+            return index
+    return len(program.names)
 
 
 def constants_of(graph: Graph) -> set[int]:

@@ -25,11 +25,16 @@ class Loading:
     Attributes:
         mode: as `kvc.runtime.load` has it.
         data_folders: where to look for data files, too.
+        reference: whether backends compute by their reference implementation; None
+            where their library is missing.
+        threads: how many to compute with, None for the runtime's choice.
         residency: whether to say at the end what memory the data takes.
     """
 
     mode: str
     data_folders: tuple[str, ...]
+    reference: bool | None
+    threads: int | None
     residency: bool
 
 
@@ -45,15 +50,33 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
     )
     @data_folders_option
     @click.option(
+        "--threads",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help="Compute with N threads.  [default: one for each physical core]",
+    )
+    @click.option(
+        "--reference/--no-reference",
+        default=None,
+        help="Run what a backend takes by its reference implementation, or refuse to "
+        "where its library is missing.  [default: the library where it is there]",
+    )
+    @click.option(
         "--residency",
         is_flag=True,
         help="Say on stderr what memory the data takes after the run.",
     )
     @wraps(command)
     def with_loading(
-        mode: str, data_folders: tuple[str, ...], residency: bool, **others: object
+        mode: str,
+        data_folders: tuple[str, ...],
+        reference: bool | None,
+        threads: int | None,
+        residency: bool,
+        **others: object,
     ) -> None:
-        command(loading=Loading(mode, data_folders, residency), **others)
+        loading = Loading(mode, data_folders, reference, threads, residency)
+        command(loading=loading, **others)
 
     return with_loading
 
@@ -65,7 +88,9 @@ def open_program(bundle: str, loading: Loading) -> Iterator["Program"]:
     from kvc.runtime.data.modes import check_mode
 
     mode = check_mode(loading.mode)
-    with load(bundle, mode, loading.data_folders) as program:
+    with load(
+        bundle, mode, loading.data_folders, loading.reference, loading.threads
+    ) as program:
         yield program
         if loading.residency:
             _report(program)

@@ -1,8 +1,70 @@
-"""Backends, ahead of time: an explicit table by name."""
+"""The ahead-of-time halves of backends, by name: those of kvc, and those of others.
 
-from kvc.compiler.backends.base import Backend
+A backend of another package is registered, or found by the entry point of its name in
+the group `kvc.backends`, which is looked up only for a name that is in no table. How
+to write one is in README.md.
+"""
+
+from importlib.metadata import entry_points
+
+from kvc.compiler.backends.base import Backend, Lowered, Partition
 from kvc.compiler.backends.xnnpack import Xnnpack
+from kvc.schema.errors import BackendTaken, BadSetting, UnknownBackend, listing
+
+ENTRY_POINTS = "kvc.backends"
 
 BACKENDS: dict[str, type[Backend]] = {Xnnpack.name: Xnnpack}
 
-__all__ = ["BACKENDS", "Backend"]
+__all__ = [
+    "BACKENDS",
+    "Backend",
+    "Lowered",
+    "Partition",
+    "find_backend",
+    "register_backend",
+]
+
+
+def register_backend(backend: type[Backend]) -> None:
+    """Make a backend's ahead-of-time half known by its `name`, for recipes to name it.
+
+    Raises:
+        BackendTaken: there is a backend of this name.
+        BadSetting: it is no class with a name and the methods of `Backend`.
+    """
+    name = _check(backend)
+    if name in BACKENDS:
+        raise BackendTaken(name=name, new=repr(backend), found=repr(BACKENDS[name]))
+    BACKENDS[name] = backend
+
+
+def find_backend(name: str) -> type[Backend]:
+    """Return a backend by its name.
+
+    Raises:
+        UnknownBackend: there is none here, or its package cannot be imported.
+    """
+    if name in BACKENDS:
+        return BACKENDS[name]
+    reason = "nothing of this name is registered or installed"
+    for entry in entry_points(group=ENTRY_POINTS, name=name):
+        try:
+            found: type[Backend] = entry.load()
+            if _check(found) == name:
+                return BACKENDS.setdefault(name, found)
+            reason = f"its entry point {entry.value} is the backend {found.name!r}"
+        except Exception as error:
+            # Whatever code of others raises: there is no such backend to use.
+            reason = f"its entry point {entry.value} failed: {error!r}"
+    raise UnknownBackend(backend=name, reason=reason, known=listing(list(BACKENDS)))
+
+
+def _check(backend: object) -> str:
+    """Return the name of what is a backend."""
+    name = getattr(backend, "name", None)
+    methods = [getattr(backend, method, None) for method in ("supports", "lower")]
+    named = isinstance(name, str) and name
+    if not isinstance(backend, type) or not named or not all(map(callable, methods)):
+        expected = "a class with a name, supports and lower"
+        raise BadSetting(name="backend", expected=expected, found=repr(backend))
+    return str(name)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Protocol
 
 from kvc.compiler.ir import Constant, Method
+from kvc.recipes import Option
 from kvc.schema.model import MemoryKind
 from kvc.schema.types import Symbol
 
@@ -35,7 +36,9 @@ class Lowered:
         names: names of the constants that it reads.
         memory: who lays out its workspace.
         workspace_nbytes: bound of that workspace.
-        tail_nbytes: bytes that must be readable behind each input and output.
+        tail_nbytes: bytes that must be readable behind each input and output that
+            lies in the method's scratch memory. Who lays it out sees to that; where
+            states, constants and callers' arrays end is not known ahead of time.
     """
 
     payload: bytes
@@ -49,6 +52,14 @@ class Backend(Protocol):
     """The ahead-of-time half of a backend."""
 
     name: ClassVar[str]
+
+    def __init__(self, options: Mapping[str, Option]) -> None:
+        """Take what a recipe says in `[backend.options]`.
+
+        Raises:
+            RecipeError: an option that this backend does not have, or a wrong value.
+        """
+        ...
 
     def supports(self, method: Method) -> frozenset[int]:
         """Return the indices of the nodes that it can run."""

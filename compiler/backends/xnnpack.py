@@ -1,73 +1,63 @@
 """The XNNPACK backend, ahead of time.
 
-Takes quantized linears with their activation quantization, and the float32 ops that
-lie between them. A payload is a graph in the program's own form, with weights by
-name; `kvc.runtime` runs it with XNNPACK's numerics.
+Takes what `kvc.schema.backends.xnnpack` lists, in methods where that is worth a call:
+where there is a product of matrices or a convolution among it. A payload is a graph in
+the program's own form, with weights by name; `kvc.runtime` makes an XNNPACK subgraph of
+it, or runs it with XNNPACK's numerics on its own kernels.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from kvc.compiler.backends.base import Lowered, Partition
 from kvc.compiler.emit_graph import emit_graph
-from kvc.compiler.ir import Constant, Method, Node
+from kvc.compiler.ir import Argument, Constant, Method, Node, Value
+from kvc.recipes import Option
+from kvc.schema.backends.operands import Operand
+from kvc.schema.backends.xnnpack import (
+    QUANTIZE,
+    QUANTIZED_LINEARS,
+    TAIL_NBYTES,
+    why_not,
+)
 from kvc.schema.codec import encode_payload
-from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadOption
 from kvc.schema.model import MemoryKind, Payload
 from kvc.schema.types import Symbol, symbols_in
 
-_OPS = frozenset(
+_PRODUCTS: Final = frozenset(
     [
-        "kvc::quantize_rows",
-        "kvc::linear_qd8",
-        "aten::rms_norm",
-        "aten::layer_norm",
-        "aten::silu",
-        "aten::gelu",
-        "aten::relu",
-        "aten::sigmoid",
-        "aten::tanh",
-        "aten::exp",
-        "aten::neg",
-        "aten::abs",
-        "aten::sqrt",
-        "aten::rsqrt",
-        "aten::add.Tensor",
-        "aten::add.Scalar",
-        "aten::sub.Tensor",
-        "aten::sub.Scalar",
-        "aten::mul.Tensor",
-        "aten::mul.Scalar",
-        "aten::div.Tensor",
-        "aten::div.Scalar",
-        "aten::softmax.int",
-        "aten::cat",
-        "aten::reshape",
-        "aten::clone",
-        "aten::view",
-        "aten::transpose.int",
-        "aten::permute",
-        "aten::slice.Tensor",
-        "aten::select.int",
-        "aten::unsqueeze",
-        "aten::squeeze.dims",
-        "aten::split_with_sizes",
+        *QUANTIZED_LINEARS,
+        "aten::linear",
+        "aten::mm",
+        "aten::bmm",
+        "aten::matmul",
+        "aten::addmm",
+        "aten::convolution",
     ]
 )
-_INNER = frozenset({DType.FLOAT32, DType.INT8, DType.INT32})
 
 
-@dataclass(frozen=True, slots=True)
 class Xnnpack:
-    """Runs float32 and dynamically quantized int8 graphs."""
+    """Runs float32 graphs with quantized linears."""
 
     name: ClassVar[str] = "xnnpack"
 
+    def __init__(self, options: Mapping[str, Option]) -> None:
+        for option, found in options.items():
+            expected, shown = "no options", repr(found)
+            raise BadOption(
+                backend=self.name, option=option, expected=expected, found=shown
+            )
+
     def supports(self, method: Method) -> frozenset[int]:
-        """Return the nodes to take; none unless there is a linear to accelerate."""
-        taken = frozenset(i for i, node in enumerate(method.nodes) if _is_taken(node))
-        if any(method.nodes[i].op == "kvc::linear_qd8" for i in taken):
+        """Return the nodes to take; none unless there is a product to accelerate."""
+        constants = {value.id for value, _ in method.constants}
+        able = {
+            i: node for i, node in enumerate(method.nodes) if _is_able(node, constants)
+        }
+        taken = _with_whole_quantization(method, able)
+        if any(method.nodes[i].op in _PRODUCTS for i in taken):
             return taken
         return frozenset()
 
@@ -108,12 +98,45 @@ class Xnnpack:
             names=names,
             memory=MemoryKind.OPAQUE,
             workspace_nbytes=emitted.scratch_nbytes,
-            tail_nbytes=0,
+            tail_nbytes=TAIL_NBYTES,
         )
 
 
-def _is_taken(node: Node) -> bool:
-    if node.op not in _OPS:
-        return False
-    types = {value.type.dtype for value in (*node.inputs, *node.outputs)}
-    return types <= _INNER and DType.FLOAT32 in types
+def _is_able(node: Node, constants: set[int]) -> bool:
+    arguments = [_as_operand(argument, constants) for argument in node.arguments]
+    return not why_not(node.op, arguments, [value.type for value in node.outputs])
+
+
+def _as_operand(argument: Argument, constants: set[int]) -> object:
+    if isinstance(argument, tuple):
+        return tuple(_as_operand(item, constants) for item in argument)
+    if isinstance(argument, Value):
+        return Operand(argument.type, argument.id in constants)
+    return argument
+
+
+def _with_whole_quantization(
+    method: Method, able: Mapping[int, Node]
+) -> frozenset[int]:
+    """Return what may be taken so that quantized rows never cross a part's border.
+
+    XNNPACK holds them as one value that only its linears can read. So `quantize_rows`
+    is taken if nobody but them reads it, and they are taken with what they read.
+    """
+    makers = {v.id: i for i, n in able.items() if n.op == QUANTIZE for v in n.outputs}
+    outside = {makers[v.id] for v in method.results if v.id in makers}
+    fed: dict[int, int] = {}  # quantized linear -> what quantizes its rows
+    for i, node in enumerate(method.nodes):
+        read = {makers[value.id] for value in node.inputs if value.id in makers}
+        trio = [makers.get(value.id, -1) for value in node.inputs[:3]]
+        linear = i in able and node.op in QUANTIZED_LINEARS
+        if linear and len(read) == 1 and trio == [*read] * 3:
+            fed[i] = trio[0]
+        else:
+            outside |= read
+    return frozenset(
+        i
+        for i, node in able.items()
+        if (node.op not in QUANTIZED_LINEARS or fed.get(i, i) not in {i} | outside)
+        and not (node.op == QUANTIZE and i in outside)
+    )

@@ -1,55 +1,68 @@
-"""Quantize linear layers and embeddings to int8, with exactly XNNPACK's numerics.
+"""Quantize linear layers and embeddings, with exactly XNNPACK's numerics.
 
-`linear(x, weight)` becomes `quantize_rows(x)` and `linear_qd8(...)` over int8
-weights with one scale per output channel; `embedding(weight, ids)` reads int8 rows.
-Both store a matrix in the same way, so a tied embedding is still one blob.
+`linear(x, weight)` becomes `quantize_rows(x)` and a product: `linear_qd8(...)` over
+int8 weights with one scale per output channel, or `linear_qb4(...)` over int4 weights
+with one scale per block of 32 inputs. `embedding(weight, ids)` reads int8 rows. An
+int8 matrix is stored in the same way for both, so a tied embedding is one blob; that
+is why a matrix that is an int8 embedding too is never multiplied as int4: a second
+copy would cost more than it saves, and be less exact.
 """
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from kvc.compiler.constants import Transform
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.passes.weights import MethodBuilder, WeightBook
 from kvc.schema.dtypes import DType
+from kvc.schema.ops.products import QB4_BLOCK
 from kvc.schema.types import TensorType
 
 
 @dataclass(frozen=True, slots=True)
 class QuantizeWeights:
-    """Use int8 weights where an op reads a constant float32 matrix.
+    """Use quantized weights where an op reads a constant float32 matrix.
 
     Attributes:
-        linear: quantize linear layers, activations per row at run time.
-        embedding: quantize embeddings.
+        linear: how linear layers multiply; activations are quantized per row at run
+            time. "qb4" falls back to "qd8" where rows cannot be cut into blocks.
+        embedding: store embeddings as int8.
     """
 
     name: ClassVar[str] = "quantize-weights"
-    linear: bool
+    linear: Literal["float32", "qd8", "qb4"]
     embedding: bool
 
     def run(self, program: Program) -> Program:
         """Return the program over quantized weights."""
         book = WeightBook(program.constants, self.name)
-        methods = tuple(self._rewrite(method, book) for method in program.methods)
+        tables = frozenset(_tables(program)) if self.embedding else frozenset[str]()
+        methods = tuple(self._rewrite(m, tables, book) for m in program.methods)
         return replace(program, constants=book.all_constants(), methods=methods)
 
-    def _rewrite(self, method: Method, book: WeightBook) -> Method:
+    def _rewrite(
+        self, method: Method, tables: frozenset[str], book: WeightBook
+    ) -> Method:
         builder = MethodBuilder(method)
         nodes: list[Node] = []
         for node in method.nodes:
-            nodes += self._rewrite_node(node, builder, book)
+            nodes += self._rewrite_node(node, tables, builder, book)
         constants = (*method.constants, *builder.new_bindings)
         return replace(method, nodes=tuple(nodes), constants=constants)
 
     def _rewrite_node(
-        self, node: Node, builder: MethodBuilder, book: WeightBook
+        self,
+        node: Node,
+        tables: frozenset[str],
+        builder: MethodBuilder,
+        book: WeightBook,
     ) -> Iterator[Node]:
-        if self.linear and node.op == "aten::linear":
+        if self.linear != "float32" and node.op == "aten::linear":
             weight = builder.weight_name(node.arguments[1])
             if weight is not None and _is_float(node.arguments[0]):
-                yield from _quantized_linear(node, weight, builder, book)
+                narrow = self.linear == "qb4" and weight not in tables
+                yield from _quantized_linear(node, weight, narrow, builder, book)
                 return
         if self.embedding and node.op == "aten::embedding":
             weight = builder.weight_name(node.arguments[0])
@@ -65,6 +78,15 @@ def _is_float(argument: object) -> bool:
     return isinstance(argument, Value) and argument.type.dtype is DType.FLOAT32
 
 
+def _tables(program: Program) -> Iterator[str]:
+    """Yield the names of the constants that are embeddings."""
+    for method in program.methods:
+        names = {value.id: name for value, name in method.constants}
+        for node in method.nodes:
+            if node.op == "aten::embedding" and node.inputs[0].id in names:
+                yield names[node.inputs[0].id]
+
+
 def _int8_weight(
     weight: object, name: str, builder: MethodBuilder, book: WeightBook
 ) -> tuple[Value, Value]:
@@ -76,11 +98,30 @@ def _int8_weight(
     return builder.constant(values), builder.constant(scale)
 
 
+def _int4_weight(
+    weight: Value, name: str, builder: MethodBuilder, book: WeightBook
+) -> tuple[Value, Value]:
+    """Return the packed values [out, in / 2] and the scales [out, in / 32]."""
+    rows, columns = weight.type.dims
+    assert isinstance(columns, int)
+    packed = TensorType(DType.UINT8, (rows, columns // 2))
+    scales = TensorType(DType.BFLOAT16, (rows, columns // QB4_BLOCK))
+    values = book.derive(name, Transform.INT4, packed)
+    scale = book.derive(name, Transform.INT4_SCALE, scales)
+    return builder.constant(values), builder.constant(scale)
+
+
+def _in_blocks(weight: Value) -> bool:
+    columns = weight.type.dims[1]
+    return isinstance(columns, int) and columns > 0 and columns % QB4_BLOCK == 0
+
+
 def _quantized_linear(
-    node: Node, name: str, builder: MethodBuilder, book: WeightBook
+    node: Node, name: str, narrow: bool, builder: MethodBuilder, book: WeightBook
 ) -> Iterator[Node]:
     x, weight, bias = node.arguments
     assert isinstance(x, Value)
+    assert isinstance(weight, Value)
     rows = x.type.dims[:-1]
     quantized = (
         builder.value(DType.INT8, *x.type.dims),
@@ -88,6 +129,8 @@ def _quantized_linear(
         builder.value(DType.INT32, *rows, 1),
     )
     yield Node("kvc::quantize_rows", (x,), quantized, node.source)
-    values, scale = _int8_weight(weight, name, builder, book)
-    arguments = (*quantized, values, scale, bias)
-    yield replace(node, op="kvc::linear_qd8", arguments=arguments)
+    if narrow and _in_blocks(weight):
+        op, stored = "kvc::linear_qb4", _int4_weight(weight, name, builder, book)
+    else:
+        op, stored = "kvc::linear_qd8", _int8_weight(weight, name, builder, book)
+    yield replace(node, op=op, arguments=(*quantized, *stored, bias))

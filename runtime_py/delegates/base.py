@@ -18,6 +18,10 @@ from kvc.schema.model import Delegate as Part
 from kvc.schema.model import Program
 
 
+class ReferenceUsed(UserWarning):
+    """What a backend takes is run by its reference implementation, which is slower."""
+
+
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a backend may want to know of its surroundings.
@@ -76,7 +80,12 @@ class Workspace:
 
 
 class Handle(Protocol):
-    """A payload that is ready to be prepared; used from many threads."""
+    """A payload that is ready to be prepared; used from many threads.
+
+    A handle whose attribute `runs_torch` is true computes with torch's threads; any
+    other one is taken to have threads of its own, and torch gets a single one in calls
+    that run both.
+    """
 
     def prepare(
         self,

@@ -26,6 +26,8 @@ _RESHAPING = frozenset(
 class ReferenceHandle:
     """A payload run by the kernels of the runtime itself."""
 
+    runs_torch = True
+
     def __init__(
         self, payload: Payload, data: Mapping[str, FreeableBuffer], method: str
     ) -> None:

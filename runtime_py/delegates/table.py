@@ -1,26 +1,94 @@
-"""The table of backends: from a name to the class of its run-time half."""
+"""The run-time halves of backends, by name: those of kvc, and those of others.
+
+A backend of another package is registered, or found by the entry point of its name in
+the group `kvc.delegates`, which is looked up only for a name that is in no table. So a
+bundle can choose among what is installed here, and nothing else.
+"""
 
 from collections.abc import Callable
+from importlib.metadata import entry_points
 
 from kvc.runtime.delegates.base import Delegate, Options
 from kvc.runtime.delegates.xnnpack import Xnnpack
-from kvc.schema.errors import MissingDelegate, listing
+from kvc.schema.errors import BackendTaken, BadSetting, MissingDelegate, listing
+from kvc.schema.model import Delegate as Part
 from kvc.schema.model import Program
 
-DELEGATES: dict[str, Callable[[Options], Delegate]] = {"xnnpack": Xnnpack}
+ENTRY_POINTS = "kvc.delegates"
+
+Factory = Callable[[Options], Delegate]
+
+DELEGATES: dict[str, Factory] = {"xnnpack": Xnnpack}
 
 
-def check_backends(program: Program, path: str) -> None:
+def register_delegate(name: str, factory: Factory) -> None:
+    """Make a backend's run-time half known, for every bundle that is loaded later.
+
+    Args:
+        name: of the backend, as recipes and bundles have it.
+        factory: called with `Options` once for each time that the resources of a
+            program are made. Where it has a `check_library`, that is called without
+            arguments when a bundle is loaded with `reference=False`, to raise if the
+            backend's library is missing.
+
+    Raises:
+        BackendTaken: there is a backend of this name.
+        BadSetting: the name is no text, or the factory cannot be called.
+    """
+    _check(name, factory)
+    if name in DELEGATES:
+        raise BackendTaken(name=name, new=repr(factory), found=repr(DELEGATES[name]))
+    DELEGATES[name] = factory
+
+
+def _check(name: object, factory: object) -> None:
+    if not isinstance(name, str) or not name:
+        raise BadSetting(name="name", expected="a name", found=repr(name))
+    if not callable(factory):
+        raise BadSetting(name="factory", expected="a callable", found=repr(factory))
+
+
+def check_backends(program: Program, path: str, reference: bool | None = None) -> None:
     """Check that every part's backend is there.
+
+    Args:
+        program: verified.
+        path: of the bundle, for messages.
+        reference: False to check that the libraries of the backends are there, too.
 
     Raises:
         MissingDelegate: for the first one that is not.
+        LoadError: a library is missing.
     """
+    checked = set()
     for part in program.delegates:
-        if part.backend not in DELEGATES:
-            raise MissingDelegate(
-                path=path,
-                method=program.methods[part.method].name,
-                backend=part.backend,
-                known=listing(list(DELEGATES)),
-            )
+        if part.backend in checked:
+            continue
+        checked.add(part.backend)
+        factory = _find(part, program, path)
+        check = getattr(factory, "check_library", None)
+        if reference is False and check is not None:
+            check()
+
+
+def _find(part: Part, program: Program, path: str) -> Factory:
+    """Return what makes the run-time half of a part's backend."""
+    found = DELEGATES.get(part.backend)
+    if found is not None:
+        return found
+    reason = "nothing of this name is registered or installed"
+    for entry in entry_points(group=ENTRY_POINTS, name=part.backend):
+        try:
+            factory: Factory = entry.load()
+        except Exception as error:
+            # Whatever code of others raises: the bundle cannot be run here.
+            reason = f"its entry point {entry.value} failed: {error!r}"
+        else:
+            return DELEGATES.setdefault(part.backend, factory)
+    raise MissingDelegate(
+        path=path,
+        method=program.methods[part.method].name,
+        backend=part.backend,
+        reason=reason,
+        known=listing(list(DELEGATES)),
+    )

@@ -1,16 +1,21 @@
 """Move a bundle's blobs to a data file, and back: two ways of storing one thing.
 
 In: a bundle. Out: another, which `save_bundle` writes as a compilation would have.
+Packed data keeps a data file of its own, or goes where its file is not there.
 """
 
 from collections.abc import Iterable, Iterator
+from dataclasses import replace
 
+from kvc.schema.container.absent import AbsentFile
 from kvc.schema.container.blob_stream import Content
 from kvc.schema.container.bundle_file import BundleFile
 from kvc.schema.container.paths import Folder, resolved
 from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
 from kvc.schema.container.stored_blobs import StoredBlobs
 from kvc.schema.errors import OutputProblem
+from kvc.schema.model import Program
+from kvc.schema.uses import count_plain
 
 
 def split_bundle(
@@ -21,7 +26,8 @@ def split_bundle(
 ) -> SavedBundle:
     """Write a bundle as header and program alone, its blobs as a data file beside it.
 
-    Blobs that are in data files of the output's folder already stay there.
+    Blobs that are in data files of the output's folder already stay there; packed data
+    gets a data file of its own otherwise.
 
     Args:
         path: the bundle.
@@ -38,9 +44,10 @@ def split_bundle(
         files = [resolved(file.path) for file in stored.data_files]
         return save_bundle(
             target,
-            stored.program,
+            present_program(stored),
             stored_contents(stored),
             external=True,
+            packed_apart=True,
             reuse=[file for file in files if file.parent == home],
             progress=progress,
         )
@@ -59,7 +66,20 @@ def join_bundle(
     """
     with StoredBlobs.open(BundleFile(path), folders) as stored:
         contents = stored_contents(stored)
-        return save_bundle(output, stored.program, contents, progress=progress)
+        program = present_program(stored)
+        return save_bundle(output, program, contents, progress=progress)
+
+
+def present_program(stored: StoredBlobs) -> Program:
+    """Return a stored program, without packed data if any of that is missing."""
+    if not any(isinstance(file, AbsentFile) for file in stored.files):
+        return stored.program
+    program, count = stored.program, count_plain(stored.program)
+    delegates = tuple(
+        replace(part, names=tuple(name for name in part.names if name < count))
+        for part in program.delegates
+    )
+    return replace(program, names=program.names[:count], delegates=delegates)
 
 
 def stored_contents(stored: StoredBlobs) -> Contents:

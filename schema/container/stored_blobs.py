@@ -2,7 +2,8 @@
 
 In: an open bundle, and folders to look for its data files in. Out: the bytes of blobs,
 read and checked with two threads, and the open files for those who map them. A data
-file's index must agree with what the program says of each blob.
+file's index must agree with what the program says of each blob. One that holds packed
+data alone may be missing: then each of its blobs is, and nothing else.
 """
 
 from collections.abc import Iterable, Iterator
@@ -10,13 +11,14 @@ from contextlib import suppress
 from typing import Final, Self
 
 from kvc.schema.closing import Closing
+from kvc.schema.container.absent import AbsentFile, is_spare
 from kvc.schema.container.bundle_file import BundleFile
 from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.lookup import find_data_file, search_path
 from kvc.schema.container.paths import Folder
 from kvc.schema.container.sealed import SealedFile
 from kvc.schema.digests import LEAF_NBYTES, BlobHasher, filled_digest
-from kvc.schema.errors import BadProgram
+from kvc.schema.errors import BadProgram, DataFileMissing
 from kvc.schema.model import Blob, Program
 
 _CHUNK_NBYTES: Final = 4 * LEAF_NBYTES
@@ -28,11 +30,11 @@ class StoredBlobs(Closing):
     Attributes:
         program: of the bundle.
         files: by `DataFile` id; 0 is the bundle.
-        data_files: all but the bundle.
+        data_files: all that are there, but the bundle.
     """
 
     def __init__(
-        self, bundle: BundleFile, data_files: Iterable[DataFileReader]
+        self, bundle: BundleFile, data_files: Iterable[DataFileReader | AbsentFile]
     ) -> None:
         """Put open files together, which then belong to this object.
 
@@ -40,35 +42,45 @@ class StoredBlobs(Closing):
             BadProgram: the program says other than the index of a data file.
         """
         self.program: Program = bundle.program
-        self.data_files = tuple(data_files)
-        self.files: tuple[SealedFile, ...] = (bundle, *self.data_files)
+        self.files: tuple[SealedFile, ...] = (bundle, *data_files)
+        self.data_files = tuple(f for f in self.files if isinstance(f, DataFileReader))
         self._names: list[list[str]] = [[] for _ in self.program.blobs]
         for named in self.program.names:
             self._names[named.blob].append(named.name)
         self._padding = dict(bundle.layout.padding)
-        for number, other in enumerate(self.data_files, 1):
-            self._padding |= match_index(bundle, number, other)
+        for number, other in enumerate(self.files):
+            if isinstance(other, DataFileReader):
+                self._padding |= match_index(bundle, number, other)
 
     @classmethod
-    def open(cls, bundle: BundleFile, folders: Folder | Iterable[Folder] = ()) -> Self:
+    def open(
+        cls,
+        bundle: BundleFile,
+        folders: Folder | Iterable[Folder] = (),
+        whole: bool = False,
+    ) -> Self:
         """Find and open the data files of a bundle; on errors the bundle is closed too.
 
         Args:
             bundle: belongs to the result: `close` closes it.
             folders: where to look for data files that are not beside the bundle.
+            whole: whether those must be there, too, that hold packed data alone.
 
         Raises:
             DataFileMissing, DataFileMismatch: a data file is not there.
             FileProblem: a data file cannot be read.
             FormatError: one is damaged.
         """
-        opened: list[DataFileReader] = []
+        opened: list[DataFileReader | AbsentFile] = []
         try:
             places = search_path(bundle.path, folders)
-            opened.extend(  # those before one that fails are in the list then
-                find_data_file(file, bundle.path, places)
-                for file in bundle.program.files[1:]
-            )
+            for number, file in enumerate(bundle.program.files[1:], 1):
+                try:
+                    opened.append(find_data_file(file, bundle.path, places))
+                except DataFileMissing as error:
+                    if whole or not is_spare(bundle.program, number):
+                        raise
+                    opened.append(AbsentFile(error))
             return cls(bundle, opened)
         except BaseException:
             for one in (bundle, *opened):
@@ -82,9 +94,10 @@ class StoredBlobs(Closing):
             DigestMismatch: its bytes are damaged.
             BadStructure: the padding is not zero.
             FileProblem, Truncated: they cannot be read.
+            DataFileMissing: it is packed data, and its file is not there.
         """
         entry, file = self._place(blob)
-        file.check_blob(entry, self._padding[blob], self.describe(blob))
+        file.check_blob(entry, self._padding.get(blob, 0), self.describe(blob))
 
     def read_into(self, blob: int, target: memoryview) -> None:
         """Read a blob into memory, and check what is there then.
@@ -142,7 +155,8 @@ class StoredBlobs(Closing):
 
     def _check_digest(self, blob: int, digest: bytes) -> None:
         entry, file = self._place(blob)
-        file.check_digest(entry, self._padding[blob], self.describe(blob), digest)
+        padding = self._padding.get(blob, 0)
+        file.check_digest(entry, padding, self.describe(blob), digest)
 
 
 def match_index(

@@ -55,7 +55,7 @@ def verify_bundle(path: Folder, folders: Folder | Iterable[Folder] = ()) -> Veri
         FormatError: something is wrong with a file.
     """
     bundle = BundleFile(path, thorough=True)
-    with StoredBlobs.open(bundle, folders) as stored:
+    with StoredBlobs.open(bundle, folders, whole=True) as stored:
         blobs = stored.program.blobs
         checks: Checks = [
             partial(stored.check, i) for i, blob in enumerate(blobs) if not blob.file

@@ -12,6 +12,7 @@ from kvc.schema.errors.base import (
 )
 from kvc.schema.errors.compiling import (
     BadCheckpoint,
+    BadOption,
     BadRecipe,
     CapacityFixed,
     CaptureError,
@@ -29,6 +30,7 @@ from kvc.schema.errors.compiling import (
     PlanFailed,
     RecipeError,
     StateConflict,
+    UnknownBackend,
     UnknownRecipe,
     UnsupportedOps,
 )
@@ -45,12 +47,14 @@ from kvc.schema.errors.executing import (
     IndexOutOfRange,
     InputMismatch,
     KernelFailed,
+    NativeCallFailed,
     NoPosition,
     NotRewindable,
     OutOfMemory,
     Poisoned,
     StateMismatch,
     StateNeeded,
+    ThreadsFixed,
     UnknownName,
 )
 from kvc.schema.errors.formats import (
@@ -65,6 +69,7 @@ from kvc.schema.errors.formats import (
     WrongKind,
 )
 from kvc.schema.errors.loading import (
+    BackendTaken,
     BadSnapshot,
     CannotCollect,
     CannotWrite,
@@ -74,12 +79,15 @@ from kvc.schema.errors.loading import (
     FileProblem,
     LoadError,
     MissingDelegate,
+    MissingLibrary,
     SavedUnsynced,
 )
 
 __all__ = [
+    "BackendTaken",
     "BadCheckpoint",
     "BadMagic",
+    "BadOption",
     "BadProgram",
     "BadRecipe",
     "BadSetting",
@@ -115,7 +123,9 @@ __all__ = [
     "LimitExceeded",
     "LoadError",
     "MissingDelegate",
+    "MissingLibrary",
     "ModelNotFound",
+    "NativeCallFailed",
     "NoPosition",
     "NotRewindable",
     "OutOfMemory",
@@ -131,7 +141,9 @@ __all__ = [
     "StateConflict",
     "StateMismatch",
     "StateNeeded",
+    "ThreadsFixed",
     "Truncated",
+    "UnknownBackend",
     "UnknownName",
     "UnknownRecipe",
     "UnsupportedOps",

@@ -119,3 +119,17 @@ class BadRecipe(RecipeError):
     """A recipe file is wrong."""
 
     template = "{path}: {what}"
+
+
+class UnknownBackend(RecipeError):
+    """A recipe names a backend that is not here."""
+
+    template = "no backend {backend!r}: {reason}; there are: {known}; install a package that brings it (entry point group kvc.backends), or call kvc.compiler.register_backend first"
+
+
+class BadOption(RecipeError):
+    """A recipe sets an option that its backend does not have, or to what it cannot be."""
+
+    template = (
+        "backend {backend}, option {option!r}: expected {expected}, found {found}"
+    )

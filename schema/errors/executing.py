@@ -125,3 +125,19 @@ class CallMismatch(ExecutionError):
     """Arguments do not nest as those that the method was compiled with."""
 
     template = "method {method}, {reason}"
+
+
+class ThreadsFixed(ExecutionError):
+    """Another number of threads is asked for than this process computes with.
+
+    Attributes:
+        wanted, found: the numbers.
+    """
+
+    template = "threads={wanted} is asked for, but programs of this process compute with {found} already, and share their threads; ask for {found}, leave it out, or ask before the first call"
+
+
+class NativeCallFailed(ExecutionError):
+    """A backend's library refused what it was asked for."""
+
+    template = "{library}: {what}: {reason}"

@@ -71,7 +71,19 @@ class CannotCollect(KvcError):
         return f"{folder}: {gone if removed else 'nothing is removed'}, since {why}"
 
 
+class BackendTaken(KvcError):
+    """A backend has the name of one that is there already."""
+
+    template = "cannot register {new} as the backend {name!r}: that is {found}; choose another name"
+
+
 class MissingDelegate(LoadError):
     """A bundle needs a backend that this runtime does not have."""
 
-    template = "{path}: method {method} needs the backend {backend}, but this runtime has: {known}"
+    template = "{path}: method {method} needs the backend {backend}, but {reason}; this runtime has: {known}; install a package that brings it (entry point group kvc.delegates), or call kvc.runtime.register_delegate before load"
+
+
+class MissingLibrary(LoadError):
+    """A backend's library is not installed, or is not the one that is needed."""
+
+    template = "the library {library} cannot be used: {reason}; get it with `{install}`, or run the reference implementation (reference=True)"

@@ -14,6 +14,8 @@ from kvc.schema.ops.shapes import (
 from kvc.schema.ops.spec import Concrete
 from kvc.schema.types import TensorType
 
+QB4_BLOCK = 32  # values that share a scale: a multiple of this
+
 
 def linear(x: TensorType, weight: TensorType, bias: TensorType | None) -> Rule:
     """X [..., in] times weight [out, in] transposed, plus bias [out]."""
@@ -214,14 +216,50 @@ def linear_qd8(
     weight_scale: TensorType,
     bias: TensorType | None,
 ) -> Rule:
-    """`kvc::linear_qd8`."""
-    require(
-        q.dtype is DType.INT8 and weight.dtype is DType.INT8, "linear_qd8 takes int8"
-    )
-    require(bool(q.dims) and q.dims[-1] != 0, f"linear_qd8 of {q}")
-    rows = (*shape_of(q)[:-1], 1)
-    require(
-        shape_of(scale) == rows and shape_of(zero_point) == rows, "one scale per row"
-    )
+    """`kvc::linear_qd8`: weight int8 [out, in], weight_scale float32 [out]."""
+    require(weight.dtype is DType.INT8, f"linear_qd8 with {weight}")
+    require(weight_scale.dtype is DType.FLOAT32, f"scales {weight_scale}")
     require(shape_of(weight_scale) == shape_of(weight)[:1], "one scale per channel")
-    return ((DType.FLOAT32, linear(q, weight, bias)[0][1]),)
+    return _quantized_linear(q, scale, zero_point, matrix_of(weight), bias)
+
+
+def linear_qb4(
+    q: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    weight: TensorType,
+    weight_scale: TensorType,
+    bias: TensorType | None,
+) -> Rule:
+    """`kvc::linear_qb4`: weight uint8 [out, in / 2], two values a byte.
+
+    weight_scale bfloat16 [out, in / block]; the block is a multiple of 32.
+    """
+    require(weight.dtype is DType.UINT8, f"linear_qb4 with {weight}")
+    require(weight_scale.dtype is DType.BFLOAT16, f"scales {weight_scale}")
+    (rows, half), (scale_rows, blocks) = matrix_of(weight), matrix_of(weight_scale)
+    columns = 2 * half
+    require(scale_rows == rows, f"scales {weight_scale} of {rows} channels")
+    fits = blocks > 0 and columns % (blocks * QB4_BLOCK) == 0
+    require(fits, f"scales {weight_scale} of rows of {columns} values")
+    return _quantized_linear(q, scale, zero_point, (rows, columns), bias)
+
+
+def _quantized_linear(
+    q: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    weight: tuple[int, int],
+    bias: TensorType | None,
+) -> Rule:
+    """Quantized rows q [..., in] times a weight of shape [out, in] transposed."""
+    require(bool(q.dims) and q.dims[-1] != 0, f"a quantized linear of {q}")
+    rows = (*shape_of(q)[:-1], 1)
+    per_row = shape_of(scale) == rows and shape_of(zero_point) == rows
+    require(per_row, "one scale per row")
+    dtypes = (q.dtype, scale.dtype, zero_point.dtype)
+    known = dtypes == (DType.INT8, DType.FLOAT32, DType.INT32)
+    require(known, f"rows quantized as {q}, {scale}, {zero_point}")
+    require(bias is None or bias.dtype is DType.FLOAT32, f"bias {bias}")
+    kind = TensorType(DType.INT8, weight)
+    return ((DType.FLOAT32, linear(q, kind, bias)[0][1]),)

@@ -163,6 +163,7 @@ _FRESH: dict[str, ShapeRule] = {
     "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal, int? window_left, int? window_right, float? softcap, Tensor? mask, Tensor? slopes, Tensor? sinks, str layout) -> Tensor": p.cached_attention,
     "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": p.quantize_rows,
     "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qd8,
+    "kvc::linear_qb4(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qb4,
     "kvc::embedding_q8(Tensor weight, Tensor scale, Tensor indices) -> Tensor": i.embedding_q8,
     f"{DELEGATE}(int delegate, Tensor[] inputs) -> Tensor[]": s.unchecked,
 }

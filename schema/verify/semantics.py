@@ -9,8 +9,18 @@ import re
 from collections.abc import Sequence
 from typing import Final
 
-from kvc.schema.model import Blob, Delegate, Method, Program, Ref
+from kvc.schema.model import (
+    Blob,
+    Delegate,
+    Graph,
+    Instruction,
+    Method,
+    Program,
+    Ref,
+    Scratch,
+)
 from kvc.schema.ops import DELEGATE
+from kvc.schema.uses import PLAIN, constants_of, count_plain
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
@@ -107,6 +117,24 @@ def _check_names(program: Program, sizes: Sizes, report: Reporter) -> None:
         nbytes, found = sizes.check(named.type, where), program.blobs[named.blob].nbytes
         what = f"{named.type} takes {nbytes} bytes, the blob has {found}"
         report.require(nbytes == found, where, what)
+    _check_packed(program, report)
+
+
+def _check_packed(program: Program, report: Reporter) -> None:
+    """Check that packed data could be left out: no id that remains would change."""
+    count = count_plain(program)
+    if count == len(program.names):
+        return
+    for named in program.names[count:]:
+        where = f"named data {named.name!r}"
+        report.require(named.format != PLAIN, where, "it stands behind packed data")
+    what = "it is packed, and only delegates may use it"
+    used = [s.initial for s in program.states if s.initial is not None]
+    for method in program.methods:
+        used.extend(constants_of(method.graph))
+    for name in used:
+        if count <= name < len(program.names):
+            report.fail(f"named data {program.names[name].name!r}", what)
 
 
 def check_delegates(program: Program, report: Reporter) -> None:
@@ -119,6 +147,28 @@ def check_delegates(program: Program, report: Reporter) -> None:
     found = sorted(zip(calls, owners, strict=True))
     what = f"calls (delegate, method) are {found}, they should be {expected}"
     report.require(found == expected, "delegates", what)
+    for method in program.methods:
+        for step in method.graph.instructions:
+            if step.op == DELEGATE:
+                _check_tails(step, method.graph, program, report)
+
+
+def _check_tails(
+    step: Instruction, graph: Graph, program: Program, report: Reporter
+) -> None:
+    """Check that the arena does not end before a delegate's reads do."""
+    number, operands = step.arguments
+    assert isinstance(number, int)
+    assert isinstance(operands, tuple)
+    tail = program.delegates[number].tail_nbytes
+    reads = [item.value for item in operands if isinstance(item, Ref)]
+    for value in (*reads, *step.results):
+        storage = graph.values[graph.root_of(value)].storage
+        if isinstance(storage, Scratch):
+            end = storage.offset + storage.nbytes + tail
+            what = f"value {value} and its tail end behind the scratch arena"
+            fits = end <= graph.scratch_nbytes
+            report.require(fits, f"delegate {number}", what)
 
 
 def _calls(method: Method) -> list[int]:

@@ -15,11 +15,10 @@ from pathlib import Path
 
 import numpy as np
 import onnx
-import onnxruntime as ort
 from onnx import TensorProto, helper, numpy_helper
+from onnxruntime_runner import CAPACITY, HEAD_DIM, KV_HEADS, LAYERS, VOCAB, Runner
 
-VOCAB, DIM, LAYERS, HEADS, KV_HEADS, FFN, CAPACITY = 49152, 576, 30, 9, 3, 1536, 2048
-HEAD_DIM = DIM // HEADS
+DIM, HEADS, FFN = 576, 9, 1536
 FLOAT, INT8 = TensorProto.FLOAT, TensorProto.INT8
 
 
@@ -120,34 +119,6 @@ def build(folder: Path) -> Path:
     path = folder / "a.onnx"
     onnx.save_model(model, path, save_as_external_data=True, location="a.data")
     return path
-
-
-class Runner:
-    """Runs the model with its cache bound in place."""
-
-    def __init__(self, path: Path) -> None:
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = 2
-        self.session = ort.InferenceSession(path, options, ["CPUExecutionProvider"])
-        shape = (1, KV_HEADS, CAPACITY, HEAD_DIM)
-        self.binding = self.session.io_binding()
-        for i in range(LAYERS):
-            for n in "kv":
-                cache = ort.OrtValue.ortvalue_from_numpy(np.zeros(shape, np.float32))
-                self.binding.bind_ortvalue_input(f"{n}{i}", cache)
-                self.binding.bind_ortvalue_output(f"{n}o{i}", cache)
-        logits = ort.OrtValue.ortvalue_from_numpy(np.zeros((1, 1, VOCAB), np.float32))
-        self.binding.bind_ortvalue_output("logits", logits)
-
-    def step(self, ids: np.ndarray, position: int) -> float:
-        """Run ids at a position; return the seconds it took."""
-        end = position + ids.shape[1]
-        begin = time.perf_counter()
-        self.binding.bind_cpu_input("ids", ids)
-        self.binding.bind_cpu_input("seqlens", np.array([end - 1], np.int32))
-        self.binding.bind_cpu_input("total", np.array(end, np.int32))
-        self.session.run_with_iobinding(self.binding)
-        return time.perf_counter() - begin
 
 
 def main() -> None:

@@ -17,7 +17,7 @@ from kvc.compiler.constants import (
     nbytes_of,
     read,
 )
-from kvc.compiler.quantize import quantize_channels
+from kvc.compiler.quantize import quantize_blocks, quantize_channels
 
 WEIGHT = torch.tensor([[1.0, -2.0, 0.5], [0.0, 0.0, 0.0], [254.0, 1.0, -127.0]])
 
@@ -193,6 +193,30 @@ def test_values_that_were_not_read_to_their_end_leave_no_scales(small_blocks):
     assert torch.equal(
         torch.cat(list(scales)), quantize_channels(base.stored.tensor)[1]
     )
+
+
+@pytest.mark.parametrize("shape", [(7, 64), (3, 32), (2, 96), (0, 64)])
+def test_int4_blocks_of_rows_are_those_of_the_whole(shape, small_blocks):
+    tensor = numbers(*shape)
+    packed, scale = quantize_blocks(tensor)
+    for base in (TensorSource(tensor), StoredSource(stored(tensor), torch.float32)):
+        assert torch.equal(read(Derived(Transform.INT4, base)), packed)
+        assert torch.equal(read(Derived(Transform.INT4_SCALE, base)), scale)
+
+
+def test_the_scales_behind_int4_values_are_not_computed_again(small_blocks):
+    kept, reader = stored(numbers(7, 64)), WeightReader()
+    base = StoredSource(kept, torch.float32)
+    list(reader.chunks(Derived(Transform.INT4, base)))
+    assert len(kept.ranges) == 7
+    (int8_scale,) = torch.cat(
+        list(reader.blocks(Derived(Transform.INT8_SCALE, base)))
+    ).split(7)
+    assert torch.equal(int8_scale, quantize_channels(kept.tensor)[1])
+    assert len(kept.ranges) == 14, "another transform has scales of its own"
+    (scale,) = reader.blocks(Derived(Transform.INT4_SCALE, base))
+    assert len(kept.ranges) == 14
+    assert torch.equal(scale, quantize_blocks(kept.tensor)[1])
 
 
 def test_stored_tensors_are_cast_as_they_are_read(small_blocks):

@@ -201,6 +201,7 @@ OTHERWISE = {
 MADE_BY_PASSES = {
     "kvc::quantize_rows",
     "kvc::linear_qd8",
+    "kvc::linear_qb4",
     "kvc::embedding_q8",
     "kvc::append",
     "kvc::replace",

@@ -16,8 +16,11 @@ def bad(tmp_path, text):
     return message.removeprefix(f"{path}: ")
 
 
+RECIPES = ("bf16", "fp32", "xnnpack_fp32", "xnnpack_q4", "xnnpack_q8")
+
+
 def test_the_shipped_recipes_say_what_they_are_for():
-    assert known_recipes() == ("bf16", "fp32", "xnnpack_q8")
+    assert known_recipes() == RECIPES
     described = {name: load_recipe(name).description for name in known_recipes()}
     assert all(described.values())
     assert "bfloat16" in described["bf16"]
@@ -31,7 +34,41 @@ def settings(name):
 def test_the_settings_of_the_shipped_recipes():
     assert settings("fp32") == ("float32", "float32", "float32", "")
     assert settings("bf16") == ("bfloat16", "float32", "float32", "")
+    assert settings("xnnpack_fp32") == ("float32", "float32", "float32", "xnnpack")
     assert settings("xnnpack_q8") == ("float32", "qd8", "int8", "xnnpack")
+    assert settings("xnnpack_q4") == ("float32", "qb4", "int8", "xnnpack")
+    assert all(not load_recipe(name).backend_options for name in RECIPES)
+
+
+def test_what_a_file_says_to_its_backend_is_kept_for_it(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        '[backend]\nname = "fast"\n[backend.options]\nlevel = 3\nmode = "a"\nx = true'
+    )
+    recipe = load_recipe(path)
+    assert recipe.backend == "fast"
+    assert recipe.backend_options == {"level": 3, "mode": "a", "x": True}
+
+
+def test_a_backend_of_any_name_is_for_the_compiler_to_find(tmp_path):
+    (tmp_path / "mine.toml").write_text('[backend]\nname = "of my own"')
+    assert load_recipe(tmp_path / "mine.toml").backend == "of my own"
+    assert bad(tmp_path, "[backend]\nname = 3") == "backend.name must be a text, not 3"
+
+
+def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
+    assert bad(tmp_path, "[backend.options]\nlevel = 3") == (
+        "backend.options without a backend.name"
+    )
+    assert bad(tmp_path, '[backend]\nname = "fast"\noptions = 3') == (
+        "backend.options must be a section, not 3"
+    )
+    assert bad(tmp_path, '[backend]\nname = "fast"\n[backend.options]\na = []') == (
+        "backend.options.a must be a text, a number, true or false, not a list"
+    )
+    assert bad(tmp_path, "[backend]\nlevel = 3") == (
+        "unknown key 'level' in [backend]; allowed there: name, options"
+    )
 
 
 def test_a_recipe_of_ones_own_is_a_path_and_keeps_its_text(tmp_path):
@@ -53,7 +90,7 @@ def test_an_empty_file_is_the_default_recipe(tmp_path):
 def test_an_unknown_name_lists_the_recipes_that_exist(name):
     with pytest.raises(UnknownRecipe) as caught:
         load_recipe(name)
-    assert "bf16, fp32, xnnpack_q8" in str(caught.value)
+    assert ", ".join(RECIPES) in str(caught.value)
     assert ".toml" in str(caught.value)
 
 
@@ -70,7 +107,7 @@ def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
 
 def test_a_wrong_value_names_the_key_and_the_allowed_ones(tmp_path):
     assert bad(tmp_path, '[linear]\nscheme = "int4"') == (
-        'linear.scheme must be "float32" or "qd8", not "int4"'
+        'linear.scheme must be "float32" or "qd8" or "qb4", not "int4"'
     )
 
 

@@ -11,7 +11,7 @@ BARE = Instruction("aten::copy", (), (), "")
 
 
 def frame(*steps, places):
-    return Frame("run", (), (), steps, places, (PLAIN, BARE), uses_torch=False)
+    return Frame("run", (), (), steps, places, (PLAIN, BARE), torch_threads=0)
 
 
 def raising(error):

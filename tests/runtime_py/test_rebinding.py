@@ -197,7 +197,8 @@ def test_constants_are_prepared_once(bundles, monkeypatch):
 
     made = {op: (i, counted(op, make)) for op, (i, make) in preparations.items()}
     monkeypatch.setattr(frames, "load_preparations", lambda: made)
-    with load(bundles["xnnpack_q8"]) as program, program.session() as session:
+    program = load(bundles["xnnpack_q8"], reference=True)
+    with program, program.session() as session:
         for seed in range(6):
             session.step(tokens(1, seed))
     assert prepared == ["kvc::linear_qd8"] * 4
@@ -227,7 +228,8 @@ def test_a_delegate_that_cannot_be_prepared_again_is_named(bundles, monkeypatch)
     def refused(*_):
         raise RuntimeError("no memory")
 
-    with load(bundles["xnnpack_q8"]) as program, program.session() as session:
+    program = load(bundles["xnnpack_q8"], reference=True)
+    with program, program.session() as session:
         twin = Twin(session, 0.2)
         twin.call("step", tokens())
         with monkeypatch.context() as broken:

@@ -46,6 +46,35 @@ def linear_qd8(
     return out.reshape(*q.shape[:-1], weight.shape[0])
 
 
+def unpack_int4(weight: np.ndarray) -> np.ndarray:
+    """Return int64 [out, in] of uint8 [out, in / 2]: the low half first, minus 8."""
+    values = np.empty((len(weight), 2 * weight.shape[1]), np.int64)
+    values[:, 0::2], values[:, 1::2] = weight & 15, weight >> 4
+    return values - 8
+
+
+def linear_qb4(
+    q: np.ndarray,
+    scale: np.ndarray,
+    zero_point: np.ndarray,
+    weight: np.ndarray,
+    weight_scale: np.ndarray,
+    bias: np.ndarray | None,
+) -> np.ndarray:
+    """Return float32 [..., out]; an integer product and a scale for each block."""
+    scales = weight_scale.astype(F)
+    blocks = unpack_int4(weight).reshape(*scales.shape, -1)
+    offset = (blocks.sum(2).astype(F) * scales).sum(1, dtype=F)
+    out = np.empty((q.size // q.shape[-1], len(weight)), F)
+    pairs = zip(scale.reshape(-1), zero_point.reshape(-1), strict=True)
+    for row, (steps, zero) in enumerate(pairs):
+        x = q.reshape(len(out), scales.shape[1], -1)[row].astype(np.int64)
+        products = (blocks * x).sum(2).astype(F) * scales
+        out[row] = (products.sum(1, dtype=F) - F(zero) * offset) * (F(1) / steps)
+        out[row] += F(0) if bias is None else bias
+    return out.reshape(*q.shape[:-1], len(weight))
+
+
 def embedding_q8(
     weight: np.ndarray, scale: np.ndarray, indices: np.ndarray
 ) -> np.ndarray:
@@ -56,6 +85,7 @@ def embedding_q8(
 
 REFERENCE = {
     "kvc::embedding_q8": embedding_q8,
+    "kvc::linear_qb4": linear_qb4,
     "kvc::linear_qd8": linear_qd8,
     "kvc::quantize_rows": quantize_rows,
 }

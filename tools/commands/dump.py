@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 @click.option("--states", is_flag=True, help="Every state, who reads and writes it.")
 @click.option("--copies", is_flag=True, help="Which updates of states are in place.")
 @click.option("--blobs", is_flag=True, help="Every blob, its names and users.")
+@click.option("--delegates", is_flag=True, help="Every part that a backend runs.")
 @click.option("--ops", metavar="METHOD", multiple=True, help="A method's instructions.")
 @data_folders_option
 def dump(
@@ -122,6 +123,7 @@ def _lines(
     """Return the overview, or the parts that were asked for, a blank line between."""
     from kvc.tools.reports.blobs import blob_lines
     from kvc.tools.reports.copies import copy_lines
+    from kvc.tools.reports.delegates import delegate_lines
     from kvc.tools.reports.memory import memory_lines
     from kvc.tools.reports.overview import overview_lines
     from kvc.tools.reports.sizes import size_lines
@@ -138,6 +140,7 @@ def _lines(
         ],
         "copies": lambda: copy_lines(report.updates),
         "blobs": lambda: blob_lines(report.blobs),
+        "delegates": lambda: delegate_lines(report.delegates),
     }
     parts = [full[name]() for name in asked]
     if listings:

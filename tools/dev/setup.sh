@@ -11,5 +11,8 @@ python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
 echo "setting up .venv; the first time this fetches PyTorch, a few minutes" >&2
 test -x .venv/bin/python || python3 -m venv .venv
 .venv/bin/python -m pip install --quiet torch==2.13.0
+# Three shared libraries of this wheel are used, nothing of it is imported: see README.md.
+.venv/bin/python -m pip install --quiet --no-deps executorch==1.5.1 ||
+    echo "no executorch 1.5.1 for this machine: the backend xnnpack runs its reference" >&2
 .venv/bin/python -m pip install --quiet --editable ".${1:+[$1]}"
 .venv/bin/python tools/dev/link_types.py

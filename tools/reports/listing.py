@@ -8,7 +8,7 @@ of another value: a view of it, or written over it). `# ...` is the user's sourc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvc.schema.codec import decode_payload
+from kvc.schema.codec import PAYLOAD, decode_payload
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
@@ -102,6 +102,10 @@ def _inside(
     delegate: Delegate, given_values: Sequence[int]
 ) -> tuple[InstructionReport, ...]:
     """Return the code of a delegate, which numbers its values anew."""
+    if delegate.payload[4:8] != PAYLOAD:
+        backend = escape(delegate.backend)
+        text = f"{len(delegate.payload):,} bytes in a form of the backend {backend}"
+        return (InstructionReport("", text, "", ()),)
     payload = decode_payload(delegate.payload, f"payload of {delegate.backend}")
     graph = payload.graph
     inputs = [f"(the method's %{value})" for value in given_values]

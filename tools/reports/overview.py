@@ -15,6 +15,11 @@ from kvc.tools.reports.blobs import (
     sharing_lines,
 )
 from kvc.tools.reports.copies import UpdateReport, copy_summary, describe_copies
+from kvc.tools.reports.delegates import (
+    DelegateReport,
+    delegate_summary_lines,
+    describe_delegates,
+)
 from kvc.tools.reports.memory import MemoryReport, MethodMemory, describe_memory
 from kvc.tools.reports.methods import MethodReport, describe_methods, method_lines
 from kvc.tools.reports.sizes import SizeReport, data_file_title, size_summary_lines
@@ -40,19 +45,6 @@ class FileReport:
     torch_version: str
     recipe: str
     source_digest: str
-
-
-@dataclass(frozen=True, slots=True)
-class DelegateReport:
-    """A part of a method that a backend runs."""
-
-    method: str
-    backend: str
-    payload_nbytes: int
-    names: int
-    memory: str
-    workspace_nbytes: int
-    tail_nbytes: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,25 +86,10 @@ def describe_bundle(
         updates=describe_copies(program),
         sharing=describe_sharing(program),
         blobs=describe_blobs(program),
-        delegates=_delegates(program),
+        delegates=describe_delegates(program),
         memory=describe_memory(program),
         size=sizes,
         metadata=dict(sorted(program.metadata.items())),
-    )
-
-
-def _delegates(program: Program) -> tuple[DelegateReport, ...]:
-    return tuple(
-        DelegateReport(
-            method=program.methods[d.method].name,
-            backend=d.backend,
-            payload_nbytes=len(d.payload),
-            names=len(d.names),
-            memory=d.memory.name.lower(),
-            workspace_nbytes=d.workspace_nbytes,
-            tail_nbytes=d.tail_nbytes,
-        )
-        for d in program.delegates
     )
 
 
@@ -131,7 +108,7 @@ def overview_lines(report: DumpReport) -> list[str]:
         title = (
             "DELEGATES, parts of a method that a backend runs; payload is their code"
         )
-        lines += ["", title, *_delegate_lines(report)]
+        lines += ["", title, *delegate_summary_lines(report.delegates)]
     lines += [
         "",
         f"MEMORY, {size(memory.scratch)} of scratch while a method runs",
@@ -169,31 +146,6 @@ def _states(report: DumpReport) -> list[str]:
         return ["  none; every call stands alone"]
     family = state_family_lines(report.states)
     return [*family, position_line(report.position), copy_summary(report.updates)]
-
-
-def _delegate_lines(report: DumpReport) -> list[str]:
-    groups: dict[tuple[str, str, str], list[DelegateReport]] = {}
-    for one in report.delegates:
-        groups.setdefault((one.method, one.backend, one.memory), []).append(one)
-    rows = [
-        (
-            escape(method),
-            escape(backend),
-            plural(len(group), "delegate"),
-            f"{size(sum(d.payload_nbytes for d in group))} of payload",
-            f"{_laid_out(memory)} {size(max(d.workspace_nbytes for d in group))}",
-        )
-        for (method, backend, memory), group in groups.items()
-    ]
-    return columns(rows, "<<>>")
-
-
-def _laid_out(memory: str) -> str:
-    """Say whose memory it is that a delegate takes while it runs."""
-    return {
-        "planned": "memory, laid out by kvc:",
-        "opaque": "memory of its own, at most",
-    }.get(memory, f"memory ({memory}):")
 
 
 def _over(method: MethodMemory) -> str:

@@ -1,41 +1,89 @@
+from collections import Counter
+
 import pytest
 import torch
+from ir_samples import F32, method, node, value
 
-from kvc.compiler import Method, compile_program
-from kvc.compiler.models.decoder import Decoder, DecoderConfig
-from kvc.compiler.models.demo import decoder_methods
+from kvc.compiler import Dim, Method, compile_program
+from kvc.compiler.backends.outline import outline
+from kvc.compiler.backends.xnnpack import Xnnpack
+from kvc.compiler.models import BUILTIN
+from kvc.schema.backends.operands import Operand
+from kvc.schema.backends.xnnpack import why_not
 from kvc.schema.codec import decode_payload
-from kvc.schema.ops import DELEGATE
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadOption
+from kvc.schema.model import Constant, Ref
+from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
-LAYERS = 3
-CONFIG = DecoderConfig(
-    vocab=16, dim=16, layers=LAYERS, heads=4, kv_heads=2, ffn=32, capacity=16
-)
+RECIPES = ("xnnpack_fp32", "xnnpack_q8", "xnnpack_q4")
+LAYERS = 5
+LINEARS = 7 * LAYERS + 1
+
+
+@pytest.fixture(scope="module", params=RECIPES)
+def recipe(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def compiled():
-    torch.manual_seed(0)
-    model = Decoder(CONFIG).eval()
-    return compile_program(model, decoder_methods(CONFIG, 8), "xnnpack_q8").program
+def demo():
+    return BUILTIN["demo"]()
+
+
+@pytest.fixture(scope="module")
+def compiled(demo, recipe):
+    assert len(demo.model.layers) == LAYERS
+    return compile_program(demo.model, demo.methods, recipe).program
+
+
+def payloads(program):
+    return [decode_payload(d.payload, "") for d in program.delegates]
+
+
+def ops_of(graph):
+    return Counter(step.op for step in graph.instructions)
 
 
 def test_a_decoder_makes_one_call_a_layer_and_one_more(compiled):
-    for method in compiled.methods:
-        calls = [s for s in method.graph.instructions if s.op == DELEGATE]
-        assert len(calls) == LAYERS + 1
+    for each in compiled.methods:
+        assert ops_of(each.graph)[DELEGATE] == LAYERS + 1
 
 
-def test_no_linear_stays_outside(compiled):
-    ops = {s.op for method in compiled.methods for s in method.graph.instructions}
-    assert not ops & {"aten::linear", "kvc::linear_qd8", "kvc::quantize_rows"}
+def test_cache_attention_and_views_are_all_that_a_layer_leaves_outside(compiled):
+    """What else is outside runs once a step: embedding, position, rotary gather."""
+    for each in compiled.methods:
+        outside = ops_of(each.graph)
+        assert outside.pop(DELEGATE) == LAYERS + 1
+        assert outside.pop("kvc::cache_update") == 2 * LAYERS
+        assert outside.pop("kvc::attention") == LAYERS
+        rest = {
+            op: n for op, n in outside.items() if OPS[op].aliasing is not Aliasing.VIEW
+        }
+        assert sum(rest.values()) <= 10
+        assert max(rest.values()) < LAYERS
+        assert "aten::clone" not in rest
 
 
-def test_cache_writes_and_attention_stay_outside(compiled):
-    for method in compiled.methods:
-        ops = [s.op for s in method.graph.instructions]
-        assert ops.count("kvc::cache_update") == 2 * LAYERS
-        assert ops.count("kvc::attention") == LAYERS
+def test_every_linear_is_inside(compiled, recipe):
+    inside = sum((ops_of(p.graph) for p in payloads(compiled)), Counter())
+    op = {"xnnpack_fp32": "aten::linear", "xnnpack_q8": "kvc::linear_qd8"}
+    assert inside[op.get(recipe, "kvc::linear_qb4")] in (2 * LINEARS, 2 * LINEARS - 2)
+    linears = sum(n for o, n in inside.items() if "linear" in o)
+    assert linears == 2 * LINEARS
+
+
+def test_linears_of_one_input_share_its_quantization(compiled, recipe):
+    inside = sum((ops_of(p.graph) for p in payloads(compiled)), Counter())
+    shared = 0 if recipe == "xnnpack_fp32" else 2 * (4 * LAYERS + 1)
+    assert inside["kvc::quantize_rows"] == shared
+
+
+def test_what_crosses_a_border_is_float32(compiled):
+    for payload in payloads(compiled):
+        graph = payload.graph
+        crossing = {graph.values[i].type.dtype for i in graph.inputs + graph.outputs}
+        assert crossing == {DType.FLOAT32}
 
 
 def test_both_methods_read_the_same_weights(compiled):
@@ -46,22 +94,186 @@ def test_both_methods_read_the_same_weights(compiled):
     assert prefill == decode
 
 
-def test_linears_of_one_input_share_its_quantization(compiled):
-    payloads = [decode_payload(d.payload, "") for d in compiled.delegates]
-    ops = [s.op for p in payloads for s in p.graph.instructions]
-    assert ops.count("kvc::linear_qd8") == 2 * (7 * LAYERS + 1)
-    assert ops.count("kvc::quantize_rows") == 2 * (4 * LAYERS + 1)
+def as_operand(graph, argument):
+    if isinstance(argument, tuple):
+        return tuple(as_operand(graph, item) for item in argument)
+    if isinstance(argument, Ref):
+        held = graph.values[argument.value]
+        return Operand(held.type, isinstance(held.storage, Constant))
+    return argument
 
 
-def test_a_model_without_linears_is_left_alone():
+def test_the_list_takes_every_node_of_every_payload(compiled):
+    for payload in payloads(compiled):
+        graph = payload.graph
+        for step in graph.instructions:
+            arguments = [as_operand(graph, a) for a in step.arguments]
+            results = [graph.values[i].type for i in step.results]
+            assert why_not(step.op, arguments, results) == ""
+
+
+def test_the_arena_reaches_16_bytes_behind_what_a_part_reads(compiled):
+    assert {d.tail_nbytes for d in compiled.delegates} == {16}
+    for each in compiled.methods:
+        assert each.graph.scratch_nbytes >= each.graph.peak_nbytes + 16
+
+
+def test_the_int4_recipe_keeps_a_tied_output_layer_in_the_embedding_s_int8_rows(demo):
+    program = compile_program(demo.model, demo.methods, "xnnpack_q4").program
+    last = payloads(program)[LAYERS]
+    assert ops_of(last.graph)["kvc::linear_qd8"] == 1
+    assert {"embed.weight.int8", "embed.weight.int8_scale"} <= set(last.names)
+    names = {named.name for named in program.names}
+    assert "embed.weight.int4" not in names
+    assert "embed.weight" not in names
+    kinds = {named.name: named.type for named in program.names}
+    gate = "layers.0.ffn.gate.weight"
+    assert str(kinds[f"{gate}.int4"]) == "uint8[704, 128]"
+    assert str(kinds[f"{gate}.int4_scale"]) == "bfloat16[704, 8]"
+
+
+class Untied(torch.nn.Module):
+    """An embedding, and an output layer of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed = torch.nn.Embedding(8, 32)
+        self.head = torch.nn.Linear(32, 8)
+
+    def forward(self, ids):
+        return self.head(self.embed(ids))
+
+
+def test_the_int4_recipe_makes_an_output_layer_of_its_own_int4():
+    forward = Method("forward", args=(torch.zeros(2, 3, dtype=torch.int64),))
+    program = compile_program(Untied(), [forward], "xnnpack_q4").program
+    (payload,) = payloads(program)
+    assert ops_of(payload.graph)["kvc::linear_qb4"] == 1
+    names = {named.name for named in program.names}
+    assert {"embed.weight.int8", "head.weight.int4", "head.bias"} <= names
+
+
+def test_a_model_without_products_is_left_alone(recipe):
     forward = Method("forward", args=(torch.ones(2, 4),))
-    bundle = compile_program(torch.nn.RMSNorm(4), [forward], "xnnpack_q8")
+    bundle = compile_program(torch.nn.RMSNorm(4), [forward], recipe)
     assert bundle.program.delegates == ()
 
 
-def test_the_compiler_takes_exactly_the_ops_that_the_runtime_accepts():
-    """The two halves may not import each other, so nothing else ties their lists."""
-    from kvc.compiler.backends import xnnpack as ahead_of_time
-    from kvc.runtime.delegates import xnnpack as run_time
+class Products(torch.nn.Module):
+    """Products other than linear layers, and a convolution."""
 
-    assert ahead_of_time._OPS == run_time.ACCEPTED
+    def __init__(self):
+        super().__init__()
+        self.conv = torch.nn.Conv2d(3, 4, 3, padding=1)
+        self.weight = torch.nn.Parameter(torch.ones(4, 5))
+
+    def products(self, x, y):
+        return x @ y, torch.bmm(x, y), torch.addmm(self.weight[0], x[0], self.weight)
+
+    def images(self, x):
+        return self.conv(x).relu()
+
+    def sizes(self, x):
+        seq = x.shape[1]
+        return (x @ self.weight).view(2, seq, 5, 1).transpose(1, 2)[:, :, -1:]
+
+
+def test_products_of_any_kind_are_worth_a_part():
+    x, y = torch.ones(2, 3, 4), torch.ones(2, 4, 5)
+    methods = [
+        Method("products", args=(x, y)),
+        Method("images", args=(torch.ones(1, 3, 6, 6),)),
+        Method("sizes", args=(x,), dynamic={"x": {1: Dim("seq", 2, 8)}}),
+    ]
+    program = compile_program(Products(), methods, "xnnpack_fp32").program
+    assert [d.method for d in program.delegates] == [0, 1, 2]
+    for each in program.methods:
+        inside = [op for op in ops_of(each.graph) if op != DELEGATE]
+        assert all(OPS[op].aliasing is Aliasing.VIEW for op in inside), inside
+
+
+Q = (
+    value(1, 2, 64, dtype=DType.INT8),
+    value(2, 2, 1),
+    value(3, 2, 1, dtype=DType.INT32),
+)
+P = (
+    value(4, 2, 64, dtype=DType.INT8),
+    value(5, 2, 1),
+    value(6, 2, 1, dtype=DType.INT32),
+)
+X, Y = value(0, 2, 64), value(7, 2, 8)
+W, S = value(8, 8, 64, dtype=DType.INT8), value(9, 8)
+WEIGHTS = ((W, "w"), (S, "s"))
+
+
+def quantized(*nodes, outputs=(Y,), constants=WEIGHTS, inputs=(X,)):
+    return method(*nodes, inputs=inputs, constants=constants, outputs=outputs)
+
+
+QUANTIZE = node("kvc::quantize_rows", X, to=Q)
+LINEAR = node("kvc::linear_qd8", *Q, W, S, None, to=Y)
+
+
+def taken(step):
+    return sorted(Xnnpack({}).supports(step))
+
+
+def test_rows_are_taken_with_the_linears_that_read_them():
+    assert taken(quantized(QUANTIZE, LINEAR)) == [0, 1]
+
+
+def test_rows_that_somebody_else_reads_are_left_with_their_linears():
+    other = node("aten::neg", Q[0], to=value(10, 2, 64, dtype=DType.INT8))
+    assert taken(quantized(QUANTIZE, LINEAR, other)) == []
+    assert taken(quantized(QUANTIZE, LINEAR, outputs=(Y, Q[1]))) == []
+    scale_too = node("aten::neg", Q[1], to=value(10, 2, 1))
+    product = node("aten::mm", Y, value(11, 8, 3), to=value(12, 2, 3))
+    step = quantized(QUANTIZE, LINEAR, scale_too, product, inputs=(X, value(11, 8, 3)))
+    assert taken(step) == [2, 3]
+
+
+def test_rows_are_left_with_all_their_linears_if_one_of_them_is():
+    held, scale = value(20, 8, 64, dtype=DType.INT8), value(21, 8)
+    unable = node("kvc::linear_qd8", *Q, held, scale, None, to=value(22, 2, 8))
+    step = quantized(QUANTIZE, LINEAR, unable, inputs=(X, held, scale))
+    assert taken(step) == []
+
+
+def test_a_linear_of_rows_from_elsewhere_is_left():
+    assert taken(quantized(LINEAR, inputs=Q)) == []
+    second = node("kvc::quantize_rows", X, to=P)
+    mixed = node("kvc::linear_qd8", Q[0], P[1], Q[2], W, S, None, to=Y)
+    assert taken(quantized(QUANTIZE, second, mixed)) == []
+    swapped = node("kvc::linear_qd8", P[0], P[1], P[2], W, S, None, to=Y)
+    assert taken(quantized(QUANTIZE, second, swapped)) == [0, 1, 2]
+
+
+def test_no_border_runs_between_rows_and_their_linears():
+    """Another way of more depth leads from x to the second linear's sum."""
+    far = [value(i, 2, 8) for i in range(30, 35)]
+    step = quantized(
+        QUANTIZE,
+        node("aten::slice.Tensor", X, 1, 0, 8, 1, to=far[0]),
+        node("aten::neg", far[0], to=far[1]),
+        node("aten::cumsum", far[1], 0, to=far[2]),
+        LINEAR,
+        node("aten::add.Tensor", far[2], Y, 1, to=far[3]),
+        node("kvc::linear_qd8", *Q, W, S, None, to=far[4]),
+        outputs=(far[3], far[4]),
+    )
+    outlined = outline(step, Xnnpack({}).supports(step), 0, {})
+    parts = [Counter(n.op for n in p.graph.nodes) for p in outlined.partitions]
+    assert [p["kvc::quantize_rows"] for p in parts] == [1, 0]
+    assert [p["kvc::linear_qd8"] for p in parts] == [2, 0]
+    for part in outlined.partitions:
+        crossing = (*part.graph.inputs, *part.graph.outputs)
+        assert {v.type.dtype for v in crossing} == {F32}
+
+
+def test_an_option_that_it_does_not_have_is_refused(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('[backend]\nname = "xnnpack"\n[backend.options]\nlevel = 3')
+    forward = Method("forward", args=(torch.ones(2, 4),))
+    with pytest.raises(BadOption, match="option 'level': expected no options"):
+        compile_program(torch.nn.Linear(4, 4), [forward], str(path))

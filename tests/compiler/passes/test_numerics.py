@@ -29,6 +29,7 @@ class Subjects(nn.Module):
         super().__init__()
         torch.manual_seed(0)
         self.linear = nn.Linear(4, 4)
+        self.wide = nn.Linear(64, 4)
         self.register_buffer("k", torch.zeros(2, 3, 4))
 
     def forward_copies(self, x):
@@ -51,6 +52,9 @@ class Subjects(nn.Module):
     def materialize_views(self, x):
         return x.transpose(0, 1).reshape(3, 8), x.permute(2, 0, 1).contiguous().view(-1)
 
+    def wide_linear(self, x):
+        return self.wide(x.repeat(1, 1, 16))
+
     def linears(self, x):
         return self.linear(x), self.linear(x * 2)
 
@@ -63,7 +67,8 @@ class Subjects(nn.Module):
         (DedupeConstants(), "dedupe_constants", "fp32", 0),
         (ShareEqualNodes(), "share_equal_nodes", "fp32", 0),
         (MaterializeViews(), "materialize_views", "fp32", 0),
-        (QuantizeWeights(True, True), "linears", "xnnpack_q8", 0.05),
+        (QuantizeWeights("qd8", True), "linears", "xnnpack_q8", 0.05),
+        (QuantizeWeights("qb4", True), "wide_linear", "xnnpack_q4", 0.15),
         (StoreBfloat16(), "linears", "bf16", 0.05),
     ],
 )

@@ -142,13 +142,40 @@ def linear_and_embedding():
     )
 
 
+def linears_of_two_widths():
+    """A linear of 64 inputs, one of 48, and one tied to an embedding of 64."""
+    ids, x, y = value(0, SEQ, dtype=I64), value(1, SEQ, 64), value(2, SEQ, 48)
+    wide, odd, table = value(3, 4, 64), value(4, 4, 48), value(5, 8, 64)
+    return program(
+        method(
+            node("aten::embedding", table, ids, to=x),
+            node("aten::linear", x, wide, None, to=value(6, SEQ, 4)),
+            node("aten::linear", y, odd, None, to=value(7, SEQ, 4)),
+            node("aten::linear", x, table, None, to=value(8, SEQ, 8)),
+            inputs=(ids, y),
+            constants=((wide, "wide"), (odd, "odd"), (table, "embed")),
+            outputs=(value(6, SEQ, 4), value(7, SEQ, 4), value(8, SEQ, 8)),
+        ),
+        symbols=SYMBOLS,
+        constants=(
+            constant("wide", torch.ones(4, 64)),
+            constant("odd", torch.ones(4, 48)),
+            constant("embed", torch.ones(8, 64)),
+        ),
+    )
+
+
 CASES = {
     "forward_copies": (ForwardCopies(), forward_copies()),
     "drop_dead_code": (DropDeadCode(), drop_dead_code()),
     "dedupe_constants": (DedupeConstants(), dedupe_constants()),
     "share_equal_nodes": (ShareEqualNodes(), share_equal_nodes()),
     "materialize_views": (MaterializeViews(), materialize_views()),
-    "quantize_weights": (QuantizeWeights(True, True), linear_and_embedding()),
+    "quantize_weights": (QuantizeWeights("qd8", True), linear_and_embedding()),
+    "quantize_weights_int4": (
+        QuantizeWeights("qb4", True),
+        linears_of_two_widths(),
+    ),
     "store_bfloat16": (StoreBfloat16(), linear_and_embedding()),
 }
 
@@ -168,15 +195,48 @@ def test_a_second_run_changes_nothing(name):
     assert program_text(one.run(after)) == program_text(after)
 
 
+def test_rows_that_are_no_whole_blocks_and_tied_embeddings_stay_int8():
+    after = QuantizeWeights("qb4", embedding=True).run(linears_of_two_widths())
+    read = {
+        n.op: [name for v, name in after.methods[0].constants if v in n.inputs]
+        for n in after.methods[0].nodes
+    }
+    linears = [n for n in after.methods[0].nodes if "linear" in n.op]
+    assert [n.op for n in linears] == [
+        "kvc::linear_qb4",
+        "kvc::linear_qd8",
+        "kvc::linear_qd8",
+    ]
+    names = {v.id: name for v, name in after.methods[0].constants}
+    stored = [names[n.inputs[3].id] for n in linears]
+    assert stored == ["wide.int4", "odd.int8", "embed.int8"]
+    assert read["kvc::embedding_q8"] == ["embed.int8", "embed.int8_scale"]
+
+
+def test_a_float_embedding_does_not_keep_the_output_layer_from_int4():
+    after = QuantizeWeights("qb4", embedding=False).run(linears_of_two_widths())
+    ops = [n.op for n in after.methods[0].nodes]
+    assert ops.count("kvc::linear_qb4") == 2
+    assert "aten::embedding" in ops
+
+
+def test_int4_constants_have_the_types_of_their_bytes():
+    after = QuantizeWeights("qb4", embedding=True).run(linears_of_two_widths())
+    types = {c.name: str(c.type) for c in after.constants}
+    assert types["wide.int4"] == "uint8[4, 32]"
+    assert types["wide.int4_scale"] == "bfloat16[4, 2]"
+    assert "embed.int4" not in types
+
+
 def test_linears_alone_may_be_quantized():
-    after = QuantizeWeights(linear=True, embedding=False).run(linear_and_embedding())
+    after = QuantizeWeights(linear="qd8", embedding=False).run(linear_and_embedding())
     ops = [n.op for n in after.methods[0].nodes]
     assert "aten::embedding" in ops
     assert "kvc::linear_qd8" in ops
 
 
 def test_a_tied_table_is_quantized_once():
-    after = QuantizeWeights(linear=True, embedding=True).run(linear_and_embedding())
+    after = QuantizeWeights(linear="qd8", embedding=True).run(linear_and_embedding())
     names = [c.name for c in after.constants]
     assert names.count("embed.weight.int8") + names.count("embed.int8") == 1
 

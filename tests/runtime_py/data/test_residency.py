@@ -107,7 +107,8 @@ def test_what_delegates_pack_is_told_until_they_are_released(tmp_path, monkeypat
 
 
 def test_the_reference_packs_nothing(tmp_path):
-    with load(write_bundle(tmp_path / "d.kvc", delegated_program())) as opened:
+    path = write_bundle(tmp_path / "d.kvc", delegated_program())
+    with load(path, reference=True) as opened:
         opened.forward(np.ones((2, 4), np.float32))
         (blob,) = opened.residency().blobs
         assert (blob.packed, blob.handles, blob.methods) == (0, 1, ("forward",))

@@ -80,5 +80,6 @@ def test_a_failure_inside_a_delegate_names_the_inner_instruction(tmp_path, monke
     monkeypatch.setattr(frames, "load_kernels", lambda: kernels)
     path = write_bundle(tmp_path / "d.kvc", delegated_program())
     inner = "instruction 2, aten::softmax.int at model:42: out of luck"
-    with load(path) as opened, pytest.raises(KernelFailed, match=inner):
+    opened = load(path, reference=True)
+    with opened, pytest.raises(KernelFailed, match=inner):
         opened.forward(np.ones((2, 4), np.float32))

@@ -235,3 +235,68 @@ def test_attention_gives_what_values_are_wide(changes: dict):
 def test_attention_refuses_what_does_not_fit(changes: dict):
     with pytest.raises(ShapeMismatch):
         attention_of(**changes)
+
+
+Q, STEPS = tensor(2, 64, dtype=INT8), tensor(2, 1)
+ZERO = tensor(2, 1, dtype=DType.INT32)
+INT4, SCALES = tensor(8, 32, dtype=UINT8), tensor(8, 2, dtype=DType.BFLOAT16)
+QB4 = (Q, STEPS, ZERO, INT4, SCALES, None)
+
+
+def test_an_int4_linear_has_the_shape_of_its_rows_and_channels():
+    rule = OPS["kvc::linear_qb4"].rule
+    assert rule(*QB4) == ((DType.FLOAT32, (2, 8)),)
+    one_block = tensor(8, 1, dtype=DType.BFLOAT16)
+    assert rule(*QB4[:4], one_block, tensor(8)) == ((DType.FLOAT32, (2, 8)),)
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [
+        (0, tensor(2, 64)),
+        (0, tensor(2, 32, dtype=INT8)),
+        (0, tensor(2, 63, dtype=INT8)),
+        (0, tensor(dtype=INT8)),
+        (1, tensor(2, 1, dtype=FLOAT64)),
+        (1, tensor(1, 1)),
+        (2, tensor(2, 1)),
+        (2, tensor(2, 2, dtype=DType.INT32)),
+        (3, tensor(8, 32, dtype=INT8)),
+        (3, tensor(8, 64, dtype=UINT8)),
+        (3, tensor(2, 8, 32, dtype=UINT8)),
+        (3, tensor(8, dtype=UINT8)),
+        (4, tensor(8, 2)),
+        (4, tensor(7, 2, dtype=DType.BFLOAT16)),
+        (4, tensor(8, 4, dtype=DType.BFLOAT16)),
+        (4, tensor(8, 3, dtype=DType.BFLOAT16)),
+        (4, tensor(8, 0, dtype=DType.BFLOAT16)),
+        (4, tensor(16, dtype=DType.BFLOAT16)),
+        (5, tensor(7)),
+        (5, tensor(8, dtype=FLOAT64)),
+    ],
+)
+def test_an_int4_linear_refuses_what_does_not_fit(place, wrong):
+    arguments = (*QB4[:place], wrong, *QB4[place + 1 :])
+    with pytest.raises(ShapeMismatch):
+        OPS["kvc::linear_qb4"].rule(*arguments)
+
+
+def test_the_block_of_an_int4_linear_is_a_multiple_of_32():
+    q, weight = tensor(2, 96, dtype=INT8), tensor(8, 48, dtype=UINT8)
+    rule = OPS["kvc::linear_qb4"].rule
+    for blocks in (1, 3):
+        rule(q, STEPS, ZERO, weight, tensor(8, blocks, dtype=DType.BFLOAT16), None)
+    for blocks in (2, 6, 96):
+        with pytest.raises(ShapeMismatch, match="rows of 96 values"):
+            rule(q, STEPS, ZERO, weight, tensor(8, blocks, dtype=DType.BFLOAT16), None)
+
+
+@pytest.mark.parametrize(
+    ("place", "wrong"),
+    [(3, tensor(8, 64)), (4, tensor(8, dtype=FLOAT64)), (4, tensor(7))],
+)
+def test_an_int8_linear_refuses_what_does_not_fit(place, wrong):
+    good = (Q, STEPS, ZERO, tensor(8, 64, dtype=INT8), tensor(8), None)
+    assert OPS["kvc::linear_qd8"].rule(*good) == ((DType.FLOAT32, (2, 8)),)
+    with pytest.raises(ShapeMismatch):
+        OPS["kvc::linear_qd8"].rule(*good[:place], wrong, *good[place + 1 :])

@@ -180,3 +180,16 @@ def test_a_bad_delegate_is_refused(change, text):
 def test_a_delegate_that_nobody_calls_is_refused():
     refuse(replace(P, delegates=P.delegates * 2), "calls")
     refuse(replace(P, delegates=()), "calls")
+
+
+def with_tail(nbytes):
+    return replace(P, delegates=(replace(P.delegates[0], tail_nbytes=nbytes),))
+
+
+def test_the_arena_reaches_as_far_behind_a_call_s_values_as_the_delegate_reads():
+    graph = P.methods[P.delegates[0].method].graph
+    (call,) = (s for s in graph.instructions if s.op == "kvc::delegate")
+    result = graph.values[call.results[0]].storage
+    room = graph.scratch_nbytes - result.offset - result.nbytes
+    verify_program(with_tail(room), "m.kvc")
+    refuse(with_tail(room + 1), "its tail end behind the scratch arena")

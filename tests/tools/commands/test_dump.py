@@ -228,3 +228,34 @@ def test_a_data_file_that_is_not_as_the_program_says_has_no_sizes(kvc, tmp_path)
     ]
     assert "has it not, or not at this place" in file["problem"]
     assert all(part["nbytes"] >= 0 for part in file["parts"])
+
+
+def test_delegates_are_listed_with_what_they_take(kvc, sample):
+    part, *_ = json.loads(kvc("dump", sample, "--delegates", "--json").stdout)[
+        "delegates"
+    ]
+    assert (part["method"], part["backend"], part["memory"]) == (
+        "prefill",
+        "sample",
+        "planned",
+    )
+    assert (part["names"], part["weights_nbytes"]) == (1, 32)
+    lines = kvc("dump", sample, "--delegates").stdout.splitlines()
+    assert lines[0].split()[:4] == ["delegate", "method", "backend", "payload"]
+    assert lines[1].split()[:3] == ["0", "prefill", "sample"]
+    assert lines[1].split()[4:] == ["1", "32", "64", "kvc", "0"]
+
+
+def test_without_delegates_the_list_says_so(kvc, tiny):
+    assert kvc("dump", tiny, "--delegates").stdout == "  no backend runs anything\n"
+
+
+def test_a_payload_in_a_form_of_its_own_is_counted_not_read(kvc, sample, monkeypatch):
+    program = sample_program()
+    parts = tuple(replace(d, payload=b"my own") for d in program.delegates)
+    with BundleFile.open(sample) as bundle:
+        blobs = bundle.program.blobs
+    foreign = replace(program, delegates=parts, blobs=blobs)
+    monkeypatch.setattr(BundleFile, "_read_program", lambda self, thorough: foreign)
+    text = kvc("dump", sample, "--ops", "prefill").stdout
+    assert "| 6 bytes in a form of the backend sample\n" in text

@@ -1,12 +1,10 @@
 import json
 
+RECIPES = ["bf16", "fp32", "xnnpack_fp32", "xnnpack_q4", "xnnpack_q8"]
+
 
 def test_every_recipe_is_listed_with_what_it_is_for(kvc):
     lines = kvc("recipes").stdout.splitlines()
-    assert [line.split()[0] for line in lines] == ["bf16", "fp32", "xnnpack_q8"]
+    assert [line.split()[0] for line in lines] == RECIPES
     assert "float32 throughout" in lines[1]
-    assert list(json.loads(kvc("recipes", "--json").stdout)["recipes"]) == [
-        "bf16",
-        "fp32",
-        "xnnpack_q8",
-    ]
+    assert list(json.loads(kvc("recipes", "--json").stdout)["recipes"]) == RECIPES

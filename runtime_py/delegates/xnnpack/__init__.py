@@ -1,0 +1,5 @@
+"""The XNNPACK backend, at run time: graphs run by the real library, through ctypes."""
+
+from kvc.runtime.delegates.xnnpack.backend import Xnnpack
+
+__all__ = ["Xnnpack"]

@@ -1,0 +1,106 @@
+"""The XNNPACK backend, at run time: the library, or the reference of its arithmetic.
+
+In: a payload that is a graph of what `kvc.schema.backends.xnnpack` takes. Out: a handle
+that runs it, with the library where it is installed, otherwise with the runtime's own
+kernels, which compute the same: int8 and int4 linears over activations quantized per
+row, float32 between them.
+"""
+
+import warnings
+from collections import Counter
+from collections.abc import Mapping
+
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import Handle, Options, ReferenceUsed
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.delegates.xnnpack.checks import check_ops, check_scales
+from kvc.runtime.delegates.xnnpack.handles import XnnpackHandle
+from kvc.runtime.delegates.xnnpack.library import INSTALL, Library, find_library
+from kvc.runtime.delegates.xnnpack.statics import Copies, Statics
+from kvc.runtime.delegates.xnnpack.weights import Weights
+from kvc.schema.codec import decode_payload
+from kvc.schema.errors import MissingLibrary
+from kvc.schema.model import Delegate
+from kvc.schema.verify import verify_payload
+
+
+class Xnnpack:
+    """Runs float32 and dynamically quantized graphs."""
+
+    def __init__(self, options: Options) -> None:
+        """Find the library, unless the reference is asked for.
+
+        Raises:
+            MissingLibrary: it is missing, and `options.reference` is False.
+        """
+        self._options = options
+        self._library = _choose(options.reference)
+        self._weights = None if self._library is None else Weights(self._library)
+        self._copies = Copies()
+
+    @staticmethod
+    def check_library() -> None:
+        """Check that the library can be used.
+
+        Raises:
+            MissingLibrary: it cannot.
+        """
+        find_library()
+
+    def init(self, part: Delegate, data: Mapping[str, FreeableBuffer]) -> Handle:
+        """Decode and check a payload; see `Delegate.init`."""
+        program, path = self._options.program, self._options.path
+        method = program.methods[part.method].name
+        where = f"{path}: a delegate of method {method!r}"
+        payload = decode_payload(part.payload, where)
+        verify_payload(payload, program, part, path)
+        check_ops(payload, where)
+        if self._library is None or self._weights is None:
+            return ReferenceHandle(payload, data, method)
+        statics = Statics(program, payload, data, self._copies, self._weights)
+        check_scales(payload, statics, where)
+        what = f"method {method}, delegate {program.delegates.index(part)}"
+        pool = self._library.pool(self._options.threads)
+        return XnnpackHandle(payload, statics, self._weights, pool, what)
+
+    def packed(self) -> Mapping[str, int]:
+        """Return how many bytes are packed or copied, by data name."""
+        total: Counter[str] = Counter(self._copies.nbytes())
+        if self._weights is not None:
+            total.update(self._weights.packed())
+        return total
+
+    def close(self) -> None:
+        """Give packed weights back; all contexts and handles have been closed."""
+        if self._weights is not None:
+            self._weights.close()
+        self._copies.close()
+
+
+_warned = False
+
+
+def _choose(reference: bool | None) -> Library | None:
+    """Return the library, None for the reference."""
+    if reference:
+        return None
+    try:
+        return find_library()
+    except MissingLibrary as error:
+        if reference is False:
+            raise
+        _warn(error)
+        return None
+
+
+def _warn(error: MissingLibrary) -> None:
+    """Say once in a process that the reference is used."""
+    global _warned
+    if not _warned:
+        _warned = True
+        text = (
+            f"{error.facts['reason']}: what XNNPACK would run is run by its slower "
+            f"reference implementation; `{INSTALL}` brings the library, "
+            "load(..., reference=True) silences this"
+        )
+        warnings.warn(text, ReferenceUsed, stacklevel=2)

@@ -1,0 +1,274 @@
+"""Record nodes of a subgraph: each method adds one node and returns what it computes.
+
+In: tensors, numbers and shapes. Out: `Builder.nodes`. Shapes of results are worked out
+here as the library works them out later, so that an op is written without them.
+"""
+
+import ctypes
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.delegates.xnnpack.functions import (
+    INVALID_ID as NONE,
+)
+from kvc.runtime.delegates.xnnpack.functions import (
+    TRANSPOSE_WEIGHTS,
+    Binary,
+    Reduction,
+    Unary,
+    UnaryParameters,
+)
+from kvc.runtime.delegates.xnnpack.nodes import Constant, Dims, Literal, Node, Tensor
+from kvc.runtime.delegates.xnnpack.reshaping import (
+    Fuse,
+    Insert,
+    Split,
+    Step,
+    Whole,
+    apply_step,
+    reshape_steps,
+)
+from kvc.runtime.delegates.xnnpack.shapes import (
+    broadcast,
+    order_of,
+    signed_array,
+    size_array,
+    unshaped,
+)
+from kvc.schema.types import Dim, add_dims
+
+KEEP_DIMS = 0x40
+MAX_JOINED = 5  # XNN_MAX_INPUTS
+MAX_PARTS = 4  # XNN_MAX_OUTPUTS
+
+
+class Builder:
+    """Nodes in the order in which they run.
+
+    Attributes:
+        nodes: what has been recorded.
+        sizes: of the symbols, for what a shape cannot say in symbols.
+    """
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.nodes: list[Node] = []
+        self.sizes = sizes
+        self._scalars: dict[bytes, Literal] = {}
+
+    def literal(self, array: Array) -> Literal:
+        """Return numbers as a constant; float32 of any shape."""
+        return Literal(array.shape, array=np.ascontiguousarray(array, np.float32))
+
+    def scalar(self, value: float) -> Literal:
+        """Return a number as a constant without dims; equal ones are one."""
+        array = np.array(value, np.float32)
+        key = array.tobytes()
+        if key not in self._scalars:
+            self._scalars[key] = Literal((), array=array)
+        return self._scalars[key]
+
+    def unary(
+        self, op: Unary, x: Tensor, first: float | None = None, second: float = 0
+    ) -> Tensor:
+        """Compute each element by itself, with the op's parameters."""
+        y = Tensor(x.dims)
+        given = None if first is None else UnaryParameters(first, second)
+        parameters = None if given is None else ctypes.byref(given)
+        return self._add("unary", op, parameters, x, y, 0, result=y)
+
+    def clamp(self, x: Tensor, least: float, greatest: float) -> Tensor:
+        """Bound each element; infinite bounds bound nothing."""
+        return self.unary(Unary.CLAMP, x, least, greatest)
+
+    def binary(self, op: Binary, a: Tensor, b: Tensor) -> Tensor:
+        """Compute pairs of elements, broadcast as in numpy."""
+        y = Tensor(broadcast(a.dims, b.dims))
+        return self._add("binary", op, None, a, b, y, 0, result=y)
+
+    def reduce(
+        self, op: Reduction, x: Tensor, axes: Sequence[int], keep: bool = True
+    ) -> Tensor:
+        """Reduce axes to size 1, or drop them."""
+        kept = [(i, d) for i, d in enumerate(x.dims) if keep or i not in axes]
+        y = Tensor(tuple(1 if i in axes else d for i, d in kept))
+        given = (len(axes), signed_array(axes), x, y, KEEP_DIMS if keep else 0)
+        return self._add("static_reduce_v2", op, *given, result=y)
+
+    def softmax(self, x: Tensor) -> Tensor:
+        """Exponentiate and normalise each row."""
+        y = Tensor(x.dims)
+        return self._add("softmax", x, y, 0, result=y)
+
+    def copy(self, x: Tensor) -> Tensor:
+        """Return the same elements in memory of their own."""
+        y = Tensor(x.dims)
+        return self._add("copy", x, y, 0, result=y)
+
+    def quantize(self, x: Tensor) -> Tensor:
+        """Quantize each row of x [..., columns] by its own range."""
+        y = Tensor(x.dims, rows=True)
+        return self._add("convert", x, y, 0, result=y)
+
+    def fully_connected(
+        self, x: Tensor, weight: Tensor, bias: Tensor | None, in_out: bool = False
+    ) -> Tensor:
+        """Return x [..., in] times the weight [out, in], plus bias [out].
+
+        Args:
+            x: float32, or quantized rows.
+            weight: of a kind that fits.
+            bias: float32.
+            in_out: the weight is [in, out].
+        """
+        y = Tensor((*x.dims[:-1], weight.dims[1 if in_out else 0]))
+        flags = TRANSPOSE_WEIGHTS if in_out else 0
+        bounds = (-math.inf, math.inf)
+        return self._add(
+            "fully_connected", *bounds, x, weight, bias or NONE, y, flags, result=y
+        )
+
+    def product(self, a: Tensor, b: Tensor, b_transposed: bool = False) -> Tensor:
+        """Return products of a [..., m, k] and b [..., k, n], or b [..., n, k]."""
+        columns = b.dims[-2 if b_transposed else -1]
+        lead = broadcast(a.dims[:-2], b.dims[:-2])
+        y = Tensor((*lead, a.dims[-2], columns))
+        flags = TRANSPOSE_WEIGHTS if b_transposed else 0
+        return self._add("batch_matrix_multiply", a, b, y, flags, result=y)
+
+    def transpose(self, x: Tensor, order: Sequence[int]) -> Tensor:
+        """Reorder the axes; chains become one, axes of size 1 move for nothing."""
+        before = order_of(x)
+        if before is not None:
+            (base,) = x.producer.inputs  # type: ignore[union-attr]  # it has an order
+            return self.transpose(base, [before[axis] for axis in order])
+        dims = tuple(x.dims[axis] for axis in order)
+        moved = [axis for axis in order if x.dims[axis] != 1]
+        if moved == sorted(moved):
+            return self.reshape(x, dims)
+        y = Tensor(dims)
+        places = size_array(order)
+        return self._add("static_transpose", len(order), places, x, y, 0, result=y)
+
+    def reshape(self, x: Tensor, dims: Dims) -> Tensor:
+        """Return the same elements in another shape; chains of this become one."""
+        base = unshaped(x)
+        if base.dims == dims:
+            return base
+        if isinstance(base, Constant):
+            return Constant(dims, name=base.name)
+        steps = reshape_steps(base.dims, dims)
+        if steps is None:
+            base, steps = x, reshape_steps(x.dims, dims)
+        assert steps is not None, f"{base.dims} as {dims}"
+        for step in steps:
+            base = self._step(step, base, dims)
+        base.dims = dims
+        return base
+
+    def _step(self, step: Step, x: Tensor, dims: Dims) -> Tensor:
+        y = Tensor(apply_step(step, x.dims, dims, self.sizes))
+        name, given = _call_of(step)
+        return self._add(name, *given, x, y, 0, result=y)
+
+    def slice(self, x: Tensor, axis: int, begin: int, end: int, size: Dim) -> Tensor:
+        """Return `size` elements of an axis, from `begin` to `end`.
+
+        Args:
+            x: any tensor.
+            axis: not negative.
+            begin: negative to count from the axis's end.
+            end: zero or negative to count from the axis's end.
+            size: what lies between them.
+        """
+        rank = len(x.dims)
+        y = Tensor((*x.dims[:axis], size, *x.dims[axis + 1 :]))
+        begins = signed_array([begin if i == axis else 0 for i in range(rank)])
+        ends = signed_array([end if i == axis else 0 for i in range(rank)])
+        return self._add("static_slice_v3", rank, begins, ends, None, x, y, 0, result=y)
+
+    def split(self, x: Tensor, axis: int, count: int) -> tuple[Tensor, ...]:
+        """Return equal parts along an axis of known size, at most `MAX_PARTS`."""
+        whole = x.dims[axis]
+        assert isinstance(whole, int)
+        dims = (*x.dims[:axis], whole // count, *x.dims[axis + 1 :])
+        parts = tuple(Tensor(dims) for _ in range(count))
+        self._record("even_split", (axis, x, count, parts, 0), parts)
+        return parts
+
+    def join(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
+        """Return tensors one behind another along an axis."""
+        rest = list(tensors)
+        while len(rest) > 1:
+            some, rest = tuple(rest[:MAX_JOINED]), rest[MAX_JOINED:]
+            size: Dim = 0
+            for each in some:
+                size = add_dims(size, each.dims[axis])
+            y = Tensor((*some[0].dims[:axis], size, *some[0].dims[axis + 1 :]))
+            self._record("concatenate", (axis, len(some), some, y, 0), (y,))
+            rest.insert(0, y)
+        return rest[0]
+
+    def pad(
+        self, x: Tensor, before: Sequence[int], after: Sequence[int], value: float
+    ) -> Tensor:
+        """Surround with a number."""
+        widths = zip(before, x.dims, after, strict=True)
+        y = Tensor(tuple(add_dims(b + a, size) for b, size, a in widths))
+        given = (len(before), size_array(before), size_array(after), value)
+        return self._add("static_constant_pad_v2", *given, x, y, 0, result=y)
+
+    def convolution(
+        self,
+        depthwise: bool,
+        numbers: Sequence[Dim],
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        dims: Dims,
+    ) -> Tensor:
+        """Convolve x [batch, height, width, channels].
+
+        Args:
+            depthwise: each channel by itself.
+            numbers: padding (top, right, bottom, left), kernel, stride and dilation
+                (height, width each), then groups with channels in and out of each, or
+                results per channel with the number of channels.
+            x: float32.
+            weight: as `layouts.py` says.
+            bias: float32 [channels of the result].
+            dims: shape of the result.
+        """
+        y = Tensor(dims)
+        name = "depthwise_convolution_2d" if depthwise else "convolution_2d"
+        bounds = (-math.inf, math.inf)
+        return self._add(
+            name, *numbers, *bounds, x, weight, bias or NONE, y, 0, result=y
+        )
+
+    def _add(self, function: str, *arguments: object, result: Tensor) -> Tensor:
+        self._record(function, arguments, (result,))
+        return result
+
+    def _record(
+        self, function: str, arguments: tuple[object, ...], outputs: tuple[Tensor, ...]
+    ) -> None:
+        node = Node(function, arguments, outputs)
+        for output in outputs:
+            output.producer = node
+        self.nodes.append(node)
+
+
+def _call_of(step: Step) -> tuple[str, tuple[object, ...]]:
+    """Return the function that takes a step, and its arguments before the tensors."""
+    match step:
+        case Whole(shape):
+            return "static_reshape", (len(shape), size_array(shape))
+        case Fuse(axis, count):
+            return "fuse_dims", (axis, count)
+        case Split(axis, parts):
+            return "split_dim", (axis, len(parts), size_array(parts))
+        case Insert(axes):
+            return "static_expand_dims", (len(axes), size_array(axes))

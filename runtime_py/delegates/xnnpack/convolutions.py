@@ -1,0 +1,64 @@
+"""Convolutions along one axis or two, with a constant weight.
+
+The library has the channels last: around each node there are transposes. One axis is
+two here, the first of size 1.
+"""
+
+from collections.abc import Mapping
+
+from kvc.runtime.delegates.xnnpack import layouts
+from kvc.runtime.delegates.xnnpack.builder import Builder
+from kvc.runtime.delegates.xnnpack.nodes import Constant, Define, Dims, Tensor
+from kvc.runtime.delegates.xnnpack.products import weight_of
+
+
+def _convolution(
+    b: Builder,
+    dims: Dims,
+    x: Tensor,
+    weight: Constant,
+    bias: Constant | None,
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    groups: int,
+) -> Tensor:
+    """Convolve x [batch, channels, ...] by a weight [out, channels of a group, ...]."""
+    out, each, *kernel = weight.dims
+    assert isinstance(out, int)
+    high, wide = _pair(tuple(kernel), 1)
+    down, across = _pair(padding, 0)
+    window = (down, across, down, across, high, wide)
+    steps = (*_pair(stride, 1), *_pair(dilation, 1))
+    alone = each == 1 and groups > 1
+    if alone:
+        channels: Dims = (out // groups, groups)
+        packed = weight_of("float32", weight, (1, high, wide, out), bias, layouts.HWO)
+    else:
+        channels = (groups, each, out // groups)
+        shape = (out, high, wide, each)
+        packed = weight_of("float32", weight, shape, bias, layouts.OHWI)
+    numbers, flat = (*window, *steps, *channels), (dims[0], *_pair(dims[2:], 1), out)
+    y = b.convolution(alone, numbers, _channels_last(b, x), packed, bias, flat)
+    return _channels_second(b, y, dims)
+
+
+def _channels_last(b: Builder, x: Tensor) -> Tensor:
+    """Return x [batch, channels, ...] as [batch, height, width, channels]."""
+    turned = b.transpose(x, [0, *range(2, len(x.dims)), 1])
+    dims = turned.dims
+    return b.reshape(turned, (dims[0], *_pair(dims[1:-1], 1), dims[-1]))
+
+
+def _channels_second(b: Builder, y: Tensor, dims: Dims) -> Tensor:
+    """Return y [batch, height, width, channels] as [batch, channels, ...]."""
+    y = b.reshape(y, (dims[0], *dims[2:], dims[1]))
+    return b.transpose(y, [0, len(dims) - 1, *range(1, len(dims) - 1)])
+
+
+def _pair(numbers: Dims, missing: int) -> Dims:
+    """Return the numbers of height and width, given those of one axis or two."""
+    return numbers if len(numbers) == 2 else (missing, *numbers)
+
+
+DEFINITIONS: Mapping[str, Define] = {"aten::convolution": _convolution}

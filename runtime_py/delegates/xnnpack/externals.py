@@ -1,0 +1,88 @@
+"""Where the inputs and outputs of a runtime lie: in the caller's memory where it may.
+
+In: arrays of any strides. Out: their addresses, and what must be copied before and
+after a run: an operand that is strided, not aligned, or behind whose end nothing can be
+read, and an output that lies over an input.
+"""
+
+import ctypes
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvc.runtime.arenas import PAGE_NBYTES
+from kvc.runtime.arrays import Array, address_of
+from kvc.runtime.delegates.xnnpack.functions import EXTRA_NBYTES, ExternalValue
+from kvc.runtime.delegates.xnnpack.memory import padded
+
+Copies = Sequence[tuple[Array, Array]]
+
+
+@dataclass(frozen=True, slots=True)
+class Externals:
+    """The operands of a prepared run.
+
+    Attributes:
+        values: where they lie, by external id: inputs, then outputs.
+        before: (to, from) to be copied before a run.
+        after: (to, from) to be copied after it.
+        kept: the memory that `values` points to.
+    """
+
+    values: "ctypes.Array[ExternalValue]"
+    before: Copies
+    after: Copies
+    kept: Sequence[Array]
+
+
+def place_externals(inputs: Sequence[Array], outputs: Sequence[Array]) -> Externals:
+    """Return where the library finds operands, in place where it can use them so."""
+    before: list[tuple[Array, Array]] = []
+    after: list[tuple[Array, Array]] = []
+    kept: list[Array] = []
+    for array in inputs:
+        place = array
+        if not (_is_plain(array) and is_readable_behind(array, EXTRA_NBYTES)):
+            place = padded(array.dtype, array.shape)
+            before.append((place, array))
+        kept.append(place)
+    for array in outputs:
+        place = array
+        overlaps = any(np.may_share_memory(array, other) for other in inputs)
+        if overlaps or not _is_plain(array):
+            place = padded(array.dtype, array.shape)
+            after.append((array, place))
+        kept.append(place)
+    places = (ExternalValue(i, address_of(place)) for i, place in enumerate(kept))
+    values = (ExternalValue * len(kept))(*places)
+    return Externals(values, before, after, kept)
+
+
+def _is_plain(array: Array) -> bool:
+    return array.flags.c_contiguous and address_of(array) % array.itemsize == 0
+
+
+def is_readable_behind(array: Array, nbytes: int) -> bool:
+    """Tell whether bytes behind a contiguous array can be read without a fault.
+
+    They can on the array's own last page, and within the memory that it is a view of.
+    """
+    end = address_of(array) + array.nbytes
+    if not array.nbytes or -end % PAGE_NBYTES >= nbytes:
+        return True
+    return end + nbytes <= _end_of_memory(array)
+
+
+def _end_of_memory(array: Array) -> int:
+    """Return where the memory ends that an array is a view of, as far as it says so."""
+    owner: object = array
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+    if isinstance(owner, np.ndarray):
+        return address_of(owner) + owner.nbytes
+    try:
+        whole: Array = np.frombuffer(owner, np.uint8)  # type: ignore[call-overload]
+    except (TypeError, ValueError, BufferError):  # no buffer, or an empty one
+        return 0
+    return address_of(whole) + whole.nbytes

@@ -1,0 +1,59 @@
+"""The handle of a payload that the library runs."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.delegates.base import Workspace
+from kvc.runtime.delegates.xnnpack.runtimes import Kit, NativeWorkspace, Runtime
+from kvc.runtime.delegates.xnnpack.statics import Statics
+from kvc.runtime.delegates.xnnpack.subgraph import Subgraph, build_subgraph
+from kvc.runtime.delegates.xnnpack.weights import Weights
+from kvc.schema.model import Payload
+
+
+class XnnpackHandle:
+    """A payload; each context has a runtime of it. Used from many threads."""
+
+    def __init__(
+        self,
+        payload: Payload,
+        statics: Statics,
+        weights: Weights,
+        pool: int | None,
+        what: str,
+    ) -> None:
+        self._payload = payload
+        self._statics = statics
+        self._weights = weights
+        self._pool = pool
+        self._what = what
+
+    def prepare(
+        self,
+        inputs: Sequence[Array],
+        outputs: Sequence[Array],
+        workspace: Workspace,
+        sizes: Mapping[str, int],
+    ) -> Callable[[], None]:
+        """Return a function that runs the payload; see `Handle.prepare`.
+
+        Raises:
+            NativeCallFailed: the library refuses the payload or the sizes.
+            KvcError: the data of a weight cannot be had.
+        """
+        runtime = workspace.own(self, lambda: self._runtime(workspace, sizes))
+        return runtime.prepare(inputs, outputs, sizes)
+
+    def close(self) -> None:
+        """Hold nothing: runtimes go with their contexts, packed weights with all."""
+
+    def _runtime(self, workspace: Workspace, sizes: Mapping[str, int]) -> Runtime:
+        # One for all handles of a backend; made first, so that it goes last.
+        weights = self._weights
+        between = workspace.own(weights, lambda: NativeWorkspace(weights.library))
+
+        def build() -> Subgraph:
+            library = weights.library
+            return build_subgraph(library, self._payload, self._statics, sizes)
+
+        return Runtime(Kit(weights, between, self._pool, self._what), build)

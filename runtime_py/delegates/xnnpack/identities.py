@@ -1,0 +1,90 @@
+"""What a packed weight is: the digests of all that is packed into it, and how.
+
+In: a program and names of its data. Out: identities that are equal where the packed
+bytes are, in every process; and the name of the packed form, which other machines and
+other builds of the library do not share.
+"""
+
+import hashlib
+from dataclasses import dataclass, field
+
+from kvc.runtime.delegates.xnnpack.layouts import BATCHES, BATCHES_TRANSPOSED
+from kvc.runtime.delegates.xnnpack.library import Library
+from kvc.schema.model import Program
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A weight with its scales, its bias and its arrangement; compared by digest.
+
+    Attributes:
+        digest: of contents, dtypes, shapes and layout.
+        weight: its name.
+        layout: how its bytes are arranged for the library.
+        nbytes: how many they are.
+    """
+
+    digest: bytes
+    weight: str = field(compare=False)
+    layout: str = field(compare=False)
+    nbytes: int = field(compare=False)
+
+    @property
+    def is_cached(self) -> bool:
+        """Tell whether XNNPACK asks the cache for it.
+
+        Constants of batches of matrices it packs into memory of each runtime instead.
+        """
+        return self.layout not in (BATCHES, BATCHES_TRANSPOSED)
+
+    @property
+    def packed_bound(self) -> int:
+        """Return a size that no packing of it exceeds.
+
+        Kernels pad both sides to at most 256, and add less than 64 bytes a row.
+        """
+        return 16 * self.nbytes + (self.nbytes + 256) * 256
+
+
+def identify(program: Program, names: tuple[int | None, ...], layout: str) -> Identity:
+    """Return the identity of a weight.
+
+    Args:
+        program: that has the names.
+        names: ids of the weight, its scales and its bias; None for what there is not.
+        layout: how its bytes are arranged.
+    """
+    parts = hashlib.sha256(layout.encode())
+    for name in names:
+        parts.update(b"-" if name is None else _describe(program, name))
+    weight = names[0]
+    assert weight is not None, "there is no packing of nothing"
+    named = program.names[weight]
+    nbytes = program.blobs[named.blob].nbytes
+    return Identity(parts.digest(), named.name, layout, nbytes)
+
+
+def _describe(program: Program, name: int) -> bytes:
+    named = program.names[name]
+    # The type, too: the same bytes as [2, 3] and as [3, 2] have the same seed.
+    return program.blobs[named.blob].digest + f"+{named.type}".encode()
+
+
+def entry_key(library: Library, identity: Identity, seed: int, fingerprint: int) -> str:
+    """Return what a packing is called in every process.
+
+    The library's fingerprint has two parts: which packing, and a digest of what this
+    machine makes of it.
+    """
+    found = library.xnn.xnn_get_fingerprint(fingerprint)
+    value = found.contents.value if found else 0
+    return f"{identity.digest.hex()}-{seed:08x}-{fingerprint:08x}-{value:08x}"
+
+
+def packed_format(library: Library) -> str:
+    """Return the name of the form that this library packs to on this machine.
+
+    It says the build, and the features of the processor as the library sees them.
+    """
+    features = hashlib.sha256(library.features).hexdigest()
+    return f"xnnpack:{library.build[:16]}:{features[:16]}"

@@ -1,0 +1,33 @@
+"""How the bytes of a weight are arranged before XNNPACK packs them."""
+
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+
+PLAIN: Final = "plain"  # as they are, read as [out, in]
+IN_OUT: Final = "in_out"  # as they are, read as [in, out]
+BATCHES: Final = "batches"  # as they are, read as matrices [..., in, out]
+BATCHES_TRANSPOSED: Final = "batches_transposed"  # as they are, as [..., out, in]
+OHWI: Final = "ohwi"  # of a convolution: [out, height, width, in of a group]
+HWO: Final = "hwo"  # of a convolution of each channel alone: [height, width, out]
+
+# Layouts that share the bytes of the plain one. They are told apart all the same, since
+# what XNNPACK makes of them differs.
+AS_THEY_ARE: Final = frozenset({PLAIN, IN_OUT, BATCHES, BATCHES_TRANSPOSED})
+
+
+def arrange(weight: Array, layout: str) -> Array:
+    """Return a weight as XNNPACK is to find it, contiguous; the same array if it is so.
+
+    Args:
+        weight: of a convolution [out, in of a group, width] or [out, in of a group,
+            height, width]; as it is otherwise.
+        layout: one of the names above.
+    """
+    if layout in AS_THEY_ARE:
+        return weight
+    spatial = weight if weight.ndim == 4 else weight[:, :, None, :]
+    order = (0, 2, 3, 1) if layout == OHWI else (1, 2, 3, 0)
+    return np.ascontiguousarray(spatial.transpose(order))

@@ -1,0 +1,136 @@
+"""The XNNPACK library: found in the `executorch` wheel, loaded once, never imported.
+
+In: nothing but what is installed. Out: a `Library` of exactly the version that the rest
+was written against. Only three shared libraries of the wheel are loaded; they find each
+other by their own search path, and bind to nothing that torch brings along, since no
+symbol is made global.
+"""
+
+import ctypes
+import importlib.metadata
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+from kvc.runtime.delegates.xnnpack.functions import declare_pools, declare_xnnpack
+from kvc.schema.errors import MissingLibrary, NativeCallFailed, OutOfMemory, reason_of
+
+PACKAGE: Final = "executorch"
+VERSION: Final = "1.5.1"
+INSTALL: Final = f"pip install --no-deps {PACKAGE}=={VERSION}"
+_FEATURES_NBYTES: Final = 85  # the size of the symbol in this version
+_FOLDER: Final = "executorch/lib"
+_XNNPACK: Final = "libexecutorch_backend_xnnpack.so"
+_THREADPOOL: Final = "libexecutorch_threadpool.so"
+_STATUSES: Final = (
+    *("success", "uninitialized", "invalid parameter", "invalid state"),
+    *("unsupported parameter", "unsupported hardware", "out of memory"),
+    *("reallocation required", "deprecated"),
+)
+
+
+class Library:
+    """The loaded library; one in a process, used from many threads.
+
+    Attributes:
+        xnn: the functions of `xnnpack.h`, with their types.
+        build: hexadecimal identifier of the kernels that the library was built of.
+        features: what it knows of the processor, as bytes that it compares by.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Load and initialise the library in a folder.
+
+        Raises:
+            OSError, AttributeError: it cannot be loaded, or lacks a function.
+            NativeCallFailed: it refuses this machine.
+        """
+        self._threads = ctypes.CDLL(str(folder / _THREADPOOL))
+        self.xnn = ctypes.CDLL(str(folder / _XNNPACK))
+        declare_pools(self._threads)
+        declare_xnnpack(self.xnn)
+        self.check(self.xnn.xnn_initialize(None), "xnn_initialize")
+        self.build = self._identify()
+        # `cpuinfo_isa`: a flag a byte.
+        flags = (ctypes.c_char * _FEATURES_NBYTES).in_dll(self._threads, "cpuinfo_isa")
+        self.features = bytes(flags)
+        self._pools: dict[tuple[int, int], int] = {}
+
+    def check(self, status: int, what: str) -> None:
+        """Check what a call has returned.
+
+        Raises:
+            NativeCallFailed: it is not success.
+        """
+        if status:
+            known = 0 <= status < len(_STATUSES)
+            reason = _STATUSES[status] if known else f"status {status}"
+            raise NativeCallFailed(library="XNNPACK", what=what, reason=reason)
+
+    def pool(self, threads: int) -> int | None:
+        """Return the address of the process's pool of so many threads.
+
+        Calls on one pool from several threads wait for each other, operator by operator
+        (pthreadpool holds a mutex while it runs one). None for one thread: then each
+        caller computes by itself, and none waits.
+
+        Raises:
+            OutOfMemory: there are no threads to be had.
+        """
+        if threads == 1:
+            return None
+        # No lock, which a fork could catch. A child has none of its parent's threads.
+        key = (os.getpid(), threads)
+        if key not in self._pools:
+            made = self._threads.pthreadpool_create(threads)
+            if not made:
+                raise OutOfMemory(what=f"a pool of {threads} threads", nbytes=0)
+            if self._pools.setdefault(key, made) != made:  # another was quicker
+                self._threads.pthreadpool_destroy(made)
+        return self._pools[key]
+
+    def _identify(self) -> str:
+        address = self.xnn.xnn_experimental_get_build_identifier_data()
+        nbytes = self.xnn.xnn_experimental_get_build_identifier_size()
+        return ctypes.string_at(address, nbytes).hex()
+
+
+def find_library() -> Library:
+    """Return the library, loaded on the first call of the process.
+
+    Raises:
+        MissingLibrary: it is not installed, of another version, or cannot be loaded.
+    """
+    return _load(find_folder())
+
+
+def find_folder() -> Path:
+    """Return the folder of the wheel's libraries, without loading anything.
+
+    Raises:
+        MissingLibrary: the wheel is not installed, or of another version.
+    """
+    try:
+        wheel = importlib.metadata.distribution(PACKAGE)
+    except importlib.metadata.PackageNotFoundError:
+        raise _missing(f"the package {PACKAGE} is not installed") from None
+    if wheel.version != VERSION:
+        raise _missing(f"{PACKAGE} is {wheel.version}, and has to be {VERSION}")
+    folder = Path(str(wheel.locate_file(_FOLDER)))
+    if not (folder / _XNNPACK).is_file():
+        raise _missing(f"{folder / _XNNPACK} is not there (on {sys.platform})")
+    return folder
+
+
+@cache
+def _load(folder: Path) -> Library:
+    try:
+        return Library(folder)
+    except (OSError, AttributeError, NativeCallFailed) as error:
+        raise _missing(reason_of(error)) from error
+
+
+def _missing(reason: str) -> MissingLibrary:
+    return MissingLibrary(library="XNNPACK", reason=reason, install=INSTALL)

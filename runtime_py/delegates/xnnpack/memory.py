@@ -1,0 +1,121 @@
+"""Memory at fixed addresses for what the library reads: reserved ranges and packings.
+
+In: numbers of bytes. Out: addresses, and arrays over them. Everything is private
+anonymous memory that costs nothing before it is written.
+"""
+
+import mmap
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.arenas import ALIGN, NORESERVE, PAGE_NBYTES, align_up
+from kvc.runtime.arrays import Array, address_of
+from kvc.schema.errors import OutOfMemory
+
+HUGE_PAGE_NBYTES: Final = 2 << 20
+CHUNK_NBYTES: Final = 64 << 20
+TAIL_NBYTES: Final = 64  # more than kernels read behind an operand
+_HUGE_ADVICE: Final = getattr(mmap, "MADV_HUGEPAGE", None)
+_SMALL_ADVICE: Final = getattr(mmap, "MADV_NOHUGEPAGE", None)
+
+
+class Region:
+    """A range of addresses; nobody else gets them before it is closed.
+
+    Attributes:
+        address: where it begins; at a huge page if it lies in such.
+        nbytes: how long it is; at least one page more can be read behind it.
+    """
+
+    def __init__(self, nbytes: int, what: str, huge: bool = False) -> None:
+        """Reserve a range; `what` it is for is told where there is none.
+
+        Raises:
+            OutOfMemory: the system gives no address space.
+        """
+        self.nbytes = nbytes
+        align = HUGE_PAGE_NBYTES if huge else PAGE_NBYTES
+        length = align_up(nbytes, PAGE_NBYTES) + PAGE_NBYTES + align - PAGE_NBYTES
+        flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | NORESERVE
+        try:
+            self._map: mmap.mmap | None = mmap.mmap(-1, length, flags=flags)
+        except (OSError, OverflowError, ValueError, MemoryError) as error:
+            raise OutOfMemory(what=what, nbytes=nbytes) from error
+        start = address_of(np.ndarray((0,), np.uint8, self._map))
+        self._offset = -start % align
+        self.address = start + self._offset
+        advice = _HUGE_ADVICE if huge else _SMALL_ADVICE
+        if advice is not None:
+            with suppress(OSError):  # a kernel without huge pages knows no such advice
+                whole = nbytes // align * align if huge else nbytes
+                self._map.madvise(advice, self._offset, whole)
+
+    def view(self, offset: int, nbytes: int) -> Array:
+        """Return bytes of the range, uint8 [nbytes]; they keep it alive."""
+        assert self._map is not None, "a closed range is not used"
+        return np.ndarray((nbytes,), np.uint8, self._map, self._offset + offset)
+
+    def discard(self) -> None:
+        """Give all pages back; the addresses stay, and read zeros."""
+        assert self._map is not None, "a closed range is not used"
+        if hasattr(mmap, "MADV_DONTNEED"):
+            self._map.madvise(mmap.MADV_DONTNEED)
+
+    def close(self) -> None:
+        """Give the addresses back once no array over them lives."""
+        self._map = None
+
+
+class Heap:
+    """Room for packed weights, in pages of 2 MiB; nothing is given back before all is.
+
+    Used by one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._chunks: list[Region] = []
+        self._used = 0  # of the last chunk
+
+    def room(self, nbytes: int) -> int:
+        """Return the aligned address of so many free bytes; `take` makes them used.
+
+        Raises:
+            OutOfMemory: the system gives none.
+        """
+        if not self._chunks or self._used + nbytes > self._chunks[-1].nbytes:
+            wanted = max(CHUNK_NBYTES, align_up(nbytes, HUGE_PAGE_NBYTES))
+            self._chunks.append(Region(wanted, "packed weights", huge=True))
+            self._used = 0
+        return self._chunks[-1].address + self._used
+
+    def take(self, address: int, nbytes: int) -> None:
+        """Keep what has been written to where `room` said last."""
+        assert address == self._chunks[-1].address + self._used, "room was asked for"
+        self._used = align_up(self._used + nbytes, ALIGN)
+
+    def close(self) -> None:
+        """Give everything back."""
+        for chunk in self._chunks:
+            chunk.close()
+        self._chunks.clear()
+
+
+def padded_copy(array: Array) -> Array:
+    """Return a contiguous copy, aligned, with readable zeros behind it."""
+    copy = padded(array.dtype, array.shape)
+    np.copyto(bits(copy), bits(array))
+    return copy
+
+
+def padded(dtype: "np.dtype[np.generic]", shape: tuple[int, ...]) -> Array:
+    """Return a contiguous aligned array with readable bytes behind it; zeros."""
+    count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    memory = np.zeros(count + ALIGN + TAIL_NBYTES, np.uint8)
+    return np.ndarray(shape, dtype, memory, -address_of(memory) % ALIGN)
+
+
+def bits(array: Array) -> Array:
+    """Return an array of numbers of as many bits, which numpy copies at once."""
+    return array.view(np.uint16) if array.dtype.kind == "V" else array

@@ -1,0 +1,129 @@
+"""Linears, quantized linears and matrix products.
+
+A row that is quantized stays within itself. One with NaN, infinities, or a range beyond
+float32 gives numbers that mean nothing, and need not be NaN: the library looks for the
+least and the greatest by comparisons that NaN can lose.
+"""
+
+from collections.abc import Mapping
+
+from kvc.runtime.delegates.xnnpack import layouts
+from kvc.runtime.delegates.xnnpack.builder import Builder
+from kvc.runtime.delegates.xnnpack.functions import Binary
+from kvc.runtime.delegates.xnnpack.nodes import Constant, Define, Dims, Tensor, Weight
+from kvc.runtime.delegates.xnnpack.shapes import order_of
+
+Trio = tuple[Tensor, Tensor, Tensor]
+
+
+def _quantize_rows(b: Builder, dims: Dims, x: Tensor) -> Trio:
+    """Make one value of rows; it stands for all three results."""
+    rows = b.quantize(x)
+    return rows, rows, rows
+
+
+def _linear_qd8(
+    b: Builder,
+    dims: Dims,
+    q: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    weight: Constant,
+    weight_scale: Constant,
+    bias: Constant | None,
+) -> Tensor:
+    assert q is scale is zero_point, "rows taken apart"
+    packed = weight_of("int8", weight, weight.dims, bias, scale=weight_scale)
+    return b.fully_connected(q, packed, bias)
+
+
+def _linear_qb4(
+    b: Builder,
+    dims: Dims,
+    q: Tensor,
+    scale: Tensor,
+    zero_point: Tensor,
+    weight: Constant,
+    weight_scale: Constant,
+    bias: Constant | None,
+) -> Tensor:
+    assert q is scale is zero_point, "rows taken apart"
+    shape = (weight.dims[0], q.dims[-1])
+    packed = weight_of("int4", weight, shape, bias, scale=weight_scale)
+    return b.fully_connected(q, packed, bias)
+
+
+def _linear(
+    b: Builder, dims: Dims, x: Tensor, weight: Constant, bias: Constant | None
+) -> Tensor:
+    packed = weight_of("float32", weight, weight.dims, bias)
+    return b.fully_connected(x, packed, bias)
+
+
+def _matmul(b: Builder, dims: Dims, x: Tensor, y: Tensor) -> Tensor:
+    return _product(b, x, y, None)
+
+
+def _addmm(
+    b: Builder, dims: Dims, x: Tensor, first: Tensor, second: Tensor, *_: object
+) -> Tensor:
+    row = len(x.dims) == 1 and x.dims == dims[-1:]
+    if row and isinstance(x, Constant) and isinstance(second, Constant):
+        return _product(b, first, second, x)
+    return b.binary(Binary.ADD, x, _product(b, first, second, None))
+
+
+def _product(b: Builder, x: Tensor, y: Tensor, bias: Constant | None) -> Tensor:
+    """Multiply matrices; a constant on the right is packed, once."""
+    y, turned = _without_transpose(y)
+    if not isinstance(y, Constant):
+        return b.product(x, y, turned)
+    if len(y.dims) == 2:
+        layout = layouts.PLAIN if turned else layouts.IN_OUT
+        packed = weight_of("float32", y, y.dims, bias, layout)
+        return b.fully_connected(x, packed, bias, in_out=not turned)
+    layout = layouts.BATCHES_TRANSPOSED if turned else layouts.BATCHES
+    return b.product(x, weight_of("float32", y, y.dims, None, layout), turned)
+
+
+def _without_transpose(y: Tensor) -> tuple[Tensor, bool]:
+    """Return what a swap of the last two axes was made of, and whether there is one."""
+    rank = len(y.dims)
+    if y.producer is None or order_of(y) != [*range(rank - 2), rank - 1, rank - 2]:
+        return y, False
+    return next(y.producer.inputs), True
+
+
+def weight_of(
+    kind: str,
+    weight: Constant,
+    dims: Dims,
+    bias: Constant | None,
+    layout: str = layouts.PLAIN,
+    scale: Constant | None = None,
+) -> Weight:
+    """Return named data as a weight to be packed, with what is packed beside it.
+
+    Args:
+        kind: as `Weight` has it.
+        weight: the data.
+        dims: the weight's shape in its layout.
+        bias: added to the products.
+        layout: one of `layouts.py`.
+        scale: of the rows or blocks of a quantized weight.
+    """
+    scales = None if scale is None else scale.name
+    names = (weight.name, scales, None if bias is None else bias.name)
+    return Weight(dims, kind=kind, names=names, layout=layout)
+
+
+DEFINITIONS: Mapping[str, Define] = {
+    "aten::addmm": _addmm,
+    "aten::bmm": _matmul,
+    "aten::linear": _linear,
+    "aten::matmul": _matmul,
+    "aten::mm": _matmul,
+    "kvc::linear_qb4": _linear_qb4,
+    "kvc::linear_qd8": _linear_qd8,
+    "kvc::quantize_rows": _quantize_rows,
+}

@@ -1,0 +1,71 @@
+"""The weights cache as the library sees it: a table of functions, three of them ours.
+
+XNNPACK calls three functions while it creates a runtime; these are given. Two more it
+calls whenever a runtime is reshaped, where an interrupt in Python code would go unseen
+and leave it a null pointer: they are the library's own, of an empty cache that is
+finished. Where a packing lies is an offset from where that cache lies.
+"""
+
+import ctypes
+import weakref
+from collections.abc import Callable
+from typing import Final
+
+from kvc.runtime.delegates.xnnpack import functions as native
+from kvc.runtime.delegates.xnnpack.library import Library
+
+NOT_FOUND: Final = ctypes.c_size_t(-1).value
+_NBYTES: Final = 4096
+_SOFT: Final = 1  # `xnn_weights_cache_finalization_kind_soft`: keeps its memory
+
+
+class Provider:
+    """The table of functions; it must live as long as runtimes are set up.
+
+    Attributes:
+        address: where it lies.
+    """
+
+    def __init__(
+        self,
+        library: Library,
+        look_up: Callable[[native.CacheKey], int],
+        reserve: Callable[[int], int],
+        insert: Callable[[native.CacheKey, int, int], int],
+    ) -> None:
+        """Make a table; the functions are given no context, and must not raise.
+
+        Raises:
+            NativeCallFailed: the library has no memory for an empty cache.
+        """
+        xnn, check = library.xnn, library.check
+        xnn, check = library.xnn, library.check
+        empty = ctypes.POINTER(native.CacheProvider)()
+        made = xnn.xnn_create_weights_cache_with_size(_NBYTES, ctypes.byref(empty))
+        check(made, "xnn_create_weights_cache_with_size")
+        self._closer = weakref.finalize(self, xnn.xnn_delete_weights_cache, empty)
+        self._closer.atexit = False
+        ended = xnn.xnn_finalize_weights_cache(empty, _SOFT)
+        check(ended, "xnn_finalize_weights_cache")
+        own = empty.contents
+        self._base = int(own.offset_to_addr(own.context, 0))
+        self._table = native.CacheProvider(
+            context=own.context,
+            look_up=native.LOOK_UP(lambda _, key: look_up(key.contents)),
+            reserve_space=native.RESERVE(lambda _, nbytes: reserve(nbytes)),
+            look_up_or_insert=native.INSERT(
+                lambda _, key, address, nbytes: insert(key.contents, address, nbytes)
+            ),
+            is_finalized=own.is_finalized,
+            offset_to_addr=own.offset_to_addr,
+            delete_cache=own.delete_cache,
+        )
+        self.address = ctypes.addressof(self._table)
+
+    def offset(self, address: int) -> int:
+        """Return an address as the library takes it."""
+        return (address - self._base) & NOT_FOUND
+
+    def close(self) -> None:
+        """Give the empty cache back; doing so twice is safe."""
+        self._closer()

@@ -1,0 +1,155 @@
+"""Which nodes give a tensor another shape while some of its sizes are not known.
+
+`static_reshape` works out one size. Where more are symbolic, dims are grouped so that
+each group holds the same elements before and after; `fuse_dims` makes one dim of a
+group, `split_dim`, which works out one size, makes several of it.
+"""
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+
+from kvc.schema.types import Affine, Dim, evaluate
+
+Dims = tuple[Dim, ...]
+Groups = tuple[tuple[Dims, Dims], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """Reshape all of it; one size may be 0, to be worked out."""
+
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Fuse:
+    """Make one dim of `count` dims from `axis` on."""
+
+    axis: int
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class Split:
+    """Make several dims of one; one size may be 0, to be worked out."""
+
+    axis: int
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """Add dims of size 1 at these axes of the result."""
+
+    axes: tuple[int, ...]
+
+
+Step = Whole | Fuse | Split | Insert
+
+
+def reshape_steps(before: Dims, after: Dims) -> tuple[Step, ...] | None:
+    """Return the steps from one shape to another of as many elements.
+
+    Returns:
+        None where a size of `after` cannot be worked out.
+    """
+    if before == after:
+        return ()
+    if _unknown(after) <= 1:
+        return (Whole(_sizes(after)),)
+    groups = tuple(_groups(before, after))
+    if any(_unknown(new) > 1 for old, new in groups if old != new):
+        return None
+    # What becomes fewer first: the rank never exceeds that of both shapes.
+    return (*_fusions(groups), *_splits(groups))
+
+
+def apply_step(step: Step, before: Dims, after: Dims, sizes: Mapping[str, int]) -> Dims:
+    """Return the shape that a step makes of `before`, on the way to `after`.
+
+    A product of symbolic dims is no dim: it stands there as the number that it is
+    under `sizes`.
+    """
+    match step:
+        case Whole():
+            return after
+        case Fuse(axis, count):
+            fused = math.prod(evaluate(d, sizes) for d in before[axis : axis + count])
+            return (*before[:axis], fused, *before[axis + count :])
+        case Split(axis, parts):
+            made = after[axis : axis + len(parts)]
+            return (*before[:axis], *made, *before[axis + 1 :])
+        case Insert(axes):
+            dims = list(before)
+            for axis in axes:
+                dims.insert(axis, 1)
+            return tuple(dims)
+
+
+def _fusions(groups: Groups) -> Iterator[Step]:
+    """Make one dim of each group that changes."""
+    axis = 0
+    for old, new in groups:
+        if not new:
+            # Dims of size 1 at the end that go: the dim before takes them in.
+            yield Fuse(axis - 1, len(old) + 1)
+            continue
+        changed = old != new and len(old) > 1
+        if changed:
+            yield Fuse(axis, len(old))
+        axis += 1 if changed else len(old)
+
+
+def _splits(groups: Groups) -> Iterator[Step]:
+    """Make the new dims of each group that changes."""
+    axis = 0
+    for old, new in groups:
+        if not old:
+            yield Insert(tuple(range(axis, axis + len(new))))
+        elif old != new and len(new) > 1:
+            yield Split(axis, _sizes(new))
+        axis += len(new)
+
+
+def _groups(before: Dims, after: Dims) -> Iterator[tuple[Dims, Dims]]:
+    """Cut both shapes into parts of equal products, as many as there are."""
+    while before or after:
+        i, j = _first_cut(before, after)
+        yield before[:i], after[:j]
+        before, after = before[i:], after[j:]
+
+
+def _first_cut(before: Dims, after: Dims) -> tuple[int, int]:
+    if not before or not after:
+        return len(before), len(after)
+    places = product(range(1, len(before) + 1), range(1, len(after) + 1))
+    for i, j in sorted(places, key=sum):
+        if _product(before[:i]) == _product(after[:j]):
+            return i, j
+    return len(before), len(after)
+
+
+def _product(dims: Dims) -> tuple[int, Counter[Affine]]:
+    """Return a product as a number and the symbolic factors, content taken out."""
+    number = 1
+    factors: Counter[Affine] = Counter()
+    for dim in dims:
+        if isinstance(dim, int):
+            number *= dim
+            continue
+        content = math.gcd(dim.constant, *(c for _, c in dim.terms))
+        number *= content
+        terms = tuple((name, c // content) for name, c in dim.terms)
+        factors[Affine(dim.constant // content, terms)] += 1
+    return number, factors
+
+
+def _unknown(dims: Dims) -> int:
+    return sum(isinstance(dim, Affine) for dim in dims)
+
+
+def _sizes(dims: Dims) -> tuple[int, ...]:
+    return tuple(0 if isinstance(dim, Affine) else dim for dim in dims)

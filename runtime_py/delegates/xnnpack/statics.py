@@ -1,0 +1,82 @@
+"""The named data of payloads, as subgraphs refer to it.
+
+In: a program and its data. Out: for what XNNPACK reads as it is, copies at addresses
+that stay, with readable bytes behind them, one for all payloads; for what it packs, the
+addresses that `weights.py` keeps. Data is checked by its digest before it is copied.
+"""
+
+from collections import Counter
+from collections.abc import Mapping
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.xnnpack.identities import identify
+from kvc.runtime.delegates.xnnpack.memory import padded_copy
+from kvc.runtime.delegates.xnnpack.weights import Weights
+from kvc.schema.model import NamedData, Payload, Program
+from kvc.schema.types import TensorType
+
+Data = Mapping[str, FreeableBuffer]
+
+
+class Copies:
+    """Copies of named data that is read as it is; used from many threads."""
+
+    def __init__(self) -> None:
+        # By blob and type, which names may share; with the first name.
+        self._copies: dict[tuple[int, TensorType], tuple[str, Array]] = {}
+
+    def get(self, named: NamedData, data: Data) -> Array:
+        """Return the copy of named data; raises as `FreeableBuffer.array`."""
+        key = (named.blob, named.type)
+        if key not in self._copies:
+            with data[named.name] as buffer:
+                made = padded_copy(buffer.private_array())
+            # Without a lock: at worst two are made, and one is kept.
+            self._copies.setdefault(key, (named.name, made))
+        return self._copies[key][1]
+
+    def nbytes(self) -> Counter[str]:
+        """Return how many bytes lie here, by name."""
+        total: Counter[str] = Counter()
+        for name, array in self._copies.copy().values():
+            total[name] += array.nbytes
+        return total
+
+    def close(self) -> None:
+        """Drop all; they go when nobody reads them any more."""
+        self._copies.clear()
+
+
+class Statics:
+    """The named data of one payload, by id; see `subgraph.Statics`."""
+
+    def __init__(
+        self,
+        program: Program,
+        payload: Payload,
+        data: Data,
+        copies: Copies,
+        weights: Weights,
+    ) -> None:
+        self._program = program
+        self._data = data
+        self._copies = copies
+        self._weights = weights
+        known = {named.name: i for i, named in enumerate(program.names)}
+        self._ids = tuple(known[name] for name in payload.names)
+
+    def pinned(self, name: int) -> Array:
+        """Return data at an address that stays; raises as `FreeableBuffer.array`."""
+        named = self._program.names[self._ids[name]]
+        return self._copies.get(named, self._data)
+
+    def packed(self, key: tuple[int | None, ...], layout: str) -> int:
+        """Return the address that stands for a weight that XNNPACK packs.
+
+        Raises:
+            OutOfMemory: the system gives no address space.
+        """
+        names = tuple(None if name is None else self._ids[name] for name in key)
+        identity = identify(self._program, names, layout)
+        return self._weights.address(identity, self._data)

@@ -1,0 +1,256 @@
+"""Build an XNNPACK subgraph of a payload.
+
+In: a verified payload whose nodes XNNPACK can run (`kvc.schema.backends.xnnpack`), and
+what its named data is. Out: a `Subgraph`, of which runtimes are made. Its external ids
+count the payload's inputs, then its outputs. Shapes inside follow from those of the
+inputs, so a runtime of it can be reshaped for any sizes, 0 included unless that leaves
+a product nothing to sum over.
+
+Numbers: the library computes with subnormal numbers as zeros, given or made, and does
+not keep the sign of a zero. Where else its ops differ from torch's stands in
+`elementwise.py`, `norms.py` and `products.py`.
+"""
+
+import ctypes
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Protocol
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.delegates.xnnpack.functions import (
+    EXTERNAL_INPUT,
+    EXTERNAL_OUTPUT,
+    EXTRA_NBYTES,
+    INVALID_ID,
+    Datatype,
+)
+from kvc.runtime.delegates.xnnpack.library import Library
+from kvc.runtime.delegates.xnnpack.nodes import (
+    Constant,
+    Literal,
+    Node,
+    Tensor,
+    Weight,
+)
+from kvc.runtime.delegates.xnnpack.shapes import shape_of, size_array
+from kvc.runtime.delegates.xnnpack.translation import Translated, translate
+from kvc.schema.model import Payload
+
+# For runtimes: XNN_FLAG_NO_OPERATOR_FUSION, so that nodes run as they are given. What
+# the library would merge is merged already, and its own rewriting has faults: a maximum
+# of two tensors of which it takes one for a constant 0 (`x * 0`) becomes a clamp of the
+# other, without NaN and without broadcast (tried 2026-11).
+RUNTIME_FLAGS: Final = 0x80000000
+
+_INT4_ZERO_POINT: Final = 8  # what is stored for 0
+
+
+class Statics(Protocol):
+    """The named data of a payload, by id of the name."""
+
+    def pinned(self, name: int) -> Array:
+        """Return data that stays where it is while the payload's handle lives.
+
+        64 bytes behind it can be read: 16 behind an operand, 15 scales behind scales.
+        """
+
+    def packed(self, key: tuple[int | None, ...], layout: str) -> int:
+        """Return an address that stands for a weight which XNNPACK packs.
+
+        Args:
+            key: names of the weight, its scales and the bias that is packed with it.
+            layout: one of `layouts.py`.
+        """
+
+
+@dataclass(eq=False, slots=True)
+class Subgraph:
+    """A subgraph and what must live as long as runtimes are made of it.
+
+    Attributes:
+        library: that it is one of.
+        translated: what it was made of.
+        pointer: `xnn_subgraph_t`.
+        held: arrays that the subgraph and its runtimes read.
+    """
+
+    library: Library
+    translated: Translated
+    pointer: ctypes.c_void_p = field(default_factory=ctypes.c_void_p)
+    held: list[object] = field(default_factory=list)
+
+    @property
+    def inputs(self) -> range:
+        """Return the external ids of the payload's inputs, in order."""
+        return range(len(self.translated.inputs))
+
+    @property
+    def outputs(self) -> range:
+        """Return the external ids of its outputs, in order."""
+        first = len(self.translated.inputs)
+        return range(first, first + len(self.translated.outputs))
+
+    def external_shapes(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
+        """Return the shapes of inputs and outputs, by external id.
+
+        A shape may be other than the payload's, of as many elements in the same order.
+        """
+        ends = (*self.translated.inputs, *self.translated.outputs)
+        return [shape_of(tensor.dims, sizes) for tensor in ends]
+
+    def close(self) -> None:
+        """Delete it; runtimes made of it stay, and read `held`."""
+        if self.pointer.value is not None:
+            self.library.xnn.xnn_delete_subgraph(self.pointer)
+            self.pointer = ctypes.c_void_p()
+
+
+def build_subgraph(
+    library: Library, payload: Payload, statics: Statics, sizes: Mapping[str, int]
+) -> Subgraph:
+    """Return the subgraph of a payload.
+
+    Args:
+        library: XNNPACK.
+        payload: verified, of what XNNPACK takes alone.
+        statics: its named data.
+        sizes: of its symbols, any that are allowed; shapes at first.
+
+    Raises:
+        NativeCallFailed: the library refuses a value or a node.
+    """
+    translated = translate(payload.graph, sizes)
+    subgraph = Subgraph(library, translated)
+    count = len(translated.inputs) + len(translated.outputs)
+    made = library.xnn.xnn_create_subgraph(count, 0, ctypes.byref(subgraph.pointer))
+    library.check(made, "xnn_create_subgraph")
+    try:
+        _Emitter(subgraph, statics, sizes).emit(translated)
+    except BaseException:
+        subgraph.close()
+        raise
+    return subgraph
+
+
+class _Emitter:
+    """Defines values as they come up, and nodes in order."""
+
+    def __init__(
+        self, subgraph: Subgraph, statics: Statics, sizes: Mapping[str, int]
+    ) -> None:
+        self._library = subgraph.library
+        self._graph = subgraph.pointer
+        self._held = subgraph.held
+        self._statics = statics
+        self._sizes = sizes
+        self._ids: dict[object, int] = {}
+
+    def emit(self, translated: Translated) -> None:
+        """Define all of it."""
+        for external, tensor in enumerate(translated.inputs):
+            self._define_plain(tensor, None, external, EXTERNAL_INPUT)
+        first = len(translated.inputs)
+        for external, tensor in enumerate(translated.outputs, first):
+            self._define_plain(tensor, None, external, EXTERNAL_OUTPUT)
+        for node in translated.nodes:
+            self._define_node(node)
+
+    def _define_node(self, node: Node) -> None:
+        arguments = [self._given(argument) for argument in node.arguments]
+        self._call(node.function, *arguments)
+
+    def _given(self, argument: object) -> object:
+        if isinstance(argument, Tensor):
+            return self._id_of(argument)
+        if isinstance(argument, tuple):
+            ids = [self._id_of(tensor) for tensor in argument]
+            return (ctypes.c_uint32 * len(ids))(*ids)
+        return argument
+
+    def _id_of(self, tensor: Tensor) -> int:
+        key = (tensor.name, tensor.dims) if isinstance(tensor, Constant) else tensor
+        if key not in self._ids:
+            self._ids[key] = self._define(tensor)
+        return self._ids[key]
+
+    def _define(self, tensor: Tensor) -> int:
+        match tensor:
+            case Constant():
+                array = self._statics.pinned(tensor.name)
+                self._held.append(array)
+                return self._define_plain(tensor, array.ctypes.data)
+            case Literal():
+                assert tensor.array is not None
+                array = self._with_tail(tensor.array)
+                return self._define_plain(tensor, array.ctypes.data)
+            case Weight():
+                return self._define_weight(tensor)
+        if tensor.rows:
+            return self._define_rows(tensor)
+        return self._define_plain(tensor, None)
+
+    def _define_plain(
+        self,
+        tensor: Tensor,
+        address: int | None,
+        external: int = INVALID_ID,
+        flags: int = 0,
+    ) -> int:
+        made = self._value(
+            *("tensor", Datatype.FP32, *self._shape(tensor), address),
+            external=external,
+            flags=flags,
+        )
+        self._ids.setdefault(tensor, made)
+        return made
+
+    def _define_rows(self, tensor: Tensor) -> int:
+        rank, shape = self._shape(tensor)
+        return self._value(
+            "dynamically_quantized_tensor", Datatype.QDINT8, rank, 1, shape
+        )
+
+    def _define_weight(self, weight: Weight) -> int:
+        rank, shape = self._shape(weight)
+        address = self._statics.packed(weight.names, weight.layout)
+        if weight.kind == "float32":
+            return self._define_plain(weight, address)
+        assert weight.names[1] is not None
+        given = self._statics.pinned(weight.names[1])
+        self._held.append(given)
+        scales = given.ctypes.data
+        if weight.kind == "int8":
+            return self._value(
+                *("channelwise_quantized_tensor", Datatype.QCINT8),
+                *(scales, rank, 0, shape, address),
+            )
+        block = shape[1] // given.shape[1]
+        return self._value(
+            *("blockwise_quantized_tensor", Datatype.QBINT4, _INT4_ZERO_POINT),
+            *(scales, rank, 0, block, shape, address),
+        )
+
+    def _with_tail(self, array: Array) -> Array:
+        """Return the bytes of an array, readable beyond their end, and keep them."""
+        copy = np.zeros(array.nbytes + EXTRA_NBYTES, np.uint8)
+        copy[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+        self._held.append(copy)
+        return copy
+
+    def _shape(self, tensor: Tensor) -> tuple[int, "ctypes.Array[ctypes.c_size_t]"]:
+        shape = shape_of(tensor.dims, self._sizes)
+        return len(shape), size_array(shape)
+
+    def _value(
+        self, kind: str, *arguments: object, external: int = INVALID_ID, flags: int = 0
+    ) -> int:
+        made = ctypes.c_uint32()
+        self._call(f"{kind}_value", *arguments, external, flags, ctypes.byref(made))
+        return made.value
+
+    def _call(self, function: str, *arguments: object) -> None:
+        name = f"xnn_define_{function}"
+        status = getattr(self._library.xnn, name)(self._graph, *arguments)
+        self._library.check(status, name)

@@ -1,0 +1,132 @@
+"""From a payload's graph to nodes: an op at a time, then without what is not needed.
+
+In: a verified payload. Out: `Translated`, the nodes and the tensors at their borders.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kvc.runtime.delegates.xnnpack import (
+    convolutions,
+    elementwise,
+    layout,
+    norms,
+    products,
+)
+from kvc.runtime.delegates.xnnpack.builder import Builder
+from kvc.runtime.delegates.xnnpack.nodes import (
+    Constant,
+    Define,
+    Node,
+    Tensor,
+    live_nodes,
+)
+from kvc.runtime.delegates.xnnpack.shapes import unshaped
+from kvc.schema import model
+from kvc.schema.model import Graph, Instruction, Ref
+
+DEFINITIONS: Mapping[str, Define] = {
+    **elementwise.DEFINITIONS,
+    **norms.DEFINITIONS,
+    **layout.DEFINITIONS,
+    **products.DEFINITIONS,
+    **convolutions.DEFINITIONS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Translated:
+    """Nodes in running order and their borders.
+
+    Attributes:
+        nodes: each result depends on all of them.
+        inputs: in the order of the graph's; their dims may be other than the graph's,
+            of as many elements in the same order.
+        outputs: as `inputs`; each one is computed by a node, and is there once.
+    """
+
+    nodes: tuple[Node, ...]
+    inputs: tuple[Tensor, ...]
+    outputs: tuple[Tensor, ...]
+
+
+def translate(graph: Graph, sizes: Mapping[str, int]) -> Translated:
+    """Return the nodes of a graph of ops that are all in `DEFINITIONS`.
+
+    Args:
+        graph: verified.
+        sizes: of its symbols, any that are allowed.
+    """
+    builder = Builder(sizes)
+    tensors: dict[int, Tensor] = {}
+    for i, value in enumerate(graph.values):
+        if isinstance(value.storage, model.Constant):
+            tensors[i] = Constant(value.type.dims, name=value.storage.name)
+    inputs = [Tensor(graph.values[i].type.dims) for i in graph.inputs]
+    tensors.update(zip(graph.inputs, inputs, strict=True))
+    for instruction in graph.instructions:
+        made = _define(builder, instruction, graph, tensors)
+        tensors.update(zip(instruction.results, made, strict=True))
+    outputs = _own_outputs(builder, [tensors[i] for i in graph.outputs])
+    nodes = live_nodes(builder.nodes, outputs)
+    nodes = _without_input_reshapes(nodes, inputs, outputs)
+    return Translated(tuple(nodes), tuple(inputs), tuple(outputs))
+
+
+def _define(
+    builder: Builder,
+    instruction: Instruction,
+    graph: Graph,
+    tensors: Mapping[int, Tensor],
+) -> tuple[Tensor, ...]:
+    def given(argument: object) -> object:
+        if isinstance(argument, Ref):
+            return tensors[argument.value]
+        if isinstance(argument, tuple):
+            return tuple(given(item) for item in argument)
+        return argument
+
+    dims = graph.values[instruction.results[0]].type.dims
+    arguments = [given(argument) for argument in instruction.arguments]
+    made = DEFINITIONS[instruction.op](builder, dims, *arguments)
+    return made if isinstance(made, tuple) else (made,)
+
+
+def _own_outputs(builder: Builder, results: list[Tensor]) -> list[Tensor]:
+    """Return a computed tensor for each result, none of them twice.
+
+    A reshape at the end is left out, since its bytes are those of what it reads.
+    """
+    taken: set[Tensor] = set()
+    outputs = []
+    for result in results:
+        for candidate in (unshaped(result), result):
+            if candidate.producer is not None and candidate not in taken:
+                break
+        else:
+            candidate = builder.copy(unshaped(result))
+        taken.add(candidate)
+        outputs.append(candidate)
+    return outputs
+
+
+def _without_input_reshapes(
+    nodes: list[Node], inputs: list[Tensor], outputs: list[Tensor]
+) -> list[Node]:
+    """Let inputs come in the shape in which alone they are read."""
+    dropped: set[int] = set()
+    for x in inputs:
+        readers = [node for node in nodes if x in node.inputs]
+        made = {node.outputs[0].dims for node in readers}
+        plain = all(
+            node.function == "static_reshape" and node.outputs[0] not in outputs
+            for node in readers
+        )
+        if not plain or len(made) != 1:
+            continue
+        (x.dims,) = made
+        for reader in readers:
+            dropped.add(id(reader))
+            for node in nodes:
+                node.read_instead(reader.outputs[0], x)
+    return [node for node in nodes if id(node) not in dropped]

@@ -1,0 +1,296 @@
+"""Packed weights: what XNNPACK makes of a weight, its scales and its bias, kept once.
+
+XNNPACK asks a cache for packed bytes by a seed, a fingerprint of the packing and two
+addresses, and reads the weight only where the cache has nothing. So every weight gets
+an address of its own, by the digests of all that is packed into it, which nobody else
+gets as long as the cache lives: equal bytes with other scales are another address, and
+no address comes twice. The bytes are put there when XNNPACK is about to pack them, and
+taken away afterwards; a second method or context finds them packed, and reads nothing.
+
+In: names of data. Out: those addresses, and the cache for `xnn_create_runtime_v4`.
+"""
+
+import ctypes
+import threading
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.xnnpack.functions import CacheKey
+from kvc.runtime.delegates.xnnpack.identities import Identity, entry_key
+from kvc.runtime.delegates.xnnpack.layouts import arrange
+from kvc.runtime.delegates.xnnpack.library import Library
+from kvc.runtime.delegates.xnnpack.memory import (
+    HUGE_PAGE_NBYTES,
+    TAIL_NBYTES,
+    Heap,
+    Region,
+    bits,
+)
+from kvc.runtime.delegates.xnnpack.provider import NOT_FOUND, Provider
+from kvc.schema.errors import NativeCallFailed
+
+_FAILED: Final = 0  # as an address
+
+Data = Mapping[str, FreeableBuffer]
+Stored = Mapping[str, memoryview | bytes]
+_Key = tuple[int, int, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """A weight in XNNPACK's own form.
+
+    Attributes:
+        key: what it is, in words that mean the same in every process.
+        name: of the weight.
+        seed, fingerprint: which packing, as the library says.
+        address: where it lies.
+        nbytes: how long it is.
+    """
+
+    key: str
+    name: str
+    seed: int
+    fingerprint: int
+    address: int
+    nbytes: int
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Token:
+    """The addresses that stand for a weight, and where its bytes come from."""
+
+    identity: Identity
+    region: Region
+    data: Data
+
+    def fill(self) -> None:
+        """Put the bytes there, checked; raises as `FreeableBuffer.array`."""
+        with self.data[self.identity.weight] as buffer:
+            source = buffer.private_array()
+            arranged = arrange(source, self.identity.layout)
+            target = self.region.view(0, source.nbytes).view(source.dtype)
+            np.copyto(bits(target), bits(arranged.reshape(-1)))
+
+
+class Weights:
+    """The weights cache of a backend; used from many threads.
+
+    Attributes:
+        library: that packs.
+    """
+
+    def __init__(self, library: Library, stored: Stored | None = None) -> None:
+        """Make an empty cache.
+
+        Args:
+            library: that packs.
+            stored: weights that have been packed before, by `Packed.key`; they are
+                copied rather than packed again.
+        """
+        self.library = library
+        self._stored = stored or {}
+        # Re-entrant: the library calls back while a runtime is created.
+        self._lock = threading.RLock()
+        self._tokens: dict[Identity, _Token] = {}
+        self._places: dict[int, _Token] = {}
+        self._packed: dict[_Key, Packed] = {}
+        self._heap = Heap()
+        self._copies: list[Region] = []
+        # Of the runtime that is being created: whose bytes are there, and which weights
+        # the library has not asked for.
+        self._filled: list[_Token] = []
+        self._expected: set[_Token] = set()
+        self._failure: BaseException | None = None
+        self._provider: Provider | None = self._make_provider()
+
+    def address(self, identity: Identity, data: Data) -> int:
+        """Return the address that stands for a weight, within `packing`.
+
+        Args:
+            identity: of the weight.
+            data: where its bytes are read, if they are ever needed.
+
+        Raises:
+            OutOfMemory: the system gives no address space.
+            KvcError: it is read at once, as `FreeableBuffer.array`.
+        """
+        with self._lock:
+            token = self._tokens.get(identity)
+            if token is None:
+                nbytes = identity.nbytes + TAIL_NBYTES
+                huge = nbytes >= HUGE_PAGE_NBYTES
+                region = Region(nbytes, "a weight to pack", huge)
+                token = _Token(identity, region, data)
+                self._tokens[identity] = token
+                self._places[token.region.address] = token
+            if identity.is_cached:
+                self._expected.add(token)
+            elif token not in self._filled:
+                self._fill(token)
+            return token.region.address
+
+    @contextmanager
+    def packing(self) -> Iterator[int]:
+        """Give the address of the cache, for the creation of one runtime.
+
+        Others wait meanwhile.
+
+        Raises:
+            KvcError: bytes that were to be packed cannot be had; the runtime, if one
+                was created all the same, must be deleted.
+        """
+        with self._lock:
+            assert self._provider is not None, "a closed cache packs nothing"
+            self._expected.clear()
+            try:
+                yield self._provider.address
+                for token in self._expected:
+                    raise _failure(f"{token.identity.weight!r} was not asked for")
+            finally:  # this says more than the library's own failure
+                failure, self._failure = self._failure, None
+                self._empty_tokens()
+                if failure is not None:
+                    raise failure
+
+    def entries(self) -> tuple[Packed, ...]:
+        """Return all that has been packed, in the order of packing."""
+        return tuple(self._packed.copy().values())
+
+    def bytes_of(self, entry: Packed) -> bytes:
+        """Return a copy of what has been packed."""
+        with self._lock:
+            assert self._provider is not None, "what is closed has no bytes"
+            return ctypes.string_at(entry.address, entry.nbytes)
+
+    def packed(self) -> Counter[str]:
+        """Return how many bytes lie here, by the name of the weight."""
+        total: Counter[str] = Counter()
+        for entry in self.entries():
+            total[entry.name] += entry.nbytes
+        return total
+
+    def close(self) -> None:
+        """Give all memory back; no runtime uses it any more."""
+        with self._lock:
+            if self._provider is not None:
+                self._provider.close()
+            self._provider = None
+            self._packed.clear()
+            self._places.clear()
+            for token in self._tokens.values():
+                token.region.close()
+            for copy in self._copies:
+                copy.close()
+            self._tokens.clear()
+            self._copies.clear()
+            self._heap.close()
+
+    def _make_provider(self) -> Provider:
+        return Provider(self.library, self._look_up, self._reserve, self._insert)
+
+    def _look_up(self, asked: CacheKey) -> int:
+        """Return where a packing lies, as an offset; `NOT_FOUND` if it is to be made.
+
+        Its weight has then been put where the library looks for it.
+
+        Nothing may be raised into the library: a failure is kept, and makes the next
+        reservation fail.
+        """
+        try:
+            token = self._places.get(asked.kernel or 0)
+            if token is None:
+                raise _failure("it packs data that has no address of its own")
+            self._expected.discard(token)
+            entry = self._packed.get(self._key(token, asked))
+            if entry is None:
+                entry = self._copy_stored(token, asked)
+            if entry is not None:
+                return self._offset(entry.address)
+            self._fill(token)
+        except BaseException as error:
+            self._failure = self._failure or error
+        return NOT_FOUND
+
+    def _reserve(self, nbytes: int) -> int:
+        """Return room for a packing, which the library has not found."""
+        try:
+            return _FAILED if self._failure else self._heap.room(nbytes)
+        except BaseException as error:
+            self._failure = self._failure or error
+            return _FAILED
+
+    def _insert(self, asked: CacheKey, address: int, nbytes: int) -> int:
+        """Keep a packing, and give back the weight that it was made of.
+
+        Returns where it lies, as an offset.
+        """
+        try:
+            token = self._places[asked.kernel]
+            self._heap.take(address, nbytes)
+            self._keep(token, asked, address, nbytes)
+            self._filled.remove(token)
+            token.region.discard()
+        except BaseException as error:
+            self._failure = self._failure or error
+            return NOT_FOUND
+        return self._offset(address)
+
+    def _offset(self, address: int) -> int:
+        assert self._provider is not None, "the library asks while it packs"
+        return self._provider.offset(address)
+
+    def _fill(self, token: _Token) -> None:
+        self._filled.append(token)
+        token.fill()
+
+    def _empty_tokens(self) -> None:
+        """Give back the weights that were put where the library looks for them."""
+        while self._filled:
+            self._filled.pop().region.discard()
+
+    def _key(self, token: _Token, asked: CacheKey) -> _Key:
+        return (asked.seed, asked.fingerprint, token.identity.digest)
+
+    def _keep(
+        self, token: _Token, asked: CacheKey, address: int, nbytes: int
+    ) -> Packed:
+        seed, fingerprint, _ = key = self._key(token, asked)
+        name = entry_key(self.library, token.identity, seed, fingerprint)
+        weight = token.identity.weight
+        entry = Packed(name, weight, seed, fingerprint, address, nbytes)
+        self._packed[key] = entry
+        return entry
+
+    def _copy_stored(self, token: _Token, asked: CacheKey) -> Packed | None:
+        """Take a packing from where it has been stored, None where it has not.
+
+        Nobody says how long it has to be. So it is copied into a range as long as any
+        packing can be, and one that is too short reads as zeros.
+
+        Raises:
+            NativeCallFailed: it is longer than any packing can be.
+        """
+        seed, fingerprint, _ = self._key(token, asked)
+        name = entry_key(self.library, token.identity, seed, fingerprint)
+        stored = self._stored.get(name)
+        if stored is None:
+            return None
+        found = np.frombuffer(stored, np.uint8)
+        if found.nbytes > token.identity.packed_bound:
+            what = token.identity.weight
+            raise _failure(f"{found.nbytes} bytes are no packing of {what!r}")
+        copy = Region(token.identity.packed_bound, "packed weights", huge=True)
+        copy.view(0, found.nbytes)[:] = found
+        self._copies.append(copy)
+        return self._keep(token, asked, copy.address, found.nbytes)
+
+
+def _failure(reason: str) -> NativeCallFailed:
+    return NativeCallFailed(library="XNNPACK", what="weights cache", reason=reason)

@@ -1,0 +1,189 @@
+"""The one list of what XNNPACK takes: an op a line, with what it asks of arguments.
+
+The compiler chooses nodes by it, the runtime refuses payloads by it. Everything is
+float32 but for a row-wise quantized tensor (`kvc::quantize_rows`), which only
+quantized linears may read.
+"""
+
+from collections.abc import Iterable
+from typing import Final
+
+from kvc.schema.backends import xnnpack_layout as layout
+from kvc.schema.backends.operands import (
+    Arguments,
+    Operand,
+    Results,
+    Rule,
+    operand,
+    operands_of,
+)
+from kvc.schema.dtypes import DType
+from kvc.schema.types import TensorType
+
+MAX_RANK: Final = 6  # XNN_MAX_TENSOR_DIMS
+TAIL_NBYTES: Final = 16  # XNN_EXTRA_BYTES: read behind the end of each input
+QUANTIZE: Final = "kvc::quantize_rows"
+QUANTIZED_LINEARS: Final = ("kvc::linear_qd8", "kvc::linear_qb4")
+_EXPONENTS: Final = (-1, -0.5, 0.5, 2, 3)
+
+
+def why_not(op: str, arguments: Arguments, results: Results) -> str:
+    """Return why XNNPACK cannot run a node as it stands, "" when it can.
+
+    Args:
+        op: name of the op, whose signature the node is known to fit.
+        arguments: in the order of its signature; tensors as `Operand`s, lists as
+            tuples, all else as it is.
+        results: types of the results.
+    """
+    rule = RULES.get(op)
+    if rule is None:
+        return f"it has no {op}"
+    types = [*(each.type for each in operands_of(arguments)), *results]
+    return _reason_of_types(op, types) or rule(arguments, results)
+
+
+def _reason_of_types(op: str, types: Iterable[TensorType]) -> str:
+    quantized = op == QUANTIZE or op in QUANTIZED_LINEARS
+    for kind in types:
+        if kind.dtype is not DType.FLOAT32 and not quantized:
+            return f"{kind} is not float32"
+        if len(kind.dims) > MAX_RANK:
+            return f"{kind} has more than {MAX_RANK} dims"
+        if 0 in kind.dims:
+            return f"{kind} has no elements"
+    return ""
+
+
+def _scalars(arguments: Arguments, results: Results) -> str:
+    """Take numbers beside the tensors."""
+    for argument in arguments:
+        if not isinstance(argument, Operand | int | float | None):
+            return f"the argument {argument}"
+    return ""
+
+
+def _clamp(arguments: Arguments, results: Results) -> str:
+    bounds = arguments[1:]
+    known = all(isinstance(bound, int | float | None) for bound in bounds)
+    return "" if known and any(b is not None for b in bounds) else f"bounds {bounds}"
+
+
+def _gelu(arguments: Arguments, results: Results) -> str:
+    known = arguments[1] in ("none", "tanh")
+    return "" if known else f"gelu approximated by {arguments[1]}"
+
+
+def _elu(arguments: Arguments, results: Results) -> str:
+    _, alpha, scale, input_scale = arguments
+    plain = scale == 1 and input_scale == 1 and isinstance(alpha, int | float)
+    return "" if plain and alpha > 0 else f"elu with {alpha}, {scale}, {input_scale}"  # type: ignore[operator]  # a number, if plain
+
+
+def _power(arguments: Arguments, results: Results) -> str:
+    exponent = arguments[1]
+    return "" if exponent in _EXPONENTS else f"the exponent {exponent}"
+
+
+def _reduce(arguments: Arguments, results: Results) -> str:
+    return "" if operand(arguments[0]).type.dims else "a reduction of a scalar"
+
+
+def _softmax(arguments: Arguments, results: Results) -> str:
+    axis, rank = arguments[1], len(operand(arguments[0]).type.dims)
+    return "" if rank and axis in (-1, rank - 1) else f"softmax along axis {axis}"
+
+
+def _norm(arguments: Arguments, results: Results) -> str:
+    """Normalise over trailing dims of fixed sizes, by constants if by anything."""
+    shape = arguments[1]
+    assert isinstance(shape, tuple)
+    if not shape or not all(isinstance(size, int) for size in shape):
+        return f"normalising over {shape}"
+    return _reason_of_weights(arguments[2:])
+
+
+def _reason_of_weights(arguments: Arguments) -> str:
+    for each in operands_of(arguments):
+        if not each.constant:
+            return f"the weight {each.type} is not a constant"
+    return ""
+
+
+def _linear(arguments: Arguments, results: Results) -> str:
+    return _reason_of_weights(arguments[1:])
+
+
+def _quantize(arguments: Arguments, results: Results) -> str:
+    x = operand(arguments[0]).type
+    fixed = isinstance(x.dims[-1], int)
+    return "" if fixed else f"quantized rows of {x.dims[-1]} elements"
+
+
+def _quantized_linear(arguments: Arguments, results: Results) -> str:
+    return _reason_of_weights(arguments[3:])
+
+
+def _matmul(arguments: Arguments, results: Results) -> str:
+    for each in operands_of(arguments):
+        if len(each.type.dims) < 2:
+            return f"a product with the vector {each.type}"
+    return ""
+
+
+def _addmm(arguments: Arguments, results: Results) -> str:
+    beta, alpha = arguments[3:]
+    return "" if beta == alpha == 1 else f"addmm with factors {beta} and {alpha}"
+
+
+def _convolution(arguments: Arguments, results: Results) -> str:
+    """Convolve along one or two axes, with a constant weight."""
+    x = operand(arguments[0]).type
+    if len(x.dims) > 4:
+        return f"a convolution of {x}"
+    return _reason_of_weights(arguments[1:3])
+
+
+_UNARY = (
+    "abs", "ceil", "exp", "floor", "log", "neg", "reciprocal", "relu", "round",
+    "rsqrt", "sigmoid", "silu", "sqrt", "tanh",
+)  # fmt: skip
+_SCALARS = (
+    "add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar",
+    "mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar", "maximum", "minimum",
+    "hardtanh", "leaky_relu",
+)  # fmt: skip
+_REDUCE = ("sum.dim_IntList", "mean.dim", "amax", "amin")
+_RESHAPE = ("alias", "view", "reshape", "unsqueeze", "squeeze.dims")
+
+RULES: Final[dict[str, Rule]] = {
+    **{f"aten::{name}": layout.anything for name in _UNARY},
+    **{f"aten::{name}": _scalars for name in _SCALARS},
+    **{f"aten::{name}": _reduce for name in _REDUCE},
+    **{f"aten::{name}": layout.reshape for name in _RESHAPE},
+    "aten::clamp": _clamp,
+    "aten::gelu": _gelu,
+    "aten::elu": _elu,
+    "aten::pow.Tensor_Scalar": _power,
+    "aten::softmax.int": _softmax,
+    "aten::rms_norm": _norm,
+    "aten::layer_norm": _norm,
+    "aten::linear": _linear,
+    "aten::mm": layout.anything,
+    "aten::bmm": layout.anything,
+    "aten::matmul": _matmul,
+    "aten::addmm": _addmm,
+    "aten::convolution": _convolution,
+    "aten::cat": layout.join,
+    "aten::stack": layout.join,
+    "aten::clone": layout.anything,
+    "aten::transpose.int": layout.anything,
+    "aten::permute": layout.anything,
+    "aten::slice.Tensor": layout.slice_,
+    "aten::select.int": layout.select,
+    "aten::split_with_sizes": layout.split,
+    "aten::expand": layout.expand,
+    "aten::constant_pad_nd": layout.pad,
+    QUANTIZE: _quantize,
+    **dict.fromkeys(QUANTIZED_LINEARS, _quantized_linear),
+}

@@ -1,0 +1,46 @@
+"""`AbsentFile`: a data file that is not there, and need not be.
+
+Packed data is a copy of plain data in a form that saves time. A data file that holds
+nothing else may be left behind: the bundle opens without it, and whoever asks for a
+blob of it is told what is missing.
+"""
+
+from kvc.schema.container.sealed import SealedFile
+from kvc.schema.errors import DataFileMissing
+from kvc.schema.model import Program
+from kvc.schema.uses import PLAIN
+
+
+class AbsentFile(SealedFile):
+    """Stands for a data file; it has no bytes."""
+
+    def __init__(self, error: DataFileMissing) -> None:
+        """Keep the error that a search has ended with."""
+        self.path = str(error.facts["name"])
+        self.fd = -1
+        self.size = 0
+        self._error = error
+
+    def pread_into(self, offset: int, view: memoryview) -> None:
+        """Say that the file is missing.
+
+        Raises:
+            DataFileMissing: always.
+        """
+        raise DataFileMissing(**self._error.facts)
+
+    def check_zeros(self, start: int, end: int) -> None:
+        """Say that the file is missing, as `pread_into`."""
+        raise DataFileMissing(**self._error.facts)
+
+    def check_unchanged(self) -> None:
+        """Check nothing: what is not there stays as it is."""
+
+
+def is_spare(program: Program, number: int) -> bool:
+    """Return whether a data file holds nothing but packed data of a program."""
+    return all(
+        program.blobs[named.blob].file != number
+        for named in program.names
+        if named.format == PLAIN
+    )

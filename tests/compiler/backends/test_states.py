@@ -1,0 +1,172 @@
+"""Parts that read states: by reference, before the state is written, without copies."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from kvc.compiler import Dim, Method, compile_program
+from kvc.compiler.backends import BACKENDS
+from kvc.compiler.backends.xnnpack import Xnnpack
+from kvc.recipes import Recipe
+from kvc.runtime import load
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.delegates.table import DELEGATES
+from kvc.schema.codec import decode_payload
+from kvc.schema.ops import DELEGATE
+
+RECIPE = Recipe("toy", "", "", "float32", "float32", "float32", "toy")
+TAKEN = ("aten::neg", "aten::exp")
+
+
+class Toy(Xnnpack):
+    """Takes two ops, wherever they are."""
+
+    name = "toy"
+
+    def supports(self, method):
+        return frozenset(i for i, n in enumerate(method.nodes) if n.op in TAKEN)
+
+
+class ToyHandle(ReferenceHandle):
+    """Notes where the inputs of prepared calls lie."""
+
+    addresses: tuple[list[int], ...] = ([],)
+
+    def prepare(self, inputs, outputs, workspace, sizes):
+        self.addresses[0].append([array.ctypes.data for array in inputs])
+        return super().prepare(inputs, outputs, workspace, sizes)
+
+
+class ToyDelegate:
+    def __init__(self, options):
+        self.options = options
+
+    def init(self, part, data):
+        return ToyHandle(decode_payload(part.payload, ""), data, "method")
+
+    def packed(self):
+        return {}
+
+    def close(self):
+        pass
+
+
+@pytest.fixture(autouse=True)
+def toy(monkeypatch):
+    ToyHandle.addresses[0].clear()
+    monkeypatch.setitem(BACKENDS, "toy", Toy)
+    monkeypatch.setitem(DELEGATES, "toy", ToyDelegate)
+
+
+class Cached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("k", torch.arange(8.0).reshape(1, 4, 2), persistent=False)
+
+    def old(self, x, place):
+        read = self.k.neg()
+        self.k.index_copy_(1, place, x)
+        return read.cumsum(1)
+
+    def new(self, x, place):
+        self.k.index_copy_(1, place, x)
+        return self.k.neg()
+
+    def both(self, x, place):
+        read = self.k.neg()
+        self.k.index_copy_(1, place, x)
+        return read, self.k.exp()
+
+    def mixed(self, x, place):
+        old = self.k.neg()
+        self.k.index_copy_(1, place, x)
+        return (old + self.k).exp()
+
+    def row(self, x, place):
+        read = self.k[:, 1:3].neg()
+        self.k.index_copy_(1, place, x)
+        return read
+
+
+X, PLACE = torch.tensor([[[10.0, 20.0]]]), torch.tensor([2])
+
+
+def compiled(name):
+    bundle = compile_program(Cached(), [Method(name, args=(X, PLACE))], RECIPE)
+    return SimpleNamespace(
+        bundle=bundle,
+        method=bundle.program.methods[0],
+        calls=sum(
+            s.op == DELEGATE for s in bundle.program.methods[0].graph.instructions
+        ),
+    )
+
+
+def assert_as_eager(bundle, name, path):
+    bundle.save(path)
+    model = Cached()
+    with load(path) as program, program.session() as session:
+        for step in range(3):
+            place = torch.tensor([step])
+            expected = getattr(model, name)(X * step, place)
+            got = session.call(name, X * step, place)
+            torch.testing.assert_close(got, expected, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "calls", "copies"),
+    [
+        ("old", 1, ()),
+        ("new", 1, ()),
+        ("both", 2, ()),
+        ("mixed", 2, ()),
+        ("row", 1, ()),
+    ],
+)
+def test_a_part_reads_a_state_and_its_write_copies_nothing(
+    name, calls, copies, tmp_path
+):
+    done = compiled(name)
+    assert done.calls == calls
+    assert tuple(u.copies for u in done.method.updates) == (copies,)
+    assert_as_eager(done.bundle, name, tmp_path / "a.kvc")
+
+
+def test_a_part_is_given_the_state_s_own_memory(tmp_path):
+    done = compiled("both")
+    done.bundle.save(tmp_path / "a.kvc")
+    with load(tmp_path / "a.kvc") as program, program.session() as session:
+        session.call("both", X, PLACE)
+        (first,), (second,) = ToyHandle.addresses[0]
+        assert first == second
+        assert "aten::clone" not in [s.op for s in done.method.graph.instructions]
+
+
+class Grown(nn.Module):
+    """Rows that grow by concatenation, all of which a part reads, old and new."""
+
+    def step(self, x, past):
+        rows = torch.cat([past, x], 1)
+        return rows.neg(), past.exp(), rows
+
+
+def test_a_part_that_reads_what_follows_a_length_gets_it_in_order(tmp_path):
+    step = Method(
+        "step",
+        (torch.ones(1, 2, 2), torch.ones(1, 3, 2)),
+        dynamic={"x": {1: Dim("seq", 1, 4)}, "past": {1: Dim("past", 0, 16)}},
+        carry={"past": "[2]"},
+    )
+    bundle = compile_program(Grown(), [step], RECIPE)
+    bundle.save(tmp_path / "a.kvc")
+    rows = np.zeros((1, 0, 2), np.float32)
+    with load(tmp_path / "a.kvc") as program, program.session() as session:
+        for count in (1, 3, 2):
+            new = np.random.default_rng(count).random((1, count, 2), np.float32)
+            negated, before = session.call("step", new)
+            np.testing.assert_allclose(before, np.exp(rows), rtol=1e-6)
+            rows = np.concatenate([rows, new], 1)
+            np.testing.assert_array_equal(negated, -rows)

@@ -1,0 +1,100 @@
+import numpy as np
+import pytest
+import torch
+from quant_reference import unpack_int4
+
+from kvc.compiler.quantize import quantize_blocks, quantize_channels
+
+SMALLEST = torch.finfo(torch.bfloat16).tiny
+
+
+def widened(weight):
+    """Return what the int4 form of a matrix stands for, float32 [out, in]."""
+    packed, scale = quantize_blocks(weight)
+    values = torch.from_numpy(unpack_int4(packed.numpy())).float()
+    return (values.view(-1, 32) * scale.float().view(-1, 1)).view(weight.shape)
+
+
+def normal(*shape):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+def error_over(weight, end):
+    """Return the squared error with the scale absmax / end, rounded to bfloat16."""
+    blocks = weight.view(-1, 32)
+    scale = (blocks.abs().amax(1, keepdim=True) / end).bfloat16().float()
+    values = (blocks / scale).round().clamp(-8, 7)
+    return (values * scale - blocks).square().sum(1)
+
+
+def test_values_that_int4_can_say_come_back_as_they_were():
+    weight = (torch.arange(64).view(2, 32) % 16 - 8) * 0.25
+    assert torch.equal(widened(weight), weight)
+
+
+def test_two_values_share_a_byte_the_first_in_the_low_half():
+    weight = torch.zeros(1, 32)
+    weight[0, 0], weight[0, 1], weight[0, 3] = -8, 7, 1
+    packed, scale = quantize_blocks(weight)
+    assert scale.tolist() == [[1.0]]
+    assert packed.dtype is torch.uint8
+    assert packed[0, :3].tolist() == [0xF0, 0x98, 0x88]
+
+
+def test_each_block_of_32_has_a_scale_of_its_own():
+    weight = torch.cat([torch.full((3, 32), 8.0), torch.full((3, 32), -0.5)], 1)
+    packed, scale = quantize_blocks(weight)
+    assert packed.shape == (3, 32)
+    assert scale.shape == (3, 2)
+    assert scale.dtype is torch.bfloat16
+    assert torch.allclose(widened(weight), weight, rtol=0.01)
+    assert (scale[:, 0] / scale[:, 1] > 10).all()
+
+
+def test_a_block_takes_the_scale_with_the_least_error():
+    weight = normal(50, 64)
+    found = (widened(weight) - weight).view(-1, 32).square().sum(1)
+    each = torch.stack([error_over(weight, end) for end in (7, 7.5, 8, 8.5)])
+    torch.testing.assert_close(found, each.amin(0))
+    assert len(set(each.argmin(0).tolist())) == 4, "each is the best one somewhere"
+
+
+def test_errors_are_at_most_what_a_cut_tail_costs():
+    weight = normal(50, 64)
+    absmax = weight.view(-1, 32).abs().amax(1).repeat_interleave(32).view(50, 64)
+    assert ((widened(weight) - weight).abs() <= absmax * (1.51 / 8.5)).all()
+
+
+@pytest.mark.parametrize("number", [0.0, -0.0, 1e-40, SMALLEST, -SMALLEST * 3])
+def test_a_block_too_small_for_a_normal_scale_is_zeros(number):
+    packed, scale = quantize_blocks(torch.full((1, 32), number))
+    assert scale.tolist() == [[1.0]]
+    assert (packed == 0x88).all()
+
+
+def test_every_scale_is_normal_and_positive():
+    weight = normal(64, 64) * torch.logspace(-45, 30, 64)[:, None]
+    scale = quantize_blocks(weight)[1].float()
+    assert scale.isfinite().all()
+    assert (scale >= SMALLEST).all()
+
+
+def test_rows_do_not_depend_on_one_another():
+    weight = normal(5, 96)
+    packed, scale = quantize_blocks(weight)
+    for i in range(5):
+        one = quantize_blocks(weight[i : i + 1])
+        np.testing.assert_array_equal(one[0], packed[i : i + 1])
+        assert torch.equal(one[1], scale[i : i + 1])
+
+
+def test_every_scale_of_a_row_is_normal_and_positive():
+    weight = normal(80, 64) * torch.logspace(-45, 30, 80)[:, None]
+    weight[3] = 0
+    values, scale = quantize_channels(weight)
+    assert scale.isfinite().all()
+    assert (scale >= torch.finfo(torch.float32).tiny).all()
+    ones = scale == 1
+    assert 2 < ones.sum() < 15
+    assert (values[ones] == 0).all()
+    assert (values[~ones].abs().amax(1) == 127).all()

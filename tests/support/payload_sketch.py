@@ -1,0 +1,134 @@
+"""Small payloads of the backend xnnpack, drawn an op at a time."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from kvc.schema.backends.operands import Operand
+from kvc.schema.backends.xnnpack import why_not
+from kvc.schema.dtypes import DType
+from kvc.schema.model import (
+    Alias,
+    Constant,
+    Graph,
+    Instruction,
+    Payload,
+    Ref,
+    Scratch,
+    Value,
+)
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import Affine, Symbol, TensorType, affine, evaluate
+
+SEQ = Affine(0, (("seq", 1),))
+_PLACE_NBYTES = 1 << 22
+
+
+class Sketch:
+    """A payload in the making; its values are `Ref`s.
+
+    Attributes:
+        symbols: by name, "seq" in 1..64 unless others are given.
+    """
+
+    def __init__(self, **symbols: tuple[int, int]) -> None:
+        bounds = symbols or {"seq": (1, 64)}
+        self.symbols = {name: Symbol(name, *ends) for name, ends in bounds.items()}
+        self._values: list[Value] = []
+        self._inputs: list[int] = []
+        self._instructions: list[Instruction] = []
+        self.arrays: dict[str, np.ndarray] = {}
+
+    def input(self, *dims: int | Affine) -> Ref:
+        """Add a float32 input."""
+        made = self._value(TensorType(DType.FLOAT32, dims))
+        self._inputs.append(made.value)
+        return made
+
+    def constant(self, array: np.ndarray) -> Ref:
+        """Add named data."""
+        name = len(self.arrays)
+        self.arrays[f"c{name}"] = array
+        kind = TensorType(DType.from_numpy(array.dtype), array.shape)
+        self._values.append(Value(kind, Constant(name)))
+        return Ref(len(self._values) - 1)
+
+    def __call__(self, op: str, *arguments: object) -> Ref | tuple[Ref, ...]:
+        """Add an instruction; return its result, or all of them if it has several."""
+        kinds = self._results_of(op, arguments)
+        refused = why_not(op, self._operands(arguments), kinds)
+        assert not refused, f"{op}: {refused}"
+        view = OPS[op].aliasing is Aliasing.VIEW
+        base = arguments[0].value if view else None
+        results = tuple(self._value(kind, base) for kind in kinds)
+        ids = tuple(result.value for result in results)
+        self._instructions.append(Instruction(op, arguments, ids, "test:1"))
+        return results if len(results) > 1 or OPS[op].variadic else results[0]
+
+    def payload(self, *outputs: Ref) -> Payload:
+        """Return the payload with these results."""
+        nbytes = len(self._values) * _PLACE_NBYTES
+        graph = Graph(
+            values=tuple(self._values),
+            inputs=tuple(self._inputs),
+            outputs=tuple(output.value for output in outputs),
+            instructions=tuple(self._instructions),
+            scratch_nbytes=nbytes,
+            peak_nbytes=nbytes,
+        )
+        types = [
+            TensorType(DType.from_numpy(array.dtype), array.shape)
+            for array in self.arrays.values()
+        ]
+        symbols = tuple(self.symbols.values())
+        return Payload("xnnpack", symbols, tuple(self.arrays), tuple(types), graph)
+
+    def dims(self, value: Ref) -> tuple[int | Affine, ...]:
+        """Return the shape of a value."""
+        return self._values[value.value].type.dims
+
+    def _value(self, kind: TensorType, base: int | None = None) -> Ref:
+        place = Scratch(len(self._values) * _PLACE_NBYTES, _PLACE_NBYTES)
+        self._values.append(Value(kind, place if base is None else Alias(base)))
+        return Ref(len(self._values) - 1)
+
+    def _operands(self, argument: object) -> object:
+        if isinstance(argument, Ref):
+            value = self._values[argument.value]
+            return Operand(value.type, isinstance(value.storage, Constant))
+        if isinstance(argument, tuple):
+            return tuple(self._operands(item) for item in argument)
+        return argument
+
+    def _results_of(self, op: str, arguments: tuple[object, ...]) -> list[TensorType]:
+        """Return the types of an op's results: fit to the shapes at several sizes."""
+        least = {name: symbol.lower + 3 for name, symbol in self.symbols.items()}
+        origin = self._shapes(op, arguments, least)
+        slopes = {
+            name: self._shapes(op, arguments, {**least, name: size + 1})
+            for name, size in least.items()
+        }
+        kinds = []
+        for i, (dtype, shape) in enumerate(origin):
+            dims = []
+            for axis, size in enumerate(shape):
+                terms = {n: made[i][1][axis] - size for n, made in slopes.items()}
+                constant = size - sum(c * least[n] for n, c in terms.items())
+                dims.append(affine(constant, terms))
+            kinds.append(TensorType(dtype or DType.FLOAT32, tuple(dims)))
+        return kinds
+
+    def _shapes(
+        self, op: str, arguments: tuple[object, ...], sizes: Mapping[str, int]
+    ) -> Sequence[tuple[DType | None, tuple[int, ...]]]:
+        def concrete(argument: object) -> object:
+            if isinstance(argument, Ref):
+                kind = self._values[argument.value].type
+                return TensorType(kind.dtype, kind.shape(sizes))
+            if isinstance(argument, tuple):
+                return tuple(concrete(item) for item in argument)
+            return (
+                evaluate(argument, sizes) if isinstance(argument, Affine) else argument
+            )
+
+        return OPS[op].rule(*(concrete(argument) for argument in arguments))

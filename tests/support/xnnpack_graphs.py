@@ -1,0 +1,195 @@
+"""Payloads run by XNNPACK and by the reference.
+
+A `Sketch` makes a payload; `Native` runs it with a minimal runtime of its own, without
+cache and pool; `run_reference` runs it with the kernels of torch.
+"""
+
+import ctypes
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import pytest
+from payload_sketch import Sketch
+
+from kvc.runtime.arenas import Arena
+from kvc.runtime.delegates.base import Workspace
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.delegates.xnnpack import layouts
+from kvc.runtime.delegates.xnnpack.functions import ExternalValue
+from kvc.runtime.delegates.xnnpack.library import find_library
+from kvc.runtime.delegates.xnnpack.shapes import size_array
+from kvc.runtime.delegates.xnnpack.subgraph import RUNTIME_FLAGS, build_subgraph
+from kvc.schema.errors import MissingLibrary
+from kvc.schema.model import Payload, Ref
+
+_TAIL_NBYTES = 128
+
+
+def library_or_skip():
+    """Return XNNPACK, or skip the test with the reason why it is not there."""
+    try:
+        return find_library()
+    except MissingLibrary as error:
+        pytest.skip(str(error))
+
+
+class PlainStatics:
+    """Named data as arrays, each with bytes behind it; packed ones are read anew."""
+
+    def __init__(self, payload: Payload, arrays: Mapping[str, np.ndarray]) -> None:
+        self._arrays = [with_tail(arrays[name]) for name in payload.names]
+        self._arranged: list[np.ndarray] = []
+
+    def pinned(self, name: int) -> np.ndarray:
+        return self._arrays[name]
+
+    def packed(self, key: tuple[int | None, ...], layout: str) -> int:
+        assert key[0] is not None
+        self._arranged.append(with_tail(layouts.arrange(self._arrays[key[0]], layout)))
+        return self._arranged[-1].ctypes.data
+
+
+def with_tail(array: np.ndarray) -> np.ndarray:
+    """Return a copy with bytes behind it that can be read."""
+    memory = np.zeros(array.nbytes + _TAIL_NBYTES, np.uint8)
+    memory[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
+    return memory[: array.nbytes].view(array.dtype).reshape(array.shape)
+
+
+class Native:
+    """A payload run by XNNPACK, with one runtime that is reshaped from size to size."""
+
+    def __init__(
+        self, sketch: Sketch, *outputs: Ref, flags: int = RUNTIME_FLAGS, **sizes: int
+    ) -> None:
+        self.payload = sketch.payload(*outputs)
+        self._library = library_or_skip()
+        first = sizes or {n: symbol.upper for n, symbol in sketch.symbols.items()}
+        statics = PlainStatics(self.payload, sketch.arrays)
+        self.subgraph = build_subgraph(self._library, self.payload, statics, first)
+        self._kept = statics
+        self._runtime = ctypes.c_void_p()
+        made = self._library.xnn.xnn_create_runtime_v4(
+            *(self.subgraph.pointer, None, None, None, flags),
+            ctypes.byref(self._runtime),
+        )
+        self._library.check(made, "xnn_create_runtime_v4")
+
+    @property
+    def functions(self) -> list[str]:
+        """Return the function of each node, in order."""
+        return [node.function for node in self.subgraph.translated.nodes]
+
+    def __call__(self, *inputs: np.ndarray, **sizes: int) -> list[np.ndarray]:
+        """Return the outputs for inputs under sizes."""
+        xnn, check = self._library.xnn, self._library.check
+        shapes = self.subgraph.external_shapes(sizes)
+        for external in self.subgraph.inputs:
+            shape = shapes[external]
+            status = xnn.xnn_reshape_external_value(
+                self._runtime, external, len(shape), size_array(shape)
+            )
+            check(status, "xnn_reshape_external_value")
+        check(xnn.xnn_reshape_runtime(self._runtime), "xnn_reshape_runtime")
+        given = [with_tail(x) for x in inputs]
+        kinds = [self.payload.graph.values[i].type for i in self.payload.graph.outputs]
+        made = [with_tail(np.full(kind.shape(sizes), 7, np.float32)) for kind in kinds]
+        for external, kind in zip(self.subgraph.outputs, made, strict=True):
+            assert self._shape(external) == shapes[external]
+            assert np.prod(shapes[external], dtype=int) == kind.size
+        places = [
+            ExternalValue(i, array.ctypes.data)
+            for i, array in enumerate([*given, *made])
+        ]
+        array = (ExternalValue * len(places))(*places)
+        status = xnn.xnn_setup_runtime_v2(self._runtime, len(places), array)
+        check(status, "xnn_setup_runtime_v2")
+        check(xnn.xnn_invoke_runtime(self._runtime), "xnn_invoke_runtime")
+        return made
+
+    def _shape(self, external: int) -> tuple[int, ...]:
+        rank, dims = size_array([0]), size_array([0] * 6)
+        status = self._library.xnn.xnn_get_external_value_shape(
+            self._runtime, external, rank, dims
+        )
+        self._library.check(status, "xnn_get_external_value_shape")
+        return tuple(dims[: rank[0]])
+
+    def close(self) -> None:
+        self._library.xnn.xnn_delete_runtime(self._runtime)
+        self.subgraph.close()
+
+
+class _Buffer:
+    """An array where the reference expects named data."""
+
+    def __init__(self, array: np.ndarray) -> None:
+        self._array = array
+
+    def private_array(self) -> np.ndarray:
+        return self._array
+
+    def free(self) -> None:
+        """Nothing is held."""
+
+
+def run_reference(
+    payload: Payload,
+    arrays: Mapping[str, np.ndarray],
+    inputs: Sequence[np.ndarray],
+    sizes: Mapping[str, int],
+) -> list[np.ndarray]:
+    """Return what the kernels of torch make of a payload."""
+    buffers = {name: _Buffer(array) for name, array in arrays.items()}
+    handle = ReferenceHandle(payload, buffers, "test")
+    graph = payload.graph
+    kinds = [graph.values[i].type for i in graph.outputs]
+    outputs = [np.zeros(kind.shape(sizes), np.float32) for kind in kinds]
+    workspace = Workspace(Arena(graph.scratch_nbytes))
+    handle.prepare([x.copy() for x in inputs], outputs, workspace, sizes)()
+    workspace.close()
+    handle.close()
+    return outputs
+
+
+def noise(*shape: int, seed: int = 0) -> np.ndarray:
+    """Return normal float32 numbers."""
+    generator = np.random.default_rng(seed)
+    return generator.standard_normal(shape).astype(np.float32)
+
+
+def compare(
+    sketch: Sketch,
+    *outputs: Ref,
+    rtol: float = 1e-6,
+    atol: float = 1e-6,
+    lengths: Sequence[int] = (1, 5, 64, 2),
+    transform: object = None,
+) -> Native:
+    """Check XNNPACK against the reference at several lengths, with one runtime.
+
+    Args:
+        sketch: what to run.
+        outputs: its results.
+        rtol, atol: as `numpy.allclose` has them.
+        lengths: sizes of all symbols in turn.
+        transform: what is done to each input first.
+    """
+    native = Native(sketch, *outputs)
+    payload = native.payload
+    for length in lengths:
+        sizes = dict.fromkeys(sketch.symbols, length)
+        shapes = [
+            payload.graph.values[i].type.shape(sizes) for i in payload.graph.inputs
+        ]
+        inputs = [noise(*shape, seed=i) for i, shape in enumerate(shapes)]
+        if transform is not None:
+            inputs = [transform(x) for x in inputs]
+        found = native(*inputs, **sizes)
+        expected = run_reference(payload, sketch.arrays, inputs, sizes)
+        for ours, theirs in zip(found, expected, strict=True):
+            np.testing.assert_allclose(
+                ours, theirs, rtol, atol, err_msg=f"{native.functions} at {length}"
+            )
+    native.close()
+    return native

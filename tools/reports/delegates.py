@@ -1,0 +1,107 @@
+"""Which parts backends run: what each has of code, weights and memory."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvc.schema.model import Delegate, Program
+from kvc.tools.text import columns, escape, plural, size
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateReport:
+    """A part of a method that a backend runs.
+
+    Attributes:
+        method: that it belongs to.
+        backend: by name.
+        payload_nbytes: of its code.
+        names: how many weights it reads.
+        weights_nbytes: of these, each blob once.
+        memory: who lays its workspace out, "planned" or "opaque".
+        workspace_nbytes: at the most.
+        tail_nbytes: readable behind each of its inputs and outputs.
+    """
+
+    method: str
+    backend: str
+    payload_nbytes: int
+    names: int
+    weights_nbytes: int
+    memory: str
+    workspace_nbytes: int
+    tail_nbytes: int
+
+
+def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
+    """Return a report on each, in the order of the file."""
+    return tuple(
+        DelegateReport(
+            method=program.methods[part.method].name,
+            backend=part.backend,
+            payload_nbytes=len(part.payload),
+            names=len(part.names),
+            weights_nbytes=_weights(program, [part]),
+            memory=part.memory.name.lower(),
+            workspace_nbytes=part.workspace_nbytes,
+            tail_nbytes=part.tail_nbytes,
+        )
+        for part in program.delegates
+    )
+
+
+def _weights(program: Program, parts: Sequence[Delegate]) -> int:
+    blobs = {program.names[name].blob for part in parts for name in part.names}
+    return sum(program.blobs[blob].nbytes for blob in blobs)
+
+
+def delegate_lines(delegates: Sequence[DelegateReport]) -> list[str]:
+    """Lay every delegate out, in exact bytes."""
+    if not delegates:
+        return ["  no backend runs anything"]
+    rows = [
+        (
+            str(number),
+            escape(one.method),
+            escape(one.backend),
+            f"{one.payload_nbytes:,}",
+            str(one.names),
+            f"{one.weights_nbytes:,}",
+            f"{one.workspace_nbytes:,}",
+            _BY.get(one.memory, one.memory),
+            f"{one.tail_nbytes:,}",
+        )
+        for number, one in enumerate(delegates)
+    ]
+    code = ("delegate", "method", "backend", "payload")
+    memory = ("weights", "bytes", "workspace", "laid out by", "tail")
+    return columns([(*code, *memory), *rows], "><<>>>><>")
+
+
+_BY = {"planned": "kvc", "opaque": "the library"}
+
+
+def delegate_summary_lines(delegates: Sequence[DelegateReport]) -> list[str]:
+    """Lay out a line for the delegates of each method and backend."""
+    groups: dict[tuple[str, str, str], list[DelegateReport]] = {}
+    for one in delegates:
+        groups.setdefault((one.method, one.backend, one.memory), []).append(one)
+    rows = [
+        (
+            escape(method),
+            escape(backend),
+            plural(len(group), "delegate"),
+            f"{size(sum(d.payload_nbytes for d in group))} of payload",
+            f"{plural(sum(d.names for d in group), 'weight')}",
+            f"{_laid_out(memory)} {size(max(d.workspace_nbytes for d in group))}",
+        )
+        for (method, backend, memory), group in groups.items()
+    ]
+    return columns(rows, "<<>>>")
+
+
+def _laid_out(memory: str) -> str:
+    """Say whose memory it is that a delegate takes while it runs."""
+    return {
+        "planned": "memory, laid out by kvc:",
+        "opaque": "memory of its own, at most",
+    }.get(memory, f"memory ({memory}):")
