@@ -66,6 +66,22 @@ class FreeableBuffer:
         declared = self._named.type
         return place.array(declared.dtype, declared.shape({}))
 
+    def read_into(self, target: Array) -> None:
+        """Read the bytes from the file into memory of the caller's, checked there.
+
+        Args:
+            target: uint8 [nbytes], contiguous.
+
+        Raises:
+            as `array`; then the content of `target` is worth nothing.
+        """
+        assert target.nbytes == self.nbytes, "the target has another size"
+        with self._lock:
+            if self._freed:
+                raise BufferFreed(name=self.name)
+            view = memoryview(target)  # type: ignore[arg-type]  # unknown to numpy
+            self._blobs.read_into(self._named.blob, view, self._for_calls)
+
     def free(self) -> None:
         """Release the handle; doing so twice is safe."""
         with self._lock:

@@ -35,6 +35,7 @@ class HeldBlobs:
 
     def __init__(self, stored: StoredBlobs, memory: BlobMemory) -> None:
         self._memory = memory
+        self._stored = stored
         self._holds = tuple(_Hold() for _ in stored.program.blobs)
         self._lock = threading.RLock()
         self._reading = 0
@@ -97,6 +98,24 @@ class HeldBlobs:
                     return hold.place
             finally:
                 self._settle(blob)
+
+    def read_into(self, blob: int, target: memoryview, for_call: bool = False) -> None:
+        """Read a blob into memory of the caller's, and check it there.
+
+        Nothing else is in memory afterwards that was not before.
+
+        Args:
+            blob: its id.
+            target: exactly as long as the blob.
+            for_call: as of `touch`.
+
+        Raises:
+            as `touch`; then the content of `target` is worth nothing.
+        """
+        entry = self._stored.program.blobs[blob]
+        with self._open(for_call):
+            self._stored.files[entry.file].check_unchanged()
+            self._stored.read_into(blob, target)
 
     def check_unchanged(self) -> None:
         """Check all files whose content memory shows; to be called before each use.

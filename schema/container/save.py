@@ -1,12 +1,12 @@
 """`save_bundle`: the one way in which a bundle is written, to compile, split and join.
 
 In: a program, and where the bytes of its names come from. Out: one file, or a bundle
-and a data file, whole or not at all: the data file gets its name first, and until the
-bundle has its own the old pair is what a reader finds.
+and data files, whole or not at all: a data file gets its name first, and until the
+bundle has its own the old files are what a reader finds.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
@@ -20,14 +20,17 @@ from kvc.schema.container.header import BUNDLE, DATA, Kind
 from kvc.schema.container.new_data_file import NewDataFile
 from kvc.schema.container.paths import Folder
 from kvc.schema.container.reused import ReusedFile, open_reused
+from kvc.schema.container.temporary import TemporaryFile
 from kvc.schema.errors import OutputProblem, OutputUnsynced, reason_of
-from kvc.schema.model import DataFile, Program
+from kvc.schema.model import Blob, DataFile, NamedData, Program
+from kvc.schema.uses import count_plain
 from kvc.schema.verify import verify_program
 
 Contents = Callable[[int], Content]  # of a name, by its id
 Progress = Callable[[str, int, int], None]  # stage, done, total
 
 _SELF: Final = DataFile("", b"")
+_PACKED: Final = -1  # what reused files and blobs of other names are not numbered
 _STRANGE: Final = re.compile(r"[^A-Za-z0-9._-]+")
 _MOST_STEM: Final = 96
 SUFFIX: Final = ".kvd"
@@ -44,6 +47,8 @@ class SavedBundle:
             there is none.
         data_nbytes: its size, 0 where there is none.
         data_is_new: whether it was not there before.
+        packed_path: the same of the data file with packed data.
+        packed_nbytes: its size, 0 where there is none.
     """
 
     program: Program
@@ -51,6 +56,17 @@ class SavedBundle:
     data_path: str | None
     data_nbytes: int
     data_is_new: bool
+    packed_path: str | None
+    packed_nbytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Target:
+    """A file that blobs are written to, and the number of it in blobs until the end."""
+
+    file: TemporaryFile
+    stream: BlobStream
+    number: int
 
 
 def save_bundle(
@@ -59,6 +75,7 @@ def save_bundle(
     contents: Contents,
     *,
     external: bool = False,
+    packed_apart: bool = False,
     reuse: Folder | Iterable[Folder] = (),
     progress: Progress | None = None,
 ) -> SavedBundle:
@@ -69,6 +86,7 @@ def save_bundle(
         program: its `files` and `blobs`, and the blobs of its names, are made anew.
         contents: where the bytes of each name come from; asked in the order of names.
         external: whether blobs go to a data file beside the bundle.
+        packed_apart: whether packed data goes to a data file of its own.
         reuse: data files whose blobs are referred to rather than written again.
         progress: called with (stage, done, total) as names are written.
 
@@ -78,82 +96,122 @@ def save_bundle(
         FileProblem: a file in `reuse` cannot be read.
         FormatError: a file in `reuse` is damaged, or the program is wrong.
     """
+    count = count_plain(program) if packed_apart else len(program.names)
     with ExitStack() as stack:
         bundle = stack.enter_context(AtomicFile(path))
         reused = open_reused(stack, reuse, bundle.path)
-        if not external:
-            stream = BlobStream(bundle, reused)
-            placed = _store(program, contents, stream, progress)
-            return _save_alone(bundle, stream, _number_files(placed, [_SELF], reused))
-        data = stack.enter_context(NewDataFile(bundle.path, bundle.folder))
-        stream = BlobStream(data, reused)
-        placed = _store(program, contents, stream, progress)
-        return _save_pair(bundle, data, stream, placed, reused)
+
+        def target(file: TemporaryFile, number: int) -> _Target:
+            return _Target(file, BlobStream(file, reused), number)
+
+        def new_file() -> NewDataFile:
+            return stack.enter_context(NewDataFile(bundle.path, bundle.folder))
+
+        plain = target(new_file() if external else bundle, 0)
+        targets = [plain]
+        if count < len(program.names):
+            targets.append(target(new_file(), _PACKED))
+        placed = _store(program, contents, targets, count, progress)
+        return _finish(bundle, targets, placed, reused)
 
 
 def _store(
-    program: Program, contents: Contents, stream: BlobStream, progress: Progress | None
+    program: Program,
+    contents: Contents,
+    targets: Sequence[_Target],
+    count: int,
+    progress: Progress | None,
 ) -> Program:
-    """Write all blobs; in the result file 0 is the one that was written to."""
-    names = []
+    """Write all blobs, those of the first `count` names to the first target.
+
+    In the result a blob's file is the number of its target, or of a reused file.
+    """
+    names: list[NamedData] = []
+    ids: dict[tuple[bytes, int], int] = {}  # by content
+    blobs: list[Blob] = []
     for done, named in enumerate(program.names):
         if progress:
             progress("write weights", done, len(program.names))
-        names.append(replace(named, blob=stream.add(contents(done))))
-    return replace(program, names=tuple(names), blobs=tuple(stream.blobs))
+        target = targets[0 if done < count else -1]
+        blob = target.stream.blobs[target.stream.add(contents(done))]
+        key = blob.digest, blob.nbytes
+        if key not in ids:
+            ids[key] = len(blobs)
+            blobs.append(replace(blob, file=blob.file or target.number))
+        names.append(replace(named, blob=ids[key]))
+    return replace(program, names=tuple(names), blobs=tuple(blobs))
 
 
-def _number_files(
-    placed: Program, own: Sequence[DataFile], reused: Sequence[ReusedFile]
-) -> Program:
-    """Return the program with its files: `own`, then those reused files that it uses.
-
-    The last of `own` is the one that was written to, number 0 in `placed`.
-    """
-    files, numbers = list(own), {0: len(own) - 1}
-    used = {blob.file for blob in placed.blobs}
-    for number, file in enumerate(reused, 1):
-        if number in used:
-            numbers[number] = len(files)
-            files.append(file.entry)
-    blobs = tuple(replace(blob, file=numbers[blob.file]) for blob in placed.blobs)
-    return replace(placed, files=tuple(files), blobs=blobs)
-
-
-def _save_pair(
+def _finish(
     bundle: AtomicFile,
-    data: NewDataFile,
-    stream: BlobStream,
+    targets: Sequence[_Target],
     placed: Program,
     reused: Sequence[ReusedFile],
 ) -> SavedBundle:
-    """Name the data file, then the bundle; remove the first if the second fails."""
-    tail = BlobStream(bundle, ())
-    own = [blob for blob in placed.blobs if blob.file == 0]
-    if not own:
-        return _save_alone(bundle, tail, _number_files(placed, [_SELF], reused))
-    index = _check_size(encode_index(own), DATA, bundle)
-    digest = sha256(index).digest()
-    name = _free_name(bundle, digest)
-    made = _number_files(placed, [_SELF, DataFile(name, digest)], reused)
+    """Name the data files, then the bundle; remove the first if the second fails."""
+    used = {blob.file for blob in placed.blobs}
+    written = [one for one in targets if one.file is not bundle and one.number in used]
+    indices = [_index(one, bundle) for one in written]
+    entries = [
+        DataFile(_free_name(bundle, digest), digest)
+        for digest in (sha256(index).digest() for index in indices)
+    ]
+    inside = targets[0].file is bundle
+    numbers = {0: 0} if inside else {}
+    numbers |= {one.number: i for i, one in enumerate(written, 1)}
+    made = _number_files(placed, [_SELF, *entries], numbers, reused)
+    stream = targets[0].stream if inside else BlobStream(bundle, ())
     raw = _encode(made, bundle)
-    data.make_durable(stream.write_tail(index, DATA))
-    data.publish(name, digest)
+    published = []
+    for one, index, entry in zip(written, indices, entries, strict=True):
+        assert isinstance(one.file, NewDataFile), "no other file but the bundle"
+        one.file.make_durable(one.stream.write_tail(index, DATA))
+        one.file.publish(entry.name, entry.digest)
+        published.append(one.file)
     try:
-        bundle.commit(tail.write_tail(raw, BUNDLE))
+        bundle.commit(stream.write_tail(raw, BUNDLE))
     finally:
-        data.keep = bundle.committed
-    if data.sync_error is not None:
-        reason = f"its data file: {reason_of(data.sync_error)}"
-        raise OutputUnsynced(path=bundle.path, reason=reason)
-    path = str(data.folder / name)
-    return SavedBundle(made, tail.end, path, stream.end, data.is_new)
+        for file in published:
+            file.keep = bundle.committed
+    for file in published:
+        if file.sync_error is not None:
+            reason = f"its data file: {reason_of(file.sync_error)}"
+            raise OutputUnsynced(path=bundle.path, reason=reason)
+    saved = SavedBundle(made, stream.end, None, 0, False, None, 0)
+    for one, file, entry in zip(written, published, entries, strict=True):
+        where, nbytes = str(file.folder / entry.name), one.stream.end
+        if one.number == _PACKED:
+            saved = replace(saved, packed_path=where, packed_nbytes=nbytes)
+        else:
+            new = file.is_new
+            saved = replace(saved, data_path=where, data_nbytes=nbytes, data_is_new=new)
+    return saved
 
 
-def _save_alone(bundle: AtomicFile, stream: BlobStream, made: Program) -> SavedBundle:
-    """Write program and header of a bundle without a new data file, and name it."""
-    bundle.commit(stream.write_tail(_encode(made, bundle), BUNDLE))
-    return SavedBundle(made, stream.end, None, 0, False)
+def _index(target: _Target, bundle: AtomicFile) -> bytes:
+    """Return the index of a data file, with all that has been written to it."""
+    own = [blob for blob in target.stream.blobs if blob.file == 0]
+    return _check_size(encode_index(own), DATA, bundle)
+
+
+def _number_files(
+    placed: Program,
+    own: Sequence[DataFile],
+    numbers: Mapping[int, int],
+    reused: Sequence[ReusedFile],
+) -> Program:
+    """Return the program with its files: `own`, then those reused files that it uses.
+
+    `numbers` says which of `own` the targets are.
+    """
+    files, known = list(own), dict(numbers)
+    used = {blob.file for blob in placed.blobs}
+    for number, file in enumerate(reused, 1):
+        if number in used:
+            known[number] = len(files)
+            files.append(file.entry)
+    blobs = tuple(replace(blob, file=known[blob.file]) for blob in placed.blobs)
+    return replace(placed, files=tuple(files), blobs=blobs)
 
 
 def _encode(program: Program, bundle: AtomicFile) -> bytes:

@@ -1,8 +1,7 @@
 """What a packed weight is: the digests of all that is packed into it, and how.
 
 In: a program and names of its data. Out: identities that are equal where the packed
-bytes are, in every process; and the name of the packed form, which other machines and
-other builds of the library do not share.
+bytes are, in every process.
 """
 
 import hashlib
@@ -22,12 +21,14 @@ class Identity:
         weight: its name.
         layout: how its bytes are arranged for the library.
         nbytes: how many they are.
+        packed_bound: a size in bytes that no packing of it exceeds.
     """
 
     digest: bytes
     weight: str = field(compare=False)
     layout: str = field(compare=False)
     nbytes: int = field(compare=False)
+    packed_bound: int = field(compare=False)
 
     @property
     def is_cached(self) -> bool:
@@ -36,14 +37,6 @@ class Identity:
         Constants of batches of matrices it packs into memory of each runtime instead.
         """
         return self.layout not in (BATCHES, BATCHES_TRANSPOSED)
-
-    @property
-    def packed_bound(self) -> int:
-        """Return a size that no packing of it exceeds.
-
-        Kernels pad both sides to at most 256, and add less than 64 bytes a row.
-        """
-        return 16 * self.nbytes + (self.nbytes + 256) * 256
 
 
 def identify(program: Program, names: tuple[int | None, ...], layout: str) -> Identity:
@@ -61,7 +54,20 @@ def identify(program: Program, names: tuple[int | None, ...], layout: str) -> Id
     assert weight is not None, "there is no packing of nothing"
     named = program.names[weight]
     nbytes = program.blobs[named.blob].nbytes
-    return Identity(parts.digest(), named.name, layout, nbytes)
+    bound = _packed_bound(named.type.shape({}), nbytes)
+    return Identity(parts.digest(), named.name, layout, nbytes, bound)
+
+
+def _packed_bound(shape: tuple[int, ...], nbytes: int) -> int:
+    """Return a size that no packing of a weight exceeds.
+
+    Kernels pad both sides of a matrix to at most 256 elements of at most 8 bytes, and
+    add less than 64 bytes a row; at the least, nothing is padded more than 256 times.
+    """
+    if len(shape) == 2:
+        rows, columns = (size + 256 for size in shape)
+        return 8 * rows * columns + 64 * (rows + columns)
+    return 16 * nbytes + (nbytes + 256) * 256
 
 
 def _describe(program: Program, name: int) -> bytes:
@@ -79,12 +85,3 @@ def entry_key(library: Library, identity: Identity, seed: int, fingerprint: int)
     found = library.xnn.xnn_get_fingerprint(fingerprint)
     value = found.contents.value if found else 0
     return f"{identity.digest.hex()}-{seed:08x}-{fingerprint:08x}-{value:08x}"
-
-
-def packed_format(library: Library) -> str:
-    """Return the name of the form that this library packs to on this machine.
-
-    It says the build, and the features of the processor as the library sees them.
-    """
-    features = hashlib.sha256(library.features).hexdigest()
-    return f"xnnpack:{library.build[:16]}:{features[:16]}"

@@ -78,14 +78,18 @@ class Heap:
         self._chunks: list[Region] = []
         self._used = 0  # of the last chunk
 
-    def room(self, nbytes: int) -> int:
+    def room(self, nbytes: int, readable: int = 0) -> int:
         """Return the aligned address of so many free bytes; `take` makes them used.
+
+        At least `readable` bytes from there on can be read as long as this lives, be it
+        what others have taken.
 
         Raises:
             OutOfMemory: the system gives none.
         """
-        if not self._chunks or self._used + nbytes > self._chunks[-1].nbytes:
-            wanted = max(CHUNK_NBYTES, align_up(nbytes, HUGE_PAGE_NBYTES))
+        needed = max(nbytes, readable)
+        if not self._chunks or self._used + needed > self._chunks[-1].nbytes:
+            wanted = max(CHUNK_NBYTES, align_up(needed, HUGE_PAGE_NBYTES))
             self._chunks.append(Region(wanted, "packed weights", huge=True))
             self._used = 0
         return self._chunks[-1].address + self._used
@@ -94,6 +98,11 @@ class Heap:
         """Keep what has been written to where `room` said last."""
         assert address == self._chunks[-1].address + self._used, "room was asked for"
         self._used = align_up(self._used + nbytes, ALIGN)
+
+    def view(self, address: int, nbytes: int) -> Array:
+        """Return the bytes at an address that `room` said last, uint8 [nbytes]."""
+        last = self._chunks[-1]
+        return last.view(address - last.address, nbytes)
 
     def close(self) -> None:
         """Give everything back."""

@@ -33,12 +33,12 @@ from kvc.runtime.delegates.xnnpack.memory import (
     bits,
 )
 from kvc.runtime.delegates.xnnpack.provider import NOT_FOUND, Provider
-from kvc.schema.errors import NativeCallFailed
+from kvc.schema.errors import DataFileMissing, NativeCallFailed, OutOfMemory
 
 _FAILED: Final = 0  # as an address
 
 Data = Mapping[str, FreeableBuffer]
-Stored = Mapping[str, memoryview | bytes]
+Stored = Mapping[str, str]
 _Key = tuple[int, int, bytes]
 
 
@@ -91,8 +91,8 @@ class Weights:
 
         Args:
             library: that packs.
-            stored: weights that have been packed before, by `Packed.key`; they are
-                copied rather than packed again.
+            stored: names of data that is weights packed before, by `Packed.key`; it
+                is read, and checked, instead of packing them again.
         """
         self.library = library
         self._stored = stored or {}
@@ -102,7 +102,6 @@ class Weights:
         self._places: dict[int, _Token] = {}
         self._packed: dict[_Key, Packed] = {}
         self._heap = Heap()
-        self._copies: list[Region] = []
         # Of the runtime that is being created: whose bytes are there, and which weights
         # the library has not asked for.
         self._filled: list[_Token] = []
@@ -186,10 +185,7 @@ class Weights:
             self._places.clear()
             for token in self._tokens.values():
                 token.region.close()
-            for copy in self._copies:
-                copy.close()
             self._tokens.clear()
-            self._copies.clear()
             self._heap.close()
 
     def _make_provider(self) -> Provider:
@@ -269,27 +265,32 @@ class Weights:
         return entry
 
     def _copy_stored(self, token: _Token, asked: CacheKey) -> Packed | None:
-        """Take a packing from where it has been stored, None where it has not.
+        """Read a packing from where it has been stored, None where it has not.
 
-        Nobody says how long it has to be. So it is copied into a range as long as any
-        packing can be, and one that is too short reads as zeros.
+        Nobody says how long it has to be. So as many bytes can be read where it lies
+        as any packing of this weight takes: one that is too short gives wrong numbers.
 
         Raises:
             NativeCallFailed: it is longer than any packing can be.
+            KvcError: its bytes cannot be had, as `FreeableBuffer.array`.
         """
         seed, fingerprint, _ = self._key(token, asked)
-        name = entry_key(self.library, token.identity, seed, fingerprint)
-        stored = self._stored.get(name)
-        if stored is None:
+        key = entry_key(self.library, token.identity, seed, fingerprint)
+        if key not in self._stored:
             return None
-        found = np.frombuffer(stored, np.uint8)
-        if found.nbytes > token.identity.packed_bound:
-            what = token.identity.weight
-            raise _failure(f"{found.nbytes} bytes are no packing of {what!r}")
-        copy = Region(token.identity.packed_bound, "packed weights", huge=True)
-        copy.view(0, found.nbytes)[:] = found
-        self._copies.append(copy)
-        return self._keep(token, asked, copy.address, found.nbytes)
+        bound = token.identity.packed_bound
+        with token.data[self._stored[key]] as buffer:
+            nbytes = buffer.nbytes
+            if nbytes > bound:
+                what = token.identity.weight
+                raise _failure(f"{nbytes} bytes are no packing of {what!r}")
+            try:
+                address = self._heap.room(nbytes, readable=bound)
+                buffer.read_into(self._heap.view(address, nbytes))
+            except (DataFileMissing, OutOfMemory):  # then it is packed here
+                return None
+        self._heap.take(address, nbytes)
+        return self._keep(token, asked, address, nbytes)
 
 
 def _failure(reason: str) -> NativeCallFailed:
