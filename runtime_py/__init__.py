@@ -4,7 +4,7 @@
 """
 
 from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
-from kvc.runtime.delegates.base import ReferenceUsed
+from kvc.runtime.delegates.base import Packing, ReferenceUsed
 from kvc.runtime.delegates.table import register_delegate
 from kvc.runtime.generation import Generation, generate
 from kvc.runtime.growing import GrowingArray
@@ -82,6 +82,7 @@ __all__ = [
     "NoPosition",
     "NotRewindable",
     "OutOfMemory",
+    "Packing",
     "Poisoned",
     "Program",
     "ReferenceUsed",

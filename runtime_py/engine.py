@@ -21,6 +21,7 @@ from kvc.runtime.callers import Loan
 from kvc.runtime.contexts import ContextPool, ExecutionContext
 from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
+from kvc.runtime.delegates.base import Packing
 from kvc.runtime.entries import Entry, make_entry
 from kvc.runtime.executor import Progress
 from kvc.runtime.inputs import Inputs, take_inputs
@@ -165,6 +166,13 @@ class Engine:
             self.check_open()
             old, self._resources = self._resources, self._new_resources()
         old.close(self._count_out)
+
+    def pack(self) -> tuple[Packing, ...]:
+        """Have delegates pack what they will use; see `Program.pack`."""
+        self.check_open()
+        with self._lease(None) as (resources, _):
+            self._blobs.check_unchanged()
+            return resources.pack()
 
     def residency(self) -> Residency:
         """Return what memory the data takes just now.

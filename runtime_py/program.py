@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 from kvc.runtime.data import FreeableBuffer, Mode, Residency
 from kvc.runtime.data.modes import check_mode
+from kvc.runtime.delegates.base import Packing
 from kvc.runtime.delegates.table import check_backends
 from kvc.runtime.engine import Engine
 from kvc.runtime.methods import MethodTable
@@ -182,6 +183,19 @@ class Program(Closing):
             return self._engine.program.states[state].name
         entry = self._engine.entry(index)
         return "" if entry.position is None else method.input_names[entry.position]
+
+    def pack(self) -> tuple[Packing, ...]:
+        """Have backends pack the weights of all methods now, not in the first calls.
+
+        No method runs. What is packed stays in memory until `release` or `close`, and
+        so long the result has its bytes.
+
+        Raises:
+            ExecutionError: a backend's library refuses a part.
+            FileChanged, FormatError, FileProblem: data cannot be used any more.
+            Closed, Forked: the program is closed, or belongs to another process.
+        """
+        return self._engine.pack()
 
     def residency(self) -> Residency:
         """Return what memory the data takes just now, blob by blob.

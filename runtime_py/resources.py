@@ -7,12 +7,12 @@ and everything goes when the last call that uses it ends; sessions keep their st
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.contexts import ContextPool, ExecutionContext
 from kvc.runtime.data import FreeableBuffer, NamedBuffers
-from kvc.runtime.delegates.base import Delegate, Handle, Options
+from kvc.runtime.delegates.base import Delegate, Handle, Options, Packing
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.runtime.frames import Code
 from kvc.runtime.threads import settle_threads
@@ -68,6 +68,25 @@ class Resources:
             for backend in self._backends.values():
                 total.update(backend.packed())
         return total
+
+    def pack(self) -> tuple[Packing, ...]:
+        """Make all delegates ready, and have those that can pack what they will use.
+
+        Raises:
+            ExecutionError: a library refuses a part.
+            KvcError: as `constant`.
+        """
+        by_backend: dict[str, dict[int, Handle]] = {}
+        for index, part in enumerate(self._program.delegates):
+            handles = by_backend.setdefault(part.backend, {})
+            handles[index] = self._delegate(index)
+        packings: list[Packing] = []
+        for name, handles in by_backend.items():
+            pack: Callable[[Mapping[int, Handle]], Sequence[Packing]] | None
+            pack = getattr(self._backends[name], "pack", None)
+            if pack is not None:
+                packings.extend(pack(handles))
+        return tuple(packings)
 
     def close(self, when_gone: Callable[[], None]) -> None:
         """Let go of everything once no call uses it, and then call `when_gone`."""

@@ -7,6 +7,7 @@ from typing import Final
 from kvc.schema.model import Constant, Graph, Program
 
 PLAIN: Final = "plain"  # the format of data that is as its type says
+PACKED: Final = "packed/"  # what names of packed data begin with
 
 
 def count_plain(program: Program) -> int:

@@ -40,6 +40,25 @@ class Options:
     threads: int = 1
 
 
+@dataclass(frozen=True, slots=True)
+class Packing:
+    """A copy of named data in a backend's own form, which a bundle may hold.
+
+    Attributes:
+        key: what it is, in words that mean the same in every process.
+        weight: the name of the data that it is a copy of.
+        parts: ids of the program's delegates that use it, ascending.
+        nbytes: how long it is.
+        content: returns its bytes, as long as the backend is open.
+    """
+
+    key: str
+    weight: str
+    parts: tuple[int, ...]
+    nbytes: int
+    content: Callable[[], bytes]
+
+
 class Closeable(Protocol):
     """Something that holds what is to be given back."""
 
@@ -108,7 +127,13 @@ class Handle(Protocol):
 
 
 class Delegate(Protocol):
-    """A backend's run-time half; made with `Options`."""
+    """A backend's run-time half; made with `Options`.
+
+    One whose packed data a bundle may hold has a method `pack` as well, which takes
+    ready handles by the ids of their parts, packs all that they will use, and returns
+    `Packing`s; and a static method `packed_format`, which returns the `format` of the
+    names of what it packs here, BACKEND:BUILD:FEATURES.
+    """
 
     def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Decode and check a payload, and take the data that it needs.

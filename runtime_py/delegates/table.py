@@ -71,24 +71,44 @@ def check_backends(program: Program, path: str, reference: bool | None = None) -
             check()
 
 
+def packed_format(backend: str) -> str:
+    """Return the format of what a backend packs on this machine.
+
+    Returns "" for a backend that is not here, or whose data bundles do not hold.
+
+    Raises:
+        MissingLibrary: it needs a library that cannot be used.
+    """
+    say: Callable[[], str] | None = getattr(_look_up(backend), "packed_format", None)
+    return "" if say is None else say()
+
+
 def _find(part: Part, program: Program, path: str) -> Factory:
     """Return what makes the run-time half of a part's backend."""
-    found = DELEGATES.get(part.backend)
-    if found is not None:
+    found = _look_up(part.backend)
+    if not isinstance(found, str):
         return found
+    raise MissingDelegate(
+        path=path,
+        method=program.methods[part.method].name,
+        backend=part.backend,
+        reason=found,
+        known=listing(list(DELEGATES)),
+    )
+
+
+def _look_up(name: str) -> Factory | str:
+    """Return what makes a backend's run-time half, or why nothing does."""
+    known = DELEGATES.get(name)
+    if known is not None:
+        return known
     reason = "nothing of this name is registered or installed"
-    for entry in entry_points(group=ENTRY_POINTS, name=part.backend):
+    for entry in entry_points(group=ENTRY_POINTS, name=name):
         try:
             factory: Factory = entry.load()
         except Exception as error:
             # Whatever code of others raises: the bundle cannot be run here.
             reason = f"its entry point {entry.value} failed: {error!r}"
         else:
-            return DELEGATES.setdefault(part.backend, factory)
-    raise MissingDelegate(
-        path=path,
-        method=program.methods[part.method].name,
-        backend=part.backend,
-        reason=reason,
-        known=listing(list(DELEGATES)),
-    )
+            return DELEGATES.setdefault(name, factory)
+    return reason

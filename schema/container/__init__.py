@@ -4,6 +4,7 @@ A bundle is header, blobs and program; a data file is header, blobs and index. T
 layout is described in FORMAT.md.
 """
 
+from kvc.schema.container.absent import is_spare
 from kvc.schema.container.atomic import AtomicFile, why_not_replaced
 from kvc.schema.container.blob_stream import Content
 from kvc.schema.container.bundle_file import BundleFile
@@ -21,7 +22,7 @@ from kvc.schema.container.lookup import find_data_file, search_path
 from kvc.schema.container.opened import OpenFile
 from kvc.schema.container.reused import check_reuse
 from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
-from kvc.schema.container.split import join_bundle, split_bundle
+from kvc.schema.container.split import join_bundle, split_bundle, stored_contents
 from kvc.schema.container.stored_blobs import StoredBlobs, match_index
 from kvc.schema.container.verify import (
     Verified,
@@ -51,12 +52,14 @@ __all__ = [
     "collect_garbage",
     "default_align",
     "find_data_file",
+    "is_spare",
     "join_bundle",
     "match_index",
     "pack_header",
     "save_bundle",
     "search_path",
     "split_bundle",
+    "stored_contents",
     "unreferenced",
     "verify_bundle",
     "verify_data_file",

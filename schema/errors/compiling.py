@@ -67,6 +67,12 @@ class OutputUnsynced(CompileError):
     template = "{path} is replaced by the new bundle, which is whole, but the system could not say that it is safe on disk: {reason}; write it again if the machine fails"
 
 
+class CannotPack(CompileError):
+    """Weights cannot be packed as it is asked for."""
+
+    template = "cannot pack for {wanted!r}: {reason}"
+
+
 class CheckpointError(CompileError):
     """A checkpoint cannot be used; `listing` tells every problem of this kind."""
 

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,9 @@ import click
 
 if TYPE_CHECKING:
     from kvc.compiler.bundle import Placement, SaveReport
+    from kvc.schema.container import SavedBundle
     from kvc.schema.model import Program
+    from kvc.tools.progress import Stages
 
 
 @click.command("compile")
@@ -47,6 +50,12 @@ if TYPE_CHECKING:
     metavar="OTHER.kvd",
     help="Refer to weights that this data file has; only the rest is written.",
 )
+@click.option(
+    "--pack",
+    metavar="BUILD:FEATURES",
+    help="Add weights as the backend's library packs them on this machine, which has "
+    "to be named; a wrong name tells the right one.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no closing table.")
 def compile_command(
     model: str,
@@ -55,6 +64,7 @@ def compile_command(
     budgets: tuple[str, ...],
     data: "Placement",
     reuse: tuple[str, ...],
+    pack: str | None,
     quiet: bool,
 ) -> None:
     """Compile MODEL and write it as one self-contained bundle.
@@ -64,6 +74,10 @@ def compile_command(
 
     An existing bundle is replaced only when the new one is whole. With --data external
     or --reuse it needs its data files beside it.
+
+    With --pack, packed weights go to a data file NAME-DIGEST.kvd of their own, which
+    saves packing at load where library and processor are these. Elsewhere, and where
+    the file is not there, weights are packed at load as usual.
     """
     from kvc.recipes import load_recipe
     from kvc.tools.outputs import check_output
@@ -75,6 +89,7 @@ def compile_command(
     path = check_output(name)
     if reuse:
         _check_reuse(reuse, path)
+    packed_form = "" if pack is None else _check_pack(loaded.backend, pack)
 
     from kvc.tools.progress import Stages
 
@@ -95,9 +110,15 @@ def compile_command(
             max_copy_bytes=allowed,
         )
         report = bundle.save(path, progress=stages.show, data=data, reuse=reuse)
+        packed = None
+        if packed_form:
+            stages.show("packing weights", 0, 0)
+            packed = _pack(path, packed_form, reuse, stages)
+            report = replace(report, file_nbytes=packed.nbytes)
     _warn_of_other_folders(path, reuse, report)
     if not quiet:
-        _print_table(path, bundle.model_nbytes, report, time.perf_counter() - start)
+        seconds = time.perf_counter() - start
+        _print_table(path, bundle.model_nbytes, report, packed, seconds)
 
 
 def _budget(text: str) -> tuple[str, int]:
@@ -123,6 +144,25 @@ def _check_reuse(reuse: Sequence[str], output: Path) -> None:
     check_reuse(reuse, output)
 
 
+def _check_pack(backend: str, wanted: str) -> str:
+    """Find out that weights cannot be packed before the work, not after it.
+
+    Raises:
+        CannotPack: they cannot, or not for what is wanted.
+    """
+    from kvc.tools.packing import check_pack
+
+    return check_pack(backend, wanted)
+
+
+def _pack(
+    path: Path, packed_form: str, reuse: Sequence[str], stages: "Stages"
+) -> "SavedBundle":
+    from kvc.tools.packing import pack_bundle
+
+    return pack_bundle(path, packed_form, map(Path, reuse), stages.show)
+
+
 def _warn_of_other_folders(
     output: Path, reuse: Sequence[str], report: "SaveReport"
 ) -> None:
@@ -143,7 +183,11 @@ def _warn_of_other_folders(
 
 
 def _print_table(
-    path: Path, model_nbytes: int, report: "SaveReport", seconds: float
+    path: Path,
+    model_nbytes: int,
+    report: "SaveReport",
+    packed: "SavedBundle | None",
+    seconds: float,
 ) -> None:
     from kvc.schema.container import BundleFile
     from kvc.tools.text import columns, escape
@@ -155,6 +199,7 @@ def _print_table(
         ("recipe", escape(program.provenance.recipe)),
         *_weight_rows(program, model_nbytes),
         *_file_rows(report),
+        *_packed_rows(packed),
         *_memory_rows(program),
         ("time", f"{seconds:.1f} s"),
     ]
@@ -162,16 +207,20 @@ def _print_table(
 
 
 def _weight_rows(program: "Program", model_nbytes: int) -> list[tuple[str, str]]:
+    from kvc.schema.uses import PLAIN
     from kvc.tools.reports.blobs import describe_sharing
     from kvc.tools.text import plural, size
 
-    sharing = describe_sharing(program)
-    once = sum(group.nbytes for group in sharing)
+    sharing = [one for one in describe_sharing(program) if one.format == PLAIN]
+    once, blobs = (
+        sum(one.nbytes for one in sharing),
+        sum(one.blobs for one in sharing),
+    )
     apart = sum(group.nbytes * max(1, len(group.methods)) for group in sharing)
     return [
         ("weights", f"{size(model_nbytes)} in the model"),
         ("", f"{size(apart)} by this recipe, if each method kept its own"),
-        ("", f"{size(once)} stored, each once ({plural(len(program.blobs), 'blob')})"),
+        ("", f"{size(once)} stored, each once ({plural(blobs, 'blob')})"),
     ]
 
 
@@ -185,6 +234,17 @@ def _file_rows(report: "SaveReport") -> list[tuple[str, str]]:
     for name, nbytes in report.reused.items():
         rows.append(("reused", f"{size(nbytes)} of weights in {escape(name)}"))
     return rows
+
+
+def _packed_rows(packed: "SavedBundle | None") -> list[tuple[str, str]]:
+    from kvc.tools.text import escape, size
+
+    if packed is None:
+        return []
+    if packed.packed_path is None:
+        return [("packed", "nothing that is not there already")]
+    name, nbytes = Path(packed.packed_path).name, packed.packed_nbytes
+    return [("packed", f"{escape(name)}, {size(nbytes)} ({nbytes:,} bytes)")]
 
 
 def _memory_rows(program: "Program") -> list[tuple[str, str]]:

@@ -74,7 +74,12 @@ def _find(
     bundle: "BundleFile", number: int, folders: Sequence[str]
 ) -> "FoundFile | str":
     """Return what a data file holds, or why it is of no use."""
-    from kvc.schema.container import find_data_file, match_index, search_path
+    from kvc.schema.container import (
+        find_data_file,
+        is_spare,
+        match_index,
+        search_path,
+    )
     from kvc.schema.errors import DataFileMissing, KvcError
     from kvc.tools.reports.sizes import FoundFile
 
@@ -86,7 +91,10 @@ def _find(
             index_nbytes = found.header.tail_nbytes
             return FoundFile(found.path, found.size, index_nbytes, found.blobs)
     except DataFileMissing as error:
-        return f"it is not there; looked in: {error.facts['folders']}"
+        text = f"it is not there; looked in: {error.facts['folders']}"
+        if not is_spare(bundle.program, number):
+            return text
+        return f"{text}; the bundle works without: its weights are packed at load"
     except KvcError as error:
         return str(error)
 

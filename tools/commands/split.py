@@ -35,11 +35,15 @@ def split(
         saved = split_bundle(bundle, path, data_folders, stages.show)
     line = f"{escape(str(path))}: {size(saved.nbytes)}"
     if saved.data_path is None:
-        click.echo(f"{line}, no data to move")
-        return
-    was_there = "" if saved.data_is_new else ", which was there already"
-    name = escape(_shown(Path(saved.data_path), path))
-    click.echo(f"{line}; its data: {name}, {size(saved.data_nbytes)}{was_there}")
+        line += ", no data to move"
+    else:
+        was_there = "" if saved.data_is_new else ", which was there already"
+        name = escape(_shown(Path(saved.data_path), path))
+        line += f"; its data: {name}, {size(saved.data_nbytes)}{was_there}"
+    if saved.packed_path is not None:
+        name = escape(_shown(Path(saved.packed_path), path))
+        line += f"; packed: {name}, {size(saved.packed_nbytes)}"
+    click.echo(line)
 
 
 def _shown(data: Path, bundle: Path) -> str:

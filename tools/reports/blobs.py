@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvc.schema.model import Program
-from kvc.schema.uses import methods_of_blobs
+from kvc.schema.uses import PLAIN, methods_of_blobs
 from kvc.tools.reports.uses import users_of_names
 from kvc.tools.text import columns, escape, plural, size
 
@@ -39,9 +39,14 @@ class BlobReport:
 
 @dataclass(frozen=True, slots=True)
 class SharingReport:
-    """Blobs that the same methods use, taken together."""
+    """Blobs of one format that the same methods use, taken together.
+
+    Attributes:
+        format: "plain", or the name of a packing of some of the plain ones.
+    """
 
     methods: tuple[str, ...]
+    format: str
     blobs: int
     nbytes: int
 
@@ -69,12 +74,16 @@ def describe_blobs(program: Program) -> tuple[BlobReport, ...]:
 
 
 def describe_sharing(program: Program) -> tuple[SharingReport, ...]:
-    """Group the blobs by the methods that use them, most bytes first."""
-    groups: dict[tuple[str, ...], list[int]] = {}
+    """Group the blobs by the methods that use them, most bytes first, packed last."""
+    formats = {named.blob: named.format for named in reversed(program.names)}
+    groups: dict[tuple[tuple[str, ...], str], list[int]] = {}
     for index, methods in methods_of_blobs(program).items():
-        groups.setdefault(methods, []).append(program.blobs[index].nbytes)
-    reports = [SharingReport(m, len(g), sum(g)) for m, g in groups.items()]
-    return tuple(sorted(reports, key=lambda r: (-r.nbytes, r.methods)))
+        group = groups.setdefault((methods, formats[index]), [])
+        group.append(program.blobs[index].nbytes)
+    reports = [SharingReport(*key, len(g), sum(g)) for key, g in groups.items()]
+    return tuple(
+        sorted(reports, key=lambda r: (r.format != PLAIN, -r.nbytes, r.methods))
+    )
 
 
 def blob_lines(blobs: Sequence[BlobReport]) -> list[str]:
@@ -94,8 +103,11 @@ def _place(blob: BlobReport) -> str:
 
 
 def _name(name: NameReport) -> str:
-    packed = "" if name.format == "plain" else f" ({escape(name.format)})"
-    return escape(name.name) + packed
+    return escape(name.name) + _packed(name.format)
+
+
+def _packed(form: str) -> str:
+    return "" if form == PLAIN else f" ({escape(form)})"
 
 
 def _users(name: NameReport) -> str:
@@ -105,12 +117,17 @@ def _users(name: NameReport) -> str:
 def sharing_lines(sharing: Sequence[SharingReport]) -> list[str]:
     """Say what is shared, and how much bigger the file would be if nothing were."""
     rows = [
-        (_who(group.methods), size(group.nbytes), plural(group.blobs, "blob"))
+        (
+            _who(group.methods) + _packed(group.format),
+            size(group.nbytes),
+            plural(group.blobs, "blob"),
+        )
         for group in sharing
     ]
     lines = columns(rows, "<>>")
-    once = sum(group.nbytes for group in sharing)
-    apart = sum(group.nbytes * max(1, len(group.methods)) for group in sharing)
+    plain = [group for group in sharing if group.format == PLAIN]
+    once = sum(group.nbytes for group in plain)
+    apart = sum(group.nbytes * max(1, len(group.methods)) for group in plain)
     if apart > once:
         lines.append(
             f"  {size(once)} stored once; {size(apart)} if methods kept their own"

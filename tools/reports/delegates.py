@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvc.schema.model import Delegate, Program
+from kvc.schema.model import Program
+from kvc.schema.uses import PLAIN, count_plain
 from kvc.tools.text import columns, escape, plural, size
 
 
@@ -17,6 +18,7 @@ class DelegateReport:
         payload_nbytes: of its code.
         names: how many weights it reads.
         weights_nbytes: of these, each blob once.
+        packed_nbytes: of those that lie here packed as well, for some machine.
         memory: who lays its workspace out, "planned" or "opaque".
         workspace_nbytes: at the most.
         tail_nbytes: readable behind each of its inputs and outputs.
@@ -27,6 +29,7 @@ class DelegateReport:
     payload_nbytes: int
     names: int
     weights_nbytes: int
+    packed_nbytes: int
     memory: str
     workspace_nbytes: int
     tail_nbytes: int
@@ -34,13 +37,15 @@ class DelegateReport:
 
 def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
     """Return a report on each, in the order of the file."""
+    plain = count_plain(program)
     return tuple(
         DelegateReport(
             method=program.methods[part.method].name,
             backend=part.backend,
             payload_nbytes=len(part.payload),
-            names=len(part.names),
-            weights_nbytes=_weights(program, [part]),
+            names=sum(name < plain for name in part.names),
+            weights_nbytes=_nbytes(program, part.names, packed=False),
+            packed_nbytes=_nbytes(program, part.names, packed=True),
             memory=part.memory.name.lower(),
             workspace_nbytes=part.workspace_nbytes,
             tail_nbytes=part.tail_nbytes,
@@ -49,8 +54,13 @@ def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
     )
 
 
-def _weights(program: Program, parts: Sequence[Delegate]) -> int:
-    blobs = {program.names[name].blob for part in parts for name in part.names}
+def _nbytes(program: Program, names: Sequence[int], packed: bool) -> int:
+    """Return how many bytes the plain or the packed ones of some names have."""
+    blobs = {
+        program.names[name].blob
+        for name in names
+        if (program.names[name].format != PLAIN) is packed
+    }
     return sum(program.blobs[blob].nbytes for blob in blobs)
 
 

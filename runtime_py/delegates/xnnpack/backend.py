@@ -8,13 +8,25 @@ row, float32 between them.
 
 import warnings
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Handle, Options, ReferenceUsed
+from kvc.runtime.delegates.base import (
+    Handle,
+    Options,
+    Packing,
+    ReferenceUsed,
+)
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.xnnpack.checks import check_ops, check_scales
+from kvc.runtime.delegates.xnnpack.formats import (
+    packed_format,
+    processor_features,
+    stored_names,
+)
 from kvc.runtime.delegates.xnnpack.handles import XnnpackHandle
+from kvc.runtime.delegates.xnnpack.identities import digest_in
 from kvc.runtime.delegates.xnnpack.library import INSTALL, Library, find_library
 from kvc.runtime.delegates.xnnpack.statics import Copies, Statics
 from kvc.runtime.delegates.xnnpack.weights import Weights
@@ -35,8 +47,13 @@ class Xnnpack:
         """
         self._options = options
         self._library = _choose(options.reference)
-        self._weights = None if self._library is None else Weights(self._library)
+        self._weights = None if self._library is None else self._take(self._library)
         self._copies = Copies()
+
+    def _take(self, library: Library) -> Weights:
+        """Return an empty cache that finds what the program holds for this machine."""
+        form = packed_format(library)
+        return Weights(library, stored_names(self._options.program, form))
 
     @staticmethod
     def check_library() -> None:
@@ -46,6 +63,20 @@ class Xnnpack:
             MissingLibrary: it cannot.
         """
         find_library()
+
+    @staticmethod
+    def packed_format() -> str:
+        """Return the format of what the library packs here; see `Delegate`.
+
+        Raises:
+            MissingLibrary: it cannot be used.
+        """
+        try:
+            return packed_format(find_library())
+        except MissingLibrary as error:
+            features = f"this machine's FEATURES are {processor_features()}"
+            reason = f"{error.facts['reason']} ({features})"
+            raise MissingLibrary(**error.facts | {"reason": reason}) from error
 
     def init(self, part: Delegate, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Decode and check a payload; see `Delegate.init`."""
@@ -62,6 +93,30 @@ class Xnnpack:
         what = f"method {method}, delegate {program.delegates.index(part)}"
         pool = self._library.pool(self._options.threads)
         return XnnpackHandle(payload, statics, self._weights, pool, what)
+
+    def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:
+        """Pack the weights of some parts; see `Delegate`. The reference packs nothing.
+
+        Raises:
+            NativeCallFailed: the library refuses a part.
+            KvcError: the data of a weight cannot be had.
+        """
+        weights, used = self._weights, {}
+        for part, handle in handles.items():
+            if isinstance(handle, XnnpackHandle):
+                used[part] = {identity.digest.hex() for identity in handle.pack()}
+        if weights is None:
+            return ()
+        return tuple(
+            Packing(
+                key=entry.key,
+                weight=entry.name,
+                parts=tuple(i for i in sorted(used) if digest_in(entry.key) in used[i]),
+                nbytes=entry.nbytes,
+                content=partial(weights.bytes_of, entry),
+            )
+            for entry in weights.entries()
+        )
 
     def packed(self) -> Mapping[str, int]:
         """Return how many bytes are packed or copied, by data name."""

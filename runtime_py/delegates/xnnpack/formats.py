@@ -14,9 +14,8 @@ from typing import Final
 
 from kvc.runtime.delegates.xnnpack.library import Library
 from kvc.schema.model import Program
-from kvc.schema.uses import PLAIN
+from kvc.schema.uses import PACKED
 
-PREFIX: Final = "packed/"
 _BUILD_DIGITS: Final = 12
 _CPU: Final = Path("/proc/cpuinfo")
 # What the library chooses kernels by on x86, as Linux calls it.
@@ -30,9 +29,9 @@ _FLAGS: Final = (
 _OTHERS: Final = re.compile(r"(?:Features|CPU (?:implementer|part|variant))\s*:.*")
 
 
-def packed_form(library: Library) -> str:
-    """Return `BUILD:FEATURES` of a library on this machine."""
-    return f"{library.build[:_BUILD_DIGITS]}:{processor_features()}"
+def packed_format(library: Library) -> str:
+    """Return the format, xnnpack:BUILD:FEATURES, of what a library packs here."""
+    return f"xnnpack:{library.build[:_BUILD_DIGITS]}:{processor_features()}"
 
 
 @cache
@@ -56,10 +55,10 @@ def describe_processor(machine: str, text: str) -> str:
     return f"{machine}-{digest[:12]}"
 
 
-def stored_names(program: Program, form: str) -> Mapping[str, str]:
-    """Return the names of data that is packed in a form, by the keys of packings."""
+def stored_names(program: Program, packed_format: str) -> Mapping[str, str]:
+    """Return the names of data that is packed in a format, by the keys of packings."""
     return {
-        named.name.removeprefix(PREFIX): named.name
+        named.name.removeprefix(PACKED): named.name
         for named in program.names
-        if named.format not in (PLAIN, "") and named.format == form
+        if named.format == packed_format
     }

@@ -2,8 +2,10 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
+from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.base import Workspace
+from kvc.runtime.delegates.xnnpack.identities import Identity
 from kvc.runtime.delegates.xnnpack.runtimes import Kit, NativeWorkspace, Runtime
 from kvc.runtime.delegates.xnnpack.statics import Statics
 from kvc.runtime.delegates.xnnpack.subgraph import Subgraph, build_subgraph
@@ -43,6 +45,16 @@ class XnnpackHandle:
         """
         runtime = workspace.own(self, lambda: self._runtime(workspace, sizes))
         return runtime.prepare(inputs, outputs, sizes)
+
+    def pack(self) -> frozenset[Identity]:
+        """Pack all weights, and return what they are; raises as `prepare`."""
+        sizes = {symbol.name: symbol.lower for symbol in self._payload.symbols}
+        workspace = Workspace(Arena(0))
+        try:
+            self._runtime(workspace, sizes).close()
+        finally:
+            workspace.close()
+        return frozenset(self._statics.identities)
 
     def close(self) -> None:
         """Hold nothing: runtimes go with their contexts, packed weights with all."""

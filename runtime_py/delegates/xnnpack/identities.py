@@ -85,3 +85,8 @@ def entry_key(library: Library, identity: Identity, seed: int, fingerprint: int)
     found = library.xnn.xnn_get_fingerprint(fingerprint)
     value = found.contents.value if found else 0
     return f"{identity.digest.hex()}-{seed:08x}-{fingerprint:08x}-{value:08x}"
+
+
+def digest_in(key: str) -> str:
+    """Return the digest of the identity, in hexadecimal, that `entry_key` put in."""
+    return key.partition("-")[0]

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.xnnpack.identities import identify
+from kvc.runtime.delegates.xnnpack.identities import Identity, identify
 from kvc.runtime.delegates.xnnpack.memory import padded_copy
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.schema.model import NamedData, Payload, Program
@@ -49,7 +49,11 @@ class Copies:
 
 
 class Statics:
-    """The named data of one payload, by id; see `subgraph.Statics`."""
+    """The named data of one payload, by id; see `subgraph.Statics`.
+
+    Attributes:
+        identities: of the weights whose addresses have been asked for.
+    """
 
     def __init__(
         self,
@@ -63,6 +67,7 @@ class Statics:
         self._data = data
         self._copies = copies
         self._weights = weights
+        self.identities: set[Identity] = set()
         known = {named.name: i for i, named in enumerate(program.names)}
         self._ids = tuple(known[name] for name in payload.names)
 
@@ -79,4 +84,5 @@ class Statics:
         """
         names = tuple(None if name is None else self._ids[name] for name in key)
         identity = identify(self._program, names, layout)
+        self.identities.add(identity)
         return self._weights.address(identity, self._data)

@@ -19,7 +19,7 @@ from xnnpack_programs import (
 from kvc.runtime import load
 from kvc.runtime.delegates.xnnpack import layouts
 from kvc.runtime.delegates.xnnpack.functions import CacheKey
-from kvc.runtime.delegates.xnnpack.identities import identify, packed_format
+from kvc.runtime.delegates.xnnpack.identities import identify
 from kvc.runtime.delegates.xnnpack.provider import NOT_FOUND
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.schema.errors import DigestMismatch, NativeCallFailed
@@ -289,57 +289,6 @@ def test_keys_mean_the_same_in_every_program(opened):
     (mine,), (others,) = weights_of(one).entries(), weights_of(two).entries()
     assert mine.key == others.key
     assert mine.name != others.name
-
-
-def test_stored_packings_are_taken_instead_of_packing_again(opened, library):
-    program = opened(forward=linear_sketch(WEIGHT, SCALES, BIAS))
-    wanted = program.forward(X)
-    weights = weights_of(program)
-    (entry,) = weights.entries()
-    stored = {entry.key: weights.bytes_of(entry)}
-    again = opened()
-    backend_of(again)._weights = Weights(library, stored)
-    read = []
-    touch = again._engine._blobs.touch
-    again._engine._blobs.touch = lambda blob, *rest: (
-        read.append(blob) or touch(blob, *rest)
-    )
-    assert np.array_equal(again.forward(X), wanted)
-    names = {again._engine.program.names[blob].name for blob in read}
-    assert names == {"forward.c1", "forward.c2"}, "scales and bias, not the weight"
-    assert weights_of(again).entries()[0].key == entry.key
-
-
-def test_a_stored_packing_that_is_cut_short_is_memory_safe(opened, library):
-    program = opened(forward=linear_sketch(WEIGHT, SCALES))
-    program.forward(X)
-    (entry,) = weights_of(program).entries()
-    again = opened()
-    backend_of(again)._weights = Weights(library, {entry.key: b"\1"})
-    assert again.forward(X).shape == (3, 8)
-
-
-def test_a_stored_packing_that_is_far_too_long_is_refused(opened, library):
-    program = opened(forward=linear_sketch(WEIGHT, SCALES))
-    program.forward(X)
-    (entry,) = weights_of(program).entries()
-    again = opened()
-    backend_of(again)._weights = Weights(library, {entry.key: bytes(1 << 20)})
-    with pytest.raises(NativeCallFailed, match="are no packing of"):
-        again.forward(X)
-
-
-def test_the_form_is_named_by_build_and_processor(library):
-    form = packed_format(library)
-    assert form.startswith(f"xnnpack:{library.build[:16]}:")
-    assert form == packed_format(library)
-
-
-def backend_of(program):
-    """Return the backend of a program, made now."""
-    resources = program._engine._resources
-    with resources._lock:
-        return resources._backend("xnnpack")
 
 
 @LINUX

@@ -1,0 +1,141 @@
+"""`kvc compile --pack`: add weights in a backend's own form to a bundle.
+
+In: a bundle of plain weights, which stay in it. Out: the same bundle with more names,
+whose bytes are in a data file of their own. The packing is done by the backend's
+library on this machine, for this machine and those that are like it.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from kvc.runtime import Packing, load
+from kvc.runtime.delegates.table import packed_format
+from kvc.schema.container import (
+    BundleFile,
+    Content,
+    Contents,
+    Progress,
+    SavedBundle,
+    StoredBlobs,
+    save_bundle,
+    stored_contents,
+)
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import CannotPack, MissingLibrary
+from kvc.schema.model import NamedData, Program
+from kvc.schema.types import TensorType
+from kvc.schema.uses import PACKED
+
+
+def check_pack(backend: str, wanted: str) -> str:
+    """Return the format of packed data, BACKEND:BUILD:FEATURES.
+
+    Args:
+        backend: that the recipe names, "" for none.
+        wanted: BUILD:FEATURES, which must be what this machine packs.
+
+    Raises:
+        CannotPack: it is not, or nothing would be packed.
+    """
+    if not backend:
+        reason = "the recipe names no backend, and only backends pack weights"
+        raise CannotPack(wanted=wanted, reason=reason)
+    try:
+        found = packed_format(backend)
+    except MissingLibrary as error:
+        raise CannotPack(wanted=wanted, reason=str(error)) from error
+    if not found:
+        reason = f"the backend {backend} does not pack weights for bundles"
+        raise CannotPack(wanted=wanted, reason=reason)
+    if found != f"{backend}:{wanted}":
+        here = found.partition(":")[2]
+        reason = (
+            f"packing is done by the library of this machine, which is {here}; give "
+            "exactly that, or compile on a machine of the kind that you want"
+        )
+        raise CannotPack(wanted=wanted, reason=reason)
+    return found
+
+
+def pack_bundle(
+    path: Path,
+    packed_form: str,
+    reuse: Iterable[Path] = (),
+    progress: Progress | None = None,
+) -> SavedBundle:
+    """Write a bundle again, with its weights packed in a data file beside it.
+
+    All packed weights are in memory at once meanwhile.
+
+    Args:
+        path: the bundle, which is replaced at the very end.
+        packed_form: as `check_pack` returns it.
+        reuse: data files that it may refer to; those that it does so already are
+            found in their folders.
+        progress: as of `save_bundle`.
+
+    Raises:
+        LoadError, FormatError: the bundle cannot be used.
+        ExecutionError: the backend's library refuses a part.
+        OutputProblem, OutputUnsynced: as `save_bundle`.
+    """
+    others = [Path(other).resolve() for other in reuse]
+    places = tuple(dict.fromkeys(other.parent for other in others))
+    with (
+        load(path, data_folders=places, reference=False) as program,
+        StoredBlobs.open(BundleFile(path), places) as stored,
+    ):
+        packings = program.pack()
+        return save_bundle(
+            path,
+            _with_packed(stored.program, packings, packed_form),
+            _contents(stored, packings),
+            packed_apart=True,
+            reuse=[*(file.path for file in stored.data_files), *others],
+            progress=progress,
+        )
+
+
+def _with_packed(
+    program: Program, packings: tuple[Packing, ...], packed_form: str
+) -> Program:
+    """Return a program with packed names behind its own."""
+    names = tuple(
+        NamedData(
+            name=PACKED + one.key,
+            blob=0,  # until it is written
+            type=TensorType(DType.UINT8, (one.nbytes,)),
+            format=packed_form,
+            provenance=one.weight,
+        )
+        for one in packings
+    )
+    count = len(program.names)
+    delegates = tuple(
+        replace(part, names=(*part.names, *_used(packings, number, count)))
+        for number, part in enumerate(program.delegates)
+    )
+    return replace(program, names=(*program.names, *names), delegates=delegates)
+
+
+def _used(packings: tuple[Packing, ...], part: int, count: int) -> Iterator[int]:
+    """Yield the ids of the names of packings that a part uses."""
+    return (i for i, one in enumerate(packings, count) if part in one.parts)
+
+
+def _contents(stored: StoredBlobs, packings: tuple[Packing, ...]) -> Contents:
+    """Return where the bytes of all names come from."""
+    plain, count = stored_contents(stored), len(stored.program.names)
+
+    def chunks(packing: Packing) -> Iterator[memoryview]:
+        yield memoryview(packing.content())
+
+    def content(name: int) -> Content:
+        if name < count:
+            return plain(name)
+        packing = packings[name - count]
+        return Content(packing.nbytes, partial(chunks, packing), packing.key)
+
+    return content
