@@ -10,7 +10,13 @@ from typing import Final, Literal
 
 import torch
 
-from kvc.compiler.constants import Source, WeightReader, base_of, nbytes_of
+from kvc.compiler.constants import (
+    Derived,
+    Source,
+    WeightReader,
+    base_of,
+    nbytes_of,
+)
 from kvc.schema import model
 from kvc.schema.container import Content, Progress, SavedBundle, save_bundle
 from kvc.schema.errors import CompileError, FormatError
@@ -81,6 +87,7 @@ class Bundle:
         Raises:
             OutputProblem: a file cannot be written; what was there is untouched.
             CheckpointChanged: a checkpoint changed after it was opened.
+            NotFinite: a weight that is to be quantized has a NaN or an infinity.
             FileProblem, FormatError: a data file to reuse cannot be read.
             CompileError: `data` is neither.
         """
@@ -91,12 +98,20 @@ class Bundle:
             saved = save_bundle(
                 path,
                 self.program,
-                partial(self._content, WeightReader()),
+                partial(self._content, WeightReader(self._quantized_names())),
                 external=data == "external",
                 reuse=tuple(reuse),
                 progress=progress,
             )
         return _report(saved)
+
+    def _quantized_names(self) -> dict[Source, str]:
+        """Return the names that transformed weights have in the model."""
+        return {
+            source.base: name.removesuffix(f".{source.transform.value}")
+            for name, source in self._sources.items()
+            if isinstance(source, Derived)
+        }
 
     def _content(self, reader: WeightReader, name: int) -> Content:
         """Return where the bytes of a name come from."""

@@ -6,7 +6,7 @@ of rows; until then a checkpoint's weights stay on disk, and afterwards only a f
 blocks of one tensor are in memory, whatever its size.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from math import prod
@@ -21,6 +21,7 @@ from kvc.compiler.quantize import (
     quantize_blocks,
     quantize_channels,
 )
+from kvc.schema.errors import NotFinite
 from kvc.schema.ops.products import QB4_BLOCK
 
 # 2 MiB of float32: quantizing blocks that stay in the cache is three times as fast as
@@ -110,7 +111,9 @@ class WeightReader:
     nothing afterwards, instead of reading the matrix again.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, names: Mapping[Source, str] | None = None) -> None:
+        """Take the names of matrices that are to be quantized, for errors."""
+        self._names = names or {}
         self._scales: dict[Derived, Tensor] = {}
 
     def chunks(self, source: Source) -> Iterator[memoryview]:
@@ -123,6 +126,10 @@ class WeightReader:
         Args:
             source: what to read.
             whole_rows: cut along dim 0 only, however long a row is.
+
+        Raises:
+            NotFinite: what is to be quantized has a NaN or an infinity, at the latest
+                when it has been read to its end.
         """
         match source:
             case TensorSource():
@@ -153,7 +160,7 @@ class WeightReader:
     ) -> Iterator[Tensor]:
         """Yield the values of a matrix; its scales are kept as the source `kept`."""
         scales = []
-        for block in self.blocks(kept.base, whole_rows=True):
+        for block in self._finite_blocks(kept):
             values, scale = quantize(block)
             scales.append(scale)
             yield values
@@ -166,8 +173,33 @@ class WeightReader:
         if known is not None:
             yield known
             return
-        for block in self.blocks(source.base, whole_rows=True):
+        for block in self._finite_blocks(source):
             yield scales_of(block)
+
+    def _finite_blocks(self, source: Derived) -> Iterator[Tensor]:
+        """Yield the rows of the matrix that a source is quantized from.
+
+        A block that is not finite is not yielded, nor is any after it: they are only
+        counted, for the error.
+        """
+        bad = 0
+        for block in self.blocks(source.base, whole_rows=True):
+            if bad or not _is_finite(block):
+                bad += int(block.isfinite().logical_not().sum())
+            else:
+                yield block
+        if bad:
+            raise NotFinite(
+                weight=self._names.get(source.base, "without a name"),
+                dtype=source.transform.value.removesuffix("_scale"),
+                count=bad,
+                total=prod(_shape(source.base)),
+            )
+
+
+def _is_finite(block: Tensor) -> bool:
+    # Its ends tell, and are found without a mask as long as the block.
+    return not block.numel() or bool(torch.stack(block.aminmax()).isfinite().all())
 
 
 def _cut(tensor: Tensor, whole_rows: bool) -> Iterator[Tensor]:

@@ -14,6 +14,7 @@ import torch
 from torch import nn
 
 from kvc.compiler.backends import Backend, find_backend
+from kvc.compiler.backends.answers import lowered_parts, supported_nodes
 from kvc.compiler.backends.outline import outline
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import CapturedMethod, capture
@@ -77,6 +78,7 @@ def compile_program(
         CopyBudgetExceeded: writing the states of a method copies more than it may.
         ParametersEmpty: parameters have no memory, and no checkpoint filled them.
         RecipeError: the recipe is unknown or wrong, or its backend is.
+        BadBackend: the backend gave back what it may not.
     """
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     check_request(model, methods)
@@ -145,11 +147,12 @@ def _lower(
     outlined, count = [], 0
     grows = {s.name: s.grows for s in program.states if s.grows is not None}
     for method in program.methods:
-        outlined.append(outline(method, backend.supports(method), count, grows))
+        taken = supported_nodes(backend, method)
+        outlined.append(outline(method, taken, count, grows))
         count += len(outlined[-1].partitions)
     partitions = {one.method.name: one.partitions for one in outlined}
     constants = {c.name: c for c in program.constants}
-    lowered = backend.lower(partitions, constants, program.symbols)
+    lowered = lowered_parts(backend, partitions, constants, program.symbols)
     calls = [
         DelegateCall(backend.name, name, part)
         for name in partitions

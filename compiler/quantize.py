@@ -71,14 +71,19 @@ def quantize_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _best_scale(blocks: Tensor) -> Tensor:
-    """Return the scale of each block, float32 [blocks, 1]; blocks float32 [.., 32]."""
+    """Return the scale of each block, float32 [blocks, 1]; blocks float32 [.., 32].
+
+    Errors are in units of the block's absmax, so that no square of one is too large or
+    too small for float32.
+    """
     absmax = blocks.abs().amax(dim=1, keepdim=True)
+    unit = absmax.masked_fill(absmax == 0, 1)
     room = torch.empty_like(blocks)
     best, least = torch.ones_like(absmax), torch.full_like(absmax, torch.inf)
     for end in _INT4_ENDS:
         scale = (absmax / end).to(torch.bfloat16).float()
         scale.masked_fill_(scale < _LEAST_SCALE, 1)
-        errors = _rounded(blocks, scale, room).mul_(scale).sub_(blocks)
+        errors = _rounded(blocks, scale, room).mul_(scale).sub_(blocks).div_(unit)
         error = errors.square_().sum(dim=1, keepdim=True)
         better = error < least
         best = torch.where(better, scale, best)

@@ -39,6 +39,15 @@ _lock = threading.Lock()
 _size = _Size(0)
 
 
+def _renew_lock() -> None:
+    """Give a child of the process a lock that none of its parent's threads holds."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def request_threads(wanted: int | None) -> None:
     """Ask for a number of threads; None is content with any.
 

@@ -3,13 +3,16 @@
 Nodes are grouped by depth: how many times the way to them leaves the backend's
 nodes. All of the backend's nodes of one depth make one part. No way leads from a
 part through other nodes back into it, since that would raise the depth; so each part
-can run as one call. A part reads states where they lie.
+can run as one call. A part reads states where they lie. What writes a state over an old
+content that the same part would read stays outside, where that is in place.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kvc.compiler.backends.base import Partition
+from kvc.compiler.backends.groups import groups_of
+from kvc.compiler.backends.state_writers import without_writers
 from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.passes.materialize_views import growing_values
 from kvc.compiler.passes.rewrite import rename_node
@@ -35,11 +38,12 @@ def outline(
         base: number of the first delegate.
         grows: the axis of each state that grows.
     """
-    method, taken = _with_inputs_in_order(method, _without_fringe(method, taken), grows)
-    groups = _groups(method, taken)
+    taken = _without_fringe(method, without_writers(method, taken))
+    method, taken = _with_inputs_in_order(method, taken, grows)
+    groups = groups_of(method, taken)
     parts = [_partition(method, indices) for indices in groups]
     calls = {
-        indices[-1]: Node(DELEGATE, (base + i, part.graph.inputs), part.graph.outputs)
+        indices[-1]: _call(method, base + i, part)
         for i, (indices, part) in enumerate(zip(groups, parts, strict=True))
     }
     outlined = {index for indices in groups for index in indices}
@@ -50,6 +54,15 @@ def outline(
     ]
     changed = replace(method, nodes=_in_running_order(method, nodes))
     return Outlined(_without_unread_constants(changed), tuple(parts))
+
+
+def _call(method: Method, number: int, part: Partition) -> Node:
+    """Return a part's call; its source is that of a new content of a state, if any."""
+    graph = part.graph
+    kept = {v.id for v, _ in (*method.state_out, *method.input_out)}
+    writers = [n for n in graph.nodes if any(v.id in kept for v in n.outputs)]
+    source = next((n.source for n in (*writers, *graph.nodes) if n.source), "")
+    return Node(DELEGATE, (number, graph.inputs), graph.outputs, source)
 
 
 def _without_unread_constants(method: Method) -> Method:
@@ -117,67 +130,6 @@ def _without_fringe(method: Method, taken: frozenset[int]) -> frozenset[int]:
                 changed = True
                 break
     return frozenset(kept)
-
-
-def _groups(method: Method, taken: frozenset[int]) -> list[list[int]]:
-    """Return the taken nodes by depth, each group in running order.
-
-    A write of a state, or of a caller's array, is as deep as what reads the old value:
-    a part that read both the old and the new one would need a copy of the old.
-    """
-    depths: dict[int, int] = {}
-    groups: dict[int, list[int]] = {}
-    inside: dict[int, bool] = {}
-    homes = _Homes(method)
-    for i, node in enumerate(method.nodes):
-        depth = homes.least_depth(node)
-        for value in node.inputs:
-            left = i in taken and not inside.get(value.id, False)
-            depth = max(depth, depths.get(value.id, 0) + left)
-        for value in node.outputs:
-            depths[value.id], inside[value.id] = depth, i in taken
-        if i in taken:
-            groups.setdefault(depth, []).append(i)
-            homes.note_reads(node, depth)
-        homes.note_results(node)
-    return [groups[depth] for depth in sorted(groups)]
-
-
-class _Homes:
-    """Which values lie in memory that a method writes over, and how deep it is read."""
-
-    def __init__(self, method: Method) -> None:
-        written = {name for _, name in method.input_out}
-        named = zip(method.inputs, method.input_names, strict=True)
-        owned = [value for value, name in named if name in written]
-        owned += [value for value, _ in method.state_in]
-        # Value -> the content that it is or looks at: the old one, or a write's result.
-        self._content = {value.id: value.id for value in owned}
-        self._read: dict[int, int] = {}
-
-    def least_depth(self, node: Node) -> int:
-        """Return how deep what is overwritten by a node is read, 0 if by no part."""
-        if OPS[node.op].aliasing is not Aliasing.UPDATE:
-            return 0
-        return self._read.get(self._content.get(node.inputs[0].id, -1), 0)
-
-    def note_reads(self, node: Node, depth: int) -> None:
-        """Note what a part of a depth reads."""
-        for value in node.inputs:
-            content = self._content.get(value.id)
-            if content is not None:
-                self._read[content] = max(self._read.get(content, 0), depth)
-
-    def note_results(self, node: Node) -> None:
-        """Note which results lie in such memory."""
-        kind = OPS[node.op].aliasing
-        if kind not in (Aliasing.VIEW, Aliasing.UPDATE) or not node.inputs:
-            return
-        content = self._content.get(node.inputs[0].id)
-        if content is not None:
-            for value in node.outputs:
-                view = kind is Aliasing.VIEW
-                self._content[value.id] = content if view else value.id
 
 
 def _partition(method: Method, indices: list[int]) -> Partition:

@@ -60,18 +60,24 @@ class QuantizeWeights:
     ) -> Iterator[Node]:
         if self.linear != "float32" and node.op == "aten::linear":
             weight = builder.weight_name(node.arguments[1])
-            if weight is not None and _is_float(node.arguments[0]):
+            quantizable = _has_columns(node.arguments[1])
+            if weight is not None and quantizable and _is_float(node.arguments[0]):
                 narrow = self.linear == "qb4" and weight not in tables
                 yield from _quantized_linear(node, weight, narrow, builder, book)
                 return
         if self.embedding and node.op == "aten::embedding":
             weight = builder.weight_name(node.arguments[0])
-            if weight is not None:
+            if weight is not None and _has_columns(node.arguments[0]):
                 values, scale = _int8_weight(node.arguments[0], weight, builder, book)
                 arguments = (values, scale, node.arguments[1])
                 yield replace(node, op="kvc::embedding_q8", arguments=arguments)
                 return
         yield node
+
+
+def _has_columns(weight: object) -> bool:
+    """Tell whether rows have elements; without any there is no scale of a row."""
+    return isinstance(weight, Value) and weight.type.dims[-1] != 0
 
 
 def _is_float(argument: object) -> bool:

@@ -5,9 +5,10 @@ Weights are symmetric: int8 [out, in] with one scale for each output channel, or
 with one for each block of a row; an activation row has its own scale and zero point,
 found when it is quantized.
 
-Inputs that are not finite raise nothing and stay within their row: a NaN makes the
-whole row's products NaN, an infinity makes them NaN or infinite. A row whose range
-is so small (below 7.5e-37) that its scale overflows gives zeros.
+Inputs that are not finite raise nothing and stay within their row: here a NaN or an
+infinity makes none of the row's products finite (NaN, mostly); the library gives
+meaningless numbers for such a row, finite ones too. A row whose range is so small (below 7.5e-37)
+that its scale overflows gives zeros.
 """
 
 import torch

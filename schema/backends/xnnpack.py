@@ -5,8 +5,9 @@ float32 but for a row-wise quantized tensor (`kvc::quantize_rows`), which only
 quantized linears may read.
 """
 
+import math
 from collections.abc import Iterable
-from typing import Final
+from typing import Final, TypeGuard
 
 from kvc.schema.backends import xnnpack_layout as layout
 from kvc.schema.backends.operands import (
@@ -24,6 +25,8 @@ MAX_RANK: Final = 6  # XNN_MAX_TENSOR_DIMS
 TAIL_NBYTES: Final = 16  # XNN_EXTRA_BYTES: read behind the end of each input
 QUANTIZE: Final = "kvc::quantize_rows"
 QUANTIZED_LINEARS: Final = ("kvc::linear_qd8", "kvc::linear_qb4")
+_GREATEST: Final = 3.4028234663852886e38  # of float32
+_MAX_STEP: Final = 1 << 31  # of a convolution, between elements or places
 _EXPONENTS: Final = (-1, -0.5, 0.5, 2, 3)
 
 
@@ -43,30 +46,53 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     return _reason_of_types(op, types) or rule(arguments, results)
 
 
+def why_not_outside(kind: TensorType) -> str:
+    """Return why a tensor cannot be an input or output, "" when it can."""
+    if kind.dtype is not DType.FLOAT32:
+        return f"{kind} is not float32"
+    return _reason_of_rank(kind)
+
+
+def _reason_of_rank(kind: TensorType) -> str:
+    many = len(kind.dims) > MAX_RANK
+    return f"{kind} has more than {MAX_RANK} dims" if many else ""
+
+
 def _reason_of_types(op: str, types: Iterable[TensorType]) -> str:
     quantized = op == QUANTIZE or op in QUANTIZED_LINEARS
     for kind in types:
         if kind.dtype is not DType.FLOAT32 and not quantized:
             return f"{kind} is not float32"
-        if len(kind.dims) > MAX_RANK:
-            return f"{kind} has more than {MAX_RANK} dims"
+        if reason := _reason_of_rank(kind):
+            return reason
         if 0 in kind.dims:
             return f"{kind} has no elements"
     return ""
 
 
+def _is_number(argument: object) -> TypeGuard[int | float]:
+    """Tell whether an argument is a finite number in the range of float32."""
+    plain = isinstance(argument, int | float) and not isinstance(argument, bool)
+    return plain and -_GREATEST <= argument <= _GREATEST  # type: ignore[operator]  # a number, if plain
+
+
 def _scalars(arguments: Arguments, results: Results) -> str:
     """Take numbers beside the tensors."""
     for argument in arguments:
-        if not isinstance(argument, Operand | int | float | None):
+        if not isinstance(argument, Operand) and not _is_number(argument):
             return f"the argument {argument}"
     return ""
 
 
 def _clamp(arguments: Arguments, results: Results) -> str:
-    bounds = arguments[1:]
-    known = all(isinstance(bound, int | float | None) for bound in bounds)
-    return "" if known and any(b is not None for b in bounds) else f"bounds {bounds}"
+    """Bound by one or two numbers; an infinity may say that there is no bound."""
+    _, least, greatest = arguments
+    low = least in (None, -math.inf) or _is_number(least)
+    high = greatest in (None, math.inf) or _is_number(greatest)
+    known = low and high and not (least is None and greatest is None)
+    if _is_number(least) and _is_number(greatest):
+        known = known and least <= greatest
+    return "" if known else f"bounds {(least, greatest)}"
 
 
 def _gelu(arguments: Arguments, results: Results) -> str:
@@ -76,8 +102,8 @@ def _gelu(arguments: Arguments, results: Results) -> str:
 
 def _elu(arguments: Arguments, results: Results) -> str:
     _, alpha, scale, input_scale = arguments
-    plain = scale == 1 and input_scale == 1 and isinstance(alpha, int | float)
-    return "" if plain and alpha > 0 else f"elu with {alpha}, {scale}, {input_scale}"  # type: ignore[operator]  # a number, if plain
+    plain = scale == 1 and input_scale == 1 and _is_number(alpha) and alpha > 0
+    return "" if plain else f"elu with {alpha}, {scale}, {input_scale}"
 
 
 def _power(arguments: Arguments, results: Results) -> str:
@@ -141,6 +167,10 @@ def _convolution(arguments: Arguments, results: Results) -> str:
     x = operand(arguments[0]).type
     if len(x.dims) > 4:
         return f"a convolution of {x}"
+    for steps in arguments[3:6]:  # stride, padding, dilation
+        assert isinstance(steps, tuple)
+        if not all(isinstance(step, int) and step <= _MAX_STEP for step in steps):
+            return f"a convolution with steps {steps}"
     return _reason_of_weights(arguments[1:3])
 
 
@@ -151,7 +181,7 @@ _UNARY = (
 _SCALARS = (
     "add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar",
     "mul.Tensor", "mul.Scalar", "div.Tensor", "div.Scalar", "maximum", "minimum",
-    "hardtanh", "leaky_relu",
+    "leaky_relu",
 )  # fmt: skip
 _REDUCE = ("sum.dim_IntList", "mean.dim", "amax", "amin")
 _RESHAPE = ("alias", "view", "reshape", "unsqueeze", "squeeze.dims")
@@ -162,6 +192,7 @@ RULES: Final[dict[str, Rule]] = {
     **{f"aten::{name}": _reduce for name in _REDUCE},
     **{f"aten::{name}": layout.reshape for name in _RESHAPE},
     "aten::clamp": _clamp,
+    "aten::hardtanh": _clamp,
     "aten::gelu": _gelu,
     "aten::elu": _elu,
     "aten::pow.Tensor_Scalar": _power,

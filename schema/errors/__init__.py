@@ -11,6 +11,7 @@ from kvc.schema.errors.base import (
     reason_of,
 )
 from kvc.schema.errors.compiling import (
+    BadBackend,
     BadCheckpoint,
     BadOption,
     BadRecipe,
@@ -23,6 +24,7 @@ from kvc.schema.errors.compiling import (
     CompileError,
     CopyBudgetExceeded,
     ModelNotFound,
+    NotFinite,
     OutputProblem,
     OutputUnsynced,
     ParametersEmpty,
@@ -86,6 +88,7 @@ from kvc.schema.errors.loading import (
 
 __all__ = [
     "BackendTaken",
+    "BadBackend",
     "BadCheckpoint",
     "BadMagic",
     "BadOption",
@@ -129,6 +132,7 @@ __all__ = [
     "ModelNotFound",
     "NativeCallFailed",
     "NoPosition",
+    "NotFinite",
     "NotRewindable",
     "OutOfMemory",
     "OutputProblem",

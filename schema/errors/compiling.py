@@ -73,6 +73,18 @@ class CannotPack(CompileError):
     template = "cannot pack for {wanted!r}: {reason}"
 
 
+class NotFinite(CompileError):
+    """A weight that is to be quantized has values that are no finite numbers."""
+
+    template = "weight {weight} cannot be quantized to {dtype}: {count:,} of its {total:,} values are NaN or infinite; nothing is written; mend the weight, or use a recipe that does not quantize it"
+
+
+class BadBackend(CompileError):
+    """A backend's ahead-of-time half gave back what it may not."""
+
+    template = "backend {backend}, {where}: expected {expected}, found {found}; this is a bug in the backend"
+
+
 class CheckpointError(CompileError):
     """A checkpoint cannot be used; `listing` tells every problem of this kind."""
 

@@ -34,6 +34,13 @@ def axis_of(axis: int, rank: int) -> int:
     return axis % rank
 
 
+def axes_of(axes: Sequence[int], rank: int) -> set[int]:
+    """Return distinct axes counted from 0; a scalar has the axis 0 here."""
+    found = {axis_of(axis, max(1, rank)) for axis in axes}
+    require(len(found) == len(axes), f"axes {tuple(axes)} name one axis twice")
+    return found
+
+
 def matrix_of(tensor: TensorType) -> tuple[int, int]:
     """Return rows and columns of a static type with two dims."""
     require(len(tensor.dims) == 2, f"{tensor} is not a matrix")
@@ -98,11 +105,7 @@ def masked_fill(self: TensorType, mask: TensorType, _: Concrete) -> Rule:
 
 
 def _reduced(shape: Shape, dims: Sequence[int], keepdim: bool) -> Shape:
-    axes = (
-        {axis_of(dim, max(1, len(shape))) for dim in dims}
-        if dims
-        else set(range(len(shape)))
-    )
+    axes = axes_of(dims, len(shape)) if dims else set(range(len(shape)))
     if keepdim:
         return tuple(1 if i in axes else size for i, size in enumerate(shape))
     return tuple(size for i, size in enumerate(shape) if i not in axes)

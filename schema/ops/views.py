@@ -2,7 +2,7 @@
 
 import math
 
-from kvc.schema.ops.shapes import Rule, axis_of, require, shape_of
+from kvc.schema.ops.shapes import Rule, axes_of, axis_of, require, shape_of
 from kvc.schema.ops.spec import ShapeMismatch
 from kvc.schema.types import TensorType
 
@@ -65,7 +65,7 @@ def unsqueeze(self: TensorType, dim: int) -> Rule:
 def squeeze(self: TensorType, dims: tuple[int, ...]) -> Rule:
     """Drop axes whose size is 1."""
     shape = shape_of(self)
-    axes = {axis_of(dim, max(1, len(shape))) for dim in dims}
+    axes = axes_of(dims, len(shape))
     kept = tuple(s for i, s in enumerate(shape) if i not in axes or s != 1)
     return ((self.dtype, kept),)
 

@@ -1,6 +1,8 @@
 """How many threads a process computes with."""
 
 import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -117,6 +119,36 @@ def test_a_child_of_the_process_chooses_anew(monkeypatch):
     monkeypatch.setattr(threads.os, "getpid", lambda: 1)
     request_threads(3)
     assert settle_threads() == 3
+
+
+FORKED = """
+import os, signal, threading
+from kvc.runtime import threads
+
+def slow():
+    looking.set()
+    go_on.wait()
+    return 1
+
+looking, go_on = threading.Event(), threading.Event()
+real, threads.default_threads = threads.default_threads, slow
+thread = threading.Thread(target=threads.settle_threads)
+thread.start()
+looking.wait()
+pid = os.fork()
+if pid == 0:
+    signal.alarm(10)
+    threads.default_threads = real
+    threads.request_threads(1)
+    os._exit(threads.settle_threads())
+go_on.set()
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 1
+"""
+
+
+def test_a_child_forked_while_the_number_is_settled_chooses_anew():
+    subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=60)
 
 
 @pytest.mark.parametrize("wrong", [0, -1, 5, True, 2.0, "2"])

@@ -43,7 +43,7 @@ class PlainStatics:
     def pinned(self, name: int) -> np.ndarray:
         return self._arrays[name]
 
-    def packed(self, key: tuple[int | None, ...], layout: str) -> int:
+    def packed(self, key: tuple[int | None, ...], layout: str, *_: object) -> int:
         assert key[0] is not None
         self._arranged.append(with_tail(layouts.arrange(self._arrays[key[0]], layout)))
         return self._arranged[-1].ctypes.data
@@ -66,7 +66,9 @@ class Native:
         self._library = library_or_skip()
         first = sizes or {n: symbol.upper for n, symbol in sketch.symbols.items()}
         statics = PlainStatics(self.payload, sketch.arrays)
-        self.subgraph = build_subgraph(self._library, self.payload, statics, first)
+        self.subgraph = build_subgraph(
+            self._library, self.payload, statics, first, "test"
+        )
         self._kept = statics
         self._runtime = ctypes.c_void_p()
         made = self._library.xnn.xnn_create_runtime_v4(

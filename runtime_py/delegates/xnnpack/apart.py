@@ -5,9 +5,13 @@ raised there is lost to C, which takes the callback to have returned zero. So su
 are made in a thread of their own, and an interrupt waits until they have returned.
 """
 
-import threading
-from _thread import start_new_thread
+from _thread import allocate_lock, start_new_thread
 from collections.abc import Callable
+from typing import Final
+
+# An interrupt escapes a loop that catches it only between two of its turns, and this
+# many loops only if others come at the very next moments at which Python looks for one.
+_LOOPS: Final = 4
 
 
 def call_apart(function: Callable[[], int]) -> int:
@@ -15,47 +19,82 @@ def call_apart(function: Callable[[], int]) -> int:
 
     Raises:
         BaseException: what the function raised; or what a signal's handler raised
-            meanwhile, after the function has returned.
+            first meanwhile, after the function has returned.
         RuntimeError: the system gives no thread.
     """
     call = _Call(function)
-    raised: BaseException | None = None
-    started = False
-    # Not `threading.Thread`: interrupted in `start` or `join`, it says too early that
-    # all is over.
-    while not call.ended:
-        try:
-            if not started:
-                start_new_thread(call.run, ())
-                started = True
-            call.done.wait()
-        except BaseException as error:
-            if not started and isinstance(error, RuntimeError):
-                raise
-            raised = raised or error
-    raised = call.raised or raised
+    _wait(call, _LOOPS)
+    raised = call.raised or call.refused or call.interrupt
     if raised is not None:
         raise raised
     return call.returned
 
 
+def _wait(call: "_Call", loops: int) -> None:
+    """Return once a call has ended, and keep what is raised here meanwhile.
+
+    The handlers call nothing, since Python may raise an interrupt after any call.
+    """
+    while not call.ended:
+        try:
+            if loops > 1:
+                _wait(call, loops - 1)
+            else:
+                call.start_or_wait()
+        except BaseException as error:
+            call.interrupt = call.interrupt or error
+
+
 class _Call:
-    """A function that is called once, however many threads run it."""
+    """A function that is called once, however many threads are started for it.
+
+    Locks are those of C: an interrupt in the midst of the methods of `threading.Event`
+    would leave its lock held for ever, and in those of `threading.Thread` would let it
+    seem over too early.
+
+    Attributes:
+        ended: nothing runs any more, and nothing will.
+        returned, raised: by the function.
+        refused: a failure to start a thread.
+        interrupt: the first exception of a signal's handler.
+    """
 
     def __init__(self, function: Callable[[], int]) -> None:
         self._function = function
-        self._once = threading.Lock()
-        self.done = threading.Event()
+        self._started = False
+        # Who decides what becomes of the call: the first to put itself here.
+        self._owner: dict[str, object] = {}
+        self._done = allocate_lock()
+        self._done.acquire()
         self.ended = False
         self.returned = 0
         self.raised: BaseException | None = None
+        self.refused: RuntimeError | None = None
+        self.interrupt: BaseException | None = None
 
-    def run(self) -> None:
-        if not self._once.acquire(blocking=False):
+    def start_or_wait(self) -> None:
+        """Start a thread unless one runs, and wait for the end.
+
+        An interrupt may break it off anywhere; then it is called again.
+        """
+        if not self._started and self.refused is None:
+            try:
+                start_new_thread(self._run, ())
+                self._started = True
+            except RuntimeError as error:  # of a handler, perhaps: the thread may run
+                self.refused = error
+        if self.refused is not None and self._owner.setdefault("", self) is self:
+            self.ended = True
+            return
+        self._done.acquire()
+
+    def _run(self) -> None:
+        own = object()
+        if self._owner.setdefault("", own) is not own:
             return
         try:
             self.returned = self._function()
         except BaseException as error:
             self.raised = error
         self.ended = True
-        self.done.set()
+        self._done.release()

@@ -92,7 +92,9 @@ class Xnnpack:
         check_scales(payload, statics, where)
         what = f"method {method}, delegate {program.delegates.index(part)}"
         pool = self._library.pool(self._options.threads)
-        return XnnpackHandle(payload, statics, self._weights, pool, what)
+        # For sizes that the library refuses.
+        reference = partial(ReferenceHandle, payload, data, method)
+        return XnnpackHandle(payload, statics, self._weights, pool, what, reference)
 
     def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:
         """Pack the weights of some parts; see `Delegate`. The reference packs nothing.

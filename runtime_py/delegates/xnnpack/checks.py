@@ -1,20 +1,28 @@
 """Checks of a payload that the library's safety and the numbers' sense depend on.
 
 In: a payload whose structure, types and memory have been verified. Out: nothing, or an
-error before anything native sees it.
+error before anything native sees it. The library takes each operand at the border for
+float32, and the three results of `kvc::quantize_rows` for one value; both must be so.
 """
 
+from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.schema.backends.operands import Operand
-from kvc.schema.backends.xnnpack import QUANTIZED_LINEARS, why_not
+from kvc.schema.backends.xnnpack import (
+    QUANTIZE,
+    QUANTIZED_LINEARS,
+    why_not,
+    why_not_outside,
+)
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import Argument, Constant, Graph, Instruction, Payload, Ref
 
 _SCALES = 4  # the index of the weight's scales among the arguments of a linear
+_ROWS = 3  # how many of its first arguments are quantized rows
 
 
 class _Pinned(Protocol):
@@ -23,22 +31,64 @@ class _Pinned(Protocol):
 
 
 def check_ops(payload: Payload, where: str) -> None:
-    """Check that XNNPACK can run every instruction.
+    """Check that XNNPACK can run every instruction, and takes every input and output.
 
     Raises:
         BadProgram: for the first that it cannot.
     """
     graph = payload.graph
+    rows: dict[int, tuple[int, ...]] = {}  # result of quantize_rows -> all three
     for index, instruction in enumerate(graph.instructions):
         arguments = [_operands(graph, each) for each in instruction.arguments]
         results = [graph.values[value].type for value in instruction.results]
         reason = why_not(instruction.op, arguments, results)
         if reason:
-            raise BadProgram(
-                path=where,
-                where=f"instruction {index}",
-                what=f"the backend xnnpack does not take {instruction.op}: {reason}",
-            )
+            what = f"the backend xnnpack does not take {instruction.op}: {reason}"
+        else:
+            what = _misuse_of_rows(instruction, rows)
+        if what:
+            raise BadProgram(path=where, where=f"instruction {index}", what=what)
+        if instruction.op == QUANTIZE:
+            rows.update(dict.fromkeys(instruction.results, instruction.results))
+    _check_border(graph, rows, where)
+
+
+def _misuse_of_rows(
+    instruction: Instruction, rows: Mapping[int, tuple[int, ...]]
+) -> str:
+    """Return how an instruction takes quantized rows apart, "" when it does not."""
+    op, arguments = instruction.op, instruction.arguments
+    if op in QUANTIZED_LINEARS:
+        first = next(_references(arguments[:1]))
+        if rows.get(first) != tuple(_references(arguments[:_ROWS])):
+            return f"{op} reads other than all results of one {QUANTIZE}, in order"
+        arguments = arguments[_ROWS:]
+    taken = any(value in rows for value in _references(arguments))
+    return f"{op} reads quantized rows, which only quantized linears may" * taken
+
+
+def _references(arguments: tuple[Argument, ...]) -> Iterator[int]:
+    """Yield the ids of values among arguments, those in lists too."""
+    for argument in arguments:
+        if isinstance(argument, Ref):
+            yield argument.value
+        elif isinstance(argument, tuple):
+            yield from _references(argument)
+
+
+def _check_border(
+    graph: Graph, rows: Mapping[int, tuple[int, ...]], where: str
+) -> None:
+    """Check the types of what comes in and goes out, read by an instruction or not."""
+    ends = [(f"input {i}", value) for i, value in enumerate(graph.inputs)]
+    ends += [(f"output {i}", value) for i, value in enumerate(graph.outputs)]
+    for place, value in ends:
+        reason = why_not_outside(graph.values[value].type)
+        if value in rows:
+            reason = "quantized rows do not leave it"
+        if reason:
+            what = f"the backend xnnpack does not take the operand: {reason}"
+            raise BadProgram(path=where, where=place, what=what)
 
 
 def check_scales(payload: Payload, statics: _Pinned, where: str) -> None:

@@ -93,6 +93,7 @@ def _relu(b: Builder, dims: Dims, x: Tensor) -> Tensor:
 def _clamp(
     b: Builder, dims: Dims, x: Tensor, least: Number | None, greatest: Number | None
 ) -> Tensor:
+    """Bound by numbers that are not NaN."""
     low = -math.inf if least is None else least
     return b.clamp(x, low, math.inf if greatest is None else greatest)
 

@@ -5,11 +5,14 @@ from collections.abc import Callable, Mapping, Sequence
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.base import Workspace
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.delegates.xnnpack.empties import dims_that_must_be
 from kvc.runtime.delegates.xnnpack.identities import Identity
-from kvc.runtime.delegates.xnnpack.runtimes import Kit, NativeWorkspace, Runtime
+from kvc.runtime.delegates.xnnpack.runtimes import Kit, Runtime
 from kvc.runtime.delegates.xnnpack.statics import Statics
 from kvc.runtime.delegates.xnnpack.subgraph import Subgraph, build_subgraph
 from kvc.runtime.delegates.xnnpack.weights import Weights
+from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace
 from kvc.schema.model import Payload
 
 
@@ -23,12 +26,15 @@ class XnnpackHandle:
         weights: Weights,
         pool: int | None,
         what: str,
+        reference: Callable[[], ReferenceHandle],
     ) -> None:
         self._payload = payload
         self._statics = statics
         self._weights = weights
         self._pool = pool
         self._what = what
+        self._reference = reference
+        self._never_0 = dims_that_must_be(payload.graph)
 
     def prepare(
         self,
@@ -43,7 +49,10 @@ class XnnpackHandle:
             NativeCallFailed: the library refuses the payload or the sizes.
             KvcError: the data of a weight cannot be had.
         """
-        runtime = workspace.own(self, lambda: self._runtime(workspace, sizes))
+        if any(dim.evaluate(sizes) == 0 for dim in self._never_0):
+            handle = workspace.own((self, "reference"), self._reference)
+            return handle.prepare(inputs, outputs, workspace, sizes)
+        runtime = workspace.own(self, lambda: self._runtime(workspace))
         return runtime.prepare(inputs, outputs, sizes)
 
     def pack(self) -> frozenset[Identity]:
@@ -51,7 +60,8 @@ class XnnpackHandle:
         sizes = {symbol.name: symbol.lower for symbol in self._payload.symbols}
         workspace = Workspace(Arena(0))
         try:
-            self._runtime(workspace, sizes).close()
+            runtime = workspace.own(self, lambda: self._runtime(workspace))
+            runtime.make(sizes)
         finally:
             workspace.close()
         return frozenset(self._statics.identities)
@@ -59,13 +69,15 @@ class XnnpackHandle:
     def close(self) -> None:
         """Hold nothing: runtimes go with their contexts, packed weights with all."""
 
-    def _runtime(self, workspace: Workspace, sizes: Mapping[str, int]) -> Runtime:
+    def _runtime(self, workspace: Workspace) -> Runtime:
         # One for all handles of a backend; made first, so that it goes last.
         weights = self._weights
         between = workspace.own(weights, lambda: NativeWorkspace(weights.library))
 
-        def build() -> Subgraph:
+        def build(sizes: Mapping[str, int]) -> Subgraph:
             library = weights.library
-            return build_subgraph(library, self._payload, self._statics, sizes)
+            return build_subgraph(
+                library, self._payload, self._statics, sizes, self._what
+            )
 
         return Runtime(Kit(weights, between, self._pool, self._what), build)

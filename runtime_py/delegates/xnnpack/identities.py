@@ -17,7 +17,7 @@ class Identity:
     """A weight with its scales, its bias and its arrangement; compared by digest.
 
     Attributes:
-        digest: of contents, dtypes, shapes and layout.
+        digest: of contents, dtypes, shapes, layout and the call that packs.
         weight: its name.
         layout: how its bytes are arranged for the library.
         nbytes: how many they are.
@@ -39,22 +39,34 @@ class Identity:
         return self.layout not in (BATCHES, BATCHES_TRANSPOSED)
 
 
-def identify(program: Program, names: tuple[int | None, ...], layout: str) -> Identity:
+def identify(
+    program: Program,
+    names: tuple[int | None, ...],
+    layout: str,
+    shape: tuple[int, ...],
+    call: str,
+) -> Identity:
     """Return the identity of a weight.
+
+    The library's own seed is the same for packings that differ in their shape, or in
+    the groups of a convolution. So all that an operator is made with tells them apart.
 
     Args:
         program: that has the names.
         names: ids of the weight, its scales and its bias; None for what there is not.
         layout: how its bytes are arranged.
+        shape: in which the library is given it.
+        call: the function that it is for, and the numbers that this is given.
     """
-    parts = hashlib.sha256(layout.encode())
+    sizes = ",".join(map(str, shape))
+    parts = hashlib.sha256(f"{layout} [{sizes}] {call};".encode())
     for name in names:
         parts.update(b"-" if name is None else _describe(program, name))
     weight = names[0]
     assert weight is not None, "there is no packing of nothing"
     named = program.names[weight]
     nbytes = program.blobs[named.blob].nbytes
-    bound = _packed_bound(named.type.shape({}), nbytes)
+    bound = _packed_bound(shape, nbytes)
     return Identity(parts.digest(), named.name, layout, nbytes, bound)
 
 

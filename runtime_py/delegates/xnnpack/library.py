@@ -10,7 +10,7 @@ import ctypes
 import importlib.metadata
 import os
 import sys
-from functools import cache
+import threading
 from pathlib import Path
 from typing import Final
 
@@ -124,12 +124,27 @@ def find_folder() -> Path:
     return folder
 
 
-@cache
+_libraries: dict[Path, Library] = {}
+_lock = threading.Lock()
+
+
+def _renew_lock() -> None:
+    """Give a child of the process a lock that none of its parent's threads holds."""
+    global _lock
+    _lock = threading.Lock()
+
+
+os.register_at_fork(after_in_child=_renew_lock)
+
+
 def _load(folder: Path) -> Library:
-    try:
-        return Library(folder)
-    except (OSError, AttributeError, NativeCallFailed) as error:
-        raise _missing(reason_of(error)) from error
+    with _lock:
+        if folder not in _libraries:
+            try:
+                _libraries[folder] = Library(folder)
+            except (OSError, AttributeError, NativeCallFailed) as error:
+                raise _missing(reason_of(error)) from error
+        return _libraries[folder]
 
 
 def _missing(reason: str) -> MissingLibrary:

@@ -39,7 +39,6 @@ class Provider:
             NativeCallFailed: the library has no memory for an empty cache.
         """
         xnn, check = library.xnn, library.check
-        xnn, check = library.xnn, library.check
         empty = ctypes.POINTER(native.CacheProvider)()
         made = xnn.xnn_create_weights_cache_with_size(_NBYTES, ctypes.byref(empty))
         check(made, "xnn_create_weights_cache_with_size")

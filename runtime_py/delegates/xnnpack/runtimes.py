@@ -2,8 +2,7 @@
 
 In: a subgraph, arrays at addresses that stay, sizes. Out: a function that runs it,
 which makes one native call where nothing has changed since the last. Runtimes of a
-context share the memory for what lies between nodes; one that asks for more moves it,
-and has the library set up the others again, which reads none of their inputs.
+context share the memory for what lies between nodes; see `workspaces.py`.
 """
 
 import ctypes
@@ -16,36 +15,12 @@ from kvc.runtime.arrays import Array, copy_into
 from kvc.runtime.delegates.xnnpack.apart import call_apart
 from kvc.runtime.delegates.xnnpack.externals import Externals, place_externals
 from kvc.runtime.delegates.xnnpack.functions import MAX_RANK
-from kvc.runtime.delegates.xnnpack.library import Library
 from kvc.runtime.delegates.xnnpack.subgraph import RUNTIME_FLAGS, Subgraph
 from kvc.runtime.delegates.xnnpack.weights import Weights
+from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace, release
 from kvc.schema.errors import Closed, NativeCallFailed
 
 _Shapes = Sequence[tuple[int, ...]]
-
-
-class NativeWorkspace:
-    """Memory between nodes that the runtimes of one context share.
-
-    It goes with the last of them.
-    """
-
-    def __init__(self, library: Library) -> None:
-        """Make an empty one.
-
-        Raises:
-            NativeCallFailed: the library makes none.
-        """
-        self.pointer = ctypes.c_void_p()
-        made = library.xnn.xnn_create_workspace(ctypes.byref(self.pointer))
-        library.check(made, "xnn_create_workspace")
-        release = library.xnn.xnn_release_workspace
-        self._closer = weakref.finalize(self, release, self.pointer.value)
-        self._closer.atexit = False
-
-    def close(self) -> None:
-        """Let go of it; doing so twice is safe."""
-        self._closer()
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,36 +43,63 @@ class Kit:
 class Runtime:
     """A payload in one execution context; one call at a time runs in it."""
 
-    def __init__(self, kit: Kit, build: Callable[[], Subgraph]) -> None:
-        """Build the subgraph and make a runtime of it; packs what nobody has packed.
+    def __init__(
+        self, kit: Kit, build: Callable[[Mapping[str, int]], Subgraph]
+    ) -> None:
+        """Make none before it is needed.
+
+        Args:
+            kit: what it is made with.
+            build: returns its subgraph, for some sizes at first.
+        """
+        self._xnn = kit.weights.library.xnn
+        self._check = kit.weights.library.check
+        self._kit = kit
+        self._build = build
+        self._subgraph: Subgraph | None = None
+        self._pointer = ctypes.c_void_p()
+        self._delete = self._xnn.xnn_delete_runtime
+        kit.workspace.users.append(self._pointer)
+        end = weakref.finalize(self, release, self._delete, self._pointer)
+        end.atexit = False
+        self._closed = False
+        # What has been set up last: the shapes of all operands, and which call.
+        self._shapes: _Shapes | None = None
+        self._token: object = None
+
+    def make(self, sizes: Mapping[str, int]) -> Subgraph:
+        """Make the native runtime unless it is there; packs what nobody has packed.
+
+        Returns what it was made of.
 
         Raises:
+            Closed: the context has been closed.
             NativeCallFailed: the library refuses.
             KvcError: the data of a weight cannot be had.
         """
-        library = kit.weights.library
-        self._xnn = library.xnn
-        self._check = library.check
-        self._kit = kit
-        self._pointer = ctypes.c_void_p()
-        with kit.weights.packing() as cache:
-            self._subgraph = build()
-            try:
-                self._create(cache)
-            finally:
-                self._subgraph.close()
-            delete = library.xnn.xnn_delete_runtime
-            self._closer = weakref.finalize(self, delete, self._pointer.value)
-            self._closer.atexit = False
-        # What has been set up last: the shapes of all operands, and which call.
-        self._shapes: _Shapes | None = None
-        self._ready: object = None
+        if self._closed:
+            raise Closed(kind="program")
+        self._kit.workspace.mend()
+        if self._subgraph is not None and self._pointer.value is not None:
+            return self._subgraph
+        self._shapes = None
+        try:
+            with self._kit.weights.packing() as cache:
+                made = self._subgraph = self._build(sizes)
+                try:
+                    self._create(made, cache)
+                finally:
+                    made.close()
+        except BaseException:  # the library may have made it all the same
+            release(self._delete, self._pointer)
+            raise
+        return made
 
-    def _create(self, cache: int) -> None:
+    def _create(self, subgraph: Subgraph, cache: int) -> None:
         kit, create = self._kit, self._xnn.xnn_create_runtime_v4
-        place = (kit.workspace.pointer, kit.pool)
+        place = (kit.workspace.pointer(), kit.pool)
         out = ctypes.byref(self._pointer)
-        arguments = (self._subgraph.pointer, cache, *place, RUNTIME_FLAGS, out)
+        arguments = (subgraph.pointer, cache, *place, RUNTIME_FLAGS, out)
         status = call_apart(lambda: int(create(*arguments)))
         self._check(status, f"{kit.what}: xnn_create_runtime_v4")
 
@@ -112,19 +114,19 @@ class Runtime:
         What was prepared before can still be run; the two take turns.
 
         Raises:
-            NativeCallFailed: the library refuses these sizes.
+            NativeCallFailed: the library refuses the payload or these sizes.
             OutOfMemory: it gets no memory for them.
+            KvcError: the data of a weight cannot be had.
         """
-        call = _Call(
-            place_externals(inputs, outputs),
-            self._subgraph.external_shapes(sizes),
-        )
+        shapes = self.make(sizes).external_shapes(sizes)
+        call = _Call(place_externals(inputs, outputs), shapes, sizes)
         self._set_up(call)
         token, set_up, check = call.token, self._set_up, self._check
         invoke, pointer = self._xnn.xnn_invoke_runtime, self._pointer
+        ready = self._kit.workspace.ready
 
         def run() -> None:
-            if self._ready is not token:
+            if token not in ready:
                 set_up(call)
             status = invoke(pointer)
             if status:
@@ -134,26 +136,38 @@ class Runtime:
 
     def close(self) -> None:
         """Delete it; doing so twice is safe."""
-        self._ready = None
-        self._closer()
+        self._closed = True
+        self._kit.workspace.ready.discard(self._token)
+        release(self._delete, self._pointer)
 
     def _set_up(self, call: "_Call") -> None:
-        """Make a call the one that runs."""
-        if not self._closer.alive:
-            raise Closed(kind="program")
-        self._ready = None
-        if call.shapes != self._shapes:
-            self._shapes = None
-            self._reshape(call)
-            self._shapes = call.shapes
-        values = call.externals.values
-        status = self._xnn.xnn_setup_runtime_v2(self._pointer, len(values), values)
-        self._check(status, f"{self._kit.what}: xnn_setup_runtime_v2")
-        self._ready = call.token
+        """Make a call the one that runs.
 
-    def _reshape(self, call: "_Call") -> None:
+        Raises:
+            NativeCallFailed, KvcError: as `make`; or the library refuses its sizes.
+                Then all runtimes of the context have been deleted.
+        """
+        subgraph, between = self.make(call.sizes), self._kit.workspace
+        ready = between.begin()
+        try:
+            if call.shapes != self._shapes:
+                self._shapes = None
+                self._reshape(subgraph, call)
+                self._shapes = call.shapes
+            values = call.externals.values
+            status = self._xnn.xnn_setup_runtime_v2(self._pointer, len(values), values)
+            self._check(status, f"{self._kit.what}: xnn_setup_runtime_v2")
+        except BaseException:
+            between.mend()
+            raise
+        ready.discard(self._token)
+        self._token = call.token
+        ready.add(call.token)
+        between.end(ready)
+
+    def _reshape(self, subgraph: Subgraph, call: "_Call") -> None:
         what = self._kit.what
-        for index in self._subgraph.inputs:
+        for index in subgraph.inputs:
             shape = call.shapes[index]
             dims = (ctypes.c_size_t * len(shape))(*shape)
             status = self._xnn.xnn_reshape_external_value(
@@ -188,11 +202,13 @@ class _Call:
     """Operands and their shapes as the library has them.
 
     Attributes:
+        sizes: of the program's symbols.
         token: is the call, but does not keep its operands alive.
     """
 
     externals: Externals
     shapes: _Shapes
+    sizes: Mapping[str, int]
     token: object = field(default_factory=object)
 
 

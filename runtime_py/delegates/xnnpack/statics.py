@@ -76,13 +76,19 @@ class Statics:
         named = self._program.names[self._ids[name]]
         return self._copies.get(named, self._data)
 
-    def packed(self, key: tuple[int | None, ...], layout: str) -> int:
+    def packed(
+        self,
+        key: tuple[int | None, ...],
+        layout: str,
+        shape: tuple[int, ...],
+        call: str,
+    ) -> int:
         """Return the address that stands for a weight that XNNPACK packs.
 
         Raises:
             OutOfMemory: the system gives no address space.
         """
         names = tuple(None if name is None else self._ids[name] for name in key)
-        identity = identify(self._program, names, layout)
+        identity = identify(self._program, names, layout, shape, call)
         self.identities.add(identity)
         return self._weights.address(identity, self._data)

@@ -3,8 +3,7 @@
 In: a verified payload whose nodes XNNPACK can run (`kvc.schema.backends.xnnpack`), and
 what its named data is. Out: a `Subgraph`, of which runtimes are made. Its external ids
 count the payload's inputs, then its outputs. Shapes inside follow from those of the
-inputs, so a runtime of it can be reshaped for any sizes, 0 included unless that leaves
-a product nothing to sum over.
+inputs, so a runtime of it can be reshaped for any sizes but those in `empties.py`.
 
 Numbers: the library computes with subnormal numbers as zeros, given or made, and does
 not keep the sign of a zero. Where else its ops differ from torch's stands in
@@ -56,12 +55,22 @@ class Statics(Protocol):
         64 bytes behind it can be read: 16 behind an operand, 15 scales behind scales.
         """
 
-    def packed(self, key: tuple[int | None, ...], layout: str) -> int:
+    def packed(
+        self,
+        key: tuple[int | None, ...],
+        layout: str,
+        shape: tuple[int, ...],
+        call: str,
+    ) -> int:
         """Return an address that stands for a weight which XNNPACK packs.
+
+        Packings that differ in any of the arguments are different ones.
 
         Args:
             key: names of the weight, its scales and the bias that is packed with it.
             layout: one of `layouts.py`.
+            shape: in which the library is given it.
+            call: the function that it is for, and the numbers that this is given.
         """
 
 
@@ -108,7 +117,11 @@ class Subgraph:
 
 
 def build_subgraph(
-    library: Library, payload: Payload, statics: Statics, sizes: Mapping[str, int]
+    library: Library,
+    payload: Payload,
+    statics: Statics,
+    sizes: Mapping[str, int],
+    what: str,
 ) -> Subgraph:
     """Return the subgraph of a payload.
 
@@ -117,6 +130,7 @@ def build_subgraph(
         payload: verified, of what XNNPACK takes alone.
         statics: its named data.
         sizes: of its symbols, any that are allowed; shapes at first.
+        what: the payload is, for messages.
 
     Raises:
         NativeCallFailed: the library refuses a value or a node.
@@ -125,9 +139,9 @@ def build_subgraph(
     subgraph = Subgraph(library, translated)
     count = len(translated.inputs) + len(translated.outputs)
     made = library.xnn.xnn_create_subgraph(count, 0, ctypes.byref(subgraph.pointer))
-    library.check(made, "xnn_create_subgraph")
+    library.check(made, f"{what}: xnn_create_subgraph")
     try:
-        _Emitter(subgraph, statics, sizes).emit(translated)
+        _Emitter(subgraph, statics, sizes, what).emit(translated)
     except BaseException:
         subgraph.close()
         raise
@@ -138,13 +152,18 @@ class _Emitter:
     """Defines values as they come up, and nodes in order."""
 
     def __init__(
-        self, subgraph: Subgraph, statics: Statics, sizes: Mapping[str, int]
+        self,
+        subgraph: Subgraph,
+        statics: Statics,
+        sizes: Mapping[str, int],
+        what: str,
     ) -> None:
         self._library = subgraph.library
         self._graph = subgraph.pointer
         self._held = subgraph.held
         self._statics = statics
         self._sizes = sizes
+        self._what = what
         self._ids: dict[object, int] = {}
 
     def emit(self, translated: Translated) -> None:
@@ -158,6 +177,9 @@ class _Emitter:
             self._define_node(node)
 
     def _define_node(self, node: Node) -> None:
+        for tensor in node.inputs:
+            if isinstance(tensor, Weight):
+                self._ids[tensor] = self._define_weight(tensor, node)
         arguments = [self._given(argument) for argument in node.arguments]
         self._call(node.function, *arguments)
 
@@ -185,8 +207,6 @@ class _Emitter:
                 assert tensor.array is not None
                 array = self._with_tail(tensor.array)
                 return self._define_plain(tensor, array.ctypes.data)
-            case Weight():
-                return self._define_weight(tensor)
         if tensor.rows:
             return self._define_rows(tensor)
         return self._define_plain(tensor, None)
@@ -212,9 +232,11 @@ class _Emitter:
             "dynamically_quantized_tensor", Datatype.QDINT8, rank, 1, shape
         )
 
-    def _define_weight(self, weight: Weight) -> int:
+    def _define_weight(self, weight: Weight, node: Node) -> int:
         rank, shape = self._shape(weight)
-        address = self._statics.packed(weight.names, weight.layout)
+        address = self._statics.packed(
+            weight.names, weight.layout, tuple(shape), _call_of(weight, node)
+        )
         if weight.kind == "float32":
             return self._define_plain(weight, address)
         assert weight.names[1] is not None
@@ -253,4 +275,14 @@ class _Emitter:
     def _call(self, function: str, *arguments: object) -> None:
         name = f"xnn_define_{function}"
         status = getattr(self._library.xnn, name)(self._graph, *arguments)
-        self._library.check(status, name)
+        self._library.check(status, f"{self._what}: {name}")
+
+
+def _call_of(weight: Weight, node: Node) -> str:
+    """Return what decides how a node packs its weight, besides the data and its shape.
+
+    More than that: strides do not matter to most packings, but they decide which kind
+    of operator the library takes for a convolution.
+    """
+    numbers = [each for each in node.arguments if isinstance(each, int | float)]
+    return f"{node.function} {weight.kind} {' '.join(map(str, numbers))}"

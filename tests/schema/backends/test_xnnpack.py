@@ -1,3 +1,5 @@
+import math
+
 import pytest
 
 from kvc.schema.backends.operands import Operand
@@ -33,13 +35,23 @@ TRIO_TYPES = tuple(each.type for each in TRIO)
 QD8 = (weight(8, 64, dtype=DType.INT8), weight(8))
 QB4 = (weight(8, 32, dtype=DType.UINT8), weight(8, 2, dtype=BF16))
 
+
+def convolution(stride, padding, dilation):
+    """Return the arguments of a convolution along one axis by one element."""
+    return (made(1, 4, 8), weight(4, 4, 1), None, (stride,), (padding,), (dilation,), 1)
+
+
 TAKEN = [
     ("aten::silu", (X,), X),
     ("aten::add.Tensor", (X, weight(64), 1), X),
     ("aten::add.Tensor", (X, X, 2.5), X),
     ("aten::rsub.Scalar", (X, 1, 1), X),
     ("aten::clamp", (X, None, 6.0), X),
+    ("aten::clamp", (X, -math.inf, 6), X),
+    ("aten::clamp", (X, 0.0, math.inf), X),
+    ("aten::leaky_relu", (X, 0.01), X),
     ("aten::gelu", (X, "tanh"), X),
+    ("aten::hardtanh", (X, 0.0, 6), X),
     ("aten::elu", (X, 0.5, 1, 1), X),
     ("aten::pow.Tensor_Scalar", (X, 2), X),
     ("aten::pow.Tensor_Scalar", (X, -0.5), X),
@@ -85,6 +97,27 @@ LEFT = [
     ("aten::gelu", (X, "sigmoid"), X, "sigmoid"),
     ("aten::clamp", (X, None, None), X, "bounds"),
     ("aten::clamp", (X, SEQ, None), X, "bounds"),
+    ("aten::clamp", (X, math.nan, 1.0), X, "bounds"),
+    ("aten::clamp", (X, None, math.nan), X, "bounds"),
+    ("aten::hardtanh", (X, math.nan, 1.0), X, "bounds"),
+    ("aten::hardtanh", (X, -1.0, math.nan), X, "bounds"),
+    ("aten::clamp", (X, math.inf, None), X, "bounds"),
+    ("aten::clamp", (X, None, -math.inf), X, "bounds"),
+    ("aten::clamp", (X, 1e39, None), X, "bounds"),
+    ("aten::clamp", (X, 1.0, -1.0), X, "bounds"),
+    ("aten::clamp", (X, True, None), X, "bounds"),
+    ("aten::hardtanh", (X, 0, 10**400), X, "bounds"),
+    ("aten::leaky_relu", (X, math.nan), X, "argument nan"),
+    ("aten::leaky_relu", (X, math.inf), X, "argument inf"),
+    ("aten::add.Tensor", (X, X, math.nan), X, "argument nan"),
+    ("aten::sub.Tensor", (X, X, 1e39), X, "argument 1e"),
+    ("aten::add.Scalar", (X, math.inf, 1), X, "argument inf"),
+    ("aten::mul.Scalar", (X, -math.inf), X, "argument -inf"),
+    ("aten::mul.Scalar", (X, True), X, "argument True"),
+    ("aten::rsub.Scalar", (X, 1, 10**400), X, "argument 1"),
+    ("aten::elu", (X, math.inf, 1, 1), X, "elu with"),
+    ("aten::elu", (X, math.nan, 1, 1), X, "elu with"),
+    ("aten::elu", (X, 10**400, 1, 1), X, "elu with"),
     ("aten::elu", (X, 1, 2, 1), X, "elu with"),
     ("aten::elu", (X, 0, 1, 1), X, "elu with"),
     ("aten::elu", (X, SEQ, 1, 1), X, "elu with"),
@@ -126,6 +159,10 @@ LEFT = [
         made(1, 1, 4, 4, 4),
         "a convolution of",
     ),
+    ("aten::convolution", convolution((1 << 32) + 1, 0, 1), X, "with steps"),
+    ("aten::convolution", convolution(1, 0, (1 << 32) + 1), X, "with steps"),
+    ("aten::convolution", convolution(1, 1 << 32, 1), X, "with steps"),
+    ("aten::convolution", convolution(1, SEQ, 1), X, "with steps"),
 ]  # fmt: skip
 
 

@@ -138,6 +138,26 @@ def test_a_bad_name_is_refused(change, text):
     refuse(replace(P, names=names), text, FormatError)
 
 
+def test_packed_data_that_a_method_uses_is_refused():
+    names = tuple(replace(named, format="x:1:2") for named in P.names)
+    text = f"{names[1].name!r}.*it is packed, and only delegates may use it"
+    without = tuple(replace(state, initial=None) for state in P.states)
+    method = replace(P, names=(P.names[0], *names[1:]), states=without)
+    refuse(method, text)
+
+
+def test_packed_data_that_a_state_starts_as_is_refused():
+    last = replace(P.names[-1], format="x:1:2")
+    starts = replace(P.states[0], initial=len(P.names) - 1)
+    states = replace(P, names=(*P.names[:-1], last), states=(starts, *P.states[1:]))
+    refuse(states, f"{last.name!r}.*it is packed, and only delegates may use it")
+
+
+def test_plain_data_behind_packed_data_is_refused():
+    packed = replace(P.names[0], format="x:1:2")
+    refuse(replace(P, names=(packed, *P.names[1:])), "behind packed data")
+
+
 def test_a_name_of_no_blob_is_refused():
     extra = replace(P.names[0], name="extra", blob=3)
     refuse(replace(P, names=(*P.names, extra)), "no blob 3")

@@ -1,4 +1,4 @@
-"""`kvc compile --pack`: packed weights, for machines like this one, in their own file."""
+"""`kvc compile --pack`: packed weights, for machines like this, in their own file."""
 
 import json
 

@@ -17,7 +17,7 @@ from kvc.runtime.delegates.base import Options, ReferenceUsed
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.xnnpack import Xnnpack, backend
 from kvc.runtime.delegates.xnnpack.handles import XnnpackHandle
-from kvc.schema.errors import BadProgram, MissingLibrary
+from kvc.schema.errors import BadProgram, MissingLibrary, NativeCallFailed
 from kvc.schema.model import Instruction, Ref
 
 WEIGHT = numbers((8, 16))
@@ -175,3 +175,18 @@ def test_two_parts_of_one_method_share_what_they_both_use(tmp_path):
         before = program.residency().totals.packed
         program.two(X)
         assert program.residency().totals.packed == before > 0
+
+
+def test_a_node_that_the_library_refuses_is_named_with_its_method(path, monkeypatch):
+    with load(path, reference=False) as program:
+        define = "xnn_define_fully_connected"
+        monkeypatch.setattr(program_library(program), define, lambda *_: 2)
+        refused = pytest.raises(
+            NativeCallFailed, match=f"method forward, delegate 0: {define}: "
+        )
+        with refused:
+            program.forward(X)
+
+
+def program_library(program):
+    return handle_of(program)._weights.library.xnn

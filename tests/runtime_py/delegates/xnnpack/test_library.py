@@ -22,6 +22,61 @@ def test_the_library_is_loaded_once(library):
     assert find_library() is library
 
 
+def test_first_calls_at_once_get_the_same_library(library):
+    code = """
+import threading
+from kvc.runtime.delegates.xnnpack import library as module
+
+class Slow(module.Library):
+    def __init__(self, folder):
+        super().__init__(folder)
+        threading.Event().wait(0.2)
+
+def work():
+    start.wait()
+    found.append(module.find_library())
+
+module.Library = Slow
+start, found = threading.Barrier(4), []
+threads = [threading.Thread(target=work) for _ in range(4)]
+for thread in threads:
+    thread.start()
+for thread in threads:
+    thread.join()
+assert len(found) == 4 and len(set(map(id, found))) == 1, found
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
+def test_a_child_forked_while_the_library_is_loaded_can_load_it(library):
+    code = """
+import os, threading
+from kvc.runtime.delegates.xnnpack import library as module
+
+class Slow(module.Library):
+    def __init__(self, folder):
+        super().__init__(folder)
+        loading.set()
+        go_on.wait()
+
+real, module.Library = module.Library, Slow
+loading, go_on = threading.Event(), threading.Event()
+thread = threading.Thread(target=module.find_library)
+thread.start()
+loading.wait()
+pid = os.fork()
+if pid == 0:
+    import signal
+    signal.alarm(20)
+    module.Library = real
+    os._exit(int(module.find_library().pool(1) is not None))
+go_on.set()
+thread.join()
+assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+
+
 def test_it_says_which_build_it_is(library):
     assert len(bytes.fromhex(library.build)) >= 16
 

@@ -6,6 +6,8 @@ import subprocess
 import sys
 import threading
 import weakref
+from contextlib import contextmanager
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -25,7 +27,7 @@ from kvc.runtime.delegates.xnnpack.externals import (
 )
 from kvc.runtime.delegates.xnnpack.subgraph import Subgraph
 from kvc.schema.dtypes import DType
-from kvc.schema.errors import Closed, NativeCallFailed
+from kvc.schema.errors import Closed, NativeCallFailed, OutOfMemory
 
 WEIGHT = np.random.default_rng(0).standard_normal((8, 16)).astype(np.float32)
 
@@ -247,6 +249,143 @@ def test_a_failing_call_names_method_and_delegate(handle, workspace, monkeypatch
         run(handle, workspace, noise(2, 16), noise(2, 8))
     runtime._xnn = real
     assert run(handle, workspace, noise(1, 16), noise(1, 8)), "it is set up anew"
+
+
+@pytest.fixture
+def crowd(opened, monkeypatch):
+    """Three prepared methods of one context: `first`, `refused`, `large`.
+
+    Each is (prepare, x, y, wanted). The memory between nodes that `large` asks for is
+    more than the others have; `first` is the one that was made first.
+    """
+
+    def chain(width):
+        sketch = Sketch()
+        x = sketch.input(SEQ, width)
+        y = sketch("aten::exp", sketch("aten::softmax.int", x, 1))
+        z = sketch("aten::silu", sketch("aten::mul.Tensor", y, x))
+        return sketch, (sketch("aten::add.Tensor", z, y, 1),)
+
+    def product():
+        sketch = Sketch()
+        x, y = sketch.input(1, SEQ, 4), sketch.input(1, 4, 5)
+        e = sketch("aten::exp", x)
+        return sketch, (sketch("aten::exp", sketch("aten::bmm", e, y)),)
+
+    monkeypatch.setattr("payload_sketch._PLACE_NBYTES", 1 << 24)
+    program = opened(first=chain(8192), refused=product(), large=chain(16384))
+    return [handle_of(program, i) for i in range(3)]
+
+
+def softmax_chain(x):
+    powers = np.exp(x - x.max(1, keepdims=True))
+    y = np.exp(powers / powers.sum(1, keepdims=True))
+    product = y * x
+    return product / (1 + np.exp(-product)) + y
+
+
+def refuse(handle, workspace, monkeypatch):
+    """Have the library itself refuse a reshape: the factors do not fit."""
+    shapes = [(1, 3, 4), (1, 2, 5), (1, 3, 5)]
+    operands = [noise(*shape) for shape in shapes]
+    with monkeypatch.context() as patch:
+        patch.setattr(Subgraph, "external_shapes", lambda *_: shapes)
+        with pytest.raises(NativeCallFailed, match="xnn_reshape_runtime: invalid"):
+            handle.prepare(operands[:2], operands[2:], workspace, {"seq": 3})
+
+
+def test_a_refused_reshape_leaves_no_runtime_of_the_context_on_lost_memory(
+    crowd, workspace, monkeypatch
+):
+    first, refused, large = crowd
+    x, y = noise(64, 8192), np.zeros((64, 8192), np.float32)
+    prepared = first.prepare([x], [y], workspace, {"seq": 64})
+    prepared()
+    factors, out = [noise(1, 3, 4), noise(1, 4, 5)], np.zeros((1, 3, 5), np.float32)
+    product = refused.prepare(factors, [out], workspace, {"seq": 3})
+    refuse(refused, workspace, monkeypatch)
+    big, result = noise(64, 16384), np.zeros((64, 16384), np.float32)
+    large.prepare([big], [result], workspace, {"seq": 64})()
+    assert np.allclose(result, softmax_chain(big), atol=1e-4)
+    y[:] = 0
+    prepared()
+    assert np.allclose(y, softmax_chain(x), atol=1e-4)
+    product()
+    assert np.allclose(out, np.exp(np.exp(factors[0]) @ factors[1]), rtol=1e-3)
+    assert len(runtimes_in(workspace)) == 3
+
+
+def test_after_a_refused_reshape_each_call_is_prepared_once_again(
+    crowd, workspace, monkeypatch
+):
+    first, refused, _ = crowd
+    x, y = noise(2, 8192), noise(2, 8192)
+    prepared = first.prepare([x], [y], workspace, {"seq": 2})
+    (runtime,) = runtimes_in(workspace)
+    runtime._xnn = Counted(runtime._xnn)
+    refuse(refused, workspace, monkeypatch)
+    for _ in range(2):
+        prepared()
+    made = [name for name in runtime._xnn.calls if name != "xnn_reshape_external_value"]
+    assert made[0] == "xnn_create_runtime_v4"
+    assert made.count("xnn_reshape_runtime") == made.count("xnn_setup_runtime_v2") == 1
+
+
+def test_an_interrupt_in_a_reshape_makes_all_runtimes_of_the_context_anew(
+    handle, workspace, monkeypatch
+):
+    x, y = noise(2, 16), noise(2, 8)
+    prepared = handle.prepare([x], [y], workspace, {"seq": 2})
+    (runtime,) = runtimes_in(workspace)
+    real = runtime._xnn
+
+    class Interrupted(Counted):
+        def __getattr__(self, name):
+            if name == "xnn_setup_runtime_v2":
+                raise KeyboardInterrupt
+            return super().__getattr__(name)
+
+    runtime._xnn = Interrupted(real)
+    with pytest.raises(KeyboardInterrupt):
+        run(handle, workspace, noise(3, 16), noise(3, 8))
+    runtime._xnn = Counted(real)
+    y[:] = 0
+    prepared()
+    assert "xnn_create_runtime_v4" in runtime._xnn.calls
+    assert np.allclose(y, x @ WEIGHT.T, atol=1e-4)
+
+
+def test_a_runtime_whose_packing_fails_is_deleted_at_once(
+    handle, workspace, monkeypatch
+):
+    """Not when the failure, whose traceback knows it, is forgotten."""
+    backend_weights = handle._weights
+    create = handle._weights.packing
+    made = []
+
+    @contextmanager
+    def failing():
+        with create() as cache:
+            yield cache
+            raise OutOfMemory(what="a packing", nbytes=1)
+
+    class Deleting(Counted):
+        def __getattr__(self, name):
+            function = getattr(self._functions, name)
+            if name != "xnn_delete_runtime":
+                return function
+            return lambda pointer: made.append(pointer.value) or function(pointer)
+
+    library = SimpleNamespace(**vars(backend_weights.library))
+    library.xnn, library.check = Deleting(library.xnn), backend_weights.library.check
+    monkeypatch.setattr(backend_weights, "packing", failing)
+    monkeypatch.setattr(backend_weights, "library", library)
+    with pytest.raises(OutOfMemory) as caught:
+        run(handle, workspace, noise(2, 16), noise(2, 8))
+    assert len(made) == 1
+    assert made[0], caught
+    monkeypatch.undo()
+    assert run(handle, workspace, noise(2, 16), noise(2, 8))
 
 
 def test_shapes_that_the_library_sees_otherwise_are_refused(

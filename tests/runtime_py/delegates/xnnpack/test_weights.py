@@ -267,18 +267,10 @@ def test_a_weight_that_the_library_took_without_asking_is_refused(opened):
     program.forward(X)
     declared = program._engine.program
     weights = weights_of(program)
-    identity = identify(declared, (0, None, None), "plain")
+    identity = identify(declared, (0, None, None), "plain", (8, 16), "linear")
     refused = pytest.raises(NativeCallFailed, match=r"forward\.c0.*was not asked for")
     with refused, weights.packing():
         weights.address(identity, program.data)
-
-
-def test_layouts_of_the_same_bytes_are_told_apart(opened):
-    declared = opened(forward=linear_sketch(WEIGHT, SCALES))._engine.program
-    plain = identify(declared, (0, 1, None), layouts.PLAIN)
-    assert plain == identify(declared, (0, 1, None), layouts.PLAIN)
-    assert plain != identify(declared, (0, 1, None), layouts.IN_OUT)
-    assert plain != identify(declared, (0, None, 1), layouts.PLAIN)
 
 
 def test_keys_mean_the_same_in_every_program(opened):

@@ -1,0 +1,153 @@
+"""What is refused before the library sees it: it would read and write beyond memory."""
+
+import numpy as np
+import pytest
+from hand_built import write_bundle
+from payload_sketch import SEQ, Sketch
+from xnnpack_programs import numbers, part_program
+
+from kvc.runtime import load
+from kvc.runtime.delegates.xnnpack.checks import check_ops
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadProgram
+from kvc.schema.types import TensorType
+
+SCALES = np.full(4, 0.01, np.float32)
+
+
+def refused(match):
+    return pytest.raises(BadProgram, match=match)
+
+
+def check(sketch, *outputs):
+    check_ops(sketch.payload(*outputs), "p.kvc")
+
+
+def other_input(sketch, dtype, *dims):
+    """Add an input that is not float32."""
+    made = sketch._value(TensorType(dtype, dims))
+    sketch._inputs.append(made.value)
+    return made
+
+
+def linear(sketch, q, scale, zero_point):
+    weight = sketch.constant(numbers((4, 8)))
+    return sketch(
+        "kvc::linear_qd8", q, scale, zero_point, weight, sketch.constant(SCALES), None
+    )
+
+
+@pytest.mark.parametrize(
+    "dtype",
+    [DType.INT8, DType.INT64, DType.BFLOAT16, DType.BOOL],
+    ids=lambda dtype: dtype.label,
+)
+def test_an_input_that_is_not_float32_is_refused(dtype):
+    sketch = Sketch()
+    y = sketch("aten::relu", sketch.input(SEQ, 8))
+    other_input(sketch, dtype, SEQ, 8)
+    with refused(rf"p\.kvc: input 1: .*{dtype.label}\[seq, 8\] is not float32"):
+        check(sketch, y)
+
+
+def test_an_output_that_is_a_constant_of_another_dtype_is_refused():
+    sketch = Sketch()
+    y = sketch("aten::relu", sketch.input(SEQ, 8))
+    constant = sketch.constant(np.ones((4, 4), np.int8))
+    with refused(r"output 1: .*int8\[4, 4\] is not float32"):
+        check(sketch, y, constant)
+
+
+def test_an_operand_of_too_many_dims_is_refused_even_if_nobody_computes_with_it():
+    sketch = Sketch()
+    y = sketch("aten::relu", sketch.input(SEQ, 8))
+    x = sketch.input(*[1] * 7)
+    with refused("input 1: .*more than 6 dims"):
+        check(sketch, y)
+    with refused("input 1: .*more than 6 dims"):
+        check(sketch, x)
+
+
+def test_a_float32_constant_may_be_an_output():
+    sketch = Sketch()
+    check(sketch, sketch.constant(SCALES), sketch.input(SEQ, 8))
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_quantized_rows_are_no_output(index):
+    sketch = Sketch()
+    rows = sketch("kvc::quantize_rows", sketch.input(SEQ, 8))
+    y = linear(sketch, *rows)
+    with refused("output 1: .*quantized rows"):
+        check(sketch, y, rows[index])
+
+
+@pytest.mark.parametrize("op", ["aten::mul.Scalar", "aten::view", "aten::cat"])
+def test_the_scales_of_quantized_rows_are_read_by_no_other_op(op):
+    """They are one value with the rows, int8 where this would read float32."""
+    sketch = Sketch()
+    _, scale, _ = sketch("kvc::quantize_rows", sketch.input(SEQ, 8))
+    arguments = {
+        "aten::mul.Scalar": (scale, 2.0),
+        "aten::view": (scale, (SEQ,)),
+        "aten::cat": ((sketch.input(SEQ, 1), scale), 1),
+    }
+    y = sketch(op, *arguments[op])
+    with refused(rf"instruction 1: .*{op} reads quantized rows"):
+        check(sketch, y)
+
+
+@pytest.mark.parametrize("index", [0, 1, 2])
+def test_rows_of_two_quantizations_are_not_mixed(index):
+    sketch = Sketch()
+    one = list(sketch("kvc::quantize_rows", sketch.input(SEQ, 8)))
+    two = sketch("kvc::quantize_rows", sketch.input(SEQ, 8))
+    one[index] = two[index]
+    with refused("instruction 2: .*linear_qd8 reads .* of one kvc::quantize_rows"):
+        check(sketch, linear(sketch, *one))
+
+
+def test_rows_that_are_made_outside_are_refused():
+    sketch = Sketch()
+    q = other_input(sketch, DType.INT8, SEQ, 8)
+    zero_point = other_input(sketch, DType.INT32, SEQ, 1)
+    y = linear(sketch, q, sketch.input(SEQ, 1), zero_point)
+    with refused("instruction 0: .*linear_qd8 reads .* of one kvc::quantize_rows"):
+        check(sketch, y)
+
+
+def test_rows_that_are_constants_are_refused():
+    sketch = Sketch()
+    q = sketch.constant(numbers((3, 8)))
+    scale = sketch.constant(np.ones((3, 1), np.float32))
+    zero_point = sketch.constant(np.zeros((3, 1), np.int32))
+    with refused("instruction 0: .*linear_qd8 reads .* of one kvc::quantize_rows"):
+        check(sketch, linear(sketch, q, scale, zero_point))
+
+
+def test_the_scales_of_rows_are_not_quantized_themselves():
+    sketch = Sketch()
+    _, scale, _ = sketch("kvc::quantize_rows", sketch.input(SEQ, 8))
+    rows = sketch("kvc::quantize_rows", scale)
+    weight = sketch.constant(numbers((4, 1)))
+    y = sketch("kvc::linear_qd8", *rows, weight, sketch.constant(SCALES), None)
+    with refused("instruction 1: .*quantize_rows reads quantized rows"):
+        check(sketch, y)
+
+
+def test_linears_may_share_rows():
+    sketch = Sketch()
+    rows = sketch("kvc::quantize_rows", sketch.input(SEQ, 8))
+    check(sketch, linear(sketch, *rows), linear(sketch, *rows))
+
+
+@pytest.mark.parametrize("reference", [False, True])
+def test_a_file_with_such_a_payload_is_refused(tmp_path, reference):
+    """By the reference, too: a bundle runs here if it runs where the library is."""
+    sketch = Sketch()
+    _, scale, _ = sketch("kvc::quantize_rows", sketch.input(SEQ, 8))
+    outputs = (sketch("aten::mul.Scalar", scale, 2.0),)
+    built = part_program({"forward": (sketch, outputs)})
+    path = write_bundle(tmp_path / "p.kvc", built)
+    with load(path, reference=reference) as program, refused("quantized rows"):
+        program.forward(np.ones((2, 8), np.float32))

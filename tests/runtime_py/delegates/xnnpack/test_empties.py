@@ -1,0 +1,98 @@
+"""Sizes of 0: what the library refuses is computed all the same."""
+
+import numpy as np
+import pytest
+from hand_built import write_bundle
+from payload_sketch import Sketch
+from xnnpack_graphs import library_or_skip, noise
+from xnnpack_programs import part_program
+
+from kvc.runtime import load
+from kvc.runtime.delegates.xnnpack.empties import dims_that_must_be
+from kvc.schema.types import Affine
+
+A = Affine(0, (("a", 1),))
+PLAIN = ((1, 1), (0, 0), (1, 1), 1)
+
+
+@pytest.fixture(autouse=True)
+def library():
+    return library_or_skip()
+
+
+def const(sketch, *shape):
+    return sketch.constant(noise(*shape, seed=9))
+
+
+def rest_of_convolution(sketch):
+    x, weight = sketch.input(A, 2, 5, 5), const(sketch, 4, 2, 3, 3)
+    y = sketch("aten::convolution", x, weight, None, *PLAIN)
+    return sketch("aten::sum.dim_IntList", y, (0,), False)
+
+
+def later(sketch):
+    """A product over nothing whose zeros are used further on."""
+    y = sketch("aten::bmm", sketch.input(2, 2, A), sketch.input(2, A, 3))
+    return sketch("aten::add.Tensor", y, const(sketch, 3), 1)
+
+
+CASES = {
+    "softmax": lambda s: s("aten::softmax.int", s.input(4, A), -1),
+    "batches": lambda s: s("aten::bmm", s.input(A, 2, 3), s.input(A, 3, 4)),
+    "rows": lambda s: s("aten::bmm", s.input(2, A, 3), s.input(2, 3, 4)),
+    "columns": lambda s: s("aten::bmm", s.input(2, 2, 3), s.input(2, 3, A)),
+    "inner": lambda s: s("aten::bmm", s.input(2, 2, A), s.input(2, A, 3)),
+    "inner of mm": lambda s: s("aten::mm", s.input(2, A), s.input(A, 3)),
+    "inner of addmm": lambda s: s(
+        "aten::addmm", s.input(3), s.input(2, A), s.input(A, 3), 1, 1
+    ),
+    "batches, a constant": lambda s: s(
+        "aten::matmul", s.input(A, 2, 3), const(s, 1, 3, 4)
+    ),
+    "rows, constants": lambda s: s("aten::matmul", s.input(2, A, 3), const(s, 2, 3, 4)),
+    "convolution": rest_of_convolution,
+    "later": later,
+}
+
+
+@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+def test_a_size_of_0_is_computed_between_others(tmp_path, make):
+    sketch = Sketch(a=(0, 24))
+    outputs = (make(sketch),)
+    built = part_program({"forward": (sketch, outputs)})
+    path = write_bundle(tmp_path / "p.kvc", built)
+    graph = sketch.payload(*outputs).graph
+    kinds = [graph.values[value].type for value in graph.inputs]
+    with load(path, reference=False) as ours, load(path, reference=True) as theirs:
+        for size in (3, 0, 5, 0, 3):
+            inputs = [noise(*kind.shape({"a": size}), seed=size) for kind in kinds]
+            found, wanted = ours.forward(*inputs), theirs.forward(*inputs)
+            assert found.shape == wanted.shape
+            np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_only_sizes_that_the_library_refuses_are_named():
+    sketch = Sketch(a=(0, 24))
+    x = sketch.input(A, 3)
+    y = sketch("aten::linear", x, const(sketch, 4, 3), None)
+    y = sketch("aten::mm", y, const(sketch, 4, 5))
+    y = sketch("aten::softmax.int", sketch("aten::relu", y), -1)
+    assert dims_that_must_be(sketch.payload(y).graph) == ()
+    y = sketch("aten::mm", sketch("aten::transpose.int", y, 0, 1), y)
+    assert dims_that_must_be(sketch.payload(y).graph) == (A,)
+
+
+def test_the_weights_of_a_program_that_may_start_with_nothing_are_packed(tmp_path):
+    sketch = Sketch(a=(0, 24))
+    x = sketch.input(A, 4)
+    y = sketch("aten::linear", x, const(sketch, 4, 4), None)
+    outputs = (sketch("aten::mm", sketch("aten::transpose.int", x, 0, 1), y),)
+    built = part_program({"forward": (sketch, outputs)})
+    path = write_bundle(tmp_path / "p.kvc", built)
+    with load(path, reference=False) as program:
+        resources = program._engine._resources
+        handles = {0: resources._delegate(0)}
+        (packing,) = resources._backends["xnnpack"].pack(handles)
+        assert packing.weight == "forward.c0"
+        assert np.array_equal(program.forward(noise(0, 4)), np.zeros((4, 4)))
+        assert program.forward(noise(2, 4)).any()
