@@ -7,8 +7,8 @@ found when it is quantized.
 
 Inputs that are not finite raise nothing and stay within their row: here a NaN or an
 infinity makes none of the row's products finite (NaN, mostly); the library gives
-meaningless numbers for such a row, finite ones too. A row whose range is so small (below 7.5e-37)
-that its scale overflows gives zeros.
+meaningless numbers for such a row, finite ones too. A row whose range is so small
+(below 7.5e-37) that its scale overflows gives zeros.
 """
 
 import torch

@@ -79,6 +79,17 @@ def test_every_scale_is_normal_and_positive():
     assert (scale >= SMALLEST).all()
 
 
+@pytest.mark.parametrize("size", [3e38, 1e25, 1e19, 1e-20, 1e-30])
+def test_a_block_of_any_size_takes_the_scale_with_the_least_error(size):
+    """Errors whose squares float32 cannot hold are compared all the same."""
+    weight = normal(8, 64).clamp(-1, 1) * size
+    found = (widened(weight).double() - weight.double()) / size
+    alike = widened(weight / size).double() - (weight / size).double()
+    least, same = (e.view(-1, 32).square().sum(1) for e in (found, alike))
+    torch.testing.assert_close(least, same, rtol=0.1, atol=1e-3)
+    assert least.sum() > 0
+
+
 def test_rows_do_not_depend_on_one_another():
     weight = normal(5, 96)
     packed, scale = quantize_blocks(weight)

@@ -36,7 +36,6 @@ def test_ops_of_positive_numbers_are_torchs(op):
         ("clamp", (-0.5, 0.25)),
         ("clamp", (None, 0.25)),
         ("clamp", (0, None)),
-        ("clamp", (1, -1)),
         ("hardtanh", (0, 6)),
         ("leaky_relu", (0.01,)),
         ("leaky_relu", (0,)),
@@ -129,7 +128,6 @@ def test_equal_numbers_are_one_value():
         ("pow.Tensor_Scalar", (2,)),
         ("mul.Scalar", (2.0,)),
         ("div.Scalar", (0.0,)),
-        ("add.Scalar", (-INF, 1)),
     ],
 )
 def test_nan_and_infinities_come_out_as_in_torch(op, arguments):
