@@ -86,10 +86,17 @@ from kvc.schema.errors.loading import (
     MissingLibrary,
     SavedUnsynced,
 )
+from kvc.schema.errors.texts import (
+    BadChatTemplate,
+    BadTokenizer,
+    MissingPackage,
+    TokenizerTooLarge,
+)
 
 __all__ = [
     "BackendTaken",
     "BadBackend",
+    "BadChatTemplate",
     "BadCheckpoint",
     "BadFile",
     "BadMagic",
@@ -99,6 +106,7 @@ __all__ = [
     "BadSetting",
     "BadSnapshot",
     "BadStructure",
+    "BadTokenizer",
     "BufferFreed",
     "Busy",
     "CacheOverflow",
@@ -131,6 +139,7 @@ __all__ = [
     "LoadError",
     "MissingDelegate",
     "MissingLibrary",
+    "MissingPackage",
     "ModelNotFound",
     "NativeCallFailed",
     "NoPosition",
@@ -150,6 +159,7 @@ __all__ = [
     "StateMismatch",
     "StateNeeded",
     "ThreadsFixed",
+    "TokenizerTooLarge",
     "Truncated",
     "UnknownBackend",
     "UnknownName",
