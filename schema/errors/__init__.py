@@ -55,10 +55,12 @@ from kvc.schema.errors.executing import (
     NotRewindable,
     OutOfMemory,
     Poisoned,
+    PromptTooLong,
     StateMismatch,
     StateNeeded,
     ThreadsFixed,
     UnknownName,
+    UnusableLogits,
 )
 from kvc.schema.errors.formats import (
     BadMagic,
@@ -142,6 +144,7 @@ __all__ = [
     "PickleCheckpoint",
     "PlanFailed",
     "Poisoned",
+    "PromptTooLong",
     "RecipeError",
     "SavedUnsynced",
     "StateConflict",
@@ -154,6 +157,7 @@ __all__ = [
     "UnknownRecipe",
     "UnsupportedOps",
     "UnsupportedVersion",
+    "UnusableLogits",
     "WrongKind",
     "listing",
     "reason_of",
