@@ -13,6 +13,7 @@ from kvc.schema.errors.base import (
 from kvc.schema.errors.compiling import (
     BadBackend,
     BadCheckpoint,
+    BadFile,
     BadOption,
     BadRecipe,
     CannotPack,
@@ -92,6 +93,7 @@ __all__ = [
     "BackendTaken",
     "BadBackend",
     "BadCheckpoint",
+    "BadFile",
     "BadMagic",
     "BadOption",
     "BadProgram",
