@@ -88,10 +88,17 @@ from kvc.schema.errors.loading import (
     MissingLibrary,
     SavedUnsynced,
 )
+from kvc.schema.errors.texts import (
+    BadChatTemplate,
+    BadTokenizer,
+    MissingPackage,
+    TokenizerTooLarge,
+)
 
 __all__ = [
     "BackendTaken",
     "BadBackend",
+    "BadChatTemplate",
     "BadCheckpoint",
     "BadFile",
     "BadMagic",
@@ -101,6 +108,7 @@ __all__ = [
     "BadSetting",
     "BadSnapshot",
     "BadStructure",
+    "BadTokenizer",
     "BufferFreed",
     "Busy",
     "CacheOverflow",
@@ -133,6 +141,7 @@ __all__ = [
     "LoadError",
     "MissingDelegate",
     "MissingLibrary",
+    "MissingPackage",
     "ModelNotFound",
     "NativeCallFailed",
     "NoPosition",
@@ -153,6 +162,7 @@ __all__ = [
     "StateMismatch",
     "StateNeeded",
     "ThreadsFixed",
+    "TokenizerTooLarge",
     "Truncated",
     "UnknownBackend",
     "UnknownName",
