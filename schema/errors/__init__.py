@@ -56,10 +56,12 @@ from kvc.schema.errors.executing import (
     NotRewindable,
     OutOfMemory,
     Poisoned,
+    PromptTooLong,
     StateMismatch,
     StateNeeded,
     ThreadsFixed,
     UnknownName,
+    UnusableLogits,
 )
 from kvc.schema.errors.formats import (
     BadMagic,
@@ -153,6 +155,7 @@ __all__ = [
     "PickleCheckpoint",
     "PlanFailed",
     "Poisoned",
+    "PromptTooLong",
     "RecipeError",
     "SavedUnsynced",
     "StateConflict",
@@ -166,6 +169,7 @@ __all__ = [
     "UnknownRecipe",
     "UnsupportedOps",
     "UnsupportedVersion",
+    "UnusableLogits",
     "WrongKind",
     "listing",
     "reason_of",
