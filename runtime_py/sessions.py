@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.data import BundledFiles
 from kvc.runtime.engine import Engine
 from kvc.runtime.methods import MethodTable
 from kvc.runtime.positions import choose_capacity, choose_sizes, find_position
@@ -220,6 +221,11 @@ class Session(Closing):
     def metadata(self) -> Mapping[str, str]:
         """Return the program's metadata, name to JSON text."""
         return MappingProxyType(dict(self._engine.program.metadata))
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """Return the files that go along with the program, as `Program.files` does."""
+        return BundledFiles(self._engine.program, self._engine.data)
 
     @property
     def symbols(self) -> Mapping[str, Symbol]:

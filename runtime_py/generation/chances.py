@@ -7,6 +7,7 @@ top-p, min-p. No step sorts the vocabulary.
 """
 
 import math
+from typing import Final
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +18,8 @@ from kvc.schema.errors import UnusableLogits
 Logits = npt.NDArray[np.float32]
 Ids = npt.NDArray[np.int64]
 Scores = npt.NDArray[np.float64]
+
+_FEW: Final = 1024  # are sorted at once
 
 
 def choose_token(
@@ -93,16 +96,40 @@ def _keep_top_p(scores: Scores, top_p: float) -> Ids:
     """Return the indices, ascending, of the likeliest scores that reach the share.
 
     Scores that are less likely than an even part of what is left out are left out
-    themselves, all together; only the others, mostly few, are sorted.
+    themselves, all together: mostly few remain.
     """
     chances = np.exp(scores - scores.max())
     chances /= chances.sum()
     likely = np.flatnonzero(chances > (1 - top_p) / chances.size)
     if not likely.size:  # top_p is 0, or as good as that
         return np.array([scores.argmax()])
+    kept, likely, share = _halve(chances, likely, top_p)
     order = likely[np.argsort(-chances[likely], kind="stable")]
-    count = int(np.searchsorted(chances[order].cumsum(), top_p, side="left")) + 1
-    return np.sort(order[:count])
+    count = int(np.searchsorted(chances[order].cumsum(), share, side="left")) + 1
+    return np.sort(np.concatenate([*kept, order[:count]]))
+
+
+def _halve(chances: Scores, likely: Ids, share: float) -> tuple[list[Ids], Ids, float]:
+    """Search for the place where a share is reached, until few are left to sort.
+
+    Returns:
+        kept: indices that belong to the share for certain.
+        likely: those of which some do.
+        share: what these have to reach.
+    """
+    kept = []
+    while likely.size > _FEW:
+        middle = likely.size // 2
+        halves = np.argpartition(-chances[likely], middle)
+        upper = likely[halves[:middle]]
+        reached = float(chances[upper].sum())
+        if reached < share:
+            kept.append(upper)
+            share -= reached
+            likely = likely[halves[middle:]]
+        else:
+            likely = upper
+    return kept, likely, share
 
 
 def _check_best(best: float, most: float = math.nan) -> None:

@@ -14,7 +14,8 @@ import numpy as np
 from kvc.runtime.generation.chances import Logits, choose_token, penalize
 from kvc.runtime.generation.feeding import Feeder, Pace
 from kvc.runtime.generation.settings import GenerationSettings
-from kvc.runtime.generation.spelling import Spelling, Tokenizer
+from kvc.runtime.generation.spelling import Spelling
+from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting, CacheOverflow
 
 Reason = Literal["stop", "stop_string", "length", "max_tokens"]
@@ -26,9 +27,7 @@ class Chooser:
     def __init__(self, settings: GenerationSettings, seen: Sequence[int]) -> None:
         self._settings = settings
         self._random = np.random.default_rng(settings.seed)
-        self._seen: set[int] | None = None
-        if settings.repetition_penalty != 1:
-            self._seen = set(seen)
+        self._seen = np.unique(np.array(seen, np.int64))
 
     def choose(self, logits: Logits) -> int:
         """Return the token that comes next.
@@ -36,14 +35,16 @@ class Chooser:
         Raises:
             UnusableLogits: they hold NaN, or nothing to choose from.
         """
-        if self._seen is None:
+        penalty = self._settings.repetition_penalty
+        if penalty == 1:
             return choose_token(logits, self._settings, self._random)
-        seen = np.fromiter(self._seen, np.int64, len(self._seen))
         # A model may take tokens that it never makes.
-        seen = seen[seen < logits.size]
-        weakened = penalize(logits, seen, self._settings.repetition_penalty)
+        end = np.searchsorted(self._seen, logits.size)
+        weakened = penalize(logits, self._seen[:end], penalty)
         token = choose_token(weakened, self._settings, self._random)
-        self._seen.add(token)
+        place = np.searchsorted(self._seen, token)
+        if not np.array_equal(self._seen[place : place + 1], [token]):
+            self._seen = np.insert(self._seen, place, token)
         return token
 
 
@@ -120,7 +121,8 @@ class Generation(Iterator[int]):
         still begin in it.
 
         Raises:
-            BadSetting: the bundle's tokenizer cannot be used.
+            BadSetting, MissingPackage, BadTokenizer: the bundle's tokenizer cannot be
+                used.
         """
         return self._spell(self._spelling or self._new_spelling())
 
@@ -129,7 +131,8 @@ class Generation(Iterator[int]):
         self._making.close()
 
     def _new_spelling(self) -> Spelling:
-        self._spelling = Spelling(self._tokenizer(), self.settings.stop_strings)
+        stops = self.settings.stop_strings
+        self._spelling = Spelling(self._tokenizer(), self._prompt, stops)
         return self._spelling
 
     def _spell(self, spelling: Spelling) -> Iterator[str]:

@@ -4,29 +4,9 @@ In: a tokenizer, tokens as they are made. Out: pieces of complete characters.
 """
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from kvc.runtime.generation.stop_strings import StopStrings
-
-
-class TextStream(Protocol):
-    """Turns tokens into text, one after the other."""
-
-    def push(self, token: int) -> str:
-        """Return the characters that are complete with this token."""
-
-    def finish(self) -> str:
-        """Return what is left, now that no more tokens come."""
-
-
-class Tokenizer(Protocol):
-    """Turns text into tokens and back."""
-
-    def encode(self, text: str, special: bool = True) -> Sequence[int]:
-        """Return the tokens of a text, with special ones around it or without."""
-
-    def stream(self) -> TextStream:
-        """Return what turns the tokens of one text into it."""
+from kvc.runtime.tokenizers import Tokenizer
 
 
 class Spelling:
@@ -36,8 +16,11 @@ class Spelling:
         stopped: whether a stop string has been found.
     """
 
-    def __init__(self, tokenizer: Tokenizer, stop_strings: Sequence[str]) -> None:
-        self._stream = tokenizer.stream()
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], stop_strings: Sequence[str]
+    ) -> None:
+        """Start behind a prompt."""
+        self._stream = tokenizer.stream(after=prompt)
         self._stops = StopStrings(stop_strings)
         self._spelled = 0
         self._ready: list[str] = []

@@ -5,8 +5,8 @@ In: a session, a prompt, settings. Out: a `Generation` of which nothing has run.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
 from typing import TYPE_CHECKING, Final, Unpack
+from weakref import WeakKeyDictionary
 
 from kvc.runtime.generation.checks import check_tokens
 from kvc.runtime.generation.feeding import Feeder
@@ -22,8 +22,8 @@ from kvc.runtime.generation.settings import (
     read_settings,
     settle,
 )
-from kvc.runtime.generation.spelling import Tokenizer
 from kvc.runtime.sessions import Session
+from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 from kvc.schema.errors import BadSetting
 
 if TYPE_CHECKING:
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _KNOWN: Final = frozenset(Arguments.__annotations__)
 _CONFIG: Final = "the bundle's generation_config"
+_TOKENIZERS: Final[WeakKeyDictionary[Session, Tokenizer]] = WeakKeyDictionary()
 
 
 def generate(
@@ -65,6 +66,7 @@ def generate(
         UnknownName: the program lacks a role.
         InputMismatch: the model does not have a token of the prompt.
         PromptTooLong: there is no room for the prompt.
+        MissingPackage, BadTokenizer: the bundle's tokenizer cannot be used.
         Poisoned, Busy, Closed, Forked: as `Session.call`.
 
     Warns:
@@ -75,18 +77,12 @@ def generate(
     past = check_tokens("history", _listed(history))
     feeder = Feeder(session)
 
-    @cache
     def find_tokenizer() -> Tokenizer:
-        return tokenizer or tokenizer_of(session)
+        return _tokenizer_of(session) if tokenizer is None else tokenizer
 
     tokens = _tokens_of(prompt, find_tokenizer, is_start=not feeder.start)
     feeder.check_prompt(tokens)
     return Generation(feeder, tokens, past, chosen, find_tokenizer)
-
-
-def tokenizer_of(session: Session) -> Tokenizer:
-    """Fail."""
-    raise BadSetting(name="tokenizer", expected="one", found="none")
 
 
 def settings_of(
@@ -112,6 +108,14 @@ def settings_of(
     return chosen
 
 
+def _tokenizer_of(session: Session) -> Tokenizer:
+    """Return the bundle's tokenizer, read once for all turns on a session."""
+    found = _TOKENIZERS.get(session)
+    if found is None:
+        found = _TOKENIZERS[session] = tokenizer_of(session)
+    return found
+
+
 def _config_of(metadata: Mapping[str, str]) -> Mapping[str, object] | None:
     text = metadata.get("generation_config")
     if text is None:
@@ -130,7 +134,7 @@ def _tokens_of(
 ) -> tuple[int, ...]:
     """Return the tokens of a prompt; the special ones belong to the first alone."""
     if isinstance(prompt, str):
-        tokens = tuple(find_tokenizer().encode(prompt, special=is_start))
+        tokens = check_tokens("prompt", list(find_tokenizer().encode(prompt, is_start)))
     else:
         tokens = check_tokens("prompt", _listed(prompt))
     if not tokens:

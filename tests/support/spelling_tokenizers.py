@@ -28,6 +28,9 @@ class PieceTokenizer:
         found = [self.pieces.index(char.encode()) for char in text]
         return [0, *found] if special else found
 
-    def stream(self):
+    def stream(self, after=()):
         self.streams += 1
-        return ByteStream(self.pieces)
+        stream = ByteStream(self.pieces)
+        for token in after:
+            stream.push(token)
+        return stream

@@ -48,6 +48,15 @@ def test_the_same_tokens_are_kept(temperature, top_k, top_p, min_p):
         np.testing.assert_allclose(scores, numbers, rtol=1e-12)
 
 
+@pytest.mark.parametrize("top_p", [0.1, 0.5, 0.9, 0.999])
+def test_the_same_tokens_are_kept_of_many_that_are_about_as_likely(top_p):
+    logits = np.random.default_rng(11).normal(0, 1, 6000).astype(np.float32)
+    settings = GenerationSettings(temperature=1.5, top_p=top_p)
+    ids = keep_tokens(logits, settings)[0]
+    assert ids.tolist() == theirs(logits, settings)[0].tolist()
+    assert len(ids) > 100
+
+
 @pytest.mark.parametrize("top_k", [1, 5, 300])
 def test_the_same_equals_are_kept(top_k):
     logits = np.random.default_rng(3).integers(0, 9, 300).astype(np.float32)
