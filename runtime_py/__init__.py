@@ -3,6 +3,7 @@
 `import kvc.runtime` never imports torch; kernels do, on first need.
 """
 
+from kvc.runtime.conversation import Conversation
 from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
 from kvc.runtime.delegates.base import Packing, ReferenceUsed
 from kvc.runtime.delegates.table import register_delegate
@@ -17,8 +18,10 @@ from kvc.runtime.program import Program, load
 from kvc.runtime.sessions import Session
 from kvc.schema.errors import (
     BackendTaken,
+    BadChatTemplate,
     BadSetting,
     BadSnapshot,
+    BadTokenizer,
     BufferFreed,
     Busy,
     CacheOverflow,
@@ -41,6 +44,7 @@ from kvc.schema.errors import (
     LoadError,
     MissingDelegate,
     MissingLibrary,
+    MissingPackage,
     NativeCallFailed,
     NoPosition,
     NotRewindable,
@@ -57,8 +61,10 @@ from kvc.schema.errors import (
 
 __all__ = [
     "BackendTaken",
+    "BadChatTemplate",
     "BadSetting",
     "BadSnapshot",
+    "BadTokenizer",
     "BlobResidency",
     "BufferFreed",
     "Busy",
@@ -67,6 +73,7 @@ __all__ = [
     "CannotRewind",
     "CannotWrite",
     "Closed",
+    "Conversation",
     "DataFileMismatch",
     "DataFileMissing",
     "DigestMismatch",
@@ -86,6 +93,7 @@ __all__ = [
     "LoadError",
     "MissingDelegate",
     "MissingLibrary",
+    "MissingPackage",
     "NativeCallFailed",
     "NoPosition",
     "NotRewindable",

@@ -7,7 +7,7 @@ the session is rewound, or reset where it cannot be. Without a chat template a t
 continued.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from typing import Unpack
 
 from kvc.runtime.generation import Arguments, Generation, generate, settings_of
@@ -65,7 +65,7 @@ class Conversation:
         self._text: list[int] = []  # a text that is continued, all of it
         self.reset()
 
-    def say(self, text: str) -> Iterator[str]:
+    def say(self, text: str) -> Generator[str]:
         """Return the answer to what the user says, in pieces of text as they come.
 
         The answer belongs to the conversation as far as it was asked for; one that
@@ -100,6 +100,11 @@ class Conversation:
         self.messages = []
         if self._system is not None:
             self.messages.append({"role": "system", "content": self._system})
+
+    @property
+    def is_chat(self) -> bool:
+        """Tell whether there are turns, rather than a text that is continued."""
+        return self._template is not None
 
     @property
     def used(self) -> int:
@@ -144,7 +149,7 @@ class Conversation:
         said: Message,
         tokens: Sequence[int],
         prompt: Sequence[int],
-    ) -> Iterator[str]:
+    ) -> Generator[str]:
         pieces: list[str] = []
         try:
             for piece in answer.text():

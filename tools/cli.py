@@ -15,6 +15,7 @@ from typing import Final
 import click
 
 from kvc.schema.errors import KvcError
+from kvc.tools.commands.chat import chat
 from kvc.tools.commands.compile import compile_command
 from kvc.tools.commands.dump import dump
 from kvc.tools.commands.gc import collect
@@ -113,6 +114,7 @@ for _command in (
     compile_command,
     dump,
     generate,
+    chat,
     run,
     verify,
     split,

@@ -145,31 +145,33 @@ def test_an_answer_that_fails_at_its_first_token_was_never_asked_for(talk, monke
     assert answer(conversation, "Hello") == first
 
 
-def test_the_models_end_token_ends_an_answer(talk, programs):
-    conversation = talk("adding")
+@pytest.mark.parametrize("name", ["adding", "totaling"])
+def test_the_models_end_token_ends_an_answer(talk, programs, name):
+    conversation = talk(name)
     # "!" follows where the sum of all bytes is a multiple of 90.
     rest = -sum(b"[u]a[a]") % 90
     assert answer(conversation, "a" + chr(rest if rest > 32 else rest + 90)) == ""
     assert conversation.answer.reason == "stop"
     assert conversation.messages[-1] == {"role": "assistant", "content": ""}
     made = "".join(islice(conversation.say("b"), 5))
-    expected = fresh_answer(
-        programs["adding"], conversation.messages[:-1], max_tokens=5
-    )
+    expected = fresh_answer(programs[name], conversation.messages[:-1], max_tokens=5)
     assert made == expected
 
 
-def test_what_does_not_fit_leaves_the_conversation_as_it_was(talk, programs):
-    conversation = talk("adding", max_tokens=7)
+@pytest.mark.parametrize(
+    "template", [TEMPLATE, FORGETFUL + "{{ messages[-1].content }}"]
+)
+def test_what_does_not_fit_leaves_the_conversation_as_it_was(talk, programs, template):
+    conversation = talk("adding", template=template, max_tokens=7)
     answer(conversation, "Hello")
     before = list(conversation.messages)
     with pytest.raises(CacheOverflow):
         conversation.say("x" * CAPACITY)
     assert conversation.messages == before
     made = answer(conversation, "What?")
-    assert made == fresh_answer(
-        programs["adding"], conversation.messages[:-1], max_tokens=7
-    )
+    before = conversation.messages[:-1]
+    expected = fresh_answer(programs["adding"], before, template, max_tokens=7)
+    assert made == expected
 
 
 def test_what_the_template_refuses_leaves_the_conversation_as_it_was(talk):
@@ -214,6 +216,15 @@ def test_without_a_template_a_text_is_continued(talk, programs):
     assert answer(conversation, "Once") == answer(
         talk("adding", template=None, max_tokens=5), "Once"
     )
+
+
+def test_a_text_that_the_model_has_ended_can_be_asked_for_more(talk):
+    rest = -sum(b"a") % 90
+    text = "a" + chr(rest if rest > 32 else rest + 90)
+    conversation = talk("adding", template=None, stop_tokens=[ord(END)])
+    assert answer(conversation, text) == ""
+    assert answer(conversation, "") == ""
+    assert (conversation.answer.reason, conversation.used) == ("stop", 2)
 
 
 class Spaced:
