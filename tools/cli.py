@@ -18,6 +18,7 @@ from kvc.schema.errors import KvcError
 from kvc.tools.commands.chat import chat
 from kvc.tools.commands.compile import compile_command
 from kvc.tools.commands.dump import dump
+from kvc.tools.commands.eval import eval_command
 from kvc.tools.commands.gc import collect
 from kvc.tools.commands.generate import generate
 from kvc.tools.commands.join import join
@@ -115,6 +116,7 @@ for _command in (
     dump,
     generate,
     chat,
+    eval_command,
     run,
     verify,
     split,
