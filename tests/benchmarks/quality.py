@@ -1,72 +1,66 @@
 """Bits per byte of the demo model under each recipe, on held-out library modules.
 
-`python tests/benchmarks/quality.py [--kilobytes 100]`. The text is the start of the
-held-out set of `tools/dev/train_demo.py`, of the running interpreter's library, in
-windows of 512 bytes; each recipe compiles the model's `forward`.
+`python tests/benchmarks/quality.py [--kilobytes 100] [--reference]`. The text is the
+start of the held-out set of `tools/dev/train_demo.py`, of the running interpreter's
+library, in windows of 512 bytes, each half context; each recipe compiles the model's
+`forward`, and `kvc eval` is what measures it. Prints a table.
 """
 
 import argparse
-import math
 import runpy
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.models import BUILTIN
 from kvc.recipes import known_recipes
 from kvc.runtime import load
+from kvc.tools.evaluation import Evaluation, evaluate
+from kvc.tools.text import size
 
-WINDOW = 512
+WINDOW, STRIDE = 512, 256
 TRAINER = Path(__file__).parents[2] / "tools/dev/train_demo.py"
 
 
-def held_out_windows(kilobytes: int) -> np.ndarray:
-    """Return int64 [windows, WINDOW] of the held-out text."""
-    text = runpy.run_path(str(TRAINER))["read_library"]()[1]
-    count = min(kilobytes * 1000, len(text)) // WINDOW
-    return (
-        np.frombuffer(text, np.uint8)[: count * WINDOW]
-        .reshape(count, WINDOW)
-        .astype(np.int64)
+def held_out(kilobytes: int) -> bytes:
+    """Return the start of the held-out text."""
+    text: bytes = runpy.run_path(str(TRAINER))["read_library"]()[1]
+    return text[: kilobytes * 1000]
+
+
+def measure(raw: bytes, reference: bool | None) -> Iterator[Evaluation]:
+    """Compile the demo model by each recipe, and evaluate it."""
+    spec = BUILTIN["demo"]()
+    example = torch.zeros(1, 8, dtype=torch.int64)
+    method = Method(
+        "forward", args=(example,), dynamic={"tokens": {1: Dim("seq", 1, WINDOW)}}
     )
-
-
-def bits_per_byte(logits: np.ndarray, targets: np.ndarray) -> float:
-    """Return the mean loss of logits [seq, vocab] against targets [seq], in bits."""
-    shifted = logits - logits.max(-1, keepdims=True)
-    log_total = np.log(np.exp(shifted).sum(-1))
-    chosen = np.take_along_axis(shifted, targets[:, None], 1)[:, 0]
-    return float((log_total - chosen).mean() / math.log(2))
+    for recipe in known_recipes():
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / "demo.kvc"
+            compile_program(spec.model, [method], recipe, spec.metadata).save(path)
+            with load(path, reference=reference) as program:
+                yield evaluate("demo", program, raw, WINDOW, STRIDE)
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--kilobytes", type=int, default=100)
-    windows = held_out_windows(parser.parse_args().kilobytes)
-    spec = BUILTIN["demo"]()
-    example = torch.zeros(1, 8, dtype=torch.int64)
-    method = Method(
-        "forward", args=(example,), dynamic={"tokens": {1: Dim("seq", 1, WINDOW)}}
-    )
-    sys.stdout.write(f"{windows.size} bytes, Python {sys.version.split()[0]}\n")
-    for recipe in known_recipes():
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "demo.kvc"
-            compile_program(spec.model, [method], recipe).save(path)
-            with load(path) as program:
-                losses = [
-                    bits_per_byte(program.call("forward", w[None, :-1])[0], w[1:])
-                    for w in windows
-                ]
-            size = path.stat().st_size / 1e6
-        sys.stdout.write(
-            f"{recipe:14} {np.mean(losses):.4f} bits per byte, {size:.2f} MB\n"
-        )
+    parser.add_argument("--reference", action="store_true", default=None)
+    options = parser.parse_args()
+    raw = held_out(options.kilobytes)
+    print(f"{len(raw)} bytes, Python {sys.version.split()[0]}\n")
+    print("| recipe | weights | bits per byte | perplexity of a byte |")
+    print("| --- | --- | --- | --- |")
+    for one in measure(raw, options.reference):
+        weights = size(one.weights_nbytes)
+        bits, perplexity = f"{one.bits_per_byte:.4f}", f"{one.perplexity:.3f}"
+        print(f"| {one.recipe} | {weights} | {bits} | {perplexity} |", flush=True)
 
 
 if __name__ == "__main__":

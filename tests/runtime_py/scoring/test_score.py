@@ -1,6 +1,7 @@
 """Scores against the cross entropy of the eager model, by each kind of method."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -133,8 +134,10 @@ def test_tokens_that_the_model_does_not_have_are_refused(programs, tokens):
 
 
 def test_a_program_without_such_methods_is_refused(tmp_path):
-    path = write_scored(tmp_path / "m.kvc", "prefill")
-    with load(path) as program, pytest.raises(UnknownName, match="decode"):
+    made, arrays = counting_program()
+    methods = tuple(replace(method, role="") for method in made.methods)
+    path = write_bundle(tmp_path / "m.kvc", (replace(made, methods=methods), arrays))
+    with load(path) as program, pytest.raises(UnknownName, match="role 'prefill'"):
         score_tokens(program, TOKENS)
 
 
