@@ -33,6 +33,7 @@ from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
 from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.materialize_views import MaterializeViews
+from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
@@ -79,6 +80,7 @@ def compile_program(
         ParametersEmpty: parameters have no memory, and no checkpoint filled them.
         RecipeError: the recipe is unknown or wrong, or its backend is.
         BadBackend: the backend gave back what it may not.
+        CacheNotInt8: the recipe stores caches as int8, and one cannot be.
     """
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     check_request(model, methods)
@@ -123,6 +125,8 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
     passes += [DropIdleWrites(), WriteThroughViews()]
     passes += [RecognizeCacheWrites(), AppendToCaches()]
+    if recipe.cache == "int8":
+        passes.append(QuantizeCaches())
     embedding = recipe.embedding == "int8"
     if recipe.linear != "float32" or embedding:
         passes.append(QuantizeWeights(recipe.linear, embedding))

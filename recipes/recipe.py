@@ -30,6 +30,9 @@ class Recipe:
             inputs of an output channel, and the same activations.
         embedding: how embedding tables are stored. "int8" is one float32 scale per
             row, rows are widened as they are looked up.
+        cache: how states are stored that are caches: those that `kvc::cache_update`
+            writes and `kvc::attention` reads. "int8" is int8 rows, symmetric, with a
+            float32 scale for each token and head; "float32" leaves them as they are.
         backend: which backend is offered the graph; "" leaves all to kvc's kernels.
         backend_options: what the file says to the backend, by key.
     """
@@ -40,6 +43,7 @@ class Recipe:
     weights: Literal["float32", "bfloat16"]
     linear: Literal["float32", "qd8", "qb4"]
     embedding: Literal["float32", "int8"]
+    cache: Literal["float32", "int8"]
     backend: str
     backend_options: Mapping[str, Option] = field(default_factory=dict)
 
@@ -67,5 +71,6 @@ SETTINGS = (
     Setting("weights", "dtype", "weights", ("float32", "bfloat16")),
     Setting("linear", "scheme", "linear", ("float32", "qd8", "qb4")),
     Setting("embedding", "scheme", "embedding", ("float32", "int8")),
+    Setting("cache", "dtype", "cache", ("float32", "int8")),
     Setting("backend", "name", "backend", ("",), open=True),
 )

@@ -25,6 +25,11 @@ if TYPE_CHECKING:
     help="How numbers are stored and computed; see kvc recipes.",
 )
 @click.option(
+    "--cache-dtype",
+    type=click.Choice(["float32", "int8"]),
+    help="How caches are stored, whatever the recipe says of them.",
+)
+@click.option(
     "-o",
     "--output",
     metavar="FILE",
@@ -60,6 +65,7 @@ if TYPE_CHECKING:
 def compile_command(
     model: str,
     recipe: str,
+    cache_dtype: str | None,
     output: str | None,
     budgets: tuple[str, ...],
     data: "Placement",
@@ -84,7 +90,7 @@ def compile_command(
 
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in budgets)
-    loaded = load_recipe(recipe)
+    loaded = load_recipe(recipe, cache_dtype)
     name = f"{model.rpartition(':')[2]}.kvc" if output is None else output
     path = check_output(name)
     if reuse:
