@@ -12,6 +12,8 @@ from kvc.schema.errors import CacheNotInt8
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
 CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
+_CACHES, _SCALES = slice(1, 3), slice(-2, None)  # among the arguments of attention
+_LEADS_ON = (Aliasing.VIEW, Aliasing.UPDATE)
 SWAPS = ("aten::transpose.int", "aten::permute")
 
 
@@ -49,12 +51,15 @@ def swapped_axes(node: Node) -> tuple[int, ...]:
 
 
 def _is_cache(state: State, program: Program) -> bool:
+    methods, name = program.methods, state.name
     if not state.type.dtype.is_floating:
         return False
-    written = [made for m in program.methods for made in _written(m, state.name)]
+    if any(_is_attended(m, name, _SCALES) for m in methods):
+        return False  # of a cache that is int8 already
+    written = [made for m in methods for made in _written(m, name)]
     if written and all(written):
         return True
-    return any(_is_attended(method, state.name) for method in program.methods)
+    return any(_is_attended(m, name, _CACHES) for m in methods)
 
 
 def _written(method: Method, state: str) -> Iterator[bool]:
@@ -74,19 +79,18 @@ def _versions(method: Method, state: str) -> dict[int, Value]:
     return found
 
 
-def _is_attended(method: Method, state: str) -> bool:
-    """Tell whether attention reads a state, through any views and writes."""
+def _is_attended(method: Method, state: str, places: slice) -> bool:
+    """Tell whether arguments of attention lead to a state, by any views and writes."""
     derived = {value.id for value, name in method.state_in if name == state}
     for node in method.nodes:
-        if node.op == ATTENTION and derived & {v.id for v in node.inputs[1:3]}:
-            return True
+        if node.op == ATTENTION:
+            parts = (v for v in node.arguments[places] if isinstance(v, Value))
+            if any(value.id in derived for value in parts):
+                return True
         leads = node.op != DELEGATE and OPS[node.op].aliasing in _LEADS_ON
         if leads and node.inputs[0].id in derived:
             derived.update(value.id for value in node.outputs)
     return False
-
-
-_LEADS_ON = (Aliasing.VIEW, Aliasing.UPDATE)
 
 
 def _has_int8_caches(program: Program) -> bool:
@@ -109,7 +113,7 @@ def _check_pairs(method: Method, read: set[int]) -> None:
             if keys != values:
                 one, other = ("keys", "values") if keys else ("values", "keys")
                 reason = f"reads its {one} beside {other} that are no cache's"
-                raise _refusal("a cache", reason, method, node)
+                raise _refusal("a state", reason, method, node)
 
 
 class _UseOfState:

@@ -22,7 +22,7 @@ DIGITS_KEYS = 2048
 DIGITS_ROWS = 8
 # Elements of the largest matrix of integer products; an integer sum is of at most as
 # many, and 127 * 127 * 2**16 is less than 2**31.
-_PRODUCTS = 2**17
+PRODUCTS = 2**17
 _BASE = 254.0
 _STEPS = torch.tensor(127.0)
 _NEXT = torch.tensor(_BASE)
@@ -43,7 +43,7 @@ def key_products(rows: Tensor, keys: Int8Rows) -> Tensor:
     products = rows.new_empty((*rows.shape[:2], stored.shape[2]))
     if _takes_digits(rows, keys):
         digits, unit = _digits_of(rows)
-        step = _PRODUCTS // digits.shape[1]
+        step = PRODUCTS // digits.shape[1]
         for first in range(0, stored.shape[2], step):
             piece = stored.narrow(2, first, min(step, stored.shape[2] - first))
             part = products.narrow(2, first, piece.shape[2])
@@ -70,7 +70,7 @@ def mixed_values(weights: Tensor, values: Int8Rows) -> Tensor:
     """
     stored, scale = values.rows[0], values.scale[0].unsqueeze(1)
     digits = _takes_digits(weights, values)
-    step = _PRODUCTS // (3 * weights.shape[1]) if digits else _keys_of_piece(values)
+    step = PRODUCTS // (3 * weights.shape[1]) if digits else _keys_of_piece(values)
     mixed = weights.new_zeros((*weights.shape[:2], stored.shape[2]))
     for first in range(0, stored.shape[1], step):
         count = min(step, stored.shape[1] - first)

@@ -155,6 +155,7 @@ PRODUCTS: dict[str, Function] = {
     "aten::scaled_dot_product_attention": lambda x, y, n, b: functional.scaled_dot_product_attention(x[None], y[None], y[None]),
     "kvc::attention": lambda x, y, n, b: torch.ops.kvc.attention(x[None, None], y[None, None], y[None, None], torch.tensor([2]), None, True),
     "kvc::cache_update": lambda x, y, n, b: torch.ops.kvc.cache_update(x[None], y[None, :1], torch.tensor([1]), 1, "linear"),
+    "kvc::quantize_cache": lambda x, y, n, b: torch.ops.kvc.quantize_cache(x),
 }  # fmt: skip
 MOVES: dict[str, Function] = {
     "aten::reshape": lambda x, y, n, b: x.t().reshape(6),
