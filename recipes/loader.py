@@ -51,7 +51,7 @@ def _with_cache(recipe: Recipe, cache: str | None) -> Recipe:
     _value(recipe.name, setting, cache)
     said = f'[cache]\ndtype = "{cache}"\n'
     if "cache" in tomllib.loads(recipe.text):
-        said = f'# in place of what [cache] says above: dtype = "{cache}"\n'
+        said = f'# in place of what [cache] says: dtype = "{cache}"\n'
     text = f"{recipe.text.rstrip()}\n\n{said}"
     return replace(recipe, cache=cache, text=text)  # type: ignore[arg-type]  # _value has checked it
 

@@ -30,11 +30,11 @@ class Recipe:
             inputs of an output channel, and the same activations.
         embedding: how embedding tables are stored. "int8" is one float32 scale per
             row, rows are widened as they are looked up.
+        backend: which backend is offered the graph; "" leaves all to kvc's kernels.
+        backend_options: what the file says to the backend, by key.
         cache: how states are stored that are caches: those that `kvc::cache_update`
             writes and `kvc::attention` reads. "int8" is int8 rows, symmetric, with a
             float32 scale for each token and head; "float32" leaves them as they are.
-        backend: which backend is offered the graph; "" leaves all to kvc's kernels.
-        backend_options: what the file says to the backend, by key.
     """
 
     name: str
@@ -43,9 +43,9 @@ class Recipe:
     weights: Literal["float32", "bfloat16"]
     linear: Literal["float32", "qd8", "qb4"]
     embedding: Literal["float32", "int8"]
-    cache: Literal["float32", "int8"]
     backend: str
     backend_options: Mapping[str, Option] = field(default_factory=dict)
+    cache: Literal["float32", "int8"] = "float32"
 
 
 @dataclass(frozen=True, slots=True)

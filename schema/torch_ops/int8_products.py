@@ -18,7 +18,7 @@ from kvc.schema.torch_ops.int8_cache import Int8Rows
 PIECE_CELLS = 2**18
 # Keys from which on digits are faster than widening, and query rows up to which,
 # measured in November 2026.
-DIGITS_KEYS = 2048
+DIGITS_KEYS = 4096
 DIGITS_ROWS = 8
 # Elements of the largest matrix of integer products; an integer sum is of at most as
 # many, and 127 * 127 * 2**16 is less than 2**31.
@@ -39,23 +39,23 @@ def key_products(rows: Tensor, keys: Int8Rows) -> Tensor:
     Returns:
         [kv_heads, count, keys], dtype as `rows`.
     """
-    stored = keys.rows[0].mT
+    stored, scale = keys.rows[0].mT, keys.scale[0].unsqueeze(1)
+    digits = _takes_digits(rows, keys)
+    step = PRODUCTS // (3 * rows.shape[1]) if digits else _keys_of_piece(keys)
+    if not digits and stored.shape[2] <= step:
+        return torch.bmm(rows, stored.to(rows.dtype)).mul_(scale)
     products = rows.new_empty((*rows.shape[:2], stored.shape[2]))
-    if _takes_digits(rows, keys):
-        digits, unit = _digits_of(rows)
-        step = PRODUCTS // digits.shape[1]
-        for first in range(0, stored.shape[2], step):
-            piece = stored.narrow(2, first, min(step, stored.shape[2] - first))
-            part = products.narrow(2, first, piece.shape[2])
-            _multiply_digits(part, digits, piece)
-        products.mul_(unit)
-    else:
-        step = _keys_of_piece(keys)
-        for first in range(0, stored.shape[2], step):
-            piece = stored.narrow(2, first, min(step, stored.shape[2] - first))
-            part = products.narrow(2, first, piece.shape[2])
+    planes, unit = _digits_of(rows) if digits else (rows, None)
+    for first in range(0, stored.shape[2], step):
+        piece = stored.narrow(2, first, min(step, stored.shape[2] - first))
+        part = products.narrow(2, first, piece.shape[2])
+        if digits:
+            _multiply_digits(part, planes, piece)
+        else:
             torch.bmm(rows, piece.to(rows.dtype), out=part)
-    return products.mul_(keys.scale[0].unsqueeze(1))
+    if unit is not None:
+        products.mul_(unit)
+    return products.mul_(scale)
 
 
 def mixed_values(weights: Tensor, values: Int8Rows) -> Tensor:
@@ -71,6 +71,8 @@ def mixed_values(weights: Tensor, values: Int8Rows) -> Tensor:
     stored, scale = values.rows[0], values.scale[0].unsqueeze(1)
     digits = _takes_digits(weights, values)
     step = PRODUCTS // (3 * weights.shape[1]) if digits else _keys_of_piece(values)
+    if not digits and stored.shape[1] <= step:
+        return torch.bmm(weights * scale, stored.to(weights.dtype))
     mixed = weights.new_zeros((*weights.shape[:2], stored.shape[2]))
     for first in range(0, stored.shape[1], step):
         count = min(step, stored.shape[1] - first)
@@ -78,9 +80,8 @@ def mixed_values(weights: Tensor, values: Int8Rows) -> Tensor:
         part = weights.narrow(2, first, count) * scale.narrow(2, first, count)
         if digits:
             planes, unit = _digits_of(part)
-            mixed.addcmul_(
-                _multiply_digits(torch.empty_like(mixed), planes, piece), unit
-            )
+            sums = _multiply_digits(torch.empty_like(mixed), planes, piece)
+            mixed.addcmul_(sums, unit)
         else:
             mixed.baddbmm_(part, piece.to(weights.dtype))
     return mixed
@@ -111,10 +112,9 @@ def _multiplies_int8() -> bool:
 
 def _multiply_digits(out: Tensor, digits: Tensor, right: Tensor) -> Tensor:
     """Write into `out` [n, rows, m] digits [n, 3 * rows, k] times int8 [n, k, m]."""
-    count, lines, columns = *digits.shape[:2], right.shape[2]
-    sums = torch.empty((count, lines, columns), dtype=torch.int32)
-    for i in range(count):
-        torch._int_mm(digits[i], right[i], out=sums[i])
+    sums = torch.empty((*digits.shape[:2], right.shape[2]), dtype=torch.int32)
+    for a, b, result in zip(digits, right, sums, strict=True):
+        torch._int_mm(a, b, out=result)
     first, second, third = sums.to(torch.float32).chunk(3, 1)
     second.add_(third, alpha=1 / _BASE)
     return torch.add(first, second, alpha=1 / _BASE, out=out)
@@ -127,13 +127,15 @@ def _digits_of(x: Tensor) -> tuple[Tensor, Tensor]:
     to 127: off by at most 2**-24 of its row's greatest magnitude. The unit of a row
     that is not finite is NaN.
     """
-    top = x.abs().amax(-1, keepdim=True)
+    # Neither `aminmax` nor a norm: those are loops over single elements.
+    top = torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_())
     unit = torch.maximum(top / _STEPS, _LEAST).add_(top - top)
     rows = x.shape[1]
     digits = torch.empty((x.shape[0], 3 * rows, x.shape[2]), dtype=torch.int8)
     rest = x / unit
+    whole = torch.empty_like(rest)
     for place in range(3):
-        whole = torch.round(rest)
+        torch.round(rest, out=whole)
         digits.narrow(1, place * rows, rows).copy_(whole)
         if place < 2:
             rest.sub_(whole).mul_(_NEXT)

@@ -6,6 +6,7 @@ products; `products.py` does the others. Keys and values are never expanded to a
 heads, and masks and scores are bounded, however long the row.
 """
 
+import math
 from collections.abc import Iterable
 
 import torch
@@ -13,6 +14,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from kvc.schema.torch_ops.int8_cache import Cache, Int8Rows
+from kvc.schema.torch_ops.int8_products import key_products, mixed_values
 from kvc.schema.torch_ops.products import attend_by_products
 from kvc.schema.torch_ops.scoring import Scoring
 from kvc.schema.torch_ops.visibility import Block, Sight
@@ -33,18 +35,16 @@ def attend_last(
 ) -> None:
     """Do as `attend_row` for one query that sees all of a linear cache: the decode.
 
-    The same result bit for bit, with less to decide.
+    The same result, bit for bit if the cache is of floats, with less to decide.
     """
     if valid == 0:
         out.zero_()
         return
     keys, values = k.narrow(2, 0, valid), v.narrow(2, 0, valid)
-    if isinstance(keys, Tensor) and isinstance(values, Tensor):
+    if isinstance(keys, Int8Rows) and isinstance(values, Int8Rows):
+        _attend_one_int8(out, q, keys, values, scale)
+    elif isinstance(keys, Tensor) and isinstance(values, Tensor):
         _attend_one(out, q, keys, values, scale)
-        return
-    block = Block(0, 1, 0, valid, None, None, valid - 1)
-    scoring = Scoring(scale, None, None, None, None)
-    attend_by_products(out, q, (keys,), (values,), block, scoring)
 
 
 def attend_row(
@@ -154,6 +154,17 @@ def _attend_one(
     groups = (1, k.shape[1], q.shape[1] // k.shape[1], -1)
     attended = scaled_dot_product_attention(q.reshape(groups), k, v, scale=scale)
     out.view(groups).copy_(attended)
+
+
+def _attend_one_int8(
+    out: Tensor, q: Tensor, k: Int8Rows, v: Int8Rows, scale: float | None
+) -> None:
+    """Attend from one query, which sees every key, without widening all of them."""
+    exact = torch.promote_types(q.dtype, torch.float32)
+    factor = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    rows = (q.to(exact) * factor).reshape(k.shape[1], -1, q.shape[3])
+    weights = torch.softmax(key_products(rows, k), -1)
+    out.copy_(mixed_values(weights, v).view(out.shape))
 
 
 def _join(pieces: tuple[Cache, ...], dtype: torch.dtype) -> Tensor:

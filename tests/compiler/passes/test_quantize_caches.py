@@ -174,7 +174,7 @@ READERS = {
         "aten::abs", "model:9", "reads it",
     ),
     "one of a list": (
-        made(*ALL, node("aten::cat", (Q, K), 1, to=value(9, 1, 6, 8, 4))),
+        made(*ALL, node("aten::cat", (V, K), 1, to=value(9, 1, 4, 8, 4))),
         "aten::cat", "model:9", "reads it",
     ),
     "a view": (

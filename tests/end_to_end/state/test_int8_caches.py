@@ -230,7 +230,7 @@ def check_rows(found: np.ndarray, rows: list[np.ndarray], firsts: list[int]) -> 
         np.testing.assert_allclose(one, expected, rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("slots", [40, 2300])
+@pytest.mark.parametrize("slots", [40, 4200])
 def test_a_bundle_gives_the_bits_of_eager(tmp_path: Path, slots: int) -> None:
     torch.manual_seed(9)
 
