@@ -83,7 +83,8 @@ def mixed_values(weights: Tensor, values: Int8Rows) -> Tensor:
             sums = _multiply_digits(torch.empty_like(mixed), planes, piece)
             mixed.addcmul_(sums, unit)
         else:
-            mixed.baddbmm_(part, piece.to(weights.dtype))
+            # Not `baddbmm_`: a sum over many keys is more exact in parts.
+            mixed.add_(torch.bmm(part, piece.to(weights.dtype)))
     return mixed
 
 

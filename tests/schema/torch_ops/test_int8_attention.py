@@ -184,7 +184,8 @@ def test_no_call_widens_a_long_cache(digits, seq, options, long_cache, monkeypat
     q, valid = torch.zeros(1, 4, seq, 16), torch.tensor([59000])
     with Largest(q, valid, *long_cache) as seen:
         found = found_of(q, long_cache, valid, options)
-    assert torch.equal(found, torch.ones_like(found))
+    # Equal weights are all rounded to the same side when they are added up.
+    torch.testing.assert_close(found, torch.ones_like(found), rtol=0, atol=1e-3)
     bound = max(int8_products.PIECE_CELLS, rows.SCORE_CELLS, 4 * 59000 * seq)
     assert seen.elements <= bound < 4 * 59000 * 16
 
