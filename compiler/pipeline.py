@@ -41,6 +41,7 @@ from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.passes.write_through_views import WriteThroughViews
 from kvc.compiler.roles import check_request, check_roles
 from kvc.compiler.spec import Method, StateSpec
+from kvc.compiler.tokenizer_fit import check_declared
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
 from kvc.schema.errors import CompileError
@@ -83,6 +84,7 @@ def compile_program(
         ParametersEmpty: parameters have no memory, and no checkpoint filled them.
         RecipeError: the recipe is unknown or wrong, or its backend is.
         BadFile: a file has a name that is not plain, or cannot be read.
+        TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
         BadBackend: the backend gave back what it may not.
     """
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
@@ -108,6 +110,7 @@ def compile_program(
         _provenance(imported, settings),
         _as_json(metadata or {}),
     )
+    check_declared(emitted, metadata or {}, files or {})
     return Bundle(emitted, {c.name: c.source for c in program.constants}, taken)
 
 
