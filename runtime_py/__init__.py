@@ -6,7 +6,12 @@
 from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
 from kvc.runtime.delegates.base import Packing, ReferenceUsed
 from kvc.runtime.delegates.table import register_delegate
-from kvc.runtime.generation import Generation, generate
+from kvc.runtime.generation import (
+    Generation,
+    GenerationSettings,
+    SettingIgnored,
+    generate,
+)
 from kvc.runtime.growing import GrowingArray
 from kvc.runtime.program import Program, load
 from kvc.runtime.sessions import Session
@@ -41,11 +46,13 @@ from kvc.schema.errors import (
     NotRewindable,
     OutOfMemory,
     Poisoned,
+    PromptTooLong,
     SavedUnsynced,
     StateMismatch,
     StateNeeded,
     ThreadsFixed,
     UnknownName,
+    UnusableLogits,
 )
 
 __all__ = [
@@ -70,6 +77,7 @@ __all__ = [
     "FormatError",
     "FreeableBuffer",
     "Generation",
+    "GenerationSettings",
     "GrowingArray",
     "IndexOutOfRange",
     "InputMismatch",
@@ -85,15 +93,18 @@ __all__ = [
     "Packing",
     "Poisoned",
     "Program",
+    "PromptTooLong",
     "ReferenceUsed",
     "Residency",
     "SavedUnsynced",
     "Session",
+    "SettingIgnored",
     "StateMismatch",
     "StateNeeded",
     "ThreadsFixed",
     "Totals",
     "UnknownName",
+    "UnusableLogits",
     "generate",
     "load",
     "register_delegate",
