@@ -20,8 +20,8 @@ PIECE_CELLS = 2**18
 # measured in November 2026.
 DIGITS_KEYS = 4096
 DIGITS_ROWS = 8
-# Elements of the largest matrix of integer products; an integer sum is of at most as
-# many, and 127 * 127 * 2**16 is less than 2**31.
+# Elements of the largest matrix of integer products; no integer sum is of more, and
+# 127 * 127 * 2**17 is less than 2**31.
 PRODUCTS = 2**17
 _BASE = 254.0
 _STEPS = torch.tensor(127.0)
