@@ -235,6 +235,16 @@ def test_another_writer_is_named():
     assert "overwrites it" in error.reason
 
 
+@pytest.mark.parametrize("axis", [3, -1])
+def test_writes_of_parts_of_rows_are_refused(axis: int):
+    column = value(12, 1, 2, 8, 1)
+    write = node("kvc::cache_update", K, column, START, axis, "linear", to=K2)
+    step = replace(made(write, WRITE_V, ATTEND), inputs=(Q, NEW, START, LENGTH, column))
+    error = refusal(cached(step))
+    assert (error.reader, error.source) == ("kvc::cache_update", "model:6")
+    assert "not whole rows" in error.reason
+
+
 def test_a_stack_of_caches_that_attention_reads_in_parts_is_refused():
     stack, part = value(4, 2, *SHAPE), value(9, *SHAPE)
     step = method(

@@ -13,7 +13,13 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from kvc.schema.torch_ops import attention, int8_products, quantize_cache, rows
+from kvc.schema.torch_ops import (
+    attend_into,
+    attention,
+    int8_products,
+    quantize_cache,
+    rows,
+)
 
 EXACT = torch.float64
 
@@ -182,8 +188,13 @@ def long_cache() -> Iterator[tuple[Tensor, ...]]:
 def test_no_call_widens_a_long_cache(digits, seq, options, long_cache, monkeypatch):
     monkeypatch.setattr(int8_products, "_multiplies_int8", lambda: digits)
     q, valid = torch.zeros(1, 4, seq, 16), torch.tensor([59000])
-    with Largest(q, valid, *long_cache) as seen:
-        found = found_of(q, long_cache, valid, options)
+    (k, k_scale, v, v_scale), found = long_cache, torch.empty_like(q)
+    names = ("scale", "causal", "window_left", "window_right", "softcap")
+    given = {"causal": True, "layout": "linear"} | options
+    settings = [given.get(name) for name in (*names, "mask", "slopes", "sinks")]
+    # The function behind the operator: what an operator does inside is not seen.
+    with Largest(q, valid, found, *long_cache) as seen:
+        attend_into(found, q, k, v, valid, *settings, given["layout"], k_scale, v_scale)
     # Equal weights are all rounded to the same side when they are added up.
     torch.testing.assert_close(found, torch.ones_like(found), rtol=0, atol=1e-3)
     bound = max(int8_products.PIECE_CELLS, rows.SCORE_CELLS, 4 * 59000 * seq)
