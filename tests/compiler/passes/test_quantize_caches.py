@@ -239,8 +239,15 @@ def test_another_writer_is_named():
 def test_writes_of_parts_of_rows_are_refused(axis: int):
     column = value(12, 1, 2, 8, 1)
     write = node("kvc::cache_update", K, column, START, axis, "linear", to=K2)
-    step = replace(made(write, WRITE_V, ATTEND), inputs=(Q, NEW, START, LENGTH, column))
-    error = refusal(cached(step))
+    step = method(
+        write,
+        node("kvc::attention", Q, K2, K2, LENGTH, *PLAIN, to=OUT),
+        inputs=(Q, START, LENGTH, column),
+        outputs=(OUT,),
+        state_in=((K, "k"),),
+        state_out=((K2, "k"),),
+    )
+    error = refusal(program(step, states=("k",), shape=SHAPE))
     assert (error.reader, error.source) == ("kvc::cache_update", "model:6")
     assert "not whole rows" in error.reason
 
