@@ -91,7 +91,8 @@ def _keep_top_k(logits: Logits, top_k: int) -> Ids:
     ids = _among_greatest(logits, top_k)
     found = logits[ids]
     floor = max(np.partition(found, -top_k)[-top_k], np.finfo(found.dtype).min)
-    return ids[found >= floor]
+    kept: Ids = ids[found >= floor]
+    return kept
 
 
 def _among_greatest(logits: Logits, count: int) -> Ids:
