@@ -21,6 +21,7 @@ from kvc.compiler.capture import CapturedMethod, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_copy_budget
 from kvc.compiler.emit_program import DelegateCall, emit_program
+from kvc.compiler.files import Files, take_files
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.in_place import Verdict, prove
 from kvc.compiler.ir import Program
@@ -54,6 +55,7 @@ def compile_program(
     progress: Progress | None = None,
     states: Sequence[StateSpec] = (),
     max_copy_bytes: Mapping[str, int] | None = None,
+    files: Files | None = None,
 ) -> Bundle:
     """Compile methods of a model, which share its weights and its state.
 
@@ -67,6 +69,8 @@ def compile_program(
         states: buffers whose sizes a session chooses.
         max_copy_bytes: method -> the most bytes that writing its states may copy in
             a call, beside what is written itself.
+        files: what goes along in the bundle, such as a tokenizer, by plain name: the
+            bytes, or the path of a file that is read when the bundle is saved.
 
     Raises:
         CompileError: what is asked for is not a module with methods, or a method
@@ -78,10 +82,12 @@ def compile_program(
         CopyBudgetExceeded: writing the states of a method copies more than it may.
         ParametersEmpty: parameters have no memory, and no checkpoint filled them.
         RecipeError: the recipe is unknown or wrong, or its backend is.
+        BadFile: a file has a name that is not plain, or cannot be read.
         BadBackend: the backend gave back what it may not.
     """
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     check_request(model, methods)
+    taken = take_files(files or {})
     backend = _backend_of(settings)
     report = progress or (lambda stage, done, total: None)
     with stand_ins(model):
@@ -102,7 +108,7 @@ def compile_program(
         _provenance(imported, settings),
         _as_json(metadata or {}),
     )
-    return Bundle(emitted, {c.name: c.source for c in program.constants})
+    return Bundle(emitted, {c.name: c.source for c in program.constants}, taken)
 
 
 def _capture_all(

@@ -13,6 +13,7 @@ from kvc.schema.errors.base import (
 from kvc.schema.errors.compiling import (
     BadBackend,
     BadCheckpoint,
+    BadFile,
     BadOption,
     BadRecipe,
     CannotPack,
@@ -90,6 +91,7 @@ __all__ = [
     "BackendTaken",
     "BadBackend",
     "BadCheckpoint",
+    "BadFile",
     "BadMagic",
     "BadOption",
     "BadProgram",
