@@ -15,7 +15,6 @@ from transformers import PreTrainedModel
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.decoder import CachedDecoder
-from kvc.compiler.hugging_face.folder import TOKENIZER
 from kvc.compiler.hugging_face.methods import methods_of, states_of
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.probe import cached_shapes
@@ -26,6 +25,7 @@ from kvc.compiler.hugging_face.settings import (
     find_sizes,
 )
 from kvc.compiler.pipeline import compile_program
+from kvc.compiler.tokenizer_fit import TOKENIZER
 from kvc.recipes import Recipe
 from kvc.schema.container import Progress
 
@@ -88,6 +88,7 @@ def export_hf(
             metadata=_metadata(opened),
             progress=progress,
             max_copy_bytes=max_copy_bytes,
+            files=opened.files,
         )
 
 
