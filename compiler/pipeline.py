@@ -33,6 +33,7 @@ from kvc.compiler.passes.dedupe_constants import DedupeConstants
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
 from kvc.compiler.passes.forward_copies import ForwardCopies
+from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
@@ -131,7 +132,7 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     """Return the passes of a recipe before lowering, in order."""
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
     passes += [DropIdleWrites(), WriteThroughViews()]
-    passes += [RecognizeCacheWrites(), AppendToCaches()]
+    passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
     embedding = recipe.embedding == "int8"
     if recipe.linear != "float32" or embedding:
         passes.append(QuantizeWeights(recipe.linear, embedding))
