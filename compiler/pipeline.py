@@ -67,7 +67,7 @@ def compile_program(
         methods: what to compile of it.
         recipe: a recipe, its name, or the path of a recipe file.
         metadata: settings to keep in the bundle; values that JSON can hold.
-        progress: called with (stage, done, total).
+        progress: told of each stage and method; see `kvc.schema.container.Progress`.
         states: buffers whose sizes a session chooses.
         max_copy_bytes: method -> the most bytes that writing its states may copy in
             a call, beside what is written itself.
@@ -92,7 +92,7 @@ def compile_program(
     check_request(model, methods)
     taken = take_files(files or {})
     backend = _backend_of(settings)
-    report = progress or (lambda stage, done, total: None)
+    report = progress or _silent
     with stand_ins(model):
         captured = _capture_all(model, methods, tuple(states), report)
         report("optimise", 0, 1)
@@ -115,6 +115,10 @@ def compile_program(
     return Bundle(emitted, {c.name: c.source for c in program.constants}, taken)
 
 
+def _silent(stage: str, done: int, total: int, item: str = "") -> None:
+    """Tell nobody."""
+
+
 def _capture_all(
     model: nn.Module,
     methods: Sequence[Method],
@@ -123,7 +127,7 @@ def _capture_all(
 ) -> tuple[CapturedMethod, ...]:
     captured = []
     for done, method in enumerate(methods):
-        report("capture", done, len(methods))
+        report("capture", done, len(methods), method.name)
         captured.append(capture(model, method, states))
     return tuple(captured)
 
