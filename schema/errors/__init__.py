@@ -13,6 +13,7 @@ from kvc.schema.errors.base import (
 from kvc.schema.errors.compiling import (
     BadBackend,
     BadCheckpoint,
+    BadModelSetting,
     BadOption,
     BadRecipe,
     CannotPack,
@@ -23,6 +24,7 @@ from kvc.schema.errors.compiling import (
     CheckpointMismatch,
     CompileError,
     CopyBudgetExceeded,
+    MissingPackage,
     ModelNotFound,
     NotFinite,
     OutputProblem,
@@ -35,6 +37,7 @@ from kvc.schema.errors.compiling import (
     StateConflict,
     UnknownBackend,
     UnknownRecipe,
+    UnsupportedModel,
     UnsupportedOps,
 )
 from kvc.schema.errors.executing import (
@@ -91,6 +94,7 @@ __all__ = [
     "BadBackend",
     "BadCheckpoint",
     "BadMagic",
+    "BadModelSetting",
     "BadOption",
     "BadProgram",
     "BadRecipe",
@@ -129,6 +133,7 @@ __all__ = [
     "LoadError",
     "MissingDelegate",
     "MissingLibrary",
+    "MissingPackage",
     "ModelNotFound",
     "NativeCallFailed",
     "NoPosition",
@@ -152,6 +157,7 @@ __all__ = [
     "UnknownBackend",
     "UnknownName",
     "UnknownRecipe",
+    "UnsupportedModel",
     "UnsupportedOps",
     "UnsupportedVersion",
     "WrongKind",

@@ -13,6 +13,24 @@ class ModelNotFound(CompileError):
     template = "no model {model!r}: {reason}; give a built-in name ({known}) or package.module:factory"
 
 
+class MissingPackage(CompileError):
+    """An optional package is needed that is not installed."""
+
+    template = "{what} need the package {package}, which is not installed: pip install 'kvc[{extra}]'"
+
+
+class BadModelSetting(CompileError):
+    """A setting of an export, or of a model's own files, cannot be what it is."""
+
+    template = "{place}, {setting}: expected {expected}, found {found}"
+
+
+class UnsupportedModel(CompileError):
+    """A model of transformers does what kvc's front end for them cannot express."""
+
+    template = "{model} is not supported: {reason}"
+
+
 class CaptureError(CompileError):
     """A method cannot be traced."""
 
