@@ -13,6 +13,7 @@ from transformers import PreTrainedModel
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.decoder import CachedDecoder
+from kvc.compiler.hugging_face.experts import own_experts
 from kvc.compiler.hugging_face.methods import methods_of, states_of
 from kvc.compiler.hugging_face.probe import cached_shapes
 from kvc.compiler.hugging_face.settings import (
@@ -95,7 +96,8 @@ def using_kvc(model: PreTrainedModel) -> Iterator[None]:
     model.set_attn_implementation(NAME)
     model.train(False)
     try:
-        yield
+        with own_experts(model):
+            yield
     finally:
         model.set_attn_implementation(before)
         model.train(training)

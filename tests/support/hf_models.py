@@ -254,7 +254,9 @@ def build(name: str, seed: int = 0) -> PreTrainedModel:
     """Return the named model, in evaluation mode, float32, with rescaled weights."""
     tiny = ARCHITECTURES[name]
     config = AutoConfig.for_model(tiny.model_type, **tiny.settings)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation="eager"
+    ).eval()
     rescale(model, seed)
     return model
 
