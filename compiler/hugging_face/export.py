@@ -1,8 +1,10 @@
-"""`export_hf`: from a model of transformers to a bundle.
+"""`export_hf`: from a model of transformers, or its folder, to a bundle.
 
-model --probe--> shapes --CachedDecoder--> methods --compile_program--> Bundle
+model or folder --open_model--> Opened --cached_shapes--> CachedDecoder --methods_of-->
+methods --compile_program--> Bundle
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -14,20 +16,25 @@ from kvc.compiler.bundle import Bundle
 from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.decoder import CachedDecoder
 from kvc.compiler.hugging_face.experts import own_experts
+from kvc.compiler.hugging_face.folder import TOKENIZER
 from kvc.compiler.hugging_face.methods import methods_of, states_of
+from kvc.compiler.hugging_face.opened import Opened, open_model
+from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.probe import cached_shapes
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
     CacheConfig,
+    check_prefill_sizes,
     find_sizes,
 )
 from kvc.compiler.pipeline import compile_program
 from kvc.recipes import Recipe
+from kvc.schema.errors import UnsupportedModel
 from kvc.schema.container import Progress
 
 
 def export_hf(
-    model: PreTrainedModel,
+    model: PreTrainedModel | str | os.PathLike[str],
     *,
     recipe: str | Recipe = "fp32",
     cache: CacheConfig | None = None,
@@ -41,46 +48,60 @@ def export_hf(
     """Compile a causal language model of transformers, with a cache of kvc's.
 
     Methods: `prefill(tokens int64 [batch, seq])` and `decode(token int64 [batch, 1])`,
-    which return the last position's logits float32 [batch, vocab].
+    which return the last position's logits float32 [batch, vocab]. All methods write
+    one cache, whose capacity a session chooses.
 
     Args:
-        model: the model.
+        model: a model, which is left as it was; or a folder with config.json and
+            .safetensors files, of which only headers are read before the bundle is
+            saved. The tokenizer's files and the generation settings of a folder go
+            into the bundle.
         recipe: a recipe, its name, or the path of a recipe file.
         cache: how large the caches of a session may be.
         prefill_chunk: the most tokens of one call of `prefill`.
-        prefill_sizes: numbers of tokens that get a method of their own, `prefill_N`,
-            over the same cache.
-        all_logits: also compile `prefill_all(tokens)`, the logits of every position.
-        inputs_embeds: also compile `prefill_embeds(inputs_embeds)`.
+        prefill_sizes: numbers of tokens that get a method of their own, `prefill_N`.
+        all_logits: also compile `prefill_all(tokens)`, which returns the logits of
+            every position, float32 [batch, seq, vocab].
+        inputs_embeds: also compile `prefill_embeds`, of [batch, seq, hidden].
         progress: called with (stage, done, total).
         max_copy_bytes: as of `compile_program`.
 
     Raises:
         UnsupportedModel: the model does what kvc cannot express.
+        BadModelFolder: a file of the folder is missing, damaged, or does not fit.
+        CheckpointError: weights are missing, pickled, damaged, or not of this model.
         BadModelSetting: a size is not sensible.
         CompileError: as `compile_program`.
     """
-    register()
-    generation: Mapping[str, object] = {}
-    if model.generation_config is not None:
-        generation = model.generation_config.to_diff_dict()
-    sizes = find_sizes(cache or CacheConfig(), prefill_chunk, model.config, generation)
-    embeds = _example_embeds(model) if inputs_embeds else None
-    methods = methods_of(sizes, prefill_sizes, all_logits, embeds)
-    with using_kvc(model):
-        decoder = CachedDecoder(model, cached_shapes(model), sizes, prefill_sizes)
+    if progress:
+        progress("open the model", 0, 0)
+    opened = open_model(model)
+    decoder = opened.model
+    sizes = find_sizes(
+        cache or CacheConfig(), prefill_chunk, decoder.config, opened.given
+    )
+    check_prefill_sizes(prefill_sizes, sizes)
+    embeds = _example_embeds(decoder) if inputs_embeds else None
+    with using_kvc(decoder):
         return compile_program(
-            decoder,
-            methods,
+            CachedDecoder(decoder, cached_shapes(decoder), sizes, prefill_sizes),
+            methods_of(sizes, prefill_sizes, all_logits, embeds),
             recipe=recipe,
             states=states_of(sizes),
-            metadata={
-                "architecture": model.config.model_type,
-                "generation_config": generation,
-            },
+            metadata=_metadata(opened),
             progress=progress,
             max_copy_bytes=max_copy_bytes,
         )
+
+
+def _metadata(opened: Opened) -> dict[str, object]:
+    metadata: dict[str, object] = {
+        "architecture": opened.model.config.model_type,
+        "generation_config": dict(opened.generation),
+    }
+    if TOKENIZER in opened.files:
+        metadata["tokenizer"] = TOKENIZER
+    return metadata
 
 
 def _example_embeds(model: PreTrainedModel) -> Tensor:
@@ -91,12 +112,21 @@ def _example_embeds(model: PreTrainedModel) -> Tensor:
 
 @contextmanager
 def using_kvc(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model attend by kvc's functions, in evaluation mode."""
+    """Let a model attend by kvc's functions, in evaluation mode.
+
+    Raises:
+        UnsupportedModel: it attends by code of its own that kvc does not know.
+    """
+    register()
     before, training = model.config._attn_implementation, model.training
-    model.set_attn_implementation(NAME)
+    own = has_own_attention(model)
+    if not own and not model._can_set_attn_implementation():
+        reason = "it attends by code of its own, not by transformers' interface for it"
+        raise UnsupportedModel(model=type(model).__name__, reason=reason)
+    model.set_attn_implementation("eager" if own else NAME)
     model.train(False)
     try:
-        with own_experts(model):
+        with adapted(model), own_experts(model):
             yield
     finally:
         model.set_attn_implementation(before)

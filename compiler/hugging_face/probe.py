@@ -45,6 +45,9 @@ def cached_shapes(decoder: PreTrainedModel) -> dict[int, LayerShape]:
             raise _unsupported(decoder, what) from error
     if not cache.noted:
         raise _unsupported(decoder, "it puts no keys and values into its cache")
+    if call.attended < len(call.kept):
+        reason = "it attends over a cache by code of its own, not by the interface"
+        raise _unsupported(decoder, reason)
     return cache.noted
 
 

@@ -4,7 +4,7 @@ In: a `CacheConfig`, the model's configuration, its generation settings. Out: `S
 The caller comes first, then generation_config.json, then the model's own limit.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -60,12 +60,24 @@ def find_sizes(
     Raises:
         BadModelSetting: one is no sensible number, or more than the model can.
     """
-    limit = _limit(config)
+    limit = _limit(config.get_text_config())
     length, place = _length(cache, generation, limit)
     _check(place, "max_length", length, LEAST_LENGTH, limit)
     _check("CacheConfig", "batch", cache.batch, 1, None)
     _check("export_hf", "prefill_chunk", chunk, 1, None)
     return Sizes(length, cache.batch, min(chunk, length))
+
+
+def check_prefill_sizes(prefill_sizes: Sequence[int], sizes: Sizes) -> None:
+    """Check lengths that are to have a method of their own.
+
+    Raises:
+        BadModelSetting: one is no number of tokens that the caches hold, or is twice.
+    """
+    for size in prefill_sizes:
+        _check("export_hf", "prefill_sizes", size, 1, sizes.length)
+    if len(set(prefill_sizes)) < len(prefill_sizes):
+        raise _bad("export_hf", "prefill_sizes", "different numbers", prefill_sizes)
 
 
 def _length(

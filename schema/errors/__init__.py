@@ -13,6 +13,7 @@ from kvc.schema.errors.base import (
 from kvc.schema.errors.compiling import (
     BadBackend,
     BadCheckpoint,
+    BadModelFolder,
     BadModelSetting,
     BadOption,
     BadRecipe,
@@ -94,6 +95,7 @@ __all__ = [
     "BadBackend",
     "BadCheckpoint",
     "BadMagic",
+    "BadModelFolder",
     "BadModelSetting",
     "BadOption",
     "BadProgram",

@@ -25,6 +25,12 @@ class BadModelSetting(CompileError):
     template = "{place}, {setting}: expected {expected}, found {found}"
 
 
+class BadModelFolder(CompileError):
+    """A folder does not have what a model of transformers needs."""
+
+    template = "model folder {path}: {reason}"
+
+
 class UnsupportedModel(CompileError):
     """A model of transformers does what kvc's front end for them cannot express."""
 
