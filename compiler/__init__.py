@@ -32,7 +32,7 @@ def __getattr__(name: str) -> object:
     """Return what needs transformers, which is imported when it is asked for.
 
     Raises:
-        MissingPackage: transformers is not installed.
+        MissingTransformers: transformers is not installed.
     """
     if name not in ("CacheConfig", "export_hf"):
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
-from kvc.runtime.data import FreeableBuffer, Mode, Residency
+from kvc.runtime.data import BundledFiles, FreeableBuffer, Mode, Residency
 from kvc.runtime.data.modes import check_mode
 from kvc.runtime.delegates.base import Packing
 from kvc.runtime.delegates.table import check_backends
@@ -91,6 +91,8 @@ class Program(Closing):
         digest: identity of the program, in hexadecimal.
         methods, states: what the file declares, by name.
         data: named data; each request gives a `FreeableBuffer` of its own.
+        files: what goes along, such as a tokenizer: name to bytes, which are read and
+            checked each time they are asked for.
         metadata: the user's settings, name to JSON text.
     """
 
@@ -114,6 +116,7 @@ class Program(Closing):
             {state.name: state for state in declared.states}
         )
         self.data: Mapping[str, FreeableBuffer] = self._engine.data
+        self.files: Mapping[str, bytes] = BundledFiles(declared, self._engine.data)
         self.metadata: Mapping[str, str] = MappingProxyType(dict(declared.metadata))
 
     def session(

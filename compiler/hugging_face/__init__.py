@@ -1,15 +1,15 @@
 """The front end for Hugging Face models: from transformers to a bundle.
 
 Raises:
-    MissingPackage: transformers is not installed.
+    MissingTransformers: transformers is not installed.
 """
 
 from importlib.util import find_spec
 
-from kvc.schema.errors import MissingPackage
+from kvc.schema.errors import MissingTransformers
 
 if find_spec("transformers") is None:
-    raise MissingPackage(what="Hugging Face models", package="transformers", extra="hf")
+    raise MissingTransformers(package="transformers")
 
 from kvc.compiler.hugging_face.export import export_hf
 from kvc.compiler.hugging_face.settings import CacheConfig

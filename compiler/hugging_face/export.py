@@ -16,11 +16,11 @@ from kvc.compiler.bundle import Bundle
 from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.decoder import CachedDecoder
 from kvc.compiler.hugging_face.experts import own_experts
-from kvc.compiler.hugging_face.folder import TOKENIZER
 from kvc.compiler.hugging_face.methods import methods_of, states_of
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.probe import cached_shapes
+from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
     CacheConfig,
@@ -28,9 +28,10 @@ from kvc.compiler.hugging_face.settings import (
     find_sizes,
 )
 from kvc.compiler.pipeline import compile_program
+from kvc.compiler.tokenizer_fit import TOKENIZER
 from kvc.recipes import Recipe
-from kvc.schema.errors import UnsupportedModel
 from kvc.schema.container import Progress
+from kvc.schema.errors import UnsupportedModel
 
 
 def export_hf(
@@ -82,7 +83,7 @@ def export_hf(
     )
     check_prefill_sizes(prefill_sizes, sizes)
     embeds = _example_embeds(decoder) if inputs_embeds else None
-    with using_kvc(decoder):
+    with using_kvc(decoder), held_still(decoder, sizes.length):
         return compile_program(
             CachedDecoder(decoder, cached_shapes(decoder), sizes, prefill_sizes),
             methods_of(sizes, prefill_sizes, all_logits, embeds),
@@ -91,6 +92,7 @@ def export_hf(
             metadata=_metadata(opened),
             progress=progress,
             max_copy_bytes=max_copy_bytes,
+            files=opened.files,
         )
 
 

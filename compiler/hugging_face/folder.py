@@ -23,11 +23,11 @@ from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
 from kvc.compiler.checkpoints.header import Problems, parse_object
 from kvc.compiler.hugging_face.weights import load_weights
+from kvc.compiler.tokenizer_fit import TOKENIZER, check_tokenizer
 from kvc.schema.errors import BadModelFolder, UnsupportedModel, reason_of
 
 CONFIG: Final = "config.json"
 GENERATION: Final = "generation_config.json"
-TOKENIZER: Final = "tokenizer.json"
 TOKENIZER_FILES: Final = (
     TOKENIZER,
     "tokenizer_config.json",
@@ -64,13 +64,14 @@ def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
         UnsupportedModel: transformers has no causal language model for it, or only
             with code from the folder.
         CheckpointError: weights are missing, pickled, damaged, or not of this model.
+        TokenizerTooLarge: the tokenizer has tokens that the model does not have.
     """
     folder = Path(path)
     described = _read_json(folder, CONFIG)
     generation = _read_json(folder, GENERATION) if _has(folder, GENERATION) else {}
     config = _config(folder, described)
     files = {name: folder / name for name in TOKENIZER_FILES if _has(folder, name)}
-    check_tokenizer(folder, files, config)
+    _check_files(folder, files, config)
     checkpoint = Checkpoint(folder)
     model = _build(config, folder)
     load_weights(model, checkpoint)
@@ -156,33 +157,21 @@ def _build(config: PreTrainedConfig, folder: Path) -> PreTrainedModel:
     return model
 
 
-def check_tokenizer(
+def _check_files(
     folder: Path, files: Mapping[str, Path], config: PreTrainedConfig
 ) -> None:
     """Check that a tokenizer's files are whole, and that it fits the model.
 
     Raises:
-        BadModelFolder: they are not, or it makes tokens that the model does not have.
+        BadModelFolder: a file is damaged.
+        BadFile: the tokenizer is none.
+        TokenizerTooLarge: it makes tokens that the model does not have.
     """
     for name in files:
         if name.endswith(".json"):
             _read_json(folder, name)
-    if TOKENIZER not in files:
-        return
-    from tokenizers import Tokenizer
-
-    try:
-        tokenizer = Tokenizer.from_file(str(files[TOKENIZER]))
-    except Exception as error:
-        raise _bad(folder, f"{TOKENIZER}: {error}") from error
-    greatest = max(tokenizer.get_vocab(with_added_tokens=True).values(), default=-1)
-    size = config.get_text_config().vocab_size
-    if greatest >= size:
-        reason = (
-            f"{TOKENIZER} has the token {greatest}, the model only {size} tokens "
-            f"(vocab_size in {CONFIG})"
-        )
-        raise _bad(folder, reason)
+    if TOKENIZER in files:
+        check_tokenizer(files[TOKENIZER], config.get_text_config().vocab_size)
 
 
 def _bad(folder: Path, reason: str) -> BadModelFolder:

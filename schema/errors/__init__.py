@@ -13,6 +13,7 @@ from kvc.schema.errors.base import (
 from kvc.schema.errors.compiling import (
     BadBackend,
     BadCheckpoint,
+    BadFile,
     BadModelFolder,
     BadModelSetting,
     BadOption,
@@ -25,7 +26,7 @@ from kvc.schema.errors.compiling import (
     CheckpointMismatch,
     CompileError,
     CopyBudgetExceeded,
-    MissingPackage,
+    MissingTransformers,
     ModelNotFound,
     NotFinite,
     OutputProblem,
@@ -89,11 +90,19 @@ from kvc.schema.errors.loading import (
     MissingLibrary,
     SavedUnsynced,
 )
+from kvc.schema.errors.texts import (
+    BadChatTemplate,
+    BadTokenizer,
+    MissingPackage,
+    TokenizerTooLarge,
+)
 
 __all__ = [
     "BackendTaken",
     "BadBackend",
+    "BadChatTemplate",
     "BadCheckpoint",
+    "BadFile",
     "BadMagic",
     "BadModelFolder",
     "BadModelSetting",
@@ -103,6 +112,7 @@ __all__ = [
     "BadSetting",
     "BadSnapshot",
     "BadStructure",
+    "BadTokenizer",
     "BufferFreed",
     "Busy",
     "CacheOverflow",
@@ -136,6 +146,7 @@ __all__ = [
     "MissingDelegate",
     "MissingLibrary",
     "MissingPackage",
+    "MissingTransformers",
     "ModelNotFound",
     "NativeCallFailed",
     "NoPosition",
@@ -155,6 +166,7 @@ __all__ = [
     "StateMismatch",
     "StateNeeded",
     "ThreadsFixed",
+    "TokenizerTooLarge",
     "Truncated",
     "UnknownBackend",
     "UnknownName",

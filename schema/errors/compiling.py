@@ -13,10 +13,10 @@ class ModelNotFound(CompileError):
     template = "no model {model!r}: {reason}; give a built-in name ({known}) or package.module:factory"
 
 
-class MissingPackage(CompileError):
-    """An optional package is needed that is not installed."""
+class MissingTransformers(CompileError):
+    """Hugging Face models need a package that is not installed."""
 
-    template = "{what} need the package {package}, which is not installed: pip install 'kvc[{extra}]'"
+    template = "Hugging Face models need the package {package}, which is not installed; get it with `pip install 'kvc[hf]'`"
 
 
 class BadModelSetting(CompileError):
@@ -95,6 +95,12 @@ class CannotPack(CompileError):
     """Weights cannot be packed as it is asked for."""
 
     template = "cannot pack for {wanted!r}: {reason}"
+
+
+class BadFile(CompileError):
+    """A file cannot go along in a bundle."""
+
+    template = "cannot put the file {file!r} into the bundle: {reason}"
 
 
 class NotFinite(CompileError):
