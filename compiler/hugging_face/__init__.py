@@ -12,6 +12,6 @@ if find_spec("transformers") is None:
     raise MissingTransformers(package="transformers")
 
 from kvc.compiler.hugging_face.export import export_hf
-from kvc.compiler.hugging_face.settings import CacheConfig
+from kvc.compiler.hugging_face.settings import PREFILL_CHUNK, CacheConfig
 
-__all__ = ["CacheConfig", "export_hf"]
+__all__ = ["PREFILL_CHUNK", "CacheConfig", "export_hf"]

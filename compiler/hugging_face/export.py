@@ -64,7 +64,7 @@ def export_hf(
         all_logits: also compile `prefill_all(tokens)`, which returns the logits of
             every position, float32 [batch, seq, vocab].
         inputs_embeds: also compile `prefill_embeds`, of [batch, seq, hidden].
-        progress: called with (stage, done, total).
+        progress: as of `compile_program`.
         max_copy_bytes: as of `compile_program`.
 
     Raises:

@@ -10,7 +10,7 @@ class CompileError(KvcError):
 class ModelNotFound(CompileError):
     """MODEL names nothing that can be imported or read."""
 
-    template = "no model {model!r}: {reason}; give a built-in name ({known}) or package.module:factory"
+    template = "no model {model!r}: {reason}; give the path of a Hugging Face folder, a built-in name ({known}) or package.module:factory"
 
 
 class MissingTransformers(CompileError):

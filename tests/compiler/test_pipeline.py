@@ -90,8 +90,8 @@ def test_progress_is_told_stage_by_stage():
         IndexCopyCache(), [DECODE, PREFILL], progress=lambda *s: stages.append(s)
     )
     assert stages == [
-        ("capture", 0, 2),
-        ("capture", 1, 2),
+        ("capture", 0, 2, "decode"),
+        ("capture", 1, 2, "prefill"),
         ("optimise", 0, 1),
         ("lower", 0, 1),
         ("plan", 0, 1),

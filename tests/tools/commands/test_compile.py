@@ -31,7 +31,10 @@ def test_quiet_is_quiet(kvc, tmp_path):
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        ("nope", "it is not built in; give a built-in name (demo)"),
+        (
+            "nope",
+            "it is not built in; give the path of a Hugging Face folder, a built-in",
+        ),
         (
             "no_such_module:f",
             "importing no_such_module failed with ModuleNotFoundError",
