@@ -1,4 +1,4 @@
-"""A mixture of experts in every recipe: only chosen experts, in the recipe's numbers."""
+"""Experts in every recipe: only chosen ones, in the recipe's numbers."""
 
 from pathlib import Path
 

@@ -20,10 +20,17 @@ WINDOW = 8
 
 @dataclass(frozen=True, slots=True)
 class Tiny:
-    """A tiny configuration: transformers' name of the architecture, and settings."""
+    """A tiny configuration.
+
+    Attributes:
+        model_type: transformers' name of the architecture.
+        settings: of its configuration.
+        attention: the implementation that a bundle is held against.
+    """
 
     model_type: str
     settings: Mapping[str, object]
+    attention: str = "eager"
 
 
 # The names that most configurations know.
@@ -109,7 +116,9 @@ NAMED: dict[str, Tiny] = {
     "gemma3_text": _like_llama("gemma3_text", query_pre_attn_scalar=16, **_MIXED),
     "phi": _like_llama("phi", partial_rotary_factor=0.5),
     "phi3": _like_llama(
-        "phi3", **_rope("longrope", original_max_position_embeddings=64, **_LONG)
+        "phi3",
+        original_max_position_embeddings=64,
+        **_rope("longrope", original_max_position_embeddings=64, **_LONG),
     ),
     "olmo": _like_llama("olmo", clip_qkv=4.0),
     "olmo2": _like_llama("olmo2"),
@@ -151,6 +160,7 @@ VARIANTS: dict[str, Tiny] = {
         "falcon",
         _FALCON
         | {"alibi": True, "new_decoder_architecture": False, "multi_query": False},
+        attention="sdpa",  # the eager one adds slopes twice (transformers 5.23)
     ),
     "bloom, 4 heads": Tiny(
         "bloom", {"vocab_size": VOCAB, "hidden_size": 64, "n_layer": 2, "n_head": 4}
@@ -168,24 +178,19 @@ OTHERS: dict[str, Tiny] = {
     "cohere2": _like_llama("cohere2", logit_scale=1.0, **_MIXED),
     "ctrl": Tiny("ctrl", _GPT2 | {"dff": 96}),
     "cwm": _like_llama("cwm", **_MIXED),
-    "dbrx": Tiny(
-        "dbrx",
-        _MPT
-        | {
-            "attn_config": {"kv_n_heads": 2, "clip_qkv": 4.0},
-            "ffn_config": {
-                "ffn_hidden_size": 96,
-                "hidden_size": 64,
-                "moe_num_experts": 6,
-                "moe_top_k": 2,
-            },
-        },
-    ),
-    "deepseek_v2": _like_llama("deepseek_v2", **_DEEPSEEK),
-    "deepseek_v3": _like_llama("deepseek_v3", **_DEEPSEEK),
     "ernie4_5": _like_llama("ernie4_5"),
     "exaone4": _like_llama("exaone4", **_MIXED),
     "flex_olmo": _like_llama("flex_olmo", **_EXPERTS),
+    "gemma3n_text": _like_llama(
+        "gemma3n_text",
+        num_hidden_layers=4,
+        num_kv_shared_layers=2,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=16,
+        laurel_rank=8,
+        activation_sparsity_pattern=[0.0] * 4,
+    ),
     "glm": _like_llama("glm", partial_rotary_factor=0.5),
     "glm4": _like_llama("glm4", partial_rotary_factor=0.5),
     "glm4_moe": _like_llama(
@@ -251,26 +256,11 @@ OTHERS: dict[str, Tiny] = {
 
 # What is refused: its state is no cache of keys and values, or its code asks for values.
 REFUSED: dict[str, Tiny] = {
-    "bamba": _like_llama(
-        "bamba",
-        layer_types=["mamba", "attention"],
-        mamba_n_heads=4,
-        mamba_d_state=8,
-        mamba_d_head=32,
-    ),
+    "deepseek_v2": _like_llama("deepseek_v2", **_DEEPSEEK),
+    "deepseek_v3": _like_llama("deepseek_v3", **_DEEPSEEK),
     "diffllama": _like_llama("diffllama"),
     "falcon_h1": _like_llama(
         "falcon_h1", mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8
-    ),
-    "gemma3n_text": _like_llama(
-        "gemma3n_text",
-        num_hidden_layers=4,
-        num_kv_shared_layers=2,
-        layer_types=["sliding_attention", "full_attention"] * 2,
-        vocab_size_per_layer_input=VOCAB,
-        hidden_size_per_layer_input=16,
-        laurel_rank=8,
-        activation_sparsity_pattern=[0.0] * 4,
     ),
     "granitemoehybrid": _like_llama(
         "granitemoehybrid",
@@ -298,7 +288,9 @@ REFUSED: dict[str, Tiny] = {
     ),
     "openai-gpt": Tiny("openai-gpt", _GPT2),
     "phi3, longrope, long texts": _like_llama(
-        "phi3", **_rope("longrope", original_max_position_embeddings=32, **_LONG)
+        "phi3",
+        original_max_position_embeddings=32,
+        **_rope("longrope", original_max_position_embeddings=32, **_LONG),
     ),
     "phimoe, longrope": _like_llama(
         "phimoe",
@@ -339,12 +331,23 @@ REFUSED: dict[str, Tiny] = {
 MODELS = NAMED | VARIANTS | OTHERS | REFUSED
 
 
-def build(name: str, seed: int = 0) -> PreTrainedModel:
-    """Return a model in evaluation mode, float32, eager, with rescaled weights."""
+# Settings whose presence says that layers differ, so that one is not enough.
+_DIFFERING = {"layer_types", "no_rope_layers", "attn_logit_softcapping"}
+_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+
+
+def build(name: str, shallow: bool = False, seed: int = 0) -> PreTrainedModel:
+    """Return a model in evaluation mode, float32, with rescaled weights.
+
+    A `shallow` one has a single layer, if all of its layers are alike.
+    """
     tiny = MODELS[name]
-    config = AutoConfig.for_model(tiny.model_type, **tiny.settings)
+    settings = dict(tiny.settings)
+    if shallow and not _DIFFERING & settings.keys():
+        settings |= {count: 1 for count in _COUNTS if count in settings}
+    config = AutoConfig.for_model(tiny.model_type, **settings)
     model = AutoModelForCausalLM.from_config(
-        config, dtype=torch.float32, attn_implementation="eager"
+        config, dtype=torch.float32, attn_implementation=tiny.attention
     )
     rescale(model, seed)
     return model.eval()
