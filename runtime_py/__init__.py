@@ -6,6 +6,7 @@
 from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
 from kvc.runtime.delegates.base import Packing, ReferenceUsed
 from kvc.runtime.delegates.table import register_delegate
+from kvc.runtime.forks import Prefix, SessionResidency
 from kvc.runtime.generation import Generation, generate
 from kvc.runtime.growing import GrowingArray
 from kvc.runtime.program import Program, load
@@ -84,11 +85,13 @@ __all__ = [
     "OutOfMemory",
     "Packing",
     "Poisoned",
+    "Prefix",
     "Program",
     "ReferenceUsed",
     "Residency",
     "SavedUnsynced",
     "Session",
+    "SessionResidency",
     "StateMismatch",
     "StateNeeded",
     "ThreadsFixed",

@@ -57,6 +57,8 @@ class Transaction:
         self._entry, self._demand, self._memory = entry, demand, memory
         self._position = position
         self._tip, self._counters = memory.tip, memory.save_counters()
+        if memory.shared:
+            self._note_changes()
         effects = entry.effects
         clean = not effects.hazards and starts is not None
         self._hazards = () if clean else self._find_hazards()
@@ -116,6 +118,19 @@ class Transaction:
         high = max(starts) + self._demand.extent
         for row, low in rows_of(memory, state, starts):
             memory.put_back(state, row, low, high)
+
+    def _note_changes(self) -> None:
+        """Note from which slot on the call may write each state."""
+        effects, memory = self._entry.effects, self._memory
+        anywhere = {hazard.state for hazard in effects.hazards}
+        first = 0 if self.starts is None else min(self.starts, default=0)
+        for state in self._entry.method.writes:
+            low = 0
+            if state in effects.rows and state not in anywhere:
+                low = first
+            elif state in effects.growth and state not in anywhere:
+                low = self._tip.lengths[state]
+            memory.note_change(state, low)
 
     def _find_hazards(self) -> Sequence[Hazard]:
         effects, lengths = self._entry.effects, self._tip.lengths

@@ -79,6 +79,8 @@ def test_threads_that_open_and_close_sessions_disturb_nobody(program: Program) -
 
 ACTIONS: dict[str, Callable[[Session, Path], object]] = {
     "decode": lambda s, _: s.call("decode", np.array([[1]])),
+    "fork": lambda s, _: s.fork(),
+    "residency": lambda s, _: s.residency(),
     "reset": lambda s, _: s.reset(),
     "rewind": lambda s, _: s.rewind(1),
     "trim": lambda s, _: s.trim(),
