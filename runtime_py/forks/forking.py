@@ -169,7 +169,9 @@ class _Fork:
             return False
         if not _map_whole(self._new, frozen):
             return False
-        _copy(self._arena, self._twin, without(runs, content.kept.get(frozen, runs)))
+        own = without(runs, content.kept.get(frozen, runs))
+        self._new.note_changes(own)
+        _copy(self._arena, self._twin, own)
         return True
 
     def _freeze_whole(self, runs: Intervals) -> Frozen | None:
