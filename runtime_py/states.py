@@ -16,7 +16,8 @@ from kvc.runtime.layouts import StateLayout, axis_of
 from kvc.schema.model import ResetRule, State, StateKind
 
 InitialValue = Callable[[int], Array]
-ALL_UNCHANGED: Final = 1 << 62
+_MOST_SLOTS: Final = 1 << 62
+UNCHANGED: Final = (_MOST_SLOTS, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,8 +46,8 @@ class StateMemory:
         written: slots from here on hold what they held at first, in every state
             whose slots behind the position are dead.
         shared: whether it has been forked, or is a fork.
-        unchanged: of each state, the slots before this one hold what they held at the
-            last fork.
+        changed: of each state, the slots that may not hold what they held at the last
+            fork: from one to before another.
         layout: where each lies in them.
         arenas: where they lie, by what a reset does to them.
         poisoned: name of the call that left states half written, or "".
@@ -78,7 +79,7 @@ class StateMemory:
         self.tip = Tip((0,) * len(states), (0,) * rows)
         self.written = 0
         self.shared = False
-        self.unchanged = [ALL_UNCHANGED] * len(states)
+        self.changed = [UNCHANGED] * len(states)
         self.poisoned = ""
         self.closed = False
         self.layout = layout or StateLayout(states, sizes)
@@ -147,9 +148,10 @@ class StateMemory:
         self.arrays = []
         self.arenas = {}
 
-    def note_change(self, state: int, low: int = 0) -> None:
-        """Note that slots of a state are written, or put back, from `low` on."""
-        self.unchanged[state] = min(self.unchanged[state], low)
+    def note_change(self, state: int, low: int = 0, high: int = _MOST_SLOTS) -> None:
+        """Note that slots of a state are written, or put back."""
+        first, end = self.changed[state]
+        self.changed[state] = min(first, low), max(end, high)
 
     def save_counters(self) -> list[bytes]:
         """Return the bytes of all counters."""
@@ -189,7 +191,7 @@ class StateMemory:
         high = min(high, array.shape[axis])
         if low >= high:
             return
-        self.note_change(state, low)
+        self.note_change(state, low, high)
         if declared.initial is not None:
             part = _slots(array, axis, row, low, high)
             start = self._initial(declared.initial)

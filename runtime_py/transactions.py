@@ -120,17 +120,20 @@ class Transaction:
             memory.put_back(state, row, low, high)
 
     def _note_changes(self) -> None:
-        """Note from which slot on the call may write each state."""
-        effects, memory = self._entry.effects, self._memory
+        """Note which slots of each state the call may write."""
+        effects, memory, demand = self._entry.effects, self._memory, self._demand
         anywhere = {hazard.state for hazard in effects.hazards}
-        first = 0 if self.starts is None else min(self.starts, default=0)
+        starts = self.starts or (0,)
+        reaches = {state: reach for state, _, reach in demand.lengths}
         for state in self._entry.method.writes:
-            low = 0
-            if state in effects.rows and state not in anywhere:
-                low = first
-            elif state in effects.growth and state not in anywhere:
-                low = self._tip.lengths[state]
-            memory.note_change(state, low)
+            if state in anywhere or self.starts is None:
+                memory.note_change(state)
+            elif state in effects.rows:
+                memory.note_change(state, min(starts), max(starts) + demand.extent)
+            elif state in reaches:
+                memory.note_change(state, self._tip.lengths[state], reaches[state])
+            else:
+                memory.note_change(state)
 
     def _find_hazards(self) -> Sequence[Hazard]:
         effects, lengths = self._entry.effects, self._tip.lengths

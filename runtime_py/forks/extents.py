@@ -12,7 +12,7 @@ import numpy as np
 from kvc.runtime.arenas import PAGE_NBYTES
 from kvc.runtime.forks.intervals import NONE, Intervals, merged, rounded_out
 from kvc.runtime.layouts import Alike
-from kvc.runtime.states import ALL_UNCHANGED, StateMemory
+from kvc.runtime.states import StateMemory
 from kvc.schema.model import ResetRule, StateKind
 
 _Span = tuple[int, int] | None  # slots, from one to before another; None for all bytes
@@ -38,10 +38,11 @@ def changed_pages(memory: StateMemory, rule: ResetRule) -> Intervals:
     """Return the pages with anything that may have been written since the last fork."""
 
     def span(alike: Alike) -> _Span:
-        low = min(memory.unchanged[state] for state in alike.states)
-        if alike.first.axis is None:
-            return (0, 0) if low == ALL_UNCHANGED else None
-        return min(low, alike.slots), alike.slots
+        changed = [memory.changed[state] for state in alike.states]
+        low, high = min(low for low, _ in changed), max(high for _, high in changed)
+        if alike.first.axis is None and low < high:
+            return None
+        return low, min(high, alike.slots)
 
     return _pages(memory, rule, span)
 

@@ -34,7 +34,7 @@ from kvc.runtime.forks.intervals import (
     without,
 )
 from kvc.runtime.forks.shared_pages import SharedPages, maps_of
-from kvc.runtime.states import ALL_UNCHANGED, StateMemory
+from kvc.runtime.states import UNCHANGED, StateMemory
 
 # A shorter run is copied: that takes no longer than two calls that map it.
 LEAST_MAPPED: Final = 4 * PAGE_NBYTES
@@ -63,7 +63,7 @@ def fork_states(memory: StateMemory, transactional: bool) -> StateMemory:
         raise
     twin.tip, twin.written = memory.tip, memory.written
     twin.shared = memory.shared = True
-    memory.unchanged = [ALL_UNCHANGED] * len(memory.states)
+    memory.changed = [UNCHANGED] * len(memory.states)
     return twin
 
 
