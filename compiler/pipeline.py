@@ -21,6 +21,7 @@ from kvc.compiler.capture import CapturedMethod, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_copy_budget
 from kvc.compiler.emit_program import DelegateCall, emit_program
+from kvc.compiler.files import Files, take_files
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.in_place import Verdict, prove
 from kvc.compiler.ir import Program
@@ -40,6 +41,7 @@ from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.passes.write_through_views import WriteThroughViews
 from kvc.compiler.roles import check_request, check_roles
 from kvc.compiler.spec import Method, StateSpec
+from kvc.compiler.tokenizer_fit import check_declared
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
 from kvc.schema.errors import CompileError
@@ -54,6 +56,7 @@ def compile_program(
     progress: Progress | None = None,
     states: Sequence[StateSpec] = (),
     max_copy_bytes: Mapping[str, int] | None = None,
+    files: Files | None = None,
 ) -> Bundle:
     """Compile methods of a model, which share its weights and its state.
 
@@ -67,6 +70,8 @@ def compile_program(
         states: buffers whose sizes a session chooses.
         max_copy_bytes: method -> the most bytes that writing its states may copy in
             a call, beside what is written itself.
+        files: what goes along in the bundle, such as a tokenizer, by plain name: the
+            bytes, or the path of a file that is read when the bundle is saved.
 
     Raises:
         CompileError: what is asked for is not a module with methods, or a method
@@ -78,10 +83,13 @@ def compile_program(
         CopyBudgetExceeded: writing the states of a method copies more than it may.
         ParametersEmpty: parameters have no memory, and no checkpoint filled them.
         RecipeError: the recipe is unknown or wrong, or its backend is.
+        BadFile: a file has a name that is not plain, or cannot be read.
+        TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
         BadBackend: the backend gave back what it may not.
     """
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     check_request(model, methods)
+    taken = take_files(files or {})
     backend = _backend_of(settings)
     report = progress or (lambda stage, done, total: None)
     with stand_ins(model):
@@ -102,7 +110,8 @@ def compile_program(
         _provenance(imported, settings),
         _as_json(metadata or {}),
     )
-    return Bundle(emitted, {c.name: c.source for c in program.constants})
+    check_declared(emitted, metadata or {}, files or {})
+    return Bundle(emitted, {c.name: c.source for c in program.constants}, taken)
 
 
 def _capture_all(

@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.data import FreeableBuffer, Mode, Residency
+from kvc.runtime.data import BundledFiles, FreeableBuffer, Mode, Residency
 from kvc.runtime.data.modes import check_mode
 from kvc.runtime.delegates.base import Packing
 from kvc.runtime.delegates.table import check_backends
@@ -97,6 +97,8 @@ class Program(Closing):
         digest: identity of the program, in hexadecimal.
         methods, states: what the file declares, by name.
         data: named data; each request gives a `FreeableBuffer` of its own.
+        files: what goes along, such as a tokenizer: name to bytes, which are read and
+            checked each time they are asked for.
         metadata: the user's settings, name to JSON text.
     """
 
@@ -120,6 +122,7 @@ class Program(Closing):
             {state.name: state for state in declared.states}
         )
         self.data: Mapping[str, FreeableBuffer] = self._engine.data
+        self.files: Mapping[str, bytes] = BundledFiles(declared, self._engine.data)
         self.metadata: Mapping[str, str] = MappingProxyType(dict(declared.metadata))
 
     def session(
@@ -177,13 +180,13 @@ class Program(Closing):
         """Read tokens once, for many sessions that begin with them.
 
         Args:
-            tokens: at least one, for a program with the role `prefill`; int64
-                [batch, seq] where the sessions have several rows.
+            tokens: at least one; int64 [batch, seq] where sessions have several rows.
+                They are run by the methods of the roles `prefill` and `decode`.
             capacity: of the sessions, as `session`.
             sizes: of the sessions, as `session`.
 
         Raises:
-            UnknownName: no method has the role `prefill`.
+            UnknownName: no method has the role `prefill`, or none `decode`.
             BadSetting: there are no tokens, or they are none.
             CacheOverflow: they do not fit.
             ExecutionError: as `Session.call`, and as `session`.

@@ -9,11 +9,13 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.data import BundledFiles
 from kvc.runtime.engine import Engine
 from kvc.runtime.forks.forking import fork_states
 from kvc.runtime.forks.residency import SessionResidency, describe_states
@@ -204,6 +206,15 @@ class Session(Closing):
         with self._exclusive("residency"):
             return describe_states(self._states)
 
+    def check_usable(self) -> None:
+        """Check what does not depend on the arguments of a call.
+
+        Raises:
+            Poisoned, Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("check_usable"):
+            check_usable(self._states)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the states to a file, as many bytes as there are tokens.
 
@@ -244,6 +255,16 @@ class Session(Closing):
     def methods(self) -> Mapping[str, Method]:
         """Return the program's methods by name."""
         return {method.name: method for method in self._engine.program.methods}
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Return the program's metadata, name to JSON text."""
+        return MappingProxyType(dict(self._engine.program.metadata))
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """Return the files that go along with the program, as `Program.files` does."""
+        return BundledFiles(self._engine.program, self._engine.data)
 
     @property
     def symbols(self) -> Mapping[str, Symbol]:

@@ -8,8 +8,3 @@ of pages, `map_budget.py` how many maps the process may have, `mapping.py` the s
 calls. `prefixes.py` is the prompt cache on top, `residency.py` says what memory a
 session takes.
 """
-
-from kvc.runtime.forks.prefixes import Prefix
-from kvc.runtime.forks.residency import SessionResidency
-
-__all__ = ["Prefix", "SessionResidency"]

@@ -12,10 +12,10 @@ import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, own_copy, tensor_as_array
 from kvc.runtime.engine import Engine
+from kvc.runtime.generation.chunks import chunk_sizes, plan_chunks
+from kvc.runtime.generation.feeding import find_roles
 from kvc.schema.closing import Closing
-from kvc.schema.errors import BadSetting, Closed, UnknownName, listing
-from kvc.schema.model import Method
-from kvc.schema.types import bounds
+from kvc.schema.errors import BadSetting, Closed
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -83,33 +83,22 @@ class Prefix(Closing):
 
 
 def _read(session: "Session", tokens: Array) -> Array:
-    """Run tokens in chunks of the prefill method, the rest one by one.
+    """Run tokens in as few calls as there can be.
 
     Raises:
-        UnknownName: no method has the role.
+        UnknownName: no method has the role "prefill", or none "decode".
     """
-    prefill = _find_role(session, "prefill")
-    dim = prefill.graph.values[prefill.graph.inputs[0]].type.dims[1]
-    least, most = bounds(dim, session.symbols)
+    prefills = [chunk_sizes(m, session.symbols) for m in find_roles(session, "prefill")]
+    (decode,) = find_roles(session, "decode")
+    last = chunk_sizes(decode, session.symbols)
     logits: object = None
-    start, end = 0, tokens.shape[1]
-    while start < end:
-        count = min(most, end - start)
-        method = prefill
-        if count < least:
-            method, count = _find_role(session, "decode"), 1
-        logits = session.call(method.name, tokens[:, start : start + count])
-        start += count
-    assert isinstance(logits, np.ndarray), "the role says so"
+    start = 0
+    for chunk in plan_chunks(tokens.shape[1], prefills, last):
+        part = tokens[:, start : start + chunk.count]
+        logits = session.call(chunk.method, part)
+        start += chunk.count
+    assert isinstance(logits, np.ndarray), "the roles say so"
     return logits
-
-
-def _find_role(session: "Session", role: str) -> Method:
-    for method in session.methods.values():
-        if method.role == role:
-            return method
-    known = listing([m.role for m in session.methods.values() if m.role])
-    raise UnknownName(kind="method of the role", name=role, known=known)
 
 
 def _as_tokens(tokens: object) -> Array:

@@ -23,7 +23,7 @@ from kvc.schema.container.reused import ReusedFile, open_reused
 from kvc.schema.container.temporary import TemporaryFile
 from kvc.schema.errors import OutputProblem, OutputUnsynced, reason_of
 from kvc.schema.model import Blob, DataFile, NamedData, Program
-from kvc.schema.uses import count_plain
+from kvc.schema.uses import count_unpacked
 from kvc.schema.verify import verify_program
 
 Contents = Callable[[int], Content]  # of a name, by its id
@@ -96,7 +96,7 @@ def save_bundle(
         FileProblem: a file in `reuse` cannot be read.
         FormatError: a file in `reuse` is damaged, or the program is wrong.
     """
-    count = count_plain(program) if packed_apart else len(program.names)
+    count = count_unpacked(program) if packed_apart else len(program.names)
     with ExitStack() as stack:
         bundle = stack.enter_context(AtomicFile(path))
         reused = open_reused(stack, reuse, bundle.path)

@@ -73,6 +73,12 @@ class CannotPack(CompileError):
     template = "cannot pack for {wanted!r}: {reason}"
 
 
+class BadFile(CompileError):
+    """A file cannot go along in a bundle."""
+
+    template = "cannot put the file {file!r} into the bundle: {reason}"
+
+
 class NotFinite(CompileError):
     """A weight that is to be quantized has values that are no finite numbers."""
 

@@ -108,6 +108,7 @@ def compile_command(
             progress=stages.show,
             states=spec.states,
             max_copy_bytes=allowed,
+            files=spec.files,
         )
         report = bundle.save(path, progress=stages.show, data=data, reuse=reuse)
         packed = None

@@ -100,7 +100,7 @@ def test_a_session_in_two_threads_is_busy_and_keeps_its_state(
 
     def slow(self: Frame, *args: object) -> None:
         inside.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         run(self, *args)
 
     with program.session() as session:
@@ -109,7 +109,7 @@ def test_a_session_in_two_threads_is_busy_and_keeps_its_state(
             monkeypatch.setattr(Frame, "run", slow)
             first = pool.submit(session.call, "decode", np.array([[4]]))
             try:
-                assert inside.wait(20)
+                assert inside.wait(60)
                 with pytest.raises(Busy, match="running decode in another thread"):
                     ACTIONS[action](session, tmp_path)
             finally:
@@ -162,7 +162,7 @@ def test_a_child_is_told_that_session_and_program_are_its_parents(
 
 def _code_of(action: Callable[[], object]) -> int:
     """Return 1 if an action says that it is forked, 0 if it works, 2 otherwise."""
-    signal.alarm(20)  # a child that hangs is killed
+    signal.alarm(60)  # a child that hangs is killed
     try:
         action()
     except Forked:

@@ -11,7 +11,7 @@ from kvc.runtime.delegates.xnnpack import backend
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.schema.container import BundleFile
 from kvc.schema.errors import MissingLibrary
-from kvc.schema.uses import count_plain
+from kvc.schema.uses import count_unpacked
 from kvc.tools.packing import packed_format
 
 MODEL = ("tiny_decoder:factory", "--recipe", "xnnpack_q8", "-q")
@@ -67,7 +67,7 @@ def test_the_bundle_is_the_plain_one_but_for_the_names(compiled):
     packed, plain = compiled("a"), compiled("b", pack=None)
     assert files(plain) == ["tiny.kvc"]
     ours, theirs = program_of(packed), program_of(plain)
-    count = count_plain(ours)
+    count = count_unpacked(ours)
     assert ours.names[:count] == theirs.names
     assert ours.blobs[: len(theirs.blobs)] == theirs.blobs
     assert ours.methods == theirs.methods
