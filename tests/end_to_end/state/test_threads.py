@@ -134,6 +134,7 @@ IN_CHILD: dict[str, Callable[[Program, Session, Path], object]] = {
     **{name: lambda _, s, folder, do=do: do(s, folder) for name, do in ACTIONS.items()},
     "state": lambda _, s, __: dict(s.state),
     "session": lambda p, _, __: p.session(),
+    "prefix": lambda p, _, __: p.prefix([1]),
     "restore": lambda p, _, folder: p.restore(folder / "never-written.kvcs"),
     "call": lambda p, _, __: p.call("decode", np.array([[1]])),
 }
