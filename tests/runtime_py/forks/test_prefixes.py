@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from hand_built import cache_program, write_bundle
 from tiny_decoder import factory
 
 from kvc.compiler import compile_program
@@ -80,11 +81,11 @@ def test_tokens_that_the_model_lacks_or_that_do_not_fit_are_refused(program):
 
 
 def test_a_program_without_the_roles_is_refused(tmp_path: Path):
-    from hand_built import cache_program, write_bundle
-
-    with load(write_bundle(tmp_path / "c.kvc", cache_program())) as opened:
-        with pytest.raises(UnknownName, match="no method of the role 'prefill'"):
-            opened.prefix([1])
+    with (
+        load(write_bundle(tmp_path / "c.kvc", cache_program())) as opened,
+        pytest.raises(UnknownName, match="no method of the role 'prefill'"),
+    ):
+        opened.prefix([1])
 
 
 def test_sessions_outlive_their_prefix(program):
