@@ -1,7 +1,8 @@
 """The one torch definition of kvc's own operators.
 
 Importing this package registers `kvc::cache_update`, `kvc::attention` and
-`kvc::expert_linear` with torch. The compiler imports it when it is imported; the
+`kvc::expert_linear` and `kvc::quantize_cache` with torch. The compiler imports it when
+it is imported; the
 runtime's torch kernels call the same functions on first need, so that eager, traced
 and run-time results agree bit for bit. Nothing else in `kvc.schema` knows torch.
 """
@@ -13,6 +14,7 @@ from kvc.schema.torch_ops.experts import (
     multiply_by_experts,
     rows_by_expert,
 )
+from kvc.schema.torch_ops.int8_cache import quantize_cache, quantize_into
 
 __all__ = [
     "attend_into",
@@ -21,6 +23,8 @@ __all__ = [
     "expert_linear",
     "multiply_by_experts",
     "rows_by_expert",
+    "quantize_cache",
+    "quantize_into",
     "write_cache",
     "write_rows",
 ]
