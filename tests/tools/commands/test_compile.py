@@ -73,6 +73,29 @@ def test_an_unknown_recipe_lists_those_that_exist(kvc, tmp_path):
     assert "no recipe 'q3'; there are: bf16, fp32, xnnpack_fp32, " in result.stderr
 
 
+def test_caches_are_stored_as_asked(kvc, tmp_path):
+    out = tmp_path / "a.kvc"
+    asked = (
+        "compile",
+        "tiny_decoder:factory",
+        "-q",
+        "--cache-dtype",
+        "int8",
+        "-o",
+        out,
+    )
+    result = kvc(*asked)
+    assert (result.exit_code, result.output) == (0, "")
+    states = kvc("dump", out, "--states").stdout
+    assert "layers.0.attn.k_cache        int8[1, 1, 24, 16]  linear, 2" in states
+    assert "layers.0.attn.k_cache.scale  float32[1, 1, 24]   linear, 2" in states
+    copies = kvc("dump", out, "--copies").stdout
+    assert "layers.0.attn.v_cache.scale  SAFE" in copies
+    assert "all in place" in copies
+    # 24 rows of 16 bytes and a scale of 4, twice; and the position.
+    assert "one session: 968 B of state" in kvc("dump", out, "--memory").stdout
+
+
 def test_an_output_that_cannot_be_written_is_refused_at_once(kvc, tmp_path):
     result = kvc("compile", "demo", "-o", tmp_path / "none" / "a.kvc")
     assert result.exit_code == 1
