@@ -274,6 +274,57 @@ def linear_qb4(
     return _quantized_linear(q, scale, zero_point, (rows, columns), bias)
 
 
+def expert_linear(
+    x: TensorType,
+    weight: TensorType,
+    experts: TensorType,
+    bias: TensorType | None,
+    transposed: bool,
+) -> Rule:
+    """`kvc::expert_linear`: x [rows, in], weight [experts, out, in] or transposed."""
+    text = f"rows {x} times experts {weight}"
+    require(len(x.dims) == 2 and len(weight.dims) == 3, text)
+    require(x.dtype.is_floating and x.dtype is weight.dtype, text)
+    count, *sizes = shape_of(weight)
+    results, columns = reversed(sizes) if transposed else sizes
+    require(shape_of(x)[1] == columns, text)
+    _chosen(experts, shape_of(x)[0])
+    same = bias is None or bias.dtype is x.dtype
+    require(same and _fits(bias, count, results), f"bias {bias} of {weight}")
+    return ((x.dtype, (shape_of(x)[0], results)),)
+
+
+def expert_linear_qd8(
+    q: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    weight: TensorType,
+    weight_scale: TensorType,
+    experts: TensorType,
+    bias: TensorType | None,
+) -> Rule:
+    """`kvc::expert_linear_qd8`: weight int8 [experts, out, in]."""
+    require(len(q.dims) == 2 and len(weight.dims) == 3, f"{q} times experts {weight}")
+    require(weight.dtype is DType.INT8, f"expert_linear_qd8 with {weight}")
+    count, results, columns = shape_of(weight)
+    floats = weight_scale.dtype is DType.FLOAT32
+    require(floats and _fits(weight_scale, count, results), f"scales {weight_scale}")
+    _chosen(experts, shape_of(q)[0])
+    require(_fits(bias, count, results), f"bias {bias} of {weight}")
+    require(bias is None or bias.dtype is DType.FLOAT32, f"bias {bias}")
+    return _quantized_linear(q, scale, zero_point, (results, columns), None)
+
+
+def _chosen(experts: TensorType, rows: int) -> None:
+    fits = experts.dtype is DType.INT64 and shape_of(experts) == (rows,)
+    require(fits, f"experts {experts} of {rows} rows")
+
+
+def _fits(tensor: TensorType | None, count: int, results: int) -> bool:
+    """Tell whether a tensor, if there is one, has a number for each result."""
+    return tensor is None or shape_of(tensor) == (count, results)
+
+
 def _quantized_linear(
     q: TensorType,
     scale: TensorType,

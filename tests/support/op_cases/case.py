@@ -52,6 +52,7 @@ def overload(op: str) -> Callable[..., object]:
         return {
             "attention": torch_ops.attention,
             "cache_update": torch_ops.cache_update,
+            "expert_linear": torch_ops.expert_linear,
             "quantize_cache": torch_ops.quantize_cache,
         }[name]
     packet, _, variant = name.partition(".")

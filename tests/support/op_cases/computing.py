@@ -234,6 +234,14 @@ CACHED = (
     ),
 )
 
+EXPERTS = tuple(
+    Case("kvc::expert_linear", (rand(len(chosen), 8, dtype=d), rand(*weight, dtype=d), index(*chosen), bias, turned))
+    for d in (F32, BF16)
+    for chosen in ((2,), (1, 1), (3, 0, 3, 3, 1))
+    for weight, turned in (((4, 5, 8), False), ((4, 8, 5), True))
+    for bias in (None, rand(4, 5, dtype=d))
+)  # fmt: skip
+
 
 def _int8_rows(*shape: int) -> tuple[Tensor, Tensor]:
     """Return rows of an int8 cache and their scales."""
@@ -261,6 +269,7 @@ CACHED_INT8 = (
 )
 
 CASES = (
+    *EXPERTS,
     *TRANSPOSED,
     *CHANNEL_NORMS,
     *PRODUCTS,
