@@ -86,7 +86,7 @@ class Bundle:
 
         Args:
             path: the file; one that exists is replaced at the very end.
-            progress: called with (stage, done, total) as weights are written.
+            progress: told of each weight before it is written, in bytes.
             data: where weights go: into the bundle, or into a data file beside it,
                 NAME-<digest>.kvd, that bundles with the same weights share.
             reuse: data files of other bundles. Weights that these have are referred to

@@ -33,7 +33,9 @@ from kvc.compiler.passes.dedupe_constants import DedupeConstants
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
 from kvc.compiler.passes.forward_copies import ForwardCopies
+from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
 from kvc.compiler.passes.materialize_views import MaterializeViews
+from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
@@ -66,7 +68,7 @@ def compile_program(
         methods: what to compile of it.
         recipe: a recipe, its name, or the path of a recipe file.
         metadata: settings to keep in the bundle; values that JSON can hold.
-        progress: called with (stage, done, total).
+        progress: told of each stage and method; see `kvc.schema.container.Progress`.
         states: buffers whose sizes a session chooses.
         max_copy_bytes: method -> the most bytes that writing its states may copy in
             a call, beside what is written itself.
@@ -86,12 +88,13 @@ def compile_program(
         BadFile: a file has a name that is not plain, or cannot be read.
         TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
         BadBackend: the backend gave back what it may not.
+        CacheNotInt8: the recipe stores caches as int8, and one cannot be.
     """
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     check_request(model, methods)
     taken = take_files(files or {})
     backend = _backend_of(settings)
-    report = progress or (lambda stage, done, total: None)
+    report = progress or _silent
     with stand_ins(model):
         captured = _capture_all(model, methods, tuple(states), report)
         report("optimise", 0, 1)
@@ -114,6 +117,10 @@ def compile_program(
     return Bundle(emitted, {c.name: c.source for c in program.constants}, taken)
 
 
+def _silent(stage: str, done: int, total: int, item: str = "") -> None:
+    """Tell nobody."""
+
+
 def _capture_all(
     model: nn.Module,
     methods: Sequence[Method],
@@ -122,7 +129,7 @@ def _capture_all(
 ) -> tuple[CapturedMethod, ...]:
     captured = []
     for done, method in enumerate(methods):
-        report("capture", done, len(methods))
+        report("capture", done, len(methods), method.name)
         captured.append(capture(model, method, states))
     return tuple(captured)
 
@@ -131,7 +138,9 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     """Return the passes of a recipe before lowering, in order."""
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
     passes += [DropIdleWrites(), WriteThroughViews()]
-    passes += [RecognizeCacheWrites(), AppendToCaches()]
+    passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
+    if recipe.cache == "int8":
+        passes.append(QuantizeCaches())
     embedding = recipe.embedding == "int8"
     if recipe.linear != "float32" or embedding:
         passes.append(QuantizeWeights(recipe.linear, embedding))

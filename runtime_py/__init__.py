@@ -7,6 +7,8 @@ from kvc.runtime.conversation import Conversation
 from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
 from kvc.runtime.delegates.base import Packing, ReferenceUsed
 from kvc.runtime.delegates.table import register_delegate
+from kvc.runtime.forks.prefixes import Prefix
+from kvc.runtime.forks.residency import SessionResidency
 from kvc.runtime.generation import (
     Generation,
     GenerationSettings,
@@ -100,12 +102,14 @@ __all__ = [
     "OutOfMemory",
     "Packing",
     "Poisoned",
+    "Prefix",
     "Program",
     "PromptTooLong",
     "ReferenceUsed",
     "Residency",
     "SavedUnsynced",
     "Session",
+    "SessionResidency",
     "SettingIgnored",
     "StateMismatch",
     "StateNeeded",

@@ -9,9 +9,8 @@ import time
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Literal
 
-import numpy as np
-
-from kvc.runtime.generation.chances import Logits, choose_token, penalize
+from kvc.runtime.generation.chances import Logits
+from kvc.runtime.generation.choosing import Chooser
 from kvc.runtime.generation.feeding import Feeder, Pace
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.generation.spelling import Spelling
@@ -19,33 +18,6 @@ from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting, CacheOverflow
 
 Reason = Literal["stop", "stop_string", "length", "max_tokens"]
-
-
-class Chooser:
-    """Chooses the tokens of one row by its settings and what was there before."""
-
-    def __init__(self, settings: GenerationSettings, seen: Sequence[int]) -> None:
-        self._settings = settings
-        self._random = np.random.default_rng(settings.seed)
-        self._seen = np.unique(np.array(seen, np.int64))
-
-    def choose(self, logits: Logits) -> int:
-        """Return the token that comes next.
-
-        Raises:
-            UnusableLogits: they hold NaN, or nothing to choose from.
-        """
-        penalty = self._settings.repetition_penalty
-        if penalty == 1:
-            return choose_token(logits, self._settings, self._random)
-        # A model may take tokens that it never makes.
-        end = np.searchsorted(self._seen, logits.size)
-        weakened = penalize(logits, self._seen[:end], penalty)
-        token = choose_token(weakened, self._settings, self._random)
-        place = np.searchsorted(self._seen, token)
-        if not np.array_equal(self._seen[place : place + 1], [token]):
-            self._seen = np.insert(self._seen, place, token)
-        return token
 
 
 class Generation(Iterator[int]):
@@ -136,13 +108,14 @@ class Generation(Iterator[int]):
         return self._spelling
 
     def _spell(self, spelling: Spelling) -> Iterator[str]:
-        going = True
-        while going:
-            going = next(self, None) is not None
+        while True:
             spelling.spell(self.tokens)
-            piece = spelling.take() if going else spelling.finish()
-            if piece:
+            if piece := spelling.take():
                 yield piece
+            if next(self, None) is None:
+                break
+        if piece := spelling.finish():
+            yield piece
 
     def _make(self) -> Generator[int, None, None]:
         if self._most == 0:

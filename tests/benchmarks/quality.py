@@ -1,9 +1,9 @@
 """Bits per byte of the demo model under each recipe, on held-out library modules.
 
-`python tests/benchmarks/quality.py [--kilobytes 100] [--reference]`. The text is the
+`python tests/benchmarks/quality.py [--kilobytes 50] [--reference]`. The text is the
 start of the held-out set of `tools/dev/train_demo.py`, of the running interpreter's
-library, in windows of 512 bytes, each half context; each recipe compiles the model's
-`forward`, and `kvc eval` is what measures it. Prints a table.
+library. `kvc eval` measures it: windows of 512 bytes, of which the first half is
+context, through the cache in chunks of 64 bytes. Prints a table.
 """
 
 import argparse
@@ -14,16 +14,42 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.models import BUILTIN
-from kvc.recipes import known_recipes
+from kvc.compiler.models.decoder import Block, Decoder
+from kvc.compiler.models.demo import CONFIG, decoder_methods
+from kvc.recipes import Recipe, known_recipes, load_recipe
 from kvc.runtime import load
 from kvc.tools.evaluation import Evaluation, evaluate
 from kvc.tools.text import size
 
-WINDOW, STRIDE = 512, 256
+WINDOW, STRIDE, CHUNK = 512, 256, 64
+INT8_CACHES = ("fp32", "xnnpack_q8")
 TRAINER = Path(__file__).parents[2] / "tools/dev/train_demo.py"
+
+
+class Scores(nn.Module):
+    """The demo model with one more method, which gives the logits of all positions."""
+
+    def __init__(self, decoder: Decoder) -> None:
+        super().__init__()
+        self.decoder = decoder
+        self.prefill, self.decode = decoder.prefill, decoder.decode
+
+    def prefill_all(self, tokens: Tensor) -> Tensor:
+        """Return logits [1, seq, vocab] of tokens that follow what the cache holds."""
+        decoder, seq = self.decoder, tokens.shape[1]
+        start = decoder.position.clone()
+        places = start + torch.arange(seq)
+        cos, sin = decoder.cos[places], decoder.sin[places]
+        x = decoder.embed(tokens)
+        for layer in decoder.layers:
+            assert isinstance(layer, Block)
+            x = layer.cached(x, cos, sin, start)
+        decoder.position.add_(seq)
+        return decoder._logits(x)
 
 
 def held_out(kilobytes: int) -> bytes:
@@ -32,35 +58,47 @@ def held_out(kilobytes: int) -> bytes:
     return text[: kilobytes * 1000]
 
 
-def measure(raw: bytes, reference: bool | None) -> Iterator[Evaluation]:
-    """Compile the demo model by each recipe, and evaluate it."""
+def measure(recipe: Recipe, raw: bytes, reference: bool | None) -> Evaluation:
+    """Compile the demo model by a recipe, and evaluate it."""
     spec = BUILTIN["demo"]()
-    example = torch.zeros(1, 8, dtype=torch.int64)
-    method = Method(
-        "forward", args=(example,), dynamic={"tokens": {1: Dim("seq", 1, WINDOW)}}
-    )
-    for recipe in known_recipes():
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "demo.kvc"
-            compile_program(spec.model, [method], recipe, spec.metadata).save(path)
-            with load(path, reference=reference) as program:
-                yield evaluate("demo", program, raw, WINDOW, STRIDE)
+    assert isinstance(spec.model, Decoder)
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+    seq = {"tokens": {1: Dim("chunk", 1, CHUNK)}}
+    every = Method("prefill_all", args=(tokens,), dynamic=seq)
+    methods = [*decoder_methods(CONFIG, max_chunk=WINDOW), every]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "demo.kvc"
+        metadata = {"tokenizer": spec.metadata["tokenizer"]}
+        compile_program(Scores(spec.model), methods, recipe, metadata).save(path)
+        with load(path, reference=reference) as program:
+            return evaluate("demo", program, raw, WINDOW, STRIDE)
+
+
+def recipes() -> Iterator[tuple[str, Recipe]]:
+    """Yield every recipe, and some with int8 caches; with what caches hold."""
+    for name in known_recipes():
+        yield "float32", load_recipe(name)
+    for name in INT8_CACHES:
+        yield "int8", load_recipe(name, cache="int8")
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kilobytes", type=int, default=100)
+    parser.add_argument("--kilobytes", type=int, default=50)
     parser.add_argument("--reference", action="store_true", default=None)
     options = parser.parse_args()
     raw = held_out(options.kilobytes)
-    print(f"{len(raw)} bytes, Python {sys.version.split()[0]}\n")
-    print("| recipe | weights | bits per byte | perplexity of a byte |")
-    print("| --- | --- | --- | --- |")
-    for one in measure(raw, options.reference):
-        weights = size(one.weights_nbytes)
+    out = sys.stdout
+    out.write(f"{len(raw)} bytes, Python {sys.version.split()[0]}\n\n")
+    out.write("| recipe | caches | weights | bits per byte | perplexity of a byte |\n")
+    out.write("| --- | --- | --- | --- | --- |\n")
+    for caches, recipe in recipes():
+        one = measure(recipe, raw, options.reference)
         bits, perplexity = f"{one.bits_per_byte:.4f}", f"{one.perplexity:.3f}"
-        print(f"| {one.recipe} | {weights} | {bits} | {perplexity} |", flush=True)
+        cells = (recipe.name, caches, size(one.weights_nbytes), bits, perplexity)
+        out.write(f"| {' | '.join(cells)} |\n")
+        out.flush()
 
 
 if __name__ == "__main__":

@@ -79,6 +79,8 @@ def test_threads_that_open_and_close_sessions_disturb_nobody(program: Program) -
 
 ACTIONS: dict[str, Callable[[Session, Path], object]] = {
     "decode": lambda s, _: s.call("decode", np.array([[1]])),
+    "fork": lambda s, _: s.fork(),
+    "residency": lambda s, _: s.residency(),
     "reset": lambda s, _: s.reset(),
     "rewind": lambda s, _: s.rewind(1),
     "trim": lambda s, _: s.trim(),
@@ -132,6 +134,7 @@ IN_CHILD: dict[str, Callable[[Program, Session, Path], object]] = {
     **{name: lambda _, s, folder, do=do: do(s, folder) for name, do in ACTIONS.items()},
     "state": lambda _, s, __: dict(s.state),
     "session": lambda p, _, __: p.session(),
+    "prefix": lambda p, _, __: p.prefix([1]),
     "restore": lambda p, _, folder: p.restore(folder / "never-written.kvcs"),
     "call": lambda p, _, __: p.call("decode", np.array([[1]])),
 }

@@ -32,7 +32,7 @@ def theirs(logits, settings):
 
 
 @pytest.mark.parametrize("temperature", [0.3, 1.0, 1.7])
-@pytest.mark.parametrize("top_k", [0, 1, 40, 5000])
+@pytest.mark.parametrize("top_k", [0, 1, 12, 40, 5000])
 @pytest.mark.parametrize("top_p", [0.05, 0.9, 0.999, 1.0])
 @pytest.mark.parametrize("min_p", [0.0, 0.02, 0.5])
 def test_the_same_tokens_are_kept(temperature, top_k, top_p, min_p):

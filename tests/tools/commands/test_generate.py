@@ -4,10 +4,12 @@ import sys
 from pathlib import Path
 
 import pytest
+import tiny_decoder
 from click.testing import CliRunner
 from counting_model import counting_program
 from hand_built import write_bundle
 
+from kvc.compiler import compile_program
 from kvc.runtime import Session, generate, load
 from kvc.tools.cli import main
 
@@ -46,24 +48,29 @@ def test_sampling_repeats_with_a_seed(kvc, tiny):
     assert first == again != other
 
 
-def test_without_a_tokenizer_the_prompt_is_token_ids(kvc, tmp_path):
-    path = tmp_path / "untold.kvc"
-    kvc("compile", "tiny_decoder:untold", "-q", "-o", path)
-    ids = kvc("generate", path, "1 2,3", "-n", 4).stdout.split()
+@pytest.fixture(scope="module")
+def untold(tmp_path_factory):
+    """The path of a decoder without a tokenizer."""
+    path = tmp_path_factory.mktemp("untold") / "untold.kvc"
+    spec = tiny_decoder.untold()
+    compile_program(spec.model, spec.methods).save(path)
+    return path
+
+
+def test_without_a_tokenizer_the_prompt_is_token_ids(kvc, untold):
+    ids = kvc("generate", untold, "1 2,3", "-n", 4).stdout.split()
     assert len(ids) == 4
     assert all(0 <= int(i) < 256 for i in ids)
-    result = kvc("generate", path, "def ")
+    result = kvc("generate", untold, "def ")
     assert result.exit_code == 1
     assert "expected token ids such as '1 15 8'" in result.stderr
 
 
-def test_a_token_that_the_model_does_not_have_is_an_error(kvc, tmp_path):
-    path = tmp_path / "untold.kvc"
-    kvc("compile", "tiny_decoder:untold", "-q", "-o", path)
-    result = kvc("generate", path, "1 300")
+def test_a_token_that_the_model_does_not_have_is_an_error(kvc, untold):
+    result = kvc("generate", untold, "1 300")
     assert result.exit_code == 1
     assert "expected tokens of 0 to 255, got token 300" in result.stderr
-    result = kvc("generate", path, "99999999999999999999")
+    result = kvc("generate", untold, "99999999999999999999")
     assert result.exit_code == 1
     assert "got 99999999999999999999" in result.stderr
 
