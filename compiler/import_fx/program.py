@@ -142,14 +142,15 @@ def _import_all(
     carried: Mapping[str, State],
 ) -> tuple[Method, ...]:
     missing: list[tuple[str, str, str, str]] = []
-    methods = []
+    methods: list[Method] = []
+    blocks: list[Method] = []
     for one in traced:
-        method, unknown = _import_method(model, one, tensors, carried)
+        method, unknown = _import_method(model, one, tensors, carried, blocks)
         methods.append(method)
         missing += [(*item, one.captured.method.name) for item in unknown]
     if missing:
         raise _unsupported(missing)
-    return tuple(methods)
+    return (*methods, *blocks)
 
 
 def _import_method(
@@ -157,6 +158,7 @@ def _import_method(
     traced: _Traced,
     tensors: TensorTable,
     carried: Mapping[str, State],
+    blocks: list[Method],
 ) -> tuple[Method, list[tuple[str, str, str]]]:
     captured, signature, kept = traced.captured, traced.signature, traced.carried
     position = captured.method.position
@@ -172,7 +174,7 @@ def _import_method(
         for number, path in enumerate(signature.arguments)
         if number not in owned.arguments
     ]
-    importer = MethodImporter(captured, tensors, traced.sizes, owned)
+    importer = MethodImporter(captured, tensors, traced.sizes, owned, blocks)
     method = importer.run(tuple(names), trees)
     return method, importer.missing
 
