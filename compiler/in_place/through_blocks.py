@@ -52,8 +52,11 @@ class _Placer:
         """Place the results in a method, then what its blocks do."""
         over: dict[int, dict[int, int]] = {}  # id of a node -> result -> operand
         for new, old in _homes(method):
-            for mark in self._trace(method, new, old) or ():
-                over.setdefault(id(mark.node), {})[mark.result] = mark.operand
+            marks = self._trace(method, new, old) or ()
+            # A result on the way to two homes is in the first: one memory, one value.
+            if not any(m.result in over.get(id(m.node), {}) for m in marks):
+                for mark in marks:
+                    over.setdefault(id(mark.node), {})[mark.result] = mark.operand
         nodes = []
         for node in method.nodes:
             control = control_of(node)
