@@ -22,8 +22,7 @@ from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_copy_budget
 from kvc.compiler.emit_program import DelegateCall, emit_program
 from kvc.compiler.import_fx import import_program
-from kvc.compiler.in_place import Verdict, prove
-from kvc.compiler.in_place.through_blocks import place_through_blocks
+from kvc.compiler.in_place import Verdict, prove_all
 from kvc.compiler.ir import Program
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
 from kvc.compiler.ir.text import program_text
@@ -174,11 +173,11 @@ def _update_in_place(
 
     After lowering, since that reorders nodes.
     """
-    program = place_through_blocks(program)
-    proofs = [prove(method, program) for method in program.methods]
-    proven = replace(program, methods=tuple(proof.method for proof in proofs))
+    proofs = prove_all(program)
+    methods = tuple(proofs[method.name].method for method in program.methods)
+    proven = replace(program, methods=methods)
     check(proven, "updating in place")
-    return proven, {proof.method.name: proof.verdicts for proof in proofs}
+    return proven, {name: proof.verdicts for name, proof in proofs.items()}
 
 
 def _by_entry(

@@ -16,6 +16,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from kvc.compiler.import_fx.calls import Call, Made, Unsupported
 from kvc.compiler.import_fx.control import Higher, higher_call
+from kvc.compiler.import_fx.joined import with_joined_outputs
 from kvc.compiler.import_fx.normalize import (
     DROPPED,
     FORWARDED,
@@ -31,6 +32,7 @@ from kvc.compiler.import_fx.tensors import TensorTable
 from kvc.compiler.import_fx.writes import refuse_masks
 from kvc.compiler.ir import Argument, Method, Node, Value
 from kvc.schema.errors import CaptureError
+from kvc.schema.ops import COND
 from kvc.schema.types import TensorType
 
 READ = torch.ops.aten._local_scalar_dense.default
@@ -266,15 +268,21 @@ class NodeImporter:
             given.append(value if name is None else name)
         operands = tuple(value for value in given if isinstance(value, Value))
         types = self._result_types(node)
-        arguments = call.arguments(
-            self._pred(call),
-            tuple(self._block(body, call, given, source) for body in call.bodies),
-            operands,
-            len(types),
-        )
+        pred = self._pred(call)
+        numbers = [self._block(body, call, given, source) for body in call.bodies]
+        if call.op == COND and not self.missing:
+            self._join(numbers, types)
+        arguments = call.arguments(pred, tuple(numbers), operands, len(types))
         outputs = tuple(self._new_value(kind) for kind in types)
         self.nodes.append(Node(call.op, arguments, outputs, source))
         self._values[node] = outputs
+
+    def _join(self, numbers: Sequence[int], types: Sequence[TensorType]) -> None:
+        """Let branches give tensors of one size where one has no past."""
+        blocks = self._model.blocks
+        joined = with_joined_outputs([blocks[n] for n in numbers], types)
+        for number, block in zip(numbers, joined, strict=True):
+            blocks[number] = block
 
     def _pred(self, call: Higher) -> Value | None:
         if call.pred is None:

@@ -16,6 +16,7 @@ from kvc.compiler.capture.lifted import paths_of
 from kvc.compiler.import_fx.borders import Owned, mutated_tensors
 from kvc.compiler.import_fx.carried import Carried, read_carry
 from kvc.compiler.import_fx.grown import Use, carried_state
+from kvc.compiler.import_fx.joined import define_joined_sizes
 from kvc.compiler.import_fx.method import MethodImporter
 from kvc.compiler.import_fx.position import check_positions
 from kvc.compiler.import_fx.signature import (
@@ -92,6 +93,8 @@ def _read(
         size_reader(one, _inputs_by_path(one, signature), names)
         for one, signature in zip(captured, signatures, strict=True)
     ]
+    for one, size in zip(captured, sizes, strict=True):
+        define_joined_sizes(one.exported.graph_module, size)
     carried = read_carry([one.method for one in captured], signatures)
     return tuple(map(_Traced, captured, signatures, sizes, carried))
 

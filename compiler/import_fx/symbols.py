@@ -39,6 +39,12 @@ class SizeReader:
         """Say what a symbol is that torch has made for a size that it did not know."""
         self._defined[symbol] = size
 
+    def expression(self, size: int | torch.SymInt) -> sympy.Expr:
+        """Return a size in terms of declared dims alone."""
+        if isinstance(size, int):
+            return sympy.Integer(size)
+        return size.node.expr.subs(self._defined)
+
     def knows(self, size: int | torch.SymInt) -> bool:
         """Tell whether a size is one of declared dims, and of no values."""
         if isinstance(size, int):

@@ -9,14 +9,20 @@ verdict's cost. The emitted program is checked again by `kvc.schema.verify`, whi
 shares nothing with this.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kvc.compiler.in_place.draft import Draft
-from kvc.compiler.in_place.homes import Write, find_homes
+from kvc.compiler.in_place.homes import Home, Write, find_homes
 from kvc.compiler.in_place.index_checks import add_index_checks
+from kvc.compiler.in_place.through_blocks import Placer
 from kvc.compiler.ir import Method, Node, Program, Value
-from kvc.compiler.ir.control import control_of
+from kvc.compiler.ir.control import (
+    blocks_by_number,
+    control_of,
+    entries,
+    with_over,
+)
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Symbol
 
@@ -50,12 +56,26 @@ class Proof:
     verdicts: tuple[Verdict, ...]
 
 
+def prove_all(program: Program) -> dict[str, Proof]:
+    """Return the proofs of all methods and blocks by name, what is run behind."""
+    blocks = blocks_by_number(program)
+    placer = Placer(blocks)
+    proofs: dict[str, Proof] = {}
+    waiting = list(entries(program))
+    while waiting:
+        proof = prove(placer.mark(waiting.pop()), program)
+        proofs[proof.method.name] = proof
+        waiting += placer.blocks_to_prove(proof.method)
+    return proofs
+
+
 def prove(method: Method, program: Program) -> Proof:
     """Return a method in an order in which its writes are in place."""
     symbols = {symbol.name: symbol for symbol in program.symbols}
     grows = {s.name: s.grows for s in program.states if s.grows is not None}
     draft = Draft(_without_placed(method))
     homes = find_homes(draft, grows, symbols)
+    _forget_others(draft, homes)
     costs = [
         (home.name, write, _clear(draft, write))
         for home in homes
@@ -75,6 +95,17 @@ def prove(method: Method, program: Program) -> Proof:
     ]
     verdicts.sort(key=lambda pair: pair[0])
     return Proof(final, tuple(verdict for _, verdict in verdicts))
+
+
+def _forget_others(draft: Draft, homes: Sequence[Home]) -> None:
+    """Give results of control flow that lead to no home memory of their own."""
+    written = {write.result.id for home in homes for write in home.writes}
+    for key, node in draft.nodes.items():
+        control = control_of(node)
+        if control is not None:
+            pairs = zip(node.outputs, control.over, strict=True)
+            kept = tuple(k if v.id in written else None for v, k in pairs)
+            draft.nodes[key] = with_over(node, kept)
 
 
 def _placed(block: Method) -> dict[int, str]:

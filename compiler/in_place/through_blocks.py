@@ -1,7 +1,7 @@
 """Which results of control flow lie in the memory of an operand: captures by value.
 
-In: a program, functional. Out: the program whose control nodes say so (`over`), and
-whose blocks say which of their outputs are written over which inputs (`input_out`). A
+In: a method, functional. Out: the method whose control nodes say so (`over`), and when
+it is proven, blocks that say which of their outputs go where (`input_out`). A
 result does when it leads from the old content of a home to the new one, and a branch
 makes it of the operand: by updates, by control flow of its own, or by handing it on.
 The other branch then fills the operand's memory. What a loop carries lies in one place
@@ -11,13 +11,8 @@ in any case. Whether, and at which cost, a block can do its part is for `proof.p
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kvc.compiler.ir import Method, Node, Program, Value
-from kvc.compiler.ir.control import (
-    arguments_of,
-    blocks_by_number,
-    control_of,
-    entries,
-)
+from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.ir.control import control_of, with_over
 from kvc.compiler.memory.aliasing import RESHAPING_VIEWS
 from kvc.schema.ops import OPS, Aliasing
 
@@ -31,25 +26,14 @@ class _Mark:
     operand: int
 
 
-def place_through_blocks(program: Program) -> Program:
-    """Return the program in which control flow hands memory on."""
-    placer = _Placer(program)
-    for method in entries(program):
-        placer.place(method)
-    return replace(
-        program, methods=tuple(placer.placed[m.name] for m in program.methods)
-    )
+class Placer:
+    """Places the results of control flow; `blocks` are those of the program."""
 
+    def __init__(self, blocks: Mapping[int, Method]) -> None:
+        self._blocks = blocks
 
-class _Placer:
-    """The methods of a program, as they are placed: from the outside inwards."""
-
-    def __init__(self, program: Program) -> None:
-        self._blocks = blocks_by_number(program)
-        self.placed: dict[str, Method] = {}
-
-    def place(self, method: Method) -> None:
-        """Place the results in a method, then what its blocks do."""
+    def mark(self, method: Method) -> Method:
+        """Return a method whose control nodes say what should lie over what."""
         over: dict[int, dict[int, int]] = {}  # id of a node -> result -> operand
         for new, old in _homes(method):
             marks = self._trace(method, new, old) or ()
@@ -63,15 +47,22 @@ class _Placer:
             if control is not None:
                 places = over.get(id(node), {})
                 said = tuple(places.get(i) for i in range(len(control.over)))
-                control = replace(control, over=said)
-                if control.is_loop:
-                    places = {i: i for i in range(control.carried)}
-                for which, number in enumerate(control.blocks):
-                    inside = {} if control.tests(which) else places
-                    self.place(_with_homes(self._blocks[number], inside))
-                node = replace(node, arguments=arguments_of(control))
+                node = with_over(node, said)
             nodes.append(node)
-        self.placed[method.name] = replace(method, nodes=tuple(nodes))
+        return replace(method, nodes=tuple(nodes))
+
+    def blocks_to_prove(self, method: Method) -> Iterator[Method]:
+        """Yield the blocks that a proven method runs, with what they leave where."""
+        for node in method.nodes:
+            control = control_of(node)
+            if control is None:
+                continue
+            places = {i: k for i, k in enumerate(control.over) if k is not None}
+            if control.is_loop:
+                places = {i: i for i in range(control.carried)}
+            for which, number in enumerate(control.blocks):
+                inside = {} if control.tests(which) else places
+                yield _with_homes(self._blocks[number], inside)
 
     def _trace(
         self, method: Method, new: Value, old: Value

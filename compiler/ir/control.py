@@ -5,6 +5,7 @@ role nor state: what it works on are its inputs, one for each operand of the nod
 """
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import cast
 
 from kvc.compiler.ir.graph import Argument, Method, Node, Program, Value
@@ -29,6 +30,13 @@ def arguments_of(control: Control[Value]) -> tuple[Argument, ...]:
         return (*control.blocks, control.carried, *last)
     assert control.op == SCAN
     return (*control.blocks, control.carried, control.scanned, *last)
+
+
+def with_over(node: Node, over: tuple[int | None, ...]) -> Node:
+    """Return a control node whose results lie over these operands."""
+    control = control_of(node)
+    assert control is not None
+    return replace(node, arguments=arguments_of(replace(control, over=over)))
 
 
 def blocks_by_number(program: Program) -> dict[int, Method]:

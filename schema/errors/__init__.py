@@ -39,6 +39,7 @@ from kvc.schema.errors.compiling import (
 )
 from kvc.schema.errors.executing import (
     BadSetting,
+    BranchMismatch,
     BufferFreed,
     Busy,
     CacheOverflow,
@@ -97,6 +98,7 @@ __all__ = [
     "BadSetting",
     "BadSnapshot",
     "BadStructure",
+    "BranchMismatch",
     "BufferFreed",
     "Busy",
     "CacheOverflow",

@@ -202,6 +202,7 @@ _CONTROL: dict[str, ShapeRule] = {
 }
 _CHECK: dict[str, ShapeRule] = {
     "kvc::check_index(Tensor index, int least, int count, int slots) -> ()": i.check_index,
+    "kvc::check_size(int size, int expected) -> ()": i.check_size,
 }
 # Rules whose ops work on each element by itself, and other such ops.
 _POINTWISE_RULES = (s.same_shape, s.broadcast, s.compare, s.where, s.masked_fill)

@@ -206,6 +206,7 @@ MADE_BY_PASSES = {
     "kvc::append",
     "kvc::replace",
     "kvc::check_index",
+    "kvc::check_size",
 }
 
 
