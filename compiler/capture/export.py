@@ -74,6 +74,10 @@ _ADVICE = {
         "torch cannot tell its results and states apart; return clones of results that "
         "are states or views of them"
     ),
+    "might be aliasing": (
+        "torch.cond and loops take and give no tensors that share memory; pass "
+        ".clone() of views, and return .clone() of what is only handed on"
+    ),
     "data-dependent": (
         "it asks for the value of a tensor while it is traced (`if` on a tensor, "
         "`int(...)`, a size that depends on values); use torch.where, and for the "
