@@ -1,5 +1,7 @@
 """kvc's compiler: from the methods of a torch module to a bundle."""
 
+from typing import TYPE_CHECKING
+
 import kvc.schema.torch_ops  # noqa: F401  registers kvc::cache_update, kvc::attention
 from kvc.compiler.backends import register_backend
 from kvc.compiler.bundle import Bundle, SaveReport
@@ -7,8 +9,12 @@ from kvc.compiler.checkpoints import Checkpoint, empty_parameters
 from kvc.compiler.pipeline import compile_program
 from kvc.compiler.spec import Dim, Method, ModelSpec, StateSpec
 
+if TYPE_CHECKING:
+    from kvc.compiler.hugging_face import CacheConfig, export_hf
+
 __all__ = [
     "Bundle",
+    "CacheConfig",
     "Checkpoint",
     "Dim",
     "Method",
@@ -17,5 +23,19 @@ __all__ = [
     "StateSpec",
     "compile_program",
     "empty_parameters",
+    "export_hf",
     "register_backend",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Return what needs transformers, which is imported when it is asked for.
+
+    Raises:
+        MissingTransformers: transformers is not installed.
+    """
+    if name not in ("CacheConfig", "export_hf"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from kvc.compiler import hugging_face
+
+    return getattr(hugging_face, name)

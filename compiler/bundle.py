@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Final, Literal
 
@@ -17,9 +17,11 @@ from kvc.compiler.constants import (
     base_of,
     nbytes_of,
 )
+from kvc.compiler.emit_program import PLACELESS
 from kvc.schema import model
 from kvc.schema.container import Content, Progress, SavedBundle, save_bundle
-from kvc.schema.errors import CompileError, FormatError
+from kvc.schema.errors import BadFile, CompileError, FormatError
+from kvc.schema.uses import FILE, FILES, named_file
 
 Placement = Literal["internal", "external"]
 PLACEMENTS: tuple[Placement, ...] = ("internal", "external")
@@ -62,9 +64,15 @@ class Bundle:
         model_nbytes: bytes of the tensors that it is made of, each once.
     """
 
-    def __init__(self, program: model.Program, sources: Mapping[str, Source]) -> None:
-        self.program = program
+    def __init__(
+        self,
+        program: model.Program,
+        sources: Mapping[str, Source],
+        files: Mapping[str, Content],
+    ) -> None:
+        self.program = _with_files(program, files)
         self._sources = sources
+        self._files = files
         self.model_nbytes = sum(map(nbytes_of, set(map(base_of, sources.values()))))
 
     def save(
@@ -78,7 +86,7 @@ class Bundle:
 
         Args:
             path: the file; one that exists is replaced at the very end.
-            progress: called with (stage, done, total) as weights are written.
+            progress: told of each weight before it is written, in bytes.
             data: where weights go: into the bundle, or into a data file beside it,
                 NAME-<digest>.kvd, that bundles with the same weights share.
             reuse: data files of other bundles. Weights that these have are referred to
@@ -116,8 +124,27 @@ class Bundle:
     def _content(self, reader: WeightReader, name: int) -> Content:
         """Return where the bytes of a name come from."""
         entry = self.program.names[name]
+        if entry.format == FILE:
+            return self._files[entry.name.removeprefix(FILES)]
         source = self._sources[entry.name]
         return Content(entry.type.nbytes({}), partial(reader.chunks, source), source)
+
+
+def _with_files(program: model.Program, files: Mapping[str, Content]) -> model.Program:
+    """Return a program with the names of files behind its own.
+
+    Raises:
+        BadFile: the model has a tensor of that name.
+    """
+    added = tuple(
+        named_file(name, content.nbytes, PLACELESS) for name, content in files.items()
+    )
+    known = {named.name for named in program.names}
+    for one in added:
+        if one.name in known:
+            reason = f"the model has a tensor called {one.name}"
+            raise BadFile(file=one.name.removeprefix(FILES), reason=reason)
+    return replace(program, names=(*program.names, *added))
 
 
 class _Threads:

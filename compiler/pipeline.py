@@ -21,6 +21,7 @@ from kvc.compiler.capture import CapturedMethod, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_copy_budget
 from kvc.compiler.emit_program import DelegateCall, emit_program
+from kvc.compiler.files import Files, take_files
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.in_place import Verdict, prove_all
 from kvc.compiler.ir import Program
@@ -33,7 +34,9 @@ from kvc.compiler.passes.dedupe_constants import DedupeConstants
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
 from kvc.compiler.passes.forward_copies import ForwardCopies
+from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
 from kvc.compiler.passes.materialize_views import MaterializeViews
+from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
 from kvc.compiler.passes.rooms import find_rooms
@@ -43,6 +46,7 @@ from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.passes.write_through_views import WriteThroughViews
 from kvc.compiler.roles import check_request, check_roles
 from kvc.compiler.spec import Method, StateSpec
+from kvc.compiler.tokenizer_fit import check_declared
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
 from kvc.schema.errors import CompileError
@@ -57,6 +61,7 @@ def compile_program(
     progress: Progress | None = None,
     states: Sequence[StateSpec] = (),
     max_copy_bytes: Mapping[str, int] | None = None,
+    files: Files | None = None,
 ) -> Bundle:
     """Compile methods of a model, which share its weights and its state.
 
@@ -66,10 +71,12 @@ def compile_program(
         methods: what to compile of it.
         recipe: a recipe, its name, or the path of a recipe file.
         metadata: settings to keep in the bundle; values that JSON can hold.
-        progress: called with (stage, done, total).
+        progress: told of each stage and method; see `kvc.schema.container.Progress`.
         states: buffers whose sizes a session chooses.
         max_copy_bytes: method -> the most bytes that writing its states may copy in
             a call, beside what is written itself.
+        files: what goes along in the bundle, such as a tokenizer, by plain name: the
+            bytes, or the path of a file that is read when the bundle is saved.
 
     Raises:
         CompileError: what is asked for is not a module with methods, or a method
@@ -81,12 +88,16 @@ def compile_program(
         CopyBudgetExceeded: writing the states of a method copies more than it may.
         ParametersEmpty: parameters have no memory, and no checkpoint filled them.
         RecipeError: the recipe is unknown or wrong, or its backend is.
+        BadFile: a file has a name that is not plain, or cannot be read.
+        TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
         BadBackend: the backend gave back what it may not.
+        CacheNotInt8: the recipe stores caches as int8, and one cannot be.
     """
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     check_request(model, methods)
+    taken = take_files(files or {})
     backend = _backend_of(settings)
-    report = progress or (lambda stage, done, total: None)
+    report = progress or _silent
     with stand_ins(model):
         captured = _capture_all(model, methods, tuple(states), report)
         report("optimise", 0, 1)
@@ -105,7 +116,12 @@ def compile_program(
         _provenance(imported, settings),
         _as_json(metadata or {}),
     )
-    return Bundle(emitted, {c.name: c.source for c in program.constants})
+    check_declared(emitted, metadata or {}, files or {})
+    return Bundle(emitted, {c.name: c.source for c in program.constants}, taken)
+
+
+def _silent(stage: str, done: int, total: int, item: str = "") -> None:
+    """Tell nobody."""
 
 
 def _capture_all(
@@ -116,7 +132,7 @@ def _capture_all(
 ) -> tuple[CapturedMethod, ...]:
     captured = []
     for done, method in enumerate(methods):
-        report("capture", done, len(methods))
+        report("capture", done, len(methods), method.name)
         captured.append(capture(model, method, states))
     return tuple(captured)
 
@@ -125,7 +141,9 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     """Return the passes of a recipe before lowering, in order."""
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
     passes += [DropIdleWrites(), WriteThroughViews(), SinkIndices()]
-    passes += [RecognizeCacheWrites(), AppendToCaches()]
+    passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
+    if recipe.cache == "int8":
+        passes.append(QuantizeCaches())
     embedding = recipe.embedding == "int8"
     if recipe.linear != "float32" or embedding:
         passes.append(QuantizeWeights(recipe.linear, embedding))

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 from torch import Tensor, nn
 
@@ -105,12 +106,15 @@ class ModelSpec:
         methods: what to compile of it.
         states: buffers whose size is chosen when a session is opened.
         metadata: settings to keep in the bundle; values that JSON can hold.
+        files: what goes along in the bundle, such as a tokenizer, by plain name: the
+            bytes, or the path of a file that is read when the bundle is saved.
     """
 
     model: nn.Module
     methods: tuple[Method, ...]
     states: tuple[StateSpec, ...] = ()
     metadata: Mapping[str, object] = field(default_factory=dict)
+    files: Mapping[str, bytes | Path] = field(default_factory=dict)
 
 
 def tensors_of(model: nn.Module) -> dict[str, Tensor]:

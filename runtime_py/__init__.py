@@ -6,7 +6,14 @@
 from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
 from kvc.runtime.delegates.base import Packing, ReferenceUsed
 from kvc.runtime.delegates.table import register_delegate
-from kvc.runtime.generation import Generation, generate
+from kvc.runtime.forks.prefixes import Prefix
+from kvc.runtime.forks.residency import SessionResidency
+from kvc.runtime.generation import (
+    Generation,
+    GenerationSettings,
+    SettingIgnored,
+    generate,
+)
 from kvc.runtime.growing import GrowingArray
 from kvc.runtime.program import Program, load
 from kvc.runtime.sessions import Session
@@ -42,11 +49,13 @@ from kvc.schema.errors import (
     NotRewindable,
     OutOfMemory,
     Poisoned,
+    PromptTooLong,
     SavedUnsynced,
     StateMismatch,
     StateNeeded,
     ThreadsFixed,
     UnknownName,
+    UnusableLogits,
 )
 
 __all__ = [
@@ -72,6 +81,7 @@ __all__ = [
     "FormatError",
     "FreeableBuffer",
     "Generation",
+    "GenerationSettings",
     "GrowingArray",
     "IndexOutOfRange",
     "InputMismatch",
@@ -86,16 +96,21 @@ __all__ = [
     "OutOfMemory",
     "Packing",
     "Poisoned",
+    "Prefix",
     "Program",
+    "PromptTooLong",
     "ReferenceUsed",
     "Residency",
     "SavedUnsynced",
     "Session",
+    "SessionResidency",
+    "SettingIgnored",
     "StateMismatch",
     "StateNeeded",
     "ThreadsFixed",
     "Totals",
     "UnknownName",
+    "UnusableLogits",
     "generate",
     "load",
     "register_delegate",

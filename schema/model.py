@@ -295,8 +295,9 @@ class NamedData:
         name: unique in the program.
         blob: id of the blob.
         type: static; its bytes equal the blob's.
-        format: "plain", or the name of a packing: a copy of plain data in the form of
-            a backend's library, which only its delegates use. Packed names are last.
+        format: "plain"; "file" for a file that goes along, which nothing computes
+            with; or the name of a packing: a copy of plain data in the form of a
+            backend's library, which only its delegates use. Packed names are last.
         provenance: who asked for it: a parameter's name, a pass, a backend.
     """
 

@@ -1,18 +1,79 @@
-"""Find the model that a command line names.
+"""Find the model that a command line names, and compile it.
 
-In: a built-in name, or `package.module:factory`, looked up with the current folder on
-the path. Out: the `ModelSpec` that its factory returns.
+In: a built-in name; or `package.module:factory`, looked up with the current folder on
+the path; or the path of a Hugging Face folder. Out: its bundle.
 """
 
 import importlib
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
-from kvc.compiler import ModelSpec
+from kvc.compiler import Bundle, ModelSpec, compile_program
 from kvc.compiler.models import BUILTIN
+from kvc.recipes import Recipe
+from kvc.schema.container import Progress
 from kvc.schema.errors import KvcError, ModelNotFound, listing
+from kvc.tools.folder_options import FolderOptions
+
+
+def is_folder(name: str) -> bool:
+    """Tell whether a name is the path of a folder."""
+    return name not in BUILTIN and Path(name).is_dir()
+
+
+def compile_model(
+    name: str,
+    recipe: Recipe,
+    progress: Progress,
+    max_copy_bytes: Mapping[str, int],
+) -> Bundle:
+    """Compile a built-in model, or what a factory returns.
+
+    Raises:
+        ModelNotFound: as `load_model`.
+        CompileError: as `compile_program`.
+    """
+    spec = load_model(name)
+    return compile_program(
+        spec.model,
+        spec.methods,
+        recipe=recipe,
+        metadata=spec.metadata,
+        progress=progress,
+        states=spec.states,
+        max_copy_bytes=max_copy_bytes,
+        files=spec.files,
+    )
+
+
+def compile_folder(
+    name: str,
+    recipe: Recipe,
+    progress: Progress,
+    max_copy_bytes: Mapping[str, int],
+    options: FolderOptions,
+) -> Bundle:
+    """Compile a Hugging Face folder.
+
+    Raises:
+        MissingTransformers: the front end's packages are not installed.
+        CompileError: as `export_hf`.
+    """
+    from kvc.compiler.hugging_face import PREFILL_CHUNK, CacheConfig, export_hf
+
+    return export_hf(
+        name,
+        recipe=recipe,
+        cache=CacheConfig(options["max_length"], options["batch"] or 1),
+        prefill_chunk=options["prefill_chunk"] or PREFILL_CHUNK,
+        prefill_sizes=options["prefill_sizes"],
+        all_logits=options["all_logits"],
+        inputs_embeds=options["inputs_embeds"],
+        progress=progress,
+        max_copy_bytes=max_copy_bytes,
+    )
 
 
 def load_model(name: str) -> ModelSpec:

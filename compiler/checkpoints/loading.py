@@ -6,6 +6,7 @@ values are, everything else has them. All checks come before the first change.
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -13,14 +14,33 @@ from torch import Tensor, nn
 from kvc.compiler.checkpoints.empty import can_be_empty, make_empty, was_made_of
 from kvc.compiler.checkpoints.filled import attach
 from kvc.compiler.checkpoints.header import shown
-from kvc.compiler.checkpoints.tensor_file import FileTensor
-from kvc.compiler.constants import StoredSource, WeightReader
+from kvc.compiler.constants import StoredSource, StoredTensor, WeightReader
 from kvc.compiler.identity import Identity, overlaps_itself
 from kvc.compiler.spec import tensors_of
 from kvc.schema.errors import CheckpointError, CheckpointMismatch
 
 Rename = Callable[[str], str] | Mapping[str, str] | None
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+class NamedTensor(StoredTensor, Protocol):
+    """A tensor of a checkpoint, as errors tell of it.
+
+    Attributes:
+        name: in the checkpoint.
+        dtype: None where torch, or kvc, has none of the kind.
+        kind: the dtype by the checkpoint's name.
+        path: of its file.
+    """
+
+    @property
+    def name(self) -> str: ...  # noqa: D102
+    @property
+    def dtype(self) -> torch.dtype | None: ...  # noqa: D102
+    @property
+    def kind(self) -> str: ...  # noqa: D102
+    @property
+    def path(self) -> str: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +62,13 @@ class _Slot:
 
     tensors: list[Tensor]
     names: list[str] = field(default_factory=list)
-    found: list[FileTensor] = field(default_factory=list)
+    found: list[NamedTensor] = field(default_factory=list)
 
 
 def load_model(
     model: nn.Module,
     path: str,
-    tensors: Mapping[str, FileTensor],
+    tensors: Mapping[str, NamedTensor],
     rename: Rename,
     strict: bool,
 ) -> Loaded:
@@ -64,7 +84,7 @@ def load_model(
     if strict:
         problems += [f"{shown(name)}: the checkpoint lacks it" for name in missing]
         problems += [
-            f"{_told(name, found)}: the model does not have it, {found.file.path} does"
+            f"{_told(name, found)}: the model does not have it, {found.path} does"
             for name, found in unexpected.items()
         ]
     problems = problems or [text for slot in slots for text in _differing(slot)]
@@ -115,10 +135,10 @@ def _saved_tensors(model: nn.Module) -> Iterator[tuple[str, Tensor]]:
 
 
 def _assign(
-    tensors: Mapping[str, FileTensor], rename: Rename, by_name: Mapping[str, _Slot]
-) -> tuple[list[str], dict[str, FileTensor]]:
+    tensors: Mapping[str, NamedTensor], rename: Rename, by_name: Mapping[str, _Slot]
+) -> tuple[list[str], dict[str, NamedTensor]]:
     """Put tensors into their slots; return what is wrong, and what has no slot."""
-    problems, unexpected, taken = [], dict[str, FileTensor](), dict[str, str]()
+    problems, unexpected, taken = [], dict[str, NamedTensor](), dict[str, str]()
     for stored_name, stored in tensors.items():
         name = _renamed(stored_name, rename)
         if not isinstance(name, str):
@@ -149,10 +169,10 @@ def _misfits(slot: _Slot) -> Iterator[str]:
         name = _told(slot.names[0], stored)
         if stored.shape != tuple(tensor.shape):
             shapes = f"{list(tensor.shape)} in the model, {list(stored.shape)}"
-            yield f"{name}: {shapes} in {stored.file.path}"
+            yield f"{name}: {shapes} in {stored.path}"
         elif not _converts(stored.dtype, tensor.dtype):
-            kinds = f"{tensor.dtype} in the model, {shown(stored.entry.kind)}"
-            yield f"{name}: {kinds} in {stored.file.path}"
+            kinds = f"{tensor.dtype} in the model, {shown(stored.kind)}"
+            yield f"{name}: {kinds} in {stored.path}"
     for tensor in slot.tensors if slot.found else ():
         if tensor.is_meta and not can_be_empty(tensor):
             kind = type(tensor).__name__
@@ -229,7 +249,7 @@ def _fill(slot: _Slot) -> None:
         target.copy_(whole)
 
 
-def _told(name: str, stored: FileTensor) -> str:
+def _told(name: str, stored: NamedTensor) -> str:
     if name == stored.name:
         return shown(name)
     return f"{shown(name)} ({shown(stored.name)} in the checkpoint)"

@@ -108,6 +108,16 @@ class FileTensor:
         """Return its dtype, None where torch, or kvc, has none of the kind."""
         return self.entry.dtype
 
+    @property
+    def kind(self) -> str:
+        """Return its dtype by the format's name."""
+        return self.entry.kind
+
+    @property
+    def path(self) -> str:
+        """Return the path of its file."""
+        return self.file.path
+
     def elements(self, begin: int, end: int) -> Tensor:
         """Read a range of its elements, in order, as a flat tensor.
 

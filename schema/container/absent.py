@@ -8,7 +8,7 @@ blob of it is told what is missing.
 from kvc.schema.container.sealed import SealedFile
 from kvc.schema.errors import DataFileMissing
 from kvc.schema.model import Program
-from kvc.schema.uses import PLAIN
+from kvc.schema.uses import is_packed
 
 
 class AbsentFile(SealedFile):
@@ -42,5 +42,5 @@ def is_spare(program: Program, number: int) -> bool:
     return all(
         program.blobs[named.blob].file != number
         for named in program.names
-        if named.format == PLAIN
+        if not is_packed(named)
     )

@@ -16,7 +16,7 @@ from kvc.schema.container.lookup import open_folder
 from kvc.schema.container.paths import Folder, resolved, several
 from kvc.schema.errors import FileProblem, OutputProblem
 from kvc.schema.model import Blob, DataFile
-from kvc.schema.verify.semantics import is_plain_name
+from kvc.schema.uses import is_plain_name
 
 
 class ReusedFile(Closing):

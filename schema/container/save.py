@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from hashlib import sha256
+from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Final, Protocol
 
 from kvc.schema.codec import encode, encode_index
 from kvc.schema.container.atomic import AtomicFile
@@ -23,11 +24,26 @@ from kvc.schema.container.reused import ReusedFile, open_reused
 from kvc.schema.container.temporary import TemporaryFile
 from kvc.schema.errors import OutputProblem, OutputUnsynced, reason_of
 from kvc.schema.model import Blob, DataFile, NamedData, Program
-from kvc.schema.uses import count_plain
+from kvc.schema.uses import count_unpacked
 from kvc.schema.verify import verify_program
 
 Contents = Callable[[int], Content]  # of a name, by its id
-Progress = Callable[[str, int, int], None]  # stage, done, total
+
+
+class Progress(Protocol):
+    """Is told how far a stage is."""
+
+    def __call__(self, stage: str, done: int, total: int, item: str = "") -> None:
+        """Take that `done` of `total` is done; 0 of 0 says that nobody knows.
+
+        Args:
+            stage: what goes on.
+            done: steps, or bytes of weights.
+            total: how many there are.
+            item: what is worked on, such as a weight.
+        """
+        ...
+
 
 _SELF: Final = DataFile("", b"")
 _PACKED: Final = -1  # what reused files and blobs of other names are not numbered
@@ -88,7 +104,7 @@ def save_bundle(
         external: whether blobs go to a data file beside the bundle.
         packed_apart: whether packed data goes to a data file of its own.
         reuse: data files whose blobs are referred to rather than written again.
-        progress: called with (stage, done, total) as names are written.
+        progress: told of each name before its bytes are written.
 
     Raises:
         OutputProblem: the system refuses; what was there is untouched.
@@ -96,7 +112,7 @@ def save_bundle(
         FileProblem: a file in `reuse` cannot be read.
         FormatError: a file in `reuse` is damaged, or the program is wrong.
     """
-    count = count_plain(program) if packed_apart else len(program.names)
+    count = count_unpacked(program) if packed_apart else len(program.names)
     with ExitStack() as stack:
         bundle = stack.enter_context(AtomicFile(path))
         reused = open_reused(stack, reuse, bundle.path)
@@ -129,11 +145,13 @@ def _store(
     names: list[NamedData] = []
     ids: dict[tuple[bytes, int], int] = {}  # by content
     blobs: list[Blob] = []
-    for done, named in enumerate(program.names):
+    sizes = [named.type.nbytes({}) for named in program.names]
+    ends = (0, *accumulate(sizes))
+    for number, named in enumerate(program.names):
         if progress:
-            progress("write weights", done, len(program.names))
-        target = targets[0 if done < count else -1]
-        blob = target.stream.blobs[target.stream.add(contents(done))]
+            progress("write weights", ends[number], ends[-1], named.name)
+        target = targets[0 if number < count else -1]
+        blob = target.stream.blobs[target.stream.add(contents(number))]
         key = blob.digest, blob.nbytes
         if key not in ids:
             ids[key] = len(blobs)

@@ -15,7 +15,7 @@ from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bund
 from kvc.schema.container.stored_blobs import StoredBlobs
 from kvc.schema.errors import OutputProblem
 from kvc.schema.model import Program
-from kvc.schema.uses import count_plain
+from kvc.schema.uses import count_unpacked
 
 
 def split_bundle(
@@ -74,7 +74,7 @@ def present_program(stored: StoredBlobs) -> Program:
     """Return a stored program, without packed data if any of that is missing."""
     if not any(isinstance(file, AbsentFile) for file in stored.files):
         return stored.program
-    program, count = stored.program, count_plain(stored.program)
+    program, count = stored.program, count_unpacked(stored.program)
     delegates = tuple(
         replace(part, names=tuple(name for name in part.names if name < count))
         for part in program.delegates

@@ -10,7 +10,31 @@ class CompileError(KvcError):
 class ModelNotFound(CompileError):
     """MODEL names nothing that can be imported or read."""
 
-    template = "no model {model!r}: {reason}; give a built-in name ({known}) or package.module:factory"
+    template = "no model {model!r}: {reason}; give the path of a Hugging Face folder, a built-in name ({known}) or package.module:factory"
+
+
+class MissingTransformers(CompileError):
+    """Hugging Face models need a package that is not installed."""
+
+    template = "Hugging Face models need the package {package}, which is not installed; get it with `pip install 'kvc[hf]'`"
+
+
+class BadModelSetting(CompileError):
+    """A setting of an export, or of a model's own files, cannot be what it is."""
+
+    template = "{place}, {setting}: expected {expected}, found {found}"
+
+
+class BadModelFolder(CompileError):
+    """A folder does not have what a model of transformers needs."""
+
+    template = "model folder {path}: {reason}"
+
+
+class UnsupportedModel(CompileError):
+    """A model of transformers does what kvc's front end for them cannot express."""
+
+    template = "{model} is not supported: {reason}"
 
 
 class CaptureError(CompileError):
@@ -35,6 +59,12 @@ class StateConflict(CompileError):
     """Two methods, or two names, disagree about one state."""
 
     template = "state {state}: {reason}"
+
+
+class CacheNotInt8(CompileError):
+    """The recipe stores caches as int8, but a state is used in another way."""
+
+    template = "{what} cannot be an int8 cache: {reason}; only kvc::cache_update may write such a state and only kvc::attention read it; change the model, or leave caches float32 (in the recipe: [cache] dtype)"
 
 
 class CopyBudgetExceeded(CompileError):
@@ -71,6 +101,12 @@ class CannotPack(CompileError):
     """Weights cannot be packed as it is asked for."""
 
     template = "cannot pack for {wanted!r}: {reason}"
+
+
+class BadFile(CompileError):
+    """A file cannot go along in a bundle."""
+
+    template = "cannot put the file {file!r} into the bundle: {reason}"
 
 
 class NotFinite(CompileError):

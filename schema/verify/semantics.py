@@ -5,10 +5,10 @@ that is impossible. Each function checks one kind of thing. States are checked b
 `states.py`, methods by `methods.py`; where blobs lie by the container.
 """
 
-import re
 from collections.abc import Sequence
 from typing import Final
 
+from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Blob,
     Delegate,
@@ -21,13 +21,19 @@ from kvc.schema.model import (
 )
 from kvc.schema.ops import DELEGATE
 from kvc.schema.types import TensorType
-from kvc.schema.uses import PLAIN, constants_of, count_plain
+from kvc.schema.uses import (
+    FILE,
+    FILES,
+    constants_of,
+    count_unpacked,
+    is_packed,
+    is_plain_name,
+)
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.states import check_states
 
-_FILE_NAME: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,127}")
 _MAX_OFFSET: Final = 1 << 62
 
 
@@ -59,11 +65,6 @@ def _check_files(program: Program, report: Reporter) -> None:
     report.unique(names, where)
     digests = {file.digest for file in files}
     report.require(len(digests) == len(files), where, "two have one digest")
-
-
-def is_plain_name(name: str) -> bool:
-    """Return whether a bundle may call a data file this: a name, never a path."""
-    return _FILE_NAME.fullmatch(name) is not None
 
 
 def verify_index(blobs: Sequence[Blob], path: str) -> None:
@@ -118,25 +119,45 @@ def _check_names(program: Program, sizes: Sizes, report: Reporter) -> None:
         nbytes, found = sizes.check(named.type, where), program.blobs[named.blob].nbytes
         what = f"{named.type} takes {nbytes} bytes, the blob has {found}"
         report.require(nbytes == found, where, what)
-    _check_packed(program, report)
+    used = _used_names(program)
+    _check_packed(program, used, report)
+    _check_bundled(program, used, report)
 
 
-def _check_packed(program: Program, report: Reporter) -> None:
+def _used_names(program: Program) -> set[int]:
+    """Return the ids of the data that methods themselves use and states start as."""
+    used = {s.initial for s in program.states if s.initial is not None}
+    graphs = (graph for method in program.methods for graph in method.graphs)
+    return used.union(*map(constants_of, graphs))
+
+
+def _check_packed(program: Program, used: set[int], report: Reporter) -> None:
     """Check that packed data could be left out: no id that remains would change."""
-    count = count_plain(program)
-    if count == len(program.names):
-        return
+    count = count_unpacked(program)
     for named in program.names[count:]:
         where = f"named data {named.name!r}"
-        report.require(named.format != PLAIN, where, "it stands behind packed data")
+        report.require(is_packed(named), where, "it stands behind packed data")
     what = "it is packed, and only delegates may use it"
-    used = [s.initial for s in program.states if s.initial is not None]
-    for method in program.methods:
-        for graph in method.graphs:
-            used.extend(constants_of(graph))
     for name in used:
         if count <= name < len(program.names):
             report.fail(f"named data {program.names[name].name!r}", what)
+
+
+def _check_bundled(program: Program, used: set[int], report: Reporter) -> None:
+    """Check the files that go along: plain names of bytes that nothing uses."""
+    taken = used.union(*(delegate.names for delegate in program.delegates))
+    for name, named in enumerate(program.names):
+        if named.format != FILE:
+            continue
+        where, what = f"named data {named.name!r}", f"{FILES} and a plain file name"
+        plain = is_plain_name(named.name.removeprefix(FILES))
+        fits = named.name.startswith(FILES) and plain
+        report.require(fits, where, f"it is a file, whose name must be {what}")
+        flat = named.type == TensorType(DType.UINT8, named.type.dims[:1])
+        kind = f"it is a file, whose type must be uint8 [n], not {named.type}"
+        report.require(flat and len(named.type.dims) == 1, where, kind)
+        what = "it is a file, and nothing may compute with it"
+        report.require(name not in taken, where, what)
 
 
 def check_delegates(program: Program, report: Reporter) -> None:

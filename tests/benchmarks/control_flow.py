@@ -1,4 +1,4 @@
-"""Control flow, measured: bytes of a cache written in a branch, and what a branch costs.
+"""Control flow, measured: bytes that a branch writes, and what a branch costs.
 
 `python tests/benchmarks/control_flow.py [--layers 30]`. The model is the cache half of
 a decoder: for each layer a cache [1, 3, 1024, 64] that one branch writes a token to and

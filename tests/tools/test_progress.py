@@ -13,7 +13,7 @@ def shown(monkeypatch, *, terminal, fail=False):
         with progress.Stages(quiet=False) as stages:
             stages.show("capture", 0, 2)
             stages.show("capture", 1, 2)
-            stages.show("plan", 0, 1)
+            stages.show("plan", 0, 1, "model.layers.17.self_attn.q_proj.weight")
             if fail:
                 raise KeyboardInterrupt
     except KeyboardInterrupt:
@@ -24,7 +24,7 @@ def shown(monkeypatch, *, terminal, fail=False):
 def test_a_terminal_sees_each_stage_end(monkeypatch):
     lines = shown(monkeypatch, terminal=True).splitlines()
     ended = [line for line in lines if "✓ capture" in line][-1]
-    assert "2/2" in ended
+    assert "0:00:0" in ended
     assert "✓ plan" in lines[-1] or "✓ plan" in lines[-2]
 
 
@@ -32,6 +32,7 @@ def test_a_stage_that_was_interrupted_did_not_end(monkeypatch):
     text = shown(monkeypatch, terminal=True, fail=True)
     assert "✓ capture" in text
     assert "✓ plan" not in text
+    assert "…yers.17.self_attn.q_proj.weight" in text
 
 
 def test_a_log_file_sees_nothing(monkeypatch):

@@ -4,9 +4,11 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Unpack
 
 import click
+
+from kvc.tools.folder_options import FolderOptions, folder_options, refuse_options
 
 if TYPE_CHECKING:
     from kvc.compiler.bundle import Placement, SaveReport
@@ -23,6 +25,11 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="NAME|FILE",
     help="How numbers are stored and computed; see kvc recipes.",
+)
+@click.option(
+    "--cache-dtype",
+    type=click.Choice(["float32", "int8"]),
+    help="How caches are stored, whatever the recipe says of them.",
 )
 @click.option(
     "-o",
@@ -56,21 +63,26 @@ if TYPE_CHECKING:
     help="Add weights as the backend's library packs them on this machine, which has "
     "to be named; a wrong name tells the right one.",
 )
+@folder_options
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no closing table.")
 def compile_command(
     model: str,
     recipe: str,
+    cache_dtype: str | None,
     output: str | None,
     budgets: tuple[str, ...],
     data: "Placement",
     reuse: tuple[str, ...],
     pack: str | None,
     quiet: bool,
+    **options: Unpack[FolderOptions],
 ) -> None:
     """Compile MODEL and write it as one self-contained bundle.
 
-    MODEL is the name of a built-in model (demo), or package.module:factory, a
-    function that returns a kvc.compiler.ModelSpec; the current folder is on the path.
+    MODEL is the path of a Hugging Face folder (config.json, .safetensors files,
+    tokenizer.json); or package.module:factory, a function that returns a
+    kvc.compiler.ModelSpec, with the current folder on the path; or the name of a
+    built-in model (demo).
 
     An existing bundle is replaced only when the new one is whole. With --data external
     or --reuse it needs its data files beside it.
@@ -84,9 +96,8 @@ def compile_command(
 
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in budgets)
-    loaded = load_recipe(recipe)
-    name = f"{model.rpartition(':')[2]}.kvc" if output is None else output
-    path = check_output(name)
+    loaded = load_recipe(recipe, cache_dtype)
+    path = check_output(_default_output(model) if output is None else output)
     if reuse:
         _check_reuse(reuse, path)
     packed_form = "" if pack is None else _check_pack(loaded.backend, pack)
@@ -95,20 +106,14 @@ def compile_command(
 
     with Stages(quiet=quiet) as stages:
         stages.show("importing torch", 0, 0)
-        from kvc.compiler import compile_program
-        from kvc.tools.model_names import load_model
+        from kvc.tools.model_names import compile_folder, compile_model, is_folder
 
         stages.show("loading the model", 0, 0)
-        spec = load_model(model)
-        bundle = compile_program(
-            spec.model,
-            spec.methods,
-            recipe=loaded,
-            metadata=spec.metadata,
-            progress=stages.show,
-            states=spec.states,
-            max_copy_bytes=allowed,
-        )
+        if is_folder(model):
+            bundle = compile_folder(model, loaded, stages.show, allowed, options)
+        else:
+            refuse_options(options, model)
+            bundle = compile_model(model, loaded, stages.show, allowed)
         report = bundle.save(path, progress=stages.show, data=data, reuse=reuse)
         packed = None
         if packed_form:
@@ -119,6 +124,12 @@ def compile_command(
     if not quiet:
         seconds = time.perf_counter() - start
         _print_table(path, bundle.model_nbytes, report, packed, seconds)
+
+
+def _default_output(model: str) -> str:
+    """Return the name of a bundle: the model's own, in the current folder."""
+    name = Path(model).resolve().name if Path(model).is_dir() else model
+    return f"{name.rpartition(':')[2]}.kvc"
 
 
 def _budget(text: str) -> tuple[str, int]:

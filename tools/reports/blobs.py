@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvc.schema.model import Program
-from kvc.schema.uses import PLAIN, methods_of_blobs
+from kvc.schema.uses import FILE, PLAIN, methods_of_blobs
 from kvc.tools.reports.uses import users_of_names
 from kvc.tools.text import columns, escape, plural, size
 
@@ -42,7 +42,8 @@ class SharingReport:
     """Blobs of one format that the same methods use, taken together.
 
     Attributes:
-        format: "plain", or the name of a packing of some of the plain ones.
+        format: "plain", "file" for files that go along, or the name of a packing of
+            some of the plain ones.
     """
 
     methods: tuple[str, ...]
@@ -118,7 +119,7 @@ def sharing_lines(sharing: Sequence[SharingReport]) -> list[str]:
     """Say what is shared, and how much bigger the file would be if nothing were."""
     rows = [
         (
-            _who(group.methods) + _packed(group.format),
+            _what(group),
             size(group.nbytes),
             plural(group.blobs, "blob"),
         )
@@ -133,6 +134,12 @@ def sharing_lines(sharing: Sequence[SharingReport]) -> list[str]:
             f"  {size(once)} stored once; {size(apart)} if methods kept their own"
         )
     return lines
+
+
+def _what(group: SharingReport) -> str:
+    if group.format == FILE and not group.methods:
+        return "files that go along"
+    return _who(group.methods) + _packed(group.format)
 
 
 def _who(methods: Sequence[str]) -> str:

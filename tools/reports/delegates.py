@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from kvc.schema.model import Program
-from kvc.schema.uses import PLAIN, count_plain
+from kvc.schema.uses import count_unpacked, is_packed
 from kvc.tools.text import columns, escape, plural, size
 
 
@@ -37,7 +37,7 @@ class DelegateReport:
 
 def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
     """Return a report on each, in the order of the file."""
-    plain = count_plain(program)
+    plain = count_unpacked(program)
     return tuple(
         DelegateReport(
             method=program.methods[part.method].name,
@@ -59,7 +59,7 @@ def _nbytes(program: Program, names: Sequence[int], packed: bool) -> int:
     blobs = {
         program.names[name].blob
         for name in names
-        if (program.names[name].format != PLAIN) is packed
+        if is_packed(program.names[name]) is packed
     }
     return sum(program.blobs[blob].nbytes for blob in blobs)
 

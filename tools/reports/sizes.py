@@ -10,7 +10,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from kvc.schema.codec import encode
-from kvc.schema.model import Blob, Method, Program
+from kvc.schema.model import Blob, Method, NamedData, Program
+from kvc.schema.uses import FILE, FILES, is_packed
 from kvc.tools.text import columns, escape, plural, share, size
 
 NOT_OURS = "not of this program"
@@ -22,7 +23,8 @@ class PartReport:
 
     Attributes:
         category: "header", "blobs", "padding", "program" or "index".
-        what: which of them: the dtype of the blobs, the method, the payload.
+        what: which of them: the dtype of the blobs or the file that goes along, the
+            method, the payload.
         count: how many pieces it is in.
         nbytes: their bytes together.
     """
@@ -138,17 +140,26 @@ def _padded(parts: Sequence[PartReport], nbytes: int) -> tuple[PartReport, ...]:
 
 
 def _blobs(program: Program, file: int) -> Iterator[PartReport]:
-    """Yield a part for each dtype and format of the blobs in one file."""
+    """Yield a part for each dtype and format of the blobs in one file.
+
+    A file that goes along is a part by itself.
+    """
     groups: dict[str, list[int]] = {}
     first_name = {data.blob: data for data in reversed(program.names)}
     for index, blob in enumerate(program.blobs):
         if blob.file == file:
             data = first_name[index]
-            packed = "" if data.format == "plain" else f", {data.format}"
-            kind = data.type.dtype.label + packed
+            kind = _kind(data)
             groups.setdefault(kind, []).append(blob.nbytes)
     for kind, members in sorted(groups.items(), key=lambda g: (-sum(g[1]), g[0])):
         yield PartReport("blobs", kind, len(members), sum(members))
+
+
+def _kind(data: NamedData) -> str:
+    if data.format == FILE:
+        return f"file {data.name.removeprefix(FILES)}"
+    packed = f", {data.format}" if is_packed(data) else ""
+    return data.type.dtype.label + packed
 
 
 def _program(program: Program, nbytes: int, by_method: bool) -> Iterator[PartReport]:

@@ -14,6 +14,7 @@ from kvc.compiler.ir.text import program_text
 from kvc.compiler.passes.dedupe_constants import DedupeConstants
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.forward_copies import ForwardCopies
+from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
@@ -49,6 +50,10 @@ class Subjects(nn.Module):
     def share_equal_nodes(self, x):
         return x.exp() + 1, x.exp() + 1.0, x.exp() - 1
 
+    def fuse_rms_norms(self, x):
+        root = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.linear.bias * (x * root), x * root
+
     def materialize_views(self, x):
         return x.transpose(0, 1).reshape(3, 8), x.permute(2, 0, 1).contiguous().view(-1)
 
@@ -65,6 +70,7 @@ class Subjects(nn.Module):
         (ForwardCopies(), "forward_copies", "fp32", 0),
         (DropDeadCode(), "drop_dead_code", "fp32", 0),
         (DedupeConstants(), "dedupe_constants", "fp32", 0),
+        (FuseRmsNorms(), "fuse_rms_norms", "fp32", 0),
         (ShareEqualNodes(), "share_equal_nodes", "fp32", 0),
         (MaterializeViews(), "materialize_views", "fp32", 0),
         (QuantizeWeights("qd8", True), "linears", "xnnpack_q8", 0.05),

@@ -10,6 +10,7 @@ from kvc.compiler.ir.text import program_text
 from kvc.compiler.passes.dedupe_constants import DedupeConstants
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.forward_copies import ForwardCopies
+from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
@@ -82,6 +83,54 @@ def dedupe_constants():
             constant("half.1", one.bfloat16(), "literal"),
             constant("equal_but_another", one.clone()),
         ),
+    )
+
+
+def spelled_out_norm(x, eps, first):
+    """Return the nodes of a norm; `first` is the id of their first value."""
+    square, mean = value(first, 2, 4), value(first + 1, 2, 1)
+    total, root = value(first + 2, 2, 1), value(first + 3, 2, 1)
+    return (
+        node("aten::pow.Tensor_Scalar", x, 2, to=square),
+        node("aten::mean.dim", square, (-1,), True, to=mean),
+        node("aten::add.Scalar", mean, eps, 1, to=total),
+        node("aten::rsqrt", total, to=root),
+        node("aten::mul.Tensor", x, root, to=value(first + 4, 2, 4)),
+    )
+
+
+def fuse_rms_norms():
+    """Weighted, without a weight, read twice, and one over another axis."""
+    x, weight, given = value(0, 2, 4), value(1, 4), value(2, 4)
+    n, m, twice, other = (value(i, 2, 4) for i in (14, 24, 34, 44))
+    results = [value(i, 2, 4) for i in range(50, 54)]
+    return program(
+        method(
+            *spelled_out_norm(x, 1e-6, 10),
+            node("aten::mul.Tensor", weight, n, to=results[0]),
+            *spelled_out_norm(x, 1e-5, 20),
+            node("aten::mul.Tensor", m, given, to=results[1]),
+            *spelled_out_norm(x, 1e-4, 30),
+            node("aten::mul.Tensor", twice, weight, to=results[2]),
+            *other_axis(x),
+            node("aten::mul.Tensor", other, weight, to=results[3]),
+            inputs=(x, given),
+            constants=((weight, "w"),),
+            outputs=(*results, twice),
+        ),
+        constants=(constant("w", torch.ones(4)),),
+    )
+
+
+def other_axis(x):
+    square, mean = value(40, 2, 4), value(41, 1, 4)
+    total, root = value(42, 1, 4), value(43, 1, 4)
+    return (
+        node("aten::pow.Tensor_Scalar", x, 2, to=square),
+        node("aten::mean.dim", square, (0,), True, to=mean),
+        node("aten::add.Scalar", mean, 1e-6, 1, to=total),
+        node("aten::rsqrt", total, to=root),
+        node("aten::mul.Tensor", x, root, to=value(44, 2, 4)),
     )
 
 
@@ -169,6 +218,7 @@ CASES = {
     "forward_copies": (ForwardCopies(), forward_copies()),
     "drop_dead_code": (DropDeadCode(), drop_dead_code()),
     "dedupe_constants": (DedupeConstants(), dedupe_constants()),
+    "fuse_rms_norms": (FuseRmsNorms(), fuse_rms_norms()),
     "share_equal_nodes": (ShareEqualNodes(), share_equal_nodes()),
     "materialize_views": (MaterializeViews(), materialize_views()),
     "quantize_weights": (QuantizeWeights("qd8", True), linear_and_embedding()),

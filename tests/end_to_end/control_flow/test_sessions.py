@@ -210,5 +210,5 @@ def test_a_condition_on_sizes_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_position_is_found_in_branches(program: Program, merged: Program) -> None:
-    assert program.position.kind is PositionKind.STATE
-    assert merged.position.kind is PositionKind.LENGTH
+    kinds = [one._engine.program.position.kind for one in (program, merged)]
+    assert kinds == [PositionKind.STATE, PositionKind.LENGTH]

@@ -5,8 +5,9 @@ from sample_programs import sample_program
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, FormatError, LimitExceeded
-from kvc.schema.model import Blob, DataFile
+from kvc.schema.model import Blob, DataFile, NamedData
 from kvc.schema.types import Affine, Symbol, TensorType
+from kvc.schema.uses import constants_of
 from kvc.schema.verify import limits, verify_program
 
 P = sample_program()
@@ -213,3 +214,71 @@ def test_the_arena_reaches_as_far_behind_a_call_s_values_as_the_delegate_reads()
     room = graph.scratch_nbytes - result.offset - result.nbytes
     verify_program(with_tail(room), "m.kvc")
     refuse(with_tail(room + 1), "its tail end behind the scratch arena")
+
+
+FILE = NamedData("files/a.txt", 0, TensorType(DType.UINT8, (256,)), "file", "file")
+
+
+def with_file(**change):
+    """The sample with a file whose bytes are those of the first blob."""
+    return replace(P, names=(*P.names, replace(FILE, **change)))
+
+
+def test_a_file_passes():
+    verify_program(with_file(), "m.kvc", thorough=True)
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["a.txt", "files/", "files/a/b", "files/../a", "files/.a", "Files/a", "files/a b"],
+)
+def test_a_file_whose_name_is_not_plain_is_refused(name):
+    refuse(with_file(name=name), "whose name must be files/ and a plain file name")
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        TensorType(DType.INT8, (256,)),
+        TensorType(DType.UINT8, (16, 16)),
+        TensorType(F32, (64,)),
+    ],
+)
+def test_a_file_that_is_not_bytes_is_refused(kind):
+    refuse(with_file(type=kind), r"whose type must be uint8 \[n\]")
+
+
+def test_a_file_of_another_size_than_its_blob_is_refused():
+    refuse(with_file(type=TensorType(DType.UINT8, (255,))), "the blob has 256")
+
+
+def test_two_files_of_one_name_are_refused():
+    refuse(replace(P, names=(*P.names, FILE, FILE)), "'files/a.txt' is there twice")
+
+
+def test_a_file_behind_packed_data_is_refused():
+    packed = replace(FILE, name="packed/1", format="x:1:2")
+    refuse(replace(P, names=(*P.names, packed, FILE)), "behind packed data")
+
+
+def test_a_file_that_a_method_uses_is_refused():
+    used = constants_of(DECODE.graph)
+    names = list(P.names)
+    for name in used:
+        named = names[name]
+        kind = TensorType(DType.UINT8, (P.blobs[named.blob].nbytes,))
+        names[name] = replace(named, name=f"files/{name}", format="file", type=kind)
+    refuse(replace(P, names=tuple(names)), "nothing may compute with it")
+
+
+def test_a_file_that_a_state_starts_as_is_refused():
+    starts = replace(P.states[0], initial=len(P.names))
+    program = replace(with_file(), states=(starts, *P.states[1:]))
+    refuse(program, "nothing may compute with it")
+
+
+def test_a_file_that_a_delegate_uses_is_refused():
+    assert P.delegates, "the sample has a delegate"
+    part = replace(P.delegates[0], names=(*P.delegates[0].names, len(P.names)))
+    program = replace(with_file(), delegates=(part, *P.delegates[1:]))
+    refuse(program, "nothing may compute with it")

@@ -23,7 +23,7 @@ from kvc.schema.container import (
 from kvc.schema.container.blob_stream import Content
 from kvc.schema.errors import DataFileMissing, DigestMismatch, NativeCallFailed
 from kvc.schema.types import TensorType
-from kvc.schema.uses import count_plain
+from kvc.schema.uses import count_unpacked
 from kvc.tools.packing import pack_bundle, packed_format
 
 WEIGHT = numbers((64, 128))
@@ -95,7 +95,7 @@ def rewrite(path, change):
     """Write a bundle again, its packed names and their bytes changed."""
     with StoredBlobs.open(BundleFile(path)) as stored:
         program, plain = stored.program, stored_contents(stored)
-        count = count_plain(program)
+        count = count_unpacked(program)
         raws, names = [], list(program.names[:count])
         for index, named in enumerate(program.names[count:], count):
             raw = b"".join(bytes(chunk) for chunk in plain(index).chunks())
@@ -136,7 +136,7 @@ def test_the_numbers_are_those_of_packing(path, mode, packed_by_library):
 def test_methods_that_share_a_weight_share_its_packing(path):
     with BundleFile(path) as bundle:
         program = bundle.program
-    count = count_plain(program)
+    count = count_unpacked(program)
     assert len(program.names) == count + 2
     used = [{i - count for i in part.names if i >= count} for part in program.delegates]
     assert used[0] == used[1]
@@ -186,7 +186,7 @@ def test_other_weights_never_get_a_packing(path, tmp_path, packed_by_library):
     other = linear_sketch(WEIGHT, 2 * SCALES, BIAS)
     built, arrays = part_program({"one": other})
     with BundleFile(path) as bundle:
-        names = bundle.program.names[count_plain(bundle.program) :]
+        names = bundle.program.names[count_unpacked(bundle.program) :]
     arrays = arrays | {
         named.name: np.zeros(named.type.dims, np.uint8) for named in names
     }

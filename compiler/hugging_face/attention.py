@@ -1,0 +1,187 @@
+"""transformers' attention and masks, as kvc computes them.
+
+In: what a model hands to its attention and mask functions while one of kvc's methods
+runs. Out: `kvc::attention` over the cache's valid part. Both functions are registered
+under one name with transformers' public interfaces; what they need to know of the call
+they find in `attending`. A mask is never made: it is told by what it lets queries see.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from transformers import AttentionInterface, AttentionMaskInterface
+
+from kvc.compiler.hugging_face.windows import find_window
+from kvc.schema.errors import UnsupportedModel
+
+NAME: Final = "kvc"
+
+MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What stands in the place of a mask: which keys a query sees.
+
+    Attributes:
+        window: how many keys, its own among them; None: all up to its own.
+    """
+
+    window: int | None
+
+
+@dataclass(slots=True)
+class Call:
+    """One call of a method while it runs.
+
+    Attributes:
+        start: int64 [batch], how many tokens the caches hold before it.
+        length: int64 [batch], how many they hold after it.
+        kept: the caches that attention may be over, as `update` returned them.
+        attended: how often attention was over one of them.
+    """
+
+    start: Tensor
+    length: Tensor
+    kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    attended: int = 0
+
+
+_call: ContextVar[Call] = ContextVar("kvc_hugging_face_call")
+
+
+@contextmanager
+def attending(call: Call) -> Iterator[None]:
+    """Let the registered functions know of a call."""
+    token = _call.set(call)
+    try:
+        yield
+    finally:
+        _call.reset(token)
+
+
+def register() -> None:
+    """Register both functions with transformers, once or again."""
+    AttentionInterface.register(NAME, attend)
+    AttentionMaskInterface.register(NAME, sight)
+
+
+def sight(*, mask_function: MaskFunction, **_: object) -> Sight:
+    """Return what a mask lets queries see, in the place of the mask.
+
+    Raises:
+        UnsupportedModel: it is neither causal nor a causal window.
+    """
+    return Sight(find_window(mask_function, "the model"))
+
+
+def attend(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Sight | Tensor | None,
+    dropout: float = 0.0,
+    scaling: float | None = None,
+    sliding_window: int | None = None,
+    softcap: float | None = None,
+    s_aux: Tensor | None = None,
+    **others: object,
+) -> tuple[Tensor, None]:
+    """Attend over the cache, as an attention function of transformers does.
+
+    Args:
+        module: the layer's attention.
+        query: [batch, heads, seq, head_dim].
+        key: the cache, [batch, kv_heads, capacity, head_dim].
+        value: [batch, kv_heads, capacity, value_dim].
+        attention_mask: what `sight` made.
+        dropout: 0 in evaluation mode.
+        scaling: factor on the scores; None: 1 / sqrt(head_dim).
+        sliding_window: keys that a query sees; the mask says so too.
+        softcap: as `kvc::attention`.
+        s_aux: sink logits [heads].
+        others: what says nothing about the result; anything else is refused.
+
+    Returns:
+        [batch, seq, heads, value_dim], and no weights.
+
+    Raises:
+        UnsupportedModel: it is over something else than a cache, or has a mask or a
+            setting that kvc does not know.
+    """
+    window = _window(module, attention_mask, sliding_window)
+    _check_others(module, others)
+    attended = attend_causally(
+        module, query, key, value, scaling, window, softcap=softcap, sinks=s_aux
+    )
+    return attended, None
+
+
+def attend_causally(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+    window: int | None = None,
+    slopes: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attend from each position to those up to it, or to the last `window` of them.
+
+    Args are those of `attend` and `kvc::attention`.
+
+    Returns:
+        [batch, seq, heads, value_dim].
+
+    Raises:
+        UnsupportedModel: it is over something else than a cache.
+    """
+    call = _call.get()
+    if not any(key is k and value is v for k, v in call.kept):
+        raise UnsupportedModel(
+            model=type(module).__name__,
+            reason="it attends over keys that it has not just put into its cache",
+        )
+    call.attended += 1
+    attended: Tensor = torch.ops.kvc.attention(
+        query,
+        key,
+        value,
+        call.length,
+        scale=scale,
+        window_left=None if window is None else window - 1,
+        softcap=softcap,
+        slopes=slopes,
+        sinks=sinks,
+    )
+    return attended.transpose(1, 2)
+
+
+def _window(
+    module: nn.Module, mask: Sight | Tensor | None, given: int | None
+) -> int | None:
+    """Return how many keys a query sees, on which mask and setting must agree."""
+    if not isinstance(mask, Sight):
+        what = "no mask" if mask is None else "a mask of its own"
+        raise UnsupportedModel(model=type(module).__name__, reason=f"it has {what}")
+    return mask.window
+
+
+def _check_others(module: nn.Module, others: dict[str, object]) -> None:
+    for name in ("position_bias", "head_mask"):
+        if others.get(name) is not None:
+            raise UnsupportedModel(
+                model=type(module).__name__, reason=f"its attention has a {name}"
+            )
+    if others.get("is_causal") is False:
+        raise UnsupportedModel(
+            model=type(module).__name__, reason="its attention is not causal"
+        )

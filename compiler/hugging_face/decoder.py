@@ -1,0 +1,94 @@
+"""`CachedDecoder`: a causal model of transformers with its cache in buffers.
+
+In: the model and the shapes of its caches. Out: a module whose methods kvc compiles:
+tokens in, logits out, the cache written on the way. Modules keep their own names, so
+that weights are called in a bundle what they are called in a checkpoint.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+
+from kvc.compiler.hugging_face.attention import Call, attending
+from kvc.compiler.hugging_face.cache import KvCache, LayerBuffers, LayerShape
+from kvc.compiler.hugging_face.inputs import inputs_of
+from kvc.compiler.hugging_face.settings import Sizes
+from kvc.schema.errors import UnsupportedModel
+
+CACHE: Final = "kvc_cache"
+POSITION: Final = "kvc_position"
+_EXAMPLE_LENGTH: Final = 64  # of the caches in the trace; sessions have any
+
+
+class CachedDecoder(nn.Module):
+    """Methods over one cache; `kvc_position` int64 [batch] counts its tokens."""
+
+    kvc_position: Tensor
+    kvc_cache: nn.ModuleDict
+
+    def __init__(
+        self,
+        decoder: PreTrainedModel,
+        shapes: Mapping[int, LayerShape],
+        sizes: Sizes,
+        prefill_sizes: Sequence[int] = (),
+    ) -> None:
+        super().__init__()
+        for name, child in decoder.named_children():
+            self.add_module(name, child)
+        _check_names(decoder, self)
+        self._decoder = (decoder,)  # in a tuple, since its modules are here already
+        length = min(sizes.length, _EXAMPLE_LENGTH)
+        self.kvc_cache = nn.ModuleDict(
+            {str(i): LayerBuffers(shape, 1, length) for i, shape in shapes.items()}
+        )
+        position = torch.zeros(1, dtype=torch.int64)
+        self.register_buffer(POSITION, position, persistent=False)
+        for size in prefill_sizes:
+            vars(self)[f"prefill_{size}"] = self.prefill
+        self.train(False)
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        """Append tokens int64 [batch, seq]; return the last ones' logits."""
+        return self._append(1, input_ids=tokens)[:, -1]
+
+    def decode(self, token: Tensor) -> Tensor:
+        """Append token int64 [batch, 1]; return its logits float32 [batch, vocab]."""
+        return self._append(1, input_ids=token)[:, -1]
+
+    def prefill_all(self, tokens: Tensor) -> Tensor:
+        """Append tokens; return the logits of all, float32 [batch, seq, vocab]."""
+        return self._append(0, input_ids=tokens)
+
+    def prefill_embeds(self, inputs_embeds: Tensor) -> Tensor:
+        """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
+        return self._append(1, inputs_embeds=inputs_embeds)[:, -1]
+
+    def _append(self, keep: int, **inputs: Tensor) -> Tensor:
+        """Run the model; return the logits of the last `keep` positions, 0: of all."""
+        (given,) = inputs.values()
+        seq = given.shape[1]
+        start = self.kvc_position.clone()
+        call = Call(start, start + seq)
+        cache = KvCache(self.kvc_cache, call)
+        (decoder,) = self._decoder
+        with attending(call):
+            made = decoder(**inputs, **inputs_of(decoder, call, seq, cache, keep))
+        self.kvc_position.add_(seq)
+        logits: Tensor = made.logits
+        return logits.float()
+
+
+def _check_names(decoder: PreTrainedModel, adopted: nn.Module) -> None:
+    """Check that all tensors of a model are found under its children.
+
+    Raises:
+        UnsupportedModel: it has tensors of its own.
+    """
+    own = [*decoder._parameters, *decoder._buffers]
+    if own:
+        reason = f"it keeps tensors beside its modules: {', '.join(own)}"
+        raise UnsupportedModel(model=type(decoder).__name__, reason=reason)

@@ -1,0 +1,135 @@
+"""`export_hf`: from a model of transformers, or its folder, to a bundle.
+
+model or folder --open_model--> Opened --cached_shapes--> CachedDecoder --methods_of-->
+methods --compile_program--> Bundle
+"""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+
+from kvc.compiler.bundle import Bundle
+from kvc.compiler.hugging_face.attention import NAME, register
+from kvc.compiler.hugging_face.decoder import CachedDecoder
+from kvc.compiler.hugging_face.experts import own_experts
+from kvc.compiler.hugging_face.methods import methods_of, states_of
+from kvc.compiler.hugging_face.opened import Opened, open_model
+from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
+from kvc.compiler.hugging_face.probe import cached_shapes
+from kvc.compiler.hugging_face.rotary import held_still
+from kvc.compiler.hugging_face.settings import (
+    PREFILL_CHUNK,
+    CacheConfig,
+    check_prefill_sizes,
+    find_sizes,
+)
+from kvc.compiler.pipeline import compile_program
+from kvc.compiler.tokenizer_fit import TOKENIZER
+from kvc.recipes import Recipe
+from kvc.schema.container import Progress
+from kvc.schema.errors import UnsupportedModel
+
+
+def export_hf(
+    model: PreTrainedModel | str | os.PathLike[str],
+    *,
+    recipe: str | Recipe = "fp32",
+    cache: CacheConfig | None = None,
+    prefill_chunk: int = PREFILL_CHUNK,
+    prefill_sizes: Sequence[int] = (),
+    all_logits: bool = False,
+    inputs_embeds: bool = False,
+    progress: Progress | None = None,
+    max_copy_bytes: Mapping[str, int] | None = None,
+) -> Bundle:
+    """Compile a causal language model of transformers, with a cache of kvc's.
+
+    Methods: `prefill(tokens int64 [batch, seq])` and `decode(token int64 [batch, 1])`,
+    which return the last position's logits float32 [batch, vocab]. All methods write
+    one cache, whose capacity a session chooses.
+
+    Args:
+        model: a model, which is left as it was; or a folder with config.json and
+            .safetensors files, of which only headers are read before the bundle is
+            saved. The tokenizer's files and the generation settings of a folder go
+            into the bundle.
+        recipe: a recipe, its name, or the path of a recipe file.
+        cache: how large the caches of a session may be.
+        prefill_chunk: the most tokens of one call of `prefill`.
+        prefill_sizes: numbers of tokens that get a method of their own, `prefill_N`.
+        all_logits: also compile `prefill_all(tokens)`, which returns the logits of
+            every position, float32 [batch, seq, vocab].
+        inputs_embeds: also compile `prefill_embeds`, of [batch, seq, hidden].
+        progress: as of `compile_program`.
+        max_copy_bytes: as of `compile_program`.
+
+    Raises:
+        UnsupportedModel: the model does what kvc cannot express.
+        BadModelFolder: a file of the folder is missing, damaged, or does not fit.
+        CheckpointError: weights are missing, pickled, damaged, or not of this model.
+        BadModelSetting: a size is not sensible.
+        CompileError: as `compile_program`.
+    """
+    if progress:
+        progress("open the model", 0, 0)
+    opened = open_model(model)
+    decoder = opened.model
+    sizes = find_sizes(
+        cache or CacheConfig(), prefill_chunk, decoder.config, opened.given
+    )
+    check_prefill_sizes(prefill_sizes, sizes)
+    embeds = _example_embeds(decoder) if inputs_embeds else None
+    with using_kvc(decoder), held_still(decoder, sizes.length):
+        return compile_program(
+            CachedDecoder(decoder, cached_shapes(decoder), sizes, prefill_sizes),
+            methods_of(sizes, prefill_sizes, all_logits, embeds),
+            recipe=recipe,
+            states=states_of(sizes),
+            metadata=_metadata(opened),
+            progress=progress,
+            max_copy_bytes=max_copy_bytes,
+            files=opened.files,
+        )
+
+
+def _metadata(opened: Opened) -> dict[str, object]:
+    metadata: dict[str, object] = {
+        "architecture": opened.model.config.model_type,
+        "generation_config": dict(opened.generation),
+    }
+    if TOKENIZER in opened.files:
+        metadata["tokenizer"] = TOKENIZER
+    return metadata
+
+
+def _example_embeds(model: PreTrainedModel) -> Tensor:
+    table = model.get_input_embeddings().weight
+    assert isinstance(table, Tensor)
+    return torch.zeros(1, 1, table.shape[1], dtype=table.dtype)
+
+
+@contextmanager
+def using_kvc(model: PreTrainedModel) -> Iterator[None]:
+    """Let a model attend by kvc's functions, in evaluation mode.
+
+    Raises:
+        UnsupportedModel: it attends by code of its own that kvc does not know.
+    """
+    register()
+    before, training = model.config._attn_implementation, model.training
+    own = has_own_attention(model)
+    if not own and not model._can_set_attn_implementation():
+        reason = "it attends by code of its own, not by transformers' interface for it"
+        raise UnsupportedModel(model=type(model).__name__, reason=reason)
+    model.set_attn_implementation("eager" if own else NAME)
+    model.train(False)
+    try:
+        with adapted(model), own_experts(model):
+            yield
+    finally:
+        model.set_attn_implementation(before)
+        model.train(training)

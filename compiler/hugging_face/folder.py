@@ -1,0 +1,178 @@
+"""A model's folder: config.json, weights, generation settings, the tokenizer's files.
+
+In: a path. Out: a `ModelFolder`, whose model has parameters without memory that know
+where in the folder their values are. No code of a folder is run, nothing is fetched.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import torch
+from transformers import (
+    MODEL_FOR_CAUSAL_LM_MAPPING,
+    AutoConfig,
+    AutoModelForCausalLM,
+    PreTrainedConfig,
+    PreTrainedModel,
+)
+from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+
+from kvc.compiler.checkpoints import Checkpoint, empty_parameters
+from kvc.compiler.checkpoints.header import Problems, parse_object
+from kvc.compiler.hugging_face.weights import load_weights
+from kvc.compiler.tokenizer_fit import TOKENIZER, check_tokenizer
+from kvc.schema.errors import BadModelFolder, UnsupportedModel, reason_of
+
+CONFIG: Final = "config.json"
+GENERATION: Final = "generation_config.json"
+TOKENIZER_FILES: Final = (
+    TOKENIZER,
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFolder:
+    """What is in a folder.
+
+    Attributes:
+        model: with empty parameters, float32.
+        generation: what generation_config.json says, {} where there is none.
+        files: the tokenizer's files by name.
+    """
+
+    model: PreTrainedModel
+    generation: Mapping[str, object]
+    files: Mapping[str, Path]
+
+
+def is_model_folder(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a path is a folder with a config.json."""
+    return (Path(path) / CONFIG).is_file()
+
+
+def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
+    """Open a folder; only headers of weights are read.
+
+    Raises:
+        BadModelFolder: a file is missing, damaged, or does not fit the others.
+        UnsupportedModel: transformers has no causal language model for it, or only
+            with code from the folder.
+        CheckpointError: weights are missing, pickled, damaged, or not of this model.
+        TokenizerTooLarge: the tokenizer has tokens that the model does not have.
+    """
+    folder = Path(path)
+    described = _read_json(folder, CONFIG)
+    generation = _read_json(folder, GENERATION) if _has(folder, GENERATION) else {}
+    config = _config(folder, described)
+    files = {name: folder / name for name in TOKENIZER_FILES if _has(folder, name)}
+    _check_files(folder, files, config)
+    checkpoint = Checkpoint(folder)
+    model = _build(config, folder)
+    load_weights(model, checkpoint)
+    return ModelFolder(model, generation, files)
+
+
+def _has(folder: Path, name: str) -> bool:
+    return (folder / name).exists()
+
+
+def _read_json(folder: Path, name: str) -> dict[str, object]:
+    """Return what a JSON file says.
+
+    Raises:
+        BadModelFolder: it cannot be read, or is no JSON object.
+    """
+    try:
+        return parse_object((folder / name).read_bytes())
+    except OSError as error:
+        raise _bad(folder, f"cannot read {name}: {reason_of(error)}") from error
+    except Problems as error:
+        raise _bad(folder, f"{name}: {'; '.join(error.reasons)}") from error
+
+
+def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
+    """Return the configuration of a model that kvc can take.
+
+    Raises:
+        BadModelFolder: config.json has impossible values.
+        UnsupportedModel: the model needs code of its own, or is no decoder.
+    """
+    kind = described.get("model_type")
+    if kind not in CONFIG_MAPPING:
+        raise _unsupported(folder, kind, described)
+    try:
+        config: PreTrainedConfig = AutoConfig.from_pretrained(
+            folder, local_files_only=True, trust_remote_code=False
+        )
+    except Exception as error:
+        reason = f"{CONFIG}: {type(error).__name__}: {error}"
+        raise _bad(folder, reason) from error
+    for setting, what in (
+        ("is_encoder_decoder", "an encoder and a decoder"),
+        ("quantization_config", "quantized weights; use a folder with plain ones"),
+    ):
+        if getattr(config, setting, None):
+            raise UnsupportedModel(model=str(folder), reason=f"it has {what}")
+    return config
+
+
+def _unsupported(
+    folder: Path, kind: object, described: Mapping[str, object]
+) -> UnsupportedModel:
+    if "auto_map" in described:
+        reason = (
+            f"its model_type {kind!r} needs code from the folder (auto_map), which kvc "
+            "never runs"
+        )
+    else:
+        reason = f"transformers has no model_type {kind!r}"
+    return UnsupportedModel(model=str(folder), reason=reason)
+
+
+def _build(config: PreTrainedConfig, folder: Path) -> PreTrainedModel:
+    """Return the model, float32, without memory for its parameters.
+
+    Raises:
+        UnsupportedModel: transformers has no causal language model of this kind.
+        BadModelFolder: the configuration has impossible values.
+    """
+    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+        reason = f"transformers has no causal language model {config.model_type!r}"
+        raise UnsupportedModel(model=str(folder), reason=reason)
+    try:
+        with empty_parameters():
+            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+                config, dtype=torch.float32, trust_remote_code=False
+            )
+    except Exception as error:
+        reason = f"{CONFIG} makes no model: {type(error).__name__}: {error}"
+        raise _bad(folder, reason) from error
+    model.train(False)
+    return model
+
+
+def _check_files(
+    folder: Path, files: Mapping[str, Path], config: PreTrainedConfig
+) -> None:
+    """Check that a tokenizer's files are whole, and that it fits the model.
+
+    Raises:
+        BadModelFolder: a file is damaged.
+        BadFile: the tokenizer is none.
+        TokenizerTooLarge: it makes tokens that the model does not have.
+    """
+    for name in files:
+        if name.endswith(".json"):
+            _read_json(folder, name)
+    if TOKENIZER in files:
+        check_tokenizer(files[TOKENIZER], config.get_text_config().vocab_size)
+
+
+def _bad(folder: Path, reason: str) -> BadModelFolder:
+    return BadModelFolder(path=str(folder), reason=reason)

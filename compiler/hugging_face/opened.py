@@ -1,0 +1,75 @@
+"""What is compiled: a model, how it likes to generate, the files that go with it.
+
+In: a model of transformers, or a folder. Out: an `Opened`.
+"""
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from kvc.compiler.hugging_face.folder import open_folder
+from kvc.schema.errors import CompileError
+
+# What generation settings hold beside settings: whoever wrote them, what is returned
+# beside tokens, and the cache, which is decided here.
+_LEFT_OUT: Final = (
+    "transformers_version", "_from_model_config", "use_cache", "cache_implementation",
+    "cache_config", "max_cache_len", "return_dict_in_generate",
+)  # fmt: skip
+_TOKENS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What is compiled.
+
+    Attributes:
+        model: the model.
+        generation: its generation settings, as generation_config.json has them.
+        given: the same with what is said of caches.
+        files: files for the bundle, by name.
+    """
+
+    model: PreTrainedModel
+    generation: Mapping[str, object]
+    given: Mapping[str, object]
+    files: Mapping[str, Path] = field(default_factory=dict)
+
+
+def open_model(model: object) -> Opened:
+    """Return a model, or what is in a folder.
+
+    Raises:
+        CompileError: it is neither.
+        BadModelFolder, UnsupportedModel, CheckpointError: as `open_folder`.
+    """
+    if isinstance(model, str | os.PathLike):
+        folder = open_folder(model)
+        found = _settings(folder.model.config, folder.generation)
+        return Opened(folder.model, found, folder.generation, folder.files)
+    if not isinstance(model, PreTrainedModel):
+        kind = type(model).__name__
+        expected = "a model of transformers, or the path of its folder"
+        raise CompileError(message=f"export_hf: expected {expected}, found {kind}")
+    own = model.generation_config
+    given = own.to_diff_dict()
+    return Opened(model, _settings(model.config, given), given)
+
+
+def _settings(
+    config: PreTrainedConfig, given: Mapping[str, object]
+) -> dict[str, object]:
+    """Return generation settings; the config may name tokens that they do not."""
+    text = config.get_text_config()
+    named = {name: getattr(text, name, None) for name in _TOKENS}
+    settings = {name: found for name, found in named.items() if found is not None}
+    kept = {
+        name: found
+        for name, found in given.items()
+        if found is not None and name not in _LEFT_OUT and "output_" not in name
+    }
+    return settings | kept

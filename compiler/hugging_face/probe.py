@@ -1,0 +1,98 @@
+"""What a model caches, found by running it once on tensors without values.
+
+In: a causal model of transformers. Out: the shape of each layer's keys and values.
+What kvc's cache cannot hold is found here, before anything is traced.
+"""
+
+import torch
+from torch import Tensor
+from torch._subclasses import FakeTensorMode
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache, DynamicLayer
+
+from kvc.compiler.checkpoints.stand_ins import stand_ins
+from kvc.compiler.hugging_face.attention import Call, attending
+from kvc.compiler.hugging_face.cache import LayerShape
+from kvc.compiler.hugging_face.inputs import inputs_of
+from kvc.schema.errors import KvcError, UnsupportedModel
+
+_TOKENS = 2
+_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention")
+
+
+def cached_shapes(decoder: PreTrainedModel) -> dict[int, LayerShape]:
+    """Return what each layer caches, by its number; some share another one's cache.
+
+    Raises:
+        UnsupportedModel: it caches something else than keys and values, or nothing.
+        ParametersEmpty: the model has no weights.
+    """
+    _check_layers(decoder)
+    with (
+        stand_ins(decoder),
+        FakeTensorMode(allow_non_fake_inputs=True),
+        torch.no_grad(),
+    ):
+        start = torch.zeros(1, dtype=torch.int64)
+        call = Call(start, start + _TOKENS)
+        cache = _Noting(call)
+        tokens = torch.zeros(1, _TOKENS, dtype=torch.int64)
+        try:
+            with attending(call):
+                decoder(input_ids=tokens, **inputs_of(decoder, call, _TOKENS, cache, 1))
+        except KvcError:
+            raise
+        except Exception as error:
+            what = f"it cannot be run: {type(error).__name__}: {error}"
+            raise _unsupported(decoder, what) from error
+    if not cache.noted:
+        raise _unsupported(decoder, "it puts no keys and values into its cache")
+    if call.attended < len(call.kept):
+        reason = "it attends over a cache by code of its own, not by the interface"
+        raise _unsupported(decoder, reason)
+    return cache.noted
+
+
+def _check_layers(decoder: PreTrainedModel) -> None:
+    """Check that all layers attend, as far as the configuration tells.
+
+    Raises:
+        UnsupportedModel: some are recurrent, or convolve.
+    """
+    config = decoder.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or ()
+    other = sorted(kind for kind in set(kinds) if kind not in _ATTENTION)
+    if other:
+        raise _unsupported(
+            decoder,
+            f"it has layers of the kind {' and '.join(other)}, whose state is not "
+            "keys and values",
+        )
+
+
+class _Noting(Cache):
+    """Notes what is put into it, and keeps nothing."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(layer_class_to_replicate=DynamicLayer)
+        self.noted: dict[int, LayerShape] = {}
+        self._call = call
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Note the shapes of keys and values [batch, heads, seq, dim]."""
+        heads, key_dim = key_states.shape[1], key_states.shape[3]
+        shape = LayerShape(heads, key_dim, value_states.shape[3], key_states.dtype)
+        self.noted[layer_idx] = shape
+        self._call.kept.append((key_states, value_states))
+        return key_states, value_states
+
+
+def _unsupported(decoder: PreTrainedModel, reason: str) -> UnsupportedModel:
+    return UnsupportedModel(model=type(decoder).__name__, reason=reason)

@@ -1,0 +1,130 @@
+"""How large caches are, and how long a chunk of a prompt: asked for, or found.
+
+In: a `CacheConfig`, the model's configuration, its generation settings. Out: `Sizes`.
+The caller comes first, then generation_config.json, then the model's own limit.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from transformers import PreTrainedConfig
+
+from kvc.schema.errors import BadModelSetting
+
+PREFILL_CHUNK: Final = 512
+LEAST_LENGTH: Final = 16  # of the shortest cache that a session may ask for
+_NO_LIMIT: Final = 4096  # where nothing says how long a text may be
+_UNSET_MAX_LENGTH: Final = 20  # what transformers takes max_length for by default
+# What configurations call the most positions of a model.
+_LIMITS: Final = ("max_position_embeddings", "max_seq_len", "seq_length")
+
+
+@dataclass(frozen=True, slots=True)
+class CacheConfig:
+    """How large the caches of a session may be.
+
+    Attributes:
+        max_length: the most positions; None: what generation_config.json says, else
+            the model's own limit.
+        batch: the most rows; a session has one unless it asks for more.
+    """
+
+    max_length: int | None = None
+    batch: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a model is compiled for: positions, rows, tokens of one prefill."""
+
+    length: int
+    batch: int
+    chunk: int
+
+
+def find_sizes(
+    cache: CacheConfig,
+    chunk: int,
+    config: PreTrainedConfig,
+    generation: Mapping[str, object],
+) -> Sizes:
+    """Return the sizes to compile for.
+
+    Args:
+        cache: what the caller asks for.
+        chunk: the most tokens of one prefill.
+        config: the model's configuration.
+        generation: its generation settings, as generation_config.json has them.
+
+    Raises:
+        BadModelSetting: one is no sensible number, or more than the model can.
+    """
+    limit = _limit(config.get_text_config())
+    length, place = _length(cache, generation, limit)
+    _check(place, "max_length", length, LEAST_LENGTH, limit)
+    _check("CacheConfig", "batch", cache.batch, 1, None)
+    _check("export_hf", "prefill_chunk", chunk, 1, None)
+    return Sizes(length, cache.batch, min(chunk, length))
+
+
+def check_prefill_sizes(prefill_sizes: Sequence[int], sizes: Sizes) -> None:
+    """Check lengths that are to have a method of their own.
+
+    Raises:
+        BadModelSetting: one is no number of tokens that the caches hold, or is twice.
+    """
+    for size in prefill_sizes:
+        _check("export_hf", "prefill_sizes", size, 1, sizes.length)
+    if len(set(prefill_sizes)) < len(prefill_sizes):
+        raise _bad("export_hf", "prefill_sizes", "different numbers", prefill_sizes)
+
+
+def _length(
+    cache: CacheConfig, generation: Mapping[str, object], limit: int | None
+) -> tuple[int, str]:
+    """Return the most positions, and who says so."""
+    if cache.max_length is not None:
+        return cache.max_length, "CacheConfig"
+    place, nested = "generation_config", generation.get("cache_config")
+    for settings in (nested if isinstance(nested, Mapping) else {}, generation):
+        found = settings.get("max_cache_len")
+        if found is not None:
+            return _number(place, "max_cache_len", found), place
+    longest = generation.get("max_length")
+    if longest not in (None, _UNSET_MAX_LENGTH):
+        found = _number(place, "max_length", longest)
+        return (found if limit is None else min(found, limit)), place
+    return limit or _NO_LIMIT, "the model's configuration"
+
+
+def _limit(config: PreTrainedConfig) -> int | None:
+    for name in _LIMITS:
+        found = getattr(config, name, None)
+        if isinstance(found, int) and found > 0:
+            return found
+    return None
+
+
+def _number(place: str, setting: str, found: object) -> int:
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise _bad(place, setting, "a whole number", found)
+    return found
+
+
+def _check(place: str, setting: str, found: int, least: int, most: int | None) -> None:
+    number = _number(place, setting, found)
+    if number < least:
+        raise _bad(place, setting, f"{least} or more", found)
+    if most is not None and number > most:
+        expected = (
+            f"at most {most}, the model's own limit (a model that can do more says so "
+            "in its config.json)"
+        )
+        raise _bad(place, setting, expected, found)
+
+
+def _bad(place: str, setting: str, expected: str, found: object) -> BadModelSetting:
+    return BadModelSetting(
+        place=place, setting=setting, expected=expected, found=repr(found)
+    )

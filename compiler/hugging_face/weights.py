@@ -1,0 +1,97 @@
+"""Which tensor of a checkpoint becomes which of a model's, by transformers' own rules.
+
+In: a model of transformers and an open checkpoint. Out: the model, filled: names that
+older or other versions used are renamed, what is stored in other pieces is converted
+when it is read, tied tensors are one. What fits nowhere is refused by name.
+"""
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.conversion_mapping import get_model_conversion_mapping
+from transformers.core_model_loading import (
+    WeightConverter,
+    WeightRenaming,
+    dot_natural_key,
+    rename_source_key,
+)
+
+from kvc.compiler.checkpoints import Checkpoint
+from kvc.compiler.checkpoints.loading import NamedTensor, load_model
+from kvc.compiler.checkpoints.tensor_file import FileTensor
+from kvc.compiler.hugging_face.conversions import Conversion, ConvertedTensor
+
+
+def load_weights(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
+    """Fill a model that was made without memory; nothing is read but headers.
+
+    Raises:
+        CheckpointMismatch: with every tensor that does not fit.
+        BadModelFolder: tensors cannot be converted to what the model has.
+    """
+    tensors = match(model, checkpoint.tensors)
+    load_model(model, checkpoint.path, tensors, None, strict=True)
+
+
+@dataclass(slots=True)
+class _Group:
+    """What one converter takes to make one set of parameters."""
+
+    converter: WeightConverter
+    sources: dict[str, list[FileTensor]] = field(default_factory=dict)
+
+
+def match(
+    model: PreTrainedModel, tensors: Mapping[str, FileTensor]
+) -> dict[str, NamedTensor]:
+    """Return the tensors of a checkpoint by the names that the model has for them."""
+    rules = get_model_conversion_mapping(model)
+    renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
+    converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
+    by_pattern = {p: rule for rule in converters for p in rule.source_patterns}
+    wanted = model.state_dict()
+    matched, groups = dict[str, NamedTensor](), dict[str, _Group]()
+    for name in sorted(tensors, key=dot_natural_key):
+        renamed, pattern = _renamed(name, renamings, converters, model, wanted)
+        if renamed not in wanted or pattern is None:
+            matched[renamed] = tensors[name]
+            continue
+        group = groups.setdefault(renamed, _Group(by_pattern[pattern]))
+        group.sources.setdefault(pattern, []).append(tensors[name])
+    for name, group in groups.items():
+        conversion = Conversion(name, group.converter, group.sources, model)
+        path = next(iter(group.sources.values()))[0].path
+        for made in conversion.types:
+            matched[made] = ConvertedTensor(conversion, made, path)
+    return _without_ignored(model, matched)
+
+
+def _renamed(
+    name: str,
+    renamings: list[WeightRenaming],
+    converters: list[WeightConverter],
+    model: PreTrainedModel,
+    wanted: dict[str, Tensor],
+) -> tuple[str, str | None]:
+    """Return the model's name for a tensor, and the pattern of a converter for it."""
+    prefix = model.base_model_prefix
+    renamed, pattern = rename_source_key(name, renamings, converters, prefix, wanted)
+    if renamed not in wanted and name in wanted:
+        return rename_source_key(name, [], [], prefix, wanted)
+    return renamed, pattern
+
+
+def _without_ignored(
+    model: PreTrainedModel, tensors: Mapping[str, NamedTensor]
+) -> dict[str, NamedTensor]:
+    """Return tensors without those that the model makes itself, or says to ignore."""
+    patterns: Iterable[str] = model._keys_to_ignore_on_load_unexpected or ()
+    own = dict(model.named_buffers()).keys() - model.state_dict().keys()
+    return {
+        name: tensor
+        for name, tensor in tensors.items()
+        if name not in own and not any(re.search(p, name) for p in patterns)
+    }

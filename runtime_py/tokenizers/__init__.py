@@ -1,0 +1,22 @@
+"""From text to tokens and back, and from a conversation to text.
+
+    text --encode--> token ids --TextStream.push--> pieces of text
+    messages --ChatTemplate.render--> text
+
+`tokenizer_of` and `chat_template_of` read what a bundle says and carries. `plain.py`
+has the tokenizers that need no file; `library.py` reads tokenizer.json with the package
+tokenizers, `stages.py` turns its tokens into text piece by piece.
+"""
+
+from kvc.runtime.tokenizers.base import TextSource, TextStream, Tokenizer
+from kvc.runtime.tokenizers.choosing import tokenizer_of
+from kvc.runtime.tokenizers.plain import Bytes, Ids
+
+__all__ = [
+    "Bytes",
+    "Ids",
+    "TextSource",
+    "TextStream",
+    "Tokenizer",
+    "tokenizer_of",
+]

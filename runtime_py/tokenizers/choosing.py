@@ -1,0 +1,50 @@
+"""`tokenizer_of`: the tokenizer that a bundle asks for.
+
+The metadata say `"tokenizer": "bytes"`, or `"tokenizer": "tokenizer.json"`, a file that
+the bundle carries. Without a tokenizer, text is token ids.
+"""
+
+import json
+from typing import Final
+
+from kvc.runtime.tokenizers.base import TextSource, Tokenizer
+from kvc.runtime.tokenizers.plain import Bytes, Ids
+from kvc.schema.errors import BadSetting
+
+TOKENIZER: Final = "tokenizer.json"
+
+
+def tokenizer_of(source: TextSource) -> Tokenizer:
+    """Return the tokenizer that a program or a session asks for.
+
+    Raises:
+        BadSetting: kvc has no tokenizer of this kind, or the bundle lacks its file.
+        MissingPackage: the package tokenizers, which reads the file, is not installed.
+        BadTokenizer: the file is wrong.
+        FileChanged, FormatError, FileProblem: its bytes cannot be had any more.
+        Closed, Forked: the program is closed, or belongs to another process.
+    """
+    kind = _kind(source.metadata.get("tokenizer", "null"))
+    if kind is None:
+        return Ids()
+    if kind == "bytes":
+        return Bytes()
+    if kind != TOKENIZER or TOKENIZER not in source.files:
+        carried = f', or "{TOKENIZER}" and this file in the bundle'
+        raise _bad(f'"bytes"{carried}, or none', repr(kind))
+    from kvc.runtime.tokenizers.library import JsonTokenizer
+
+    return JsonTokenizer(source.files[TOKENIZER])
+
+
+def _kind(text: str) -> object:
+    try:
+        kind: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _bad("JSON", text) from error
+    return kind
+
+
+def _bad(expected: str, found: str) -> BadSetting:
+    name = "the bundle's metadata tokenizer"
+    return BadSetting(name=name, expected=expected, found=found)

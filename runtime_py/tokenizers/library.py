@@ -1,0 +1,132 @@
+"""`JsonTokenizer`: a tokenizer.json, read by the package tokenizers.
+
+The package encodes. For decoding it gives the spelling of each token and the parts of
+its decoder; `stages.py` makes text of them without decoding anything twice.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Final, NoReturn
+
+from kvc.runtime.tokenizers.stages import Decoder, NewStage, Stage, stages_of
+from kvc.schema.errors import BadTokenizer, MissingPackage
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer as Library
+
+FILE: Final = "tokenizer.json"
+INSTALL: Final = "pip install 'kvc[text]'"
+_SURROGATES: Final = re.compile("[\ud800-\udfff]")
+_MOST: Final = 2**32  # ids of the library are below
+
+
+class JsonTokenizer:
+    """Encodes with the library, and decodes piece by piece."""
+
+    def __init__(self, raw: bytes) -> None:
+        """Read a tokenizer.json.
+
+        Raises:
+            MissingPackage: the package tokenizers is not installed.
+            BadTokenizer: the file is not one that it can read.
+        """
+        self._library = _read(raw)
+        added = self._library.get_added_tokens_decoder().values()
+        self._skipped = frozenset(token.content for token in added if token.special)
+        self._stages = _stages(json.loads(raw).get("decoder"))
+
+    def encode(self, text: str, special: bool = True) -> Sequence[int]:
+        """Return the tokens of a text; what is not Unicode in it is U+FFFD."""
+        clean = _SURROGATES.sub("\ufffd", text)
+        encoding = self._library.encode(clean, add_special_tokens=special)
+        return list(encoding.ids)
+
+    def stream(self, after: Sequence[int] = ()) -> "JsonStream":
+        """Return a stream behind some tokens."""
+        stream = JsonStream(self, [make() for make in self._stages])
+        for token in after:
+            stream.push(token)
+        return stream
+
+    def spelling(self, token: int) -> str | None:
+        """Return how the vocabulary spells a token, None if it is not part of text."""
+        text = self._library.id_to_token(token) if 0 <= token < _MOST else None
+        return None if text in self._skipped else text
+
+    def id_of(self, spelling: str) -> int | None:
+        """Return the token of a spelling, None where there is none."""
+        token: int | None = self._library.token_to_id(spelling)
+        return token
+
+
+class JsonStream:
+    """The text of tokens that come one by one, special ones left out.
+
+    All of it is what the library decodes from all tokens at once.
+    """
+
+    def __init__(self, tokenizer: JsonTokenizer, stages: Sequence[Stage]) -> None:
+        self._tokenizer = tokenizer
+        self._stages = stages
+
+    def push(self, token: int) -> str:
+        """Return the text that is certain with this token."""
+        spelling = self._tokenizer.spelling(token)
+        return "" if spelling is None else "".join(self._run([spelling], 0))
+
+    def finish(self) -> str:
+        """Return what stages held back, each through those behind it."""
+        return "".join(
+            piece
+            for i, stage in enumerate(self._stages, 1)
+            for piece in self._run(stage.finish(), i)
+        )
+
+    def _run(self, pieces: Sequence[str], first: int) -> Sequence[str]:
+        for stage in self._stages[first:]:
+            pieces = [made for piece in pieces for made in stage.push(piece)]
+        return pieces
+
+
+def _read(raw: bytes) -> "Library":
+    """Return the library's tokenizer; what it was trained to cut off, stays."""
+    library = _library_class()
+    try:
+        made = library.from_str(raw.decode())
+        made.no_truncation()
+        made.no_padding()
+    except Exception as error:  # the library raises this very class
+        raise BadTokenizer(file=FILE, reason=_reason(error)) from error
+    return made
+
+
+def _stages(decoder: object) -> tuple[NewStage, ...]:
+    return stages_of(decoder, _part)
+
+
+def _part(decoder: object) -> Decoder:
+    """Return a part of a decoder by itself, in a tokenizer that has nothing else."""
+    model = {"type": "WordLevel", "vocab": {}, "unk_token": ""}
+    text = json.dumps({"version": "1.0", "model": model, "decoder": decoder})
+    made: Decoder = _library_class().from_str(text).decoder
+    return made
+
+
+def _library_class() -> "type[Library]":
+    try:
+        from tokenizers import Tokenizer as Library
+    except ImportError as error:
+        _missing(error)
+    return Library
+
+
+def _missing(error: ImportError) -> NoReturn:
+    what, package = "the bundle's tokenizer.json", "tokenizers"
+    raise MissingPackage(
+        what=what, package=package, reason=str(error), install=INSTALL
+    ) from error
+
+
+def _reason(error: Exception) -> str:
+    return str(error) or type(error).__name__

@@ -1,0 +1,265 @@
+"""Decoding token by token: each part of a tokenizer.json's decoder as a stage.
+
+In: the spellings of tokens, in order. Out: pieces of text that nothing to come can
+change. The parts work on a list of tokens and come from the package tokenizers
+(`tokenizers/src/decoders`); where one looks at a token and whether it is the first, it
+is asked about that token alone. A stage that joins tokens makes one text of them, and
+stages behind it get that text in pieces. What cannot be done in pieces is held back to
+the end: the text is then right, but late.
+"""
+
+import codecs
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol
+
+_BYTE: Final = re.compile("<0x([0-9A-Fa-f]{2})>")
+
+
+class Decoder(Protocol):
+    """A decoder of the library."""
+
+    def decode(self, tokens: list[str]) -> str:
+        """Return the text of tokens."""
+        ...
+
+
+class Stage(Protocol):
+    """A step from spellings to text; belongs to one stream."""
+
+    def push(self, token: str) -> Sequence[str]:
+        """Return what is certain with this token."""
+        ...
+
+    def finish(self) -> Sequence[str]:
+        """Return what was held back."""
+        ...
+
+
+NewStage = Callable[[], Stage]
+
+
+def stages_of(
+    decoder: object, part: Callable[[object], Decoder]
+) -> tuple[NewStage, ...]:
+    """Return what makes the stages of a stream.
+
+    Args:
+        decoder: the decoder of a tokenizer.json; None where it has none.
+        part: makes a decoder of the library.
+    """
+    if not isinstance(decoder, Mapping):
+        return (Spaced,)
+    made: list[NewStage] = []
+    joined = False
+    for one in _flat(decoder):
+        stage, joined = _stage(one, joined, part)
+        made.append(stage)
+    return tuple(made)
+
+
+def _flat(decoder: Mapping[str, object]) -> list[Mapping[str, object]]:
+    parts = decoder.get("decoders")
+    if decoder.get("type") != "Sequence" or not isinstance(parts, list):
+        return [decoder]
+    return [one for inner in parts for one in _flat(inner)]
+
+
+def _stage(
+    decoder: Mapping[str, object], joined: bool, part: Callable[[object], Decoder]
+) -> tuple[NewStage, bool]:
+    """Return a stage, and whether tokens are one text behind it."""
+    kind = str(decoder.get("type"))
+    if joined:
+        return _joined_stage(decoder, part), True
+    match kind:
+        case "ByteLevel":
+            return ByteLevel, True
+        case "Fuse":
+            return Same, True
+        case "ByteFallback":
+            return ByteRuns, False
+        case "BPEDecoder":
+            suffix = str(decoder["suffix"])
+            return (lambda: Suffixes(suffix)), False
+        case "Replace" | "Strip":
+            library = part(decoder)
+            return (lambda: EachToken(library, by_place=False)), False
+        case "Metaspace" | "WordPiece":
+            library = part(decoder)
+            return (lambda: EachToken(library, by_place=True)), False
+    library = part(decoder)
+    return (lambda: Held(library, one=False)), True
+
+
+def _joined_stage(
+    decoder: Mapping[str, object], part: Callable[[object], Decoder]
+) -> NewStage:
+    match decoder:
+        case {"type": "Fuse"}:
+            return Same
+        case {"type": "Strip", "content": str(mark), "start": int(a), "stop": int(b)}:
+            return lambda: StripEnds(mark, a, b)
+    library = part(decoder)
+    return lambda: Held(library, one=True)
+
+
+class Same:
+    """Passes everything on."""
+
+    def push(self, token: str) -> Sequence[str]:
+        """Return the token."""
+        return (token,)
+
+    def finish(self) -> Sequence[str]:
+        """Return nothing."""
+        return ()
+
+
+class Spaced(Same):
+    """Puts a space between tokens, as is done without a decoder."""
+
+    def __init__(self) -> None:
+        self._between = ""
+
+    def push(self, token: str) -> Sequence[str]:
+        """Return the token, behind a space if it is not the first."""
+        between, self._between = self._between, " "
+        return (between + token,)
+
+
+class EachToken(Same):
+    """Asks the library about one token at a time."""
+
+    def __init__(self, library: Decoder, by_place: bool) -> None:
+        """Take whether the first token is another matter than those behind it."""
+        self._decode = library.decode
+        self._by_place = by_place
+        self._before: list[str] = []
+
+    def push(self, token: str) -> Sequence[str]:
+        """Return what the library makes of the token at this place."""
+        made = self._decode([*self._before, token])
+        if self._by_place:
+            self._before = [""]
+        return (made,)
+
+
+class ByteLevel:
+    """Maps the letters that stand for bytes to these, and joins them to characters."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def push(self, token: str) -> Sequence[str]:
+        """Return the characters that are complete."""
+        known = all(letter in _BYTES for letter in token)
+        raw = bytes(_BYTES[letter] for letter in token) if known else token.encode()
+        return (self._decoder.decode(raw),)
+
+    def finish(self) -> Sequence[str]:
+        """Return U+FFFD for a character that was not completed."""
+        return (self._decoder.decode(b"", final=True),)
+
+
+def _letters_of_bytes() -> dict[str, int]:
+    """Return the bytes of letters, as GPT-2's `bytes_to_unicode` chose them.
+
+    Printable ones of Latin 1 stand for themselves; the others, in order, for what
+    follows U+0100.
+    """
+    own = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in own]
+    letters = {chr(byte): byte for byte in own}
+    return letters | {chr(0x100 + i): byte for i, byte in enumerate(others)}
+
+
+_BYTES: Final = _letters_of_bytes()
+
+
+class ByteRuns:
+    """Joins a run of tokens such as <0xE2>, and holds it back until it ends.
+
+    The library takes a run as a whole: one wrong byte makes all of it U+FFFD.
+    """
+
+    def __init__(self) -> None:
+        self._run = bytearray()
+
+    def push(self, token: str) -> Sequence[str]:
+        """Return the run before another token, and the token."""
+        if found := _BYTE.fullmatch(token):
+            self._run.append(int(found[1], 16))
+            return ()
+        return (*self.finish(), token)
+
+    def finish(self) -> Sequence[str]:
+        """Return the text of the run."""
+        run, self._run = bytes(self._run), bytearray()
+        try:
+            return (run.decode(),) if run else ()
+        except UnicodeDecodeError:
+            return ("\ufffd",) * len(run)
+
+
+class Suffixes:
+    """Makes spaces of the marks that end words, but for those of the last token."""
+
+    def __init__(self, mark: str) -> None:
+        self._mark = mark
+        self._last: str | None = None
+
+    def push(self, token: str) -> Sequence[str]:
+        """Return the token before."""
+        last, self._last = self._last, token
+        return () if last is None else (last.replace(self._mark, " "),)
+
+    def finish(self) -> Sequence[str]:
+        """Return the last token without its mark."""
+        last, self._last = self._last, None
+        return () if last is None else (last.replace(self._mark, ""),)
+
+
+class StripEnds:
+    """Takes a character away from both ends of a text that comes in pieces."""
+
+    def __init__(self, mark: str, start: int, stop: int) -> None:
+        self._mark, self._left, self._stop = mark, start, stop
+        self._tail = ""  # may have to go
+
+    def push(self, token: str) -> Sequence[str]:
+        """Return all that does not belong to an end."""
+        while self._left and token:
+            if token[0] != self._mark:
+                self._left = 0
+            else:
+                token, self._left = token[1:], self._left - 1
+        text = self._tail + token
+        ending = len(text) - len(text.rstrip(self._mark))
+        end = len(text) - min(ending, self._stop)
+        self._tail = text[end:]
+        return (text[:end],)
+
+    def finish(self) -> Sequence[str]:
+        """Return nothing: what was held back goes."""
+        return ()
+
+
+class Held:
+    """Holds everything back, and leaves it to the library."""
+
+    def __init__(self, library: Decoder, one: bool) -> None:
+        """Take whether tokens are pieces of one text."""
+        self._library, self._one = library, one
+        self._tokens: list[str] = []
+
+    def push(self, token: str) -> Sequence[str]:
+        """Return nothing yet."""
+        self._tokens.append(token)
+        return ()
+
+    def finish(self) -> Sequence[str]:
+        """Return all of the text."""
+        tokens, self._tokens = self._tokens, []
+        whole = ["".join(tokens)] if self._one else tokens
+        return (self._library.decode(whole),) if tokens else ()

@@ -1,0 +1,29 @@
+"""What is wrong with a bundle's tokenizer or chat template, or with what reads them."""
+
+from kvc.schema.errors.compiling import CompileError
+from kvc.schema.errors.executing import ExecutionError
+from kvc.schema.errors.loading import LoadError
+
+
+class MissingPackage(LoadError):
+    """An optional package that reads something in the bundle is not installed."""
+
+    template = "{what} needs the package {package}: {reason}; get it with `{install}`"
+
+
+class BadTokenizer(LoadError):
+    """The tokenizer of a bundle cannot be read."""
+
+    template = "the tokenizer {file} cannot be used: {reason}"
+
+
+class TokenizerTooLarge(CompileError):
+    """A tokenizer makes tokens that the model does not know."""
+
+    template = "the tokenizer {file} does not fit the model: it has tokens up to {highest} ({token!r}), the model knows those below {vocabulary}; take the tokenizer that belongs to the model, or resize its embedding"
+
+
+class BadChatTemplate(ExecutionError):
+    """The chat template of a bundle is wrong, or refuses a conversation."""
+
+    template = "the chat template {file}: {reason}"

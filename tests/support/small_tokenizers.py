@@ -1,0 +1,164 @@
+"""Tokenizers of each common kind, trained on a few lines, as tokenizer.json."""
+
+import json
+
+from tokenizers import (
+    AddedToken,
+    Tokenizer,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+
+TEXTS = [
+    "Once upon a time there was a small compiler. It didn't copy its cache, did it?",
+    "Füße, Straße, naïve café; größer als 100 € und völlig übertrieben!",
+    "def decode(tokens):\n    return ' '.join(tokens)  # spaces   and\ttabs\n",
+    "日本語の文章、 中文句子。 한국어 문장",
+    "emoji 👍🏽 👩‍👩‍👧 and more 🎉🎉",
+]
+
+
+def byte_level() -> Tokenizer:
+    """GPT-2's and Llama 3's kind: BPE over bytes, with a token that begins a text."""
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    made.decoder = decoders.ByteLevel()
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    special = ["<|begin|>", "<|end|>"]
+    made.train_from_iterator(
+        TEXTS,
+        trainers.BpeTrainer(
+            vocab_size=420, initial_alphabet=alphabet, special_tokens=special
+        ),
+    )
+    made.add_tokens([AddedToken("<think>", special=False, normalized=False)])
+    made.post_processor = processors.TemplateProcessing(
+        single="<|begin|> $A", special_tokens=[("<|begin|>", 0)]
+    )
+    return made
+
+
+def byte_fallback() -> Tokenizer:
+    """Llama 2's and Gemma's kind: spaces as ▁, unknown characters as byte tokens."""
+    pieces = ["<unk>", "<s>", "</s>", *(f"<0x{byte:02X}>" for byte in range(256))]
+    seen = sorted({letter for text in TEXTS[:3] for letter in text if letter.isascii()})
+    pieces += ["▁", *(letter for letter in seen if letter != " ")]
+    pieces += ["▁a", "▁t", "is", "on", "▁▁", "ti", "me", "▁time", "▁€", "ü"]
+    vocab = {piece: number for number, piece in enumerate(pieces)}
+    merges = [("▁", "a"), ("▁", "t"), ("i", "s"), ("o", "n"), ("▁", "▁"), ("t", "i")]
+    made = Tokenizer(
+        models.BPE(vocab, merges, unk_token="<unk>", fuse_unk=True, byte_fallback=True)
+    )
+    made.normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Replace("▁", " "),
+            decoders.ByteFallback(),
+            decoders.Fuse(),
+            decoders.Strip(" ", 1, 0),
+        ]
+    )
+    made.add_special_tokens(["<unk>", "<s>", "</s>"])
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", special_tokens=[("<s>", 1)]
+    )
+    return made
+
+
+def unigram() -> Tokenizer:
+    """T5's and SmolLM's elders: Unigram pieces that begin with ▁, and byte tokens."""
+    made = Tokenizer(models.Unigram())
+    made.pre_tokenizer = pre_tokenizers.Metaspace()
+    made.train_from_iterator(
+        TEXTS,
+        trainers.UnigramTrainer(
+            vocab_size=150, special_tokens=["<pad>", "</s>", "<unk>"], unk_token="<unk>"
+        ),
+    )
+    # The trainer knows no byte tokens: they are added to what it has made.
+    settings = json.loads(made.to_str())
+    model = settings["model"]
+    model["vocab"] += [[f"<0x{byte:02X}>", -20.0] for byte in range(256)]
+    model["byte_fallback"] = True
+    made = Tokenizer.from_str(json.dumps(settings))
+    made.decoder = decoders.Sequence([decoders.ByteFallback(), decoders.Metaspace()])
+    return made
+
+
+def word_piece() -> Tokenizer:
+    """BERT's kind: ## joins, spaces before punctuation are cleaned up."""
+    made = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    made.decoder = decoders.WordPiece(cleanup=True)
+    made.train_from_iterator(
+        TEXTS,
+        trainers.WordPieceTrainer(
+            vocab_size=250, special_tokens=["[UNK]", "[CLS]", "[SEP]"]
+        ),
+    )
+    return made
+
+
+def word_ends() -> Tokenizer:
+    """The kind of GPT-1 and OpenELM's elders: BPE with marks that end words."""
+    made = Tokenizer(models.BPE(unk_token="<unk>", end_of_word_suffix="</w>"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.decoder = decoders.BPEDecoder(suffix="</w>")
+    made.train_from_iterator(
+        TEXTS,
+        trainers.BpeTrainer(
+            vocab_size=250, special_tokens=["<unk>"], end_of_word_suffix="</w>"
+        ),
+    )
+    return made
+
+
+def no_decoder() -> Tokenizer:
+    """Whole words, with spaces between them in the text."""
+    made = Tokenizer(models.WordLevel(unk_token="[UNK]"))
+    made.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+    made.train_from_iterator(TEXTS, trainers.WordLevelTrainer(special_tokens=["[UNK]"]))
+    return made
+
+
+def other_decoders() -> Tokenizer:
+    """What no language model has: parts behind joined text, and one for speech."""
+    made = word_piece()
+    made.decoder = decoders.Sequence(
+        [
+            decoders.Strip("e", 1, 0),
+            decoders.WordPiece(cleanup=False),
+            decoders.Fuse(),
+            decoders.Strip("a", 2, 0),
+            decoders.Replace("i", "o"),
+        ]
+    )
+    return made
+
+
+def ctc() -> Tokenizer:
+    """A decoder for speech, which drops what is repeated."""
+    made = word_piece()
+    made.decoder = decoders.CTC(pad_token="[UNK]")
+    return made
+
+
+KINDS = {
+    make.__name__: make
+    for make in (
+        byte_level,
+        byte_fallback,
+        unigram,
+        word_piece,
+        word_ends,
+        no_decoder,
+        other_decoders,
+        ctc,
+    )
+}

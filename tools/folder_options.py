@@ -1,0 +1,84 @@
+"""Options of `kvc compile` that only a Hugging Face folder takes.
+
+`folder_options` adds them to a command, which passes what was given of them on as the
+keyword arguments of `export_hf`.
+"""
+
+from collections.abc import Callable
+from typing import Final, TypedDict, TypeVar
+
+import click
+
+F = TypeVar("F", bound=Callable[..., object])
+
+
+class FolderOptions(TypedDict):
+    """What was given; None, False and () are what nobody asked for."""
+
+    max_length: int | None
+    batch: int | None
+    prefill_chunk: int | None
+    prefill_sizes: tuple[int, ...]
+    all_logits: bool
+    inputs_embeds: bool
+
+
+_NUMBER: Final = click.IntRange(min=1)
+_OPTIONS: Final = (
+    click.option(
+        "--max-length",
+        type=_NUMBER,
+        metavar="N",
+        help="Of a folder: the most positions of a session's cache.  [default: as its "
+        "generation_config.json or config.json says]",
+    ),
+    click.option(
+        "--batch", type=_NUMBER, metavar="N", help="Of a folder: the most rows."
+    ),
+    click.option(
+        "--prefill-chunk",
+        type=_NUMBER,
+        metavar="N",
+        help="Of a folder: the most tokens of one prefill.  [default: 512]",
+    ),
+    click.option(
+        "--prefill-size",
+        "prefill_sizes",
+        type=_NUMBER,
+        multiple=True,
+        metavar="N",
+        help="Of a folder: a method prefill_N for N tokens; may be given again.",
+    ),
+    click.option(
+        "--all-logits",
+        is_flag=True,
+        help="Of a folder: a method prefill_all, which gives every position's logits.",
+    ),
+    click.option(
+        "--inputs-embeds",
+        is_flag=True,
+        help="Of a folder: a method prefill_embeds, which takes embeddings.",
+    ),
+)
+
+
+def folder_options(command: F) -> F:
+    """Add the options to a command."""
+    for option in reversed(_OPTIONS):
+        command = option(command)
+    return command
+
+
+def refuse_options(options: FolderOptions, model: str) -> None:
+    """Refuse options for a model that is no folder.
+
+    Raises:
+        click.UsageError: one was given.
+    """
+    given = [name for name, value in options.items() if value not in (None, False, ())]
+    if given:
+        names = {"prefill_sizes": "prefill_size"}
+        shown = ", ".join(f"--{names.get(n, n).replace('_', '-')}" for n in given)
+        raise click.UsageError(
+            f"{shown} goes with the path of a Hugging Face folder; {model!r} is none"
+        )
