@@ -1,10 +1,10 @@
 """The one torch definition of kvc's own operators.
 
-Importing this package registers `kvc::cache_update`, `kvc::attention` and
+Importing this package registers `kvc::cache_update`, `kvc::attention`,
 `kvc::expert_linear` and `kvc::quantize_cache` with torch. The compiler imports it when
-it is imported; the
-runtime's torch kernels call the same functions on first need, so that eager, traced
-and run-time results agree bit for bit. Nothing else in `kvc.schema` knows torch.
+it is imported; the runtime's torch kernels call the same functions on first need, so
+that eager, traced and run-time results agree bit for bit. Nothing else in `kvc.schema`
+knows torch.
 """
 
 from kvc.schema.torch_ops.attention import attend_into, attention
@@ -22,9 +22,9 @@ __all__ = [
     "cache_update",
     "expert_linear",
     "multiply_by_experts",
-    "rows_by_expert",
     "quantize_cache",
     "quantize_into",
+    "rows_by_expert",
     "write_cache",
     "write_rows",
 ]
