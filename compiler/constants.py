@@ -90,6 +90,7 @@ class Transform(Enum):
     INT4 = "int4"  # two int4 values a byte, per block of a row
     INT4_SCALE = "int4_scale"  # bfloat16 scale of each block of each row
     BFLOAT16 = "bfloat16"  # rounded to bfloat16
+    TRANSPOSED = "transposed"  # the matrices of [count, rows, columns] turned
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,6 +155,9 @@ class WeightReader:
             case Transform.BFLOAT16:
                 blocks = self.blocks(source.base, whole_rows)
                 return (block.to(torch.bfloat16) for block in blocks)
+            case Transform.TRANSPOSED:
+                blocks = self.blocks(source.base, whole_rows=True)
+                return (block.mT.contiguous() for block in blocks)
 
     def _quantized(
         self, kept: Derived, quantize: Callable[[Tensor], tuple[Tensor, Tensor]]
@@ -177,7 +181,7 @@ class WeightReader:
             yield scales_of(block)
 
     def _finite_blocks(self, source: Derived) -> Iterator[Tensor]:
-        """Yield the rows of the matrix that a source is quantized from.
+        """Yield the rows of the matrix, or matrices, that a source is quantized from.
 
         A block that is not finite is not yielded, nor is any after it: they are only
         counted, for the error.
@@ -187,7 +191,7 @@ class WeightReader:
             if bad or not _is_finite(block):
                 bad += int(block.isfinite().logical_not().sum())
             else:
-                yield block
+                yield block.reshape(-1, block.shape[-1])
         if bad:
             raise NotFinite(
                 weight=self._names.get(source.base, "without a name"),
@@ -246,7 +250,10 @@ def _shape(source: Source) -> tuple[int, ...]:
         case StoredSource():
             return source.stored.shape
         case Derived(Transform.INT8_SCALE, base):
-            return _shape(base)[:1]
+            return _shape(base)[:-1]
+        case Derived(Transform.TRANSPOSED, base):
+            count, rows, columns = _shape(base)
+            return count, columns, rows
         case Derived(Transform.INT4, base):
             rows, columns = _shape(base)
             return rows, columns // 2

@@ -151,7 +151,7 @@ def check_questions(
             continue
         for sizes in _samples([dims[symbol] for symbol in symbols]):
             pairs = dict(zip(symbols, sizes, strict=True))
-            if bool(question.expression.subs(pairs)) != question.answer:
+            if bool(question.expression.subs(pairs).doit()) != question.answer:
                 raise _refused(method, question, {dims[s]: n for s, n in pairs.items()})
 
 

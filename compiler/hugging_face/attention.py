@@ -43,11 +43,13 @@ class Call:
         start: int64 [batch], how many tokens the caches hold before it.
         length: int64 [batch], how many they hold after it.
         kept: the caches that attention may be over, as `update` returned them.
+        attended: how often attention was over one of them.
     """
 
     start: Tensor
     length: Tensor
     kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    attended: int = 0
 
 
 _call: ContextVar[Call] = ContextVar("kvc_hugging_face_call")
@@ -113,25 +115,54 @@ def attend(
         UnsupportedModel: it is over something else than a cache, or has a mask or a
             setting that kvc does not know.
     """
+    window = _window(module, attention_mask, sliding_window)
+    _check_others(module, others)
+    attended = attend_causally(
+        module, query, key, value, scaling, window, softcap=softcap, sinks=s_aux
+    )
+    return attended, None
+
+
+def attend_causally(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    scale: float | None = None,
+    window: int | None = None,
+    slopes: Tensor | None = None,
+    softcap: float | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
+    """Attend from each position to those up to it, or to the last `window` of them.
+
+    Args are those of `attend` and `kvc::attention`.
+
+    Returns:
+        [batch, seq, heads, value_dim].
+
+    Raises:
+        UnsupportedModel: it is over something else than a cache.
+    """
     call = _call.get()
     if not any(key is k and value is v for k, v in call.kept):
         raise UnsupportedModel(
             model=type(module).__name__,
             reason="it attends over keys that it has not just put into its cache",
         )
-    window = _window(module, attention_mask, sliding_window)
-    _check_others(module, others)
-    attended = torch.ops.kvc.attention(
+    call.attended += 1
+    attended: Tensor = torch.ops.kvc.attention(
         query,
         key,
         value,
         call.length,
-        scale=scaling,
+        scale=scale,
         window_left=None if window is None else window - 1,
         softcap=softcap,
-        sinks=s_aux,
+        slopes=slopes,
+        sinks=sinks,
     )
-    return attended.transpose(1, 2), None
+    return attended.transpose(1, 2)
 
 
 def _window(

@@ -15,9 +15,12 @@ from transformers import PreTrainedModel
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.decoder import CachedDecoder
+from kvc.compiler.hugging_face.experts import own_experts
 from kvc.compiler.hugging_face.methods import methods_of, states_of
 from kvc.compiler.hugging_face.opened import Opened, open_model
+from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.probe import cached_shapes
+from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
     CacheConfig,
@@ -28,6 +31,7 @@ from kvc.compiler.pipeline import compile_program
 from kvc.compiler.tokenizer_fit import TOKENIZER
 from kvc.recipes import Recipe
 from kvc.schema.container import Progress
+from kvc.schema.errors import UnsupportedModel
 
 
 def export_hf(
@@ -79,7 +83,7 @@ def export_hf(
     )
     check_prefill_sizes(prefill_sizes, sizes)
     embeds = _example_embeds(decoder) if inputs_embeds else None
-    with using_kvc(decoder):
+    with using_kvc(decoder), held_still(decoder, sizes.length):
         return compile_program(
             CachedDecoder(decoder, cached_shapes(decoder), sizes, prefill_sizes),
             methods_of(sizes, prefill_sizes, all_logits, embeds),
@@ -110,13 +114,22 @@ def _example_embeds(model: PreTrainedModel) -> Tensor:
 
 @contextmanager
 def using_kvc(model: PreTrainedModel) -> Iterator[None]:
-    """Let a model attend by kvc's functions, in evaluation mode."""
+    """Let a model attend by kvc's functions, in evaluation mode.
+
+    Raises:
+        UnsupportedModel: it attends by code of its own that kvc does not know.
+    """
     register()
     before, training = model.config._attn_implementation, model.training
-    model.set_attn_implementation(NAME)
+    own = has_own_attention(model)
+    if not own and not model._can_set_attn_implementation():
+        reason = "it attends by code of its own, not by transformers' interface for it"
+        raise UnsupportedModel(model=type(model).__name__, reason=reason)
+    model.set_attn_implementation("eager" if own else NAME)
     model.train(False)
     try:
-        yield
+        with adapted(model), own_experts(model):
+            yield
     finally:
         model.set_attn_implementation(before)
         model.train(training)

@@ -4,12 +4,17 @@ Models differ in what they take; each is given what its signature names.
 """
 
 import inspect
+from typing import Final
 
 import torch
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
 from kvc.compiler.hugging_face.attention import Call
+
+# These make a mask as long as the cache when they are given none; of one that hides
+# nothing, only its length matters to them.
+_MASKED: Final = frozenset({"biogpt", "falcon"})
 
 
 def inputs_of(
@@ -26,6 +31,8 @@ def inputs_of(
     """
     known = inspect.signature(decoder.forward).parameters
     given: dict[str, object] = {"past_key_values": cache, "use_cache": True}
+    if decoder.config.model_type in _MASKED:
+        given["attention_mask"] = torch.ones(call.start.shape[0], seq)
     if "position_ids" in known:
         given["position_ids"] = call.start[:, None] + torch.arange(seq)
     if "logits_to_keep" in known:

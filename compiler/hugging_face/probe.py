@@ -17,6 +17,7 @@ from kvc.compiler.hugging_face.inputs import inputs_of
 from kvc.schema.errors import KvcError, UnsupportedModel
 
 _TOKENS = 2
+_ATTENTION = ("full_attention", "sliding_attention", "chunked_attention", "attention")
 
 
 def cached_shapes(decoder: PreTrainedModel) -> dict[int, LayerShape]:
@@ -26,6 +27,7 @@ def cached_shapes(decoder: PreTrainedModel) -> dict[int, LayerShape]:
         UnsupportedModel: it caches something else than keys and values, or nothing.
         ParametersEmpty: the model has no weights.
     """
+    _check_layers(decoder)
     with (
         stand_ins(decoder),
         FakeTensorMode(allow_non_fake_inputs=True),
@@ -45,7 +47,27 @@ def cached_shapes(decoder: PreTrainedModel) -> dict[int, LayerShape]:
             raise _unsupported(decoder, what) from error
     if not cache.noted:
         raise _unsupported(decoder, "it puts no keys and values into its cache")
+    if call.attended < len(call.kept):
+        reason = "it attends over a cache by code of its own, not by the interface"
+        raise _unsupported(decoder, reason)
     return cache.noted
+
+
+def _check_layers(decoder: PreTrainedModel) -> None:
+    """Check that all layers attend, as far as the configuration tells.
+
+    Raises:
+        UnsupportedModel: some are recurrent, or convolve.
+    """
+    config = decoder.config.get_text_config()
+    kinds = getattr(config, "layer_types", None) or ()
+    other = sorted(kind for kind in set(kinds) if kind not in _ATTENTION)
+    if other:
+        raise _unsupported(
+            decoder,
+            f"it has layers of the kind {' and '.join(other)}, whose state is not "
+            "keys and values",
+        )
 
 
 class _Noting(Cache):

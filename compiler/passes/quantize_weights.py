@@ -5,7 +5,8 @@ int8 weights with one scale per output channel, or `linear_qb4(...)` over int4 w
 with one scale per block of 32 inputs. `embedding(weight, ids)` reads int8 rows. An
 int8 matrix is stored in the same way for both, so a tied embedding is one blob; that
 is why a matrix that is an int8 embedding too is never multiplied as int4: a second
-copy would cost more than it saves, and be less exact.
+copy would cost more than it saves, and be less exact. The matrices of experts are int8
+in either case, with a scale for each output channel of each.
 """
 
 from collections.abc import Iterator
@@ -64,6 +65,11 @@ class QuantizeWeights:
             if weight is not None and quantizable and _is_float(node.arguments[0]):
                 narrow = self.linear == "qb4" and weight not in tables
                 yield from _quantized_linear(node, weight, narrow, builder, book)
+                return
+        if self.linear != "float32" and node.op == "kvc::expert_linear":
+            weight = builder.weight_name(node.arguments[1], rank=3)
+            if weight is not None and _has_columns(node.arguments[0]):
+                yield from _quantized_experts(node, weight, builder, book)
                 return
         if self.embedding and node.op == "aten::embedding":
             weight = builder.weight_name(node.arguments[0])
@@ -128,15 +134,41 @@ def _quantized_linear(
     x, weight, bias = node.arguments
     assert isinstance(x, Value)
     assert isinstance(weight, Value)
+    quantizing = _quantized_rows(x, builder, node.source)
+    yield quantizing
+    quantized = quantizing.outputs
+    if narrow and _in_blocks(weight):
+        op, stored = "kvc::linear_qb4", _int4_weight(weight, name, builder, book)
+    else:
+        op, stored = "kvc::linear_qd8", _int8_weight(weight, name, builder, book)
+    yield replace(node, op=op, arguments=(*quantized, *stored, bias))
+
+
+def _quantized_experts(
+    node: Node, name: str, builder: MethodBuilder, book: WeightBook
+) -> Iterator[Node]:
+    x, weight, experts, bias, turned = node.arguments
+    assert isinstance(x, Value)
+    assert isinstance(weight, Value)
+    count, *sizes = weight.type.dims
+    dims = (count, *(reversed(sizes) if turned else sizes))
+    values = book.derive(
+        name, Transform.INT8, TensorType(DType.INT8, dims), bool(turned)
+    )
+    kind = TensorType(DType.FLOAT32, dims[:2])
+    scale = book.derive(name, Transform.INT8_SCALE, kind, bool(turned))
+    stored = builder.constant(values), builder.constant(scale)
+    quantizing = _quantized_rows(x, builder, node.source)
+    yield quantizing
+    arguments = (*quantizing.outputs, *stored, experts, bias)
+    yield replace(node, op="kvc::expert_linear_qd8", arguments=arguments)
+
+
+def _quantized_rows(x: Value, builder: MethodBuilder, source: str) -> Node:
     rows = x.type.dims[:-1]
     quantized = (
         builder.value(DType.INT8, *x.type.dims),
         builder.value(DType.FLOAT32, *rows, 1),
         builder.value(DType.INT32, *rows, 1),
     )
-    yield Node("kvc::quantize_rows", (x,), quantized, node.source)
-    if narrow and _in_blocks(weight):
-        op, stored = "kvc::linear_qb4", _int4_weight(weight, name, builder, book)
-    else:
-        op, stored = "kvc::linear_qd8", _int8_weight(weight, name, builder, book)
-    yield replace(node, op=op, arguments=(*quantized, *stored, bias))
+    return Node("kvc::quantize_rows", (x,), quantized, source)

@@ -7,13 +7,32 @@ Widening whole weights at each call instead would cost more memory than it saves
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import ClassVar, Final
 
 from kvc.compiler.constants import Transform
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.passes.weights import MethodBuilder, WeightBook
 from kvc.schema.dtypes import DType
 from kvc.schema.types import TensorType
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    """An op that reads a matrix, or a row of them where `rank` is 3.
+
+    `weight` is the place of its operand, `floats` those of others of the same dtype.
+    """
+
+    weight: int
+    rank: int = 2
+    floats: tuple[int, ...] = ()
+
+
+_READERS: Final = {
+    "aten::linear": _Reader(1, floats=(0, 2)),
+    "aten::embedding": _Reader(0),
+    "kvc::expert_linear": _Reader(1, rank=3, floats=(0, 3)),
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,24 +60,26 @@ def _rewrite(method: Method, book: WeightBook) -> Method:
 def _rewrite_node(
     node: Node, builder: MethodBuilder, book: WeightBook
 ) -> Iterator[Node]:
-    index = {"aten::linear": 1, "aten::embedding": 0}.get(node.op)
-    name = None if index is None else builder.weight_name(node.arguments[index])
-    if index is None or name is None:
+    reader = _READERS.get(node.op)
+    if reader is None:
         yield node
         return
-    weight = node.arguments[index]
+    name = builder.weight_name(node.arguments[reader.weight], reader.rank)
+    if name is None:
+        yield node
+        return
+    weight = node.arguments[reader.weight]
     assert isinstance(weight, Value)
     stored = book.derive(
         name, Transform.BFLOAT16, TensorType(DType.BFLOAT16, weight.type.dims)
     )
     arguments: list[Argument] = list(node.arguments)
-    arguments[index] = builder.constant(stored)
-    if node.op == "aten::linear":
-        for place in (0, 2):
-            if isinstance(arguments[place], Value):
-                narrow = _narrowed(arguments[place], builder, node.source)
-                yield narrow
-                arguments[place] = narrow.outputs[0]
+    arguments[reader.weight] = builder.constant(stored)
+    for place in reader.floats:
+        if isinstance(arguments[place], Value):
+            narrow = _narrowed(arguments[place], builder, node.source)
+            yield narrow
+            arguments[place] = narrow.outputs[0]
     result = builder.value(DType.BFLOAT16, *node.outputs[0].type.dims)
     yield replace(node, arguments=tuple(arguments), outputs=(result,))
     yield Node("aten::_to_copy", (result, DType.FLOAT32), node.outputs, node.source)

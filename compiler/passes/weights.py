@@ -18,11 +18,18 @@ class WeightBook:
         self._provenance = provenance
         self.derived: dict[str, Constant] = {}
 
-    def derive(self, name: str, transform: Transform, kind: TensorType) -> Constant:
-        """Return the constant that is a transform of the named one."""
+    def derive(
+        self, name: str, transform: Transform, kind: TensorType, turned: bool = False
+    ) -> Constant:
+        """Return the constant that is a transform of the named one.
+
+        `turned` exchanges the last two axes first.
+        """
         derived_name = f"{name}.{transform.value}"
         if derived_name not in self.derived:
-            source = Derived(transform, self._originals[name].source)
+            base = self._originals[name].source
+            base = Derived(Transform.TRANSPOSED, base) if turned else base
+            source = Derived(transform, base)
             provenance = f"{self._provenance} of {name}"
             self.derived[derived_name] = Constant(
                 derived_name, kind, source, provenance
@@ -57,9 +64,12 @@ class MethodBuilder:
             self.new_bindings.append((value, constant.name))
         return self._bound[constant.name]
 
-    def weight_name(self, argument: object) -> str | None:
-        """Return the name of a float32 constant matrix, None for anything else."""
-        if not isinstance(argument, Value) or len(argument.type.dims) != 2:
+    def weight_name(self, argument: object, rank: int = 2) -> str | None:
+        """Return the name of a float32 constant matrix, None for anything else.
+
+        Of rank 3 it is a row of matrices.
+        """
+        if not isinstance(argument, Value) or len(argument.type.dims) != rank:
             return None
         if argument.type.dtype is not DType.FLOAT32:
             return None

@@ -56,6 +56,7 @@ def load_kernels() -> Mapping[str, Kernel]:
         checks,
         create,
         elementwise,
+        experts,
         index,
         matmul,
         normalization,
@@ -75,6 +76,7 @@ def load_kernels() -> Mapping[str, Kernel]:
             **matmul.KERNELS,
             **attention.KERNELS,
             **quantized.KERNELS,
+            **experts.KERNELS,
             **shape.KERNELS,
             **index.KERNELS,
             **create.KERNELS,
@@ -96,6 +98,12 @@ def load_row_check() -> Kernel:
 @cache
 def load_preparations() -> Mapping[str, Preparation]:
     """Return, by op, which argument to prepare for and what makes the kernel of it."""
+    from kvc.runtime.kernels.experts import prepare_expert_linear_qd8
     from kvc.runtime.kernels.quantized import prepare_linear_qd8
 
-    return MappingProxyType({"kvc::linear_qd8": (3, prepare_linear_qd8)})
+    return MappingProxyType(
+        {
+            "kvc::linear_qd8": (3, prepare_linear_qd8),
+            "kvc::expert_linear_qd8": (3, prepare_expert_linear_qd8),
+        }
+    )

@@ -162,9 +162,12 @@ def cached_attention(
     slopes: TensorType | None,
     sinks: TensorType | None,
     layout: str,
+    k_scale: TensorType | None,
+    v_scale: TensorType | None,
 ) -> Rule:
     """`kvc::attention`."""
     shape = _cached_heads(q, k, v)
+    _cached_dtypes(q, k, v, k_scale, v_scale)
     require(valid.dtype is DType.INT64 and shape_of(valid) == shape[:1], "valid_length")
     require(min(left or 0, right or 0) >= 0, f"windows {left} and {right}")
     require(softcap is None or 0 < softcap < math.inf, f"softcap {softcap}")
@@ -188,8 +191,27 @@ def _cached_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
     require(
         b[1] > 0 and a[1] % b[1] == 0, "query heads are not a multiple of key heads"
     )
-    require(q.dtype.is_floating and q.dtype is k.dtype is v.dtype, text)
     return a
+
+
+def _cached_dtypes(
+    q: TensorType,
+    k: TensorType,
+    v: TensorType,
+    k_scale: TensorType | None,
+    v_scale: TensorType | None,
+) -> None:
+    """Check that a cache is of one dtype with the queries, or int8 with scales."""
+    require(q.dtype.is_floating, f"attention of {q}, {k}, {v}")
+    if k_scale is None and v_scale is None:
+        require(q.dtype is k.dtype is v.dtype, f"attention of {q}, {k}, {v}")
+        return
+    for cache, scale in ((k, k_scale), (v, v_scale)):
+        text = f"scales {scale} of {cache}"
+        require(scale is not None and cache.dtype is DType.INT8, text)
+        assert scale is not None
+        fits = shape_of(scale) == shape_of(cache)[:3]
+        require(fits and scale.dtype is DType.FLOAT32, text)
 
 
 def _attention_mask(mask: TensorType, q: Shape) -> None:
@@ -206,6 +228,13 @@ def quantize_rows(x: TensorType) -> Rule:
     require(x.dtype is DType.FLOAT32, f"quantize_rows of {x}")
     rows = (*shape_of(x)[:-1], 1)
     return ((DType.INT8, shape_of(x)), (DType.FLOAT32, rows), (DType.INT32, rows))
+
+
+def quantize_cache(x: TensorType) -> Rule:
+    """`kvc::quantize_cache`: int8 rows, and a float32 scale for each."""
+    require(x.dtype.is_floating, f"quantize_cache of {x}")
+    require(bool(x.dims) and x.dims[-1] != 0, f"quantize_cache of {x}")
+    return ((DType.INT8, shape_of(x)), (DType.FLOAT32, shape_of(x)[:-1]))
 
 
 def linear_qd8(
@@ -243,6 +272,57 @@ def linear_qb4(
     fits = blocks > 0 and columns % (blocks * QB4_BLOCK) == 0
     require(fits, f"scales {weight_scale} of rows of {columns} values")
     return _quantized_linear(q, scale, zero_point, (rows, columns), bias)
+
+
+def expert_linear(
+    x: TensorType,
+    weight: TensorType,
+    experts: TensorType,
+    bias: TensorType | None,
+    transposed: bool,
+) -> Rule:
+    """`kvc::expert_linear`: x [rows, in], weight [experts, out, in] or transposed."""
+    text = f"rows {x} times experts {weight}"
+    require(len(x.dims) == 2 and len(weight.dims) == 3, text)
+    require(x.dtype.is_floating and x.dtype is weight.dtype, text)
+    count, *sizes = shape_of(weight)
+    results, columns = reversed(sizes) if transposed else sizes
+    require(shape_of(x)[1] == columns, text)
+    _chosen(experts, shape_of(x)[0])
+    same = bias is None or bias.dtype is x.dtype
+    require(same and _fits(bias, count, results), f"bias {bias} of {weight}")
+    return ((x.dtype, (shape_of(x)[0], results)),)
+
+
+def expert_linear_qd8(
+    q: TensorType,
+    scale: TensorType,
+    zero_point: TensorType,
+    weight: TensorType,
+    weight_scale: TensorType,
+    experts: TensorType,
+    bias: TensorType | None,
+) -> Rule:
+    """`kvc::expert_linear_qd8`: weight int8 [experts, out, in]."""
+    require(len(q.dims) == 2 and len(weight.dims) == 3, f"{q} times experts {weight}")
+    require(weight.dtype is DType.INT8, f"expert_linear_qd8 with {weight}")
+    count, results, columns = shape_of(weight)
+    floats = weight_scale.dtype is DType.FLOAT32
+    require(floats and _fits(weight_scale, count, results), f"scales {weight_scale}")
+    _chosen(experts, shape_of(q)[0])
+    require(_fits(bias, count, results), f"bias {bias} of {weight}")
+    require(bias is None or bias.dtype is DType.FLOAT32, f"bias {bias}")
+    return _quantized_linear(q, scale, zero_point, (results, columns), None)
+
+
+def _chosen(experts: TensorType, rows: int) -> None:
+    fits = experts.dtype is DType.INT64 and shape_of(experts) == (rows,)
+    require(fits, f"experts {experts} of {rows} rows")
+
+
+def _fits(tensor: TensorType | None, count: int, results: int) -> bool:
+    """Tell whether a tensor, if there is one, has a number for each result."""
+    return tensor is None or shape_of(tensor) == (count, results)
 
 
 def _quantized_linear(

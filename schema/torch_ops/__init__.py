@@ -1,12 +1,30 @@
 """The one torch definition of kvc's own operators.
 
-Importing this package registers `kvc::cache_update` and `kvc::attention` with
-torch. The compiler imports it when it is imported; the runtime's torch kernels
-call the same functions on first need, so that eager, traced and run-time results
-agree bit for bit. Nothing else in `kvc.schema` knows torch.
+Importing this package registers `kvc::cache_update`, `kvc::attention`,
+`kvc::expert_linear` and `kvc::quantize_cache` with torch. The compiler imports it when
+it is imported; the runtime's torch kernels call the same functions on first need, so
+that eager, traced and run-time results agree bit for bit. Nothing else in `kvc.schema`
+knows torch.
 """
 
 from kvc.schema.torch_ops.attention import attend_into, attention
 from kvc.schema.torch_ops.cache_update import cache_update, write_cache, write_rows
+from kvc.schema.torch_ops.experts import (
+    expert_linear,
+    multiply_by_experts,
+    rows_by_expert,
+)
+from kvc.schema.torch_ops.int8_cache import quantize_cache, quantize_into
 
-__all__ = ["attend_into", "attention", "cache_update", "write_cache", "write_rows"]
+__all__ = [
+    "attend_into",
+    "attention",
+    "cache_update",
+    "expert_linear",
+    "multiply_by_experts",
+    "quantize_cache",
+    "quantize_into",
+    "rows_by_expert",
+    "write_cache",
+    "write_rows",
+]

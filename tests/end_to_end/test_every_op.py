@@ -154,7 +154,9 @@ PRODUCTS: dict[str, Function] = {
     "aten::embedding": lambda x, y, n, b: functional.embedding(n.abs() % 2, x),
     "aten::scaled_dot_product_attention": lambda x, y, n, b: functional.scaled_dot_product_attention(x[None], y[None], y[None]),
     "kvc::attention": lambda x, y, n, b: torch.ops.kvc.attention(x[None, None], y[None, None], y[None, None], torch.tensor([2]), None, True),
+    "kvc::expert_linear": lambda x, y, n, b: torch.ops.kvc.expert_linear(x, torch.stack((x, y)), torch.tensor([1, 0])),
     "kvc::cache_update": lambda x, y, n, b: torch.ops.kvc.cache_update(x[None], y[None, :1], torch.tensor([1]), 1, "linear"),
+    "kvc::quantize_cache": lambda x, y, n, b: torch.ops.kvc.quantize_cache(x),
 }  # fmt: skip
 MOVES: dict[str, Function] = {
     "aten::reshape": lambda x, y, n, b: x.t().reshape(6),
@@ -202,6 +204,7 @@ MADE_BY_PASSES = {
     "kvc::quantize_rows",
     "kvc::linear_qd8",
     "kvc::linear_qb4",
+    "kvc::expert_linear_qd8",
     "kvc::embedding_q8",
     "kvc::append",
     "kvc::replace",

@@ -83,7 +83,26 @@ def embedding_q8(
     return np.array(rows, F).reshape(*indices.shape, weight.shape[1])
 
 
+def expert_linear_qd8(
+    q: np.ndarray,
+    scale: np.ndarray,
+    zero_point: np.ndarray,
+    weight: np.ndarray,
+    weight_scale: np.ndarray,
+    experts: np.ndarray,
+    bias: np.ndarray | None,
+) -> np.ndarray:
+    """Return float32 [rows, out], a row at a time."""
+    out = np.empty((len(q), weight.shape[1]), F)
+    for i, expert in enumerate(experts):
+        row = (q[i : i + 1], scale[i : i + 1], zero_point[i : i + 1])
+        added = None if bias is None else bias[expert]
+        out[i] = linear_qd8(*row, weight[expert], weight_scale[expert], added)[0]
+    return out
+
+
 REFERENCE = {
+    "kvc::expert_linear_qd8": expert_linear_qd8,
     "kvc::embedding_q8": embedding_q8,
     "kvc::linear_qb4": linear_qb4,
     "kvc::linear_qd8": linear_qd8,

@@ -52,6 +52,8 @@ def overload(op: str) -> Callable[..., object]:
         return {
             "attention": torch_ops.attention,
             "cache_update": torch_ops.cache_update,
+            "expert_linear": torch_ops.expert_linear,
+            "quantize_cache": torch_ops.quantize_cache,
         }[name]
     packet, _, variant = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), variant or "default")

@@ -1,0 +1,190 @@
+"""Architectures with attention code of their own, beside transformers' interface.
+
+A few older ones multiply, mask and sum in their own modules. In: such a model. Out:
+while `adapted` holds, their instances attend by kvc's `attend`, in the place of just
+that code; classes and sources stay as they are. Their masks are plainly causal, or a
+window that is said here, and biases over positions (ALiBi) become slopes.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import Final
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers.cache_utils import Cache
+from transformers.models.falcon import modeling_falcon as falcon
+
+from kvc.compiler.hugging_face.attention import attend_causally
+
+_Attended = tuple[Tensor, None]
+
+
+def has_own_attention(model: PreTrainedModel) -> bool:
+    """Tell whether a model attends by code of its own that kvc knows."""
+    return any(_name(module) in _ADAPTERS for module in model.modules())
+
+
+@contextmanager
+def adapted(model: PreTrainedModel) -> Iterator[None]:
+    """Let modules that attend by code of their own attend by kvc's function."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            if _name(module) in _ADAPTERS:
+                method, function = _ADAPTERS[_name(module)]
+                setattr(module, method, partial(function, module))
+                stack.callback(delattr, module, method)
+        yield
+
+
+def _name(module: nn.Module) -> str:
+    """Return where a class is from: `gptj.GPTJAttention`, "" for any other package."""
+    package, _, family = type(module).__module__.partition(".models.")
+    if package != "transformers":
+        return ""
+    return f"{family.partition('.')[0]}.{type(module).__name__}"
+
+
+def alibi_slopes(heads: int) -> list[float]:
+    """Return the slopes of ALiBi (Press et al., 2021) for any number of heads."""
+    whole = 2 ** math.floor(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    between = [2 ** (-8 * (i + 0.5) / whole) for i in range(heads - whole)]
+    return slopes + between
+
+
+def _merged(attended: Tensor) -> Tensor:
+    """Return [batch, seq, heads, dim] as [batch, seq, heads * dim]."""
+    return attended.flatten(2)
+
+
+def _plain(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object
+) -> _Attended:
+    """Stand for an `_attn` of scaled products over heads, in float32."""
+    out = attend_causally(module, query.to(value.dtype), key, value)
+    return out.transpose(1, 2), None
+
+
+def _gpt_neo(
+    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object
+) -> _Attended:
+    """Stand for GPT-Neo's `_attn`: no scale, and a window in local layers."""
+    local = module.attention_type == "local"
+    window = module.config.window_size if local else None  # type: ignore[union-attr]
+    out = attend_causally(module, query, key, value, scale=1.0, window=window)
+    return out.transpose(1, 2), None
+
+
+def _bloom(
+    module: nn.Module,
+    hidden_states: Tensor,
+    residual: Tensor,
+    *_: object,
+    layer_past: Cache,
+    **__: object,
+) -> _Attended:
+    """Stand for BLOOM's attention: ALiBi of its own slopes."""
+    query, key, value = module._reshape(module.query_key_value(hidden_states))
+    key, value = layer_past.update(key, value, module.layer_idx)
+    slopes = torch.tensor(alibi_slopes(module.num_heads))
+    attended = attend_causally(module, query, key, value, slopes=slopes)
+    made: Tensor = module.dense(_merged(attended))
+    return made + residual, None
+
+
+def _falcon(
+    module: nn.Module,
+    hidden_states: Tensor,
+    *_: object,
+    layer_past: Cache,
+    alibi: Tensor | None,
+    position_embeddings: tuple[Tensor, Tensor],
+    **__: object,
+) -> _Attended:
+    """Stand for Falcon's attention: rotary or ALiBi, each key head stored once."""
+    split = module._split_heads(module.query_key_value(hidden_states))
+    query, key, value = (heads.transpose(1, 2) for heads in split)
+    if module.new_decoder_architecture:
+        group = module.num_heads // module.num_kv_heads
+        key, value = key[:, ::group], value[:, ::group]
+    slopes = None
+    if alibi is None:
+        query, key = falcon.apply_rotary_pos_emb(query, key, *position_embeddings)
+    else:
+        # Rounded as they are there, where the products are rounded once more.
+        rounded = torch.tensor(alibi_slopes(module.num_heads)).bfloat16().float()
+        slopes = rounded * module.inv_norm_factor
+    key, value = layer_past.update(key, value, module.layer_idx)
+    attended = attend_causally(module, query, key, value, slopes=slopes)
+    return module.dense(_merged(attended)), None
+
+
+def _mpt(
+    module: nn.Module,
+    hidden_states: Tensor,
+    *_: object,
+    past_key_values: Cache,
+    **__: object,
+) -> _Attended:
+    """Stand for MPT's attention: ALiBi of slopes that no other has."""
+    mixed = module.Wqkv(hidden_states)
+    if module.clip_qkv:
+        mixed = mixed.clamp(-module.clip_qkv, module.clip_qkv)
+    split = mixed.unflatten(2, (3, module.n_heads, module.head_dim))
+    query, key, value = split.transpose(1, 3).unbind(2)
+    key, value = past_key_values.update(key, value, module.layer_idx)
+    attended = attend_causally(
+        module,
+        query,
+        key,
+        value,
+        scale=module.softmax_scale,
+        slopes=torch.tensor(_mpt_slopes(module.n_heads)),
+    )
+    return module.out_proj(_merged(attended)), None
+
+
+def _mpt_slopes(heads: int) -> list[float]:
+    whole = 2 ** math.ceil(math.log2(heads))
+    slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    return slopes if whole == heads else (slopes[1::2] + slopes[::2])[:heads]
+
+
+def _xglm(
+    module: nn.Module,
+    hidden_states: Tensor,
+    *_: object,
+    past_key_values: Cache,
+    **__: object,
+) -> _Attended:
+    """Stand for XGLM's attention."""
+    query, key, value = (
+        project(hidden_states).unflatten(2, (-1, module.head_dim)).transpose(1, 2)
+        for project in (module.q_proj, module.k_proj, module.v_proj)
+    )
+    key, value = past_key_values.update(key, value, module.layer_idx)
+    attended = attend_causally(module, query, key, value, scale=module.scaling)
+    return module.out_proj(_merged(attended)), None
+
+
+def _xglm_positions(module: nn.Module, position_ids: Tensor, _: object) -> Tensor:
+    """Stand for XGLM's position table, which grows where it is too short."""
+    table: Tensor = module.weights
+    return table[position_ids + module.offset]
+
+
+_ADAPTERS: Final[Mapping[str, tuple[str, Callable[..., object]]]] = {
+    "bloom.BloomAttention": ("forward", _bloom),
+    "codegen.CodeGenAttention": ("_attn", _plain),
+    "falcon.FalconAttention": ("forward", _falcon),
+    "gpt_neo.GPTNeoSelfAttention": ("_attn", _gpt_neo),
+    "gpt_neox_japanese.GPTNeoXJapaneseAttention": ("_attn", _plain),
+    "gptj.GPTJAttention": ("_attn", _plain),
+    "mpt.MptAttention": ("forward", _mpt),
+    "xglm.XGLMAttention": ("forward", _xglm),
+    "xglm.XGLMSinusoidalPositionalEmbedding": ("forward", _xglm_positions),
+}

@@ -1,0 +1,366 @@
+# ruff: noqa: E501  a table reads best with one line a model
+"""Tiny random models of the architectures of transformers, with weights that matter.
+
+The default initialisation makes weights so small that attention is all but uniform and
+the residual stream all but the embedding: a wrong cache hardly shows in logits. `build`
+draws weights such that each layer changes the stream by as much as it holds, and heads
+look at few positions.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedModel
+
+VOCAB = 97
+WINDOW = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Tiny:
+    """A tiny configuration.
+
+    Attributes:
+        model_type: transformers' name of the architecture.
+        settings: of its configuration.
+        attention: the implementation that a bundle is held against.
+    """
+
+    model_type: str
+    settings: Mapping[str, object]
+    attention: str = "eager"
+
+
+# The names that most configurations know.
+_BASE: dict[str, object] = {
+    "vocab_size": VOCAB, "hidden_size": 64, "intermediate_size": 96,
+    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "head_dim": 16, "max_position_embeddings": 128, "pad_token_id": 0,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+_FALCON = {
+    name: value for name, value in _BASE.items()
+    if name not in ("head_dim", "intermediate_size", "num_key_value_heads")
+}  # fmt: skip
+_GPT2: dict[str, object] = {
+    "vocab_size": VOCAB, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": 128,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
+_MPT = {
+    "vocab_size": VOCAB,
+    "d_model": 64,
+    "n_layers": 2,
+    "n_heads": 4,
+    "max_seq_len": 128,
+}
+_MIXED: dict[str, object] = {
+    "sliding_window": WINDOW, "layer_types": ["sliding_attention", "full_attention"],
+}  # fmt: skip
+_EXPERTS: dict[str, object] = {
+    "num_experts": 6, "num_local_experts": 6, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 48,
+}  # fmt: skip
+_DEEPSEEK: dict[str, object] = {
+    "n_routed_experts": 6, "num_experts_per_tok": 2, "n_group": 2, "topk_group": 1,
+    "moe_intermediate_size": 48, "first_k_dense_replace": 1, "q_lora_rank": 24,
+    "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
+    "v_head_dim": 12, "n_shared_experts": 1, "num_key_value_heads": 4, "head_dim": 8,
+}  # fmt: skip
+
+
+def _like_llama(model_type: str, **settings: object) -> Tiny:
+    return Tiny(model_type, _BASE | settings)
+
+
+def _rope(kind: str, factor: float = 4.0, **settings: object) -> dict[str, object]:
+    return {
+        "rope_parameters": {
+            "rope_type": kind,
+            "rope_theta": 1e4,
+            "factor": factor,
+            **settings,
+        }
+    }
+
+
+_LONG = {
+    "short_factor": [1.0 + i / 4 for i in range(8)],
+    "long_factor": [4.0 + i for i in range(8)],
+}
+
+# What every release must run, each with the ways in which its checkpoints differ.
+NAMED: dict[str, Tiny] = {
+    "llama": _like_llama(
+        "llama",
+        **_rope(
+            "llama3",
+            8.0,
+            low_freq_factor=1.0,
+            high_freq_factor=4.0,
+            original_max_position_embeddings=32,
+        ),
+    ),
+    "qwen2": _like_llama("qwen2"),
+    "qwen3": _like_llama("qwen3"),
+    "mistral": _like_llama("mistral", sliding_window=WINDOW),
+    "gemma": _like_llama("gemma", tie_word_embeddings=True),
+    "gemma2": _like_llama(
+        "gemma2",
+        sliding_window=WINDOW,
+        query_pre_attn_scalar=16,
+        attn_logit_softcapping=5.0,
+        final_logit_softcapping=20.0,
+    ),
+    "gemma3_text": _like_llama("gemma3_text", query_pre_attn_scalar=16, **_MIXED),
+    "phi": _like_llama("phi", partial_rotary_factor=0.5),
+    "phi3": _like_llama(
+        "phi3",
+        original_max_position_embeddings=64,
+        **_rope("longrope", original_max_position_embeddings=64, **_LONG),
+    ),
+    "olmo": _like_llama("olmo", clip_qkv=4.0),
+    "olmo2": _like_llama("olmo2"),
+    "smollm3": _like_llama("smollm3", no_rope_layers=[1, 0]),
+    "gpt2": Tiny("gpt2", _GPT2),
+    "gpt_neox": _like_llama("gpt_neox", rotary_pct=0.5),
+    "gptj": Tiny("gptj", _GPT2 | {"rotary_dim": 8}),
+    "falcon": Tiny(
+        "falcon",
+        _FALCON | {"alibi": False, "new_decoder_architecture": True, "num_kv_heads": 2},
+    ),
+    "bloom": Tiny(
+        "bloom", {"vocab_size": VOCAB, "hidden_size": 96, "n_layer": 2, "n_head": 6}
+    ),
+    "starcoder2": _like_llama("starcoder2", sliding_window=WINDOW),
+    "mixtral": _like_llama("mixtral", **_EXPERTS),
+    "qwen3_moe": _like_llama("qwen3_moe", **_EXPERTS, decoder_sparse_step=1),
+    "gpt_oss": _like_llama("gpt_oss", **_EXPERTS, **_MIXED),
+}
+
+# Other checkpoints of those.
+VARIANTS: dict[str, Tiny] = {
+    "llama, linear rope": _like_llama("llama", **_rope("linear")),
+    "llama, dynamic rope": _like_llama("llama", **_rope("dynamic")),
+    "llama, yarn": _like_llama(
+        "llama", **_rope("yarn", original_max_position_embeddings=32)
+    ),
+    "qwen2, sliding": _like_llama(
+        "qwen2", use_sliding_window=True, sliding_window=WINDOW, max_window_layers=1
+    ),
+    "mistral, full": _like_llama("mistral", sliding_window=None),
+    "phi3, sliding": _like_llama("phi3", sliding_window=WINDOW),
+    "falcon, one key head": Tiny(
+        "falcon",
+        _FALCON
+        | {"alibi": False, "new_decoder_architecture": False, "multi_query": True},
+    ),
+    "falcon, ALiBi": Tiny(
+        "falcon",
+        _FALCON
+        | {"alibi": True, "new_decoder_architecture": False, "multi_query": False},
+        attention="sdpa",  # the eager one adds slopes twice (transformers 5.23)
+    ),
+    "bloom, 4 heads": Tiny(
+        "bloom", {"vocab_size": VOCAB, "hidden_size": 64, "n_layer": 2, "n_head": 4}
+    ),
+}
+
+# What runs without being named.
+OTHERS: dict[str, Tiny] = {
+    "apertus": _like_llama("apertus"),
+    "arcee": _like_llama("arcee"),
+    "biogpt": _like_llama("biogpt"),
+    "bitnet": _like_llama("bitnet"),
+    "codegen": Tiny("codegen", _GPT2 | {"rotary_dim": 8, "n_ctx": 128}),
+    "cohere": _like_llama("cohere", logit_scale=1.0),
+    "cohere2": _like_llama("cohere2", logit_scale=1.0, **_MIXED),
+    "ctrl": Tiny("ctrl", _GPT2 | {"dff": 96}),
+    "cwm": _like_llama("cwm", **_MIXED),
+    "ernie4_5": _like_llama("ernie4_5"),
+    "exaone4": _like_llama("exaone4", **_MIXED),
+    "flex_olmo": _like_llama("flex_olmo", **_EXPERTS),
+    "gemma3n_text": _like_llama(
+        "gemma3n_text",
+        num_hidden_layers=4,
+        num_kv_shared_layers=2,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=16,
+        laurel_rank=8,
+        activation_sparsity_pattern=[0.0] * 4,
+    ),
+    "glm": _like_llama("glm", partial_rotary_factor=0.5),
+    "glm4": _like_llama("glm4", partial_rotary_factor=0.5),
+    "glm4_moe": _like_llama(
+        "glm4_moe",
+        n_routed_experts=6,
+        num_experts_per_tok=2,
+        moe_intermediate_size=48,
+        first_k_dense_replace=1,
+    ),
+    "gpt_bigcode": Tiny("gpt_bigcode", _GPT2),
+    "gpt_neo": Tiny(
+        "gpt_neo",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 64,
+            "num_layers": 2,
+            "num_heads": 4,
+            "max_position_embeddings": 128,
+            "window_size": WINDOW,
+            "attention_types": [[["global", "local"], 1]],
+        },
+    ),
+    "gpt_neox_japanese": _like_llama("gpt_neox_japanese"),
+    "granite": _like_llama(
+        "granite",
+        attention_multiplier=0.2,
+        residual_multiplier=0.5,
+        embedding_multiplier=2.0,
+        logits_scaling=2.0,
+    ),
+    "granitemoe": _like_llama("granitemoe", attention_multiplier=0.2, **_EXPERTS),
+    "helium": _like_llama("helium"),
+    "hunyuan_v1_dense": _like_llama("hunyuan_v1_dense"),
+    "ministral": _like_llama("ministral", **_MIXED),
+    "mpt": Tiny("mpt", _MPT),
+    "nanochat": _like_llama("nanochat"),
+    "nemotron": _like_llama("nemotron"),
+    "olmo3": _like_llama("olmo3", **_MIXED),
+    "olmoe": _like_llama("olmoe", **_EXPERTS),
+    "opt": Tiny("opt", _BASE | {"ffn_dim": 96, "word_embed_proj_dim": 64}),
+    "persimmon": _like_llama("persimmon"),
+    "phimoe": _like_llama("phimoe", **_EXPERTS),
+    "qwen2_moe": _like_llama(
+        "qwen2_moe", **_EXPERTS, shared_expert_intermediate_size=48
+    ),
+    "seed_oss": _like_llama("seed_oss"),
+    "stablelm": _like_llama("stablelm", partial_rotary_factor=0.5),
+    "vaultgemma": _like_llama(
+        "vaultgemma", sliding_window=WINDOW, query_pre_attn_scalar=16
+    ),
+    "xglm": Tiny(
+        "xglm",
+        {
+            "vocab_size": VOCAB,
+            "d_model": 64,
+            "num_layers": 2,
+            "attention_heads": 4,
+            "ffn_dim": 96,
+            "max_position_embeddings": 128,
+        },
+    ),
+}
+
+# What is refused: its state is no cache of keys and values, or its code asks for values.
+REFUSED: dict[str, Tiny] = {
+    "deepseek_v2": _like_llama("deepseek_v2", **_DEEPSEEK),
+    "deepseek_v3": _like_llama("deepseek_v3", **_DEEPSEEK),
+    "diffllama": _like_llama("diffllama"),
+    "falcon_h1": _like_llama(
+        "falcon_h1", mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8
+    ),
+    "granitemoehybrid": _like_llama(
+        "granitemoehybrid",
+        layer_types=["mamba", "attention"],
+        mamba_n_heads=4,
+        mamba_d_state=8,
+        mamba_d_head=32,
+        **_EXPERTS,
+    ),
+    "lfm2": _like_llama("lfm2", layer_types=["conv", "full_attention"]),
+    "llama4_text": _like_llama(
+        "llama4_text", num_local_experts=4, attention_chunk_size=16
+    ),
+    "mamba": Tiny(
+        "mamba",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "state_size": 8,
+        },
+    ),
+    "minimax": _like_llama(
+        "minimax", layer_types=["linear_attention", "full_attention"], **_EXPERTS
+    ),
+    "openai-gpt": Tiny("openai-gpt", _GPT2),
+    "phi3, longrope, long texts": _like_llama(
+        "phi3",
+        original_max_position_embeddings=32,
+        **_rope("longrope", original_max_position_embeddings=32, **_LONG),
+    ),
+    "phimoe, longrope": _like_llama(
+        "phimoe",
+        **_EXPERTS,
+        **_rope(
+            "longrope",
+            original_max_position_embeddings=64,
+            short_mscale=1.1,
+            long_mscale=1.2,
+            **_LONG,
+        ),
+    ),
+    "qwen3_next": _like_llama(
+        "qwen3_next", **_EXPERTS, layer_types=["linear_attention", "full_attention"]
+    ),
+    "recurrent_gemma": _like_llama(
+        "recurrent_gemma",
+        block_types=["recurrent", "attention"],
+        lru_width=64,
+        attention_window_size=WINDOW,
+    ),
+    "rwkv": Tiny(
+        "rwkv",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "attention_hidden_size": 64,
+            "intermediate_size": 96,
+        },
+    ),
+    "xlnet": Tiny(
+        "xlnet",
+        {"vocab_size": VOCAB, "d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 96},
+    ),
+}
+
+MODELS = NAMED | VARIANTS | OTHERS | REFUSED
+
+
+# Settings whose presence says that layers differ, so that one is not enough.
+_DIFFERING = {"layer_types", "no_rope_layers", "attn_logit_softcapping"}
+_COUNTS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+
+
+def build(name: str, shallow: bool = False, seed: int = 0) -> PreTrainedModel:
+    """Return a model in evaluation mode, float32, with rescaled weights.
+
+    A `shallow` one has a single layer, if all of its layers are alike.
+    """
+    tiny = MODELS[name]
+    settings = dict(tiny.settings)
+    if shallow and not _DIFFERING & settings.keys():
+        settings |= {count: 1 for count in _COUNTS if count in settings}
+    config = AutoConfig.for_model(tiny.model_type, **settings)
+    model = AutoModelForCausalLM.from_config(
+        config, dtype=torch.float32, attn_implementation=tiny.attention
+    )
+    rescale(model, seed)
+    return model.eval()
+
+
+def rescale(model: nn.Module, seed: int) -> None:
+    """Draw all weights anew such that every part of the model matters."""
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for name, parameter in model.named_parameters():
+            noise = torch.randn(parameter.shape, generator=generator)
+            if parameter.dim() < 2:
+                around = 1.0 if "norm" in name.lower() or "ln_" in name else 0.0
+                parameter.copy_(around + 0.3 * noise)
+            else:
+                parameter.copy_(noise * 1.5 / parameter.shape[-1] ** 0.5)

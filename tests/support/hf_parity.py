@@ -1,0 +1,145 @@
+"""A tiny model of transformers and its bundle: the same logits, token by token.
+
+The measure is the largest difference of logits over their standard deviation. What
+the bundle is held against is the model itself in its eager attention, run on the whole
+text without a cache.
+"""
+
+import ctypes
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from hf_models import VOCAB, build
+from transformers import PreTrainedModel
+
+from kvc.compiler import CacheConfig, export_hf
+from kvc.runtime import Session, load
+
+STEPS = 40
+LENGTHS = (1, 2, 5, 12)
+CHUNKS = (5, 1, 6)
+CAPACITY = 64
+# Logits of two float32 layers differ by 1e-6 to 3e-5 of their spread when sums are
+# taken in another order; a wrong rotation, scale or row changes them by 5e-3 and more.
+TOLERANCE = 1e-4
+NOTICED = 1e-3
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """How far a bundle is from its model.
+
+    Attributes:
+        prefill: largest difference of a prefill, of any length, and in chunks.
+        decode: largest difference of 40 steps behind it.
+        agreement: share of positions with the same best token.
+        control: the least difference that a wrong row of one layer's cache makes.
+    """
+
+    prefill: float
+    decode: float
+    agreement: float
+    control: float
+
+
+def text(length: int) -> np.ndarray:
+    """Return tokens int64 [1, length], the same for each length as far as it goes."""
+    return np.random.default_rng(7).integers(3, VOCAB, (1, 4096))[:, :length]
+
+
+def eager_logits(model: PreTrainedModel, tokens: np.ndarray) -> np.ndarray:
+    """Return float32 [seq, vocab], standardised, of a run without a cache."""
+    with torch.no_grad():
+        made = model(input_ids=torch.from_numpy(tokens), use_cache=False)
+    return made.logits[0].numpy()
+
+
+def compare(
+    name: str,
+    folder: Path,
+    lengths: Sequence[int] = LENGTHS,
+    steps: int = STEPS,
+    recipe: str = "fp32",
+    shallow: bool = False,
+) -> Parity:
+    """Export a model of `hf_models`, run it and its control, and compare."""
+    model = build(name, shallow)
+    tokens = text(max(lengths) + steps)
+    wanted = eager_logits(model, tokens)
+    path = folder / "model.kvc"
+    export_hf(model, recipe=recipe, cache=CacheConfig(CAPACITY)).save(path)
+    with load(path) as program, program.session(capacity=CAPACITY) as session:
+        return _measure(session, tokens, wanted, lengths, steps)
+
+
+def _measure(
+    session: Session,
+    tokens: np.ndarray,
+    wanted: np.ndarray,
+    lengths: Sequence[int],
+    steps: int,
+) -> Parity:
+    spread = float(wanted.std())
+    prefills = [_prefill(session, tokens, (n,))[-1] - wanted[n - 1] for n in lengths]
+    pieces = _prefill(session, tokens, CHUNKS)
+    ends = np.cumsum(CHUNKS) - 1
+    prefills += [piece - wanted[end] for piece, end in zip(pieces, ends, strict=True)]
+    begin = sum(CHUNKS)
+    decoded = np.stack(list(_decode(session, tokens, begin, begin + steps)))
+    expected = wanted[begin : begin + steps]
+    best = decoded.argmax(1) == expected.argmax(1)
+    return Parity(
+        prefill=float(np.abs(prefills).max()) / spread,
+        decode=float(np.abs(decoded - expected).max()) / spread,
+        agreement=float(best.mean()),
+        control=min(_controls(session, tokens, wanted)) / spread,
+    )
+
+
+def _prefill(
+    session: Session, tokens: np.ndarray, chunks: Sequence[int]
+) -> list[np.ndarray]:
+    """Return the logits behind each chunk of a new session."""
+    session.reset()
+    ends = np.cumsum(chunks)
+    pieces = [tokens[:, e - n : e] for e, n in zip(ends, chunks, strict=True)]
+    return [session.prefill(piece)[0].copy() for piece in pieces]
+
+
+def _decode(
+    session: Session, tokens: np.ndarray, begin: int, end: int
+) -> Iterator[np.ndarray]:
+    for place in range(begin, end):
+        yield session.decode(tokens[:, place : place + 1])[0].copy()
+
+
+def _controls(
+    session: Session, tokens: np.ndarray, wanted: np.ndarray
+) -> Iterator[float]:
+    """Yield the difference that each layer's zeroed row makes three steps later."""
+    held = 10
+    for layer in _layers(session):
+        _prefill(session, tokens, (held,))
+        for name in layer:
+            _zero_row(session.state[name], held - 2)
+        got = np.stack(list(_decode(session, tokens, held, held + 3)))
+        yield float(np.abs(got - wanted[held : held + 3]).max())
+
+
+def _layers(session: Session) -> list[list[str]]:
+    """Return the names of each layer's caches."""
+    layers: dict[str, list[str]] = {}
+    for name in session.state:
+        if "cache" in name:
+            layers.setdefault(name.rpartition(".")[0], []).append(name)
+    return list(layers.values())
+
+
+def _zero_row(cache: np.ndarray, row: int) -> None:
+    """Write zeros where a session only lets one look: [batch, heads, slots, dim]."""
+    for head in cache[0]:
+        place = head[row]
+        ctypes.memset(place.ctypes.data, 0, place.nbytes)
