@@ -86,3 +86,21 @@ def test_torch_compares_sizes_itself_again_afterwards():
     before = torch.SymInt.__eq__
     capture(Branches(), Method("any_size", (T,), dynamic={"t": SEQ}))
     assert torch.SymInt.__eq__ is before
+
+
+class InBodies(nn.Module):
+    """Asks in the body of a branch."""
+
+    def one(self, p, t):
+        def body(t):
+            return t * 5 if t.shape[1] == 1 else t * 2
+
+        return torch.cond(p, body, lambda t: t + 1, (t,))
+
+
+def test_a_question_in_a_body_is_noted():
+    given = (torch.tensor(True), torch.ones(1, 4))
+    with pytest.raises(CaptureError, match="in a branch or loop: the code asks"):
+        capture(InBodies(), Method("one", given, dynamic={"t": SEQ}))
+    larger = {1: Dim("seq", 2, 8)}
+    assert capture(InBodies(), Method("one", given, dynamic={"t": larger}))
