@@ -22,8 +22,8 @@ STEPS = 40
 LENGTHS = (1, 2, 5, 12)
 CHUNKS = (5, 1, 6)
 CAPACITY = 64
-# Logits of two float32 layers differ by 1e-6 to 3e-5 of their spread when sums are taken
-# in another order; a wrong rotation, scale or row changes them by 5e-3 and more.
+# Logits of two float32 layers differ by 1e-6 to 3e-5 of their spread when sums are
+# taken in another order; a wrong rotation, scale or row changes them by 5e-3 and more.
 TOLERANCE = 1e-4
 NOTICED = 1e-3
 
