@@ -35,6 +35,7 @@ from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
 from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
 from kvc.compiler.passes.materialize_views import MaterializeViews
+from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
@@ -87,6 +88,7 @@ def compile_program(
         BadFile: a file has a name that is not plain, or cannot be read.
         TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
         BadBackend: the backend gave back what it may not.
+        CacheNotInt8: the recipe stores caches as int8, and one cannot be.
     """
     settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
     check_request(model, methods)
@@ -137,6 +139,8 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
     passes += [DropIdleWrites(), WriteThroughViews()]
     passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
+    if recipe.cache == "int8":
+        passes.append(QuantizeCaches())
     embedding = recipe.embedding == "int8"
     if recipe.linear != "float32" or embedding:
         passes.append(QuantizeWeights(recipe.linear, embedding))

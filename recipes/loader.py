@@ -7,6 +7,7 @@ names the file, the key and what is allowed there.
 
 import tomllib
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 
 from kvc.recipes.recipe import SETTINGS, Option, Recipe, Setting
@@ -22,8 +23,12 @@ def known_recipes() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
-def load_recipe(name_or_path: str | Path) -> Recipe:
+def load_recipe(name_or_path: str | Path, cache: str | None = None) -> Recipe:
     """Return a shipped recipe by name, or the one in a `.toml` file.
+
+    Args:
+        name_or_path: the name, or the path.
+        cache: `[cache] dtype` in place of what the file says; None takes the file's.
 
     Raises:
         UnknownRecipe: no shipped recipe has this name; the message lists them.
@@ -31,11 +36,24 @@ def load_recipe(name_or_path: str | Path) -> Recipe:
     """
     text = str(name_or_path)
     if text.endswith(".toml") or isinstance(name_or_path, Path):
-        return _read(Path(name_or_path), where=text)
+        return _with_cache(_read(Path(name_or_path), where=text), cache)
     known = known_recipes()
     if text not in known:
         raise UnknownRecipe(recipe=text, known=listing(known))
-    return _read(FOLDER / f"{text}.toml", where=f"{text}.toml")
+    return _with_cache(_read(FOLDER / f"{text}.toml", where=f"{text}.toml"), cache)
+
+
+def _with_cache(recipe: Recipe, cache: str | None) -> Recipe:
+    """Return a recipe with another dtype of caches, which its text then says too."""
+    if cache is None or cache == recipe.cache:
+        return recipe
+    (setting,) = (s for s in SETTINGS if s.field == "cache")
+    _value(recipe.name, setting, cache)
+    said = f'[cache]\ndtype = "{cache}"\n'
+    if "cache" in tomllib.loads(recipe.text):
+        said = f'# in place of what [cache] says: dtype = "{cache}"\n'
+    text = f"{recipe.text.rstrip()}\n\n{said}"
+    return replace(recipe, cache=cache, text=text)  # type: ignore[arg-type]  # _value has checked it
 
 
 def _read(path: Path, where: str) -> Recipe:

@@ -32,6 +32,9 @@ class Recipe:
             row, rows are widened as they are looked up.
         backend: which backend is offered the graph; "" leaves all to kvc's kernels.
         backend_options: what the file says to the backend, by key.
+        cache: how states are stored that are caches: those that `kvc::cache_update`
+            writes and `kvc::attention` reads. "int8" is int8 rows, symmetric, with a
+            float32 scale for each token and head; "float32" leaves them as they are.
     """
 
     name: str
@@ -42,6 +45,7 @@ class Recipe:
     embedding: Literal["float32", "int8"]
     backend: str
     backend_options: Mapping[str, Option] = field(default_factory=dict)
+    cache: Literal["float32", "int8"] = "float32"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,5 +71,6 @@ SETTINGS = (
     Setting("weights", "dtype", "weights", ("float32", "bfloat16")),
     Setting("linear", "scheme", "linear", ("float32", "qd8", "qb4")),
     Setting("embedding", "scheme", "embedding", ("float32", "int8")),
+    Setting("cache", "dtype", "cache", ("float32", "int8")),
     Setting("backend", "name", "backend", ("",), open=True),
 )

@@ -6,7 +6,14 @@
 from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
 from kvc.runtime.delegates.base import Packing, ReferenceUsed
 from kvc.runtime.delegates.table import register_delegate
-from kvc.runtime.generation import Generation, generate
+from kvc.runtime.forks.prefixes import Prefix
+from kvc.runtime.forks.residency import SessionResidency
+from kvc.runtime.generation import (
+    Generation,
+    GenerationSettings,
+    SettingIgnored,
+    generate,
+)
 from kvc.runtime.growing import GrowingArray
 from kvc.runtime.program import Program, load
 from kvc.runtime.sessions import Session
@@ -41,11 +48,13 @@ from kvc.schema.errors import (
     NotRewindable,
     OutOfMemory,
     Poisoned,
+    PromptTooLong,
     SavedUnsynced,
     StateMismatch,
     StateNeeded,
     ThreadsFixed,
     UnknownName,
+    UnusableLogits,
 )
 
 __all__ = [
@@ -70,6 +79,7 @@ __all__ = [
     "FormatError",
     "FreeableBuffer",
     "Generation",
+    "GenerationSettings",
     "GrowingArray",
     "IndexOutOfRange",
     "InputMismatch",
@@ -84,16 +94,21 @@ __all__ = [
     "OutOfMemory",
     "Packing",
     "Poisoned",
+    "Prefix",
     "Program",
+    "PromptTooLong",
     "ReferenceUsed",
     "Residency",
     "SavedUnsynced",
     "Session",
+    "SessionResidency",
+    "SettingIgnored",
     "StateMismatch",
     "StateNeeded",
     "ThreadsFixed",
     "Totals",
     "UnknownName",
+    "UnusableLogits",
     "generate",
     "load",
     "register_delegate",

@@ -9,10 +9,11 @@ arena costs microseconds, and the first token does not fault in the whole cache
 import mmap
 import sys
 from contextlib import suppress
+from typing import Protocol
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
+from kvc.runtime.arrays import Array, address_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import OutOfMemory
 
@@ -27,8 +28,36 @@ def align_up(nbytes: int, align: int = ALIGN) -> int:
     return -(-nbytes // align) * align
 
 
+class Pages(Protocol):
+    """How the pages of an arena go back."""
+
+    def drop(self, start: int, end: int) -> None:
+        """Give the pages of a run of whole pages back; it then reads zeros."""
+
+
+class _OwnPages:
+    """Pages that no other arena has."""
+
+    def __init__(self, reserved: mmap.mmap) -> None:
+        self._map = reserved
+
+    def drop(self, start: int, end: int) -> None:
+        """Give the pages of a run back; see `Pages.drop`."""
+        if _LINUX:
+            self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
+        else:
+            np.frombuffer(self._map, np.uint8)[start:end] = 0
+
+
 class Arena:
-    """A run of reserved memory; arrays over it keep it alive."""
+    """A run of reserved memory; arrays over it keep it alive.
+
+    Attributes:
+        nbytes: that were asked for.
+        owner: of the memory, which goes with the last reference to it.
+        bytes: all of it, the page behind what was asked for too.
+        pages: how they go back.
+    """
 
     def __init__(self, nbytes: int, what: str = "scratch memory") -> None:
         """Reserve memory; `what` it is for is told where there is none.
@@ -40,9 +69,16 @@ class Arena:
         length = align_up(nbytes, PAGE_NBYTES) + PAGE_NBYTES
         self.nbytes = nbytes
         try:
-            self._map = _reserve(length)
+            self.owner = self._map = _reserve(length)
         except (OSError, OverflowError, ValueError, MemoryError) as error:
             raise OutOfMemory(what=what, nbytes=nbytes) from error
+        self.bytes: Array = np.ndarray((length,), np.uint8, self._map)
+        self.pages: Pages = _OwnPages(self._map)
+
+    @property
+    def address(self) -> int:
+        """Return where it begins."""
+        return address_of(self.bytes)
 
     def array(self, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
         """Return the array of a dtype and shape at a byte offset."""
@@ -58,10 +94,7 @@ class Arena:
 
     def discard(self) -> None:
         """Give all pages back; every array over the arena then reads zeros."""
-        if _LINUX:
-            self._map.madvise(mmap.MADV_DONTNEED)
-        else:
-            np.frombuffer(self._map, np.uint8)[:] = 0
+        self.pages.drop(0, len(self.bytes))
 
     def give_back(self, offset: int, nbytes: int) -> tuple[int, int]:
         """Give back the whole pages within a run of bytes, which then read zeros.
@@ -72,10 +105,7 @@ class Arena:
         end = (offset + nbytes) // PAGE_NBYTES * PAGE_NBYTES
         if end <= start:
             return offset, offset
-        if _LINUX:
-            self._map.madvise(mmap.MADV_DONTNEED, start, end - start)
-        else:
-            np.frombuffer(self._map, np.uint8)[start:end] = 0
+        self.pages.drop(start, end)
         return start, end
 
     def clear(self, offset: int, nbytes: int) -> None:

@@ -8,12 +8,15 @@ on first need.
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
+from kvc.runtime.arrays import Array
 from kvc.runtime.data import BundledFiles, FreeableBuffer, Mode, Residency
 from kvc.runtime.data.modes import check_mode
 from kvc.runtime.delegates.base import Packing
 from kvc.runtime.delegates.table import check_backends
 from kvc.runtime.engine import Engine
+from kvc.runtime.forks.prefixes import Prefix
 from kvc.runtime.methods import MethodTable
 from kvc.runtime.sessions import Session
 from kvc.runtime.snapshots import Snapshot
@@ -22,6 +25,9 @@ from kvc.schema.closing import Closing
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import BadSetting, StateNeeded
 from kvc.schema.model import Method, State
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Path = str | os.PathLike[str]
 
@@ -142,7 +148,7 @@ class Program(Closing):
             Closed, Forked: the program is closed, or belongs to another process.
         """
         self._engine.check_open()
-        return Session(self._engine, sizes, capacity, transactional)
+        return Session.open(self._engine, sizes, capacity, transactional)
 
     def restore(
         self, path: str | os.PathLike[str], transactional: bool = False
@@ -157,13 +163,35 @@ class Program(Closing):
         """
         self._engine.check_open()
         with Snapshot(path, self._engine.program, self.digest) as snapshot:
-            return Session(
+            return Session.open(
                 self._engine,
                 snapshot.header.sizes,
                 snapshot.header.wanted_capacity,
                 transactional,
                 fill=snapshot.load,
             )
+
+    def prefix(
+        self,
+        tokens: "Sequence[int] | Array | Tensor",
+        capacity: int | None = None,
+        **sizes: int,
+    ) -> Prefix:
+        """Read tokens once, for many sessions that begin with them.
+
+        Args:
+            tokens: at least one; int64 [batch, seq] where sessions have several rows.
+                They are run by the methods of the roles `prefill` and `decode`.
+            capacity: of the sessions, as `session`.
+            sizes: of the sessions, as `session`.
+
+        Raises:
+            UnknownName: no method has the role `prefill`, or none `decode`.
+            BadSetting: there are no tokens, or they are none.
+            CacheOverflow: they do not fit.
+            ExecutionError: as `Session.call`, and as `session`.
+        """
+        return Prefix(self._engine, self.session(capacity, False, **sizes), tokens)
 
     def call(self, name: str, *args: object, **kwargs: object) -> object:
         """Run a method that touches no state.

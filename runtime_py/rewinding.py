@@ -165,8 +165,11 @@ def _put_slots_back(memory: StateMemory, ends: Sequence[int]) -> None:
 
 def _count_down(memory: StateMemory, counts: Sequence[int]) -> None:
     equal = len(set(counts)) < 2
-    for declared, array in zip(memory.states, memory.arrays, strict=True):
+    for state, (declared, array) in enumerate(
+        zip(memory.states, memory.arrays, strict=True)
+    ):
         if declared.kind is StateKind.COUNTER:
+            memory.note_change(state)
             shape = (-1,) + (1,) * (array.ndim - 1)
             array -= counts[0] if equal else np.reshape(counts, shape)  # type: ignore[misc]
 

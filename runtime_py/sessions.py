@@ -9,17 +9,22 @@ import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.data import BundledFiles
 from kvc.runtime.engine import Engine
+from kvc.runtime.forks.forking import fork_states
+from kvc.runtime.forks.residency import SessionResidency, describe_states
 from kvc.runtime.methods import MethodTable
 from kvc.runtime.positions import choose_capacity, choose_sizes, find_position
 from kvc.runtime.rewinding import rewind, trim
 from kvc.runtime.snapshots import save_snapshot
 from kvc.runtime.states import StateMemory
+from kvc.runtime.transactions import check_usable
 from kvc.schema.closing import Closing
 from kvc.schema.errors import Busy, Closed, UnknownName, listing
 from kvc.schema.model import Method, Program
@@ -70,34 +75,40 @@ class StateViews(Mapping[str, Array]):
 class Session(Closing):
     """Owns the memory of a program's states; weights are shared with all sessions."""
 
-    def __init__(
-        self,
-        engine: Engine,
-        sizes: Mapping[str, int],
-        capacity: int | None = None,
-        transactional: bool = False,
-        fill: Callable[[StateMemory], None] | None = None,
-    ) -> None:
-        """Reserve memory for the states; `fill` puts something else than zeros there.
-
-        Raises as `Program.session` does, and whatever `fill` raises.
-        """
+    def __init__(self, engine: Engine, states: StateMemory) -> None:
+        """Take states that are nobody else's; `open` makes new ones."""
         self._engine = engine
         self._table = MethodTable(engine)
-        chosen = choose_sizes(engine.program, sizes, capacity)
-        limit = choose_capacity(engine.program, chosen, capacity)
-        self._states = engine.open_states(chosen, limit, transactional)
+        self._states = states
         self._lock = threading.Lock()
         self._running = ""
         # Runs once: at close, or when the session is collected.
         self._closer = weakref.finalize(self, engine.close_states, self._states)
         self._closer.atexit = False
+
+    @classmethod
+    def open(
+        cls,
+        engine: Engine,
+        sizes: Mapping[str, int],
+        capacity: int | None = None,
+        transactional: bool = False,
+        fill: Callable[[StateMemory], None] | None = None,
+    ) -> "Session":
+        """Reserve memory for the states; `fill` puts something else than zeros there.
+
+        Raises as `Program.session` does, and whatever `fill` raises.
+        """
+        chosen = choose_sizes(engine.program, sizes, capacity)
+        limit = choose_capacity(engine.program, chosen, capacity)
+        session = cls(engine, engine.open_states(chosen, limit, transactional))
         if fill is not None:
             try:
-                fill(self._states)
+                fill(session._states)
             except BaseException:
-                self._closer()
+                session._closer()
                 raise
+        return session
 
     def call(self, name: str, *args: object, **kwargs: object) -> object:
         """Run a method on this session's states.
@@ -164,6 +175,46 @@ class Session(Closing):
             trim(self._engine.program, self._states)
             self._engine.give_back_scratch()
 
+    def fork(self, transactional: bool | None = None) -> "Session":
+        """Open another session that holds what this one holds now.
+
+        From then on they go their own ways, and either may be closed first. Tokens that
+        both have lie in memory once; each pays for the pages that it writes. The first
+        fork moves what there is into memory that can be shared, later ones take a
+        millisecond.
+
+        Args:
+            transactional: as `Program.session`; left out, as this session.
+
+        Raises:
+            OutOfMemory: the system gives no address space.
+            Poisoned, Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("fork"):
+            check_usable(self._states)
+            wanted = (
+                self._states.transactional if transactional is None else transactional
+            )
+            return Session(self._engine, fork_states(self._states, wanted))
+
+    def residency(self) -> SessionResidency:
+        """Return what memory the states take just now.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("residency"):
+            return describe_states(self._states)
+
+    def check_usable(self) -> None:
+        """Check what does not depend on the arguments of a call.
+
+        Raises:
+            Poisoned, Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("check_usable"):
+            check_usable(self._states)
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the states to a file, as many bytes as there are tokens.
 
@@ -204,6 +255,16 @@ class Session(Closing):
     def methods(self) -> Mapping[str, Method]:
         """Return the program's methods by name."""
         return {method.name: method for method in self._engine.program.methods}
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Return the program's metadata, name to JSON text."""
+        return MappingProxyType(dict(self._engine.program.metadata))
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """Return the files that go along with the program, as `Program.files` does."""
+        return BundledFiles(self._engine.program, self._engine.data)
 
     @property
     def symbols(self) -> Mapping[str, Symbol]:

@@ -2,21 +2,22 @@
 
 In: the states a program declares, the sizes that a session fixed, initial values.
 Out: one array per state at an address that stays, and how long those are that grow.
-States that a reset clears lie in one arena and those it keeps in another, so that a
-reset gives all pages back at once; counters lie first, so that one copy saves them.
+A reset gives all pages of an arena back at once.
 When calls may happen, and what they may write, is left to `transactions.py`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
-import numpy as np
-
-from kvc.runtime.arenas import PAGE_NBYTES, Arena, align_up
+from kvc.runtime.arenas import PAGE_NBYTES, Arena
 from kvc.runtime.arrays import Array, copy_into, prefix, zero
+from kvc.runtime.layouts import StateLayout, axis_of
 from kvc.schema.model import ResetRule, State, StateKind
 
 InitialValue = Callable[[int], Array]
+_MOST_SLOTS: Final = 1 << 62
+UNCHANGED: Final = (_MOST_SLOTS, 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +45,11 @@ class StateMemory:
         tip: how far the session has come.
         written: slots from here on hold what they held at first, in every state
             whose slots behind the position are dead.
+        shared: whether it has been forked, or is a fork.
+        changed: of each state, the slots that may not hold what they held at the last
+            fork: from one to before another.
+        layout: where each lies in them.
+        arenas: where they lie, by what a reset does to them.
         poisoned: name of the call that left states half written, or "".
         closed: whether the memory has been given back.
     """
@@ -56,7 +62,15 @@ class StateMemory:
         capacity: int | None = None,
         rows: int = 1,
         transactional: bool = False,
+        layout: StateLayout | None = None,
     ) -> None:
+        """Reserve memory, and put initial values in.
+
+        With the `layout` of memory that is to be copied, all of it is zeros.
+
+        Raises:
+            OutOfMemory: the system gives no address space.
+        """
         self.states = states
         self.sizes = dict(sizes)
         self.capacity = capacity
@@ -64,14 +78,38 @@ class StateMemory:
         self._initial = initial
         self.tip = Tip((0,) * len(states), (0,) * rows)
         self.written = 0
+        self.shared = False
+        self.changed = [UNCHANGED] * len(states)
         self.poisoned = ""
         self.closed = False
-        self.arrays: list[Array] = [np.empty(0)] * len(states)
-        self._offsets = [0] * len(states)
-        self._counters: list[tuple[Arena, int]] = []
-        self._arenas = {rule: self._place(rule) for rule in ResetRule}
-        for rule in ResetRule:
+        self.layout = layout or StateLayout(states, sizes)
+        self.arenas = {
+            rule: Arena(self.layout.nbytes[rule], "the states of a session")
+            for rule in ResetRule
+        }
+        self.arrays = [
+            place.array(self.arenas[state.reset])
+            for state, place in zip(states, self.layout.placements, strict=True)
+        ]
+        # A fork begins with what is there already.
+        for rule in () if layout else ResetRule:
             self._fill(rule)
+
+    def twin(self, transactional: bool) -> "StateMemory":
+        """Return new memory of the same shape, of zeros.
+
+        Raises:
+            OutOfMemory: the system gives no address space.
+        """
+        return StateMemory(
+            self.states,
+            self.sizes,
+            self._initial,
+            capacity=self.capacity,
+            rows=len(self.tip.counted),
+            transactional=transactional,
+            layout=self.layout,
+        )
 
     def current(self, state: int) -> Array:
         """Return what a state holds now: its memory, up to its length if it grows."""
@@ -99,7 +137,7 @@ class StateMemory:
         )
         self.poisoned = "reset"
         for rule in rules:
-            self._arenas[rule].discard()
+            self.arenas[rule].discard()
             self._fill(rule)
         self.tip = Tip(tuple(lengths), (0,) * len(self.tip.counted))
         self.poisoned = ""
@@ -108,16 +146,27 @@ class StateMemory:
         """Let go of the memory; arrays that are still alive keep it."""
         self.closed = True
         self.arrays = []
-        self._arenas = {}
-        self._counters = []
+        self.arenas = {}
+
+    def note_change(self, state: int, low: int = 0, high: int = _MOST_SLOTS) -> None:
+        """Note that slots of a state are written, or put back."""
+        first, end = self.changed[state]
+        self.changed[state] = min(first, low), max(end, high)
 
     def save_counters(self) -> list[bytes]:
         """Return the bytes of all counters."""
-        return [arena.read(0, nbytes) for arena, nbytes in self._counters]
+        counters = self.layout.counters
+        return [
+            arena.read(0, counters[rule])
+            for rule, arena in self.arenas.items()
+            if counters[rule]
+        ]
 
     def restore_counters(self, saved: Sequence[bytes]) -> None:
         """Put the bytes of all counters back."""
-        for (arena, _), content in zip(self._counters, saved, strict=True):
+        counters = self.layout.counters
+        arenas = [arena for rule, arena in self.arenas.items() if counters[rule]]
+        for arena, content in zip(arenas, saved, strict=True):
             arena.write(0, content)
 
     def first_counts(self, state: int) -> list[int]:
@@ -138,10 +187,11 @@ class StateMemory:
             high: the one behind the last; more than there are means all.
         """
         declared, array = self.states[state], self.arrays[state]
-        axis = _axis(declared)
+        axis = axis_of(declared)
         high = min(high, array.shape[axis])
         if low >= high:
             return
+        self.note_change(state, low, high)
         if declared.initial is not None:
             part = _slots(array, axis, row, low, high)
             start = self._initial(declared.initial)
@@ -151,57 +201,24 @@ class StateMemory:
         if nbytes < PAGE_NBYTES or (row is not None and _inside(declared, 0)):
             zero(_slots(array, axis, row, low, high))
             return
-        for start_nbytes in self._runs(state, row, low, high):
-            self._arenas[declared.reset].clear(start_nbytes, nbytes)
+        for start_nbytes in self._runs(state, row, low):
+            self.arenas[declared.reset].clear(start_nbytes, nbytes)
 
     def give_back(self, state: int, low: int) -> None:
         """Give back whole pages of a state from slot `low` on, which hold zeros."""
         declared, array = self.states[state], self.arrays[state]
-        axis = _axis(declared)
+        axis = axis_of(declared)
         high = array.shape[axis]
         nbytes = (high - low) * array.strides[axis]
         if declared.initial is None and nbytes >= PAGE_NBYTES:
-            for start in self._runs(state, None, low, high):
-                self._arenas[declared.reset].give_back(start, nbytes)
+            for start in self._runs(state, None, low):
+                self.arenas[declared.reset].give_back(start, nbytes)
 
-    def _runs(self, state: int, row: int | None, low: int, high: int) -> list[int]:
-        """Return where the runs of bytes of some slots begin in their arena."""
-        declared, array = self.states[state], self.arrays[state]
-        axis = _axis(declared)
-        starts = np.array([self._offsets[state] + low * array.strides[axis]])
-        for dim in declared.layout[: declared.layout.index(axis)]:
-            only = dim == 0 and row is not None
-            indices = np.array([row]) if only else np.arange(array.shape[dim])
-            starts = (starts[:, None] + indices * array.strides[dim]).reshape(-1)
-        found: list[int] = starts.tolist()
+    def _runs(self, state: int, row: int | None, low: int) -> list[int]:
+        """Return where the runs of bytes from a slot on begin in their arena."""
+        place = self.layout.placements[state]
+        found: list[int] = place.runs(self.states[state], low, row).tolist()
         return found
-
-    def _place(self, rule: ResetRule) -> Arena:
-        chosen = [
-            (i, state) for i, state in enumerate(self.states) if state.reset is rule
-        ]
-        chosen.sort(key=lambda pair: pair[1].kind is not StateKind.COUNTER)
-        end = counters = 0
-        for i, state in chosen:
-            self._offsets[i] = end
-            end = align_up(end + state.type.nbytes(self.sizes))
-            if state.kind is StateKind.COUNTER:
-                counters = end
-        arena = Arena(end, "the states of a session")
-        if counters:
-            self._counters.append((arena, counters))
-        for i, state in chosen:
-            self.arrays[i] = self._array(arena, self._offsets[i], state)
-        return arena
-
-    def _array(self, arena: Arena, offset: int, state: State) -> Array:
-        """Return the state's array; its strides follow the layout."""
-        shape = state.type.shape(self.sizes)
-        if state.layout == tuple(range(len(shape))):
-            return arena.array(offset, state.type.dtype, shape)
-        in_memory = tuple(shape[dim] for dim in state.layout)
-        laid_out = arena.array(offset, state.type.dtype, in_memory)
-        return laid_out.transpose(np.argsort(state.layout).tolist())
 
     def _fill(self, rule: ResetRule) -> None:
         for state, array in zip(self.states, self.arrays, strict=True):
@@ -209,14 +226,9 @@ class StateMemory:
                 copy_into(array, self._initial(state.initial))
 
 
-def _axis(state: State) -> int:
-    assert state.axis is not None, "only states with an axis have slots"
-    return state.axis
-
-
 def _inside(state: State, dim: int) -> bool:
     """Tell whether a dim lies within one slot in memory, not around the slots."""
-    return state.layout.index(dim) >= state.layout.index(_axis(state))
+    return state.layout.index(dim) >= state.layout.index(axis_of(state))
 
 
 def _slots(array: Array, axis: int, row: int | None, low: int, high: int) -> Array:

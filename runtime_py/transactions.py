@@ -57,6 +57,8 @@ class Transaction:
         self._entry, self._demand, self._memory = entry, demand, memory
         self._position = position
         self._tip, self._counters = memory.tip, memory.save_counters()
+        if memory.shared:
+            self._note_changes()
         effects = entry.effects
         clean = not effects.hazards and starts is not None
         self._hazards = () if clean else self._find_hazards()
@@ -116,6 +118,22 @@ class Transaction:
         high = max(starts) + self._demand.extent
         for row, low in rows_of(memory, state, starts):
             memory.put_back(state, row, low, high)
+
+    def _note_changes(self) -> None:
+        """Note which slots of each state the call may write."""
+        effects, memory, demand = self._entry.effects, self._memory, self._demand
+        anywhere = {hazard.state for hazard in effects.hazards}
+        starts = self.starts or (0,)
+        reaches = {state: reach for state, _, reach in demand.lengths}
+        for state in self._entry.method.writes:
+            if state in anywhere or self.starts is None:
+                memory.note_change(state)
+            elif state in effects.rows:
+                memory.note_change(state, min(starts), max(starts) + demand.extent)
+            elif state in reaches:
+                memory.note_change(state, self._tip.lengths[state], reaches[state])
+            else:
+                memory.note_change(state)
 
     def _find_hazards(self) -> Sequence[Hazard]:
         effects, lengths = self._entry.effects, self._tip.lengths

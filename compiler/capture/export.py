@@ -18,6 +18,7 @@ from torch.fx.experimental import _config as symbol_settings
 from kvc.compiler.capture import examples
 from kvc.compiler.capture.assignments import explicit_copy, overlaps_by_strides
 from kvc.compiler.capture.fixed_sizes import noted_constants, refuse_fixed
+from kvc.compiler.capture.interrupts import raise_interrupt
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
 from kvc.compiler.capture.lines import lines_kept
 from kvc.compiler.capture.questions import (
@@ -136,6 +137,7 @@ def _export(
             except CaptureError:
                 raise
             except Exception as error:
+                raise_interrupt(error)
                 refuse_fixed(traced.method, traced.lifted, fixed, asked, error)
                 raise
 
@@ -173,7 +175,8 @@ def _attempt(
         logger.info("method %s: tracing again, with fewer questions", name)
         try:
             return _trace(model, traced, strict, [], oblivious=True)
-        except Exception:
+        except Exception as second:
+            raise_interrupt(second)
             raise error from None
 
 

@@ -30,8 +30,12 @@ def demo() -> ModelSpec:
         states=(decoder_caches(CONFIG),),
         metadata={
             "tokenizer": "bytes",
-            "stop_tokens": [SEPARATOR],
-            "generation": {"temperature": 0.6, "top_k": 20},
+            "generation_config": {
+                "eos_token_id": SEPARATOR,
+                "do_sample": True,
+                "temperature": 0.6,
+                "top_k": 20,
+            },
         },
     )
 

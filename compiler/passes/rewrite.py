@@ -46,11 +46,15 @@ class NodeList:
         self.nodes.append(node)
         self.makers.update((value.id, node) for value in node.outputs)
 
+    def value(self, kind: TensorType) -> Value:
+        """Return a new value, for a node or a state."""
+        self._count += 1
+        return Value(self._count - 1, kind)
+
     def add(
         self, op: str, arguments: tuple[Argument, ...], kind: TensorType, source: str
     ) -> Value:
         """Add a node with one result; return the result."""
-        result = Value(self._count, kind)
-        self._count += 1
+        result = self.value(kind)
         self.keep(Node(op, arguments, (result,), source))
         return result

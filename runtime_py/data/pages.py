@@ -6,13 +6,20 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
 from kvc.schema.closing import Closing
+
+Flags = npt.NDArray[np.bool_]
+Entries = npt.NDArray[np.uint64]
 
 PAGE_NBYTES: Final = mmap.PAGESIZE
 _PATH: Final = "/proc/self/pagemap"  # Documentation/admin-guide/mm/pagemap.rst
 _ENTRY_NBYTES: Final = 8
 _PRESENT_BIT: Final = 63
+_SWAPPED_BIT: Final = 62
+_FILE_BIT: Final = 61  # of a file, or of memory that a file stands for
+_ALONE_BIT: Final = 56  # mapped once: by nobody else, and not the page of zeros
 _ENTRIES_AT_ONCE: Final = 1 << 17
 
 
@@ -45,15 +52,45 @@ class PageTable(Closing):
                 total -= (last + 1) * PAGE_NBYTES - end
         return total
 
-    def _present(self, first: int, end: int) -> Iterator[tuple[int, np.ndarray]]:
+    def own_pages(self, address: int, nbytes: int, alone: bool = False) -> Flags | None:
+        """Tell of each page whether it is anonymous, in memory or swapped out.
+
+        In a private map of a file, these are the pages that have been written.
+
+        Args:
+            address: of a page.
+            nbytes: a number of whole pages.
+            alone: leave out pages that another process shares, and the one page of
+                zeros that stands for all that have only been read.
+
+        Returns None where nobody can say.
+        """
+        if self._fd < 0:
+            return None
+        first = address // PAGE_NBYTES
+        found = np.zeros(nbytes // PAGE_NBYTES, np.bool_)
+        for start, entries in self._entries(first, first + len(found)):
+            there = _bit(entries, _PRESENT_BIT)
+            if alone:
+                there = there & _bit(entries, _ALONE_BIT)
+            there = (there | _bit(entries, _SWAPPED_BIT)) & ~_bit(entries, _FILE_BIT)
+            found[start - first : start - first + len(there)] = there
+        return found
+
+    def _present(self, first: int, end: int) -> Iterator[tuple[int, Flags]]:
         """Yield page numbers, and whether the pages from there on are in memory."""
+        for start, entries in self._entries(first, end):
+            yield start, _bit(entries, _PRESENT_BIT)
+
+    def _entries(self, first: int, end: int) -> Iterator[tuple[int, Entries]]:
+        """Yield page numbers, and what the table says of the pages from there on."""
         while first < end:
             nbytes = min(end - first, _ENTRIES_AT_ONCE) * _ENTRY_NBYTES
             raw = os.pread(self._fd, nbytes, first * _ENTRY_NBYTES)
             if not raw:  # beyond what a process can have
                 return
             entries = np.frombuffer(raw, np.uint64)
-            yield first, entries >> np.uint64(_PRESENT_BIT) != 0
+            yield first, entries
             first += len(entries)
 
     def close(self) -> None:
@@ -61,3 +98,8 @@ class PageTable(Closing):
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+
+def _bit(entries: Entries, bit: int) -> Flags:
+    found: Flags = (entries >> np.uint64(bit)) & np.uint64(1) != 0
+    return found

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
+from kvc.schema.torch_ops import quantize_into
 
 # Tensors, since each number among torch's arguments costs 3 to 4 us (2026-11), and
 # since `255.0 / x` is computed as 255 * (1 / x).
@@ -175,5 +176,6 @@ KERNELS: dict[str, Kernel] = {
     "kvc::embedding_q8": _embedding_q8,
     "kvc::linear_qb4": _linear_qb4,
     "kvc::linear_qd8": _linear_qd8,
+    "kvc::quantize_cache": quantize_into,
     "kvc::quantize_rows": _quantize_rows,
 }

@@ -61,6 +61,12 @@ class StateConflict(CompileError):
     template = "state {state}: {reason}"
 
 
+class CacheNotInt8(CompileError):
+    """The recipe stores caches as int8, but a state is used in another way."""
+
+    template = "{what} cannot be an int8 cache: {reason}; only kvc::cache_update may write such a state and only kvc::attention read it; change the model, or leave caches float32 (in the recipe: [cache] dtype)"
+
+
 class CopyBudgetExceeded(CompileError):
     """Writing the states of a method copies more bytes than it may."""
 

@@ -35,6 +35,12 @@ class CacheOverflow(ExecutionError):
         return self.template.format(positions=positions, **self.facts)
 
 
+class PromptTooLong(CacheOverflow):
+    """A prompt does not fit behind what the session holds; nothing has run."""
+
+    template = "the prompt has {count} tokens, but the session has room for {room}: it holds {start} of {capacity}; shorten the prompt, make room (reset or rewind the session), open the session with a larger capacity, or compile with a larger cache"
+
+
 class IndexOutOfRange(ExecutionError):
     """A write would be outside its tensor; nothing has been written."""
 
@@ -119,6 +125,12 @@ class BadSetting(ExecutionError):
     """A setting of a session or of a generation is impossible."""
 
     template = "{name}: expected {expected}, got {found}"
+
+
+class UnusableLogits(ExecutionError):
+    """No token can be chosen from what a model gave."""
+
+    template = "the model's logits cannot be used: {reason}"
 
 
 class CallMismatch(ExecutionError):

@@ -162,9 +162,12 @@ def cached_attention(
     slopes: TensorType | None,
     sinks: TensorType | None,
     layout: str,
+    k_scale: TensorType | None,
+    v_scale: TensorType | None,
 ) -> Rule:
     """`kvc::attention`."""
     shape = _cached_heads(q, k, v)
+    _cached_dtypes(q, k, v, k_scale, v_scale)
     require(valid.dtype is DType.INT64 and shape_of(valid) == shape[:1], "valid_length")
     require(min(left or 0, right or 0) >= 0, f"windows {left} and {right}")
     require(softcap is None or 0 < softcap < math.inf, f"softcap {softcap}")
@@ -188,8 +191,27 @@ def _cached_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
     require(
         b[1] > 0 and a[1] % b[1] == 0, "query heads are not a multiple of key heads"
     )
-    require(q.dtype.is_floating and q.dtype is k.dtype is v.dtype, text)
     return a
+
+
+def _cached_dtypes(
+    q: TensorType,
+    k: TensorType,
+    v: TensorType,
+    k_scale: TensorType | None,
+    v_scale: TensorType | None,
+) -> None:
+    """Check that a cache is of one dtype with the queries, or int8 with scales."""
+    require(q.dtype.is_floating, f"attention of {q}, {k}, {v}")
+    if k_scale is None and v_scale is None:
+        require(q.dtype is k.dtype is v.dtype, f"attention of {q}, {k}, {v}")
+        return
+    for cache, scale in ((k, k_scale), (v, v_scale)):
+        text = f"scales {scale} of {cache}"
+        require(scale is not None and cache.dtype is DType.INT8, text)
+        assert scale is not None
+        fits = shape_of(scale) == shape_of(cache)[:3]
+        require(fits and scale.dtype is DType.FLOAT32, text)
 
 
 def _attention_mask(mask: TensorType, q: Shape) -> None:
@@ -206,6 +228,13 @@ def quantize_rows(x: TensorType) -> Rule:
     require(x.dtype is DType.FLOAT32, f"quantize_rows of {x}")
     rows = (*shape_of(x)[:-1], 1)
     return ((DType.INT8, shape_of(x)), (DType.FLOAT32, rows), (DType.INT32, rows))
+
+
+def quantize_cache(x: TensorType) -> Rule:
+    """`kvc::quantize_cache`: int8 rows, and a float32 scale for each."""
+    require(x.dtype.is_floating, f"quantize_cache of {x}")
+    require(bool(x.dims) and x.dims[-1] != 0, f"quantize_cache of {x}")
+    return ((DType.INT8, shape_of(x)), (DType.FLOAT32, shape_of(x)[:-1]))
 
 
 def linear_qd8(

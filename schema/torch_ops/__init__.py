@@ -1,9 +1,10 @@
 """The one torch definition of kvc's own operators.
 
-Importing this package registers `kvc::cache_update`, `kvc::attention` and
-`kvc::expert_linear` with torch. The compiler imports it when it is imported; the
-runtime's torch kernels call the same functions on first need, so that eager, traced
-and run-time results agree bit for bit. Nothing else in `kvc.schema` knows torch.
+Importing this package registers `kvc::cache_update`, `kvc::attention`,
+`kvc::expert_linear` and `kvc::quantize_cache` with torch. The compiler imports it when
+it is imported; the runtime's torch kernels call the same functions on first need, so
+that eager, traced and run-time results agree bit for bit. Nothing else in `kvc.schema`
+knows torch.
 """
 
 from kvc.schema.torch_ops.attention import attend_into, attention
@@ -13,6 +14,7 @@ from kvc.schema.torch_ops.experts import (
     multiply_by_experts,
     rows_by_expert,
 )
+from kvc.schema.torch_ops.int8_cache import quantize_cache, quantize_into
 
 __all__ = [
     "attend_into",
@@ -20,6 +22,8 @@ __all__ = [
     "cache_update",
     "expert_linear",
     "multiply_by_experts",
+    "quantize_cache",
+    "quantize_into",
     "rows_by_expert",
     "write_cache",
     "write_rows",

@@ -5,13 +5,15 @@ each row. Out: the attended values. Work grows with the keys that are seen, not 
 the capacity, and no mask over the capacity is ever made. The meaning of
 `valid_length`, causality, windows, soft cap and mask is that of `nonpad_kv_seqlen`
 and the attributes of ONNX Attention (opsets 24 and 25); ALiBi slopes (Press et al.,
-2021), sinks (GPT-OSS) and rings are added. How one row is computed is in `rows.py`.
+2021), sinks (GPT-OSS), rings and int8 caches are added. How one row is computed is in
+`rows.py`.
 """
 
 import torch
 from torch import Tensor
 
 from kvc.schema.torch_ops.attention_arguments import check_arguments, check_lengths
+from kvc.schema.torch_ops.int8_cache import as_cache
 from kvc.schema.torch_ops.rows import attend_last, attend_row
 from kvc.schema.torch_ops.scoring import Scoring
 from kvc.schema.torch_ops.visibility import Sight
@@ -32,6 +34,8 @@ def attention(
     slopes: Tensor | None = None,
     sinks: Tensor | None = None,
     layout: str = "linear",
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> Tensor:
     """Attend from each query to the keys of its row that it sees.
 
@@ -40,7 +44,8 @@ def attention(
 
     Args:
         q: [batch, heads, seq, head_dim], the queries of the last `seq` positions:
-            float32, float64, bfloat16 or float16, as `k` and `v`.
+            float32, float64, bfloat16 or float16, as `k` and `v` unless these are
+            int8.
         k: [batch, kv_heads, slots, head_dim]; `heads` is a multiple of `kv_heads`.
         v: [batch, kv_heads, slots, value_dim].
         valid_length: int64 [batch], how many positions of `k` and `v` hold data, the
@@ -58,6 +63,10 @@ def attention(
         layout: "linear", position p is in slot p; or "circular", position p is in
             slot p modulo `slots`, valid_length is the total length, and positions
             before valid_length - slots are gone.
+        k_scale: float32 [batch, kv_heads, slots]: `k` is int8 rows of `quantize_cache`
+            with these scales, and `v` with those of `v_scale`. What they stand for is
+            computed with in float32, or in float64 where `q` is.
+        v_scale: as `k_scale`.
 
     Returns:
         [batch, heads, seq, value_dim]; a query that sees no key gives zeros.
@@ -68,12 +77,12 @@ def attention(
     """
     check_arguments(
         q, k, v, valid_length, window_left, window_right, softcap, mask, slopes, sinks,
-        layout,
+        layout, k_scale, v_scale,
     )  # fmt: skip
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     attend_into(
         out, q, k, v, valid_length, scale, causal, window_left, window_right, softcap,
-        mask, slopes, sinks, layout,
+        mask, slopes, sinks, layout, k_scale, v_scale,
     )  # fmt: skip
     return out
 
@@ -93,10 +102,12 @@ def _(
     slopes: Tensor | None = None,
     sinks: Tensor | None = None,
     layout: str = "linear",
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> Tensor:
     check_arguments(
         q, k, v, valid_length, window_left, window_right, softcap, mask, slopes, sinks,
-        layout,
+        layout, k_scale, v_scale,
     )  # fmt: skip
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
@@ -116,6 +127,8 @@ def attend_into(
     slopes: Tensor | None,
     sinks: Tensor | None,
     layout: str,
+    k_scale: Tensor | None = None,
+    v_scale: Tensor | None = None,
 ) -> None:
     """Write `attention` of the other arguments into `out`, contiguous.
 
@@ -126,6 +139,7 @@ def attend_into(
     """
     lengths: list[int] = valid_length.tolist()
     slots, seq = k.shape[2], q.shape[2]
+    keys, values = as_cache(k, k_scale), as_cache(v, v_scale)
     check_lengths(lengths, slots, layout)
     if out.numel() == 0:
         return
@@ -133,9 +147,10 @@ def attend_into(
     last = seq == 1 and window_left is None and layout == "linear" and scoring.is_bare
     ahead = 0 if causal else window_right
     for row, total in enumerate(lengths):
-        o, x, y, z = out, q, k, v
+        o, x, y, z = out, q, keys, values
         if len(lengths) > 1:
-            o, x, y, z = (tensor.narrow(0, row, 1) for tensor in (out, q, k, v))
+            o, x = out.narrow(0, row, 1), q.narrow(0, row, 1)
+            y, z = keys.narrow(0, row, 1), values.narrow(0, row, 1)
         if last:
             attend_last(o, x, y, z, total, scale)
             continue

@@ -26,6 +26,8 @@ def check_arguments(
     slopes: Tensor | None,
     sinks: Tensor | None,
     layout: str,
+    k_scale: Tensor | None,
+    v_scale: Tensor | None,
 ) -> None:
     """Check what does not depend on values; parameters as those of `attention`.
 
@@ -33,6 +35,11 @@ def check_arguments(
         ValueError: with the first thing that does not fit.
     """
     _check_operands(q, k, v, valid_length)
+    _check_dtypes(q, k, v, k_scale is not None)
+    _check((k_scale is None) == (v_scale is None), "one of k_scale and v_scale alone")
+    for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
+        if scale is not None:
+            _check_scale(scale, name, k)
     _check_settings(window_left, window_right, softcap, layout)
     if mask is not None:
         _check_mask(mask, q)
@@ -62,10 +69,6 @@ def _check_operands(q: Tensor, k: Tensor, v: Tensor, valid_length: Tensor) -> No
         q.dim() == k.dim() == v.dim() == 4,
         f"q, k and v have {q.dim()}, {k.dim()} and {v.dim()} dimensions, not 4 each",
     )
-    _check(
-        q.dtype in _DTYPES and q.dtype == k.dtype == v.dtype,
-        f"q, k and v are {q.dtype}, {k.dtype} and {v.dtype}, not one floating dtype",
-    )
     shapes = f"q {_text(q)}, k {_text(k)} and v {_text(v)}"
     for tensor in (k, v):
         _check(q.shape[0] == tensor.shape[0], f"different batches in {shapes}")
@@ -85,6 +88,26 @@ def _check_operands(q: Tensor, k: Tensor, v: Tensor, valid_length: Tensor) -> No
     _check(
         valid_length.shape[0] == q.shape[0],
         f"{valid_length.shape[0]} valid lengths for {q.shape[0]} rows",
+    )
+
+
+def _check_dtypes(q: Tensor, k: Tensor, v: Tensor, scaled: bool) -> None:
+    found = f"q, k and v are {q.dtype}, {k.dtype} and {v.dtype}"
+    if scaled:
+        fits = q.dtype in _DTYPES and k.dtype == v.dtype == torch.int8
+        _check(fits, f"{found}, not floating, int8 and int8, which have scales")
+        return
+    fits = q.dtype in _DTYPES and q.dtype == k.dtype == v.dtype
+    _check(fits, f"{found}, not one floating dtype")
+
+
+def _check_scale(scale: Tensor, name: str, k: Tensor) -> None:
+    shaped = scale.dim() == 3
+    for dim in range(3):
+        shaped = shaped and scale.shape[dim] == k.shape[dim]
+    _check(
+        shaped and scale.dtype == torch.float32,
+        f"{name} is {scale.dtype} {_text(scale)}, not float32 {list(k.shape[:3])}",
     )
 
 

@@ -10,6 +10,8 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch import Tensor
 
+from kvc.schema.torch_ops.int8_cache import Cache, Int8Rows
+from kvc.schema.torch_ops.int8_products import key_products, mixed_values
 from kvc.schema.torch_ops.scoring import Scoring
 from kvc.schema.torch_ops.visibility import Block
 
@@ -20,8 +22,8 @@ PIECE_CELLS = 2**20
 def attend_by_products(
     out: Tensor,
     q: Tensor,
-    keys: Sequence[Tensor],
-    values: Sequence[Tensor],
+    keys: Sequence[Cache],
+    values: Sequence[Cache],
     block: Block,
     scoring: Scoring,
 ) -> None:
@@ -44,13 +46,13 @@ def attend_by_products(
 
 
 def _multiply(
-    q: Tensor, keys: Sequence[Tensor], scale: float | None, exact: torch.dtype
+    q: Tensor, keys: Sequence[Cache], scale: float | None, exact: torch.dtype
 ) -> Tensor:
     """Return the scaled products [heads, count, keys]: a group's heads are rows."""
     _, heads, count, width = q.shape
     factor = 1 / math.sqrt(width) if scale is None else scale
     rows = (q.to(exact) * factor).reshape(keys[0].shape[1], -1, width)
-    products = [rows @ piece.mT for piece in _pieces(keys, exact)]
+    products = [_products(rows, piece) for piece in _pieces(keys, exact)]
     scores = products[0] if len(products) == 1 else torch.cat(products, 2)
     return scores.view(heads, count, -1)
 
@@ -72,22 +74,40 @@ def _exponentiate_(scores: Tensor, sinks: Tensor | None) -> tuple[Tensor, Tensor
     return weights, total.masked_fill_(total == 0, 1)
 
 
-def _mix(weights: Tensor, values: Sequence[Tensor], exact: torch.dtype) -> Tensor:
+def _mix(weights: Tensor, values: Sequence[Cache], exact: torch.dtype) -> Tensor:
     """Return the weighted sums [heads, count, value_dim] of the values."""
     heads, count, keys = weights.shape
     rows = weights.view(values[0].shape[1], -1, keys)
     mixed, first = None, 0
     for piece in _pieces(values, exact):
-        part = rows.narrow(2, first, piece.shape[1]) @ piece
+        part = _sums(rows.narrow(2, first, piece.shape[-2]), piece)
         mixed = part if mixed is None else mixed.add_(part)
-        first += piece.shape[1]
+        first += piece.shape[-2]
     assert mixed is not None
     return mixed.view(heads, count, -1)
 
 
-def _pieces(parts: Sequence[Tensor], exact: torch.dtype) -> Iterator[Tensor]:
-    """Yield parts of a row's cache as [kv_heads, .., width], cast a piece at a time."""
+def _products(rows: Tensor, piece: Cache) -> Tensor:
+    """Return the products of rows [kv_heads, .., width] and keys."""
+    return key_products(rows, piece) if isinstance(piece, Int8Rows) else rows @ piece.mT
+
+
+def _sums(weights: Tensor, piece: Cache) -> Tensor:
+    """Return the sums of values by weights [kv_heads, .., keys]."""
+    if isinstance(piece, Int8Rows):
+        return mixed_values(weights, piece)
+    return weights @ piece
+
+
+def _pieces(parts: Sequence[Cache], exact: torch.dtype) -> Iterator[Cache]:
+    """Yield parts of a row's cache as [kv_heads, .., width], cast a piece at a time.
+
+    Parts of an int8 cache stay as they are: their products go in pieces of their own.
+    """
     for part in parts:
+        if isinstance(part, Int8Rows):
+            yield part
+            continue
         if part.dtype == exact:
             yield part[0]
             continue

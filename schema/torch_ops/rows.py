@@ -6,12 +6,15 @@ products; `products.py` does the others. Keys and values are never expanded to a
 heads, and masks and scores are bounded, however long the row.
 """
 
+import math
 from collections.abc import Iterable
 
 import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
+from kvc.schema.torch_ops.int8_cache import Cache, Int8Rows
+from kvc.schema.torch_ops.int8_products import key_products, mixed_values
 from kvc.schema.torch_ops.products import attend_by_products
 from kvc.schema.torch_ops.scoring import Scoring
 from kvc.schema.torch_ops.visibility import Block, Sight
@@ -22,23 +25,30 @@ MASK_CELLS = 2**22
 SCORE_CELLS = 2**20
 # Elements of the largest part of a ring that is copied for a single query.
 JOINED_CELLS = 2**19
+# Elements of the largest int8 cache that is widened for a block of queries: 8 MiB of
+# float32. For a single query nothing is.
+WIDENED_CELLS = 2**21
 
 
 def attend_last(
-    out: Tensor, q: Tensor, k: Tensor, v: Tensor, valid: int, scale: float | None
+    out: Tensor, q: Tensor, k: Cache, v: Cache, valid: int, scale: float | None
 ) -> None:
     """Do as `attend_row` for one query that sees all of a linear cache: the decode.
 
-    The same result bit for bit, with less to decide.
+    The same result, bit for bit if the cache is of floats, with less to decide.
     """
     if valid == 0:
         out.zero_()
         return
-    _attend_one(out, q, k.narrow(2, 0, valid), v.narrow(2, 0, valid), scale)
+    keys, values = k.narrow(2, 0, valid), v.narrow(2, 0, valid)
+    if isinstance(keys, Int8Rows) and isinstance(values, Int8Rows):
+        _attend_one_int8(out, q, keys, values, scale)
+    elif isinstance(keys, Tensor) and isinstance(values, Tensor):
+        _attend_one(out, q, keys, values, scale)
 
 
 def attend_row(
-    out: Tensor, q: Tensor, k: Tensor, v: Tensor, sight: Sight, scoring: Scoring
+    out: Tensor, q: Tensor, k: Cache, v: Cache, sight: Sight, scoring: Scoring
 ) -> None:
     """Write the attention of one row [1, heads, seq, value_dim] into `out`."""
     seeing = sight.seeing()
@@ -47,7 +57,7 @@ def attend_row(
         out[:, :, seeing.stop :].zero_()
     if not seeing:
         return
-    fused = _can_fuse(q, k, v, len(seeing), scoring)
+    fused = _can_fuse(q, k, v, sight, scoring)
     for block in _cut(q.shape[1], sight, scoring, fused):
         keys, values = _read(k, block), _read(v, block)
         joined = fused and not _is_dear_to_join(keys, block)
@@ -60,15 +70,20 @@ def attend_row(
         attend(part, queries, keys, values, block, scoring)
 
 
-def _can_fuse(q: Tensor, k: Tensor, v: Tensor, seeing: int, scoring: Scoring) -> bool:
+def _can_fuse(q: Tensor, k: Cache, v: Cache, sight: Sight, scoring: Scoring) -> bool:
     """Whether torch's attention computes this without expanding keys and values.
 
     Its kernel that goes over blocks of keys takes values only as wide as keys, and
     only rows without gaps; a single query without a mask needs no expanding anyway.
+    It reads no int8: rows are widened for it where many queries share the work.
     """
     if not scoring.is_plain:
         return False
-    if seeing == 1 and scoring.mask is None:
+    single = len(sight.seeing()) == 1 and scoring.mask is None
+    if isinstance(k, Int8Rows) or isinstance(v, Int8Rows):
+        cells = (sight.end - sight.oldest) * k.shape[1] * k.shape[3]
+        return not single and k.shape[3] == v.shape[3] and cells <= WIDENED_CELLS
+    if single:
         return True
     return q.shape[3] == v.shape[3] and q.stride(3) == k.stride(3) == v.stride(3) == 1
 
@@ -86,7 +101,7 @@ def _cut(heads: int, sight: Sight, scoring: Scoring, fused: bool) -> Iterable[Bl
     return sight.blocks(MASK_CELLS)
 
 
-def _read(cache: Tensor, block: Block) -> tuple[Tensor, ...]:
+def _read(cache: Cache, block: Block) -> tuple[Cache, ...]:
     """Return the block's part of a cache, in two pieces when it goes round the end."""
     slots = cache.shape[2]
     first = block.begin % slots
@@ -96,7 +111,7 @@ def _read(cache: Tensor, block: Block) -> tuple[Tensor, ...]:
     return cache.narrow(2, first, head), cache.narrow(2, 0, block.keys - head)
 
 
-def _is_dear_to_join(keys: tuple[Tensor, ...], block: Block) -> bool:
+def _is_dear_to_join(keys: tuple[Cache, ...], block: Block) -> bool:
     """Whether joining the two ends of a ring costs more than not fusing.
 
     With one query the copy is as much work as attending: measured in November 2026,
@@ -112,13 +127,14 @@ def _is_dear_to_join(keys: tuple[Tensor, ...], block: Block) -> bool:
 def _attend_fused(
     out: Tensor,
     q: Tensor,
-    keys: tuple[Tensor, ...],
-    values: tuple[Tensor, ...],
+    keys: tuple[Cache, ...],
+    values: tuple[Cache, ...],
     block: Block,
     scoring: Scoring,
 ) -> None:
     """Attend with torch's own attention; the arguments of `attend_by_products`."""
-    k, v, scale = _join(keys), _join(values), scoring.scale
+    k, v, scale = _join(keys, q.dtype), _join(values, q.dtype), scoring.scale
+    q = q.to(k.dtype)
     if block.count == 1 and scoring.mask is None:
         _attend_one(out, q, k, v, scale)
         return
@@ -140,5 +156,22 @@ def _attend_one(
     out.view(groups).copy_(attended)
 
 
-def _join(pieces: tuple[Tensor, ...]) -> Tensor:
-    return pieces[0] if len(pieces) == 1 else torch.cat(pieces, 2)
+def _attend_one_int8(
+    out: Tensor, q: Tensor, k: Int8Rows, v: Int8Rows, scale: float | None
+) -> None:
+    """Attend from one query, which sees every key, without widening all of them."""
+    exact = torch.promote_types(q.dtype, torch.float32)
+    factor = 1 / math.sqrt(q.shape[3]) if scale is None else scale
+    rows = (q.to(exact) * factor).reshape(k.shape[1], -1, q.shape[3])
+    weights = torch.softmax(key_products(rows, k), -1)
+    out.copy_(mixed_values(weights, v).view(out.shape))
+
+
+def _join(pieces: tuple[Cache, ...], dtype: torch.dtype) -> Tensor:
+    """Return pieces as one tensor; int8 as what it stands for, float32 at least."""
+    exact = torch.promote_types(dtype, torch.float32)
+    parts = [
+        piece.widened(exact) if isinstance(piece, Int8Rows) else piece
+        for piece in pieces
+    ]
+    return parts[0] if len(parts) == 1 else torch.cat(parts, 2)

@@ -23,8 +23,8 @@ def check_methods(program: Program, sizes: Sizes, report: Reporter) -> None:
     """Check the methods' names, roles, trees and steps, apart from their graphs."""
     report.limit("the number of methods", len(program.methods), limits.MAX_METHODS)
     report.unique([method.name for method in program.methods], "methods")
-    roles = [method.role for method in program.methods if method.role]
-    report.require(len(set(roles)) == len(roles), "methods", f"roles {roles}")
+    decodes = [method.name for method in program.methods if method.role == "decode"]
+    report.require(len(decodes) <= 1, "methods", f"several decode: {decodes}")
     for method in program.methods:
         where = f"method {method.name!r}"
         report.require(method.role in ROLES, where, f"role {method.role!r}")

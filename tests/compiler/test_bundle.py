@@ -23,7 +23,7 @@ class Twins(nn.Module):
         return (x + self.one) * self.two + self.three.sum()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def bundle() -> Bundle:
     return compile_program(Twins(), [Method("forward", args=(torch.ones(64),))])
 

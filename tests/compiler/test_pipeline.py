@@ -22,7 +22,7 @@ from kvc.compiler.models.decoder import Decoder, DecoderConfig
 from kvc.compiler.models.demo import decoder_methods
 
 config = DecoderConfig(
-    vocab=8, dim=8, layers=2, heads=2, kv_heads=1, ffn=8, capacity=8
+    vocab=8, dim=8, layers=1, heads=2, kv_heads=1, ffn=8, capacity=8
 )
 torch.manual_seed(0)
 bundle = compile_program(
@@ -35,7 +35,7 @@ bundle.save("model.kvc")
 """
 
 
-@pytest.fixture(scope="module", params=["0", "1", "12345"])
+@pytest.fixture(scope="module", params=["0", "12345"])
 def built(request, tmp_path_factory):
     folder = tmp_path_factory.mktemp(f"seed{request.param}")
     environment = os.environ | {"PYTHONHASHSEED": request.param}

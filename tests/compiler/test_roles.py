@@ -19,6 +19,9 @@ class Table(nn.Module):
     def last(self, tokens):
         return nn.functional.embedding(tokens[:, -1], self.rows)
 
+    def last_of_two(self, tokens):
+        return nn.functional.embedding(tokens[:, 1], self.rows)
+
     def every(self, tokens):
         return nn.functional.embedding(tokens, self.rows)
 
@@ -55,15 +58,22 @@ def test_fitting_roles_are_kept():
     assert compile_program(Table(), [decode]).program.methods[0].role == "decode"
 
 
+def test_prefills_may_be_several():
+    long = method("last", "prefill", dynamic=SEQ)
+    short = method("last_of_two", "prefill", (TOKENS[:, :2],))
+    made = compile_program(Table(), [long, short]).program.methods
+    assert [m.role for m in made] == ["prefill", "prefill"]
+
+
 @pytest.mark.parametrize("role", ["Prefill", "chat", None])
 def test_an_unknown_role_is_refused(role):
     expected = "method last, role: expected 'prefill', 'decode' or '' for none"
     assert refusal([method("last", role)]) == f"{expected}, found {role!r}"
 
 
-def test_a_role_given_twice_is_refused():
-    twice = [method("last", "prefill"), method("every", "prefill")]
-    assert refusal(twice) == "roles given twice: prefill"
+def test_two_methods_that_decode_are_refused():
+    twice = [method(name, "decode", (TOKENS[:, :1],)) for name in ("last", "every")]
+    assert refusal(twice) == "roles given twice: decode"
 
 
 @pytest.mark.parametrize(

@@ -156,6 +156,7 @@ PRODUCTS: dict[str, Function] = {
     "kvc::attention": lambda x, y, n, b: torch.ops.kvc.attention(x[None, None], y[None, None], y[None, None], torch.tensor([2]), None, True),
     "kvc::expert_linear": lambda x, y, n, b: torch.ops.kvc.expert_linear(x, torch.stack((x, y)), torch.tensor([1, 0])),
     "kvc::cache_update": lambda x, y, n, b: torch.ops.kvc.cache_update(x[None], y[None, :1], torch.tensor([1]), 1, "linear"),
+    "kvc::quantize_cache": lambda x, y, n, b: torch.ops.kvc.quantize_cache(x),
 }  # fmt: skip
 MOVES: dict[str, Function] = {
     "aten::reshape": lambda x, y, n, b: x.t().reshape(6),

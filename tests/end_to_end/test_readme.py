@@ -12,6 +12,8 @@ from kvc.runtime import load
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
+PAGE = (ROOT / "runtime_py/README.md").read_text()
+(GENERATING,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 PYTHON = [text for language, text in BLOCKS if language == "python"]
 SHELL = [text for language, text in BLOCKS if language == "sh"]
 ENVIRONMENT = os.environ | {
@@ -41,6 +43,9 @@ def test_the_first_example_runs_in_fifteen_lines(tmp_path):
     assert run(tmp_path, "kvc", "generate", *likeliest) == text
     assert run(tmp_path, "python", "-c", PYTHON[2]) == "[9] of 512\n"
     assert "touched" in run(tmp_path, "python", "-c", PYTHON[3])
+    told = run(tmp_path, "python", "-c", GENERATING)
+    assert re.search(r"^(stop_string|max_tokens), \d+ tokens$", told, re.MULTILINE)
+    assert " tokens/s\n" in told
 
 
 def test_a_model_of_ones_own_compiles_and_runs(tmp_path):

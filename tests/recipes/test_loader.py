@@ -1,5 +1,6 @@
 import subprocess
 import sys
+from dataclasses import replace
 
 import pytest
 
@@ -100,7 +101,7 @@ def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
     )
     assert bad(tmp_path, '[linera]\nscheme = "qd8"') == (
         "unknown section [linera]; "
-        "allowed: description, [weights], [linear], [embedding], [backend]"
+        "allowed: description, [weights], [linear], [embedding], [cache], [backend]"
     )
     assert bad(tmp_path, 'linera = "qd8"').startswith("unknown key 'linera'; allowed: ")
 
@@ -157,6 +158,42 @@ def test_missing_files_and_folders_say_why(tmp_path):
         load_recipe(tmp_path / "folder.toml")
     with pytest.raises(BadRecipe, match="cannot be read"):
         load_recipe("a\0b.toml")
+
+
+def test_no_shipped_recipe_quantizes_caches():
+    assert {load_recipe(name).cache for name in RECIPES} == {"float32"}
+
+
+def test_a_file_says_how_caches_are_stored(tmp_path):
+    (tmp_path / "mine.toml").write_text('[cache]\ndtype = "int8"')
+    assert load_recipe(tmp_path / "mine.toml").cache == "int8"
+    assert bad(tmp_path, '[cache]\ndtype = "int4"') == (
+        'cache.dtype must be "float32" or "int8", not "int4"'
+    )
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_caller_may_say_it_of_any_recipe_and_the_text_says_so_too(name, tmp_path):
+    plain, recipe = load_recipe(name), load_recipe(name, cache="int8")
+    assert recipe.cache == "int8"
+    (tmp_path / f"{name}.toml").write_text(recipe.text)
+    assert load_recipe(tmp_path / f"{name}.toml") == recipe
+    assert replace(recipe, cache="float32", text=plain.text) == plain
+    assert load_recipe(name, cache="float32") == plain
+
+
+def test_the_caller_has_the_last_word_on_caches(tmp_path):
+    path = tmp_path / "mine.toml"
+    path.write_text('[cache]\ndtype = "int8"\n')
+    assert load_recipe(path, cache="int8") == load_recipe(path)
+    recipe = load_recipe(path, cache="float32")
+    assert recipe.cache == "float32"
+    assert recipe.text.endswith('# in place of what [cache] says: dtype = "float32"\n')
+
+
+def test_a_wrong_dtype_of_caches_is_refused():
+    with pytest.raises(BadRecipe, match=r'cache\.dtype must be "float32" or "int8"'):
+        load_recipe("fp32", cache="int4")
 
 
 def test_recipes_do_not_need_torch():

@@ -86,6 +86,6 @@ def test_a_child_is_refused_and_leaves_its_parent_alone(tmp_path, held, released
     command = [sys.executable, "-W", "ignore", "-c", script, str(path)]
     command.append(str(tmp_path / "s.kvs"))
     done = subprocess.run(
-        command, check=False, capture_output=True, text=True, timeout=60
+        command, check=False, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,9 @@
 """A language model built by hand that can count, and nothing else."""
 
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+
 import numpy as np
 from hand_built import (
     F32,
@@ -27,6 +31,7 @@ from kvc.schema.model import (
 from kvc.schema.types import Affine, Symbol, TensorType
 
 VOCAB = 32
+NO_METADATA: Mapping[str, object] = {}
 
 
 def _step_graph(seq: int | Affine, greatest: int) -> Graph:
@@ -61,20 +66,37 @@ def _step_graph(seq: int | Affine, greatest: int) -> Graph:
 
 
 def counting_program(
-    lower: int = 1, upper: int = 4, capacity: int | None = 16
+    lower: int = 1,
+    upper: int = 4,
+    capacity: int | None = 16,
+    more: int | None = None,
+    metadata: Mapping[str, object] = NO_METADATA,
 ) -> Built:
-    """Return a language model that counts: after token n comes n + 1, modulo 32."""
-    table = np.zeros((VOCAB, VOCAB), np.float32)
-    table[np.arange(VOCAB), (np.arange(VOCAB) + 1) % VOCAB] = 5
+    """Return a language model that counts: after token n comes n + 1, modulo 32.
+
+    Args:
+        lower, upper: of the tokens that its prefill takes.
+        capacity: the greatest position.
+        more: for another prefill, of so many tokens.
+        metadata: of the bundle.
+    """
+    table = np.ones((VOCAB, VOCAB), np.float32)
+    table[np.arange(VOCAB), (np.arange(VOCAB) + 1) % VOCAB] = 6
     touched = {"reads": (0,), "writes": (0,)}
     prefill, decode = _step_graph(SEQ, upper), _step_graph(1, 1)
-    return program(
-        [
-            method("fill", prefill, ["tokens"], role="prefill", advance=SEQ, **touched),
-            method("step", decode, ["token"], role="decode", advance=1, **touched),
-        ],
+    methods = [
+        method("fill", prefill, ["tokens"], role="prefill", advance=SEQ, **touched),
+        method("step", decode, ["token"], role="decode", advance=1, **touched),
+    ]
+    if more is not None:
+        graph, role = _step_graph(more, more), {"role": "prefill", "advance": more}
+        methods.append(method(f"fill_{more}", graph, ["tokens"], **role, **touched))
+    made, arrays = program(
+        methods,
         {"table": table},
         symbols=[Symbol("seq", lower, upper)],
         states=cache_states()[1:],
         position=Position(PositionKind.STATE, 0, "", capacity),
     )
+    texts = {name: json.dumps(value) for name, value in metadata.items()}
+    return replace(made, metadata=texts), arrays

@@ -1,5 +1,6 @@
 """How much memory this process really holds, as Linux tells it."""
 
+import ctypes
 import mmap
 import sys
 from pathlib import Path
@@ -14,15 +15,16 @@ def resident_nbytes() -> int:
     return _status("RssAnon")
 
 
-def resident_file_nbytes() -> int:
-    """Return the bytes of maps of files that are in memory."""
-    return _status("RssFile")
-
-
 def _status(field: str) -> int:
+    _trim()
     lines = Path("/proc/self/status").read_text().splitlines()
     (line,) = [line for line in lines if line.startswith(field)]
     return int(line.split()[1]) * 1024
+
+
+def _trim() -> None:
+    """Let malloc return what is free, so that none of it goes between two looks."""
+    getattr(ctypes.CDLL(None), "malloc_trim", lambda _: 0)(0)
 
 
 def is_resident(address: int) -> bool:

@@ -276,7 +276,10 @@ def _layer(b: GraphBuilder, x: int, layer: int, position: int) -> int:
     )
     out = b.step(
         "kvc::attention",
-        (Ref(q), Ref(new), Ref(new), Ref(length), None, True, *[None] * 6, "linear"),
+        (
+            *(Ref(q), Ref(new), Ref(new), Ref(length), None, True),
+            *(*[None] * 6, "linear", None, None),
+        ),
         b.scratch(heads),
     )
     back = b.step("aten::transpose.int", (Ref(out), 1, 2), b.value(split, Alias(out)))

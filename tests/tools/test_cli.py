@@ -2,7 +2,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -60,17 +59,37 @@ def test_a_closed_pipe_is_quiet(sample):
     assert done.stderr == b""
 
 
+# Says when it is traced, and goes on until it is interrupted.
+ENDLESS = """
+import os, time, torch
+from kvc.compiler import Method, ModelSpec
+
+class Endless(torch.nn.Module):
+    def forward(self, x):
+        os.write(1, b"traced")
+        time.sleep(300)
+
+def factory():
+    return ModelSpec(Endless(), [Method("forward", args=(torch.ones(2),))])
+"""
+
+
 def test_an_interrupted_compilation_leaves_no_file(tmp_path):
     (tmp_path / "out.kvc").write_bytes(b"older")
+    (tmp_path / "endless.py").write_text(ENDLESS)
     started = subprocess.Popen(
-        [KVC, "compile", "demo", "-o", "out.kvc"], cwd=tmp_path, stderr=subprocess.PIPE
+        [KVC, "compile", "endless:factory", "-o", "out.kvc"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONDONTWRITEBYTECODE": "1"},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
     )
-    time.sleep(4)
+    assert started.stdout.read(6) == b"traced"
     started.send_signal(signal.SIGINT)
-    _, errors = started.communicate(timeout=60)
+    _, errors = started.communicate(timeout=300)
     assert started.returncode == 130
     assert b"Traceback" not in errors
-    assert [path.name for path in tmp_path.iterdir()] == ["out.kvc"]
+    assert {path.name for path in tmp_path.iterdir()} == {"out.kvc", "endless.py"}
     assert (tmp_path / "out.kvc").read_bytes() == b"older"
 
 

@@ -27,6 +27,11 @@ if TYPE_CHECKING:
     help="How numbers are stored and computed; see kvc recipes.",
 )
 @click.option(
+    "--cache-dtype",
+    type=click.Choice(["float32", "int8"]),
+    help="How caches are stored, whatever the recipe says of them.",
+)
+@click.option(
     "-o",
     "--output",
     metavar="FILE",
@@ -63,6 +68,7 @@ if TYPE_CHECKING:
 def compile_command(
     model: str,
     recipe: str,
+    cache_dtype: str | None,
     output: str | None,
     budgets: tuple[str, ...],
     data: "Placement",
@@ -90,7 +96,7 @@ def compile_command(
 
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in budgets)
-    loaded = load_recipe(recipe)
+    loaded = load_recipe(recipe, cache_dtype)
     path = check_output(_default_output(model) if output is None else output)
     if reuse:
         _check_reuse(reuse, path)

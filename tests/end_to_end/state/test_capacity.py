@@ -19,6 +19,7 @@ from cached_models import (
     placed_methods,
     simple_methods,
 )
+from resident_memory import LINUX, resident_nbytes
 from state_runs import opened
 
 from kvc.compiler import Dim, Method, compile_program
@@ -187,8 +188,7 @@ CHUNK = 8192  # rows of 512 bytes: 4 MB
 
 def resident() -> float:
     """Return the private memory of this process in MB."""
-    status = Path("/proc/self/status").read_text()
-    return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) / 1024
+    return resident_nbytes() / MB
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +202,7 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
         yield program
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs Linux")
+@LINUX
 def test_memory_appears_with_tokens_and_goes_when_they_do(store: Program) -> None:
     chunk = np.ones((1, 1, CHUNK, 128), np.float32)
     with store.session(capacity=16) as warm:

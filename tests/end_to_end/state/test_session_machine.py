@@ -73,7 +73,10 @@ def _forward(tokens: tuple[int, ...]) -> np.ndarray:
 
 
 class Conversations(RuleBasedStateMachine):
-    """One session, what it should hold, and everything that was saved of it."""
+    """Sessions, what they should hold, and everything that was saved of them.
+
+    One of them is used; its forks wait until it is their turn.
+    """
 
     program: Program
     other: Program
@@ -84,6 +87,7 @@ class Conversations(RuleBasedStateMachine):
         self.saved: list[tuple[Path, list[int], int]] = []
         self.tokens: list[int] = []
         self.session: Session | None = None
+        self.waiting: list[tuple[Session, list[int], int]] = []
 
     @initialize(capacity=st.integers(2, SLOTS))
     def begin(self, capacity: int) -> None:
@@ -160,6 +164,25 @@ class Conversations(RuleBasedStateMachine):
         self.session.save(path)
         self.saved.append((path, list(self.tokens), self.capacity))
 
+    @precondition(lambda self: self.session is not None and len(self.waiting) < 4)
+    @rule(transactional=st.sampled_from([None, False, True]))
+    def fork(self, transactional: bool | None) -> None:
+        forked = self.session.fork(transactional)
+        self.waiting.append((forked, list(self.tokens), self.capacity))
+
+    @precondition(lambda self: self.session is not None and self.waiting)
+    @rule(which=st.integers(0, 99))
+    def go_on_with_a_fork(self, which: int) -> None:
+        chosen = self.waiting.pop(which % len(self.waiting))
+        self.waiting.append((self.session, self.tokens, self.capacity))
+        self.session, self.tokens, self.capacity = chosen
+
+    @precondition(lambda self: self.session is None and self.waiting)
+    @rule(which=st.integers(0, 99))
+    def outlive_the_one_that_was_closed(self, which: int) -> None:
+        chosen = self.waiting.pop(which % len(self.waiting))
+        self.session, self.tokens, self.capacity = chosen
+
     @precondition(lambda self: self.saved)
     @rule(which=st.integers(0, 99), transactional=st.booleans())
     def restore(self, which: int, transactional: bool) -> None:
@@ -196,28 +219,34 @@ class Conversations(RuleBasedStateMachine):
             lambda: session.rewind(0),
             lambda: session.position,
             lambda: session.save(self.folder / "never.kvcs"),
+            session.fork,
             session.reset,
             session.trim,
         ):
             with pytest.raises(Closed):
                 use()
 
+    def open_ones(self) -> list[tuple[Session, list[int], int]]:
+        if self.session is None:
+            return self.waiting
+        return [*self.waiting, (self.session, self.tokens, self.capacity)]
+
     @invariant()
     def the_position_is_the_number_of_tokens(self) -> None:
-        if self.session is not None:
-            assert self.session.position.tolist() == [len(self.tokens)]
-            assert self.session.capacity == self.capacity
+        for session, tokens, capacity in self.open_ones():
+            assert session.position.tolist() == [len(tokens)]
+            assert session.capacity == capacity
 
     @invariant()
     def slots_behind_the_position_are_as_they_were_at_first(self) -> None:
-        if self.session is not None:
-            for name, state in self.session.state.items():
+        for session, tokens, _ in self.open_ones():
+            for name, state in session.state.items():
                 if state.ndim == 4:
-                    assert not state[:, :, len(self.tokens) :].any(), name
+                    assert not state[:, :, len(tokens) :].any(), name
 
     def teardown(self) -> None:
-        if self.session is not None:
-            self.session.close()
+        for session, _, _ in self.open_ones():
+            session.close()
 
 
 @pytest.mark.parametrize("kind", MAKERS)

@@ -79,6 +79,8 @@ def test_threads_that_open_and_close_sessions_disturb_nobody(program: Program) -
 
 ACTIONS: dict[str, Callable[[Session, Path], object]] = {
     "decode": lambda s, _: s.call("decode", np.array([[1]])),
+    "fork": lambda s, _: s.fork(),
+    "residency": lambda s, _: s.residency(),
     "reset": lambda s, _: s.reset(),
     "rewind": lambda s, _: s.rewind(1),
     "trim": lambda s, _: s.trim(),
@@ -98,7 +100,7 @@ def test_a_session_in_two_threads_is_busy_and_keeps_its_state(
 
     def slow(self: Frame, *args: object) -> None:
         inside.set()
-        assert go_on.wait(20)
+        assert go_on.wait(60)
         run(self, *args)
 
     with program.session() as session:
@@ -107,7 +109,7 @@ def test_a_session_in_two_threads_is_busy_and_keeps_its_state(
             monkeypatch.setattr(Frame, "run", slow)
             first = pool.submit(session.call, "decode", np.array([[4]]))
             try:
-                assert inside.wait(20)
+                assert inside.wait(60)
                 with pytest.raises(Busy, match="running decode in another thread"):
                     ACTIONS[action](session, tmp_path)
             finally:
@@ -132,6 +134,7 @@ IN_CHILD: dict[str, Callable[[Program, Session, Path], object]] = {
     **{name: lambda _, s, folder, do=do: do(s, folder) for name, do in ACTIONS.items()},
     "state": lambda _, s, __: dict(s.state),
     "session": lambda p, _, __: p.session(),
+    "prefix": lambda p, _, __: p.prefix([1]),
     "restore": lambda p, _, folder: p.restore(folder / "never-written.kvcs"),
     "call": lambda p, _, __: p.call("decode", np.array([[1]])),
 }
@@ -160,7 +163,7 @@ def test_a_child_is_told_that_session_and_program_are_its_parents(
 
 def _code_of(action: Callable[[], object]) -> int:
     """Return 1 if an action says that it is forked, 0 if it works, 2 otherwise."""
-    signal.alarm(20)  # a child that hangs is killed
+    signal.alarm(60)  # a child that hangs is killed
     try:
         action()
     except Forked:

@@ -36,7 +36,7 @@ class Gate:
     def __init__(self, monkeypatch, mode, wanted):
         name = READERS[mode]
         self._read = getattr(StoredBlobs, name)
-        self._wanted, self.blobs = threading.Barrier(wanted, timeout=20), []
+        self._wanted, self.blobs = threading.Barrier(wanted, timeout=60), []
         self.pause = 0
         monkeypatch.setattr(StoredBlobs, name, lambda *a: self._enter(*a))
 
@@ -52,7 +52,7 @@ def in_threads(*actions):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(30)
+        thread.join(60)
         assert not thread.is_alive()
 
 
@@ -104,7 +104,7 @@ def test_a_close_waits_for_a_check_that_is_under_way(opened, mode, monkeypatch):
         pass
     opened.close()
     gate._wanted.wait()
-    reading.join(30)
+    reading.join(60)
     assert seen == [9]
     with pytest.raises(Closed):
         buffer.array()
@@ -121,7 +121,7 @@ def test_a_collected_handle_waits_for_nobody(opened, mode, monkeypatch):
     del dropped
     gc.collect()  # the blob's lock is held meanwhile
     gate._wanted.wait()
-    reading.join(30)
+    reading.join(60)
     assert opened.residency().blobs[0].handles == 1
 
 
@@ -132,15 +132,15 @@ def test_a_handle_dropped_during_a_check_is_counted_out_by_the_next(opened):
     def hold():
         with lock:
             held.set()
-            assert done.wait(30)
+            assert done.wait(60)
 
     holder = threading.Thread(target=hold)
     holder.start()
-    assert held.wait(30)
+    assert held.wait(60)
     del buffer
     assert opened.residency().blobs[0].handles == 1
     done.set()
-    holder.join(30)
+    holder.join(60)
     other = opened.data["table"]
     assert opened.residency().blobs[0].handles == 1
     other.free()
@@ -174,7 +174,7 @@ def in_child(action):
             code = action()
         finally:
             os._exit(code)
-    for _ in range(200):
+    for _ in range(1500):
         ended, status = os.waitpid(child, os.WNOHANG)
         if ended:
             return os.waitstatus_to_exitcode(status)
@@ -205,7 +205,7 @@ def test_a_child_forked_during_a_check_is_refused_and_does_not_hang(
         assert in_child(ask) == 0
     finally:
         gate._wanted.wait()
-        reading.join(30)
+        reading.join(60)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -221,16 +221,16 @@ def test_a_handle_dropped_in_a_child_waits_for_no_lock(tmp_path):
         def hold():
             with lock:
                 held.set()
-                assert done.wait(30)
+                assert done.wait(60)
 
         holder = threading.Thread(target=hold)
         holder.start()
-        assert held.wait(30)
+        assert held.wait(60)
         try:
             assert in_child(lambda: buffers.clear() or 0) == 0
         finally:
             done.set()
-            holder.join(30)
+            holder.join(60)
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

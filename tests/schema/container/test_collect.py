@@ -292,7 +292,7 @@ def test_a_writer_that_waits_for_the_collector_writes_anew(path, tmp_path):
         time.sleep(0.2)
         assert writer.is_alive()
         data.unlink()
-    writer.join(10)
+    writer.join(60)
     assert not writer.is_alive()
     assert read_blobs(path)[0] == SMALL["a"]
 

@@ -236,7 +236,7 @@ def test_a_writer_that_waited_for_a_failed_one_uses_what_a_third_has_made(path):
         data.unlink()
         data.write_bytes(raw)
         fcntl.flock(failing, fcntl.LOCK_UN)
-        assert not waiting.result(10).data_is_new
+        assert not waiting.result(60).data_is_new
     verify_bundle(path)
 
 

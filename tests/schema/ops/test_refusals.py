@@ -181,6 +181,8 @@ ATTENTION = {
     "slopes": None,
     "sinks": None,
     "layout": "linear",
+    "k_scale": None,
+    "v_scale": None,
 }
 
 
@@ -238,6 +240,46 @@ def test_attention_gives_what_values_are_wide(changes: dict):
 def test_attention_refuses_what_does_not_fit(changes: dict):
     with pytest.raises(ShapeMismatch):
         attention_of(**changes)
+
+
+INT8_CACHE = {
+    "k": tensor(2, 2, 9, 8, dtype=INT8),
+    "v": tensor(2, 2, 9, 6, dtype=INT8),
+    "k_scale": tensor(2, 2, 9),
+    "v_scale": tensor(2, 2, 9),
+}
+
+
+def test_attention_over_an_int8_cache_has_the_dtype_of_its_queries():
+    half = tensor(2, 4, 3, 8, dtype=DType.BFLOAT16)
+    assert attention_of(**INT8_CACHE) == ((DType.FLOAT32, (2, 4, 3, 6)),)
+    assert attention_of(q=half, **INT8_CACHE) == ((DType.BFLOAT16, (2, 4, 3, 6)),)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"k_scale": None},
+        {"v_scale": None},
+        {"k_scale": None, "v_scale": None},
+        {"k": tensor(2, 2, 9, 8)},
+        {"v": tensor(2, 2, 9, 6, dtype=UINT8)},
+        {"k_scale": tensor(2, 2, 9, 1)},
+        {"k_scale": tensor(2, 2, 8)},
+        {"v_scale": tensor(1, 2, 9)},
+        {"v_scale": tensor(2, 2, 9, dtype=FLOAT64)},
+        {"q": tensor(2, 4, 3, 8, dtype=INT8)},
+    ],
+)
+def test_an_int8_cache_has_a_float32_scale_for_each_row(changes: dict):
+    with pytest.raises(ShapeMismatch):
+        attention_of(**(INT8_CACHE | changes))
+
+
+@pytest.mark.parametrize("x", [index(2, 4), tensor(), tensor(2, 0)])
+def test_only_float_rows_are_quantized(x: TensorType):
+    with pytest.raises(ShapeMismatch):
+        OPS["kvc::quantize_cache"].rule(x)
 
 
 Q, STEPS = tensor(2, 64, dtype=INT8), tensor(2, 1)

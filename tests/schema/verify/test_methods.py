@@ -34,7 +34,7 @@ def refuse_decode(text, **changes):
     [
         ({"name": "decode"}, "twice"),
         ({"name": "a b\n"}, "printed"),
-        ({"role": "decode"}, "roles"),
+        ({"role": "decode"}, r"several decode: \['prefill', 'decode'\]"),
         ({"role": "other"}, "role 'other'"),
         ({"input_names": ()}, "names and inputs"),
         ({"input_names": ("",)}, "empty"),

@@ -53,6 +53,7 @@ def overload(op: str) -> Callable[..., object]:
             "attention": torch_ops.attention,
             "cache_update": torch_ops.cache_update,
             "expert_linear": torch_ops.expert_linear,
+            "quantize_cache": torch_ops.quantize_cache,
         }[name]
     packet, _, variant = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), variant or "default")

@@ -197,7 +197,7 @@ def _attended(
         rand(batch, kv_heads, slots, 8, dtype=dtype),
         rand(batch, kv_heads, slots, width, dtype=dtype),
     )
-    settings = (*map(options.get, names), options.get("layout", "linear"))
+    settings = (*map(options.get, names), options.get("layout", "linear"), None, None)
     return Case("kvc::attention", (*operands, valid, scale, causal, *settings))
 
 
@@ -242,6 +242,32 @@ EXPERTS = tuple(
     for bias in (None, rand(4, 5, dtype=d))
 )  # fmt: skip
 
+
+def _int8_rows(*shape: int) -> tuple[Tensor, Tensor]:
+    """Return rows of an int8 cache and their scales."""
+    return rand(*shape, dtype=torch.int8), rand(*shape[:-1]).abs()
+
+
+def _attended_int8(seq: int, dtype: torch.dtype, **options: object) -> Case:
+    """Return a case like those of `_attended` over an int8 cache."""
+    case = _attended(2, 4, seq, 2, 16, 6, valid=index(9, 3), dtype=dtype, **options)
+    (k, k_scale), (v, v_scale) = _int8_rows(2, 2, 16, 8), _int8_rows(2, 2, 16, 6)
+    q, _, _, *settings = case.arguments
+    return Case(case.op, (q, k, v, *settings[:-2], k_scale, v_scale))
+
+
+CACHED_INT8 = (
+    *(Case("kvc::quantize_cache", (rand(2, 3, 4, dtype=d),)) for d in (F32, BF16)),
+    Case("kvc::quantize_cache", (rand(8),)),
+    Case("kvc::quantize_cache", (rand(2, 0, 4),)),
+    *(
+        _attended_int8(seq, dtype, **options)
+        for seq in (1, 3)
+        for dtype in (F32, BF16)
+        for options in ({}, {"window_left": 4, "layout": "circular"})
+    ),
+)
+
 CASES = (
     *EXPERTS,
     *TRANSPOSED,
@@ -251,4 +277,5 @@ CASES = (
     *NORMS,
     *ATTENTION,
     *CACHED,
+    *CACHED_INT8,
 )

@@ -1,7 +1,11 @@
+import shutil
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 from named_bytes import SMALL, save_data
+
+from kvc.tools.cli import main
 
 
 def test_the_closing_table_says_what_was_made(kvc, tmp_path):
@@ -69,6 +73,29 @@ def test_an_unknown_recipe_lists_those_that_exist(kvc, tmp_path):
     assert "no recipe 'q3'; there are: bf16, fp32, xnnpack_fp32, " in result.stderr
 
 
+def test_caches_are_stored_as_asked(kvc, tmp_path):
+    out = tmp_path / "a.kvc"
+    asked = (
+        "compile",
+        "tiny_decoder:factory",
+        "-q",
+        "--cache-dtype",
+        "int8",
+        "-o",
+        out,
+    )
+    result = kvc(*asked)
+    assert (result.exit_code, result.output) == (0, "")
+    states = kvc("dump", out, "--states").stdout
+    assert "layers.0.attn.k_cache        int8[1, 1, 24, 16]  linear, 2" in states
+    assert "layers.0.attn.k_cache.scale  float32[1, 1, 24]   linear, 2" in states
+    copies = kvc("dump", out, "--copies").stdout
+    assert "layers.0.attn.v_cache.scale  SAFE" in copies
+    assert "all in place" in copies
+    # 24 rows of 16 bytes and a scale of 4, twice; and the position.
+    assert "one session: 968 B of state" in kvc("dump", out, "--memory").stdout
+
+
 def test_an_output_that_cannot_be_written_is_refused_at_once(kvc, tmp_path):
     result = kvc("compile", "demo", "-o", tmp_path / "none" / "a.kvc")
     assert result.exit_code == 1
@@ -115,10 +142,19 @@ def test_a_copy_budget_that_is_none_is_refused(kvc, tmp_path, text):
     assert not out.exists()
 
 
-def test_weights_go_to_a_file_of_their_own_and_are_reused(kvc, tmp_path):
-    out = ("-o", tmp_path / "a.kvc")
-    result = kvc("compile", "tiny_decoder:factory", "--data", "external", *out)
+@pytest.fixture(scope="module")
+def external(tmp_path_factory):
+    """A folder with a bundle a.kvc and its data file, and what compiling it said."""
+    folder = tmp_path_factory.mktemp("external")
+    out = ("-o", str(folder / "a.kvc"))
+    command = ["compile", "tiny_decoder:factory", "--data", "external", *out]
+    return folder, CliRunner().invoke(main, command)
+
+
+def test_weights_go_to_a_file_of_their_own_and_are_reused(kvc, tmp_path, external):
+    folder, result = external
     assert result.exit_code == 0, result.output
+    shutil.copytree(folder, tmp_path, dirs_exist_ok=True)
     (data,) = tmp_path.glob("a-*.kvd")
     assert f"data     {data.name}, " in result.stderr
     assert f"({data.stat().st_size:,} bytes)" in result.stderr
@@ -129,10 +165,8 @@ def test_weights_go_to_a_file_of_their_own_and_are_reused(kvc, tmp_path):
     assert [path.name for path in tmp_path.glob("*.kvd")] == [data.name]
 
 
-def test_a_reused_file_in_another_folder_is_warned_of(kvc, tmp_path):
-    (tmp_path / "lib").mkdir()
-    base = ("-o", tmp_path / "lib" / "a.kvc")
-    kvc("compile", "tiny_decoder:factory", "--data", "external", *base)
+def test_a_reused_file_in_another_folder_is_warned_of(kvc, tmp_path, external):
+    shutil.copytree(external[0], tmp_path / "lib")
     (data,) = (tmp_path / "lib").glob("a-*.kvd")
     for output, warned in (
         (tmp_path / "m.kvc", True),

@@ -1,8 +1,17 @@
+import os
 import subprocess
 import sys
 from pathlib import Path
 
-from kvc.runtime import generate, load
+import pytest
+import tiny_decoder
+from click.testing import CliRunner
+from counting_model import counting_program
+from hand_built import write_bundle
+
+from kvc.compiler import compile_program
+from kvc.runtime import Session, generate, load
+from kvc.tools.cli import main
 
 KVC = Path(sys.executable).parent / "kvc"
 
@@ -12,8 +21,9 @@ def test_stdout_gets_exactly_what_is_generated(tiny):
         [KVC, "generate", tiny, "def", "-n", "8"], capture_output=True, check=True
     )
     with load(tiny) as program, program.session() as session:
-        expected = bytes(generate(session, list(b"def"), max_tokens=8))
-    assert done.stdout == expected
+        expected = "".join(generate(session, "def", max_tokens=8).text())
+    assert done.stdout.decode() == expected
+    assert len(expected) > 4
     assert b"prefill" in done.stderr
     assert b"tokens/s (3 tokens)" in done.stderr
 
@@ -21,14 +31,14 @@ def test_stdout_gets_exactly_what_is_generated(tiny):
 def test_it_stops_when_the_cache_is_full(kvc, tiny):
     result = kvc("generate", tiny, "abcd")
     assert result.exit_code == 0
-    assert len(result.stdout_bytes) == 24 - 4 + 1 or len(result.stdout_bytes) == 24 - 4
+    assert "(20 tokens)" in result.stderr
     assert "the cache is full" in result.stderr
 
 
 def test_a_prompt_longer_than_the_cache_is_an_error(kvc, tiny):
     result = kvc("generate", tiny, "x" * 25)
     assert result.exit_code == 1
-    assert "the cache holds 24" in result.stderr
+    assert "room for 24: it holds 0 of 24" in result.stderr
     assert result.stdout == ""
 
 
@@ -38,24 +48,29 @@ def test_sampling_repeats_with_a_seed(kvc, tiny):
     assert first == again != other
 
 
-def test_without_a_tokenizer_the_prompt_is_token_ids(kvc, tmp_path):
-    path = tmp_path / "untold.kvc"
-    kvc("compile", "tiny_decoder:untold", "-q", "-o", path)
-    ids = kvc("generate", path, "1 2,3", "-n", 4).stdout.split()
+@pytest.fixture(scope="module")
+def untold(tmp_path_factory):
+    """The path of a decoder without a tokenizer."""
+    path = tmp_path_factory.mktemp("untold") / "untold.kvc"
+    spec = tiny_decoder.untold()
+    compile_program(spec.model, spec.methods).save(path)
+    return path
+
+
+def test_without_a_tokenizer_the_prompt_is_token_ids(kvc, untold):
+    ids = kvc("generate", untold, "1 2,3", "-n", 4).stdout.split()
     assert len(ids) == 4
     assert all(0 <= int(i) < 256 for i in ids)
-    result = kvc("generate", path, "def ")
+    result = kvc("generate", untold, "def ")
     assert result.exit_code == 1
     assert "expected token ids such as '1 15 8'" in result.stderr
 
 
-def test_a_token_that_the_model_does_not_have_is_an_error(kvc, tmp_path):
-    path = tmp_path / "untold.kvc"
-    kvc("compile", "tiny_decoder:untold", "-q", "-o", path)
-    result = kvc("generate", path, "1 300")
+def test_a_token_that_the_model_does_not_have_is_an_error(kvc, untold):
+    result = kvc("generate", untold, "1 300")
     assert result.exit_code == 1
     assert "expected tokens of 0 to 255, got token 300" in result.stderr
-    result = kvc("generate", path, "99999999999999999999")
+    result = kvc("generate", untold, "99999999999999999999")
     assert result.exit_code == 1
     assert "got 99999999999999999999" in result.stderr
 
@@ -86,3 +101,108 @@ def test_residency_is_told_on_stderr_after_the_run(kvc, tiny):
     assert "tokens/s" in figures
     assert "prefill + decode" in memory
     assert "memory of the data" not in plain.stderr
+
+
+@pytest.fixture
+def counting(tmp_path):
+    """Write a bundle that counts, with settings of its own: the path."""
+
+    def write(**config):
+        metadata = {"generation_config": config} if config else {}
+        built = counting_program(metadata=metadata)
+        return write_bundle(tmp_path / "counting.kvc", built)
+
+    return write
+
+
+def test_a_stop_string_is_left_out(kvc, counting):
+    result = kvc("generate", counting(), "1 2", "--stop", " 7", "--stop", "6 7 ")
+    assert result.stdout == "3 4 5 6"
+    assert "; a stop string came" in result.stderr
+
+
+def test_the_prompt_comes_from_stdin_as_it_is(counting):
+    command = ["generate", str(counting()), "-", "-n", "2"]
+    assert CliRunner().invoke(main, command, input=b"1 2\n").stdout == "3 4 "
+    empty = CliRunner().invoke(main, command, input=b"")
+    assert empty.exit_code == 1
+    assert empty.stderr == "Error: prompt: expected at least one token, got none\n"
+
+
+def test_a_capacity_ends_it_earlier(kvc, counting):
+    result = kvc("generate", counting(), "1 2", "--capacity", 4)
+    assert result.stdout == "3 4 5 "
+    assert "the cache is full" in result.stderr
+    assert "1..16" in kvc("generate", counting(), "1", "--capacity", 17).stderr
+
+
+def test_the_bundles_settings_count_until_others_are_given(kvc, counting):
+    path = counting(eos_token_id=[9], max_new_tokens=3)
+    result = kvc("generate", path, "1")
+    assert result.stdout == "2 3 4 "
+    assert "the bundle's limit of tokens was reached" in result.stderr
+    result = kvc("generate", path, "1", "-n", 99)
+    assert result.stdout == "2 3 4 5 6 7 8 "
+    assert "the model ended the text" in result.stderr
+
+
+def test_what_the_bundle_asks_for_in_vain_is_said_once(kvc, counting):
+    result = kvc("generate", counting(num_beams=4), "1", "-n", 1)
+    assert result.exit_code == 0, result.output
+    assert (
+        result.stderr.count("warning: the bundle's generation_config: num_beams") == 1
+    )
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        ["--top-k", "3", "--temperature", "9"],
+        ["--top-p", "0.99", "--temperature", "9"],
+        ["--min-p", "0.001", "--temperature", "9"],
+    ],
+)
+def test_sampling_strays_from_the_likeliest(kvc, counting, options):
+    result = kvc("generate", counting(), "1", "-n", 9, "--seed", 1, *options)
+    assert len(result.stdout.split()) == 9
+    assert result.stdout != "2 3 4 5 6 7 8 9 10 "
+
+
+def test_a_penalty_turns_away_from_the_prompt(kvc, counting):
+    options = ("-n", 1, "--repetition-penalty", 7)
+    assert kvc("generate", counting(), "9 8", *options).stdout == "0 "
+
+
+@pytest.mark.parametrize(
+    "option", [("--top-p", 2), ("--min-p", -1), ("--repetition-penalty", 0), ("-n", -1)]
+)
+def test_an_option_out_of_range_is_refused(kvc, counting, option):
+    result = kvc("generate", counting(), "1", *option)
+    assert result.exit_code == 2
+    assert "Invalid value" in result.stderr
+
+
+def test_an_interrupt_ends_it_with_the_figures(kvc, counting, monkeypatch):
+    path, calls, call = counting(), [], Session.call
+
+    def interrupted(session, *args):
+        calls.append(args)
+        if len(calls) == 6:  # the first two are the warm-up's
+            raise KeyboardInterrupt
+        return call(session, *args)
+
+    monkeypatch.setattr(Session, "call", interrupted)
+    result = kvc("generate", path, "1 2 3")
+    assert result.exit_code == 130
+    assert result.stdout == "4 5 6 "
+    assert "prefill" in result.stderr
+    assert "(2 tokens); interrupted" in result.stderr
+
+
+def test_a_closed_pipe_ends_it_without_a_word(counting):
+    reader, writer = os.pipe()
+    os.close(reader)
+    command = [KVC, "generate", counting(), "1"]
+    done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
+    os.close(writer)
+    assert (done.returncode, done.stderr) == (141, b"")

@@ -473,7 +473,7 @@ def test_a_child_of_the_process_is_refused_and_may_load_anew(tmp_path):
     path = write_bundle(
         tmp_path / "f.kvc", part_program({"forward": float_sketch(WEIGHT)})
     )
-    subprocess.run([sys.executable, "-c", FORKED, str(path)], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", FORKED, str(path)], check=True, timeout=300)
 
 
 class guarded:  # noqa: N801

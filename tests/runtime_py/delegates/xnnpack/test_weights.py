@@ -299,7 +299,7 @@ def test_memory_is_flat_over_many_programs(opened):
         return resident_nbytes()
 
     before = cycle(5)
-    assert cycle(40) < before + (1 << 20)
+    assert cycle(40) < before + (4 << 20)  # a leak: 35 times 256 KiB
 
 
 @LINUX
@@ -316,7 +316,7 @@ def test_memory_goes_with_a_program_that_nobody_closed(opened, tmp_path):
         return resident_nbytes()
 
     before = cycle(5)
-    assert cycle(40) < before + (1 << 20)
+    assert cycle(40) < before + (4 << 20)  # a leak: 35 times 256 KiB
 
 
 def test_a_sketch_of_nothing_quantized_packs_floats(opened):

@@ -1,0 +1,70 @@
+"""What memory the states of a session take: its own, and what it shares.
+
+In: the memory of a session. Out: a frozen report, counted page by page where the system
+shows its page table.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from kvc.runtime.arenas import PAGE_NBYTES, Arena
+from kvc.runtime.data.pages import Flags, PageTable
+from kvc.runtime.forks.intervals import lengths
+from kvc.runtime.forks.shared_pages import SharedPages
+from kvc.runtime.states import StateMemory
+
+
+@dataclass(frozen=True, slots=True)
+class SessionResidency:
+    """What memory the states of a session take; sizes are in bytes.
+
+    Attributes:
+        own: in pages that no other session has; None where the system does not say.
+        shared: of the address space, in pages that are as they were at a fork.
+        frozen: the memory that forks have in common, by a number that tells it from
+            other such: sessions that share it report it under the same number. It is
+            there once, and as long as one of them is open.
+        maps: of the budget of the process (`vm.max_map_count`).
+    """
+
+    own: int | None
+    shared: int
+    frozen: Mapping[int, int]
+    maps: int
+
+    @property
+    def total(self) -> int | None:
+        """Return all of it, what is shared too; None where the system does not say."""
+        return None if self.own is None else self.own + sum(self.frozen.values())
+
+
+def describe_states(memory: StateMemory) -> SessionResidency:
+    """Return what memory the states of a session take just now."""
+    own: int | None = 0
+    shared = maps = 0
+    frozen: dict[int, int] = {}
+    with PageTable() as table:
+        for arena in memory.arenas.values():
+            written = table.own_pages(arena.address, len(arena.bytes), alone=True)
+            if written is None or own is None:
+                own = None
+            else:
+                own += int(np.count_nonzero(written)) * PAGE_NBYTES
+            if isinstance(arena.pages, SharedPages):
+                shared += _shared(arena, arena.pages, written)
+                frozen.update({f.inode: f.nbytes for f in arena.pages.sources})
+                maps += arena.pages.lease.count
+    return SessionResidency(own, shared, frozen, maps)
+
+
+def _shared(arena: Arena, pages: SharedPages, written: Flags | None) -> int:
+    """Return how many bytes are read from frozen pages."""
+    if written is None:
+        return int(lengths(pages.same).sum())
+    mapped = np.zeros(len(arena.bytes) // PAGE_NBYTES, np.bool_)
+    for runs in pages.parts.values():
+        for start, end in (runs // PAGE_NBYTES).tolist():
+            mapped[start:end] = True
+    return int(np.count_nonzero(mapped & ~written)) * PAGE_NBYTES

@@ -1,0 +1,134 @@
+"""Checks of single settings, whoever made them: each returns the value as kvc keeps it.
+
+In: a name for the message, and whatever was found. Out: the value, of its own type.
+Numbers of numpy count as numbers, bools do not.
+"""
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from kvc.schema.errors import BadSetting
+
+MOST_INT64 = 2**63 - 1
+
+
+def check_count(name: str, found: object) -> int:
+    """Return a whole number, 0 or more.
+
+    Raises:
+        BadSetting: it is something else.
+    """
+    number = _whole(found)
+    if number < 0:
+        raise _bad(name, "a whole number, 0 or more", found)
+    return number
+
+
+def check_temperature(name: str, found: object) -> float:
+    """Return a finite number, 0 or more.
+
+    Raises:
+        BadSetting: it is something else.
+    """
+    number = _number(found)
+    if not 0 <= number < math.inf:
+        raise _bad(name, "a number, 0 or more", found)
+    return number
+
+
+def check_share(name: str, found: object) -> float:
+    """Return a number from 0 to 1.
+
+    Raises:
+        BadSetting: it is something else.
+    """
+    number = _number(found)
+    if not 0 <= number <= 1:
+        raise _bad(name, "a number from 0 to 1", found)
+    return number
+
+
+def check_penalty(name: str, found: object) -> float:
+    """Return a finite number above 0.
+
+    Raises:
+        BadSetting: it is something else.
+    """
+    number = _number(found)
+    if not 0 < number < math.inf:
+        raise _bad(name, "a number above 0", found)
+    return number
+
+
+def check_truth(name: str, found: object) -> bool:
+    """Return True or False.
+
+    Raises:
+        BadSetting: it is something else.
+    """
+    if not isinstance(found, bool):
+        raise _bad(name, "True or False", found)
+    return found
+
+
+def check_tokens(name: str, found: object) -> tuple[int, ...]:
+    """Return token ids; one may stand alone.
+
+    Raises:
+        BadSetting: it is something else.
+    """
+    return tuple(_check_token(name, token) for token in _listed(found))
+
+
+def check_strings(name: str, found: object) -> tuple[str, ...]:
+    """Return texts; one may stand alone.
+
+    Raises:
+        BadSetting: it is something else, or one is empty.
+    """
+    return tuple(_check_string(name, text) for text in _listed(found))
+
+
+def _check_token(name: str, found: object) -> int:
+    number = _whole(found)
+    if not 0 <= number <= MOST_INT64:
+        raise _bad(name, f"tokens of 0 to {MOST_INT64}", found)
+    return number
+
+
+def _check_string(name: str, found: object) -> str:
+    if not isinstance(found, str) or not found:
+        raise _bad(name, "texts that are not empty", found)
+    return found
+
+
+def _listed(found: object) -> Sequence[object]:
+    """Return what a sequence or set holds; anything else, texts too, is one thing."""
+    if isinstance(found, str | bytes | bytearray):
+        return [found]
+    return list(found) if isinstance(found, Sequence | set | frozenset) else [found]
+
+
+def _whole(found: object) -> int:
+    """Return a whole number as an int, -1 for anything else."""
+    if isinstance(found, int | np.integer) and not isinstance(found, bool):
+        return int(found)
+    return -1
+
+
+def _number(found: object) -> float:
+    """Return a number as a float, NaN for anything else, which no check lets pass."""
+    if isinstance(found, bool):
+        return math.nan
+    if isinstance(found, int | float | np.integer | np.floating):
+        try:
+            return float(found)
+        except OverflowError:
+            return math.inf
+    return math.nan
+
+
+def _bad(name: str, expected: str, found: object) -> BadSetting:
+    return BadSetting(name=name, expected=expected, found=repr(found))

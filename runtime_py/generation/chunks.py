@@ -1,0 +1,104 @@
+"""How a prompt is cut into calls.
+
+In: the sizes that each method of a program takes, the number of tokens. Out: chunks in
+the order to run them: as few calls as there can be, of sizes as even as there can be,
+since a call of a size that has run before needs no binding.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+
+from kvc.schema.model import Method
+from kvc.schema.types import Affine, Symbol, bounds
+
+_MOST_COMBINED = 6  # methods of which every selection is tried: 64
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkSizes:
+    """The numbers of tokens that a method takes: `least`, + `step`, ... `most`.
+
+    `least` is 1 or more.
+    """
+
+    method: str
+    least: int
+    most: int
+    step: int = 1
+
+    def greatest(self, count: int) -> int:
+        """Return the greatest size up to `count`, which is at least `least`."""
+        top = min(count, self.most)
+        return top - (top - self.least) % self.step
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Tokens of one call of a method."""
+
+    method: str
+    count: int
+
+
+def chunk_sizes(method: Method, symbols: Mapping[str, Symbol]) -> ChunkSizes:
+    """Return the sizes that a method with a role takes: tokens int64 [batch, seq]."""
+    dim = method.graph.values[method.graph.inputs[0]].type.dims[1]
+    least, most = bounds(dim, symbols)
+    step = math.gcd(*(c for _, c in dim.terms)) if isinstance(dim, Affine) else 1
+    if least < 1:
+        least += -(-(1 - least) // step) * step
+    return ChunkSizes(method.name, least, most, step)
+
+
+def plan_chunks(
+    count: int, prefills: Sequence[ChunkSizes], decode: ChunkSizes
+) -> list[Chunk]:
+    """Return the calls for a prompt.
+
+    Args:
+        count: of its tokens, 1 or more.
+        prefills: what each method of the role "prefill" takes.
+        decode: what the decode method takes: one token.
+    """
+    usable = [sizes for sizes in prefills if sizes.least <= min(count, sizes.most)]
+    usable.sort(key=lambda sizes: (-sizes.most, -sizes.least))
+    plans = [
+        _cut(count, [*chosen, decode])
+        for chosen in _selections(usable[:_MOST_COMBINED])
+    ]
+    return min(plans, key=lambda plan: (len(plan), len(set(plan))))
+
+
+def _selections(usable: Sequence[ChunkSizes]) -> list[tuple[ChunkSizes, ...]]:
+    """Return every selection that is not empty, the largest methods first."""
+    numbers = range(1 if usable else 0, len(usable) + 1)
+    return [chosen for n in numbers for chosen in combinations(usable, n)]
+
+
+def _cut(count: int, methods: Sequence[ChunkSizes]) -> list[Chunk]:
+    """Cut by each method in turn as much as it takes."""
+    plan: list[Chunk] = []
+    for sizes in methods:
+        if not count:
+            break
+        even = _even(count, sizes)
+        if even:
+            return plan + even
+        while count >= sizes.least:
+            size = sizes.greatest(count)
+            plan.append(Chunk(sizes.method, size))
+            count -= size
+    return plan
+
+
+def _even(count: int, sizes: ChunkSizes) -> list[Chunk]:
+    """Return even chunks of one method for all tokens, none where it cannot be."""
+    calls = -(-count // sizes.most)
+    steps, rest = divmod(count - calls * sizes.least, sizes.step)
+    if rest or steps < 0:
+        return []
+    small, larger = divmod(steps, calls)
+    counts = [sizes.least + sizes.step * (small + (i < larger)) for i in range(calls)]
+    return [Chunk(sizes.method, n) for n in counts]

@@ -1,0 +1,190 @@
+"""What a generation goes by: settings, and how a bundle's and a caller's become one.
+
+In: what a bundle's generation_config says, what the caller says. Out: checked and
+complete `GenerationSettings`. Names and meanings are those of transformers; where
+`max_tokens` and `stop_tokens` stand for its `max_new_tokens` and `eos_token_id`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final, TypedDict, TypeVar
+
+from kvc.runtime.generation.checks import (
+    check_count,
+    check_penalty,
+    check_share,
+    check_strings,
+    check_temperature,
+    check_tokens,
+    check_truth,
+)
+from kvc.schema.errors import BadSetting
+
+_Checked = TypeVar("_Checked")
+
+# What transformers takes where a model's generation_config does not say it.
+_TRANSFORMERS_TOP_K: Final = 50
+
+
+class Arguments(TypedDict, total=False):
+    """Settings as a caller gives them; None or left out is what the bundle says."""
+
+    max_tokens: int | None
+    max_new_tokens: int | None
+    max_length: int | None
+    do_sample: bool | None
+    temperature: float | None
+    top_k: int | None
+    top_p: float | None
+    min_p: float | None
+    repetition_penalty: float | None
+    seed: int | None
+    stop_tokens: Sequence[int] | int | None
+    eos_token_id: Sequence[int] | int | None
+    stop_strings: Sequence[str] | str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSettings:
+    """How tokens are chosen and when to stop.
+
+    Attributes:
+        max_tokens: the most tokens to make, None for no limit.
+        max_length: the most tokens that session, prompt and answer may be together,
+            None for no limit.
+        temperature: 0 always takes the likeliest token; above, a choice by chance.
+        top_k: choose among the k likeliest, 0 for all.
+        top_p: among the likeliest that have this share of the probability together.
+        min_p: among those at least this share as likely as the likeliest.
+        repetition_penalty: divides the logits of tokens that were there; 1 is none.
+        seed: makes the choice repeatable, None leaves it to chance.
+        stop_tokens: end the generation; they are not handed out.
+        stop_strings: end it where the text has one; the text is cut before it.
+    """
+
+    max_tokens: int | None = None
+    max_length: int | None = None
+    temperature: float = 0.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int | None = None
+    stop_tokens: tuple[int, ...] = ()
+    stop_strings: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What one source says, checked; None where it says nothing."""
+
+    max_tokens: int | None = None
+    max_length: int | None = None
+    do_sample: bool | None = None
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    stop_tokens: tuple[int, ...] | None = None
+    stop_strings: tuple[str, ...] | None = None
+
+
+def read_settings(found: Mapping[str, object], source: str = "") -> Said:
+    """Check what one source says.
+
+    Args:
+        found: names to values.
+        source: what to say before a name in messages.
+
+    Raises:
+        BadSetting: a value is impossible, or given under two names.
+    """
+
+    def take(
+        check: Callable[[str, object], _Checked], name: str, alias: str = ""
+    ) -> _Checked | None:
+        given = [key for key in (name, alias) if found.get(key) is not None]
+        if len(given) == 2:
+            expected = f"left out, since {alias} is the same and given too"
+            raise BadSetting(
+                name=source + name, expected=expected, found=repr(found[name])
+            )
+        return check(source + given[0], found[given[0]]) if given else None
+
+    return Said(
+        max_tokens=take(check_count, "max_tokens", "max_new_tokens"),
+        max_length=take(check_count, "max_length"),
+        do_sample=take(check_truth, "do_sample"),
+        temperature=take(check_temperature, "temperature"),
+        top_k=take(check_count, "top_k"),
+        top_p=take(check_share, "top_p"),
+        min_p=take(check_share, "min_p"),
+        repetition_penalty=take(check_penalty, "repetition_penalty"),
+        seed=take(check_count, "seed"),
+        stop_tokens=take(check_tokens, "stop_tokens", "eos_token_id"),
+        stop_strings=take(check_strings, "stop_strings"),
+    )
+
+
+def settle(bundle: Said | None, given: Said) -> GenerationSettings:
+    """Return the settings of a generation: what the caller says, else the bundle.
+
+    Args:
+        bundle: what its generation_config says, None where it has none.
+        given: by the caller.
+
+    Raises:
+        BadSetting: sampling is asked for at temperature 0.
+    """
+    base = bundle or Said()
+    by_length = given.max_tokens is None and given.max_length is not None
+    whole_length = given.max_tokens is None and base.max_tokens is None
+    return GenerationSettings(
+        max_tokens=None if by_length else _first(given.max_tokens, base.max_tokens),
+        max_length=given.max_length
+        if by_length
+        else (base.max_length if whole_length else None),
+        temperature=_temperature(base, given),
+        top_k=_or(
+            _first(given.top_k, base.top_k), _TRANSFORMERS_TOP_K if bundle else 0
+        ),
+        top_p=_or(_first(given.top_p, base.top_p), 1.0),
+        min_p=_or(_first(given.min_p, base.min_p), 0.0),
+        repetition_penalty=_or(
+            _first(given.repetition_penalty, base.repetition_penalty), 1.0
+        ),
+        seed=_first(given.seed, base.seed),
+        stop_tokens=_or(_first(given.stop_tokens, base.stop_tokens), ()),
+        stop_strings=_or(_first(given.stop_strings, base.stop_strings), ()),
+    )
+
+
+def _temperature(base: Said, given: Said) -> float:
+    """Return the temperature, 0 where the likeliest token is to be taken.
+
+    Whoever gives a temperature, top_k, top_p or min_p wants to sample; a bundle that
+    only says them does not, as in transformers, without `do_sample`.
+    """
+    shaping = (given.temperature, given.top_k, given.top_p, given.min_p)
+    samples = _first(given.do_sample, True if any(_said(shaping)) else base.do_sample)
+    if not samples:
+        return 0.0
+    temperature = _or(_first(given.temperature, base.temperature), 1.0)
+    if temperature == 0 and given.do_sample:
+        expected = "above 0, since do_sample is True"
+        raise BadSetting(name="temperature", expected=expected, found=temperature)
+    return temperature
+
+
+def _said(values: Sequence[object]) -> list[bool]:
+    return [value is not None for value in values]
+
+
+def _first(given: _Checked | None, base: _Checked | None) -> _Checked | None:
+    return base if given is None else given
+
+
+def _or(value: _Checked | None, default: _Checked) -> _Checked:
+    return default if value is None else value

@@ -1,0 +1,143 @@
+"""Products with int8 rows of a cache, which are read as they are.
+
+Where the processor multiplies int8 and the cache is long, the other factor is taken
+apart into three int8 digits of base 254, which hold as much as float32 does; products
+of digits with rows are exact integers. Elsewhere rows are widened a piece at a time,
+so that a piece stays in the processor's cache. Scales are factors of keys: they
+multiply products of keys, and weights of values, never rows.
+"""
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+from kvc.schema.torch_ops.int8_cache import Int8Rows
+
+# Elements of the largest piece that is widened at once: 1 MiB of float32.
+PIECE_CELLS = 2**18
+# Keys from which on digits are faster than widening, and query rows up to which,
+# measured in November 2026.
+DIGITS_KEYS = 4096
+DIGITS_ROWS = 8
+# Elements of the largest matrix of integer products; no integer sum is of more, and
+# 127 * 127 * 2**17 is less than 2**31.
+PRODUCTS = 2**17
+_BASE = 254.0
+_STEPS = torch.tensor(127.0)
+_NEXT = torch.tensor(_BASE)
+_LEAST = torch.tensor(torch.finfo(torch.float32).tiny)
+
+
+def key_products(rows: Tensor, keys: Int8Rows) -> Tensor:
+    """Return the products of queries and keys.
+
+    Args:
+        rows: [kv_heads, count, width], float32 or float64.
+        keys: [1, kv_heads, keys, width].
+
+    Returns:
+        [kv_heads, count, keys], dtype as `rows`.
+    """
+    stored, scale = keys.rows[0].mT, keys.scale[0].unsqueeze(1)
+    digits = _takes_digits(rows, keys)
+    step = PRODUCTS // (3 * rows.shape[1]) if digits else _keys_of_piece(keys)
+    if not digits and stored.shape[2] <= step:
+        return torch.bmm(rows, stored.to(rows.dtype)).mul_(scale)
+    products = rows.new_empty((*rows.shape[:2], stored.shape[2]))
+    planes, unit = _digits_of(rows) if digits else (rows, None)
+    for first in range(0, stored.shape[2], step):
+        piece = stored.narrow(2, first, min(step, stored.shape[2] - first))
+        part = products.narrow(2, first, piece.shape[2])
+        if digits:
+            _multiply_digits(part, planes, piece)
+        else:
+            torch.bmm(rows, piece.to(rows.dtype), out=part)
+    if unit is not None:
+        products.mul_(unit)
+    return products.mul_(scale)
+
+
+def mixed_values(weights: Tensor, values: Int8Rows) -> Tensor:
+    """Return the weighted sums of values.
+
+    Args:
+        weights: [kv_heads, count, keys], float32 or float64.
+        values: [1, kv_heads, keys, value_dim].
+
+    Returns:
+        [kv_heads, count, value_dim], dtype as `weights`.
+    """
+    stored, scale = values.rows[0], values.scale[0].unsqueeze(1)
+    digits = _takes_digits(weights, values)
+    step = PRODUCTS // (3 * weights.shape[1]) if digits else _keys_of_piece(values)
+    if not digits and stored.shape[1] <= step:
+        return torch.bmm(weights * scale, stored.to(weights.dtype))
+    mixed = weights.new_zeros((*weights.shape[:2], stored.shape[2]))
+    for first in range(0, stored.shape[1], step):
+        count = min(step, stored.shape[1] - first)
+        piece = stored.narrow(1, first, count)
+        part = weights.narrow(2, first, count) * scale.narrow(2, first, count)
+        if digits:
+            planes, unit = _digits_of(part)
+            sums = _multiply_digits(torch.empty_like(mixed), planes, piece)
+            mixed.addcmul_(sums, unit)
+        else:
+            # Not `baddbmm_`: a sum over many keys is more exact in parts.
+            mixed.add_(torch.bmm(part, piece.to(weights.dtype)))
+    return mixed
+
+
+def _keys_of_piece(part: Int8Rows) -> int:
+    _, kv_heads, _, width = part.shape
+    return max(1, PIECE_CELLS // (kv_heads * max(1, width)))
+
+
+def _takes_digits(rows: Tensor, part: Int8Rows) -> bool:
+    keys, width = part.shape[2:]
+    return (
+        keys >= DIGITS_KEYS
+        and 0 < rows.shape[1] <= DIGITS_ROWS
+        and rows.dtype == torch.float32
+        and width > 0
+        and _multiplies_int8()
+    )
+
+
+@cache
+def _multiplies_int8() -> bool:
+    """Tell whether the processor has int8 products; without, torch's are slow loops."""
+    supported: bool = torch.cpu._is_vnni_supported()
+    return supported
+
+
+def _multiply_digits(out: Tensor, digits: Tensor, right: Tensor) -> Tensor:
+    """Write into `out` [n, rows, m] digits [n, 3 * rows, k] times int8 [n, k, m]."""
+    sums = torch.empty((*digits.shape[:2], right.shape[2]), dtype=torch.int32)
+    for a, b, result in zip(digits, right, sums, strict=True):
+        torch._int_mm(a, b, out=result)
+    first, second, third = sums.to(torch.float32).chunk(3, 1)
+    second.add_(third, alpha=1 / _BASE)
+    return torch.add(first, second, alpha=1 / _BASE, out=out)
+
+
+def _digits_of(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return int8 digits [n, 3 * rows, k] of x [n, rows, k], and units [n, rows, 1].
+
+    x is about `unit * (first + second / 254 + third / 254**2)`, each digit from -127
+    to 127: off by at most 2**-24 of its row's greatest magnitude. The unit of a row
+    that is not finite is NaN.
+    """
+    # Neither `aminmax` nor a norm: those are loops over single elements.
+    top = torch.maximum(x.amax(-1, keepdim=True), x.amin(-1, keepdim=True).neg_())
+    unit = torch.maximum(top / _STEPS, _LEAST).add_(top - top)
+    rows = x.shape[1]
+    digits = torch.empty((x.shape[0], 3 * rows, x.shape[2]), dtype=torch.int8)
+    rest = x / unit
+    whole = torch.empty_like(rest)
+    for place in range(3):
+        torch.round(rest, out=whole)
+        digits.narrow(1, place * rows, rows).copy_(whole)
+        if place < 2:
+            rest.sub_(whole).mul_(_NEXT)
+    return digits, unit

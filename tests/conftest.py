@@ -1,0 +1,97 @@
+"""What every test finds: a process as a person at a terminal has, and the same cases.
+
+Nothing here depends on who starts the run: signals, variables and random cases are set
+to what the tests were written for.
+"""
+
+import gc
+import os
+import random
+import signal
+import sys
+from collections.abc import Generator
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A change of these changes what is printed, warned about or compiled.
+SWITCHES = (
+    "COLUMNS",
+    "LINES",
+    "NO_COLOR",
+    "FORCE_COLOR",
+    "CLICOLOR",
+    "CLICOLOR_FORCE",
+    "PYTHONWARNINGS",
+    "PYTHONOPTIMIZE",
+    "TORCH_LOGS",
+    "TORCH_COMPILE_DEBUG",
+    "TORCHDYNAMO_VERBOSE",
+    "TORCH_SHOW_CPP_STACKTRACES",
+)
+
+# No test may fail by the draw of the day: only an exhaustive run draws new cases.
+# What a health check finds slow is a busy machine.
+CALM = {"deadline": None, "suppress_health_check": [HealthCheck.too_slow]}
+settings.register_profile("same", derandomize=True, database=None, **CALM)
+settings.register_profile("new", print_blob=True, **CALM)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Undo what the caller has set."""
+    for name in SWITCHES:
+        os.environ.pop(name, None)
+    # A shell that starts a job in the background makes it ignore SIGINT, and all that
+    # it starts: then no test could interrupt anything.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    exhaustive = config.getoption("markexpr") == "exhaustive"
+    settings.load_profile("new" if exhaustive else "same")
+
+
+def _seed() -> None:
+    random.seed(0)
+    np.random.seed(0)
+    if "torch" in sys.modules:
+        sys.modules["torch"].manual_seed(0)
+
+
+def pytest_collectstart() -> None:
+    """Give a module the same numbers whichever was imported before it."""
+    _seed()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Give a test and its fixtures the same numbers whichever ran before them."""
+    _seed()
+
+
+def _collect() -> None:
+    """Take what lives by now out of the collector's sight.
+
+    torch, sympy and the tests are half a million objects, and each full collection
+    walked them all: a third of the time of the tests (measured).
+    """
+    gc.collect()
+    gc.freeze()
+
+
+def pytest_collection_finish() -> None:
+    """Save time: forget what is imported, look for garbage less often."""
+    if "torch" in sys.modules:
+        from quick_export import quicken_export
+
+        quicken_export()
+    _collect()
+    gc.set_threshold(20_000, 20, 50)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None]:
+    """Leave no garbage to the next file, whose tests may count what is freed."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        _collect()

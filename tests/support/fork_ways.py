@@ -1,0 +1,61 @@
+"""Every way in which a fork comes about, forced upon it for a test."""
+
+import itertools
+from collections.abc import Callable
+
+import pytest
+
+from kvc.runtime.data import pages
+from kvc.runtime.forks import map_budget, mapping
+from kvc.runtime.forks.map_budget import MAPS
+
+
+def apart(_: pytest.MonkeyPatch) -> None:
+    """Each run of pages is mapped apart, as there are maps enough."""
+
+
+def whole(patch: pytest.MonkeyPatch) -> None:
+    """There are maps for whole arenas alone."""
+    patch.setattr(map_budget, "_FINE_SHARE", 0.0)
+
+
+def scarce(patch: pytest.MonkeyPatch) -> None:
+    """There are maps for a fork or two, then for whole arenas, then for none."""
+    patch.setattr(MAPS, "_most", 40 + MAPS.taken)
+
+
+def none_left(patch: pytest.MonkeyPatch) -> None:
+    """The process has no maps to spare."""
+    patch.setattr(MAPS, "_most", 0)
+
+
+def refused(patch: pytest.MonkeyPatch) -> None:
+    """The system refuses every third map, and those that are taken back."""
+    real, calls = mapping.map_privately, itertools.count()
+
+    def some(*arguments: int) -> bool:
+        return next(calls) % 3 != 2 and real(*arguments)
+
+    patch.setattr(mapping, "map_privately", some)
+    fresh, others = mapping.map_nothing, itertools.count()
+
+    def few(*arguments: int) -> bool:
+        return next(others) % 2 == 1 and fresh(*arguments)
+
+    patch.setattr(mapping, "map_nothing", few)
+
+
+def untold(patch: pytest.MonkeyPatch) -> None:
+    """The system does not show the page table."""
+    patch.setattr(pages, "_PATH", "/nowhere")
+
+
+def copied(patch: pytest.MonkeyPatch) -> None:
+    """The system knows no memfd."""
+    patch.setattr(mapping, "is_available", lambda: False)
+
+
+WAYS: dict[str, Callable[[pytest.MonkeyPatch], None]] = {
+    way.__name__: way
+    for way in (apart, whole, scarce, none_left, refused, untold, copied)
+}

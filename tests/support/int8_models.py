@@ -1,0 +1,136 @@
+"""Models with int8 caches beside the quantized eager model.
+
+Weights are few sixteenths, so that keys and values are exact in float32 in whatever
+order they are added up: no rounding of rows depends on the machine, or on how many
+tokens come at once.
+"""
+
+import torch
+from cached_models import SLOTS, WIDTH, Linear, Rows
+from torch import Tensor, nn
+
+
+def rounded(x: Tensor) -> Tensor:
+    """Return rows as int8 rows stand for them, written without kvc."""
+    scale = x.abs().amax(-1, keepdim=True) / 127
+    steps = torch.round(x / scale.clamp(min=torch.finfo(torch.float32).tiny))
+    return steps * scale
+
+
+def make_exact(model: nn.Module) -> None:
+    """Round all parameters to sixteenths."""
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_((parameter * 16).round() / 16)
+
+
+class Exact(Linear):
+    """The layer with exact keys and values; its reference rounds their rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        make_exact(self)
+
+    def reference(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1])
+        q, k, v = self.project(self.embed(tokens, places))
+        return self.attend(q, rounded(k), rounded(v), places[:, None] >= places)
+
+    def plain_reference(self, tokens: Tensor) -> Tensor:
+        """Return what the layer gives without quantization."""
+        return super().reference(tokens)
+
+
+class Swapped(Exact):
+    """The cache has its slots before its heads."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, SLOTS, 1, WIDTH))
+        self.register_buffer("v", torch.zeros(1, SLOTS, 1, WIDTH))
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        start, seq = self.position.clone(), tokens.shape[1]
+        q, k, v = self.project(self.embed(tokens, start + torch.arange(seq)))
+        k, v = k.transpose(1, 2), v.transpose(1, 2)
+        self.k.copy_(torch.ops.kvc.cache_update(self.k, k, start, 1))
+        self.v.copy_(torch.ops.kvc.cache_update(self.v, v, start, 1))
+        self.position.add_(seq)
+        keys, values = self.k.transpose(1, 2), self.v.permute(0, 2, 1, 3)
+        return self.finish(torch.ops.kvc.attention(q, keys, values, start + seq))
+
+
+class IndexCopied(Exact):
+    """The cache is written by `index_copy_`, which is recognized."""
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        start, seq = self.position.clone(), tokens.shape[1]
+        places = start + torch.arange(seq)
+        q, k, v = self.project(self.embed(tokens, places))
+        self.k.index_copy_(2, places, k)
+        self.v.index_copy_(2, places, v)
+        self.position.add_(seq)
+        return self.finish(torch.ops.kvc.attention(q, self.k, self.v, start + seq))
+
+
+class Ring(Exact):
+    """A ring that holds a window and room for the longest prefill."""
+
+    WINDOW = 5
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, 1, self.WINDOW + 15, WIDTH))
+        self.register_buffer("v", torch.zeros(1, 1, self.WINDOW + 15, WIDTH))
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        start, seq = self.position.clone(), tokens.shape[1]
+        q, k, v = self.project(self.embed(tokens, start + torch.arange(seq)))
+        update, attend = torch.ops.kvc.cache_update, torch.ops.kvc.attention
+        self.k.copy_(update(self.k, k, start, 2, "circular"))
+        self.v.copy_(update(self.v, v, start, 2, "circular"))
+        self.position.add_(seq)
+        ring = {"window_left": self.WINDOW - 1, "layout": "circular"}
+        return self.finish(attend(q, self.k, self.v, start + seq, **ring))
+
+    def reference(self, tokens: Tensor) -> Tensor:
+        places = torch.arange(tokens.shape[1])
+        q, k, v = self.project(self.embed(tokens, places))
+        distance = places[:, None] - places
+        seen = (distance >= 0) & (distance < self.WINDOW)
+        return self.attend(q, rounded(k), rounded(v), seen)
+
+
+class ExactRows(Rows):
+    """A batch, each row of which has a position of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        make_exact(self)
+
+
+class OwnInt8(nn.Module):
+    """A model that keeps an int8 cache itself, with kvc's operators."""
+
+    def __init__(self, slots: int) -> None:
+        super().__init__()
+        for name in ("k", "v"):
+            rows = torch.zeros(1, 2, slots, 8, dtype=torch.int8)
+            self.register_buffer(name, rows)
+            self.register_buffer(f"{name}_scale", torch.zeros(1, 2, slots))
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, start: Tensor) -> Tensor:
+        ops = torch.ops.kvc
+        for name, new in (("k", k), ("v", v)):
+            rows, scale = ops.quantize_cache(new)
+            held, scales = getattr(self, name), getattr(self, f"{name}_scale")
+            held.copy_(ops.cache_update(held, rows, start))
+            scales.copy_(ops.cache_update(scales, scale, start, 2))
+        end, scales = start + q.shape[2], (self.k_scale, self.v_scale)
+        plain = ops.attention(
+            q, self.k, self.v, end, k_scale=scales[0], v_scale=scales[1]
+        )
+        capped = ops.attention(
+            q, self.k, self.v, end, softcap=5.0, k_scale=scales[0], v_scale=scales[1]
+        )
+        return torch.cat([plain, capped], 1)

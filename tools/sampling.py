@@ -1,0 +1,121 @@
+"""Options of commands that generate text: how tokens are chosen, when to stop.
+
+A command decorated with `generation_options` gets them as one argument, `settings`, for
+`start_generation`. What is left out is as the bundle says.
+"""
+
+import warnings
+from collections.abc import Callable, Sequence
+from functools import wraps
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from kvc.runtime import Generation, Session
+    from kvc.runtime.generation import Arguments
+
+_SHARE = click.FloatRange(min=0, max=1)
+
+
+def generation_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options to a command, which takes them as `settings`."""
+
+    @click.option(
+        "--max-tokens",
+        "-n",
+        type=click.IntRange(min=0),
+        metavar="N",
+        help="Stop after N tokens.  [default: the bundle's setting, or when the model "
+        "ends or the cache is full]",
+    )
+    @click.option(
+        "--temperature",
+        type=click.FloatRange(min=0),
+        metavar="T",
+        help="0 always takes the likeliest token, more is bolder.  [default: the "
+        "bundle's setting, or 0]",
+    )
+    @click.option(
+        "--top-k",
+        type=click.IntRange(min=0),
+        metavar="K",
+        help="Choose among the K likeliest, 0 for all.",
+    )
+    @click.option(
+        "--top-p",
+        type=_SHARE,
+        metavar="P",
+        help="Choose among the likeliest that have the probability P together.",
+    )
+    @click.option(
+        "--min-p",
+        type=_SHARE,
+        metavar="P",
+        help="Choose among those at least P times as likely as the likeliest.",
+    )
+    @click.option(
+        "--repetition-penalty",
+        type=click.FloatRange(min=0, min_open=True),
+        metavar="R",
+        help="Above 1, make tokens less likely that were there before.",
+    )
+    @click.option(
+        "--seed",
+        type=click.IntRange(min=0),
+        metavar="S",
+        help="Make choices repeatable.",
+    )
+    @click.option(
+        "--stop",
+        "stop_strings",
+        multiple=True,
+        metavar="TEXT",
+        help="Stop where TEXT would come and leave it out; may be given several times.",
+    )
+    @wraps(command)
+    def with_settings(
+        max_tokens: int | None,
+        temperature: float | None,
+        top_k: int | None,
+        top_p: float | None,
+        min_p: float | None,
+        repetition_penalty: float | None,
+        seed: int | None,
+        stop_strings: tuple[str, ...],
+        **others: object,
+    ) -> None:
+        settings: Arguments = {
+            "max_tokens": max_tokens,
+            "temperature": temperature,
+            "top_k": top_k,
+            "top_p": top_p,
+            "min_p": min_p,
+            "repetition_penalty": repetition_penalty,
+            "seed": seed,
+            "stop_strings": stop_strings or None,
+        }
+        command(settings=settings, **others)
+
+    return with_settings
+
+
+def start_generation(
+    session: "Session",
+    prompt: str | Sequence[int],
+    settings: "Arguments",
+    history: Sequence[int] = (),
+) -> "Generation":
+    """Return a generation; what it ignores is said on stderr.
+
+    Raises:
+        KvcError: as `kvc.runtime.generate`.
+    """
+    from kvc.runtime import SettingIgnored, generate
+
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SettingIgnored)
+        made = generate(session, prompt, history=history, **settings)
+    for warning in caught:
+        click.echo(f"warning: {warning.message}", err=True)
+    return made
