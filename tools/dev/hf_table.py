@@ -37,9 +37,9 @@ logits over their standard deviation.
 - *decode*: the largest in {steps} steps behind that, past every sliding window (of
   {window} tokens).
 - *best*: how many of these steps have the same best token.
-- *control*: the same comparison with one row of one layer's cache set to zero: the least
-  difference over the layers. It must be far above the other two, and above
-  {noticed:g} the tests call it noticed.
+- *control*: the same comparison with one row of one layer's cache set to zero: the
+  least difference over the layers. It must be far above the other two; above
+  {noticed:g} it is called noticed, which the tests ask for.
 
 """
 COLUMNS = """\
@@ -50,15 +50,15 @@ REMARKS = """\
 ## Remarks
 
 - Mixtures of experts run as `kvc::expert_linear`: the matrices of chosen experts are
-  read and no others. Recipes with int8 or int4 linear layers store them as int8, a scale
-  for each output channel of each expert; `bf16` as bfloat16. They run on PyTorch, not in
-  XNNPACK.
+  read and no others. Recipes with int8 or int4 linear layers store them as int8, with a
+  scale for each output channel of each expert; `bf16` as bfloat16. They run on PyTorch,
+  not in XNNPACK.
 - Sliding windows are right in what is seen; caches still hold all positions.
 - BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese and XGLM attend by code
   of their own; while they are compiled, their instances attend by kvc's function.
 - Falcon with ALiBi is held against `sdpa`, since transformers' eager attention adds the
   slopes twice. transformers rounds slope times position to bfloat16, kvc does not: the
-  two part slowly, from position 256 on or where the number of heads is not 1, 2, 4 or 8.
+  two part slowly, from position 256 on or where the heads are not 1, 2, 4 or 8.
 - Falcon's keys are stored once for each key head, not once for each query head.
 - Rotary scaling `default`, `linear`, `llama3` and `yarn` run at any length.
   `dynamic` and `longrope` run up to the length at which their frequencies change

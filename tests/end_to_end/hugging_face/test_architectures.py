@@ -11,6 +11,7 @@ from hf_models import NAMED, OTHERS, REFUSED, VARIANTS, build
 from hf_parity import CAPACITY, NOTICED, TOLERANCE, compare
 
 from kvc.compiler import CacheConfig, export_hf
+from kvc.recipes import load_recipe
 from kvc.schema.errors import CompileError
 
 
@@ -39,13 +40,20 @@ def test_a_prefill_of_every_length_equals_the_model(name, tmp_path):
     check(name, tmp_path, lengths=range(1, 25))
 
 
-# Of the quantized recipes only a bound: int8 and int4 change logits themselves.
+# Rounded weights change logits themselves, and at times which expert a token goes to:
+# only most of the best tokens are asked to be the same.
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NAMED)
-@pytest.mark.parametrize(("recipe", "bound"), [("bf16", 0.5), ("xnnpack_q8", 1.0)])
-def test_recipes_stay_near_the_model(name, recipe, bound, tmp_path):
-    parity = compare(name, tmp_path, recipe=recipe)
-    assert max(parity.prefill, parity.decode) < bound
+@pytest.mark.parametrize("recipe", ["bf16", "xnnpack_q8"])
+def test_recipes_stay_near_the_model(name, recipe, tmp_path):
+    assert compare(name, tmp_path, recipe=recipe).agreement > 0.75
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", NAMED)
+def test_an_int8_cache_stays_near_the_model(name, tmp_path):
+    recipe = load_recipe("fp32", cache="int8")
+    assert compare(name, tmp_path, recipe=recipe).agreement > 0.75
 
 
 REASONS = {
