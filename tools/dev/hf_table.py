@@ -27,8 +27,8 @@ HEAD = """\
 
 Written by `python tools/dev/hf_table.py` with transformers {version}; do not edit.
 
-Each line is a model of two layers (`tests/support/hf_models.py`) with random weights,
-drawn so large that a wrong row of a cache shows. Its bundle is held against the model
+Each line is a model of two layers, Gemma 3n of four, with random weights (see
+`tests/support/hf_models.py`), drawn so large that a wrong row of a cache shows. Its bundle is held against the model
 itself in eager attention on the whole text, without a cache. Figures are differences of
 logits over their standard deviation.
 

@@ -98,3 +98,21 @@ class Difference(nn.Module):
 def test_a_question_that_has_lost_its_size_is_answered():
     method = Method("forward", (T,), dynamic={"t": SEQ})
     assert capture(Difference(), method).exported is not None
+
+
+class InBodies(nn.Module):
+    """Asks in the body of a branch."""
+
+    def one(self, p, t):
+        def body(t):
+            return t * 5 if t.shape[1] == 1 else t * 2
+
+        return torch.cond(p, body, lambda t: t + 1, (t,))
+
+
+def test_a_question_in_a_body_is_noted():
+    given = (torch.tensor(True), torch.ones(1, 4))
+    with pytest.raises(CaptureError, match="in a branch or loop: the code asks"):
+        capture(InBodies(), Method("one", given, dynamic={"t": SEQ}))
+    larger = {1: Dim("seq", 2, 8)}
+    assert capture(InBodies(), Method("one", given, dynamic={"t": larger}))
