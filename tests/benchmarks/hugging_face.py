@@ -107,9 +107,7 @@ def _cpu_seconds() -> float:
 
 def measure(home: Path, names: list[str], recipes: list[str]) -> Iterator[bool]:
     """Print a row for each model and recipe; yield whether it is within limits."""
-    print(
-        "| model | weights | recipe | time | of which computing | peak of own memory | bundle |"
-    )
+    print("| model | weights | recipe | time | computing | own memory | bundle |")
     print("| --- | --- | --- | --- | --- | --- | --- |", flush=True)
     for name in names:
         with tempfile.TemporaryDirectory(dir=home) as temporary:
