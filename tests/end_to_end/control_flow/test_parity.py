@@ -51,6 +51,7 @@ KEPT = {
         for q in (YES, NO)
     ],
     "reshaped": [*both_ways(X[1]), (YES, X[2])],
+    "viewed": [*both_ways(X[1]), (YES, X[2])],
     "filled": [(YES,), (YES,), (NO,), (YES,)],
     "kept_old": [(YES, X, AT), (NO, X, AT), (YES, X * 2, AT + 1)],
     "both": [(YES, X, AT), (NO, X, AT), (YES, X * 2, AT + 1)],
