@@ -6,10 +6,14 @@ from dataclasses import dataclass
 from kvc.compiler.backends.base import Lowered
 from kvc.compiler.emit_graph import emit_graph
 from kvc.compiler.in_place import Verdict
+from kvc.compiler.in_place.flat import flatten
 from kvc.compiler.ir import Method, Program
-from kvc.compiler.positions import Counting, find_counting
+from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
+from kvc.compiler.memory.workspaces import with_workspaces
+from kvc.compiler.positions import find_counting
 from kvc.compiler.states import describe_states
 from kvc.schema import model
+from kvc.schema.types import Dim
 from kvc.schema.verify.effects import state_effects
 
 PLACELESS = -1  # blob of a name whose blob has not been written yet
@@ -41,14 +45,18 @@ def emit_program(
         metadata: the user's settings, as JSON text.
     """
     name_ids = {c.name: i for i, c in enumerate(program.constants)}
-    method_ids = {m.name: i for i, m in enumerate(program.methods)}
-    counting = find_counting(program)
-    tails = {
-        method.name: max(
-            (c.lowered.tail_nbytes for c in calls if c.method == method.name), default=0
-        )
-        for method in program.methods
+    flat = flatten(program)
+    counting = find_counting(flat)
+    emitter = _Emitter(program, name_ids, verdicts)
+    method_ids = {
+        one.name: i
+        for i, method in enumerate(entries(program))
+        for one in (method, *emitter.blocks_of(method))
     }
+    tails = [0] * len(method_ids)
+    for call in calls:
+        number = method_ids[call.method]
+        tails[number] = max(tails[number], call.lowered.tail_nbytes)
     return model.Program(
         provenance=provenance,
         symbols=program.symbols,
@@ -58,47 +66,69 @@ def emit_program(
             model.NamedData(c.name, PLACELESS, c.type, "plain", c.provenance)
             for c in program.constants
         ),
-        states=describe_states(program, counting, name_ids),
+        states=describe_states(flat, counting, name_ids),
         position=counting.position,
         methods=tuple(
-            _emit_method(
-                method,
-                name_ids,
-                program,
-                counting,
-                verdicts[method.name],
-                tails[method.name],
-            )
-            for method in program.methods
+            emitter.emit(method, counting.advances.get(method.name), tail)
+            for method, tail in zip(entries(program), tails, strict=False)
         ),
         delegates=tuple(_emit_delegate(call, method_ids, name_ids) for call in calls),
         metadata=dict(sorted(metadata.items())),
     )
 
 
-def _emit_method(
-    method: Method,
-    name_ids: Mapping[str, int],
-    program: Program,
-    counting: Counting,
-    verdicts: Sequence[Verdict],
-    tail_nbytes: int,
-) -> model.Method:
-    state_ids = {s.name: i for i, s in enumerate(program.states)}
-    graph = emit_graph(method, name_ids, state_ids, program.symbols, tail_nbytes)
-    reads, writes = state_effects(graph)
-    return model.Method(
-        name=method.name,
-        role=method.role,
-        graph=graph,
-        input_names=method.input_names,
-        input_tree=method.input_tree,
-        output_tree=method.output_tree,
-        reads=reads,
-        writes=writes,
-        advance=counting.advances.get(method.name),
-        updates=_updates(method, verdicts),
-    )
+class _Emitter:
+    """Emits the methods of one program, with their blocks."""
+
+    def __init__(
+        self,
+        program: Program,
+        name_ids: Mapping[str, int],
+        verdicts: Mapping[str, Sequence[Verdict]],
+    ) -> None:
+        self._symbols, self._name_ids = program.symbols, name_ids
+        self._state_ids = {s.name: i for i, s in enumerate(program.states)}
+        self._verdicts = verdicts
+        self._blocks = blocks_by_number(program)
+
+    def blocks_of(self, method: Method) -> tuple[Method, ...]:
+        """Return the blocks of a method, each behind what runs it."""
+        return blocks_of(method, self._blocks)
+
+    def emit(self, method: Method, advance: Dim | None, tail: int) -> model.Method:
+        """Return a method as the file has it; `tail` bytes lie behind its scratch."""
+        blocks = self.blocks_of(method)
+        numbers = {one.block: i for i, one in enumerate(blocks)}
+        needs: dict[int, int] = {}  # number of a block -> bytes of its scratch memory
+        made: list[model.Block] = []
+        for block in reversed(blocks):  # what is run comes before what runs it
+            assert block.block is not None
+            ready = with_workspaces(block, numbers, needs)
+            graph = self._graph(ready, tail)
+            needs[block.block] = graph.scratch_nbytes
+            made.insert(0, model.Block(graph, self._updates(ready)))
+        ready = with_workspaces(method, numbers, needs)
+        graph = self._graph(ready, tail)
+        reads, writes = state_effects(graph)
+        return model.Method(
+            name=method.name,
+            role=method.role,
+            graph=graph,
+            input_names=method.input_names,
+            input_tree=method.input_tree,
+            output_tree=method.output_tree,
+            reads=reads,
+            writes=writes,
+            advance=advance,
+            updates=self._updates(ready),
+            blocks=tuple(made),
+        )
+
+    def _graph(self, method: Method, tail: int) -> model.Graph:
+        return emit_graph(method, self._name_ids, self._state_ids, self._symbols, tail)
+
+    def _updates(self, method: Method) -> tuple[model.Update, ...]:
+        return _updates(method, self._verdicts[method.name])
 
 
 def _updates(method: Method, verdicts: Sequence[Verdict]) -> tuple[model.Update, ...]:

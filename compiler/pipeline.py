@@ -23,8 +23,9 @@ from kvc.compiler.copy_budget import check_copy_budget
 from kvc.compiler.emit_program import DelegateCall, emit_program
 from kvc.compiler.files import Files, take_files
 from kvc.compiler.import_fx import import_program
-from kvc.compiler.in_place import Verdict, prove
+from kvc.compiler.in_place import Verdict, prove_all
 from kvc.compiler.ir import Program
+from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.passes import Pass, run_passes
 from kvc.compiler.passes.append_to_caches import AppendToCaches
@@ -38,7 +39,9 @@ from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
+from kvc.compiler.passes.rooms import find_rooms
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
+from kvc.compiler.passes.sink_indices import SinkIndices
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.passes.write_through_views import WriteThroughViews
 from kvc.compiler.roles import check_request, check_roles
@@ -104,7 +107,7 @@ def compile_program(
     report("lower", 0, 1)
     program, calls = _lower(program, backend)
     program, verdicts = _update_in_place(program)
-    check_copy_budget(verdicts, max_copy_bytes or {})
+    check_copy_budget(_by_entry(program, verdicts), max_copy_bytes or {})
     report("plan", 0, 1)
     emitted = emit_program(
         program,
@@ -137,7 +140,7 @@ def _capture_all(
 def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     """Return the passes of a recipe before lowering, in order."""
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
-    passes += [DropIdleWrites(), WriteThroughViews()]
+    passes += [DropIdleWrites(), WriteThroughViews(), SinkIndices()]
     passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
     if recipe.cache == "int8":
         passes.append(QuantizeCaches())
@@ -163,10 +166,10 @@ def _lower(
     if backend is None:
         return program, []
     outlined, count = [], 0
-    grows = {s.name: s.grows for s in program.states if s.grows is not None}
+    rooms = find_rooms(program)
     for method in program.methods:
         taken = supported_nodes(backend, method)
-        outlined.append(outline(method, taken, count, grows))
+        outlined.append(outline(method, taken, count, rooms[method.name]))
         count += len(outlined[-1].partitions)
     partitions = {one.method.name: one.partitions for one in outlined}
     constants = {c.name: c for c in program.constants}
@@ -188,10 +191,26 @@ def _update_in_place(
 
     After lowering, since that reorders nodes.
     """
-    proofs = [prove(method, program) for method in program.methods]
-    proven = replace(program, methods=tuple(proof.method for proof in proofs))
+    proofs = prove_all(program)
+    methods = tuple(proofs[method.name].method for method in program.methods)
+    proven = replace(program, methods=methods)
     check(proven, "updating in place")
-    return proven, {proof.method.name: proof.verdicts for proof in proofs}
+    return proven, {name: proof.verdicts for name, proof in proofs.items()}
+
+
+def _by_entry(
+    program: Program, verdicts: Mapping[str, tuple[Verdict, ...]]
+) -> dict[str, tuple[Verdict, ...]]:
+    """Return the verdicts of methods, with those of the blocks that they run."""
+    blocks = blocks_by_number(program)
+    return {
+        method.name: tuple(
+            verdict
+            for one in (method, *blocks_of(method, blocks))
+            for verdict in verdicts[one.name]
+        )
+        for method in entries(program)
+    }
 
 
 def _as_json(metadata: Mapping[str, object]) -> dict[str, str]:

@@ -9,6 +9,7 @@ of a method with a role; the common length of the states that grow.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from kvc.compiler.in_place.flat import FlatMethod
 from kvc.compiler.in_place.updates import CacheWrite, cache_writes
 from kvc.compiler.ir import Method, Node, Program, State, Value, bound_to
 from kvc.schema import model
@@ -269,8 +270,22 @@ def _lengthened(method: Method) -> set[str]:
     return {
         name
         for value, name in method.state_out
-        if value.id in makers and makers[value.id].op == "kvc::append"
+        if all(
+            _is_made_by(leaf, "kvc::append", makers) for leaf in _leaves(method, value)
+        )
     }
+
+
+def _is_made_by(value: Value, op: str, makers: Mapping[int, Node]) -> bool:
+    return value.id in makers and makers[value.id].op == op
+
+
+def _leaves(method: Method, value: Value) -> list[Value]:
+    """Return what a value may be: more than itself where branches make it."""
+    joins = dict(method.joins) if isinstance(method, FlatMethod) else {}
+    if value.id not in joins:
+        return [value]
+    return [leaf for way in joins[value.id] for leaf in _leaves(method, way)]
 
 
 def _with_limits(
@@ -338,7 +353,8 @@ def _steps(
     for method in program.methods:
         for value, name in method.state_out:
             if name == state.name:
-                step = _added(method, value, state.name)
+                ways = [_added(method, v, state.name) for v in _leaves(method, value)]
+                step = ways[0] if len(set(ways)) == 1 else None
                 if step is None or bounds(step, symbols)[0] < 0:
                     return {}
                 steps[method.name] = step

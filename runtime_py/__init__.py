@@ -3,6 +3,7 @@
 `import kvc.runtime` never imports torch; kernels do, on first need.
 """
 
+from kvc.runtime.conversation import Conversation
 from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
 from kvc.runtime.delegates.base import Packing, ReferenceUsed
 from kvc.runtime.delegates.table import register_delegate
@@ -19,8 +20,11 @@ from kvc.runtime.program import Program, load
 from kvc.runtime.sessions import Session
 from kvc.schema.errors import (
     BackendTaken,
+    BadChatTemplate,
     BadSetting,
     BadSnapshot,
+    BadTokenizer,
+    BranchMismatch,
     BufferFreed,
     Busy,
     CacheOverflow,
@@ -43,6 +47,7 @@ from kvc.schema.errors import (
     LoadError,
     MissingDelegate,
     MissingLibrary,
+    MissingPackage,
     NativeCallFailed,
     NoPosition,
     NotRewindable,
@@ -59,9 +64,12 @@ from kvc.schema.errors import (
 
 __all__ = [
     "BackendTaken",
+    "BadChatTemplate",
     "BadSetting",
     "BadSnapshot",
+    "BadTokenizer",
     "BlobResidency",
+    "BranchMismatch",
     "BufferFreed",
     "Busy",
     "CacheOverflow",
@@ -69,6 +77,7 @@ __all__ = [
     "CannotRewind",
     "CannotWrite",
     "Closed",
+    "Conversation",
     "DataFileMismatch",
     "DataFileMissing",
     "DigestMismatch",
@@ -88,6 +97,7 @@ __all__ = [
     "LoadError",
     "MissingDelegate",
     "MissingLibrary",
+    "MissingPackage",
     "NativeCallFailed",
     "NoPosition",
     "NotRewindable",

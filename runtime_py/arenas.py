@@ -115,6 +115,19 @@ class Arena:
         self._map[end : offset + nbytes] = bytes(offset + nbytes - end)
 
 
+class Within:
+    """A run of memory that lies in an arena, and serves as one."""
+
+    def __init__(self, memory: Array) -> None:
+        """Take `memory`, uint8 [nbytes]."""
+        self._memory = memory
+        self.nbytes = memory.size
+
+    def array(self, offset: int, dtype: DType, shape: tuple[int, ...]) -> Array:
+        """Return the array of a dtype and shape at a byte offset."""
+        return np.ndarray(shape, dtype.numpy, self._memory.data, offset)
+
+
 def _reserve(length: int) -> mmap.mmap:
     if not _LINUX:
         return mmap.mmap(-1, length)

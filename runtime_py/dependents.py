@@ -12,10 +12,12 @@ from dataclasses import dataclass
 
 from kvc.runtime.effects import APPEND, REPLACE
 from kvc.schema.model import Alias, Argument, Caller, Graph, Instruction, Ref
-from kvc.schema.ops import DELEGATE, OPS, Aliasing
+from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
 from kvc.schema.types import Affine, Dim
 
 Dims = tuple[Dim, ...]
+# Their results get their tensors where these are asked for.
+_PLACED = {APPEND, REPLACE, DELEGATE, *CONTROL_OPS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,8 @@ class _Search:
         """
         if any(self._mentions(argument) for argument in instruction.arguments):
             return True
+        if instruction.op in CONTROL_OPS:
+            return True  # blocks may depend on sizes that nothing around them has
         if instruction.op != DELEGATE:
             match OPS[instruction.op].aliasing:
                 case Aliasing.FRESH | Aliasing.CHECK:
@@ -108,7 +112,7 @@ class _Search:
         graph = self._graph
         over = {v for v in self._values if self._aliased(v)}
         for instruction in graph.instructions:
-            if instruction.op in (APPEND, REPLACE, DELEGATE):
+            if instruction.op in _PLACED:
                 over.difference_update(instruction.results)
         by_dims: dict[Dims, list[tuple[int, int]]] = {}
         for value in sorted(self._values - over):

@@ -8,6 +8,7 @@ arrays. All of it is known before any call; sizes are put in at each one.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
+from kvc.schema.control import read_control
 from kvc.schema.model import (
     Alias,
     Caller,
@@ -19,7 +20,7 @@ from kvc.schema.model import (
     StateKind,
     StateSlot,
 )
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import CONTROL_OPS, OPS, Aliasing
 from kvc.schema.types import Dim
 
 APPEND, REPLACE, CACHE_UPDATE = "kvc::append", "kvc::replace", "kvc::cache_update"
@@ -98,7 +99,46 @@ class Effects:
 
 def find_effects(method: Method, states: Sequence[State]) -> Effects:
     """Return the effects of a method."""
-    return _Finder(method.graph, states).find()
+    return _Finder(method, states).find()
+
+
+@dataclass(frozen=True, slots=True)
+class BlockWrite:
+    """An instruction that writes, and the graph that it is in: of a method or block."""
+
+    graph: Graph
+    step: Instruction
+
+
+def writes_of(method: Method, index: int, result: int) -> Iterator[BlockWrite]:
+    """Yield what writes when an instruction makes a result over older memory.
+
+    It may be the instruction itself, or any number of those in the blocks it runs.
+    """
+    yield from _writes_of(
+        method, method.graph, method.graph.instructions[index], result
+    )
+
+
+def _writes_of(
+    method: Method, graph: Graph, step: Instruction, result: int
+) -> Iterator[BlockWrite]:
+    if step.op not in CONTROL_OPS:
+        yield BlockWrite(graph, step)
+        return
+    control = read_control(step.op, step.arguments)
+    operand = control.over[step.results.index(result)]
+    assert operand is not None, "the verifier sees to it"
+    for number in control.blocks:
+        inside = method.blocks[number].graph
+        home = inside.inputs[operand]
+        for inner in inside.instructions:
+            if OPS[inner.op].aliasing is Aliasing.VIEW:
+                continue
+            for value in inner.results:
+                aliased = type(inside.values[value].storage) is Alias
+                if aliased and inside.root_of(value) == home:
+                    yield from _writes_of(method, inside, inner, value)
 
 
 @dataclass(slots=True)
@@ -119,8 +159,9 @@ class _Writes:
 class _Finder:
     """The effects of one graph while they are gathered."""
 
-    def __init__(self, graph: Graph, states: Sequence[State]) -> None:
-        self._graph, self._states = graph, states
+    def __init__(self, method: Method, states: Sequence[State]) -> None:
+        self._graph, self._states = method.graph, states
+        self._method = method
         self._writes: dict[int, _Writes] = {}
         self._state_growth: dict[int, _Writes] = {}
         self._rows: set[int] = set()
@@ -128,13 +169,19 @@ class _Finder:
         self._hazards: list[Hazard] = []
 
     def find(self) -> Effects:
-        for index, step, root in self._updates():
+        for index, result, root in self._updates():
             storage = self._graph.values[root].storage
             writes = self._writes.setdefault(root, _Writes(root))
             if isinstance(storage, StateSlot):
                 writes = self._state_growth.setdefault(storage.state, writes)
-                self._add_state(index, step, storage.state)
-            self._add(writes, step)
+            for write in writes_of(self._method, index, result):
+                if isinstance(storage, StateSlot):
+                    self._add_state(index, write, storage.state)
+                self._add(writes, write)
+            writes.newest = result
+            if writes.lengths:
+                dims = self._graph.values[result].type.dims
+                writes.lengths.append(dims[writes.axis])
         return Effects(
             slots=tuple(self._slots()),
             growth=self._growth(),
@@ -144,8 +191,8 @@ class _Finder:
             borrowed=tuple(self._borrowed()),
         )
 
-    def _updates(self) -> Iterator[tuple[int, Instruction, int]]:
-        """Yield each write over a state or a caller's input, and that root value."""
+    def _updates(self) -> Iterator[tuple[int, int, int]]:
+        """Yield each result over a state or a caller's input, and that root value."""
         values = self._graph.values
         for index, step in enumerate(self._graph.instructions):
             if OPS[step.op].aliasing is Aliasing.VIEW:
@@ -154,25 +201,25 @@ class _Finder:
                 if type(values[result].storage) is Alias:
                     root = self._graph.root_of(result)
                     if type(values[root].storage) in (StateSlot, Caller):
-                        yield index, step, root
+                        yield index, result, root
 
-    def _add(self, writes: _Writes, step: Instruction) -> None:
-        writes.newest = step.results[0]
-        if step.op not in (APPEND, REPLACE):
+    def _add(self, writes: _Writes, write: BlockWrite) -> None:
+        if write.step.op not in (APPEND, REPLACE):
             writes.mutated = True
             return
-        dims = self._graph.values[step.results[0]].type.dims
-        writes.axis = _axis(step, len(dims))
+        dims = write.graph.values[write.step.results[0]].type.dims
+        writes.axis = _axis(write.step, len(dims))
         writes.lengths.append(dims[writes.axis])
 
-    def _add_state(self, index: int, step: Instruction, state: int) -> None:
+    def _add_state(self, index: int, write: BlockWrite, state: int) -> None:
+        step = write.step
         declared = self._states[state]
         match declared.kind:
             case StateKind.COUNTER:
                 return
             case StateKind.LINEAR if declared.at_position:
                 self._rows.add(state)
-                self._add_extent(step)
+                self._add_extent(write)
                 if step.op != CACHE_UPDATE:  # it may reach rows before the position
                     self._hazards.append(Hazard(index, state, False))
             case StateKind.APPEND if step.op == APPEND:
@@ -180,14 +227,15 @@ class _Finder:
             case _:
                 self._hazards.append(Hazard(index, state, step.op == REPLACE))
 
-    def _add_extent(self, step: Instruction) -> None:
+    def _add_extent(self, write: BlockWrite) -> None:
         """Note how many slots from the position on an update may write."""
+        step = write.step
         if step.op != CACHE_UPDATE or self._extents is None:
             self._extents = None
             return
         update = step.arguments[1]
         assert isinstance(update, Ref)
-        dims = self._graph.values[update.value].type.dims
+        dims = write.graph.values[update.value].type.dims
         self._extents.append(dims[_axis(step, len(dims))])
 
     def _slots(self) -> Iterator[tuple[int, int]]:

@@ -12,6 +12,7 @@ from kvc.runtime.arrays import Array
 from kvc.runtime.threads import TorchThreads
 from kvc.schema.errors import IndexOutOfRange, KernelFailed, KvcError
 from kvc.schema.model import Instruction
+from kvc.schema.ops import CONTROL_OPS
 
 Step = tuple[Callable[..., object], tuple[object, ...]]
 
@@ -26,9 +27,11 @@ class Progress:
     Attributes:
         place: index of the instruction that was running; -1 before any, and behind
             the last one after all, or where nobody can say.
+        inside: whether it broke off in a block, of which more may have run.
     """
 
     place: int = -1
+    inside: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +75,10 @@ class Frame:
         with torch.inference_mode(), TorchThreads(self.torch_threads):
             self._run(progress)
 
+    def run_within(self) -> None:
+        """Run all steps as a part of another frame's run; raises as `run`."""
+        self._run(Progress())
+
     def _run(self, progress: Progress) -> None:
         index = 0
         try:
@@ -80,6 +87,7 @@ class Frame:
         except BaseException as error:
             place = self.places[index] if self.places else -1
             progress.place = place
+            progress.inside = place >= 0 and self.instructions[place].op in CONTROL_OPS
             if isinstance(error, Exception):
                 fail(self.method, place, self.instructions[place], error)
             raise

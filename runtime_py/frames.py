@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.control import ControlStep
 from kvc.runtime.delegates.base import Handle
 from kvc.runtime.dependents import Dependence
 from kvc.runtime.effects import APPEND, CACHE_UPDATE, REPLACE
@@ -22,12 +23,20 @@ from kvc.runtime.kernels import (
     load_preparations,
     load_row_check,
 )
+from kvc.runtime.seats import take_seat
 from kvc.runtime.tensors import torch_dtype
 from kvc.runtime.threads import settle_threads
 from kvc.runtime.values import Memory, Values
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Alias, Argument, Constant, Graph, Instruction, Ref
-from kvc.schema.ops import DELEGATE, OPS, Aliasing
+from kvc.schema.model import (
+    Alias,
+    Argument,
+    Constant,
+    Graph,
+    Instruction,
+    Ref,
+)
+from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
 from kvc.schema.types import Affine
 
 if TYPE_CHECKING:
@@ -45,24 +54,37 @@ class Code:
         delegate: the handle of a delegate, by its number.
         prepared: kernels made for one constant, by op and name; filled as graphs are
             bound, so that every frame of a graph shares them.
-        dependence: what depends on sizes, by method; filled as frames are bound again.
+        dependence: what depends on sizes, by graph; filled as frames are bound again.
     """
 
     delegate: Callable[[int], Handle]
     prepared: dict[tuple[str, int], Kernel] = field(default_factory=dict)
-    dependence: dict[str, Dependence] = field(default_factory=dict)
+    dependence: dict[int, Dependence] = field(default_factory=dict)
 
 
 def bind_graph(
-    method: str, graph: Graph, sizes: Mapping[str, int], memory: Memory, code: Code
+    method: str,
+    graph: Graph,
+    sizes: Mapping[str, int],
+    memory: Memory,
+    code: Code,
+    blocks: Sequence[Graph] = (),
 ) -> Frame:
     """Bind a graph to the sizes of its symbols and to memory.
+
+    Args:
+        method: its name, for messages.
+        graph: of a method, or of one of its blocks.
+        sizes: of the symbols.
+        memory: where its values lie.
+        code: what runs instructions.
+        blocks: of the method.
 
     Raises:
         KernelFailed: an instruction cannot be bound.
         DigestMismatch, FileChanged: a constant is damaged.
     """
-    return _Binder(method, graph, sizes, memory, code).bind()
+    return _Binder(method, graph, sizes, memory, code, blocks).bind()
 
 
 def rebind_graph(
@@ -98,8 +120,11 @@ class _Binder:
         sizes: Mapping[str, int],
         memory: Memory,
         code: Code,
+        blocks: Sequence[Graph],
     ) -> None:
         self._method, self._graph, self._sizes = method, graph, sizes
+        self._memory, self._blocks = memory, blocks
+        self._controls: dict[int, ControlStep] = {}
         self._values = Values(graph, sizes, memory)
         self._workspace, self._code = memory.workspace, code
         self._uses_torch = any(i.op != DELEGATE for i in graph.instructions)
@@ -145,9 +170,10 @@ class _Binder:
         return self._frame()
 
     def _dependence(self) -> Dependence:
-        found = self._code.dependence.get(self._method)
+        # By identity: what is kept keeps its graph alive.
+        found = self._code.dependence.get(id(self._graph))
         if found is None:
-            found = self._code.dependence[self._method] = Dependence(self._graph)
+            found = self._code.dependence[id(self._graph)] = Dependence(self._graph)
         return found
 
     def _delegates(self) -> list[int]:
@@ -192,6 +218,8 @@ class _Binder:
         try:
             if instruction.op == DELEGATE:
                 return self._bind_delegate(instruction)
+            if instruction.op in CONTROL_OPS:
+                return self._bind_control(index, instruction)
             if OPS[instruction.op].aliasing is Aliasing.VIEW:
                 self._bind_view(index, instruction)
                 return ()
@@ -210,8 +238,8 @@ class _Binder:
                 return self._bind_update(instruction, kernel)
             case Aliasing.CHECK:
                 return [(kernel, self._arguments(instruction))]
-            case Aliasing.VIEW:
-                raise AssertionError("views have no steps")
+            case Aliasing.VIEW | Aliasing.CONTROL:
+                raise AssertionError("these are no kernels")
 
     def _kernel(self, instruction: Instruction) -> Kernel:
         """Return what runs an instruction."""
@@ -306,6 +334,23 @@ class _Binder:
         assert workspace is not None, "a graph with delegates runs in a context"
         return [(handle.prepare(inputs, outputs, workspace, self._sizes), ())]
 
+    def _bind_control(self, index: int, instruction: Instruction) -> Sequence[Step]:
+        """Put an instruction that runs blocks where its operands and results lie."""
+        if index not in self._controls:
+            bind, blocks = self._bind_block, self._blocks
+            self._controls[index] = ControlStep(instruction, blocks, bind)
+            self._beside_others |= any(map(_has_delegates, blocks))
+        seat = take_seat(
+            instruction, self._graph, self._values, self._memory, self._sizes
+        )
+        self._controls[index].settle(seat)
+        return [(self._controls[index].run, ())]
+
+    def _bind_block(
+        self, block: Graph, sizes: Mapping[str, int], memory: Memory
+    ) -> Frame:
+        return bind_graph(self._method, block, sizes, memory, self._code, self._blocks)
+
     def _arguments(self, instruction: Instruction) -> tuple[object, ...]:
         return tuple(self._argument(argument) for argument in instruction.arguments)
 
@@ -321,6 +366,10 @@ class _Binder:
                 return torch_dtype(argument)
             case _:
                 return argument
+
+
+def _has_delegates(graph: Graph) -> bool:
+    return any(step.op == DELEGATE for step in graph.instructions)
 
 
 def _is_symbolic(argument: Argument) -> bool:

@@ -100,6 +100,7 @@ class Program(Closing):
         files: what goes along, such as a tokenizer: name to bytes, which are read and
             checked each time they are asked for.
         metadata: the user's settings, name to JSON text.
+        provenance: who made it, of what, by which recipe.
     """
 
     def __init__(
@@ -123,6 +124,7 @@ class Program(Closing):
         )
         self.data: Mapping[str, FreeableBuffer] = self._engine.data
         self.files: Mapping[str, bytes] = BundledFiles(declared, self._engine.data)
+        self.provenance = declared.provenance
         self.metadata: Mapping[str, str] = MappingProxyType(dict(declared.metadata))
 
     def session(

@@ -107,7 +107,8 @@ class Transaction:
             memory.put_back(state, None, self._tip.lengths[state], reach)
         for array, saved in self._shadows:
             copy_into(array, saved)
-        last = progress.place - isinstance(error, _CLEAN)
+        clean = isinstance(error, _CLEAN) and not progress.inside
+        last = progress.place - clean
         hit = any(hazard.instruction <= last for hazard in self._hazards)
         if not hit or memory.transactional:
             memory.poisoned = ""

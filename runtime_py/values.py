@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from kvc.runtime.arenas import Arena
+from kvc.runtime.arenas import Arena, Within
 from kvc.runtime.arrays import Array, prefix
 from kvc.runtime.delegates.base import Workspace
 from kvc.runtime.dependents import Dependents, Dims
@@ -39,7 +39,7 @@ class Memory:
         workspace: what delegates of one context share.
     """
 
-    scratch: Arena
+    scratch: Arena | Within
     constant: Callable[[int], Array]
     states: Sequence[Array] = ()
     given: Mapping[int, Array] = field(default_factory=dict)
@@ -93,6 +93,13 @@ class Values:
     def shape(self, value: int) -> tuple[int, ...]:
         """Return the declared shape of a value."""
         return self._evaluate(self._graph.values[value].type.dims)
+
+    def lent(self, value: int) -> Array:
+        """Return the memory of a value that is all of it, room behind it included."""
+        root = self._graph.root_of(value)
+        if isinstance(self._graph.values[root].storage, StateSlot | Caller):
+            return self._memory_of(root)
+        return self.array(value)
 
     def _evaluate(self, dims: Dims) -> tuple[int, ...]:
         found = self._shapes.get(dims)

@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 7ae751589be796464d7699be8ce372122d1a612b394805764c4cd7a5bd5434a3
+# sha256 of program.fbs: a2091de4615db39123a23b7cff7fbd10fcfa3aca342c1250c9f810e36e191d4d
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -11,6 +11,13 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('files', 'vector of scalar', 'uint32', 4, False, 0),
         ('offsets', 'vector of scalar', 'uint64', 8, False, 0),
         ('aligns', 'vector of scalar', 'uint32', 4, False, 0),
+    ),
+    'Block': (
+        ('graph', 'table', 'Graph', 4, False, 0),
+        ('update_instructions', 'vector of scalar', 'uint32', 4, False, 0),
+        ('update_reasons', 'vector of scalar', 'uint32', 4, False, 0),
+        ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
     ),
     'DataFile': (
         ('name', 'string', 'string', 4, False, 0),
@@ -59,6 +66,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('update_reasons', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
+        ('blocks', 'vector of table', 'Block', 4, False, 0),
     ),
     'Names': (
         ('names', 'vector of string', 'string', 4, False, 0),

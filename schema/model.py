@@ -132,6 +132,22 @@ class Update:
 
 
 @dataclass(frozen=True, slots=True)
+class Block:
+    """Code that a control instruction of a method runs: a branch, or a turn of a loop.
+
+    Its inputs are lent: they lie in the memory of the instruction's operands
+    (`Caller`), apart from those that are parts of operands, which lie in scratch.
+
+    Attributes:
+        graph: its code; it touches no state but by its inputs.
+        updates: a verdict for each write over an input, in order.
+    """
+
+    graph: Graph
+    updates: tuple[Update, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Method:
     """An entry point.
 
@@ -146,6 +162,8 @@ class Method:
         advance: tokens that a call adds to the program's position; None when it
             leaves the position alone.
         updates: a verdict for each write over a state or a caller's input, in order.
+        blocks: code that control instructions run; each is named by one argument of
+            one instruction, of the method or of a block before it.
     """
 
     name: str
@@ -158,6 +176,12 @@ class Method:
     writes: tuple[int, ...]
     advance: Dim | None
     updates: tuple[Update, ...]
+    blocks: tuple[Block, ...] = ()
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """Return all of a method's code, that of its blocks behind its own."""
+        return (self.graph, *(block.graph for block in self.blocks))
 
 
 class StateKind(IntEnum):

@@ -54,7 +54,7 @@ def methods_of_blobs(program: Program) -> Mapping[int, tuple[str, ...]]:
     """Return for each blob the methods that use it, themselves or by a delegate."""
     found: dict[int, set[int]] = defaultdict(set)
     for index, method in enumerate(program.methods):
-        names = constants_of(method.graph)
+        names = set().union(*map(constants_of, method.graphs))
         for delegate in program.delegates:
             if delegate.method == index:
                 names |= set(delegate.names)

@@ -15,8 +15,10 @@ from typing import Final
 import click
 
 from kvc.schema.errors import KvcError
+from kvc.tools.commands.chat import chat
 from kvc.tools.commands.compile import compile_command
 from kvc.tools.commands.dump import dump
+from kvc.tools.commands.eval import eval_command
 from kvc.tools.commands.gc import collect
 from kvc.tools.commands.generate import generate
 from kvc.tools.commands.join import join
@@ -113,6 +115,8 @@ for _command in (
     compile_command,
     dump,
     generate,
+    chat,
+    eval_command,
     run,
     verify,
     split,

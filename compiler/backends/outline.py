@@ -7,15 +7,14 @@ can run as one call. A part reads states where they lie. What writes a state ove
 content that the same part would read stays outside, where that is in place.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kvc.compiler.backends.base import Partition
 from kvc.compiler.backends.groups import groups_of
 from kvc.compiler.backends.state_writers import without_writers
 from kvc.compiler.ir import Method, Node, Value
-from kvc.compiler.passes.materialize_views import growing_values
 from kvc.compiler.passes.rewrite import rename_node
+from kvc.compiler.passes.rooms import Rooms
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
 
@@ -27,19 +26,17 @@ class Outlined:
     partitions: tuple[Partition, ...]
 
 
-def outline(
-    method: Method, taken: frozenset[int], base: int, grows: Mapping[str, int]
-) -> Outlined:
+def outline(method: Method, taken: frozenset[int], base: int, rooms: Rooms) -> Outlined:
     """Replace the taken nodes of a method by calls of delegates.
 
     Args:
         method: the method.
         taken: indices of the nodes that the backend runs.
         base: number of the first delegate.
-        grows: the axis of each state that grows.
+        rooms: the values with room behind them.
     """
     taken = _without_fringe(method, without_writers(method, taken))
-    method, taken = _with_inputs_in_order(method, taken, grows)
+    method, taken = _with_inputs_in_order(method, taken, rooms)
     groups = groups_of(method, taken)
     parts = [_partition(method, indices) for indices in groups]
     calls = {
@@ -74,10 +71,10 @@ def _without_unread_constants(method: Method) -> Method:
 
 
 def _with_inputs_in_order(
-    method: Method, taken: frozenset[int], grows: Mapping[str, int]
+    method: Method, taken: frozenset[int], rooms: Rooms
 ) -> tuple[Method, frozenset[int]]:
     """Clone views from outside that a part reads, and renumber the taken nodes."""
-    views = {value.id for value, _ in growing_values(method, grows)} | {
+    views = set(rooms) | {
         value.id
         for i, node in enumerate(method.nodes)
         if i not in taken and _is_view(node)
@@ -160,6 +157,8 @@ def _partition(method: Method, indices: list[int]) -> Partition:
         input_out=(),
         nodes=nodes,
         outputs=outputs,
+        block=None,
+        filled=(),
     )
     return Partition(graph)
 

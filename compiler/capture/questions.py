@@ -27,6 +27,7 @@ from kvc.schema.errors import CaptureError
 _ALL = 2048  # ranges up to this length are tried in full, by questions about one Dim
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)
+_GENERATED = "<"  # torch writes code of its own for the bodies of control flow
 Asked = Callable[..., object]
 
 
@@ -39,12 +40,14 @@ class Question:
         answer: what torch said.
         place: ` at module:line`.
         sources: what the symbols are sizes of, as torch writes it.
+        inside: whether the body of a branch or loop asks, with symbols of its own.
     """
 
     expression: sympy.Basic
     answer: bool
     place: str
     sources: tuple[str, ...]
+    inside: bool = False
 
 
 # What torch answers before anyone asks: it takes sizes to be 1 at least.
@@ -61,7 +64,7 @@ _COMPARISONS: Mapping[str, Callable[..., sympy.Basic]] = {
 @contextmanager
 def noted_questions(questions: list[Question]) -> Iterator[None]:
     """Add every truth value of sizes that code outside of torch asks for."""
-    asking = [
+    asking: list[tuple[type, str, Asked]] = [
         (kind, "__bool__", _noting(kind.__bool__, questions))
         for kind in (torch.SymBool, torch.SymInt)
     ]
@@ -69,6 +72,10 @@ def noted_questions(questions: list[Question]) -> Iterator[None]:
         (torch.SymInt, name, _comparing(getattr(torch.SymInt, name), made, questions))
         for name, made in _COMPARISONS.items()
     ]
+    from torch._dynamo.variables.tensor import SymNodeVariable
+
+    inside = _noting_inside(SymNodeVariable.evaluate_expr, questions)
+    asking.append((SymNodeVariable, "evaluate_expr", inside))
     before = [(kind, name, getattr(kind, name)) for kind, name, _ in asking]
     try:
         for kind, name, method in asking:
@@ -83,6 +90,23 @@ def _noting(ask: Callable[..., bool], questions: list[Question]) -> Asked:
     def noting(size: torch.SymBool | torch.SymInt) -> bool:
         answer = ask(size)
         _note(questions, size, size.node.expr, answer, sys._getframe(1))
+        return answer
+
+    return noting
+
+
+def _noting_inside(ask: Callable[..., object], questions: list[Question]) -> Asked:
+    """Note what the bodies of branches and loops ask; torch traces these otherwise.
+
+    It has symbols of its own for them, so that nobody knows which sizes they are.
+    """
+
+    def noting(variable: object, *rest: object) -> object:
+        answer = ask(variable, *rest)
+        size = getattr(variable, "sym_num", None)
+        if isinstance(size, torch.SymBool) and isinstance(answer, bool):
+            place = " in a branch or loop"
+            questions.append(Question(size.node.expr, answer, place, (), inside=True))
         return answer
 
     return noting
@@ -119,7 +143,7 @@ def _note(
     answer: bool,
     frame: FrameType,
 ) -> None:
-    if frame.f_code.co_filename.startswith((_TORCH, _OURS)):
+    if frame.f_code.co_filename.startswith((_TORCH, _OURS, _GENERATED)):
         return
     place = f" at {frame.f_globals.get('__name__', '')}:{frame.f_lineno}"
     known = size.node.shape_env.var_to_sources
@@ -146,6 +170,9 @@ def check_questions(
     """
     dims = _symbols(method, arguments, exported)
     for question in questions:
+        if question.inside:
+            _check_inside(method, question, list(dims.values()))
+            continue
         symbols = sorted(question.expression.free_symbols & dims.keys(), key=str)
         if len(symbols) != len(question.expression.free_symbols):
             continue
@@ -153,6 +180,17 @@ def check_questions(
             pairs = dict(zip(symbols, sizes, strict=True))
             if bool(question.expression.subs(pairs).doit()) != question.answer:
                 raise _refused(method, question, {dims[s]: n for s, n in pairs.items()})
+
+
+def _check_inside(method: Method, question: Question, dims: Sequence[Dim]) -> None:
+    """Check that an answer holds whichever Dim a body's size is."""
+    symbols = sorted(question.expression.free_symbols, key=str)
+    for chosen in itertools.product(dims, repeat=len(symbols)):
+        for sizes in _samples(chosen):
+            pairs = dict(zip(symbols, sizes, strict=True))
+            if bool(question.expression.subs(pairs).doit()) != question.answer:
+                named = zip(chosen, sizes, strict=True)
+                raise _refused(method, question, dict(named))
 
 
 def _symbols(

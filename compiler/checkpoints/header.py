@@ -76,7 +76,8 @@ def read_header(fd: int, size: int) -> tuple[dict[str, Entry], int]:
         Pickled: the file is a pickle.
     """
     head = os.pread(fd, _LENGTH_NBYTES, 0)
-    if head.startswith(_PICKLE):
+    # The length of a header may begin as a pickle does; what follows it does not.
+    if head.startswith(_PICKLE) and os.pread(fd, 1, _LENGTH_NBYTES) != b"{":
         raise Pickled("it is a pickle")
     if len(head) < _LENGTH_NBYTES:
         raise Problems(f"it has {size} bytes, a header needs {_LENGTH_NBYTES}")

@@ -103,7 +103,8 @@ def attend(
         attention_mask: what `sight` made.
         dropout: 0 in evaluation mode.
         scaling: factor on the scores; None: 1 / sqrt(head_dim).
-        sliding_window: keys that a query sees; the mask says so too.
+        sliding_window: keys that a query sees; taken from the mask, which decides in
+            eager mode too.
         softcap: as `kvc::attention`.
         s_aux: sink logits [heads].
         others: what says nothing about the result; anything else is refused.
@@ -115,7 +116,7 @@ def attend(
         UnsupportedModel: it is over something else than a cache, or has a mask or a
             setting that kvc does not know.
     """
-    window = _window(module, attention_mask, sliding_window)
+    window = _window(module, attention_mask)
     _check_others(module, others)
     attended = attend_causally(
         module, query, key, value, scaling, window, softcap=softcap, sinks=s_aux
@@ -165,10 +166,8 @@ def attend_causally(
     return attended.transpose(1, 2)
 
 
-def _window(
-    module: nn.Module, mask: Sight | Tensor | None, given: int | None
-) -> int | None:
-    """Return how many keys a query sees, on which mask and setting must agree."""
+def _window(module: nn.Module, mask: Sight | Tensor | None) -> int | None:
+    """Return how many keys a query sees, None for all up to its own."""
     if not isinstance(mask, Sight):
         what = "no mask" if mask is None else "a mask of its own"
         raise UnsupportedModel(model=type(module).__name__, reason=f"it has {what}")

@@ -113,13 +113,22 @@ def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
     except Exception as error:
         reason = f"{CONFIG}: {type(error).__name__}: {error}"
         raise _bad(folder, reason) from error
+    check_supported(config, str(folder))
+    return config
+
+
+def check_supported(config: PreTrainedConfig, model: str) -> None:
+    """Check that a model is a decoder of plain weights.
+
+    Raises:
+        UnsupportedModel: it is not.
+    """
     for setting, what in (
-        ("is_encoder_decoder", "an encoder and a decoder"),
-        ("quantization_config", "quantized weights; use a folder with plain ones"),
+        ("is_encoder_decoder", "an encoder and a decoder; only decoders are"),
+        ("quantization_config", "quantized weights; use a model with plain ones"),
     ):
         if getattr(config, setting, None):
-            raise UnsupportedModel(model=str(folder), reason=f"it has {what}")
-    return config
+            raise UnsupportedModel(model=model, reason=f"it has {what}")
 
 
 def _unsupported(

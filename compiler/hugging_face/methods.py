@@ -32,7 +32,8 @@ def methods_of(
     ]
     for size in prefill_sizes:
         fixed = torch.zeros(1, size, dtype=torch.int64)
-        methods.append(_method(f"prefill_{size}", "tokens", fixed, sizes, seq=False))
+        name, role = f"prefill_{size}", "prefill"
+        methods.append(_method(name, "tokens", fixed, sizes, role, seq=False))
     if all_logits:
         methods.append(_method("prefill_all", "tokens", tokens, sizes))
     if embeds is not None:

@@ -11,7 +11,7 @@ from typing import Final
 
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from kvc.compiler.hugging_face.folder import open_folder
+from kvc.compiler.hugging_face.folder import check_supported, open_folder
 from kvc.schema.errors import CompileError
 
 # What generation settings hold beside settings: whoever wrote them, what is returned
@@ -45,7 +45,8 @@ def open_model(model: object) -> Opened:
 
     Raises:
         CompileError: it is neither.
-        BadModelFolder, UnsupportedModel, CheckpointError: as `open_folder`.
+        UnsupportedModel: it is no decoder of plain weights.
+        BadModelFolder, CheckpointError: as `open_folder`.
     """
     if isinstance(model, str | os.PathLike):
         folder = open_folder(model)
@@ -55,6 +56,7 @@ def open_model(model: object) -> Opened:
         kind = type(model).__name__
         expected = "a model of transformers, or the path of its folder"
         raise CompileError(message=f"export_hf: expected {expected}, found {kind}")
+    check_supported(model.config, type(model).__name__)
     own = model.generation_config
     given = own.to_diff_dict()
     return Opened(model, _settings(model.config, given), given)

@@ -87,11 +87,21 @@ def _renamed(
 def _without_ignored(
     model: PreTrainedModel, tensors: Mapping[str, NamedTensor]
 ) -> dict[str, NamedTensor]:
-    """Return tensors without those that the model makes itself, or says to ignore."""
+    """Return tensors without those that the model makes itself, or says to ignore.
+
+    Older versions saved buffers that are computed now, and in other places.
+    """
     patterns: Iterable[str] = model._keys_to_ignore_on_load_unexpected or ()
-    own = dict(model.named_buffers()).keys() - model.state_dict().keys()
+    saved = model.state_dict()
+    computed = {_end(name) for name, _ in model.named_buffers() if name not in saved}
     return {
         name: tensor
         for name, tensor in tensors.items()
-        if name not in own and not any(re.search(p, name) for p in patterns)
+        if name in saved
+        or not (_end(name) in computed or any(re.search(p, name) for p in patterns))
     }
+
+
+def _end(name: str) -> tuple[str, ...]:
+    """Return the last two parts of a name: a module's and its tensor's."""
+    return tuple(name.split(".")[-2:])

@@ -16,6 +16,7 @@ from kvc.compiler.capture.lifted import paths_of
 from kvc.compiler.import_fx.borders import Owned, mutated_tensors
 from kvc.compiler.import_fx.carried import Carried, read_carry
 from kvc.compiler.import_fx.grown import Use, carried_state
+from kvc.compiler.import_fx.joined import define_joined_sizes
 from kvc.compiler.import_fx.method import MethodImporter
 from kvc.compiler.import_fx.position import check_positions
 from kvc.compiler.import_fx.signature import (
@@ -92,6 +93,8 @@ def _read(
         size_reader(one, _inputs_by_path(one, signature), names)
         for one, signature in zip(captured, signatures, strict=True)
     ]
+    for one, size in zip(captured, sizes, strict=True):
+        define_joined_sizes(one.exported.graph_module, size)
     carried = read_carry([one.method for one in captured], signatures)
     return tuple(map(_Traced, captured, signatures, sizes, carried))
 
@@ -142,14 +145,15 @@ def _import_all(
     carried: Mapping[str, State],
 ) -> tuple[Method, ...]:
     missing: list[tuple[str, str, str, str]] = []
-    methods = []
+    methods: list[Method] = []
+    blocks: list[Method] = []
     for one in traced:
-        method, unknown = _import_method(model, one, tensors, carried)
+        method, unknown = _import_method(model, one, tensors, carried, blocks)
         methods.append(method)
         missing += [(*item, one.captured.method.name) for item in unknown]
     if missing:
         raise _unsupported(missing)
-    return tuple(methods)
+    return (*methods, *blocks)
 
 
 def _import_method(
@@ -157,6 +161,7 @@ def _import_method(
     traced: _Traced,
     tensors: TensorTable,
     carried: Mapping[str, State],
+    blocks: list[Method],
 ) -> tuple[Method, list[tuple[str, str, str]]]:
     captured, signature, kept = traced.captured, traced.signature, traced.carried
     position = captured.method.position
@@ -172,7 +177,7 @@ def _import_method(
         for number, path in enumerate(signature.arguments)
         if number not in owned.arguments
     ]
-    importer = MethodImporter(captured, tensors, traced.sizes, owned)
+    importer = MethodImporter(captured, tensors, traced.sizes, owned, blocks)
     method = importer.run(tuple(names), trees)
     return method, importer.missing
 

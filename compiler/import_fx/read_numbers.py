@@ -113,7 +113,7 @@ class NumberReader:
         Raises:
             CaptureError: it is a size that is no affine expression of declared dims.
         """
-        if free_unbacked_symbols(size):
+        if not self._sizes.knows(size):
             return Number(size.node.expr, self)
         return self._sizes.dim(size)
 

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 
 import sympy  # type: ignore[import-untyped]
 import torch
+from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
 
 from kvc.compiler.capture import CapturedMethod
 from kvc.compiler.spec import Dim as DeclaredDim
@@ -32,6 +33,23 @@ class SizeReader:
     def __init__(self, method: str, names: Mapping[sympy.Symbol, str]) -> None:
         self._method = method
         self._names = names
+        self._defined: dict[sympy.Symbol, sympy.Expr] = {}
+
+    def define(self, symbol: sympy.Symbol, size: sympy.Expr) -> None:
+        """Say what a symbol is that torch has made for a size that it did not know."""
+        self._defined[symbol] = size
+
+    def expression(self, size: int | torch.SymInt) -> sympy.Expr:
+        """Return a size in terms of declared dims alone."""
+        if isinstance(size, int):
+            return sympy.Integer(size)
+        return size.node.expr.subs(self._defined)
+
+    def knows(self, size: int | torch.SymInt) -> bool:
+        """Tell whether a size is one of declared dims, and of no values."""
+        if isinstance(size, int):
+            return True
+        return not (free_unbacked_symbols(size) - self._defined.keys())
 
     def dim(self, size: int | torch.SymInt) -> Dim:
         """Return a size as a dimension.
@@ -47,7 +65,7 @@ class SizeReader:
         Raises:
             CaptureError: it is not an affine expression of declared dims.
         """
-        expression = sympy.expand(expression)
+        expression = sympy.expand(expression.subs(self._defined))
         terms = {s: expression.coeff(s) for s in expression.free_symbols}
         constant = sympy.expand(expression - sum(s * c for s, c in terms.items()))
         whole = all(n.is_Integer for n in (constant, *terms.values()))

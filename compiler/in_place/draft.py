@@ -8,7 +8,8 @@ import heapq
 from collections.abc import Iterable
 from dataclasses import replace
 
-from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.ir import Argument, Method, Node, Value
+from kvc.compiler.ir.control import arguments_of, control_of
 from kvc.compiler.passes.rewrite import rename_node, rename_results
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import TensorType
@@ -51,14 +52,14 @@ class Draft:
         """Ask that one node comes before another."""
         self._later.setdefault(first, set()).add(then)
 
-    def rename(self, key: int, old: Value, new: Value, but_first: bool = False) -> None:
-        """Let a node read another value, `but_first` leaves its operand 0 alone."""
+    def rename(
+        self, key: int, old: Value, new: Value, but_target: bool = False
+    ) -> None:
+        """Let a node read another value; `but_target` is not what it writes over."""
         node = self.nodes[key]
         renamed = rename_node(node, {old.id: new})
-        if but_first:
-            renamed = replace(
-                renamed, arguments=(node.arguments[0], *renamed.arguments[1:])
-            )
+        if but_target:
+            renamed = replace(renamed, arguments=_keeping_target(node, renamed))
         self.nodes[key] = renamed
         if old not in renamed.inputs:
             self._users[old.id] = [k for k in self.users(old.id) if k != key]
@@ -133,3 +134,17 @@ class Draft:
         for value in self.nodes[key].outputs:
             yield from self.users(value.id)
         yield from self._later.get(key, ())
+
+
+def _keeping_target(node: Node, renamed: Node) -> tuple[Argument, ...]:
+    """Return the arguments of a renamed node, what it writes over as it was."""
+    control, changed = control_of(node), control_of(renamed)
+    if control is None or changed is None:
+        return (node.arguments[0], *renamed.arguments[1:])
+    operands = tuple(
+        before if i in control.over else after
+        for i, (before, after) in enumerate(
+            zip(control.operands, changed.operands, strict=True)
+        )
+    )
+    return arguments_of(replace(changed, operands=operands))

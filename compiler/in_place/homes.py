@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from kvc.compiler.in_place.draft import Draft
 from kvc.compiler.ir import Node, Value
+from kvc.compiler.ir.control import control_of
 from kvc.compiler.memory.aliasing import RESHAPING_VIEWS
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Symbol, TensorType
@@ -86,8 +87,11 @@ def _contents(draft: Draft, grows: Mapping[str, int]) -> list[_Content]:
             draft.method = replace(draft.method, state_in=bound)
         found.append(_Content(name, False, new, states[name], axis))
     inputs = dict(zip(method.input_names, method.inputs, strict=True))
-    changed = method.input_out
-    return found + [_Content(n, True, new, inputs[n], None) for new, n in changed]
+    return found + [
+        _Content(name, True, new, inputs[name], None)
+        for new, name in method.input_out
+        if new.id != inputs[name].id
+    ]
 
 
 def _emptied(kind: TensorType, axis: int | None) -> TensorType:
@@ -113,8 +117,11 @@ def _chain(
             return ()
         node = draft.nodes[key]
         aliasing = OPS[node.op].aliasing
-        if aliasing is Aliasing.UPDATE:
-            before = _in_one_piece(draft, node.inputs[0])
+        if aliasing in (Aliasing.UPDATE, Aliasing.CONTROL):
+            target = _target(node, current)
+            if target is None:
+                return ()
+            before = _in_one_piece(draft, target)
             writes.append(Write(key, before, current))
             current = before
             continue
@@ -124,6 +131,15 @@ def _chain(
         writes.append(Write(key, content.old, current))
         break
     return tuple(reversed(writes))
+
+
+def _target(node: Node, result: Value) -> Value | None:
+    """Return the operand that a node writes over to make a result, None without one."""
+    control = control_of(node)
+    if control is None:
+        return node.inputs[0]
+    over = control.over[node.outputs.index(result)]
+    return None if over is None else control.operands[over]
 
 
 def _in_one_piece(draft: Draft, value: Value) -> Value:
@@ -191,6 +207,8 @@ def _why_elsewhere(draft: Draft, content: _Content) -> str:
             return "what is stored is a view of another value"
         case Aliasing.FRESH if content.new.type != content.old.type:
             return f"{node.op} makes a value of another length"
+        case Aliasing.CONTROL:
+            return f"{node.op} does not make it of the old value of {content.name}"
         case Aliasing.FRESH:
             return f"the old value is still read when {node.op} makes the new one"
         case _:

@@ -9,13 +9,20 @@ verdict's cost. The emitted program is checked again by `kvc.schema.verify`, whi
 shares nothing with this.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from kvc.compiler.in_place.draft import Draft
-from kvc.compiler.in_place.homes import Write, find_homes
+from kvc.compiler.in_place.homes import Home, Write, find_homes
 from kvc.compiler.in_place.index_checks import add_index_checks
+from kvc.compiler.in_place.through_blocks import Placer
 from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.compiler.ir.control import (
+    blocks_by_number,
+    control_of,
+    entries,
+    with_over,
+)
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Symbol
 
@@ -49,12 +56,26 @@ class Proof:
     verdicts: tuple[Verdict, ...]
 
 
+def prove_all(program: Program) -> dict[str, Proof]:
+    """Return the proofs of all methods and blocks by name, what is run behind."""
+    blocks = blocks_by_number(program)
+    placer = Placer(blocks)
+    proofs: dict[str, Proof] = {}
+    waiting = list(entries(program))
+    while waiting:
+        proof = prove(placer.mark(waiting.pop()), program)
+        proofs[proof.method.name] = proof
+        waiting += placer.blocks_to_prove(proof.method)
+    return proofs
+
+
 def prove(method: Method, program: Program) -> Proof:
     """Return a method in an order in which its writes are in place."""
     symbols = {symbol.name: symbol for symbol in program.symbols}
     grows = {s.name: s.grows for s in program.states if s.grows is not None}
-    draft = Draft(method)
+    draft = Draft(_without_placed(method))
     homes = find_homes(draft, grows, symbols)
+    _forget_others(draft, homes)
     costs = [
         (home.name, write, _clear(draft, write))
         for home in homes
@@ -62,7 +83,7 @@ def prove(method: Method, program: Program) -> Proof:
     ]
     add_index_checks(draft, [write.key for _, write, _ in costs])
     keys = draft.sorted()
-    final = draft.finish(keys)
+    final = _with_placed(draft.finish(keys), method)
     order = {key: i for i, key in enumerate(keys)}
     verdicts = [
         (order[write.key], _verdict(draft, name, write, saved, symbols))
@@ -76,9 +97,52 @@ def prove(method: Method, program: Program) -> Proof:
     return Proof(final, tuple(verdict for _, verdict in verdicts))
 
 
+def _forget_others(draft: Draft, homes: Sequence[Home]) -> None:
+    """Give results of control flow that lead to no home memory of their own."""
+    written = {write.result.id for home in homes for write in home.writes}
+    for key, node in draft.nodes.items():
+        control = control_of(node)
+        if control is not None:
+            pairs = zip(node.outputs, control.over, strict=True)
+            kept = tuple(k if v.id in written else None for v, k in pairs)
+            draft.nodes[key] = with_over(node, kept)
+
+
+def _placed(block: Method) -> dict[int, str]:
+    """Return output -> input for the outputs of a block that lie over an input."""
+    names = {value.id: name for value, name in block.input_out}
+    if block.block is None:
+        return {}
+    return {i: names[v.id] for i, v in enumerate(block.outputs) if v.id in names}
+
+
+def _without_placed(method: Method) -> Method:
+    """Return a block without the outputs that are left where its inputs are.
+
+    They are no reason to keep an old content: what they are follows from the proof.
+    """
+    placed = _placed(method)
+    kept = tuple(v for i, v in enumerate(method.outputs) if i not in placed)
+    return replace(method, outputs=kept)
+
+
+def _with_placed(final: Method, block: Method) -> Method:
+    """Return a proven block with all of its outputs."""
+    placed, left = _placed(block), {name: value for value, name in final.input_out}
+    kept = iter(final.outputs)
+    outputs = tuple(
+        left[placed[i]] if i in placed else next(kept)
+        for i in range(len(block.outputs))
+    )
+    return replace(final, outputs=outputs)
+
+
 def _grows_input(node: Node, method: Method) -> bool:
     """Tell whether a node grows an input of the method in the caller's array."""
-    return node.op == "kvc::append" and node.inputs[0] in method.inputs
+    if node.op != "kvc::append" or node.inputs[0] not in method.inputs:
+        return False
+    name = method.input_names[method.inputs.index(node.inputs[0])]
+    return name not in {name for _, name in method.input_out}
 
 
 def _grown(node: Node, method: Method) -> Verdict:
@@ -102,7 +166,7 @@ def _clear(draft: Draft, write: Write) -> _Saved:
         return _Saved()  # it leaves the old rows as they are
     lost = draft.closure(write.old)
     saver = _Saver(draft, write.key)
-    for value in node.inputs[1:] if _is_update(node) else ():
+    for value in _beside_target(node, write):
         if value.id in lost:
             saver.save_operand(value)
     readers = {user for value in lost for user in draft.users(value)} - {write.key}
@@ -118,8 +182,22 @@ def _clear(draft: Draft, write: Write) -> _Saved:
     return _Saved(tuple(saver.clones.values()), saver.reason)
 
 
-def _is_update(node: Node) -> bool:
-    return OPS[node.op].aliasing is Aliasing.UPDATE
+def _beside_target(node: Node, write: Write) -> tuple[Value, ...]:
+    """Return what a write reads beside the value that it writes over."""
+    match OPS[node.op].aliasing:
+        case Aliasing.UPDATE:
+            return node.inputs[1:]
+        case Aliasing.CONTROL:
+            return _beside_operand(node, write)
+    return ()
+
+
+def _beside_operand(node: Node, write: Write) -> tuple[Value, ...]:
+    control = control_of(node)
+    assert control is not None
+    over = control.over[node.outputs.index(write.result)]
+    others = [v for i, v in enumerate(control.operands) if i != over]
+    return (*others, *(() if control.pred is None else (control.pred,)))
 
 
 class _Saver:
@@ -133,7 +211,7 @@ class _Saver:
     def save_operand(self, value: Value) -> None:
         """Let the write itself read a copy of what it overwrites."""
         clone = self._clone(value, "what is written is a view of what it overwrites")
-        self._draft.rename(self._write, value, clone, but_first=True)
+        self._draft.rename(self._write, value, clone, but_target=True)
 
     def save_reads(self, reader: int, lost: Mapping[int, Value]) -> None:
         """Let a node that needs the new value too read copies of the old one."""

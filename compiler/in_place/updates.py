@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from kvc.compiler.in_place.flat import FlatMethod
 from kvc.compiler.ir import Method, Node, Value, bound_to
 from kvc.compiler.memory.aliasing import analyse
 from kvc.schema.ops import OPS, Aliasing
@@ -34,6 +35,9 @@ class CacheWrite:
 
 def state_writes(method: Method) -> Iterator[tuple[str, Node]]:
     """Yield (state, node) for every node that works in a state's memory."""
+    if isinstance(method, FlatMethod):
+        yield from method.writes
+        return
     states, aliases = bound_to(method.state_in), analyse(method)
     views = {v.id for n in method.nodes if _is_view(n) for v in n.outputs}
     for node in method.nodes:

@@ -50,7 +50,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Method:
-    """An entry point.
+    """An entry point, or a block that a node of one runs; see `ir/control.py`.
 
     Attributes:
         name, role: as the user gave them.
@@ -65,6 +65,9 @@ class Method:
             method changes what the caller passes.
         nodes: in running order.
         outputs: values that the caller gets.
+        block: its number where it is a block, unique in the program.
+        filled: of a block, the inputs that are parts of operands: they are put into
+            memory of its own, all others are lent.
     """
 
     name: str
@@ -80,6 +83,8 @@ class Method:
     input_out: tuple[tuple[Value, str], ...]
     nodes: tuple[Node, ...]
     outputs: tuple[Value, ...]
+    block: int | None = None
+    filled: tuple[int, ...] = ()
 
     @property
     def results(self) -> tuple[Value, ...]:

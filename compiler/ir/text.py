@@ -25,7 +25,7 @@ def _program_lines(program: Program) -> Iterator[str]:
 
 def _method_lines(method: Method) -> Iterator[str]:
     role = f" role {method.role}" if method.role else ""
-    yield f"method {method.name}{role}"
+    yield f"{'method' if method.block is None else 'block'} {method.name}{role}"
     for value, name in zip(method.inputs, method.input_names, strict=True):
         filled = " (position)" if name == method.position else ""
         yield f"  %{value.id} = input {name}: {value.type}{filled}"

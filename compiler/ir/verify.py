@@ -6,8 +6,9 @@ Run after every pass. A failure is a bug in kvc and names method and node.
 from collections.abc import Iterator, Mapping, Sequence
 
 from kvc.compiler.ir.arguments import argument_faults
+from kvc.compiler.ir.control import blocks_by_number, control_faults, control_of
 from kvc.compiler.ir.graph import Argument, Method, Node, Program, State, Value
-from kvc.schema.ops import DELEGATE, OPS, OpSpec
+from kvc.schema.ops import OPS, UNCHECKED, OpSpec
 from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred, ShapeMismatch
 from kvc.schema.types import Affine, Symbol, TensorType
 
@@ -72,6 +73,7 @@ def verify(program: Program, known: VerifiedNodes | None = None) -> None:
     known.try_at(samples)
     for method in program.methods:
         _verify_method(method, constants, states, samples, known)
+    _verify_blocks(program)
 
 
 def sample_sizes(symbols: tuple[Symbol, ...]) -> Iterator[dict[str, int]]:
@@ -112,6 +114,20 @@ def _verify_method(
     _verify_ends(method, states)
 
 
+def _verify_blocks(program: Program) -> None:
+    """Check that each block is run by one node, which fits it."""
+    blocks, taken = blocks_by_number(program), list[int]()
+    for method in program.methods:
+        for node in method.nodes:
+            control = control_of(node)
+            if control is not None:
+                taken += control.blocks
+                for fault in control_faults(node, blocks):
+                    raise Malformed(method.name, node, fault)
+    if sorted(taken) != sorted(blocks):
+        raise Malformed("", None, f"blocks {sorted(blocks)}, run are {sorted(taken)}")
+
+
 def _starts(
     method: Method, constants: Mapping[str, TensorType], states: Mapping[str, State]
 ) -> dict[int, TensorType]:
@@ -137,7 +153,8 @@ def _verify_ends(method: Method, states: Mapping[str, State]) -> None:
             raise Malformed(method.name, None, f"%{value.id} cannot become {name}")
     inputs = {n: v.type for n, v in zip(method.input_names, method.inputs, strict=True)}
     for value, name in method.input_out:
-        if inputs.get(name) != value.type:
+        grown = method.block is not None  # a cache may grow in it
+        if inputs.get(name) != value.type and not grown:
             raise Malformed(method.name, None, f"%{value.id} cannot become {name}")
     if method.position and method.position not in inputs:
         raise Malformed(method.name, None, f"there is no input {method.position}")
@@ -179,7 +196,7 @@ def _verify_node(
         raise Malformed(method.name, node, "wrong number of arguments")
     for fault in argument_faults(spec, node.arguments):
         raise Malformed(method.name, node, fault)
-    if node.op != DELEGATE:
+    if node.op not in UNCHECKED:
         for sizes in samples:
             _check_shapes(method, node, spec, sizes)
 

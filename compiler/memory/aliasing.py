@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.ir.control import control_of
 from kvc.schema.ops import OPS, Aliasing
 
 # Views of all elements in their order: the same memory in another shape.
@@ -42,22 +43,44 @@ def analyse(method: Method) -> Aliases:
     scratch = {value.id for value in method.inputs}  # what is whole, and its own
     for index, node in enumerate(method.nodes):
         view = OPS[node.op].aliasing is Aliasing.VIEW
+        over = _over_operands(node)
         for value in node.outputs:
             if view:
                 base[value.id] = node.inputs[0].id
+            elif value.id in over:
+                base[value.id] = over[value.id]
             elif value.id in stored:
                 base[value.id] = stored[value.id]
             elif _reuses(method, index, root, scratch, callers):
                 base[value.id] = node.inputs[0].id
                 scratch.add(value.id)
-            elif OPS[node.op].aliasing is Aliasing.FRESH:
+            elif OPS[node.op].aliasing in (Aliasing.FRESH, Aliasing.CONTROL):
                 scratch.add(value.id)
             root[value.id] = root[base[value.id]] if value.id in base else value.id
     return Aliases(base, root, callers)
 
 
+def _over_operands(node: Node) -> dict[int, int]:
+    """Return result -> operand for the results of a control node that lie over one."""
+    control = control_of(node)
+    if control is None:
+        return {}
+    return {
+        value.id: control.operands[over].id
+        for value, over in zip(node.outputs, control.over, strict=False)
+        if over is not None
+    }
+
+
 def callers_of(method: Method) -> frozenset[int]:
-    """Return the inputs that are changed, or grow, in the caller's own array."""
+    """Return the inputs that are changed, or grow, in the caller's own array.
+
+    A block is lent all of its inputs, apart from those that are filled in.
+    """
+    if method.block is not None:
+        return frozenset(
+            v.id for i, v in enumerate(method.inputs) if i not in method.filled
+        )
     changed = {name for _, name in method.input_out}
     named = zip(method.inputs, method.input_names, strict=True)
     grown = {node.inputs[0].id for node in method.nodes if node.op == "kvc::append"}
@@ -92,6 +115,10 @@ def _trace(
         if OPS[node.op].aliasing is Aliasing.FRESH:
             stored[current.id] = old.id
             return
+        over = _over_operands(node)
+        if current.id in over:
+            current = next(v for v in node.inputs if v.id == over[current.id])
+            continue
         if OPS[node.op].aliasing is Aliasing.UPDATE:
             stored[current.id] = node.inputs[0].id
         current = node.inputs[0]

@@ -5,17 +5,19 @@ call to call whose longer version the caller gets. Joins of what is empty, or of
 tensor alone, are read through on the way; all other joins stay what they are.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
+from kvc.compiler.ir.control import blocks_by_number, control_of, entries
 from kvc.compiler.passes.rewrite import (
     NodeList,
     each_method,
     rename_node,
     rename_results,
 )
+from kvc.schema.ops import COND
 from kvc.schema.types import Affine, Dim, TensorType, add_dims
 
 
@@ -29,7 +31,14 @@ class AppendToCaches:
         """Return the program whose growing caches are appended to."""
         grows = {s.name: s.grows for s in program.states if s.grows is not None}
         program = each_method(program, _without_empty_parts)
-        return each_method(program, lambda method: _append(method, grows))
+        blocks = blocks_by_number(program)
+        joins = {
+            id(node)
+            for method in entries(program)
+            for chain in _chains(method, grows, blocks)
+            for node in chain
+        }
+        return each_method(program, lambda method: _append(method, joins))
 
 
 def _without_empty_parts(method: Method) -> Method:
@@ -66,9 +75,8 @@ def _axis(node: Node) -> int:
     return dim % max(1, len(node.outputs[0].type.dims))
 
 
-def _append(method: Method, grows: Mapping[str, int]) -> Method:
+def _append(method: Method, joins: Set[int]) -> Method:
     """Make appends of the joins that lead from what grows to its longer version."""
-    joins = {id(node) for chain in _chains(method, grows) for node in chain}
     rebuilt = NodeList(method)
     for node in method.nodes:
         if id(node) in joins:
@@ -78,16 +86,18 @@ def _append(method: Method, grows: Mapping[str, int]) -> Method:
     return replace(method, nodes=tuple(rebuilt.nodes))
 
 
-def _chains(method: Method, grows: Mapping[str, int]) -> Iterator[list[Node]]:
-    """Yield for each cache that grows the joins that lengthen it."""
+def _chains(
+    method: Method, grows: Mapping[str, int], blocks: Mapping[int, Method]
+) -> Iterator[Sequence[Node]]:
+    """Yield for each cache that grows the joins that lengthen it, in branches too."""
     states = {name: value for value, name in method.state_in}
     for new, name in method.state_out:
         if name in grows and name in states:
-            yield _chain(method, states[name], new, grows[name])
+            yield _chain(method, states[name], new, grows[name], blocks) or ()
     changed = {name for _, name in method.input_out}
     for past, name in zip(method.inputs, method.input_names, strict=True):
         found = (
-            _chain(method, past, new, axis)
+            _chain(method, past, new, axis, {})
             for axis, size in enumerate(past.type.dims)
             if isinstance(size, Affine) and name not in changed
             for new in method.outputs
@@ -95,8 +105,14 @@ def _chains(method: Method, grows: Mapping[str, int]) -> Iterator[list[Node]]:
         yield next((chain for chain in found if chain), [])
 
 
-def _chain(method: Method, past: Value, new: Value, axis: int) -> list[Node]:
-    """Return the joins on the way from a past to its new value, none if it is another.
+def _chain(
+    method: Method,
+    past: Value,
+    new: Value,
+    axis: int,
+    blocks: Mapping[int, Method],
+) -> list[Node] | None:
+    """Return the joins on the way from a past to its new value, None without a way.
 
     What lies between two of them may be read by nothing else: it has no memory.
     """
@@ -105,15 +121,41 @@ def _chain(method: Method, past: Value, new: Value, axis: int) -> list[Node]:
     current = new
     while current.id != past.id:
         node = makers.get(current.id)
+        if node is not None and node.op == COND and blocks:
+            through = _through(node, current, axis, blocks)
+            if through is None:
+                return None
+            current, inside = through
+            chain += inside
+            continue
         if node is None or node.op != "aten::cat" or _axis(node) != axis:
-            return []
+            return None
         if any(part.type.dtype is not past.type.dtype for part in node.inputs):
-            return []
+            return None
         if chain and not _is_read_once(method, current):
-            return []
+            return None
         chain.append(node)
         current = node.inputs[0]
     return chain
+
+
+def _through(
+    node: Node, result: Value, axis: int, blocks: Mapping[int, Method]
+) -> tuple[Value, list[Node]] | None:
+    """Return the operand that both branches lengthen to a result, and their joins."""
+    control, at = control_of(node), node.outputs.index(result)
+    assert control is not None
+    for i, operand in enumerate(control.operands):
+        found: list[Node] = []
+        for number in control.blocks:
+            block = blocks[number]
+            chain = _chain(block, block.inputs[i], block.outputs[at], axis, blocks)
+            if chain is None:
+                break
+            found += chain
+        else:
+            return operand, found
+    return None
 
 
 def _is_read_once(method: Method, value: Value) -> bool:

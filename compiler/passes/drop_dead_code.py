@@ -4,6 +4,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kvc.compiler.ir import Method, Program
+from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
 from kvc.compiler.passes.rewrite import each_method
 from kvc.schema.ops import OPS, Aliasing
 
@@ -16,13 +17,21 @@ class DropDeadCode:
 
     def run(self, program: Program) -> Program:
         """Return the program without dead nodes, constants and states."""
-        program = each_method(program, _drop_in_method)
+        program = _without_idle_blocks(each_method(program, _drop_in_method))
         states = {n for m in program.methods for _, n in m.state_in + m.state_out}
         kept_states = tuple(s for s in program.states if s.name in states)
         constants = {name for m in program.methods for _, name in m.constants}
         constants |= {s.initial for s in kept_states if s.initial is not None}
         kept_constants = tuple(c for c in program.constants if c.name in constants)
         return replace(program, states=kept_states, constants=kept_constants)
+
+
+def _without_idle_blocks(program: Program) -> Program:
+    """Drop the blocks that no node runs any more."""
+    blocks = blocks_by_number(program)
+    run = {b.block for m in entries(program) for b in blocks_of(m, blocks)}
+    kept = (m for m in program.methods if m.block is None or m.block in run)
+    return replace(program, methods=tuple(kept))
 
 
 def _drop_in_method(method: Method) -> Method:

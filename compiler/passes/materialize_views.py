@@ -7,7 +7,7 @@ than it holds. So it is enough to follow chains of views; this is done with torc
 rule, on tensors without memory, at several sizes.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -16,7 +16,8 @@ from torch import Tensor
 
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.ir.verify import sample_sizes
-from kvc.compiler.passes.rewrite import each_method
+from kvc.compiler.passes.rewrite import NodeList, each_method, rename_node
+from kvc.compiler.passes.rooms import Rooms, find_rooms
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine
@@ -31,23 +32,56 @@ class MaterializeViews:
     def run(self, program: Program) -> Program:
         """Return the program in which every view can share memory."""
         samples = tuple(sample_sizes(program.symbols))
-        grows = {s.name: s.grows for s in program.states if s.grows is not None}
-        return each_method(program, lambda method: _materialize(method, grows, samples))
+        rooms = find_rooms(program)
+        return each_method(
+            program, lambda method: _materialize(method, rooms[method.name], samples)
+        )
 
 
 def _materialize(
-    method: Method, grows: Mapping[str, int], samples: tuple[dict[str, int], ...]
+    method: Method, rooms: Rooms, samples: tuple[dict[str, int], ...]
 ) -> Method:
     layouts = {
-        value.id: tuple(_with_room(value, axis, sizes) for sizes in samples)
-        for value, axis in growing_values(method, grows)
+        value.id: tuple(_with_room(value, rooms[value.id], sizes) for sizes in samples)
+        for value in _all_values(method)
+        if value.id in rooms
     }
-    nodes = []
+    rebuilt = NodeList(method)
     for node in method.nodes:
         if OPS[node.op].aliasing is Aliasing.VIEW:
             node = _follow(node, layouts, samples)
-        nodes.append(node)
-    return replace(method, nodes=tuple(nodes))
+        elif OPS[node.op].aliasing is Aliasing.CONTROL:
+            node = _with_operands_in_order(node, rooms, layouts, rebuilt)
+        rebuilt.keep(node)
+    return replace(method, nodes=tuple(rebuilt.nodes))
+
+
+def _all_values(method: Method) -> list[Value]:
+    bound = [value for value, _ in method.state_in]
+    made = [value for node in method.nodes for value in node.outputs]
+    return [*method.inputs, *bound, *made]
+
+
+def _with_operands_in_order(
+    node: Node,
+    rooms: Rooms,
+    layouts: Mapping[int, tuple[Tensor, ...]],
+    rebuilt: NodeList,
+) -> Node:
+    """Return a control node whose blocks are lent memory in order.
+
+    Or with room behind it, which `rooms` says of the block's inputs too.
+    """
+    names: dict[int, Value] = {}
+    for value in node.inputs:
+        layout = layouts.get(value.id, ())
+        strided = not all(tensor.is_contiguous() for tensor in layout)
+        if strided and value.id not in rooms and value.id not in names:
+            arguments: tuple[Argument, ...] = (value,)
+            names[value.id] = rebuilt.add(
+                "aten::clone", arguments, value.type, node.source
+            )
+    return rename_node(node, names)
 
 
 def _follow(
@@ -71,26 +105,6 @@ def _follow(
     for i, value in enumerate(node.outputs):
         layouts[value.id] = tuple(parts[i] for parts in results)
     return node
-
-
-def growing_values(
-    method: Method, grows: Mapping[str, int]
-) -> Iterator[tuple[Value, int]]:
-    """Yield (value, axis) for what lies in memory that has room along an axis.
-
-    Args:
-        method: with its appends made explicit.
-        grows: the axis of each state that grows.
-    """
-    yield from ((v, grows[name]) for v, name in method.state_in if name in grows)
-    for node in method.nodes:
-        if node.op == "kvc::append":
-            axis = node.arguments[2]
-            assert isinstance(axis, int)
-            axis %= len(node.outputs[0].type.dims)
-            yield node.outputs[0], axis
-            if node.inputs[0] in method.inputs:
-                yield node.inputs[0], axis
 
 
 def _with_room(value: Value, axis: int, sizes: dict[str, int]) -> Tensor:

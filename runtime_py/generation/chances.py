@@ -37,9 +37,8 @@ def choose_token(
         return token
     ids, scores = keep_tokens(logits, settings)
     totals = np.exp(scores - scores.max()).cumsum()
-    total = totals[-1]
-    # The product may round up to the total, which no token reaches beyond.
-    place = min(random.random() * total, math.nextafter(total, 0))
+    # `random` gives 1 - 2**-53 at most: however it is rounded, this is below the total.
+    place = random.random() * totals[-1]
     return int(ids[np.searchsorted(totals, place, side="right")])
 
 
@@ -92,7 +91,8 @@ def _keep_top_k(logits: Logits, top_k: int) -> Ids:
     ids = _among_greatest(logits, top_k)
     found = logits[ids]
     floor = max(np.partition(found, -top_k)[-top_k], np.finfo(found.dtype).min)
-    return ids[found >= floor]
+    kept: Ids = ids[found >= floor]
+    return kept
 
 
 def _among_greatest(logits: Logits, count: int) -> Ids:
@@ -105,7 +105,8 @@ def _among_greatest(logits: Logits, count: int) -> Ids:
     if count > groups:
         return np.arange(logits.size)
     tops = logits[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
-    return np.flatnonzero(logits >= np.partition(tops, -count)[-count])
+    floor = float(np.partition(tops, -count)[-count])
+    return np.flatnonzero(logits >= floor)
 
 
 def _keep_top_p(scores: Scores, top_p: float) -> Ids:

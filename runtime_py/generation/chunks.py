@@ -68,7 +68,13 @@ def plan_chunks(
         _cut(count, [*chosen, decode])
         for chosen in _selections(usable[:_MOST_COMBINED])
     ]
-    return min(plans, key=lambda plan: (len(plan), len(set(plan))))
+    widths = {sizes.method: sizes.most - sizes.least for sizes in (*usable, decode)}
+
+    def cost(plan: list[Chunk]) -> tuple[int, int, int]:
+        # Of equally many calls, those made for the very size are the quickest.
+        return len(plan), len(set(plan)), sum(widths[c.method] for c in set(plan))
+
+    return min(plans, key=cost)
 
 
 def _selections(usable: Sequence[ChunkSizes]) -> list[tuple[ChunkSizes, ...]]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
-from kvc.schema.errors import CacheOverflow, IndexOutOfRange
+from kvc.schema.errors import BranchMismatch, CacheOverflow, IndexOutOfRange
 
 _FEW = 32  # up to here a list of Python ints is faster than two reductions
 
@@ -37,6 +37,12 @@ def check_rows(index: Tensor, least: int, count: int, slots: int) -> None:
             raise CacheOverflow(row=row, start=start, count=count, capacity=slots)
 
 
+def check_size(size: int, expected: int) -> None:
+    """Raise BranchMismatch unless a size is what a branch takes it for."""
+    if size != expected:
+        raise BranchMismatch(size=size, expected=expected)
+
+
 def _extremes(index: Tensor) -> Iterable[int]:
     """Return some elements of `index`, the least and the greatest among them."""
     count = index.numel()
@@ -49,4 +55,7 @@ def _extremes(index: Tensor) -> Iterable[int]:
     return (int(low.item()), int(high.item()))
 
 
-KERNELS: dict[str, Kernel] = {"kvc::check_index": check_index}
+KERNELS: dict[str, Kernel] = {
+    "kvc::check_index": check_index,
+    "kvc::check_size": check_size,
+}

@@ -5,18 +5,27 @@
 
 `tokenizer_of` and `chat_template_of` read what a bundle says and carries. `plain.py`
 has the tokenizers that need no file; `library.py` reads tokenizer.json with the package
-tokenizers, `stages.py` turns its tokens into text piece by piece.
+tokenizers, `stages.py` turns its tokens into text piece by piece. Chat templates run in
+`sandbox.py`.
 """
 
 from kvc.runtime.tokenizers.base import TextSource, TextStream, Tokenizer
+from kvc.runtime.tokenizers.chat_template import (
+    ChatTemplate,
+    Message,
+    chat_template_of,
+)
 from kvc.runtime.tokenizers.choosing import tokenizer_of
 from kvc.runtime.tokenizers.plain import Bytes, Ids
 
 __all__ = [
     "Bytes",
+    "ChatTemplate",
     "Ids",
+    "Message",
     "TextSource",
     "TextStream",
     "Tokenizer",
+    "chat_template_of",
     "tokenizer_of",
 ]

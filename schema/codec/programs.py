@@ -16,6 +16,7 @@ from kvc.schema.digests import DIGEST_NBYTES
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
     Blob,
+    Block,
     DataFile,
     Delegate,
     MemoryKind,
@@ -168,8 +169,14 @@ def _method_record(method: Method, pool: PoolWriter) -> Record:
             "advance_kind": kind,
             "advance": advance,
             **_update_fields(method.updates, pool),
+            "blocks": [_block_record(block, pool) for block in method.blocks],
         },
     )
+
+
+def _block_record(block: Block, pool: PoolWriter) -> Record:
+    graph = graph_record(block.graph, pool)
+    return Record("Block", {"graph": graph, **_update_fields(block.updates, pool)})
 
 
 def _update_fields(
@@ -332,6 +339,17 @@ def _read_method(table: TableReader, pool: Pool, path: str) -> Method:
         reads=tuple(table.integers("reads")),
         writes=tuple(table.integers("writes")),
         advance=_read_dim(table, "advance", pool, path, where),
+        updates=_read_updates(table, pool, path, where),
+        blocks=tuple(
+            _read_block(block, pool, path, f"{where}, block {number}")
+            for number, block in enumerate(table.children("blocks"))
+        ),
+    )
+
+
+def _read_block(table: TableReader, pool: Pool, path: str, where: str) -> Block:
+    return Block(
+        graph=read_graph(table.child("graph"), pool, path, where),
         updates=_read_updates(table, pool, path, where),
     )
 

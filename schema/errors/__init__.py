@@ -45,6 +45,7 @@ from kvc.schema.errors.compiling import (
 )
 from kvc.schema.errors.executing import (
     BadSetting,
+    BranchMismatch,
     BufferFreed,
     Busy,
     CacheOverflow,
@@ -116,6 +117,7 @@ __all__ = [
     "BadSnapshot",
     "BadStructure",
     "BadTokenizer",
+    "BranchMismatch",
     "BufferFreed",
     "Busy",
     "CacheNotInt8",

@@ -47,6 +47,12 @@ class IndexOutOfRange(ExecutionError):
     template = "{place}index {index} is out of range for an axis of {size}"
 
 
+class BranchMismatch(ExecutionError):
+    """A branch for an empty past was taken with one that is not; nothing is written."""
+
+    template = "the branch that is taken is for a past of length {expected}, it has {size}; reset the session, or take the other branch"
+
+
 class KernelFailed(ExecutionError):
     """An instruction failed; the message says where it comes from."""
 

@@ -5,6 +5,26 @@ checks every instruction against them, the runtime has one kernel for each.
 """
 
 from kvc.schema.ops.spec import Aliasing, OpSpec, Param, ParamKind
-from kvc.schema.ops.table import DELEGATE, OPS
+from kvc.schema.ops.table import (
+    COND,
+    CONTROL_OPS,
+    DELEGATE,
+    OPS,
+    SCAN,
+    UNCHECKED,
+    WHILE,
+)
 
-__all__ = ["DELEGATE", "OPS", "Aliasing", "OpSpec", "Param", "ParamKind"]
+__all__ = [
+    "COND",
+    "CONTROL_OPS",
+    "DELEGATE",
+    "OPS",
+    "SCAN",
+    "UNCHECKED",
+    "WHILE",
+    "Aliasing",
+    "OpSpec",
+    "Param",
+    "ParamKind",
+]

@@ -188,3 +188,9 @@ def check_index(index: TensorType, least: int, count: int, slots: int) -> Rule:
     require_index(index)
     require(least <= 0 <= count and slots >= 0, "check_index")
     return ()
+
+
+def check_size(size: int, expected: int) -> Rule:
+    """`kvc::check_size`: a size that a branch takes for another one is that."""
+    require(size >= 0 and expected >= 0, "check_size")
+    return ()

@@ -20,6 +20,7 @@ class Aliasing(Enum):
     FRESH = "fresh"  # own memory
     VIEW = "view"  # each result is a view of operand 0
     UPDATE = "update"  # operand 0 with elements replaced; may be written over it
+    CONTROL = "control"  # runs blocks: the argument `over` says what lies where
     CHECK = "check"  # no results: raises where its operands break a rule
 
 

@@ -11,6 +11,10 @@ from kvc.schema.ops import views as v
 from kvc.schema.ops.spec import Aliasing, OpSpec, ShapeRule, parse
 
 DELEGATE = "kvc::delegate"
+COND, WHILE, SCAN = "kvc::cond", "kvc::while", "kvc::scan"
+CONTROL_OPS = frozenset({COND, WHILE, SCAN})
+# What comes out of these is not for a rule of shapes to say.
+UNCHECKED = CONTROL_OPS | {DELEGATE}
 
 _UNARY = [
     "abs",
@@ -194,8 +198,14 @@ _UPDATE: dict[str, ShapeRule] = {
     "kvc::append(Tensor past, Tensor update, int axis) -> Tensor": i.append,
     "kvc::replace(Tensor past, Tensor source, int axis) -> Tensor": i.replace,
 }
+_CONTROL: dict[str, ShapeRule] = {
+    f"{COND}(Tensor pred, int yes, int no, Tensor[] operands, int?[] over) -> Tensor[]": s.unchecked,
+    f"{WHILE}(int test, int body, int carried, Tensor[] operands, int?[] over) -> Tensor[]": s.unchecked,
+    f"{SCAN}(int body, int carried, int scanned, Tensor[] operands, int?[] over) -> Tensor[]": s.unchecked,
+}
 _CHECK: dict[str, ShapeRule] = {
     "kvc::check_index(Tensor index, int least, int count, int slots) -> ()": i.check_index,
+    "kvc::check_size(int size, int expected) -> ()": i.check_size,
 }
 # Rules whose ops work on each element by itself, and other such ops.
 _POINTWISE_RULES = (s.same_shape, s.broadcast, s.compare, s.where, s.masked_fill)
@@ -215,6 +225,7 @@ OPS: dict[str, OpSpec] = {
         (Aliasing.FRESH, _FRESH),
         (Aliasing.VIEW, _VIEW),
         (Aliasing.UPDATE, _UPDATE),
+        (Aliasing.CONTROL, _CONTROL),
         (Aliasing.CHECK, _CHECK),
     )
     for spec in (_parse(signature, rule, aliasing) for signature, rule in rules.items())

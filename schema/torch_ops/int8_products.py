@@ -108,7 +108,14 @@ def _takes_digits(rows: Tensor, part: Int8Rows) -> bool:
 def _multiplies_int8() -> bool:
     """Tell whether the processor has int8 products; without, torch's are slow loops."""
     supported: bool = torch.cpu._is_vnni_supported()
-    return supported
+    return supported and is_exact()
+
+
+def is_exact() -> bool:
+    """Try torch's int8 product: where oneDNN is kept from VNNI it saturates."""
+    left = torch.full((9, 64), 127, dtype=torch.int8)
+    product = torch._int_mm(left, left.new_full((64, 64), 127))
+    return bool((product == 64 * 127 * 127).all())
 
 
 def _multiply_digits(out: Tensor, digits: Tensor, right: Tensor) -> Tensor:

@@ -9,6 +9,7 @@ MAX_PROGRAM_NBYTES: Final = 64 << 20
 MAX_INDEX_NBYTES: Final = 8 << 20
 MAX_TABLES: Final = 200_000
 MAX_METHODS: Final = 64
+MAX_BLOCKS: Final = 10_000  # of a method
 MAX_FILES: Final = 256  # each is an open descriptor
 MAX_BLOBS: Final = 100_000  # of a program, and of an index
 MAX_STATES: Final = 100_000

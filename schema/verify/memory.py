@@ -162,7 +162,7 @@ class Versions:
             raise Conflict(index, f"value {base} is not the whole of its memory")
         if kind.name == APPEND and self.newest[owner] != base:
             raise Conflict(index, f"value {base} is not the newest of its memory")
-        for other in reads[1:] if update else reads:
+        for other in _others(kind, base, reads):
             if self.root[other] == owner and not self._is_safe(kind, value, other):
                 raise Conflict(index, "writes over memory that another operand reads")
 
@@ -170,6 +170,16 @@ class Versions:
         """Tell whether an op may write over an operand while it reads it."""
         same = self.types[operand] == self.types[value]
         return kind.pointwise and self.whole[operand] and same
+
+
+def _others(kind: OpSpec, base: int, reads: Reads) -> Reads:
+    """Return what an instruction reads beside the value that it writes over."""
+    if kind.aliasing is Aliasing.UPDATE:
+        return reads[1:]
+    if kind.aliasing is Aliasing.CONTROL:
+        first = reads.index(base)
+        return (*reads[:first], *reads[first + 1 :])
+    return reads
 
 
 def _check_arena(graph: Graph, lives: Lifetimes) -> None:

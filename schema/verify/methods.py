@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Method, PositionKind, Program, StateKind, Update
+from kvc.schema.model import Graph, Method, PositionKind, Program, StateKind, Update
 from kvc.schema.trees import check_call_tree, check_tree
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
@@ -79,13 +79,31 @@ def check_effects(
     what = f"it writes the states {found.writes}"
     report.require(method.writes == found.writes, where, what)
     _check_counting(method, program, where, report)
-    judged = tuple(update.instruction for update in method.updates)
-    what = f"verdicts on {judged}, its writes in place are {found.updates}"
-    report.require(judged == found.updates, where, what)
-    for update in method.updates:
-        _check_update(
-            update, method, f"{where}, verdict on {update.instruction}", report
-        )
+    check_verdicts(method.updates, method.graph, found.updates, where, report)
+
+
+def check_verdicts(
+    updates: Sequence[Update],
+    graph: Graph,
+    found: Sequence[int],
+    where: str,
+    report: Reporter,
+) -> None:
+    """Check that there is a verdict for each write in place, and that it can be.
+
+    Args:
+        updates: the verdicts.
+        graph: that they are about.
+        found: the instructions of the graph that write.
+        where: the graph's name in messages.
+        report: of the file.
+    """
+    judged = tuple(update.instruction for update in updates)
+    what = f"verdicts on {judged}, its writes in place are {found}"
+    report.require(judged == tuple(found), where, what)
+    for update in updates:
+        verdict = f"{where}, verdict on {update.instruction}"
+        _check_update(update, graph, verdict, report)
 
 
 def _check_counting(
@@ -102,9 +120,9 @@ def _check_counting(
         report.require(counted, where, "it advances a position that it does not write")
 
 
-def _check_update(update: Update, method: Method, where: str, report: Reporter) -> None:
+def _check_update(update: Update, graph: Graph, where: str, report: Reporter) -> None:
     report.text(update.reason, where)
-    copies, steps = update.copies, method.graph.instructions
+    copies, steps = update.copies, graph.instructions
     agree = bool(update.reason) == bool(copies)
     report.require(agree, where, f"reason {update.reason!r} for copies {copies}")
     ascending = list(copies) == sorted(set(copies))

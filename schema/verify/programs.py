@@ -2,8 +2,9 @@
 
 from kvc.schema.garbage import collection_paused
 from kvc.schema.model import Caller, Delegate, Payload, Program
-from kvc.schema.ops import DELEGATE
+from kvc.schema.ops import UNCHECKED
 from kvc.schema.types import TensorType
+from kvc.schema.verify.blocks import check_blocks
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.graphs import GraphChecker
@@ -38,6 +39,7 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
         operands = checker.check(method.graph, around)
         check_memory(method.graph, operands, where, report, thorough)
         check_effects(method, operands, program, report)
+        check_blocks(method, checker, around, thorough)
     check_delegates(program, report)
 
 
@@ -63,8 +65,8 @@ def verify_payload(
     sizes.check_symbols(payload.symbols)
     around = Surroundings(where, payload.types, (), sizes)
     operands = GraphChecker(report).check(payload.graph, around)
-    nested = [step for step in payload.graph.instructions if step.op == DELEGATE]
-    report.require(not nested, where, "it calls a delegate itself")
+    nested = [s for s in payload.graph.instructions if s.op in UNCHECKED]
+    report.require(not nested, where, "it calls a delegate or a block itself")
     storages = [value.storage for value in payload.graph.values]
     outside = Caller() in storages
     report.require(not outside, where, "it uses a caller's array")
@@ -88,10 +90,8 @@ def _check_border(
     payload: Payload, program: Program, delegate: Delegate, where: str, report: Reporter
 ) -> None:
     """Check that the call passes what the payload takes, and takes what it gives."""
-    outer = program.methods[delegate.method].graph.values
     graph = payload.graph
     sides = zip(call_of(program, delegate), (graph.inputs, graph.outputs), strict=True)
     for (passed, own), what in zip(sides, ("inputs", "outputs"), strict=True):
-        a: list[TensorType] = [outer[i].type for i in passed]
         b: list[TensorType] = [graph.values[i].type for i in own]
-        report.require(a == b, where, f"its {what} differ from those of its call")
+        report.require(passed == b, where, f"its {what} differ from those of its call")

@@ -107,7 +107,7 @@ class _Machine:
                 continue
             self.check_target(index, step, storage.base)
             owner = int(self.owners[value])
-            for other in self.sharing(step, reads, owner):
+            for other in self.sharing(step, storage.base, reads, owner):
                 if not self.is_pointwise(step.op, other, value):
                     text = "writes over memory that another operand reads"
                     raise Conflict(index, text)
@@ -124,7 +124,9 @@ class _Machine:
             text = "writes over an expanded view, whose elements overlap"
             raise Conflict(index, text)
         fresh = OPS[step.op].aliasing is Aliasing.FRESH
-        takes_all = fresh or step.op in ("kvc::append", "kvc::replace")
+        runs_blocks = OPS[step.op].aliasing is Aliasing.CONTROL
+        grows = step.op in ("kvc::append", "kvc::replace")
+        takes_all = fresh or runs_blocks or grows
         if takes_all and not self.is_whole(base):
             raise Conflict(index, f"value {base} is not the whole of its memory")
         if step.op == "kvc::append" and self.newest(index, chain[-1]) != base:
@@ -139,10 +141,13 @@ class _Machine:
                         return value
         return owner
 
-    def sharing(self, step: Instruction, reads: Sequence[int], owner: int) -> list[int]:
-        """Return operands in some memory, but the one that an update is about."""
-        update = OPS[step.op].aliasing is Aliasing.UPDATE
-        others = reads[1:] if update else reads
+    def sharing(
+        self, step: Instruction, base: int, reads: Sequence[int], owner: int
+    ) -> list[int]:
+        """Return operands in some memory, but the one that is written over."""
+        others = list(reads)
+        if OPS[step.op].aliasing in (Aliasing.UPDATE, Aliasing.CONTROL):
+            others.remove(base)
         return [value for value in others if self.owners[value] == owner]
 
     def is_pointwise(self, op: str, operand: int, value: int) -> bool:

@@ -7,6 +7,7 @@ there, and whose memory each of them is.
 
 from typing import Final
 
+from kvc.schema.control import read_control
 from kvc.schema.model import (
     Alias,
     Caller,
@@ -89,6 +90,8 @@ class Definitions:
         aliasing = OPS[step.op].aliasing
         if aliasing is Aliasing.FRESH:
             return self._written_root(step, value, base)
+        if aliasing is Aliasing.CONTROL:
+            return self._controlled_root(step, value, base)
         if not isinstance(first, Ref) or first.value != base:
             raise BadResult(self._misplaced(step, value))
         root = self.roots[base]
@@ -96,6 +99,18 @@ class Definitions:
             raise BadResult("writes over a constant")
         if step.op in _GROWING:
             self._check_growth(step, base, root)
+        return root
+
+    def _controlled_root(self, step: Instruction, value: int, base: int) -> int:
+        """Return the memory of the operand over which a control's result lies."""
+        control, at = read_control(step.op, step.arguments), step.results.index(value)
+        over = control.over[at] if at < len(control.over) else None
+        inside = over is not None and 0 <= over < len(control.operands)
+        if over is None or not inside or control.operands[over] != Ref(base):
+            raise BadResult(self._misplaced(step, value))
+        root = self.roots[base]
+        if isinstance(self.storages[root], Constant):
+            raise BadResult("writes over a constant")
         return root
 
     def _written_root(self, step: Instruction, value: int, base: int) -> int:

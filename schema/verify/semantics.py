@@ -127,7 +127,8 @@ def _check_names(program: Program, sizes: Sizes, report: Reporter) -> None:
 def _used_names(program: Program) -> set[int]:
     """Return the ids of the data that methods themselves use and states start as."""
     used = {s.initial for s in program.states if s.initial is not None}
-    return used.union(*(constants_of(method.graph) for method in program.methods))
+    graphs = (graph for method in program.methods for graph in method.graphs)
+    return used.union(*map(constants_of, graphs))
 
 
 def _check_packed(program: Program, used: set[int], report: Reporter) -> None:
@@ -170,9 +171,25 @@ def check_delegates(program: Program, report: Reporter) -> None:
     what = f"calls (delegate, method) are {found}, they should be {expected}"
     report.require(found == expected, "delegates", what)
     for method in program.methods:
-        for step in method.graph.instructions:
-            if step.op == DELEGATE:
-                _check_tails(step, method.graph, program, report)
+        for graph in method.graphs:
+            for step in graph.instructions:
+                if step.op == DELEGATE:
+                    _check_tails(step, graph, program, report)
+        _check_lent_tails(method, program, report)
+
+
+def _check_lent_tails(method: Method, program: Program, report: Reporter) -> None:
+    """Check that a delegate in a block may read behind what the block is lent."""
+    inside = [number for block in method.blocks for number in _numbers(block.graph)]
+    tail = max((program.delegates[i].tail_nbytes for i in inside), default=0)
+    for graph in method.graphs if tail else ():
+        for value in graph.values:
+            storage = value.storage
+            if isinstance(storage, Scratch):
+                end = storage.offset + storage.nbytes + tail
+                what = "a value and the tail of a delegate end behind the scratch arena"
+                fits = end <= graph.scratch_nbytes
+                report.require(fits, f"method {method.name!r}", what)
 
 
 def _check_tails(
@@ -194,7 +211,12 @@ def _check_tails(
 
 
 def _calls(method: Method) -> list[int]:
-    steps = [step for step in method.graph.instructions if step.op == DELEGATE]
+    return [number for graph in method.graphs for number in _numbers(graph)]
+
+
+def _numbers(graph: Graph) -> list[int]:
+    """Return the delegates that a graph calls."""
+    steps = [step for step in graph.instructions if step.op == DELEGATE]
     numbers = [step.arguments[0] for step in steps]
     return [number if isinstance(number, int) else -1 for number in numbers]
 
@@ -212,14 +234,17 @@ def _check_delegate(
     report.limit(f"{where}: its tail", delegate.tail_nbytes, limits.MAX_DIM)
 
 
-def call_of(program: Program, delegate: Delegate) -> tuple[list[int], list[int]]:
-    """Return the values that a delegate's call takes, and those that it gives."""
+def call_of(
+    program: Program, delegate: Delegate
+) -> tuple[list[TensorType], list[TensorType]]:
+    """Return the types that a delegate's call takes, and those that it gives."""
     number = program.delegates.index(delegate)
-    steps = program.methods[delegate.method].graph.instructions
-    for step in steps:
-        if step.op == DELEGATE and step.arguments[0] == number:
-            operands = step.arguments[1]
-            assert isinstance(operands, tuple)
-            reads = [item.value for item in operands if isinstance(item, Ref)]
-            return reads, list(step.results)
+    for graph in program.methods[delegate.method].graphs:
+        for step in graph.instructions:
+            if step.op == DELEGATE and step.arguments[0] == number:
+                operands = step.arguments[1]
+                assert isinstance(operands, tuple)
+                reads = [item.value for item in operands if isinstance(item, Ref)]
+                types = [value.type for value in graph.values]
+                return [types[i] for i in reads], [types[i] for i in step.results]
     raise AssertionError("a verified program calls each delegate")

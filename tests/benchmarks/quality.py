@@ -1,59 +1,44 @@
 """Bits per byte of the demo model under each recipe, on held-out library modules.
 
-`python tests/benchmarks/quality.py [--kilobytes 100]`. The text is the start of the
-held-out set of `tools/dev/train_demo.py`, of the running interpreter's library, in
-windows of 512 bytes; each recipe compiles the model's `forward`. With int8 caches a
-window goes through the cache, in chunks of 64 bytes.
+`python tests/benchmarks/quality.py [--kilobytes 50] [--reference]`. The text is the
+start of the held-out set of `tools/dev/train_demo.py`, of the running interpreter's
+library. `kvc eval` measures it: windows of 512 bytes, of which the first half is
+context, through the cache in chunks of 64 bytes. Prints a table.
 """
 
 import argparse
-import math
 import runpy
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.models import BUILTIN
 from kvc.compiler.models.decoder import Block, Decoder
+from kvc.compiler.models.demo import CONFIG, decoder_methods
 from kvc.recipes import Recipe, known_recipes, load_recipe
 from kvc.runtime import load
+from kvc.tools.evaluation import Evaluation, evaluate
+from kvc.tools.text import size
 
-WINDOW, CHUNK = 512, 64
+WINDOW, STRIDE, CHUNK = 512, 256, 64
+INT8_CACHES = ("fp32", "xnnpack_q8")
 TRAINER = Path(__file__).parents[2] / "tools/dev/train_demo.py"
 
 
-def held_out_windows(kilobytes: int) -> np.ndarray:
-    """Return int64 [windows, WINDOW] of the held-out text."""
-    text = runpy.run_path(str(TRAINER))["read_library"]()[1]
-    count = min(kilobytes * 1000, len(text)) // WINDOW
-    return (
-        np.frombuffer(text, np.uint8)[: count * WINDOW]
-        .reshape(count, WINDOW)
-        .astype(np.int64)
-    )
-
-
-def bits_per_byte(logits: np.ndarray, targets: np.ndarray) -> float:
-    """Return the mean loss of logits [seq, vocab] against targets [seq], in bits."""
-    shifted = logits - logits.max(-1, keepdims=True)
-    log_total = np.log(np.exp(shifted).sum(-1))
-    chosen = np.take_along_axis(shifted, targets[:, None], 1)[:, 0]
-    return float((log_total - chosen).mean() / math.log(2))
-
-
 class Scores(nn.Module):
-    """Logits of all positions by way of the cache, as `Decoder.prefill` writes it."""
+    """The demo model with one more method, which gives the logits of all positions."""
 
     def __init__(self, decoder: Decoder) -> None:
         super().__init__()
         self.decoder = decoder
+        self.prefill, self.decode = decoder.prefill, decoder.decode
 
-    def forward(self, tokens: Tensor) -> Tensor:
+    def prefill_all(self, tokens: Tensor) -> Tensor:
         """Return logits [1, seq, vocab] of tokens that follow what the cache holds."""
         decoder, seq = self.decoder, tokens.shape[1]
         start = decoder.position.clone()
@@ -67,56 +52,53 @@ class Scores(nn.Module):
         return decoder._logits(x)
 
 
-def losses_by_cache(
-    decoder: Decoder, recipe: Recipe, windows: np.ndarray, path: Path
-) -> list[float]:
-    """Return the bits per byte of each window, fed to a session in chunks."""
-    example = torch.zeros(1, 8, dtype=torch.int64)
-    seq = {"tokens": {1: Dim("seq", 1, CHUNK)}}
-    method = Method("forward", args=(example,), dynamic=seq)
-    compile_program(Scores(decoder), [method], recipe).save(path)
-    losses = []
-    with load(path) as program, program.session() as session:
-        for window in windows:
-            session.reset()
-            fed = np.array_split(window[None, :-1], WINDOW // CHUNK, axis=1)
-            logits = [session.call("forward", chunk)[0] for chunk in fed]
-            losses.append(bits_per_byte(np.concatenate(logits), window[1:]))
-    return losses
+def held_out(kilobytes: int) -> bytes:
+    """Return the start of the held-out text."""
+    text: bytes = runpy.run_path(str(TRAINER))["read_library"]()[1]
+    return text[: kilobytes * 1000]
+
+
+def measure(recipe: Recipe, raw: bytes, reference: bool | None) -> Evaluation:
+    """Compile the demo model by a recipe, and evaluate it."""
+    spec = BUILTIN["demo"]()
+    assert isinstance(spec.model, Decoder)
+    tokens = torch.zeros(1, 8, dtype=torch.int64)
+    seq = {"tokens": {1: Dim("chunk", 1, CHUNK)}}
+    every = Method("prefill_all", args=(tokens,), dynamic=seq)
+    methods = [*decoder_methods(CONFIG, max_chunk=WINDOW), every]
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "demo.kvc"
+        metadata = {"tokenizer": spec.metadata["tokenizer"]}
+        compile_program(Scores(spec.model), methods, recipe, metadata).save(path)
+        with load(path, reference=reference) as program:
+            return evaluate("demo", program, raw, WINDOW, STRIDE)
+
+
+def recipes() -> Iterator[tuple[str, Recipe]]:
+    """Yield every recipe, and some with int8 caches; with what caches hold."""
+    for name in known_recipes():
+        yield "float32", load_recipe(name)
+    for name in INT8_CACHES:
+        yield "int8", load_recipe(name, cache="int8")
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--kilobytes", type=int, default=100)
-    windows = held_out_windows(parser.parse_args().kilobytes)
-    spec = BUILTIN["demo"]()
-    example = torch.zeros(1, 8, dtype=torch.int64)
-    method = Method(
-        "forward", args=(example,), dynamic={"tokens": {1: Dim("seq", 1, WINDOW)}}
-    )
-    sys.stdout.write(f"{windows.size} bytes, Python {sys.version.split()[0]}\n")
-    for recipe in known_recipes():
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "demo.kvc"
-            compile_program(spec.model, [method], recipe).save(path)
-            with load(path) as program:
-                losses = [
-                    bits_per_byte(program.call("forward", w[None, :-1])[0], w[1:])
-                    for w in windows
-                ]
-            size = path.stat().st_size / 1e6
-        sys.stdout.write(
-            f"{recipe:14} {np.mean(losses):.4f} bits per byte, {size:.2f} MB\n"
-        )
-    for recipe in ("fp32", "xnnpack_q8"):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / "demo.kvc"
-            asked = load_recipe(recipe, cache="int8")
-            losses = losses_by_cache(spec.model, asked, windows, path)
-        sys.stdout.write(
-            f"{recipe:14} {np.mean(losses):.4f} bits per byte with int8 caches\n"
-        )
+    parser.add_argument("--kilobytes", type=int, default=50)
+    parser.add_argument("--reference", action="store_true", default=None)
+    options = parser.parse_args()
+    raw = held_out(options.kilobytes)
+    out = sys.stdout
+    out.write(f"{len(raw)} bytes, Python {sys.version.split()[0]}\n\n")
+    out.write("| recipe | caches | weights | bits per byte | perplexity of a byte |\n")
+    out.write("| --- | --- | --- | --- | --- |\n")
+    for caches, recipe in recipes():
+        one = measure(recipe, raw, options.reference)
+        bits, perplexity = f"{one.bits_per_byte:.4f}", f"{one.perplexity:.3f}"
+        cells = (recipe.name, caches, size(one.weights_nbytes), bits, perplexity)
+        out.write(f"| {' | '.join(cells)} |\n")
+        out.flush()
 
 
 if __name__ == "__main__":

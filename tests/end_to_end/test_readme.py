@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import numpy as np
+from hf_folders import word_tokenizer
 from safetensors.numpy import save_file
 
 from kvc.runtime import load
@@ -41,8 +42,8 @@ def test_the_first_example_runs_in_fifteen_lines(tmp_path):
     assert "prefill + decode, shared" in shell(tmp_path, SHELL[3])
     likeliest = ("demo.kvc", "def ", "--max-tokens", "40", "--temperature", "0")
     assert run(tmp_path, "kvc", "generate", *likeliest) == text
-    assert run(tmp_path, "python", "-c", PYTHON[2]) == "[9] of 512\n"
-    assert "touched" in run(tmp_path, "python", "-c", PYTHON[3])
+    assert run(tmp_path, "python", "-c", PYTHON[3]) == "[9] of 512\n"
+    assert "touched" in run(tmp_path, "python", "-c", PYTHON[4])
     told = run(tmp_path, "python", "-c", GENERATING)
     assert re.search(r"^(stop_string|max_tokens), \d+ tokens$", told, re.MULTILINE)
     assert " tokens/s\n" in told
@@ -54,10 +55,19 @@ def test_a_model_of_ones_own_compiles_and_runs(tmp_path):
     assert "result 0: float32[4]" in called
     weights = total_weights()
     save_file(weights, tmp_path / "total.safetensors")
-    run(tmp_path, "python", "-c", PYTHON[4])
+    run(tmp_path, "python", "-c", PYTHON[5])
     with load(tmp_path / "total.kvc") as program:
         stored = program.data["project.weight"].array()
         assert np.array_equal(stored, weights["project.weight"])
+
+
+def test_a_hugging_face_folder_becomes_a_bundle_that_generates(tmp_path):
+    (tmp_path / "tiny").mkdir()
+    (tmp_path / "tiny" / "tokenizer.json").write_text(word_tokenizer(256))
+    run(tmp_path, "python", "-c", PYTHON[2])
+    compiling, generating = SHELL[5].splitlines()
+    assert compiling.startswith("kvc compile ./SmolLM2-135M --recipe xnnpack_q8")
+    assert shell(tmp_path, generating.replace("smol.kvc", "tiny.kvc"))
 
 
 def total_weights():
@@ -68,7 +78,7 @@ def total_weights():
 
 
 def test_weights_move_into_a_file_of_their_own_and_back(tmp_path):
-    told = shell(tmp_path, SHELL[5])
+    told = shell(tmp_path, SHELL[6])
     assert "whole.kvc" in told
     assert "removed 0 files" in told
 

@@ -35,7 +35,8 @@ def byte_level() -> Tokenizer:
             vocab_size=420, initial_alphabet=alphabet, special_tokens=special
         ),
     )
-    made.add_tokens([AddedToken("<think>", special=False, normalized=False)])
+    for added in ("<think>", "<思>"):  # the second has letters that stand for no byte
+        made.add_tokens([AddedToken(added, special=False, normalized=False)])
     made.post_processor = processors.TemplateProcessing(
         single="<|begin|> $A", special_tokens=[("<|begin|>", 0)]
     )

@@ -5,11 +5,13 @@ SAFE: nothing is copied but what is written. COPY: the instructions that the ver
 names copy bytes so that the write, or the caller, gets what it needs.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from kvc.schema.model import Method, Program, Update
+from kvc.schema.control import read_control
+from kvc.schema.model import Block, Graph, Instruction, Method, Program, Ref
+from kvc.schema.ops import CONTROL_OPS
 from kvc.schema.types import Symbol
 from kvc.tools.reports.uses import state_of
 from kvc.tools.text import columns, escape, plural, size
@@ -31,42 +33,82 @@ def describe_copies(program: Program) -> tuple[UpdateReport, ...]:
     """Return a report on each write, in running order."""
     symbols = {symbol.name: symbol for symbol in program.symbols}
     return tuple(
-        _report(program, method, update, symbols)
+        report
         for method in program.methods
-        for update in method.updates
+        for report in _reports(
+            method,
+            Block(method.graph, method.updates),
+            _names(program, method),
+            symbols,
+        )
     )
 
 
-def _report(
-    program: Program, method: Method, update: Update, symbols: Mapping[str, Symbol]
-) -> UpdateReport:
-    call = method.graph.instructions[update.instruction]
-    return UpdateReport(
-        method=method.name,
-        state=", ".join(_homes(program, method, call.results)),
-        verdict="COPY" if update.copies else "SAFE",
-        bytes_per_call=sum(_nbytes(method, copy, symbols) for copy in update.copies),
-        reason=update.reason,
-        source=call.source,
-    )
+def _names(program: Program, method: Method) -> dict[int, str]:
+    """Return the memory of a method that outlives it: value -> state, or input."""
+    graph = method.graph
+    named = zip(graph.inputs, method.input_names, strict=True)
+    names = {value: f"input {name}" for value, name in named}
+    for value in range(len(graph.values)):
+        state = state_of(graph, value)
+        if state is not None and graph.root_of(value) == value:
+            names[value] = program.states[state].name
+    return names
 
 
-def _homes(program: Program, method: Method, results: Sequence[int]) -> list[str]:
-    """Return the states, or inputs, in whose memory results lie."""
-    graph, names = method.graph, []
-    inputs = dict(zip(graph.inputs, method.input_names, strict=True))
-    for value in results:
-        state, root = state_of(graph, value), graph.root_of(value)
-        if state is not None:
-            names.append(program.states[state].name)
-        elif root in inputs:
-            names.append(f"input {inputs[root]}")
-    return list(dict.fromkeys(names))
+def _reports(
+    method: Method, code: Block, names: Mapping[int, str], symbols: Mapping[str, Symbol]
+) -> Iterator[UpdateReport]:
+    """Yield a report on each write of a method or block, and of the blocks it runs.
+
+    Args:
+        method: whose blocks they are.
+        code: of the method, or one of these blocks.
+        names: of its values that are memory which outlives the method.
+        symbols: the program's, by name.
+    """
+    graph = code.graph
+    for update in code.updates:
+        call = graph.instructions[update.instruction]
+        roots = dict.fromkeys(graph.root_of(value) for value in call.results)
+        homes = [names[root] for root in roots if root in names]
+        inside = list(_inside(method, graph, call, names, symbols))
+        if homes and (update.copies or not inside):
+            yield UpdateReport(
+                method=method.name,
+                state=", ".join(homes),
+                verdict="COPY" if update.copies else "SAFE",
+                bytes_per_call=sum(_nbytes(graph, i, symbols) for i in update.copies),
+                reason=update.reason,
+                source=call.source,
+            )
+        yield from inside
 
 
-def _nbytes(method: Method, copy: int, symbols: Mapping[str, Symbol]) -> int:
-    values = method.graph.instructions[copy].results
-    kinds = (method.graph.values[value].type for value in values)
+def _inside(
+    method: Method,
+    graph: Graph,
+    call: Instruction,
+    names: Mapping[int, str],
+    symbols: Mapping[str, Symbol],
+) -> Iterator[UpdateReport]:
+    """Yield the reports on the blocks that a call runs, none if it runs none."""
+    if call.op not in CONTROL_OPS:
+        return
+    control = read_control(call.op, call.arguments)
+    lent = [ref.value for ref in control.operands if isinstance(ref, Ref)]
+    for number in control.blocks:
+        block = method.blocks[number]
+        known = {
+            block.graph.inputs[over]: names[root]
+            for over in control.over
+            if over is not None and (root := graph.root_of(lent[over])) in names
+        }
+        yield from _reports(method, block, known, symbols)
+
+
+def _nbytes(graph: Graph, copy: int, symbols: Mapping[str, Symbol]) -> int:
+    kinds = (graph.values[i].type for i in graph.instructions[copy].results)
     return sum(kind.max_nbytes(symbols) for kind in kinds)
 
 

@@ -6,9 +6,10 @@ of another value: a view of it, or written over it). `# ...` is the user's sourc
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvc.schema.codec import PAYLOAD, decode_payload
+from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
@@ -26,14 +27,14 @@ from kvc.schema.model import (
     StateSlot,
     Value,
 )
-from kvc.schema.ops import DELEGATE
+from kvc.schema.ops import CONTROL_OPS, DELEGATE
 from kvc.tools.reports.uses import operands
 from kvc.tools.text import escape
 
 
 @dataclass(frozen=True, slots=True)
 class InstructionReport:
-    """One call; `delegate` holds the instructions inside the delegate it calls."""
+    """One call; `delegate` holds the code inside the delegate or blocks it calls."""
 
     op: str
     text: str
@@ -63,7 +64,9 @@ def describe_listing(program: Program, method: Method) -> ListingReport:
     return ListingReport(
         method=method.name,
         values=tuple(_given(graph, method.input_names, names, states)),
-        instructions=tuple(_call(program, graph, call) for call in graph.instructions),
+        instructions=tuple(
+            _call(program, method, graph, call) for call in graph.instructions
+        ),
         returns=_returns(graph),
     )
 
@@ -90,12 +93,38 @@ def _returns(graph: Graph) -> str:
     return ", ".join(f"%{value}" for value in graph.outputs)
 
 
-def _call(program: Program, graph: Graph, call: Instruction) -> InstructionReport:
+def _call(
+    program: Program, method: Method, graph: Graph, call: Instruction
+) -> InstructionReport:
     inside: tuple[InstructionReport, ...] = ()
+    if call.op in CONTROL_OPS:
+        control = read_control(call.op, call.arguments)
+        inside = tuple(
+            line
+            for number in control.blocks
+            for line in _block(program, method, number, operands((control.operands,)))
+        )
     if call.op == DELEGATE and isinstance(call.arguments[0], int):
         given = operands(call.arguments[1:])
         inside = _inside(program.delegates[call.arguments[0]], given)
     return _report(graph, call, inside)
+
+
+def _block(
+    program: Program, method: Method, number: int, lent: Sequence[int]
+) -> Iterator[InstructionReport]:
+    """Yield the code of a block, which numbers its values anew."""
+    graph = method.blocks[number].graph
+    names = [data.name for data in program.names]
+    yield InstructionReport("", f"block {number}", "", ())
+    given = [f"(the %{value} around it)" for value in lent]
+    for line in _given(graph, given, names, ()):
+        yield InstructionReport("", f"  {line}", "", ())
+    for call in graph.instructions:
+        made = _call(program, method, graph, call)
+        yield replace(made, text=f"  {made.text}", delegate=())
+        yield from (replace(one, text=f"    {one.text}") for one in made.delegate)
+    yield InstructionReport("", f"  return {_returns(graph)}", "", ())
 
 
 def _inside(

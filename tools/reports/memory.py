@@ -84,7 +84,7 @@ def _describe(
     graph = method.graph
     at, live = _peak(graph)
     touched = {*method.reads, *method.writes}
-    called = (program.delegates[i] for i in delegates_called(graph))
+    called = (program.delegates[i] for i in delegates_called(method))
     return MethodMemory(
         method=method.name,
         planned=graph.scratch_nbytes,

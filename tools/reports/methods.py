@@ -57,16 +57,17 @@ def _describe(program: Program, method: Method) -> MethodReport:
         inputs=tuple(TensorReport(name, _type(graph, i)) for name, i in named),
         outputs=tuple(TensorReport("", _type(graph, i)) for i in graph.outputs),
         symbols=_symbols(program, graph),
-        instructions=len(graph.instructions),
-        backends=tuple(program.delegates[i].backend for i in delegates_called(graph)),
+        instructions=sum(len(one.instructions) for one in method.graphs),
+        backends=tuple(program.delegates[i].backend for i in delegates_called(method)),
         reads=tuple(program.states[i].name for i in method.reads),
         writes=tuple(program.states[i].name for i in method.writes),
     )
 
 
-def delegates_called(graph: Graph) -> tuple[int, ...]:
-    """Return the ids of the delegates that a method calls, in running order."""
-    calls = (i.arguments[0] for i in graph.instructions if i.op == DELEGATE)
+def delegates_called(method: Method) -> tuple[int, ...]:
+    """Return the ids of the delegates that a method calls, those in blocks last."""
+    steps = (step for graph in method.graphs for step in graph.instructions)
+    calls = (step.arguments[0] for step in steps if step.op == DELEGATE)
     return tuple(call for call in calls if isinstance(call, int))
 
 

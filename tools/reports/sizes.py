@@ -182,7 +182,7 @@ def _program(program: Program, nbytes: int, by_method: bool) -> Iterator[PartRep
 def _without_code(program: Program, index: int) -> Program:
     method = program.methods[index]
     bare = replace(method.graph, values=(), inputs=(), outputs=(), instructions=())
-    empty: Method = replace(method, graph=bare)
+    empty: Method = replace(method, graph=bare, blocks=())
     methods = (*program.methods[:index], empty, *program.methods[index + 1 :])
     return replace(program, methods=methods)
 

@@ -15,7 +15,7 @@ def users_of_names(program: Program) -> Mapping[int, tuple[str, ...]]:
     """Return for each id of named data who uses it, in the order of the methods."""
     found: dict[int, list[str]] = {i: [] for i in range(len(program.names))}
     for index, method in enumerate(program.methods):
-        for name in sorted(constants_of(method.graph)):
+        for name in sorted(set().union(*map(constants_of, method.graphs))):
             found[name].append(method.name)
         for delegate in program.delegates:
             if delegate.method == index:

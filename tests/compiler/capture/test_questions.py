@@ -86,3 +86,33 @@ def test_torch_compares_sizes_itself_again_afterwards():
     before = torch.SymInt.__eq__
     capture(Branches(), Method("any_size", (T,), dynamic={"t": SEQ}))
     assert torch.SymInt.__eq__ is before
+
+
+class Difference(nn.Module):
+    """Asks for a difference that is 0 whatever the size, as mask code does."""
+
+    def forward(self, t):
+        return t * 3 if t.shape[1] - torch.ones(1, t.shape[1]).shape[1] > 0 else t
+
+
+def test_a_question_that_has_lost_its_size_is_answered():
+    method = Method("forward", (T,), dynamic={"t": SEQ})
+    assert capture(Difference(), method).exported is not None
+
+
+class InBodies(nn.Module):
+    """Asks in the body of a branch."""
+
+    def one(self, p, t):
+        def body(t):
+            return t * 5 if t.shape[1] == 1 else t * 2
+
+        return torch.cond(p, body, lambda t: t + 1, (t,))
+
+
+def test_a_question_in_a_body_is_noted():
+    given = (torch.tensor(True), torch.ones(1, 4))
+    with pytest.raises(CaptureError, match="in a branch or loop: the code asks"):
+        capture(InBodies(), Method("one", given, dynamic={"t": SEQ}))
+    larger = {1: Dim("seq", 2, 8)}
+    assert capture(InBodies(), Method("one", given, dynamic={"t": larger}))

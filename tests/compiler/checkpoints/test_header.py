@@ -1,3 +1,4 @@
+import json
 import random
 import time
 from pathlib import Path
@@ -144,3 +145,11 @@ def the_library_accepts(path: Path) -> bool:
     except SafetensorError:
         return False
     return True
+
+
+@pytest.mark.parametrize("length", [0x0280, 0x0380, 0x0480, 0x0580])
+def test_a_header_may_be_as_long_as_a_pickle_begins(tmp_path: Path, length):
+    text = json.dumps(GOOD).encode().ljust(length)
+    path = raw_file(tmp_path / "a.safetensors", text, BYTES)
+    assert path.read_bytes()[0] == 0x80
+    assert list(TensorFile(str(path)).entries) == ["a", "b"]

@@ -1,52 +1,136 @@
 import numpy as np
 import pytest
 import torch
-from transformers import LlamaConfig, LlamaForCausalLM
+from hf_folders import eager, random_tokens, tiny_llama
+from transformers import T5Config, T5ForConditionalGeneration
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.runtime import load
+from kvc.schema.errors import (
+    BadModelSetting,
+    CompileError,
+    UnknownRecipe,
+    UnsupportedModel,
+)
 
-SIZES = {
-    "vocab_size": 64,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 128,
-}
+# float32 sums in another order; logits are up to 10.
+ATOL = 2e-5
 
 
 @pytest.fixture(scope="module")
 def llama():
-    torch.manual_seed(0)
-    model = LlamaForCausalLM(LlamaConfig(**SIZES)).eval()
-    with torch.no_grad():  # initial weights are so small that errors hide
-        for parameter in model.parameters():
-            parameter.mul_(4 if parameter.dim() > 1 else 1)
-    return model
+    return tiny_llama(num_hidden_layers=1)
 
 
 @pytest.fixture(scope="module")
-def bundle(llama, tmp_path_factory):
+def path(llama, tmp_path_factory):
     path = tmp_path_factory.mktemp("llama") / "llama.kvc"
-    export_hf(llama, cache=CacheConfig(max_length=64)).save(path)
+    bundle = export_hf(
+        llama,
+        cache=CacheConfig(max_length=64, batch=2),
+        prefill_chunk=16,
+        prefill_sizes=(4,),
+        all_logits=True,
+        inputs_embeds=True,
+    )
+    bundle.save(path)
     return path
 
 
-def eager(model, tokens):
-    with torch.no_grad():
-        return model(torch.from_numpy(tokens)).logits.numpy()
+@pytest.fixture(scope="module")
+def program(path):
+    with load(path) as program:
+        yield program
 
 
-def test_prefill_and_decode_agree_with_the_model_without_a_cache(llama, bundle):
-    tokens = np.random.default_rng(0).integers(0, 64, (1, 20))
+def assert_close(got, expected):
+    np.testing.assert_allclose(got, expected, atol=ATOL, rtol=0)
+
+
+def test_prefill_and_decode_agree_with_the_model_without_a_cache(llama, program):
+    tokens = random_tokens(20)
     expected = eager(llama, tokens)
-    with load(bundle) as program, program.session(capacity=24) as chat:
-        got = [chat.prefill(tokens[:, :7]), chat.prefill(tokens[:, 7:8])]
-        got += [chat.decode(tokens[:, i : i + 1]) for i in range(8, 20)]
-        chat.rewind(2)
-        got += [chat.decode(tokens[:, i : i + 1]) for i in (18, 19)]
-    places = [6, 7, *range(8, 20), 18, 19]
-    for place, logits in zip(places, got, strict=True):
-        np.testing.assert_allclose(logits, expected[:, place], atol=1e-5)
+    with program.session(capacity=24) as chat:
+        assert_close(chat.prefill(tokens[:, :7]), expected[:, 6])
+        assert_close(chat.prefill(tokens[:, 7:8]), expected[:, 7])
+        for place in range(8, 20):
+            assert_close(chat.decode(tokens[:, [place]]), expected[:, place])
+        assert (chat.position.tolist(), chat.capacity) == ([20], 24)
+
+
+def test_a_session_rewinds_and_is_restored(llama, program, tmp_path):
+    tokens = random_tokens(12)
+    expected = eager(llama, tokens)
+    with program.session(capacity=16) as chat:
+        chat.prefill(tokens[:, :10])
+        chat.save(tmp_path / "chat.session")
+        chat.decode(np.array([[5]]))
+        chat.rewind(3)
+        for place in (8, 9, 10):
+            got = chat.decode(tokens[:, [place]])
+        assert_close(got, expected[:, 10])
+    with program.restore(tmp_path / "chat.session") as again:
+        assert_close(again.decode(tokens[:, [10]]), expected[:, 10])
+
+
+def test_prefills_of_all_kinds_write_one_cache(llama, program):
+    tokens = random_tokens(14)
+    expected = eager(llama, tokens)
+    with torch.no_grad():
+        embeds = llama.get_input_embeddings()(torch.from_numpy(tokens)).numpy()
+    with program.session() as chat:
+        assert_close(chat.prefill_4(tokens[:, :4]), expected[:, 3])
+        assert_close(chat.prefill_all(tokens[:, 4:9]), expected[:, 4:9])
+        assert_close(chat.prefill_embeds(embeds[:, 9:12]), expected[:, 11])
+        assert_close(chat.decode(tokens[:, 12:13]), expected[:, 12])
+
+
+def test_rows_of_a_batch_are_apart(llama, program):
+    tokens = np.concatenate([random_tokens(9), random_tokens(9, seed=1)])
+    expected = eager(llama, tokens)
+    with program.session(capacity=16, batch=2) as chat:
+        assert_close(chat.prefill(tokens[:, :8]), expected[:, 7])
+        assert_close(chat.decode(tokens[:, 8:]), expected[:, 8])
+
+
+def test_the_model_is_left_as_it_was(llama):
+    before = llama.config._attn_implementation
+    llama.train()
+    try:
+        with pytest.raises(UnknownRecipe):
+            export_hf(llama, recipe="no recipe", cache=CacheConfig(max_length=16))
+        assert llama.training
+        assert llama.config._attn_implementation == before != "kvc"
+        assert not any("kvc" in name for name, _ in llama.named_buffers())
+    finally:
+        llama.eval()
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"cache": CacheConfig(max_length=129)}, "at most 128, the model's own limit"),
+        ({"cache": CacheConfig(max_length=1)}, "max_length: expected 16 or more"),
+        ({"cache": CacheConfig(batch=0)}, "batch: expected 1 or more, found 0"),
+        ({"prefill_chunk": 0}, "prefill_chunk: expected 1 or more, found 0"),
+        ({"prefill_sizes": (4, 4)}, "prefill_sizes: expected different numbers"),
+        ({"prefill_sizes": (129,)}, "prefill_sizes: expected at most 128"),
+    ],
+)
+def test_sizes_that_cannot_be_are_refused(llama, settings, message):
+    with pytest.raises(BadModelSetting, match=message):
+        export_hf(llama, **settings)
+
+
+def test_what_is_no_model_is_refused():
+    with pytest.raises(CompileError, match=r"expected a model of .*, found Linear"):
+        export_hf(torch.nn.Linear(2, 2))
+
+
+def test_a_model_with_an_encoder_is_refused():
+    config = T5Config(
+        vocab_size=32, d_model=16, d_kv=8, d_ff=16, num_layers=1, num_heads=2
+    )
+    model = T5ForConditionalGeneration(config).eval()
+    with pytest.raises(UnsupportedModel, match="an encoder and a decoder"):
+        export_hf(model)

@@ -91,6 +91,8 @@ def test_prefill_then_decode_equals_it_at_every_split(kind: str) -> None:
 
 @pytest.mark.parametrize("digits", [True, False])
 def test_both_ways_of_multiplying_do(digits: bool, monkeypatch) -> None:
+    if digits and not int8_products.is_exact():
+        pytest.skip("the int8 product of torch saturates here")
     monkeypatch.setattr(int8_products, "DIGITS_KEYS", 1)
     monkeypatch.setattr(int8_products, "_multiplies_int8", lambda: digits)
     check_splits("linear", [20])
@@ -238,12 +240,11 @@ def test_a_bundle_gives_the_bits_of_eager(tmp_path: Path, slots: int) -> None:
         q, k, v = torch.randn(1, 6, seq, 8), *torch.randn(2, 1, 2, seq, 8)
         return q, k, v, torch.tensor([start])
 
-    seq = {2: Dim("seq", 1, slots)}
+    seq = {2: Dim("seq", 1, 32)}
     method = Method(
         "forward", args=arguments(3, 0), dynamic={"q": seq, "k": seq, "v": seq}
     )
-    longest = slots - 4
-    calls = [(longest, 0), (1, longest), (2, longest + 1), (1, longest + 3)]
+    calls = [(6, 0), (30, slots - 34), (1, slots - 4), (2, slots - 3), (1, slots - 1)]
     run_both(
         OwnInt8(slots),
         [method],

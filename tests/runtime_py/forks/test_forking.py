@@ -116,6 +116,8 @@ def test_a_fork_of_a_fork_that_was_written_holds_what_was_written(opened, way):
         older, child = child, child.fork()
         older.close()
         assert contents(child) == before
+        with child.fork() as untouched:
+            assert contents(untouched) == before
     child.close()
     parent.close()
 

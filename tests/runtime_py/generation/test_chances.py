@@ -79,18 +79,28 @@ def test_very_great_logits_do_not_overflow():
     assert set(choose(0.01, logits=logits, count=9)) == {0}
 
 
-class Last:
-    """Chance at its greatest."""
+class Fixed:
+    """Chance that is none."""
+
+    def __init__(self, chance):
+        self._chance = chance
 
     def random(self):
-        return math.nextafter(1, 0)
+        return self._chance
 
 
-@pytest.mark.parametrize("last", [0.0, -1000.0])
-def test_the_greatest_chance_takes_a_token_that_is_possible(last):
-    logits = np.array([1, 1, 1, last], np.float32)
-    token = choose_token(logits, GenerationSettings(temperature=1.0), Last())
-    assert token == (3 if last == 0 else 2)
+@pytest.mark.parametrize(
+    ("chance", "logits", "token"),
+    [
+        (math.nextafter(1, 0), [1, 1, 0], 2),
+        (math.nextafter(1, 0), [1, 1, -1000], 1),
+        (0.0, [-1000, 1, 1], 1),
+        (0.0, [0, 1, 1], 0),
+    ],
+)
+def test_the_ends_of_chance_take_tokens_that_are_possible(chance, logits, token):
+    settings = GenerationSettings(temperature=1.0)
+    assert choose_token(np.array(logits, np.float32), settings, Fixed(chance)) == token
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -46,9 +46,10 @@ def test_several_fixed_sizes_make_the_fewest_calls():
 
 
 def test_a_size_made_for_the_prompt_goes_before_a_range():
-    fixed, ranging = ChunkSizes("fixed", 128, 128), ChunkSizes("ranging", 1, 128)
+    fixed, ranging = ChunkSizes("fixed", 128, 128), ChunkSizes("ranging", 1, 512)
     assert plan(128, ranging, fixed) == [("fixed", 128)]
     assert plan(100, ranging, fixed) == [("ranging", 100)]
+    assert plan(256, ranging, fixed) == [("ranging", 256)]
 
 
 def test_sizes_that_are_multiples_stay_so():

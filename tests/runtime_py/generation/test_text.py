@@ -65,6 +65,21 @@ def test_what_was_held_back_comes_at_the_end(session, tokenizer):
     assert run.reason == "max_tokens"
 
 
+class Dotted(PieceTokenizer):
+    """Ends each text with a dot, as often as it is asked to."""
+
+    def stream(self, after=()):
+        made = super().stream(after)
+        made.finish = lambda: "."
+        return made
+
+
+def test_the_end_of_the_text_comes_once(session):
+    run = generate(session, [0], max_tokens=1, tokenizer=Dotted(PIECES))
+    assert list(run.text()) == ["a", "."]
+    assert list(run.text()) == []
+
+
 def test_text_that_is_asked_for_late_begins_at_the_beginning(session, tokenizer):
     run = generate(session, [0], max_tokens=4, tokenizer=tokenizer)
     assert [next(run), next(run)] == [1, 2]

@@ -99,6 +99,13 @@ def test_the_space_before_the_first_word_goes_only_at_the_start():
     assert "".join(pieces_of(tokenizer, word, after=word)) == " a"
 
 
+def test_what_one_stage_holds_back_goes_through_those_behind_it():
+    library, tokenizer = pair_of("byte_fallback")
+    space = library.token_to_id("<0x20>")
+    assert library.decode([space, space]) == " "
+    assert pieces_of(tokenizer, [space, space]) == ["", "", " "]
+
+
 def test_text_comes_at_once_and_not_at_the_end():
     for kind in TEXT_KINDS:
         _, tokenizer = pair_of(kind)
@@ -111,10 +118,10 @@ def test_text_comes_at_once_and_not_at_the_end():
 
 def test_special_tokens_are_no_text_and_added_ones_are():
     library, tokenizer = pair_of("byte_level")
-    tokens = tokenizer.encode("a<think>b<|end|>c")
+    tokens = tokenizer.encode("a<think>b<思><|end|>c")
     assert tokens[0] == library.token_to_id("<|begin|>")
     assert library.token_to_id("<|end|>") in tokens
-    assert "".join(pieces_of(tokenizer, tokens)) == "a<think>bc"
+    assert "".join(pieces_of(tokenizer, tokens)) == "a<think>b<思>c"
 
 
 def test_special_tokens_around_a_text_are_left_out_on_request():

@@ -1,0 +1,131 @@
+"""A method with the code of its blocks in one list, for those who ask what it does.
+
+In: a proven program. Out: its methods, blocks inlined just before the node that runs
+them, under ids of their own; what a branch is lent are the operands themselves. What a
+loop carries is a new value in each turn. Nothing of it runs: both branches are there.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from kvc.compiler.ir import Method, Node, Program, Value, bound_to
+from kvc.compiler.ir.control import blocks_by_number, control_of, entries
+from kvc.compiler.memory.aliasing import analyse
+from kvc.compiler.passes.rewrite import rename_node
+from kvc.schema.control import Control
+from kvc.schema.ops import OPS, Aliasing
+
+Names = dict[int, Value]
+
+
+@dataclass(frozen=True, slots=True)
+class FlatMethod(Method):
+    """A method without blocks.
+
+    Attributes:
+        writes: (state, node) for every node that works in a state's memory.
+        joins: (result of a cond, what its branches make for it).
+    """
+
+    writes: tuple[tuple[str, Node], ...] = ()
+    joins: tuple[tuple[int, tuple[Value, ...]], ...] = ()
+
+
+def flatten(program: Program) -> Program:
+    """Return the program whose methods are `FlatMethod`s; it has no blocks."""
+    blocks = blocks_by_number(program)
+    methods = tuple(_Flattener(m, blocks).run() for m in entries(program))
+    return replace(program, methods=methods)
+
+
+class _Flattener:
+    """One method while its blocks are put in line."""
+
+    def __init__(self, method: Method, blocks: Mapping[int, Method]) -> None:
+        self._method, self._blocks = method, blocks
+        self._count = method.next_id()
+        self._nodes: list[Node] = []
+        self._writes: list[tuple[str, Node]] = []
+        self._joins: list[tuple[int, tuple[Value, ...]]] = []
+
+    def run(self) -> FlatMethod:
+        self._inline(self._method, {}, bound_to(self._method.state_in))
+        method = self._method
+        return FlatMethod(
+            name=method.name,
+            role=method.role,
+            inputs=method.inputs,
+            input_names=method.input_names,
+            position=method.position,
+            input_tree=method.input_tree,
+            output_tree=method.output_tree,
+            constants=method.constants,
+            state_in=method.state_in,
+            state_out=method.state_out,
+            input_out=method.input_out,
+            nodes=tuple(self._nodes),
+            outputs=method.outputs,
+            writes=tuple(self._writes),
+            joins=tuple(self._joins),
+        )
+
+    def _inline(self, method: Method, names: Names, states: Mapping[int, str]) -> None:
+        """Add the nodes of a method or block.
+
+        Args:
+            method: whose nodes.
+            names: what its values are called here, where that is not their own id.
+            states: which of its values are all of a state's memory at its start.
+        """
+        roots = analyse(method).root
+        for node in method.nodes:
+            control = control_of(node)
+            made = self._renamed(node, names, method is self._method)
+            if control is not None:
+                self._inline_blocks(control, made, names, states, roots)
+            self._nodes.append(made)
+            view = OPS[node.op].aliasing is Aliasing.VIEW
+            for value in () if view or control else node.outputs:
+                if roots[value.id] in states:
+                    self._writes.append((states[roots[value.id]], made))
+
+    def _renamed(self, node: Node, names: Names, outermost: bool) -> Node:
+        if not outermost:
+            names.update((value.id, self._fresh(value)) for value in node.outputs)
+        outputs = tuple(names.get(value.id, value) for value in node.outputs)
+        return replace(rename_node(node, names), outputs=outputs)
+
+    def _inline_blocks(
+        self,
+        control: Control[Value],
+        made: Node,
+        names: Names,
+        states: Mapping[int, str],
+        roots: Mapping[int, int],
+    ) -> None:
+        """Add the blocks of a control node, which is `made` here."""
+        given: list[tuple[Value, ...]] = []
+        for number in control.blocks:
+            block = self._blocks[number]
+            inside: Names = {}
+            written: dict[int, str] = {}
+            lent = set(control.over)
+            for i, (value, operand) in enumerate(
+                zip(block.inputs, control.operands, strict=True)
+            ):
+                passed = i >= control.carried + control.scanned
+                known = names.get(operand.id, operand)
+                inside[value.id] = known if passed else self._fresh(value)
+                root = roots[operand.id]
+                if i in lent and root in states:
+                    written[value.id] = states[root]
+            inside.update((v.id, self._fresh(v)) for v, _ in block.constants)
+            self._inline(block, inside, written)
+            given.append(tuple(inside.get(v.id, v) for v in block.outputs))
+        if not control.is_loop:
+            pairs = zip(made.outputs, zip(*given, strict=True), strict=True)
+            self._joins += [(result.id, leaves) for result, leaves in pairs]
+
+    def _fresh(self, value: Value) -> Value:
+        self._count += 1
+        return Value(self._count - 1, value.type)

@@ -1,0 +1,185 @@
+"""Which results of control flow lie in the memory of an operand: captures by value.
+
+In: a method, functional. Out: the method whose control nodes say so (`over`), and when
+it is proven, blocks that say which of their outputs go where (`input_out`). A
+result does when it leads from the old content of a home to the new one, and a branch
+makes it of the operand: by updates, by control flow of its own, or by handing it on.
+The other branch then fills the operand's memory. What a loop carries lies in one place
+in any case. Whether, and at which cost, a block can do its part is for `proof.py`.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+
+from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.ir.control import control_of, with_over
+from kvc.compiler.memory.aliasing import RESHAPING_VIEWS
+from kvc.schema.ops import OPS, Aliasing
+
+
+@dataclass(frozen=True, slots=True)
+class _Mark:
+    """Result `result` of a node lies over its operand `operand`."""
+
+    node: Node
+    result: int
+    operand: int
+
+
+class Placer:
+    """Places the results of control flow; `blocks` are those of the program."""
+
+    def __init__(self, blocks: Mapping[int, Method]) -> None:
+        self._blocks = blocks
+
+    def mark(self, method: Method) -> Method:
+        """Return a method whose control nodes say what should lie over what."""
+        over: dict[int, dict[int, int]] = {}  # id of a node -> result -> operand
+        for new, old in _homes(method):
+            marks = self._trace(method, new, old) or ()
+            # A result on the way to two homes is in the first: one memory, one value.
+            if not any(m.result in over.get(id(m.node), {}) for m in marks):
+                for mark in marks:
+                    over.setdefault(id(mark.node), {})[mark.result] = mark.operand
+        nodes = []
+        for node in method.nodes:
+            control = control_of(node)
+            if control is not None:
+                places = over.get(id(node), {})
+                said = tuple(places.get(i) for i in range(len(control.over)))
+                node = with_over(node, said)
+            nodes.append(node)
+        return replace(method, nodes=tuple(nodes))
+
+    def blocks_to_prove(self, method: Method) -> Iterator[Method]:
+        """Yield the blocks that a proven method runs, with what they leave where."""
+        for node in method.nodes:
+            control = control_of(node)
+            if control is None:
+                continue
+            places = {i: k for i, k in enumerate(control.over) if k is not None}
+            if control.is_loop:
+                places = {i: i for i in range(control.carried)}
+            for which, number in enumerate(control.blocks):
+                inside = {} if control.tests(which) else places
+                yield _with_homes(self._blocks[number], inside)
+
+    def _trace(
+        self, method: Method, new: Value, old: Value
+    ) -> tuple[_Mark, ...] | None:
+        """Return the control flow on the way from an old content to a new one.
+
+        None where no way leads there but by a copy.
+        """
+        makers, marks = method.makers(), list[_Mark]()
+        current = _in_one_piece(new, makers)
+        while current.id != old.id:
+            node = makers.get(current.id)
+            if node is None:
+                return None
+            if OPS[node.op].aliasing is Aliasing.UPDATE:
+                current = _in_one_piece(node.inputs[0], makers)
+                continue
+            if OPS[node.op].aliasing is not Aliasing.CONTROL:
+                fills = OPS[node.op].aliasing is Aliasing.FRESH
+                return tuple(marks) if fills and current.type == old.type else None
+            return self._through(method, node, current, old, marks)
+        return tuple(marks)
+
+    def _through(
+        self, method: Method, node: Node, current: Value, old: Value, marks: list[_Mark]
+    ) -> tuple[_Mark, ...] | None:
+        """Go on from a result of control flow to the operands that it may lie over."""
+        result = [value.id for value in node.outputs].index(current.id)
+        makers = method.makers()
+        for operand, value in self._candidates(node, result):
+            if (
+                value.id in makers
+                and OPS[makers[value.id].op].aliasing is Aliasing.VIEW
+            ):
+                continue  # a block is lent all of a memory, in its own shape
+            further = self._trace(method, value, old)
+            if further is not None:
+                return (*marks, _Mark(node, result, operand), *further)
+        return None
+
+    def _candidates(self, node: Node, result: int) -> Iterator[tuple[int, Value]]:
+        """Yield the operands over which a result could lie, and gain by it."""
+        control = control_of(node)
+        assert control is not None
+        for i, value in enumerate(control.operands):
+            if control.is_loop:
+                fits = i == result and i < control.carried
+            else:
+                blocks = [self._blocks[number] for number in control.blocks]
+                led = [self._leads(block, result, i) for block in blocks]
+                same = value.type == node.outputs[result].type
+                fits = any(led) if same else all(led)
+            if fits:
+                yield i, value
+
+    def _leads(self, block: Method, output: int, operand: int) -> bool:
+        """Tell whether a block makes an output of an input, and not of anything new."""
+        makers, home = block.makers(), block.inputs[operand]
+        current = _in_one_piece(block.outputs[output], makers)
+        while current.id != home.id:
+            node = makers.get(current.id)
+            if node is None:
+                return False
+            if OPS[node.op].aliasing is Aliasing.UPDATE:
+                current = _in_one_piece(node.inputs[0], makers)
+            elif OPS[node.op].aliasing is Aliasing.CONTROL:
+                result = [value.id for value in node.outputs].index(current.id)
+                ways = self._candidates(node, result)
+                return any(self._reaches(block, v, home) for _, v in ways)
+            else:
+                return _fills_itself(node, home)
+        return True
+
+    def _reaches(self, block: Method, value: Value, home: Value) -> bool:
+        return self._trace(block, value, home) is not None
+
+
+def _fills_itself(node: Node, home: Value) -> bool:
+    """Tell whether a node makes a new content place by place of the old one."""
+    same = [value.type for value in node.outputs] == [home.type]
+    return OPS[node.op].pointwise and home in node.inputs and same
+
+
+def _homes(method: Method) -> Iterator[tuple[Value, Value]]:
+    """Yield (new, old) of all memory that outlives a method."""
+    states = {name: value for value, name in method.state_in}
+    inputs = dict(zip(method.input_names, method.inputs, strict=True))
+    for new, name in method.state_out:
+        if name in states:
+            yield new, states[name]
+    for new, name in method.input_out:
+        yield new, inputs[name]
+
+
+def _with_homes(block: Method, places: Mapping[int, int]) -> Method:
+    """Return a block that leaves outputs in the memory of inputs.
+
+    Of one value that is left in two places the second is a copy.
+    """
+    outputs, nodes = list(block.outputs), list(block.nodes)
+    count, seen = block.next_id(), set[int]()
+    for output in places:
+        value = outputs[output]
+        if value.id in seen:
+            outputs[output] = Value(count, value.type)
+            nodes.append(Node("aten::clone", (value,), (outputs[output],)))
+            count += 1
+        seen.add(value.id)
+    pairs = tuple(
+        (outputs[output], block.input_names[operand])
+        for output, operand in places.items()
+    )
+    return replace(block, outputs=tuple(outputs), nodes=tuple(nodes), input_out=pairs)
+
+
+def _in_one_piece(value: Value, makers: Mapping[int, Node]) -> Value:
+    """Return the value that this one is, in another shape at the most."""
+    while value.id in makers and makers[value.id].op in RESHAPING_VIEWS:
+        value = makers[value.id].inputs[0]
+    return value

@@ -1,0 +1,166 @@
+"""Compute the places of a cache write inside the branch that writes there.
+
+Code outside of a branch computes `position + torch.arange(n)`, and the branch captures
+it: from inside, it is any list of places. In: a program. Out: the same, but that small
+computations of integers are made once more in the blocks that take their results, of
+what those were computed from. Then a block says by itself where it writes.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.compiler.ir.control import (
+    arguments_of,
+    blocks_by_number,
+    control_of,
+    entries,
+)
+from kvc.compiler.passes.rewrite import rename_node
+from kvc.schema.control import Control
+from kvc.schema.dtypes import DType
+
+_LONGEST = 16  # nodes; a longer computation is more than that of an index
+_INTEGERS = (DType.INT32, DType.INT64)
+_SMALL = {
+    "aten::add.Tensor", "aten::add.Scalar", "aten::sub.Scalar", "aten::_to_copy",
+    "aten::arange.start_step", "aten::clone", "aten::view", "aten::reshape",
+    "aten::expand", "aten::unsqueeze", "aten::squeeze.dims", "aten::select.int",
+    "aten::slice.Tensor",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class SinkIndices:
+    """Make small computations of integers where branches and loops use them."""
+
+    name: ClassVar[str] = "sink-indices"
+
+    def run(self, program: Program) -> Program:
+        """Return the program whose blocks compute their places themselves."""
+        sinker = _Sinker(program)
+        for method in entries(program):
+            sinker.sink(method)
+        methods = tuple(sinker.done[m.name] for m in program.methods)
+        return replace(program, methods=methods)
+
+
+class _Sinker:
+    """The methods of a program as they are changed, from the outside inwards."""
+
+    def __init__(self, program: Program) -> None:
+        self._blocks = blocks_by_number(program)
+        self.done: dict[str, Method] = {}
+
+    def sink(self, method: Method) -> None:
+        makers, nodes = method.makers(), list[Node]()
+        for node in method.nodes:
+            control = control_of(node)
+            if control is not None:
+                for way in _ways(control, makers):
+                    control = self._sink_one(control, way)
+                node = replace(node, arguments=arguments_of(control))
+                for number in control.blocks:
+                    self.sink(self._blocks[number])
+            nodes.append(node)
+        self.done[method.name] = replace(method, nodes=tuple(nodes))
+
+    def _sink_one(self, control: Control[Value], way: "_Way") -> Control[Value]:
+        """Compute one operand in the blocks instead of passing it."""
+        at = control.operands.index(way.result, control.fixed)
+        operands = list(control.operands)
+        added = [v for v in way.sources if v not in operands[control.fixed :]]
+        for number in control.blocks:
+            self._blocks[number] = _with_way(
+                self._blocks[number], control, at, way, added
+            )
+        operands = [*operands[:at], *operands[at + 1 :], *added]
+        over = tuple(i - 1 if i is not None and i > at else i for i in control.over)
+        return replace(control, operands=tuple(operands), over=over)
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """How an index is computed: nodes in order, and what they are computed from."""
+
+    result: Value
+    nodes: tuple[Node, ...]
+    sources: tuple[Value, ...]
+
+
+def _ways(control: Control[Value], makers: Mapping[int, Node]) -> list[_Way]:
+    """Return the operands that blocks can compute, each with how."""
+    found = []
+    for value in control.operands[control.fixed :]:
+        way = _way_to(value, makers)
+        if way is not None:
+            found.append(way)
+    return found
+
+
+def _way_to(result: Value, makers: Mapping[int, Node]) -> _Way | None:
+    """Return how an index that counts on is computed; None for any other value."""
+    nodes: list[Node] = []
+    sources: list[Value] = []
+
+    def visit(value: Value) -> None:
+        node = makers.get(value.id)
+        small = node is not None and node.op in _SMALL and len(node.outputs) == 1
+        if node is None or not small or value.type.dtype not in _INTEGERS:
+            if value not in sources:
+                sources.append(value)
+            return
+        for read in node.inputs:
+            visit(read)
+        if node not in nodes:
+            nodes.append(node)
+
+    visit(result)
+    counts = any(node.op == "aten::arange.start_step" for node in nodes)
+    short = 0 < len(nodes) <= _LONGEST
+    single = all(v.type.dtype in _INTEGERS and _is_single(v) for v in sources)
+    return (
+        _Way(result, tuple(nodes), tuple(sources))
+        if counts and short and single
+        else None
+    )
+
+
+def _is_single(value: Value) -> bool:
+    return all(size == 1 for size in value.type.dims)
+
+
+def _with_way(
+    block: Method,
+    control: Control[Value],
+    at: int,
+    way: _Way,
+    added: list[Value],
+) -> Method:
+    """Return a block that computes input `at`, and takes what is added for that."""
+    count = block.next_id()
+    names: dict[int, Value] = {}
+    fixed = zip(
+        control.operands[control.fixed :], block.inputs[control.fixed :], strict=True
+    )
+    names.update((outer.id, own) for outer, own in fixed)
+    extra = []
+    for value in added:
+        names[value.id] = Value(count, value.type)
+        extra.append(names[value.id])
+        count += 1
+    nodes = []
+    for node in way.nodes:
+        (made,) = node.outputs
+        own = block.inputs[at] if made.id == way.result.id else Value(count, made.type)
+        count += 1
+        nodes.append(replace(rename_node(node, names), outputs=(own,)))
+        names[made.id] = own
+    labels = [*block.input_names[:at], *block.input_names[at + 1 :]]
+    return replace(
+        block,
+        inputs=(*block.inputs[:at], *block.inputs[at + 1 :], *extra),
+        input_names=(*labels, *(f"%{value.id}" for value in extra)),
+        nodes=(*nodes, *block.nodes),
+    )

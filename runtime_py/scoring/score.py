@@ -1,0 +1,121 @@
+"""`score_tokens`: how many bits a model needs for the tokens of a text."""
+
+import math
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvc.runtime.program import Program
+from kvc.runtime.scoring.scorers import Logits, find_scorer
+from kvc.runtime.scoring.windows import cut_windows
+from kvc.schema.errors import BadSetting, UnusableLogits
+
+Progress = Callable[[int, int], None]  # tokens done, tokens in all
+
+_USUAL_WINDOW: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """What a text costs.
+
+    Attributes:
+        bits: for all tokens that count.
+        tokens: how many these are.
+        window, stride: in tokens, as `cut_windows` has them.
+        method: which gave the logits.
+        seconds: that it took.
+    """
+
+    bits: float
+    tokens: int
+    window: int
+    stride: int
+    method: str
+    seconds: float
+
+    @property
+    def bits_per_token(self) -> float:
+        """Return the mean, 0 when nothing counts."""
+        return self.bits / self.tokens if self.tokens else 0.0
+
+    @property
+    def perplexity(self) -> float:
+        """Return 2 to the bits of a token: among how many the model chooses."""
+        return math.inf if self.bits_per_token > 1023 else 2**self.bits_per_token
+
+
+def score_tokens(
+    program: Program,
+    tokens: Sequence[int],
+    window: int | None = None,
+    stride: int | None = None,
+    start: Sequence[int] = (),
+    progress: Progress | None = None,
+) -> Score:
+    """Return how many bits a model needs for a text.
+
+    Args:
+        program: with the roles "prefill" and "decode", or a method that gives the
+            logits of all positions.
+        tokens: of the text.
+        window: how many tokens the model sees at once; left out, 1,024, or as many as
+            it takes.
+        stride: how far one window begins behind the other; left out, half a window.
+        start: what each window begins with, such as a token for the beginning of a
+            text. It does not count. Without it, the first token of the text does not.
+        progress: called with how many tokens are done, and how many there are.
+
+    Raises:
+        BadSetting: window or stride are impossible, or there is nothing to score.
+        UnknownName: the program has no such methods.
+        InputMismatch: the model does not have a token.
+        UnusableLogits: they are no numbers.
+        KvcError: as `Session.call`.
+    """
+    began = time.perf_counter()
+    report = progress or (lambda done, total: None)
+    bits, counted = 0.0, 0
+    with program.session() as session:
+        scorer = find_scorer(program, session)
+        room = None if scorer.most is None else scorer.most - len(start)
+        length = min(_USUAL_WINDOW, room or _USUAL_WINDOW) if window is None else window
+        if room is not None and length > room:
+            raise BadSetting(name="window", expected=f"up to {room}", found=length)
+        step = max(1, length // 2) if stride is None else stride
+        for part in cut_windows(len(tokens), length, step, bool(start)):
+            report(part.first, len(tokens))
+            seen = [*start, *tokens[part.begin : part.end]]
+            first = len(start) + part.first - part.begin
+            at = first
+            for logits in scorer.logits(seen, first):
+                bits += _bits(logits, seen[at : at + len(logits)])
+                at += len(logits)
+            counted += part.end - part.first
+    if not counted:
+        raise BadSetting(name="text", expected="2 tokens or more", found=len(tokens))
+    seconds = time.perf_counter() - began
+    return Score(bits, counted, length, step, scorer.method, seconds)
+
+
+def _bits(logits: Logits, tokens: Sequence[int]) -> float:
+    """Return the bits of tokens [n] by logits float32 [n, vocab], in float64.
+
+    Raises:
+        UnusableLogits: a token has none, or they are no numbers.
+    """
+    for token in (min(tokens), max(tokens)):
+        if not 0 <= token < logits.shape[1]:
+            reason = f"they are for {logits.shape[1]} tokens, the text has {token}"
+            raise UnusableLogits(reason=reason)
+    exact: NDArray[np.float64] = logits.astype(np.float64)
+    shifted = exact - exact.max(-1, keepdims=True)
+    chosen = shifted[np.arange(len(tokens)), np.array(tokens)]
+    nats = np.log(np.exp(shifted).sum(-1)) - chosen
+    if np.isnan(nats).any():
+        raise UnusableLogits(reason="they hold NaN, or infinities alone")
+    return float(nats.sum() / math.log(2))

@@ -1,0 +1,180 @@
+"""Running one window of tokens, by the methods that a program has.
+
+In: a program. Out: a scorer: tokens to the logits that each of the last ones was
+predicted by. A method that gives the logits of all positions is the quickest; without
+one, the tokens that count go through decode, one by one.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Protocol, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from kvc.runtime.generation.chunks import ChunkSizes, chunk_sizes, plan_chunks
+from kvc.runtime.generation.feeding import Feeder, find_roles
+from kvc.runtime.program import Program
+from kvc.runtime.sessions import Session
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import UnusableLogits
+from kvc.schema.model import Method
+from kvc.schema.types import symbols_of
+
+Logits = NDArray[np.float32]
+
+
+class Scorer(Protocol):
+    """Runs windows.
+
+    Attributes:
+        method: the name of the method that gives the logits.
+        most: the longest window, None where nothing limits it.
+    """
+
+    method: str
+    most: int | None
+
+    def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
+        """Yield float32 [n, vocab], n rows for as many tokens from `first` on.
+
+        Args:
+            tokens: of a window.
+            first: the first that counts, 1 or more.
+        """
+        ...
+
+
+def find_scorer(program: Program, session: Session) -> Scorer:
+    """Return the quickest way that a program has.
+
+    Raises:
+        UnknownName: it has neither a method that gives the logits of all positions nor
+            the roles "prefill" and "decode".
+    """
+    whole = [m for m in program.methods.values() if gives_all_positions(m)]
+    generating = {"prefill", "decode"} <= {m.role for m in program.methods.values()}
+    appending = [m for m in whole if m.writes and m.advance is not None]
+    if appending and generating:
+        return ByChunks(session, appending[0])
+    alone = [m for m in whole if not m.reads and not m.writes]
+    if alone:
+        return Whole(session, alone[0])
+    return ByTokens(session)
+
+
+def gives_all_positions(method: Method) -> bool:
+    """Return whether a method is tokens int64 [1, n] -> float32 [1, n, vocab] alone.
+
+    Instead of 1 there may be the symbol "batch", which a session takes for 1.
+    """
+    graph = method.graph
+    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+        return False
+    tokens, logits = (graph.values[v].type for v in (*graph.inputs, *graph.outputs))
+    return (
+        (tokens.dtype, logits.dtype) == (DType.INT64, DType.FLOAT32)
+        and (len(tokens.dims), len(logits.dims)) == (2, 3)
+        and tokens.dims == logits.dims[:2]
+        and (tokens.dims[0] == 1 or symbols_of(tokens.dims[:1]) == {"batch"})
+        and bool(symbols_of(tokens.dims[1:]))
+    )
+
+
+class ByTokens:
+    """Context by prefill, then what counts by decode."""
+
+    def __init__(self, session: Session) -> None:
+        """Find the methods.
+
+        Raises:
+            UnknownName: the program lacks a role.
+        """
+        find_roles(session, "prefill")
+        self.method = find_roles(session, "decode")[0].name
+        self.most = _most(session)
+        self._session = session
+
+    def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
+        """Yield a row for each token; see `Scorer`."""
+        self._session.reset()
+        feeder = Feeder(self._session)
+        feeder.check_prompt(tokens[:-1])
+        yield feeder.feed_prompt(tokens[:first]).reshape(1, -1)
+        for token in tokens[first:-1]:
+            yield feeder.feed(token).reshape(1, -1)
+
+
+class ByChunks:
+    """Context by prefill, then what counts by a method with all logits."""
+
+    def __init__(self, session: Session, method: Method) -> None:
+        """Take the method, which appends to the session as prefill does."""
+        self.method = method.name
+        self.most = _most(session)
+        self._session = session
+        self._sizes = chunk_sizes(method, session.symbols)
+        decode = find_roles(session, "decode")[0]
+        self._decode = chunk_sizes(decode, session.symbols)
+
+    def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
+        """Yield a chunk's rows at a time; see `Scorer`."""
+        self._session.reset()
+        feeder = Feeder(self._session)
+        feeder.check_prompt(tokens[:-1])
+        yield feeder.feed_prompt(tokens[:first]).reshape(1, -1)
+        rest = np.array([tokens[first:-1]], np.int64)
+        if not rest.size:
+            return
+        at = 0
+        for chunk in plan_chunks(rest.size, [self._sizes], self._decode):
+            part = rest[:, at : at + chunk.count]
+            made = cast(Logits, self._session.call(chunk.method, part))
+            yield made.reshape(chunk.count, -1)
+            at += chunk.count
+
+
+class Whole:
+    """All of a window in one call of a method without state."""
+
+    def __init__(self, session: Session, method: Method) -> None:
+        """Take the method.
+
+        Raises:
+            UnusableLogits: it looks at what it is to predict.
+        """
+        self.method = method.name
+        self._session = session
+        self._sizes: ChunkSizes = chunk_sizes(method, session.symbols)
+        self.most: int | None = self._sizes.most + 1
+        self._check_causal()
+
+    def logits(self, tokens: Sequence[int], first: int) -> Iterator[Logits]:
+        """Yield all rows; see `Scorer`.
+
+        A window shorter than the method takes is filled up: what follows a token does
+        not change what it was predicted by.
+        """
+        count = len(tokens) - 1
+        fill = self._sizes.least - count
+        if fill <= 0:
+            fill = -(count - self._sizes.least) % self._sizes.step
+        given = np.array([[*tokens[:-1], *[tokens[0]] * fill]], np.int64)
+        made = cast(Logits, self._session.call(self.method, given))
+        yield made[0, first - 1 : count]
+
+    def _check_causal(self) -> None:
+        """Check that another last token changes the last row alone."""
+        count = self._sizes.greatest(max(2, self._sizes.least))
+        tokens = np.zeros((1, count), np.int64)
+        before = cast(Logits, self._session.call(self.method, tokens))
+        tokens[0, -1] = 1
+        behind = cast(Logits, self._session.call(self.method, tokens))
+        same = np.allclose(before[:, :-1], behind[:, :-1], rtol=1e-3, atol=1e-3)
+        if not same:
+            reason = f"{self.method} looks at the tokens that it is to predict"
+            raise UnusableLogits(reason=reason)
+
+
+def _most(session: Session) -> int | None:
+    """Return how many tokens a window may have, of which the last is never run."""
+    return None if session.capacity is None else session.capacity + 1

@@ -1,0 +1,81 @@
+"""Where the operands and results of a control instruction lie: its `Seat`.
+
+In: the instruction, and the values of the graph around it at some sizes. Out: an array
+for each of them. Results over an operand get their tensors here.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.values import Memory, Values
+from kvc.schema.control import read_control
+from kvc.schema.model import Alias, Graph, Instruction, Ref, Scratch
+from kvc.schema.ops import OPS, Aliasing
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """Where the operands and results of a control instruction lie, at some sizes.
+
+    Attributes:
+        sizes: of the program's symbols.
+        memory: of the graph around it.
+        pred: what a cond asks, None for the others.
+        operands: an array for each.
+        lent: the memory of each operand, longer than the operand where it grows.
+        results: an array for each, the workspace last.
+    """
+
+    sizes: Mapping[str, int]
+    memory: Memory
+    pred: Array | None
+    operands: Sequence[Array]
+    lent: Sequence[Array]
+    results: Sequence[Array]
+
+
+def take_seat(
+    instruction: Instruction,
+    graph: Graph,
+    values: Values,
+    memory: Memory,
+    sizes: Mapping[str, int],
+) -> Seat:
+    """Return the seat of an instruction of a graph whose earlier ones are bound."""
+    control = read_control(instruction.op, instruction.arguments)
+    operands = [ref.value for ref in control.operands if isinstance(ref, Ref)]
+    for result, over in zip(instruction.results, control.over, strict=False):
+        if over is not None:
+            _place_over(result, operands[over], graph, values)
+    makers = {v: step.op for step in graph.instructions for v in step.results}
+    pred = control.pred
+    return Seat(
+        sizes=sizes,
+        memory=memory,
+        pred=values.array(pred.value) if isinstance(pred, Ref) else None,
+        operands=[values.array(i) for i in operands],
+        lent=[_lent(i, graph, values, makers) for i in operands],
+        results=[values.array(i) for i in instruction.results],
+    )
+
+
+def _place_over(result: int, operand: int, graph: Graph, values: Values) -> None:
+    """Let a result lie over an operand; one that grows is made when asked for."""
+    root = graph.values[graph.root_of(operand)]
+    if isinstance(root.storage, Scratch):
+        values.define(result, values.tensor(operand))
+    else:
+        values.tensor(result)
+
+
+def _lent(
+    operand: int, graph: Graph, values: Values, makers: Mapping[int, str]
+) -> Array:
+    """Return the memory of an operand: with room behind it unless it is a view."""
+    value = operand
+    while isinstance(storage := graph.values[value].storage, Alias):
+        if OPS[makers[value]].aliasing is Aliasing.VIEW:
+            return values.array(operand)
+        value = storage.base
+    return values.lent(operand)

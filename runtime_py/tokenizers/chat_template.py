@@ -1,0 +1,179 @@
+"""`ChatTemplate`: a conversation as the text that a model was trained on.
+
+In: the files of a bundle, chat_template.jinja or the chat_template of its
+tokenizer_config.json, which says the special tokens, too. Out: text, as the
+`apply_chat_template` of transformers makes it. A template is code of the model's
+authors: it runs in the sandbox of jinja2, and sees nothing but strings.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final
+
+from kvc.runtime.tokenizers.base import TextSource, Tokenizer
+from kvc.schema.errors import BadChatTemplate, MissingPackage
+
+if TYPE_CHECKING:
+    from jinja2 import Template
+
+Message = Mapping[str, str]  # "role": "system", "user" or "assistant"; "content"
+
+_TEMPLATE: Final = "chat_template.jinja"
+_CONFIG: Final = "tokenizer_config.json"
+_SPECIAL: Final = "special_tokens_map.json"
+_INSTALL: Final = "pip install 'kvc[text]'"
+_LEAST: Final = (3, 1, 6)  # earlier sandboxes of jinja2 have known ways out
+
+
+def chat_template_of(source: TextSource) -> "ChatTemplate | None":
+    """Return the chat template of a program or a session, None where there is none.
+
+    Raises:
+        MissingPackage: the package jinja2, which runs templates, is not installed.
+        BadChatTemplate: the template, or what says the special tokens, is wrong.
+        FileChanged, FormatError, FileProblem: a file cannot be had any more.
+        Closed, Forked: the program is closed, or belongs to another process.
+    """
+    config = _read_json(source, _CONFIG)
+    if _TEMPLATE in source.files:
+        file, text = _TEMPLATE, _decoded(_TEMPLATE, source.files[_TEMPLATE])
+    else:
+        file, text = _CONFIG, _default(config.get("chat_template"))
+    if not text:
+        return None
+    special = _special_tokens(_read_json(source, _SPECIAL)) | _special_tokens(config)
+    return ChatTemplate(file, _compiled(file, text), special)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTemplate:
+    """A template that is ready to run.
+
+    Attributes:
+        file: where it stands, for messages.
+        special_tokens: what it may use, such as "bos_token", by name.
+    """
+
+    file: str
+    template: "Template"
+    special_tokens: Mapping[str, str]
+
+    def render(
+        self, messages: Sequence[Message], add_generation_prompt: bool = True
+    ) -> str:
+        """Return the text of a conversation.
+
+        Args:
+            messages: what was said, in order.
+            add_generation_prompt: whether to end where the model's answer begins.
+
+        Raises:
+            BadChatTemplate: the template refuses the conversation, or fails.
+        """
+        try:
+            return self.template.render(
+                **self.special_tokens,
+                messages=[dict(message) for message in messages],
+                tools=None,
+                documents=None,
+                add_generation_prompt=add_generation_prompt,
+            )
+        except Exception as error:  # whatever the template's code may raise
+            reason = str(error) or type(error).__name__
+            raise BadChatTemplate(file=self.file, reason=reason) from error
+
+    def end_tokens(self, tokenizer: Tokenizer) -> tuple[int, ...]:
+        """Return the token that ends what the model says, if the files name one."""
+        text = self.special_tokens.get("eos_token", "")
+        tokens = tokenizer.encode(text, special=False)
+        return tuple(tokens) if len(tokens) == 1 else ()
+
+
+def _compiled(file: str, text: str) -> "Template":
+    """Return a template that is ready to run.
+
+    Raises:
+        MissingPackage: jinja2 is not installed, or too old to be safe.
+        BadChatTemplate: the code has a mistake.
+    """
+    try:
+        import jinja2
+
+        from kvc.runtime.tokenizers.sandbox import new_template
+    except ImportError as error:
+        raise _missing(str(error)) from error
+    _check_version(jinja2.__version__)
+    try:
+        return new_template(text)
+    except Exception as error:  # whatever parsing may raise, too deep a nesting too
+        reason = str(error) or type(error).__name__
+        raise BadChatTemplate(file=file, reason=reason) from error
+
+
+def _check_version(version: str) -> None:
+    numbers = tuple(int(part) for part in version.split(".")[:3] if part.isdecimal())
+    if numbers < _LEAST:
+        least = ".".join(map(str, _LEAST))
+        raise _missing(f"version {version} is installed, {least} or later is needed")
+
+
+def _missing(reason: str) -> MissingPackage:
+    what = "the bundle's chat template"
+    return MissingPackage(what=what, package="jinja2", reason=reason, install=_INSTALL)
+
+
+def _read_json(source: TextSource, name: str) -> Mapping[str, object]:
+    """Return the object in a file, an empty one where there is no such file.
+
+    Raises:
+        BadChatTemplate: it is none.
+    """
+    if name not in source.files:
+        return {}
+    try:
+        found: object = json.loads(source.files[name])
+    except (ValueError, RecursionError) as error:
+        raise BadChatTemplate(file=name, reason=f"it is no JSON: {error}") from error
+    if not isinstance(found, dict):
+        raise BadChatTemplate(file=name, reason="it is no JSON object")
+    return found
+
+
+def _decoded(name: str, raw: bytes) -> str:
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise BadChatTemplate(file=name, reason=f"it is not UTF-8: {error}") from error
+
+
+def _default(found: object) -> str:
+    """Return the template of a tokenizer_config, "" where it has none.
+
+    Raises:
+        BadChatTemplate: it has several and none is called "default", or other things.
+    """
+    match found:
+        case None:
+            return ""
+        case str():
+            return found
+        case list() if all(isinstance(one, dict) for one in found):
+            named = {one.get("name"): one.get("template") for one in found}
+            if isinstance(text := named.get("default"), str):
+                return text
+            names = ", ".join(map(str, named))
+            reason = f'none of its chat templates is called "default": {names}'
+            raise BadChatTemplate(file=_CONFIG, reason=reason)
+    reason = "chat_template is neither a text nor a list of named ones"
+    raise BadChatTemplate(file=_CONFIG, reason=reason)
+
+
+def _special_tokens(config: Mapping[str, object]) -> dict[str, str]:
+    """Return the special tokens that a file names, as text or as {"content": text}."""
+    found = {}
+    for key, value in config.items():
+        text = value.get("content") if isinstance(value, dict) else value
+        if key.endswith("_token") and isinstance(text, str):
+            found[key] = text
+    return found

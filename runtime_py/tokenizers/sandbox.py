@@ -1,0 +1,109 @@
+"""Where chat templates run: jinja2's sandbox, with what transformers gives templates.
+
+In: the text of a template. Out: one that renders. The functions and their meanings are
+those of `transformers.utils.chat_template_utils` (5.23), which templates are written
+for. Imports the package jinja2, so this module is imported on first need.
+"""
+
+import json
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import NoReturn
+
+from jinja2 import Environment, Template, TemplateError, nodes
+from jinja2.exceptions import SecurityError
+from jinja2.ext import Extension
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+
+
+def new_template(text: str) -> Template:
+    """Return a template that is ready to run; raises whatever parsing raises."""
+    return _environment().from_string(text)
+
+
+def _environment() -> Environment:
+    environment = ImmutableSandboxedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, "jinja2.ext.loopcontrols"],
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals |= {
+        "raise_exception": _refuse,
+        "strftime_now": _now,
+        "namespace": _Names,
+        "dict": _Dict(),
+    }
+    return environment
+
+
+class _Generation(Extension):
+    """{% generation %} marks what the model says; it changes nothing here."""
+
+    tags = {"generation"}  # noqa: RUF012  jinja2 reads it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        """Return what stands between the tags, with variables of its own."""
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return nodes.Scope(body, lineno=line)
+
+
+class _Names(Namespace):
+    """What `namespace()` makes, without the names that Python keeps to itself."""
+
+    def __init__(*args: object, **kwargs: object) -> None:
+        # As jinja2 has it, so that "self" is a name like any other.
+        own, *given = args
+        values = dict(*given, **kwargs)
+        for name in values:
+            _check_name(name)
+        Namespace.__init__(own, values)
+
+    def __setitem__(self, name: str, value: object) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+
+def _check_name(name: object) -> None:
+    if str(name).startswith("_"):
+        raise SecurityError(f"{name!r} is no name for an attribute")
+
+
+class _Dict:
+    """Makes dicts, and is not the class: that has attributes of its own."""
+
+    def __call__(self, *args: Mapping[str, object], **kwargs: object) -> object:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, keys: Iterable[object], value: object = None) -> object:
+        """Return a dict of equal values."""
+        return dict.fromkeys(keys, value)
+
+
+def _refuse(message: str) -> NoReturn:
+    raise TemplateError(message)
+
+
+def _now(form: str) -> str:
+    """Return the time here; templates ask for the date."""
+    return datetime.now().strftime(form)
+
+
+def _to_json(
+    value: object,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Write a value as JSON; jinja2's own filter would escape it for HTML."""
+    return json.dumps(
+        value,
+        ensure_ascii=ensure_ascii,
+        indent=indent,
+        separators=separators,
+        sort_keys=sort_keys,
+    )

@@ -1,0 +1,103 @@
+"""What a control instruction says: one view of `kvc::cond`, `while` and `scan`.
+
+In: the arguments of such an instruction, of the file or of the compiler's IR. Out: its
+blocks, its operands, and which results lie over which operands. Blocks take all
+operands, in order; how, is here too:
+
+- cond: `pred` chooses one of two blocks, whose outputs are the results.
+- while: the first block says whether to go on, the second makes the carried values of
+  the next turn; the results are the last ones. Operands behind those are only read.
+- scan: the block is run for each place along axis 0 of the `scanned` operands, which
+  stand behind the carried ones. Its outputs are the carried values of the next turn,
+  then what is stacked along a new axis 0.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar, cast
+
+from kvc.schema.ops import COND, SCAN, WHILE
+from kvc.schema.types import TensorType
+
+Operand = TypeVar("Operand")
+WORKSPACE: Final = 1  # results behind those of the blocks: scratch memory of the blocks
+
+
+@dataclass(frozen=True, slots=True)
+class Control(Generic[Operand]):
+    """A control instruction; `Operand` is how operands are written.
+
+    Attributes:
+        op: one of `CONTROL_OPS`.
+        blocks: ids of its blocks, in the order of its arguments.
+        pred: what a cond asks, None for the others.
+        operands: what the blocks take.
+        over: for each result the index of the operand in whose memory it lies, None
+            where it has memory of its own.
+        carried: how many operands, the first, go from turn to turn.
+        scanned: how many behind those are gone through along axis 0.
+    """
+
+    op: str
+    blocks: tuple[int, ...]
+    pred: Operand | None
+    operands: tuple[Operand, ...]
+    over: tuple[int | None, ...]
+    carried: int
+    scanned: int
+
+    @property
+    def is_loop(self) -> bool:
+        """Tell whether blocks may run several times."""
+        return self.op != COND
+
+    @property
+    def fixed(self) -> int:
+        """Return how many operands, the first, are not the same in each turn."""
+        return self.carried + self.scanned
+
+    def tests(self, which: int) -> bool:
+        """Tell whether a block, by its place in `blocks`, says whether to go on."""
+        return self.op == WHILE and which == 0
+
+    def is_scanned(self, operand: int) -> bool:
+        """Tell whether an operand is gone through along axis 0."""
+        return self.carried <= operand < self.carried + self.scanned
+
+    def input_types(self, operands: Sequence[TensorType]) -> tuple[TensorType, ...]:
+        """Return what every block takes, given the types of the operands."""
+        return tuple(
+            TensorType(kind.dtype, kind.dims[1:]) if self.is_scanned(i) else kind
+            for i, kind in enumerate(operands)
+        )
+
+    def output_types(
+        self, which: int, operands: Sequence[TensorType], results: Sequence[TensorType]
+    ) -> tuple[TensorType | None, ...]:
+        """Return what a block gives; None stands for one bool."""
+        if self.tests(which):
+            return (None,)
+        return tuple(
+            TensorType(kind.dtype, kind.dims[1:])
+            if self.op == SCAN and i >= self.carried
+            else kind
+            for i, kind in enumerate(results)
+        )
+
+
+def read_control(op: str, arguments: Sequence[object]) -> Control[object]:
+    """Return what a control instruction says; its arguments are of the right kinds."""
+    *first, operands, over = arguments
+    listed = cast("tuple[object, ...]", operands)
+    places = cast("tuple[int | None, ...]", over)
+    if op == COND:
+        pred, *blocks = first
+        return Control(
+            op, cast("tuple[int, ...]", tuple(blocks)), pred, listed, places, 0, 0
+        )
+    numbers = cast("list[int]", first)
+    if op == WHILE:
+        test, body, carried = numbers
+        return Control(op, (test, body), None, listed, places, carried, 0)
+    body, carried, scanned = numbers
+    return Control(op, (body,), None, listed, places, carried, scanned)

@@ -1,0 +1,310 @@
+"""The checks on a method's blocks: who runs them, what they take, give and write.
+
+In: a method whose own graph has been checked, and what each instruction reads. Out:
+nothing, or `BadProgram`. Each block is checked as a graph of its own; what is added is
+the border between it and the one instruction that runs it: types, memory that is lent,
+what it may write there, and scratch memory for all of it.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+from kvc.schema.control import WORKSPACE, Control, read_control
+from kvc.schema.dtypes import DType
+from kvc.schema.model import (
+    Alias,
+    Block,
+    Caller,
+    Graph,
+    Instruction,
+    Method,
+    Ref,
+    Scratch,
+    State,
+    StateKind,
+    StateSlot,
+)
+from kvc.schema.ops import CONTROL_OPS, OPS, Aliasing
+from kvc.schema.types import TensorType
+from kvc.schema.verify.effects import effects
+from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.graphs import GraphChecker, Operands
+from kvc.schema.verify.limits import MAX_BLOCKS
+from kvc.schema.verify.memory import check_memory
+from kvc.schema.verify.methods import check_verdicts
+from kvc.schema.verify.places import place
+from kvc.schema.verify.values import Surroundings
+
+_APPEND: Final = "kvc::append"
+# Views of all elements in their order.
+_RESHAPING: Final = frozenset(
+    {"aten::alias", "aten::view", "aten::unsqueeze", "aten::squeeze.dims"}
+)
+
+
+def check_blocks(
+    method: Method,
+    checker: GraphChecker,
+    around: Surroundings,
+    thorough: bool,
+) -> None:
+    """Check the blocks of a method whose own graph has been checked.
+
+    Raises:
+        BadProgram, LimitExceeded: something is wrong.
+    """
+    report, blocks = checker.report, method.blocks
+    report.limit(f"{around.where}: the number of blocks", len(blocks), MAX_BLOCKS)
+    for number, block in enumerate(blocks):
+        where = f"{around.where}, block {number}"
+        inside = Surroundings(where, around.constants, (), around.sizes)
+        operands = checker.check(block.graph, inside)
+        check_memory(block.graph, operands, where, report, thorough)
+        _check_verdicts(block, operands, where, report)
+    _Borders(method, around, report).check()
+
+
+def _check_verdicts(
+    block: Block, operands: Operands, where: str, report: Reporter
+) -> None:
+    found = effects(block.graph, operands).updates
+    check_verdicts(block.updates, block.graph, found, where, report)
+
+
+class _Borders:
+    """Checks what passes between blocks and the instructions that run them."""
+
+    def __init__(self, method: Method, around: Surroundings, report: Reporter) -> None:
+        self._method, self._report = method, report
+        self._states: Sequence[State] = around.states
+        self._where = around.where
+        self._taken: set[int] = set()
+        self._growth: list[dict[int, set[int]]] = []  # of each block: input -> axes
+
+    def check(self) -> None:
+        """Check every control instruction; blocks come behind what runs them."""
+        count = len(self._method.blocks)
+        self._growth = [{} for _ in range(count)]
+        for number in reversed(range(count)):
+            graph = self._method.blocks[number].graph
+            where = f"{self._where}, block {number}"
+            grown = self._check_graph(graph, number, where)
+            places = {value: i for i, value in enumerate(graph.inputs)}
+            self._growth[number] = {places[v]: axes for v, axes in grown.items()}
+        self._check_states(self._check_graph(self._method.graph, -1, self._where))
+        lost = set(range(count)) - self._taken
+        what = f"no instruction runs block {min(lost, default=0)}"
+        self._report.require(not lost, self._where, what)
+
+    def _check_graph(
+        self, graph: Graph, number: int, where: str
+    ) -> dict[int, set[int]]:
+        """Check a graph's control instructions; return along what its memory grows."""
+        grown: dict[int, set[int]] = {}
+        for index, step in enumerate(graph.instructions):
+            if step.op in CONTROL_OPS:
+                at = place(where, index, step)
+                control = read_control(step.op, step.arguments)
+                self._take(control, number, at)
+                self._check_step(graph, step, control, at)
+            for root, axis in self._axes_of(graph, step):
+                grown.setdefault(root, set()).add(axis)
+        for root, axes in grown.items():
+            fits = len(axes) == 1 and not isinstance(
+                graph.values[root].storage, Scratch
+            )
+            what = f"memory of value {root} grows along {sorted(axes)}"
+            self._report.require(fits, where, what)
+        return grown
+
+    def _axes_of(self, graph: Graph, step: Instruction) -> Iterator[tuple[int, int]]:
+        """Yield (root, axis) for the memory that an instruction makes longer."""
+        if step.op == _APPEND:
+            axis = step.arguments[2]
+            assert isinstance(axis, int)
+            rank = len(graph.values[step.results[0]].type.dims)
+            yield graph.root_of(step.results[0]), axis % rank
+        elif step.op in CONTROL_OPS:
+            control = read_control(step.op, step.arguments)
+            for block in control.blocks:
+                for operand, axes in self._growth[block].items():
+                    value = control.operands[operand]
+                    assert isinstance(value, Ref)
+                    yield from ((graph.root_of(value.value), axis) for axis in axes)
+
+    def _check_states(self, grown: dict[int, set[int]]) -> None:
+        """Check that what grows in blocks are states, or arrays, that may."""
+        for root, axes in grown.items():
+            storage = self._method.graph.values[root].storage
+            if isinstance(storage, StateSlot):
+                state = self._states[storage.state]
+                fits = state.kind is StateKind.APPEND and axes == {state.axis}
+                what = f"state {state.name!r} does not grow along {sorted(axes)}"
+                self._report.require(fits, self._where, what)
+
+    def _take(self, control: Control[object], number: int, at: str) -> None:
+        for block in control.blocks:
+            known = 0 <= block < len(self._method.blocks)
+            self._report.require(known, at, f"there is no block {block}")
+            self._report.require(block > number, at, f"block {block} stands before it")
+            free = block not in self._taken
+            self._report.require(free, at, f"block {block} is run elsewhere too")
+            self._taken.add(block)
+
+    def _check_step(
+        self, graph: Graph, step: Instruction, control: Control[object], at: str
+    ) -> None:
+        results = len(step.results) - WORKSPACE
+        require = self._report.require
+        require(results == len(control.over), at, f"it says where {control.over} lie")
+        count, scanned = len(control.operands), control.carried + control.scanned
+        fits = 0 <= control.carried <= scanned <= count
+        require(fits and control.scanned >= 0, at, f"{scanned} of {count} operands")
+        _Step(graph, step, control, at, self._report).check(self._method.blocks)
+
+
+class _Step:
+    """Checks one control instruction against its blocks."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        step: Instruction,
+        control: Control[object],
+        at: str,
+        report: Reporter,
+    ) -> None:
+        self._graph, self._control = graph, control
+        self._at, self._report = at, report
+        self._results = step.results
+        self._passed = [ref.value for ref in control.operands if isinstance(ref, Ref)]
+
+    def check(self, blocks: Sequence[Block]) -> None:
+        chosen = [blocks[number].graph for number in self._control.blocks]
+        self._check_pred()
+        self._check_over()
+        self._check_workspace(max(graph.scratch_nbytes for graph in chosen))
+        for which, inside in enumerate(chosen):
+            self._check_types(which, inside)
+            self._check_lent(inside)
+            self._check_written(which, inside)
+
+    def _require(self, condition: bool, what: str) -> None:
+        self._report.require(condition, self._at, what)
+
+    def _type(self, value: int) -> TensorType:
+        return self._graph.values[value].type
+
+    def _check_pred(self) -> None:
+        pred = self._control.pred
+        if isinstance(pred, Ref):
+            self._check_answer(self._type(pred.value))
+
+    def _check_answer(self, kind: TensorType) -> None:
+        fits = kind.dtype is DType.BOOL and all(size == 1 for size in kind.dims)
+        self._require(fits, f"it asks {kind}, which is not one bool")
+
+    def _check_over(self) -> None:
+        """Check which results lie over operands; loops have their carried ones."""
+        control, given = self._control, self._results[: len(self._control.over)]
+        if control.is_loop:
+            carried = control.carried
+            fits = len(control.over) >= carried and all(
+                over is None or (over == i and i < carried)
+                for i, over in enumerate(control.over)
+            )
+            self._require(fits, f"results over {control.over} in a loop")
+            kinds = [self._type(value) for value in given[:carried]]
+            same = kinds == [self._type(v) for v in self._passed[:carried]]
+            self._require(same, "what is carried changes its type")
+        for value, over in zip(given, control.over, strict=True):
+            storage = self._graph.values[value].storage
+            fits = isinstance(storage, Scratch) if over is None else True
+            self._require(fits, f"value {value} lies over an operand")
+        self._check_scanned(given)
+
+    def _check_scanned(self, given: Sequence[int]) -> None:
+        """Check that all that is gone through, or stacked, is of one length."""
+        control = self._control
+        if not control.is_loop or control.op == "kvc::while":
+            what = "a while makes more than it carries"
+            exact = not control.is_loop or len(given) == control.carried
+            self._require(exact, what)
+            return
+        through = self._passed[control.carried : control.carried + control.scanned]
+        kinds = [self._type(value) for value in (*through, *given[control.carried :])]
+        self._require(bool(through), "a scan goes through nothing")
+        self._require(all(kind.dims for kind in kinds), "a scan of a single number")
+        lengths = {kind.dims[0] for kind in kinds}
+        self._require(len(lengths) == 1, "a scan goes through different lengths")
+
+    def _check_workspace(self, nbytes: int) -> None:
+        kind, storage = (
+            self._type(self._results[-1]),
+            self._graph.values[self._results[-1]].storage,
+        )
+        fits = kind.dtype is DType.UINT8 and len(kind.dims) == 1 and kind.is_static
+        fits = fits and isinstance(storage, Scratch) and storage.nbytes >= nbytes
+        self._require(fits, f"its blocks need {nbytes} bytes of scratch memory")
+
+    def _check_types(self, which: int, inside: Graph) -> None:
+        control = self._control
+        taken = [inside.values[value].type for value in inside.inputs]
+        passed = control.input_types([self._type(value) for value in self._passed])
+        self._require(taken == list(passed), f"block {which} takes {taken}")
+        given = [inside.values[value].type for value in inside.outputs]
+        results = [self._type(value) for value in self._results[:-WORKSPACE]]
+        wanted = control.output_types(which, [], results)
+        self._require(len(given) == len(wanted), f"block {which} gives {given}")
+        for kind, one in zip(given, wanted, strict=True):
+            if one is None:
+                self._check_answer(kind)
+            else:
+                self._require(kind == one, f"block {which} gives {kind}, not {one}")
+
+    def _check_lent(self, inside: Graph) -> None:
+        """Check that inputs lie in operands, or where parts of operands are put."""
+        for i, value in enumerate(inside.inputs):
+            own = isinstance(inside.values[value].storage, Scratch)
+            fits = own == self._control.is_scanned(i)
+            self._require(fits, f"input {i} of a block lies in the wrong memory")
+
+    def _check_written(self, which: int, inside: Graph) -> None:
+        """Check what a block writes, and that its outputs are where they should be."""
+        control = self._control
+        if control.tests(which):
+            places: dict[int, int] = {}
+        elif control.is_loop:
+            places = {i: i for i in range(control.carried)}
+        else:
+            places = {i: k for i, k in enumerate(control.over) if k is not None}
+        allowed = {inside.inputs[k] for k in places.values()}
+        strange = written_inputs(inside) - allowed
+        self._require(not strange, "a block writes over what it may only read")
+        for output, operand in places.items():
+            value, home = inside.outputs[output], inside.inputs[operand]
+            at_home = _is_whole(inside, value) and inside.root_of(value) == home
+            self._require(at_home, f"output {output} of a block lies elsewhere")
+
+
+def written_inputs(graph: Graph) -> set[int]:
+    """Return the inputs of a block whose memory it writes."""
+    return {
+        root
+        for step in graph.instructions
+        if OPS[step.op].aliasing is not Aliasing.VIEW
+        for value in step.results
+        if isinstance(graph.values[value].storage, Alias)
+        and isinstance(graph.values[root := graph.root_of(value)].storage, Caller)
+    }
+
+
+def _is_whole(graph: Graph, value: int) -> bool:
+    """Tell whether a value is all of the memory that it lies in, in its order."""
+    makers = {result: step.op for step in graph.instructions for result in step.results}
+    while isinstance(storage := graph.values[value].storage, Alias):
+        op = makers[value]
+        if OPS[op].aliasing is Aliasing.VIEW and op not in _RESHAPING:
+            return False
+        value = storage.base
+    return True

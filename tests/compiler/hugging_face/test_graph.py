@@ -1,0 +1,64 @@
+"""What a compiled model is made of: one pass over the cache, few native calls."""
+
+import pytest
+from hf_folders import tiny_llama
+
+from kvc.compiler import CacheConfig, export_hf
+from kvc.schema.codec import decode_payload
+from kvc.schema.types import symbols_in
+
+LAYERS = 2
+FREE = {"aten::view", "aten::transpose.int", "aten::unsqueeze"}  # views
+LAST = "kvc::attention"
+CACHE = {"kvc::cache_update", LAST}
+
+
+@pytest.fixture(scope="module")
+def program():
+    model = tiny_llama(num_hidden_layers=LAYERS)
+    cache = CacheConfig(max_length=64)
+    return export_hf(model, recipe="xnnpack_q8", cache=cache).program
+
+
+def graphs(program):
+    return {method.name: method.graph for method in program.methods}
+
+
+def test_no_value_has_the_capacity_but_the_caches(program):
+    for graph in graphs(program).values():
+        sized = [v.type for v in graph.values if "capacity" in symbols_in([v.type])]
+        assert len(sized) == 2 * 2 * LAYERS  # keys and values, before and after
+        assert {str(kind) for kind in sized} == {"float32[1, 2, capacity, 8]"}
+
+
+def test_keys_are_never_repeated_for_the_heads_that_share_them(program):
+    for graph in graphs(program).values():
+        kinds = [str(v.type) for v in graph.values]
+        assert not any(kind.startswith("float32[1, 4, capacity") for kind in kinds)
+        attention = [i for i in graph.instructions if i.op == "kvc::attention"]
+        assert len(attention) == LAYERS
+
+
+def test_a_decode_step_is_a_few_native_calls(program):
+    ops = [i.op for i in graphs(program)["decode"].instructions]
+    assert ops.count("kvc::delegate") <= 2 * LAYERS + 2
+    first, last = ops.index("kvc::cache_update"), len(ops) - ops[::-1].index(LAST)
+    between = set(ops[first:last])
+    assert between <= FREE | CACHE | {"kvc::delegate"}
+
+
+def test_norms_are_one_node_each(program):
+    parts = [d for d in program.delegates if program.methods[d.method].name == "decode"]
+    graphs = [decode_payload(part.payload, "a part").graph for part in parts]
+    ops = [instruction.op for graph in graphs for instruction in graph.instructions]
+    assert ops.count("aten::rms_norm") == 2 * LAYERS + 1
+    assert "aten::rsqrt" not in ops
+
+
+def test_writes_happen_in_place_and_the_position_counts(program):
+    assert [state.kind.name for state in program.states] == (
+        ["COUNTER"] + ["LINEAR"] * 2 * LAYERS
+    )
+    for method in program.methods:
+        assert {update.reason for update in method.updates} == {""}
+    assert program.position is not None

@@ -1,0 +1,52 @@
+"""Text of a bundle is what transformers generates from the model itself."""
+
+import pytest
+import torch
+from hf_models import build
+
+from kvc.compiler import CacheConfig, export_hf
+from kvc.runtime import generate, load
+
+PROMPT = [3, 9, 27, 44, 8, 61, 12, 90, 17, 33, 4, 58, 71, 2, 19, 40]
+
+
+@pytest.fixture(scope="module")
+def model():
+    made = build("llama").eval()
+    made.generation_config.eos_token_id = [2, 5]
+    return made
+
+
+@pytest.fixture(scope="module")
+def program(model, tmp_path_factory):
+    path = tmp_path_factory.mktemp("hf") / "llama.kvc"
+    export_hf(model, cache=CacheConfig(max_length=64), prefill_sizes=[16]).save(path)
+    with load(path) as opened:
+        yield opened
+
+
+@pytest.mark.parametrize("penalty", [1.0, 1.3])
+def test_the_likeliest_tokens_are_those_of_transformers(model, program, penalty):
+    settings = {"max_new_tokens": 40, "repetition_penalty": penalty}
+    whole = model.generate(torch.tensor([PROMPT]), do_sample=False, **settings)
+    expected = whole[0, len(PROMPT) :].tolist()
+    with program.session() as session:
+        run = generate(session, PROMPT, **settings)
+        tokens = list(run)
+        # transformers hands the stop token out, too.
+        ended = run.pending if run.reason == "stop" else ()
+        assert [*tokens, *ended] == expected
+        assert len(tokens) >= 5
+
+
+def test_a_prompt_goes_to_the_prefill_made_for_its_length(program, monkeypatch):
+    with program.session() as session:
+        calls, call = [], session.call
+        monkeypatch.setattr(
+            session,
+            "call",
+            lambda name, *args: (calls.append(name), call(name, *args))[1],
+        )
+        list(generate(session, PROMPT, max_tokens=2))
+        list(generate(session, PROMPT[:7], max_tokens=1))
+        assert calls == ["prefill_16", "decode", "prefill"]

@@ -1,0 +1,159 @@
+"""A file's program with every kind of control flow, made of IR without tracing.
+
+Method step(p bool [], x float32 [3, 3]): state a is updated in one branch and left
+alone in the other; then a loop of two turns and a scan over x, which have results of
+their own.
+"""
+
+from dataclasses import replace
+
+from ir_samples import I64, method, node, program, value
+
+from kvc.compiler.emit_program import emit_program
+from kvc.compiler.ir import Method, Program
+from kvc.compiler.pipeline import _update_in_place
+from kvc.schema import model
+from kvc.schema.dtypes import DType
+from kvc.schema.model import Graph, Instruction, Provenance
+from kvc.schema.ops import COND, SCAN, WHILE
+from kvc.schema.trees import describe_call, flatten
+
+SQUARE = (3, 3)
+BOOL = DType.BOOL
+
+
+def _square(key: int):
+    return value(key, *SQUARE)
+
+
+def _branches():
+    """Blocks 0 and 1: c times x, and c alone."""
+    c, x, y = (_square(i) for i in range(3))
+    product = node("aten::index_copy", c, 0, value(3, 3, dtype=I64), x, to=y)
+    places = node("aten::arange.start_step", 0, 3, 1, I64, to=value(3, 3, dtype=I64))
+    yield method(places, product, inputs=(c, x), outputs=(y,))
+    yield method(inputs=(c, x), outputs=(c,))
+
+
+def _loop():
+    """Blocks 2 and 3: while i < 2, add x to y."""
+    i, more = value(0, dtype=I64), value(3, dtype=I64)
+    y, x, z = (_square(k) for k in (1, 2, 4))
+    less = value(5, dtype=BOOL)
+    yield method(
+        node("aten::lt.Scalar", i, 2, to=less), inputs=(i, y, x), outputs=(less,)
+    )
+    step = node("aten::add.Scalar", i, 1, 1, to=more)
+    add = node("aten::add.Tensor", y, x, 1, to=z)
+    yield method(step, add, inputs=(i, y, x), outputs=(more, z))
+
+
+def _turn():
+    """Block 4: of y and a row of x make y + 1 and twice the row."""
+    y, row, z, twice = _square(0), value(1, 3), _square(2), value(3, 3)
+    add = node("aten::add.Scalar", y, 1, 1, to=z)
+    double = node("aten::mul.Scalar", row, 2, to=twice)
+    yield method(add, double, inputs=(y, row), outputs=(z, twice))
+
+
+def control_ir() -> Program:
+    """Return the program as IR."""
+    p, x, a = value(0, dtype=BOOL), _square(1), _square(2)
+    b, i, zero, y, z, rows = (
+        _square(3),
+        value(4, dtype=I64),
+        value(5, dtype=I64),
+        *(_square(k) for k in (6, 7, 8)),
+    )
+    nodes = (
+        node(COND, p, 0, 1, (a, x), (None,), to=b),
+        node("aten::full", (), 0, I64, to=zero),
+        node(WHILE, 2, 3, 2, (zero, x, x), (None, None), to=(i, y)),
+        node(SCAN, 4, 1, 1, (y, x), (None, None), to=(z, rows)),
+    )
+    inputs, outputs = (p, x), (i, z, rows)
+    made = method(
+        *nodes,
+        inputs=inputs,
+        outputs=outputs,
+        state_in=((a, "a"),),
+        state_out=((b, "a"),),
+    )
+    blocks = [
+        replace(each, name=f"step/{k}", block=k, filled=(1,) if k == 4 else ())
+        for k, each in enumerate((*_branches(), *_loop(), *_turn()))
+    ]
+    return program(_callable(made), *blocks, states=("a",), shape=SQUARE)
+
+
+def control_program() -> model.Program:
+    """Return the program as a file has it."""
+    return _emitted(control_ir())
+
+
+def nested_program() -> model.Program:
+    """Return a program whose block 1, the second branch, runs blocks 2 and 3."""
+    p, c, y, z = value(0, dtype=BOOL), _square(1), _square(2), _square(3)
+    last = [method(node("aten::neg", c, to=y), inputs=(p, c), outputs=(y,))] * 2
+    inner = node(COND, p, 2, 3, (p, c), (None,), to=z)
+    first = [
+        method(inputs=(p, c), outputs=(c,)),
+        method(inner, inputs=(p, c), outputs=(z,)),
+    ]
+    made = method(
+        node(COND, p, 0, 1, (p, c), (None,), to=y), inputs=(p, c), outputs=(y,)
+    )
+    blocks = [
+        replace(each, name=f"step/{k}", block=k) for k, each in enumerate(first + last)
+    ]
+    return _emitted(program(_callable(made), *blocks))
+
+
+def _emitted(whole: Program) -> model.Program:
+    proven, verdicts = _update_in_place(whole)
+    source = Provenance("0", "0", "fp32", "", "")
+    return emit_program(proven, verdicts, (), source, {})
+
+
+def _callable(made: Method) -> Method:
+    """Return a method that is called by position and gives a tuple."""
+    return replace(
+        made,
+        input_tree=describe_call(made.input_names, made.inputs, {})[0],
+        output_tree=flatten(tuple(object() for _ in made.outputs))[1],
+    )
+
+
+def with_method(program: model.Program, **changes: object) -> model.Program:
+    """Return a program whose method is changed."""
+    changed = replace(program.methods[0], **changes)  # type: ignore[arg-type]
+    return replace(program, methods=(changed,))
+
+
+def changed_step(graph: Graph, index: int, **changes: object) -> Graph:
+    steps = list(graph.instructions)
+    steps[index] = replace(steps[index], **changes)  # type: ignore[arg-type]
+    return replace(graph, instructions=tuple(steps))
+
+
+def with_argument(
+    program: model.Program, index: int, at: int, argument: object
+) -> model.Program:
+    """Return a program with one argument of an instruction changed."""
+    step: Instruction = program.methods[0].graph.instructions[index]
+    arguments = (*step.arguments[:at], argument, *step.arguments[at + 1 :])
+    graph = changed_step(program.methods[0].graph, index, arguments=arguments)
+    return with_method(program, graph=graph)
+
+
+def with_block(program: model.Program, number: int, graph: Graph) -> model.Program:
+    """Return a program with the code of a block changed."""
+    blocks = list(program.methods[0].blocks)
+    blocks[number] = replace(blocks[number], graph=graph)
+    return with_method(program, blocks=tuple(blocks))
+
+
+def with_value(graph: Graph, number: int, **changes: object) -> Graph:
+    values = list(graph.values)
+    values[number] = replace(values[number], **changes)  # type: ignore[arg-type]
+    return replace(graph, values=tuple(values))

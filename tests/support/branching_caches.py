@@ -1,0 +1,70 @@
+"""One attention layer whose cache is written in a branch."""
+
+import torch
+from cached_models import PAST, SEQ, TOKENS, WIDTH, Linear, OneLayer
+from torch import Tensor
+
+from kvc.compiler import Method
+
+
+class InBranch(Linear):
+    """Writes its caches, and counts, in one branch; the other leaves all alone."""
+
+    def step(self, tokens: Tensor, keep: Tensor) -> Tensor:
+        start, seq = self.position.clone(), tokens.shape[1]
+        q, k, v = self.project(self.embed(tokens, start + torch.arange(seq)))
+        k, v = k.clone(), v.clone()  # torch.cond takes no operands that share memory
+
+        def kept(
+            old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            new_k = torch.ops.kvc.cache_update(old_k, k, start)
+            return new_k, torch.ops.kvc.cache_update(old_v, v, start)
+
+        def lost(
+            old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            return old_k.clone(), old_v.clone()
+
+        new_k, new_v = torch.cond(keep, kept, lost, (self.k, self.v, k, v))
+        self.k.copy_(new_k)
+        self.v.copy_(new_v)
+        self.position.add_(seq)
+        return self.finish(torch.ops.kvc.attention(q, self.k, self.v, start + seq))
+
+
+def branch_method() -> Method:
+    """The method of `InBranch`."""
+    return Method(
+        "step", args=(TOKENS, torch.tensor(True)), dynamic={"tokens": {1: SEQ}}
+    )
+
+
+class Merged(OneLayer):
+    """Says by an argument whether there is a past, which grows by `torch.cat`."""
+
+    def step(self, tokens: Tensor, past: Tensor, begun: Tensor) -> dict[str, Tensor]:
+        """Take a past float32 [2, 1, length, width], keys and values in one."""
+        places = past.shape[2] + torch.arange(tokens.shape[1])
+        q, k, v = self.project(self.embed(tokens, places))
+        new = torch.cat([k, v])
+
+        def later(past: Tensor, new: Tensor) -> Tensor:
+            return torch.cat([past, new], 2)
+
+        def first(past: Tensor, new: Tensor) -> Tensor:
+            return new.clone()
+
+        whole = torch.cond(begun, later, first, (past, new))
+        y = torch.ops.kvc.attention(q, whole[:1], whole[1:], (places + 1)[-1:])
+        return {"logits": self.finish(y), "present": whole}
+
+
+def merged_method() -> Method:
+    """The method of `Merged`."""
+    return Method(
+        "step",
+        args=(TOKENS, torch.zeros(2, 1, 3, WIDTH), torch.tensor(True)),
+        dynamic={"tokens": {1: SEQ}, "past": {2: PAST}},
+        carry={"past": "present"},
+    )

@@ -1,0 +1,83 @@
+"""Tiny models of transformers, and folders of them as they are published."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
+
+VOCABULARY = 64
+SIZES: dict[str, object] = {
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 128,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def tiny_llama(**changes: object) -> LlamaForCausalLM:
+    """Return a seeded model whose weights are as large as trained ones.
+
+    Those of an untrained one are so small that errors hide in them.
+    """
+    torch.manual_seed(0)
+    model = LlamaForCausalLM(LlamaConfig(**(SIZES | changes))).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.mul_(5 if parameter.dim() > 1 else 1)
+    return model
+
+
+def eager(model: PreTrainedModel, tokens: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the logits of all tokens, computed at once and without a cache."""
+    with torch.no_grad():
+        logits: NDArray[np.float32] = model(torch.from_numpy(tokens)).logits.numpy()
+    return logits
+
+
+def random_tokens(count: int, seed: int = 0) -> NDArray[np.int64]:
+    """Return tokens int64 [1, count]."""
+    return np.random.default_rng(seed).integers(3, VOCABULARY, (1, count))
+
+
+def word_tokenizer(words: int = VOCABULARY) -> str:
+    """Return a tokenizer.json of words that are numbers."""
+    vocabulary = {str(number): number for number in range(words)}
+    model = {"type": "WordLevel", "vocab": vocabulary, "unk_token": "0"}
+    whole = {
+        "version": "1.0",
+        "truncation": None,
+        "padding": None,
+        "added_tokens": [],
+        "normalizer": None,
+        "pre_tokenizer": {"type": "Whitespace"},
+        "post_processor": None,
+        "decoder": None,
+        "model": model,
+    }
+    return json.dumps(whole)
+
+
+def save_folder(path: Path, model: PreTrainedModel, shard: str = "1GB") -> Path:
+    """Save a model with a tokenizer and generation settings; return the folder."""
+    model.save_pretrained(path, max_shard_size=shard)
+    (path / "tokenizer.json").write_text(word_tokenizer())
+    (path / "tokenizer_config.json").write_text('{"eos_token": "2"}')
+    (path / "chat_template.jinja").write_text("{{ messages }}")
+    settings = {"temperature": 0.7, "eos_token_id": [2, 3], "transformers_version": "5"}
+    (path / "generation_config.json").write_text(json.dumps(settings))
+    return path
+
+
+def change_json(path: Path, **changes: object) -> None:
+    """Set members of a JSON object in a file; None removes one."""
+    found = json.loads(path.read_text()) | changes
+    kept = {name: value for name, value in found.items() if value is not None}
+    path.write_text(json.dumps(kept))

@@ -1,0 +1,60 @@
+"""A tiny decoder with every kind of method that a text can be scored by."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from kvc.compiler import Dim, Method, compile_program
+from kvc.compiler.models.decoder import Decoder, DecoderConfig
+from kvc.compiler.models.demo import decoder_methods
+
+CONFIG = DecoderConfig(
+    vocab=256, dim=32, layers=1, heads=2, kv_heads=1, ffn=48, capacity=40
+)
+CHUNK, LEAST = 8, 3  # prefill takes up to 8, the others 3 at least
+
+
+class Scored(Decoder):
+    """A decoder that also gives the logits of all positions, with a cache."""
+
+    def prefill_all(self, tokens: Tensor) -> Tensor:
+        """Append tokens int64 [1, seq]; return logits float32 [1, seq, vocab]."""
+        seq = tokens.shape[1]
+        start = self.position.clone()
+        places = start + torch.arange(seq)
+        cos, sin = self.cos[places], self.sin[places]
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer.cached(x, cos, sin, start)
+        self.position.add_(seq)
+        return self._logits(x)
+
+
+def scored_model() -> Scored:
+    """Return the model, with weights that make its choices far from even."""
+    torch.manual_seed(0)
+    model = Scored(CONFIG).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(3)
+    return model
+
+
+def write_scored(
+    path: Path, *names: str, files: dict[str, bytes] | None = None
+) -> Path:
+    """Write a bundle of the methods that are named; bytes are its tokens."""
+    model = scored_model()
+    tokens = torch.zeros(1, 5, dtype=torch.int64)
+    most = {"prefill_all": CHUNK, "forward": CONFIG.capacity}
+    known = {m.name: m for m in decoder_methods(CONFIG, max_chunk=CHUNK)}
+    for name, upper in most.items():
+        seq = {"tokens": {1: Dim("seq_" + name, LEAST, upper)}}
+        known[name] = Method(name, args=(tokens,), dynamic=seq)
+    metadata = {"tokenizer": "tokenizer.json" if files else "bytes"}
+    compile_program(
+        model, [known[name] for name in names], metadata=metadata, files=files
+    ).save(path)
+    return path

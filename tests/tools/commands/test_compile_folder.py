@@ -1,0 +1,69 @@
+"""`kvc compile FOLDER`: from a folder as it is published to a bundle."""
+
+import json
+
+import pytest
+from hf_folders import save_folder, tiny_llama
+
+from kvc.runtime import load
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return save_folder(tmp_path / "tiny-llama", tiny_llama(num_hidden_layers=1))
+
+
+def test_a_folder_becomes_a_bundle_of_its_name(kvc, folder, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    options = ("--max-length", 32, "--prefill-chunk", 8, "--prefill-size", 4)
+    result = kvc("compile", f"{folder}/", *options)
+    assert result.exit_code == 0, result.output
+    with load(tmp_path / "tiny-llama.kvc") as program:
+        assert list(program.methods) == ["prefill", "decode", "prefill_4"]
+        assert json.loads(program.metadata["architecture"]) == "llama"
+        assert "tokenizer.json" in program.files
+        with program.session() as chat:
+            assert chat.capacity == 32
+
+
+@pytest.mark.parametrize("kind", ["no weights", "no folder", "a pickle"])
+def test_a_folder_that_cannot_be_used_leaves_nothing(kvc, folder, tmp_path, kind):
+    weights = folder / "model.safetensors"
+    if kind == "a pickle":
+        weights.rename(folder / "pytorch_model.bin")
+    elif kind == "no weights":
+        weights.unlink()
+    else:
+        (folder / "config.json").unlink()
+    result = kvc("compile", folder, "-o", tmp_path / "out.kvc")
+    assert result.exit_code == 1
+    message = {
+        "no weights": "the folder has neither model.safetensors nor",
+        "no folder": "cannot read config.json: No such file",
+        "a pickle": "is a pickle, which can run any code",
+    }
+    assert message[kind] in result.stderr
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny-llama"]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--max-length", 32), "--max-length goes with"),
+        (("--prefill-size", 4, "--all-logits"), "--prefill-size, --all-logits goes"),
+    ],
+)
+def test_options_of_folders_are_refused_for_others(kvc, tmp_path, options, named):
+    out = tmp_path / "out.kvc"
+    result = kvc("compile", "tiny_decoder:factory", *options, "-o", out)
+    assert result.exit_code == 2
+    assert named in result.stderr
+    assert not out.exists()
+
+
+def test_a_length_beyond_the_model_is_refused(kvc, folder, tmp_path):
+    out = tmp_path / "out.kvc"
+    result = kvc("compile", folder, "--max-length", 500, "-o", out)
+    assert result.exit_code == 1
+    assert "at most 128, the model's own limit" in result.stderr
+    assert not out.exists()

@@ -1,0 +1,196 @@
+"""The loop of `kvc chat`: ask, answer, say how fast it went, until the user ends it.
+
+In: a conversation, and a terminal, which tests replace. Out: the conversation goes on
+in it. Ctrl-C while the model answers ends that answer; a second one does so at once,
+within a token or a long prompt. At the prompt it ends the chat, as the end of input
+does.
+"""
+
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import TYPE_CHECKING, Protocol
+
+import click
+
+if TYPE_CHECKING:
+    from kvc.runtime import Conversation, Generation
+
+HELP = (
+    "/reset forgets the conversation, /quit or Ctrl-D ends it, Ctrl-C stops an answer"
+)
+
+
+class Terminal(Protocol):
+    """Where the user is."""
+
+    def ask(self) -> str:
+        """Return what the user says.
+
+        Raises:
+            EOFError: nothing more comes.
+            KeyboardInterrupt: the user has had enough.
+        """
+        ...
+
+    def write(self, text: str) -> None:
+        """Show a piece of an answer."""
+        ...
+
+    def note(self, text: str) -> None:
+        """Show what is not part of the conversation."""
+        ...
+
+
+@dataclass(slots=True)
+class Stop:
+    """Whether the user wants an answer to stop."""
+
+    asked: bool = False
+
+
+@contextmanager
+def stop_on_interrupt() -> Iterator[Stop]:
+    """Turn the first Ctrl-C into a wish; the next one is a KeyboardInterrupt."""
+    stop = Stop()
+
+    def ask(_number: int, _frame: FrameType | None) -> None:
+        if stop.asked:
+            raise KeyboardInterrupt
+        stop.asked = True
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield stop
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def run_chat(
+    conversation: "Conversation",
+    terminal: Terminal,
+    capacity: int | None,
+    stops: Callable[[], AbstractContextManager[Stop]] = stop_on_interrupt,
+) -> None:
+    """Talk until the user ends it.
+
+    Args:
+        conversation: which goes on.
+        terminal: where the user is.
+        capacity: how many tokens the session may hold, None for no limit.
+        stops: says, while an answer is made, whether it is to stop.
+
+    Raises:
+        KvcError: the bundle or the session cannot be used any more.
+    """
+    while True:
+        try:
+            said = terminal.ask()
+        except (EOFError, KeyboardInterrupt):
+            return
+        match said.strip():
+            case "/quit" | "/exit":
+                return
+            case "/help":
+                terminal.note(HELP)
+            case "/reset":
+                conversation.reset()
+                terminal.note("a new conversation")
+            case word if _is_command(word):
+                terminal.note(f"there is no {word}; {HELP}")
+            case "" if conversation.is_chat:
+                pass
+            case _:
+                _answer(conversation, terminal, said, capacity, stops)
+
+
+def _is_command(word: str) -> bool:
+    """Return whether a line is meant for the loop; a path is not."""
+    return word[:1] == "/" and word[1:].isalpha()
+
+
+def _answer(
+    conversation: "Conversation",
+    terminal: Terminal,
+    said: str,
+    capacity: int | None,
+    stops: Callable[[], AbstractContextManager[Stop]],
+) -> None:
+    from kvc.runtime import BadChatTemplate, BadSetting, CacheOverflow, InputMismatch
+
+    before, stopped = conversation.answer, False
+    try:
+        with stops() as stop:
+            pieces = conversation.say(said)
+            try:
+                for piece in pieces:
+                    terminal.write(piece)
+                    if stop.asked:
+                        break
+            finally:
+                pieces.close()
+            stopped = stop.asked
+    except KeyboardInterrupt:
+        stopped = True
+    except CacheOverflow as error:
+        terminal.note(f"{error}. /reset begins a new conversation")
+    except (BadChatTemplate, BadSetting, InputMismatch) as error:
+        terminal.note(str(error))
+    if conversation.answer is not None and conversation.answer is not before:
+        terminal.write("\n")
+        terminal.note(_figures(conversation.answer, conversation.used, capacity))
+        terminal.note(_end(conversation.answer, stopped))
+
+
+def _figures(answer: "Generation", used: int, capacity: int | None) -> str:
+    prefill, decode = answer.prefill, answer.decode
+    limit = "" if capacity is None else f" of {capacity:,}"
+    return (
+        f"[{len(answer.tokens)} tokens, {decode.tokens_per_second:.1f} tokens/s; "
+        f"prompt {prefill.tokens} tokens, {prefill.tokens_per_second:.1f} tokens/s; "
+        f"context {used:,}{limit}]"
+    )
+
+
+def _end(answer: "Generation", stopped: bool) -> str:
+    """Say why an answer ended where nobody would expect it, otherwise nothing."""
+    if answer.reason == "length":
+        return "the cache is full; /reset begins a new conversation"
+    if answer.reason == "max_tokens":
+        return "the limit of tokens was reached"
+    return "stopped" if stopped else ""
+
+
+class Console:
+    """The terminal of this process: answers go to stdout, all else to stderr."""
+
+    def __init__(self) -> None:
+        """Have what is no text pass, in both directions."""
+        self._prompt = "> " if sys.stdin.isatty() else ""
+        if self._prompt:
+            import readline  # noqa: F401  gives input() a line that can be edited
+        for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
+            if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
+                reconfigure(errors=errors)
+
+    def ask(self) -> str:
+        """Read a line from stdin; on a terminal, leave the line of the prompt."""
+        try:
+            return input(self._prompt)
+        except (EOFError, KeyboardInterrupt):
+            if self._prompt:
+                click.echo(err=True)
+            raise
+
+    def write(self, text: str) -> None:
+        """Write to stdout at once."""
+        sys.stdout.write(text)
+        sys.stdout.flush()
+
+    def note(self, text: str) -> None:
+        """Write a line to stderr."""
+        if text:
+            click.echo(text, err=True)

@@ -1,0 +1,84 @@
+"""`kvc chat`: talk with the model in a bundle, which keeps the conversation."""
+
+import warnings
+from typing import TYPE_CHECKING
+
+import click
+
+from kvc.tools.loading import Loading, loading_options, open_program
+from kvc.tools.sampling import generation_options
+
+if TYPE_CHECKING:
+    from kvc.runtime import Conversation, Program, Session
+    from kvc.runtime.generation import Arguments
+
+
+@click.command()
+@click.argument("bundle", metavar="BUNDLE")
+@click.option("--system", metavar="TEXT", help="What the model is told beforehand.")
+@generation_options
+@click.option(
+    "--capacity",
+    type=click.IntRange(min=1),
+    metavar="N",
+    help="Let the conversation have N tokens.  [default: the most the bundle allows]",
+)
+@loading_options
+def chat(
+    bundle: str,
+    system: str | None,
+    settings: "Arguments",
+    capacity: int | None,
+    loading: Loading,
+) -> None:
+    """Talk with the model in BUNDLE, a line at a time.
+
+    Its chat template makes text of the conversation; without one, the model continues
+    what is written. Only what is new runs. Ctrl-C stops an answer; at the prompt it
+    ends the chat, as the end of input does. /reset begins anew, /quit ends, /help says
+    so.
+
+    Answers go to stdout; speed, and how much of the cache is used, to stderr.
+    """
+    from kvc.tools.chatting import HELP, Console, run_chat
+
+    with (
+        open_program(bundle, loading) as program,
+        program.session(capacity=capacity) as session,
+    ):
+        conversation = _begin(program, session, system, settings)
+        program.pack()
+        console = Console()
+        console.note(HELP)
+        with _unrepeated():
+            run_chat(conversation, console, session.capacity)
+
+
+def _begin(
+    program: "Program", session: "Session", system: str | None, settings: "Arguments"
+) -> "Conversation":
+    """Return a conversation; what it ignores, and lacks, is said on stderr."""
+    from kvc.runtime import Conversation, SettingIgnored
+    from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
+
+    template = chat_template_of(program)
+    if template is None:
+        note = "the bundle has no chat template: the model continues what you write"
+        click.echo(f"note: {note}", err=True)
+        if system is not None:
+            note = "--system needs a chat template, which the bundle does not have"
+            raise click.UsageError(note)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", SettingIgnored)
+        tokenizer = tokenizer_of(program)
+        made = Conversation(session, tokenizer, template, system, **settings)
+    for warning in caught:
+        click.echo(f"warning: {warning.message}", err=True)
+    return made
+
+
+def _unrepeated() -> "warnings.catch_warnings[None]":
+    """Leave out what has been said at the beginning."""
+    from kvc.runtime import SettingIgnored
+
+    return warnings.catch_warnings(action="ignore", category=SettingIgnored)

@@ -1,0 +1,146 @@
+"""What `kvc eval` measures of a bundle on a text, and how it is shown.
+
+In: an open program, the bytes of a text. Out: a report; a table or JSON of several.
+"""
+
+import codecs
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from kvc.schema.uses import PACKED
+from kvc.tools.text import columns, escape, size
+
+if TYPE_CHECKING:
+    from kvc.runtime import Program
+    from kvc.runtime.scoring.score import Progress
+    from kvc.runtime.tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How well a bundle predicts a text.
+
+    Attributes:
+        bundle, recipe: which it is.
+        weights_nbytes: of its weights, each once.
+        bits_per_byte: None where the bundle has no tokenizer: nothing says how many
+            bytes a token is.
+        perplexity, bits_per_token: of a token.
+        tokens, scored_nbytes: that count; the bytes are None as above.
+        window, stride: in tokens.
+        method: which gave the logits.
+        tokens_per_second: that counted, in all the time it took.
+    """
+
+    bundle: str
+    recipe: str
+    weights_nbytes: int
+    bits_per_byte: float | None
+    perplexity: float
+    bits_per_token: float
+    tokens: int
+    scored_nbytes: int | None
+    window: int
+    stride: int
+    method: str
+    tokens_per_second: float
+
+
+def evaluate(
+    bundle: str,
+    program: "Program",
+    raw: bytes,
+    window: int | None = None,
+    stride: int | None = None,
+    progress: "Progress | None" = None,
+) -> Evaluation:
+    """Measure a bundle on a text.
+
+    Raises:
+        KvcError: as `score_tokens` and `tokenizer_of`.
+    """
+    from kvc.runtime.scoring import score_tokens
+    from kvc.runtime.tokenizers import tokenizer_of
+
+    tokenizer = tokenizer_of(program)
+    text = _whole_characters(raw)
+    tokens, start = tokenizer.encode(text, special=False), _start(tokenizer)
+    score = score_tokens(program, tokens, window, stride, start, progress)
+    nbytes = None
+    if "tokenizer" in program.metadata:
+        nbytes = len(os.fsencode(text)) - (0 if start else _nbytes(tokenizer, tokens))
+    return Evaluation(
+        bundle=bundle,
+        recipe=program.provenance.recipe,
+        weights_nbytes=_weights_nbytes(program),
+        bits_per_byte=score.bits / nbytes if nbytes else None,
+        perplexity=score.perplexity,
+        bits_per_token=score.bits_per_token,
+        tokens=score.tokens,
+        scored_nbytes=nbytes,
+        window=score.window,
+        stride=score.stride,
+        method=score.method,
+        tokens_per_second=score.tokens / score.seconds,
+    )
+
+
+def _whole_characters(raw: bytes) -> str:
+    """Return a text without a character that was cut off; other bytes stay."""
+    return codecs.getincrementaldecoder("utf-8")("surrogateescape").decode(raw)
+
+
+def _start(tokenizer: "Tokenizer") -> Sequence[int]:
+    """Return the special tokens that a tokenizer puts before a text."""
+    plain, special = (list(tokenizer.encode("1", s)) for s in (False, True))
+    for at in range(len(special) - len(plain) + 1):
+        if special[at : at + len(plain)] == plain:
+            return special[:at]
+    return []
+
+
+def _nbytes(tokenizer: "Tokenizer", tokens: Sequence[int]) -> int:
+    """Return how many bytes of the text the first token is, which does not count."""
+    stream = tokenizer.stream()
+    first = stream.push(tokens[0]) + stream.finish()
+    # A part of a character has no text of its own.
+    return 1 if "\ufffd" in first else len(os.fsencode(first))
+
+
+def _weights_nbytes(program: "Program") -> int:
+    """Return the bytes of what methods use, but for copies in a backend's form."""
+    return sum(
+        blob.nbytes
+        for blob in program.residency().blobs
+        if blob.methods and not blob.names[0].startswith(PACKED)
+    )
+
+
+def table(found: Sequence[Evaluation]) -> list[str]:
+    """Lay several out, the first line as titles."""
+    titles = ("bundle", "recipe", "weights", "bits per byte", "perplexity", "tokens/s")
+    rows = [titles]
+    for one in found:
+        bits = "-" if one.bits_per_byte is None else f"{one.bits_per_byte:.4f}"
+        rows.append(
+            (
+                escape(one.bundle),
+                escape(one.recipe),
+                size(one.weights_nbytes),
+                bits,
+                f"{one.perplexity:.3f}",
+                f"{one.tokens_per_second:.0f}",
+            )
+        )
+    return columns(rows, "<<>>>>")
+
+
+def as_json(one: Evaluation) -> dict[str, object]:
+    """Return the fields; what is no finite number is null."""
+    return {
+        key: None if isinstance(value, float) and not math.isfinite(value) else value
+        for key, value in asdict(one).items()
+    }
