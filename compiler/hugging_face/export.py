@@ -121,15 +121,17 @@ def using_kvc(model: PreTrainedModel) -> Iterator[None]:
     """
     register()
     before, training = model.config._attn_implementation, model.training
-    own = has_own_attention(model)
-    if not own and not model._can_set_attn_implementation():
+    by_interface = not has_own_attention(model)
+    if by_interface and not model._can_set_attn_implementation():
         reason = "it attends by code of its own, not by transformers' interface for it"
         raise UnsupportedModel(model=type(model).__name__, reason=reason)
-    model.set_attn_implementation("eager" if own else NAME)
+    if by_interface:
+        model.set_attn_implementation(NAME)
     model.train(False)
     try:
         with adapted(model), own_experts(model):
             yield
     finally:
-        model.set_attn_implementation(before)
+        if by_interface:
+            model.set_attn_implementation(before)
         model.train(training)

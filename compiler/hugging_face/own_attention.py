@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from functools import partial
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torch import Tensor, nn
@@ -19,6 +19,15 @@ from transformers.cache_utils import Cache
 from transformers.models.falcon import modeling_falcon as falcon
 
 from kvc.compiler.hugging_face.attention import attend_causally
+
+if TYPE_CHECKING:
+    from transformers.models.bloom.modeling_bloom import BloomAttention
+    from transformers.models.gpt_neo.modeling_gpt_neo import GPTNeoSelfAttention
+    from transformers.models.mpt.modeling_mpt import MptAttention
+    from transformers.models.xglm.modeling_xglm import (
+        XGLMAttention,
+        XGLMSinusoidalPositionalEmbedding,
+    )
 
 _Attended = tuple[Tensor, None]
 
@@ -61,6 +70,14 @@ def _merged(attended: Tensor) -> Tensor:
     return attended.flatten(2)
 
 
+def _kept(
+    cache: Cache, layer: int | None, key: Tensor, value: Tensor
+) -> tuple[Tensor, Tensor]:
+    """Return a layer's whole caches, with keys and values written into them."""
+    assert layer is not None
+    return cache.update(key, value, layer)
+
+
 def _plain(
     module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object
 ) -> _Attended:
@@ -70,17 +87,17 @@ def _plain(
 
 
 def _gpt_neo(
-    module: nn.Module, query: Tensor, key: Tensor, value: Tensor, *_: object
+    module: "GPTNeoSelfAttention", query: Tensor, key: Tensor, value: Tensor, *_: object
 ) -> _Attended:
     """Stand for GPT-Neo's `_attn`: no scale, and a window in local layers."""
     local = module.attention_type == "local"
-    window = module.config.window_size if local else None  # type: ignore[union-attr]
+    window = module.config.window_size if local else None
     out = attend_causally(module, query, key, value, scale=1.0, window=window)
     return out.transpose(1, 2), None
 
 
 def _bloom(
-    module: nn.Module,
+    module: "BloomAttention",
     hidden_states: Tensor,
     residual: Tensor,
     *_: object,
@@ -89,7 +106,7 @@ def _bloom(
 ) -> _Attended:
     """Stand for BLOOM's attention: ALiBi of its own slopes."""
     query, key, value = module._reshape(module.query_key_value(hidden_states))
-    key, value = layer_past.update(key, value, module.layer_idx)
+    key, value = _kept(layer_past, module.layer_idx, key, value)
     slopes = torch.tensor(alibi_slopes(module.num_heads))
     attended = attend_causally(module, query, key, value, slopes=slopes)
     made: Tensor = module.dense(_merged(attended))
@@ -97,7 +114,7 @@ def _bloom(
 
 
 def _falcon(
-    module: nn.Module,
+    module: falcon.FalconAttention,
     hidden_states: Tensor,
     *_: object,
     layer_past: Cache,
@@ -109,22 +126,24 @@ def _falcon(
     split = module._split_heads(module.query_key_value(hidden_states))
     query, key, value = (heads.transpose(1, 2) for heads in split)
     if module.new_decoder_architecture:
+        assert module.num_kv_heads
         group = module.num_heads // module.num_kv_heads
         key, value = key[:, ::group], value[:, ::group]
     slopes = None
     if alibi is None:
-        query, key = falcon.apply_rotary_pos_emb(query, key, *position_embeddings)
+        rotate = falcon.apply_rotary_pos_emb
+        query, key = rotate(query, key, *position_embeddings)  # type: ignore[no-untyped-call]
     else:
         # Rounded as they are there, where the products are rounded once more.
         rounded = torch.tensor(alibi_slopes(module.num_heads)).bfloat16().float()
         slopes = rounded * module.inv_norm_factor
-    key, value = layer_past.update(key, value, module.layer_idx)
+    key, value = _kept(layer_past, module.layer_idx, key, value)
     attended = attend_causally(module, query, key, value, slopes=slopes)
     return module.dense(_merged(attended)), None
 
 
 def _mpt(
-    module: nn.Module,
+    module: "MptAttention",
     hidden_states: Tensor,
     *_: object,
     past_key_values: Cache,
@@ -136,7 +155,7 @@ def _mpt(
         mixed = mixed.clamp(-module.clip_qkv, module.clip_qkv)
     split = mixed.unflatten(2, (3, module.n_heads, module.head_dim))
     query, key, value = split.transpose(1, 3).unbind(2)
-    key, value = past_key_values.update(key, value, module.layer_idx)
+    key, value = _kept(past_key_values, module.layer_idx, key, value)
     attended = attend_causally(
         module,
         query,
@@ -155,7 +174,7 @@ def _mpt_slopes(heads: int) -> list[float]:
 
 
 def _xglm(
-    module: nn.Module,
+    module: "XGLMAttention",
     hidden_states: Tensor,
     *_: object,
     past_key_values: Cache,
@@ -166,12 +185,14 @@ def _xglm(
         project(hidden_states).unflatten(2, (-1, module.head_dim)).transpose(1, 2)
         for project in (module.q_proj, module.k_proj, module.v_proj)
     )
-    key, value = past_key_values.update(key, value, module.layer_idx)
+    key, value = _kept(past_key_values, module.layer_idx, key, value)
     attended = attend_causally(module, query, key, value, scale=module.scaling)
     return module.out_proj(_merged(attended)), None
 
 
-def _xglm_positions(module: nn.Module, position_ids: Tensor, _: object) -> Tensor:
+def _xglm_positions(
+    module: "XGLMSinusoidalPositionalEmbedding", position_ids: Tensor, _: object
+) -> Tensor:
     """Stand for XGLM's position table, which grows where it is too short."""
     table: Tensor = module.weights
     return table[position_ids + module.offset]

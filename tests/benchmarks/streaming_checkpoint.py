@@ -4,7 +4,7 @@ Written block by block, so that making one takes no more memory than reading one
 """
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from math import prod
 from pathlib import Path
 
@@ -44,7 +44,13 @@ def empty_decoder(config: DecoderConfig) -> Decoder:
 def write_checkpoint(folder: Path, config: DecoderConfig) -> dict[str, int]:
     """Write a seeded checkpoint; return its bytes and those of its largest tensor."""
     named = empty_decoder(config).named_parameters()
-    shapes = {name: tuple(parameter.shape) for name, parameter in named}
+    return write_tensors(folder, {name: tuple(p.shape) for name, p in named})
+
+
+def write_tensors(
+    folder: Path, shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, int]:
+    """Write random float32 tensors; return as `write_checkpoint`."""
     generator = np.random.Generator(np.random.SFC64(0))
     shards = list(_shards(shapes))
     table = {}

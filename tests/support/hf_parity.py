@@ -16,6 +16,7 @@ from hf_models import VOCAB, build
 from transformers import PreTrainedModel
 
 from kvc.compiler import CacheConfig, export_hf
+from kvc.recipes import Recipe
 from kvc.runtime import Session, load
 
 STEPS = 40
@@ -62,7 +63,7 @@ def compare(
     folder: Path,
     lengths: Sequence[int] = LENGTHS,
     steps: int = STEPS,
-    recipe: str = "fp32",
+    recipe: str | Recipe = "fp32",
     shallow: bool = False,
 ) -> Parity:
     """Export a model of `hf_models`, run it and its control, and compare."""
@@ -139,7 +140,7 @@ def _layers(session: Session) -> list[list[str]]:
 
 
 def _zero_row(cache: np.ndarray, row: int) -> None:
-    """Write zeros where a session only lets one look: [batch, heads, slots, dim]."""
+    """Write zeros where a session only lets one look: [batch, heads, slots, ...]."""
     for head in cache[0]:
-        place = head[row]
+        place = head[row : row + 1]
         ctypes.memset(place.ctypes.data, 0, place.nbytes)

@@ -88,6 +88,18 @@ def test_torch_compares_sizes_itself_again_afterwards():
     assert torch.SymInt.__eq__ is before
 
 
+class Difference(nn.Module):
+    """Asks for a difference that is 0 whatever the size, as mask code does."""
+
+    def forward(self, t):
+        return t * 3 if t.shape[1] - torch.ones(1, t.shape[1]).shape[1] > 0 else t
+
+
+def test_a_question_that_has_lost_its_size_is_answered():
+    method = Method("forward", (T,), dynamic={"t": SEQ})
+    assert capture(Difference(), method).exported is not None
+
+
 class InBodies(nn.Module):
     """Asks in the body of a branch."""
 

@@ -11,6 +11,7 @@ from hf_models import NAMED, OTHERS, REFUSED, VARIANTS, build
 from hf_parity import CAPACITY, NOTICED, TOLERANCE, compare
 
 from kvc.compiler import CacheConfig, export_hf
+from kvc.recipes import load_recipe
 from kvc.schema.errors import CompileError
 
 
@@ -21,7 +22,14 @@ def check(name: str, folder: Path, **settings: object) -> None:
     assert parity.control > NOTICED
 
 
-@pytest.mark.parametrize("name", NAMED)
+# One for each thing that the front end does; the others come with the exhaustive run.
+DAILY = [
+    "llama", "qwen3", "mistral", "gemma2", "gemma3_text", "phi3", "smollm3", "gpt2",
+    "gptj", "falcon", "bloom", "mixtral", "gpt_oss",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("name", DAILY)
 def test_prefill_and_decode_equal_the_model_without_a_cache(name, tmp_path):
     check(name, tmp_path, shallow=True)
 
@@ -32,13 +40,20 @@ def test_a_prefill_of_every_length_equals_the_model(name, tmp_path):
     check(name, tmp_path, lengths=range(1, 25))
 
 
-# Of the quantized recipes only a bound: int8 and int4 change logits themselves.
+# Rounded weights change logits themselves, and at times which expert a token goes to:
+# only most of the best tokens are asked to be the same.
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", NAMED)
-@pytest.mark.parametrize(("recipe", "bound"), [("bf16", 0.5), ("xnnpack_q8", 1.0)])
-def test_recipes_stay_near_the_model(name, recipe, bound, tmp_path):
-    parity = compare(name, tmp_path, recipe=recipe)
-    assert max(parity.prefill, parity.decode) < bound
+@pytest.mark.parametrize("recipe", ["bf16", "xnnpack_q8"])
+def test_recipes_stay_near_the_model(name, recipe, tmp_path):
+    assert compare(name, tmp_path, recipe=recipe).agreement > 0.75
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", NAMED)
+def test_an_int8_cache_stays_near_the_model(name, tmp_path):
+    recipe = load_recipe("fp32", cache="int8")
+    assert compare(name, tmp_path, recipe=recipe).agreement > 0.75
 
 
 REASONS = {
@@ -46,22 +61,36 @@ REASONS = {
     "deepseek_v3": "keys that it has not just put into its cache",
     "diffllama": "keys that it has not just put into its cache",
     "falcon_h1": "layers of the kind hybrid",
-    "granitemoehybrid": "layers of the kind mamba",
+    "granitemoehybrid": "layers of the kind linear_attention",
     "lfm2": "layers of the kind conv",
     "llama4_text": "mask asks for more than positions",
-    "mamba": "no keys and values",
+    "mamba": "layers of the kind linear_attention",
     "minimax": "layers of the kind linear_attention",
     "openai-gpt": "code of its own",
     "phi3, longrope, long texts": r"longer than 32 tokens.*max_length=32",
     "phimoe, longrope": "cannot be run",
     "qwen3_next": "layers of the kind linear_attention",
-    "recurrent_gemma": "recurrent|conv1d_state",
+    "recurrent_gemma": "layers of the kind linear_attention",
     "rwkv": "code of its own",
     "xlnet": "code of its own",
 }
 
 
-@pytest.mark.parametrize("name", REFUSED)
+# One for each place that refuses.
+DAILY_REFUSED = [
+    "deepseek_v3",
+    "llama4_text",
+    "mamba",
+    "openai-gpt",
+    "phi3, longrope, long texts",
+]
+RARELY = pytest.mark.exhaustive
+
+
+@pytest.mark.parametrize(
+    "name",
+    [n if n in DAILY_REFUSED else pytest.param(n, marks=RARELY) for n in REFUSED],
+)
 def test_what_is_refused_is_told_why(name):
     with pytest.raises(CompileError, match=REASONS[name]):
         export_hf(build(name), cache=CacheConfig(CAPACITY))

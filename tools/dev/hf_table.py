@@ -1,0 +1,121 @@
+"""Write compiler/hugging_face/MODELS.md: each architecture against transformers' own.
+
+`python tools/dev/hf_table.py` builds the tiny random models of `tests/support`,
+compiles each, and compares logits; about five minutes. Not shipped.
+"""
+
+import os
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+import transformers
+
+from kvc.compiler import CacheConfig, export_hf
+from kvc.schema.errors import CompileError
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "compiler" / "hugging_face" / "MODELS.md"
+sys.path.insert(0, os.fspath(ROOT / "tests" / "support"))
+
+import hf_models  # noqa: E402  they lie beside the tests
+import hf_parity  # noqa: E402
+
+HEAD = """\
+# Architectures
+
+Written by `python tools/dev/hf_table.py` with transformers {version}; do not edit.
+
+Each line is a model of two layers, Gemma 3n of four, with random weights (see
+`tests/support/hf_models.py`), drawn so large that a wrong row of a cache shows. Its bundle is held against the model
+itself in eager attention on the whole text, without a cache. Figures are differences of
+logits over their standard deviation.
+
+- *prefill*: the largest difference behind prefills of {lengths} tokens, and of 12 in
+  chunks of {chunks}.
+- *decode*: the largest in {steps} steps behind that, past every sliding window (of
+  {window} tokens).
+- *best*: how many of these steps have the same best token.
+- *control*: the same comparison with one row of one layer's cache set to zero: the
+  least difference over the layers. It must be far above the other two; above
+  {noticed:g} it is called noticed, which the tests ask for.
+
+"""
+COLUMNS = """\
+| architecture | prefill | decode | best | control | noticed |
+| --- | --- | --- | --- | --- | --- |
+"""
+REMARKS = """\
+## Remarks
+
+- Mixtures of experts run as `kvc::expert_linear`: the matrices of chosen experts are
+  read and no others. Recipes with int8 or int4 linear layers store them as int8, with a
+  scale for each output channel of each expert; `bf16` as bfloat16. They run on PyTorch,
+  not in XNNPACK.
+- Sliding windows are right in what is seen; caches still hold all positions.
+- BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese and XGLM attend by code
+  of their own; while they are compiled, their instances attend by kvc's function.
+- Falcon with ALiBi is held against `sdpa`, since transformers' eager attention adds the
+  slopes twice. transformers rounds slope times position to bfloat16, kvc does not: the
+  two part slowly, from position 256 on or where the heads are not 1, 2, 4 or 8.
+- Falcon's keys are stored once for each key head, not once for each query head.
+- Rotary scaling `default`, `linear`, `llama3` and `yarn` run at any length.
+  `dynamic` and `longrope` run up to the length at which their frequencies change
+  (`CacheConfig(max_length=...)`); keys in a cache could not follow.
+"""
+
+
+def main() -> None:
+    """Write the page."""
+    transformers.logging.set_verbosity_error()
+    parts = [
+        HEAD.format(
+            version=transformers.__version__,
+            lengths=", ".join(map(str, hf_parity.LENGTHS)),
+            chunks=", ".join(map(str, hf_parity.CHUNKS)),
+            steps=hf_parity.STEPS,
+            window=hf_models.WINDOW,
+            noticed=hf_parity.NOTICED,
+        ),
+        *_table("## Named", hf_models.NAMED),
+        *_table("## Other checkpoints of these", hf_models.VARIANTS),
+        *_table("## Without being named", hf_models.OTHERS),
+        REMARKS,
+        *_refused(),
+    ]
+    PAGE.write_text("".join(parts), encoding="utf-8")
+
+
+def _table(title: str, names: Iterable[str]) -> Iterator[str]:
+    yield f"{title}\n\n{COLUMNS}"
+    for name in names:
+        with tempfile.TemporaryDirectory() as folder:
+            yield _line(name, hf_parity.compare(name, Path(folder)))
+    yield "\n"
+
+
+def _line(name: str, parity: hf_parity.Parity) -> str:
+    print(name, parity, file=sys.stderr, flush=True)
+    noticed = "yes" if parity.control > hf_parity.NOTICED else "no"
+    return (
+        f"| {name} | {parity.prefill:.1e} | {parity.decode:.1e} | "
+        f"{parity.agreement:.0%} | {parity.control:.3f} | {noticed} |\n"
+    )
+
+
+def _refused() -> Iterator[str]:
+    yield "\n## Refused\n\n| architecture | what the error says |\n| --- | --- |\n"
+    for name in hf_models.REFUSED:
+        try:
+            export_hf(
+                hf_models.build(name), cache=CacheConfig(max_length=hf_parity.CAPACITY)
+            )
+        except CompileError as error:
+            yield f"| {name} | {' '.join(str(error).split())} |\n"
+        else:
+            raise SystemExit(f"{name} is not refused any more")
+
+
+if __name__ == "__main__":
+    main()
