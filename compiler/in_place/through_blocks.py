@@ -91,7 +91,13 @@ class Placer:
     ) -> tuple[_Mark, ...] | None:
         """Go on from a result of control flow to the operands that it may lie over."""
         result = [value.id for value in node.outputs].index(current.id)
+        makers = method.makers()
         for operand, value in self._candidates(node, result):
+            if (
+                value.id in makers
+                and OPS[makers[value.id].op].aliasing is Aliasing.VIEW
+            ):
+                continue  # a block is lent all of a memory, in its own shape
             further = self._trace(method, value, old)
             if further is not None:
                 return (*marks, _Mark(node, result, operand), *further)

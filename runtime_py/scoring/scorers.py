@@ -63,7 +63,10 @@ def find_scorer(program: Program, session: Session) -> Scorer:
 
 
 def gives_all_positions(method: Method) -> bool:
-    """Return whether a method is tokens int64 [1, n] -> float32 [1, n, vocab] alone."""
+    """Return whether a method is tokens int64 [1, n] -> float32 [1, n, vocab] alone.
+
+    Instead of 1 there may be the symbol "batch", which a session takes for 1.
+    """
     graph = method.graph
     if len(graph.inputs) != 1 or len(graph.outputs) != 1:
         return False
@@ -72,7 +75,7 @@ def gives_all_positions(method: Method) -> bool:
         (tokens.dtype, logits.dtype) == (DType.INT64, DType.FLOAT32)
         and (len(tokens.dims), len(logits.dims)) == (2, 3)
         and tokens.dims == logits.dims[:2]
-        and tokens.dims[0] == 1
+        and (tokens.dims[0] == 1 or symbols_of(tokens.dims[:1]) == {"batch"})
         and bool(symbols_of(tokens.dims[1:]))
     )
 

@@ -140,6 +140,14 @@ class Kept(nn.Module):
         self.c.copy_(torch.cond(p, yes, lambda c: c.clone(), (self.c,)))
         return self.c * 1
 
+    def viewed(self, p: Tensor, x: Tensor) -> Tensor:
+        def yes(c: Tensor) -> Tensor:
+            return c.index_copy(0, torch.arange(4), x)
+
+        c = torch.cond(p, yes, lambda c: c.clone(), (self.c.view(-1),))
+        self.c.copy_(c.view(8, 4))
+        return self.c * 1
+
     def filled(self, p: Tensor) -> Tensor:
         self.c.copy_(
             torch.cond(p, lambda c: c + 1, lambda c: torch.zeros_like(c), (self.c,))

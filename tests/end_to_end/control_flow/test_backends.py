@@ -14,7 +14,13 @@ from kvc.schema.ops import DELEGATE
 X, AT = torch.arange(12.0).reshape(3, 4) / 4 - 1, torch.tensor([5, 0, 2])
 
 
-@pytest.mark.parametrize(("recipe", "atol"), [("xnnpack_fp32", 1e-5), ("bf16", 0.05)])
+@pytest.mark.parametrize(
+    ("recipe", "atol"),
+    [
+        ("xnnpack_fp32", 1e-5),
+        pytest.param("bf16", 0.05, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_a_branch_is_computed_by_a_backend(
     recipe: str, atol: float, tmp_path: Path
 ) -> None:

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from kvc.compiler import Method
 
+Calls = Sequence[tuple[Tensor, ...]]
 X, ROW = torch.arange(12.0).reshape(3, 4) / 4 - 1, torch.linspace(-1, 1, 4)[None]
 AT, ONE = torch.tensor([5, 0, 2]), torch.tensor([6])
 
@@ -51,6 +52,7 @@ KEPT = {
         for q in (YES, NO)
     ],
     "reshaped": [*both_ways(X[1]), (YES, X[2])],
+    "viewed": [*both_ways(X[1]), (YES, X[2])],
     "filled": [(YES,), (YES,), (NO,), (YES,)],
     "kept_old": [(YES, X, AT), (NO, X, AT), (YES, X * 2, AT + 1)],
     "both": [(YES, X, AT), (NO, X, AT), (YES, X * 2, AT + 1)],
@@ -64,7 +66,7 @@ DYNAMIC = {
 }  # fmt: skip
 
 
-def methods(calls: Mapping[str, Sequence[tuple[Tensor, ...]]]) -> list[Method]:
+def methods(calls: Mapping[str, Calls]) -> list[Method]:
     return [
         Method(
             name,
@@ -75,14 +77,28 @@ def methods(calls: Mapping[str, Sequence[tuple[Tensor, ...]]]) -> list[Method]:
     ]
 
 
+# torch traces a body several times, which takes a second or two each.
+QUICK = {"consecutive", "nested", "captured", "until", "twice", "scanned", "one"}
+QUICK |= {"chain", "reshaped", "both", "looped"}
+
+
+def chosen(calls: Mapping[str, Calls], quick: bool) -> dict[str, Calls]:
+    return {name: given for name, given in calls.items() if (name in QUICK) is quick}
+
+
+@pytest.mark.parametrize(
+    "quick", [True, pytest.param(False, marks=pytest.mark.exhaustive)]
+)
 @pytest.mark.parametrize(
     ("model", "calls"), [(Branches, BRANCHES), (Loops, LOOPS), (Kept, KEPT)]
 )
 def test_methods_do_as_eager_does(
     model: type[nn.Module],
-    calls: Mapping[str, Sequence[tuple[Tensor, ...]]],
+    calls: Mapping[str, Calls],
+    quick: bool,
     tmp_path: Path,
 ) -> None:
+    calls = chosen(calls, quick)
     every = [(name, *args) for name, given in calls.items() for args in given]
     with (
         opened(model(), methods(calls), tmp_path) as program,

@@ -35,7 +35,7 @@ def bundle(program: Program) -> Bundle:
     whole = Program(program.symbols, (), program.states, (entry, *blocks))
     passed, _ = run_passes(passes_for(load_recipe("fp32")), whole)
     proven, verdicts = _update_in_place(passed)
-    return Bundle(emit_program(proven, verdicts, (), SOURCE, {}), {})
+    return Bundle(emit_program(proven, verdicts, (), SOURCE, {}), {}, {})
 
 
 def check(seed: int, folder: Path) -> None:

@@ -221,6 +221,17 @@ def test_a_system_text_needs_a_template(kvc, tiny):
     assert "--system needs a chat template" in done.stderr
 
 
+def test_the_example_of_the_page_runs(path, program, monkeypatch, capsys):
+    page = (Path(__file__).parents[3] / "tools/README.md").read_text()
+    (example,) = re.findall(r"^```python\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (path.parent / "model.kvc").write_bytes(path.read_bytes())
+    monkeypatch.chdir(path.parent)
+    exec(example, {})
+    conversation = conversation_on(program, max_tokens=200)
+    expected = "".join(conversation.say("What is a KV cache?"))
+    assert capsys.readouterr().out == f"{expected}{conversation.used} of 160\n"
+
+
 @pytest.mark.exhaustive
 def test_on_a_real_terminal_an_interrupt_at_the_prompt_ends_it(path):
     ours, theirs = pty.openpty()
