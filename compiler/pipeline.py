@@ -93,7 +93,7 @@ def compile_program(
         BadBackend: the backend gave back what it may not.
         CacheNotInt8: the recipe stores caches as int8, and one cannot be.
     """
-    settings = recipe if isinstance(recipe, Recipe) else load_recipe(recipe)
+    settings = load_recipe(recipe)
     check_request(model, methods)
     taken = take_files(files or {})
     backend = _backend_of(settings)

@@ -23,20 +23,22 @@ def known_recipes() -> tuple[str, ...]:
     return tuple(sorted(path.stem for path in FOLDER.glob("*.toml")))
 
 
-def load_recipe(name_or_path: str | Path, cache: str | None = None) -> Recipe:
-    """Return a shipped recipe by name, or the one in a `.toml` file.
+def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe:
+    """Return a shipped recipe by name, the one in a `.toml` file, or one that is there.
 
     Args:
-        name_or_path: the name, or the path.
+        recipe: the name, the path, or the recipe itself.
         cache: `[cache] dtype` in place of what the file says; None takes the file's.
 
     Raises:
         UnknownRecipe: no shipped recipe has this name; the message lists them.
         BadRecipe: the file cannot be read, or holds a wrong key, type or value.
     """
-    text = str(name_or_path)
-    if text.endswith(".toml") or isinstance(name_or_path, Path):
-        return _with_cache(_read(Path(name_or_path), where=text), cache)
+    if isinstance(recipe, Recipe):
+        return _with_cache(recipe, cache)
+    text = str(recipe)
+    if text.endswith(".toml") or isinstance(recipe, Path):
+        return _with_cache(_read(Path(recipe), where=text), cache)
     known = known_recipes()
     if text not in known:
         raise UnknownRecipe(recipe=text, known=listing(known))

@@ -9,6 +9,7 @@ continued.
 
 from collections.abc import Generator, Sequence
 from typing import Unpack
+from weakref import ref
 
 from kvc.runtime.generation import Arguments, Generation, generate, settings_of
 from kvc.runtime.sessions import Session
@@ -63,13 +64,16 @@ class Conversation:
         self._settings["stop_tokens"] = tuple(dict.fromkeys(stops))
         self._held: list[int] = []  # what the session holds
         self._text: list[int] = []  # a text that is continued, all of it
+        # The last answer's pieces. Nobody else may keep them: who lets go ends them.
+        self._open: ref[Generator[str]] | None = None
         self.reset()
 
     def say(self, text: str) -> Generator[str]:
         """Return the answer to what the user says, in pieces of text as they come.
 
         The answer belongs to the conversation as far as it was asked for; one that
-        ended before its first token leaves the conversation as it was.
+        ended before its first token leaves the conversation as it was. An answer before
+        it that has not ended ends here.
 
         Raises:
             CacheOverflow: there is no room; the conversation is as it was.
@@ -77,6 +81,7 @@ class Conversation:
             KvcError: as `kvc.runtime.generate` and `Session.call`, at once or while the
                 answer is made.
         """
+        self._end_open()
         said: Message = {"role": "user", "content": text}
         tokens = self._tokens(said)
         prompt = tokens[self._keep_common(tokens) :]
@@ -87,7 +92,9 @@ class Conversation:
             history=self._held,
             **self._settings,
         )
-        return self._run(self.answer, said, tokens, prompt)
+        pieces = self._run(self.answer, said, tokens, prompt)
+        self._open = ref(pieces)
+        return pieces
 
     def reset(self) -> None:
         """Forget what was said, but for what the model was told before.
@@ -95,6 +102,7 @@ class Conversation:
         Raises:
             Busy, Closed, Forked: as `Session.reset`.
         """
+        self._end_open()
         self._forget()
         self._text = []
         self.messages = []
@@ -138,6 +146,12 @@ class Conversation:
             return 0
         del self._held[common:]
         return common
+
+    def _end_open(self) -> None:
+        """End an answer that was left open: what it fed to the session is noted."""
+        pieces = None if self._open is None else self._open()
+        if pieces is not None:
+            pieces.close()
 
     def _forget(self) -> None:
         self._session.reset()

@@ -16,6 +16,7 @@ from kvc.runtime.delegates.base import Handle
 from kvc.runtime.dependents import Dependence
 from kvc.runtime.effects import APPEND, CACHE_UPDATE, REPLACE
 from kvc.runtime.executor import Frame, Step, fail
+from kvc.runtime.first_call import import_beside_packing
 from kvc.runtime.kernels import (
     Kernel,
     load_kernels,
@@ -138,6 +139,8 @@ class _Binder:
     def bind(self) -> Frame:
         """Bind every instruction in order."""
         graph = self._graph
+        if self._uses_torch:
+            import_beside_packing(self._delegates(), self._code.delegate)
         self._inputs = [self._values.array(i) for i in graph.inputs]
         with self._mode():
             for index in range(len(graph.instructions)):
@@ -172,6 +175,12 @@ class _Binder:
         if found is None:
             found = self._code.dependence[id(self._graph)] = Dependence(self._graph)
         return found
+
+    def _delegates(self) -> list[int]:
+        calls = (i for i in self._graph.instructions if i.op == DELEGATE)
+        return [
+            call.arguments[0] for call in calls if isinstance(call.arguments[0], int)
+        ]
 
     def _mode(self) -> AbstractContextManager[object]:
         if not self._uses_torch:

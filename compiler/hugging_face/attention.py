@@ -21,6 +21,11 @@ from kvc.schema.errors import UnsupportedModel
 
 NAME: Final = "kvc"
 
+# Tensors that are handed on to attention for other implementations alone.
+_SAYING_NOTHING: Final = frozenset(
+    {"position_ids", "cache_position", "input_ids", "token_type_ids"}
+)
+
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
@@ -107,7 +112,7 @@ def attend(
             eager mode too.
         softcap: as `kvc::attention`.
         s_aux: sink logits [heads].
-        others: what says nothing about the result; anything else is refused.
+        others: what says nothing about the result; a tensor that may is refused.
 
     Returns:
         [batch, seq, heads, value_dim], and no weights.
@@ -175,8 +180,14 @@ def _window(module: nn.Module, mask: Sight | Tensor | None) -> int | None:
 
 
 def _check_others(module: nn.Module, others: dict[str, object]) -> None:
-    for name in ("position_bias", "head_mask"):
-        if others.get(name) is not None:
+    """Check that nothing else says which keys count, and how much.
+
+    Raises:
+        UnsupportedModel: something may.
+    """
+    for name, found in others.items():
+        known = name in ("position_bias", "head_mask") and found is not None
+        if known or (isinstance(found, Tensor) and name not in _SAYING_NOTHING):
             raise UnsupportedModel(
                 model=type(module).__name__, reason=f"its attention has a {name}"
             )

@@ -29,7 +29,7 @@ from kvc.compiler.hugging_face.settings import (
 )
 from kvc.compiler.pipeline import compile_program
 from kvc.compiler.tokenizer_fit import TOKENIZER
-from kvc.recipes import Recipe
+from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
 from kvc.schema.errors import UnsupportedModel
 
@@ -58,7 +58,7 @@ def export_hf(
             saved. The tokenizer's files and the generation settings of a folder go
             into the bundle.
         recipe: a recipe, its name, or the path of a recipe file.
-        cache: how large the caches of a session may be.
+        cache: how large the caches of a session may be, and of which dtype.
         prefill_chunk: the most tokens of one call of `prefill`.
         prefill_sizes: numbers of tokens that get a method of their own, `prefill_N`.
         all_logits: also compile `prefill_all(tokens)`, which returns the logits of
@@ -72,22 +72,23 @@ def export_hf(
         BadModelFolder: a file of the folder is missing, damaged, or does not fit.
         CheckpointError: weights are missing, pickled, damaged, or not of this model.
         BadModelSetting: a size is not sensible.
+        RecipeError: the recipe is unknown or wrong, or cannot have such caches.
         CompileError: as `compile_program`.
     """
     if progress:
         progress("open the model", 0, 0)
+    cache = cache or CacheConfig()
+    settings = load_recipe(recipe, cache.dtype)
     opened = open_model(model)
     decoder = opened.model
-    sizes = find_sizes(
-        cache or CacheConfig(), prefill_chunk, decoder.config, opened.given
-    )
+    sizes = find_sizes(cache, prefill_chunk, decoder.config, opened.given)
     check_prefill_sizes(prefill_sizes, sizes)
     embeds = _example_embeds(decoder) if inputs_embeds else None
     with using_kvc(decoder), held_still(decoder, sizes.length):
         return compile_program(
             CachedDecoder(decoder, cached_shapes(decoder), sizes, prefill_sizes),
             methods_of(sizes, prefill_sizes, all_logits, embeds),
-            recipe=recipe,
+            recipe=settings,
             states=states_of(sizes),
             metadata=_metadata(opened),
             progress=progress,

@@ -22,16 +22,18 @@ _LIMITS: Final = ("max_position_embeddings", "max_seq_len", "seq_length")
 
 @dataclass(frozen=True, slots=True)
 class CacheConfig:
-    """How large the caches of a session may be.
+    """How large the caches of a session may be, and what they are made of.
 
     Attributes:
         max_length: the most positions; None: what generation_config.json says, else
             the model's own limit.
         batch: the most rows; a session has one unless it asks for more.
+        dtype: "float32" or "int8"; None: what the recipe says.
     """
 
     max_length: int | None = None
     batch: int = 1
+    dtype: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from kvc.compiler.checkpoints import Checkpoint
 from kvc.compiler.checkpoints.loading import NamedTensor, load_model
 from kvc.compiler.checkpoints.tensor_file import FileTensor
 from kvc.compiler.hugging_face.conversions import Conversion, ConvertedTensor
+from kvc.schema.errors import BadModelFolder
 
 
 def load_weights(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
@@ -47,7 +48,11 @@ class _Group:
 def match(
     model: PreTrainedModel, tensors: Mapping[str, FileTensor]
 ) -> dict[str, NamedTensor]:
-    """Return the tensors of a checkpoint by the names that the model has for them."""
+    """Return the tensors of a checkpoint by the names that the model has for them.
+
+    Raises:
+        BadModelFolder: two become one, or some cannot be converted.
+    """
     rules = get_model_conversion_mapping(model)
     renamings = [rule for rule in rules if isinstance(rule, WeightRenaming)]
     converters = [rule for rule in rules if isinstance(rule, WeightConverter)]
@@ -57,6 +62,8 @@ def match(
     for name in sorted(tensors, key=dot_natural_key):
         renamed, pattern = _renamed(name, renamings, converters, model, wanted)
         if renamed not in wanted or pattern is None:
+            if renamed in wanted and renamed in matched:
+                raise _both(matched[renamed], tensors[name].name, renamed)
             matched[renamed] = tensors[name]
             continue
         group = groups.setdefault(renamed, _Group(by_pattern[pattern]))
@@ -65,8 +72,17 @@ def match(
         conversion = Conversion(name, group.converter, group.sources, model)
         path = next(iter(group.sources.values()))[0].path
         for made in conversion.types:
+            if made in matched:
+                first = next(iter(group.sources.values()))[0]
+                raise _both(matched[made], first.name, made)
             matched[made] = ConvertedTensor(conversion, made, path)
     return _without_ignored(model, matched)
+
+
+def _both(one: NamedTensor, other: str, name: str) -> BadModelFolder:
+    """Return the error for two tensors of which nobody says which one counts."""
+    reason = f"both {one.name} and {other} become {name}"
+    return BadModelFolder(path=one.path, reason=reason)
 
 
 def _renamed(

@@ -80,16 +80,19 @@ def _versions(method: Method, state: str) -> dict[int, Value]:
 
 
 def _is_attended(method: Method, state: str, places: slice) -> bool:
-    """Tell whether arguments of attention lead to a state, by any views and writes."""
+    """Tell whether arguments of attention lead to a state, by views, writes, blocks."""
     derived = {value.id for value, name in method.state_in if name == state}
     for node in method.nodes:
         if node.op == ATTENTION:
             parts = (v for v in node.arguments[places] if isinstance(v, Value))
             if any(value.id in derived for value in parts):
                 return True
-        leads = node.op != DELEGATE and OPS[node.op].aliasing in _LEADS_ON
-        if leads and node.inputs[0].id in derived:
+        aliasing = None if node.op == DELEGATE else OPS[node.op].aliasing
+        if aliasing in _LEADS_ON and node.inputs[0].id in derived:
             derived.update(value.id for value in node.outputs)
+        elif aliasing is Aliasing.CONTROL:  # a block may write it, or hand it on
+            types = {value.type for value in node.inputs if value.id in derived}
+            derived.update(v.id for v in node.outputs if v.type in types)
     return False
 
 

@@ -5,10 +5,13 @@ imported. `build` writes a `.pte` of model A's shape with random weights: linear
 in `8da8w` (int8 weights per output channel, activations quantized per row as they
 come) or float32, given to XNNPACK; attention and cache by ExecuTorch's own op. The
 command line of its exporter does not know `8da8w`, its quantizer does: the check is
-taken out of the way. `run` measures as `xnnpack_measure.py` says.
+taken out of the way. So is work that is the same for each of the 211 parts, or that
+nobody reads: `_quicken`. `run` measures as `xnnpack_measure.py` says.
 """
 
 import argparse
+import functools
+import gc
 import json
 import sys
 import tempfile
@@ -64,11 +67,42 @@ def checkpoint(folder: Path, layers: int) -> tuple[Path, Path]:
     return folder / "a.pth", folder / "a.json"
 
 
+def _quicken() -> None:
+    """Leave out what the export repeats for each part, and where nodes came from.
+
+    Each part is decomposed anew, which registers kernels of some 500 ops for twelve
+    kinds of device and looks for new ops in C++; each pass over each part copies the
+    history of every node, which grows with every pass.
+    """
+    import torch._export.utils as utils
+    import torch.export.exported_program as exporter
+    import torch.fx.traceback as traceback
+
+    for keys in (
+        exporter._AUTOGRAD_ALIAS_BACKEND_KEYS_TO_OVERRIDE,
+        exporter._BACKEND_KEYS_TO_OVERRIDE,
+    ):
+        here = ("CPU", "Meta", "AutogradCPU", "AutogradMeta")
+        keys[:] = [key for key in keys if key.name in here]
+    utils._materialize_cpp_cia_ops = functools.cache(utils._materialize_cpp_cia_ops)
+    made = traceback.NodeSource.__init__
+
+    def forget(self: Any, node: Any, *arguments: Any, **named: Any) -> None:
+        if node is not None:
+            node.meta.pop("from_node", None)
+        made(self, node, *arguments, **named)
+
+    traceback.NodeSource.__init__ = forget
+
+
 def build(options: argparse.Namespace) -> None:
     """Export."""
     from executorch.examples.models.llama import export_llama_lib as exporter
+    from executorch.extension.llm.export.config.llm_config import LlmConfig
 
     sys.setrecursionlimit(RECURSION)
+    _quicken()
+    gc.disable()  # what it makes, it keeps
     exporter._qmode_type = str
     with tempfile.TemporaryDirectory() as name:
         weights, sizes = checkpoint(Path(name), options.layers)
@@ -80,7 +114,9 @@ def build(options: argparse.Namespace) -> None:
             line += ["-qmode", "8da8w", "-G", "0", "-E", "8,0"]
         if options.extended:
             line.append("--xnnpack-extended-ops")
-        exporter.export_llama(exporter.build_args_parser().parse_args(line))
+        config = LlmConfig.from_args(exporter.build_args_parser().parse_args(line))
+        config.quantization.use_hqq = False  # scales by the greatest weight, as kvc's
+        exporter.export_llama(config)
 
 
 class ExecuTorch:

@@ -28,6 +28,7 @@ from xnnpack_measure import (
 )
 
 MAP = 1  # llama_load_mode
+KINDS = ("Q8_0", "Q4_0", "F16", "F32")
 BUILT = Path("vendor", "llama.cpp", "build", "bin")
 
 
@@ -51,7 +52,8 @@ def build(path: str, kind: str) -> None:
     writer.add_rope_freq_base(1e5)
     writer.add_rope_dimension_count(dim // SHAPE["heads"])
     writer.add_vocab_size(SHAPE["vocab"])
-    writer.add_file_type(gguf.LlamaFileType[f"MOSTLY_{kind}"])
+    of_file = "ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"
+    writer.add_file_type(gguf.LlamaFileType[of_file])
     writer.add_tokenizer_model("no_vocab")
 
     def add(name: str, *shape: int) -> None:
@@ -161,7 +163,7 @@ def main() -> None:
     stages = parser.add_subparsers(dest="stage", required=True)
     builder = stages.add_parser("build")
     builder.add_argument("path", help="of the .gguf to write")
-    builder.add_argument("--kind", choices=("Q8_0", "Q4_0", "F16"), default="Q8_0")
+    builder.add_argument("--kind", choices=KINDS, default="Q8_0")
     for name in ("run", "bench"):
         runner = stages.add_parser(name)
         add_run_options(runner)

@@ -57,6 +57,13 @@ def add_stack_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--llama", type=Path, help="unpacked, built llama-cpp-python")
     parser.add_argument("--gguf-python", default="", help="a Python that has gguf")
+    parser.add_argument(
+        "--kinds",
+        nargs="*",
+        default=["q8_0"],
+        choices=("q8_0", "q4_0", "f16", "f32"),
+        help="of llama.cpp's files",
+    )
     parser.add_argument("--gguf", type=Path, help="a gguf in place of the folder's")
     parser.add_argument("--ort-python", default="", help="one that has onnxruntime")
     parser.add_argument("--executorch-python", default="", help="one that has that")
@@ -73,7 +80,8 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
     """Yield the stacks in the order of a round."""
     for recipe in options.recipes:
         yield kvc(options, recipe)
-    yield from llama(options)
+    for kind in ["q8_0"] if options.gguf else options.kinds:
+        yield from llama(options, kind)
     yield onnxruntime(options)
     for scheme in options.schemes:
         yield executorch(options, scheme)
@@ -93,10 +101,11 @@ def kvc(options: argparse.Namespace, recipe: str, methods: Sequence[str] = ()) -
     )
 
 
-def llama(options: argparse.Namespace) -> Iterator[Case]:
+def llama(options: argparse.Namespace, kind: str) -> Iterator[Case]:
     """Yield llama.cpp as the others are measured, and as it measures itself."""
-    path = options.gguf or options.folder / "a-q8_0.gguf"
-    make = python_step(options.gguf_python, "xnnpack_llama", "build", path)
+    path = options.gguf or options.folder / f"a-{kind}.gguf"
+    how = ("--kind", kind.upper())
+    make = python_step(options.gguf_python, "xnnpack_llama", "build", path, *how)
     for name, stage in (("", "run"), (", llama-bench", "bench")):
         run: Sequence[str] = ()
         if options.llama:

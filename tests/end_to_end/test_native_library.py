@@ -5,6 +5,7 @@ nothing falls back to the reference implementation there without being seen.
 """
 
 import os
+import subprocess
 import sys
 from functools import cache
 
@@ -93,3 +94,44 @@ def test_nothing_of_its_package_is_imported(path):
     with open_native(path) as program:
         program.session().prefill(TOKENS)
     assert not [name for name in sys.modules if name.startswith("executorch")]
+
+
+# A process that has not imported torch: which handles pack before they are prepared.
+FIRST_CALL = """
+import sys
+import numpy as np
+from kvc.runtime import load
+from kvc.runtime.delegates.xnnpack.handles import XnnpackHandle
+
+done = []
+
+def noted(name):
+    real = getattr(XnnpackHandle, name)
+    def call(self, *arguments):
+        done.append((name, id(self)))
+        return real(self, *arguments)
+    setattr(XnnpackHandle, name, call)
+
+noted("pack")
+noted("prepare")
+with load(sys.argv[1], reference=False) as program:
+    assert "torch" not in sys.modules
+    logits = program.session().prefill(np.arange(6)[None])
+    packed = [handle for name, handle in done if name == "pack"]
+    prepared = [handle for name, handle in done if name == "prepare"]
+    assert packed == prepared and len(packed) > 1, done
+    program.release()
+    again = program.session().prefill(np.arange(6)[None])
+    assert len([name for name, _ in done if name == "pack"]) == len(packed)
+    assert np.array_equal(logits, again)
+np.save(sys.argv[2], logits)
+"""
+
+
+def test_a_first_call_packs_while_torch_is_imported(path, tmp_path):
+    with open_native(path) as program:
+        expected = program.session().prefill(TOKENS)
+    found = tmp_path / "logits.npy"
+    command = [sys.executable, "-c", FIRST_CALL, str(path), str(found)]
+    subprocess.run(command, check=True, timeout=300)
+    assert np.array_equal(np.load(found), expected)

@@ -89,7 +89,7 @@ def test_the_commands_that_set_up_everything_exist():
         assert os.access(script, os.X_OK)
         run(ROOT, "bash", "-n", script)
     assert SHELL[1] == ". .venv/bin/activate\n"
-    assert len(SHELL) == 6
+    assert len(SHELL) == 7
 
 
 def test_the_recipes_are_those_that_ship():

@@ -259,3 +259,29 @@ def test_an_answer_does_not_begin_with_the_space_behind_the_prompt(
         made = answer(conversation, "Hello")
     assert made.startswith(" ") is first
     assert len(made.split()) == 3
+
+
+@pytest.mark.parametrize("name", ["adding", "totaling"])
+@pytest.mark.parametrize("template", [TEMPLATE, None])
+def test_an_answer_that_is_left_open_ends_where_the_next_begins(
+    talk, programs, name, template
+):
+    conversation = talk(name, template=template, max_tokens=5)
+    left = conversation.say("one")  # held on to, so that nothing else closes it
+    pieces = list(islice(left, 2))
+    found = answer(conversation, "two")
+    other = talk(name, template=template, max_tokens=5)
+    assert list(islice(other.say("one"), 2)) == pieces
+    assert found == answer(other, "two")
+    assert list(left) == []
+    assert conversation.messages == other.messages
+
+
+def test_an_answer_that_is_left_open_is_forgotten_by_a_reset(talk):
+    conversation = talk("adding", max_tokens=5)
+    left = conversation.say("one")
+    next(left)
+    conversation.reset()
+    assert list(left) == []
+    assert (conversation.messages, conversation.used) == ([], 0)
+    assert answer(conversation, "two") == answer(talk("adding", max_tokens=5), "two")

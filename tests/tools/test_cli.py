@@ -22,6 +22,8 @@ def test_help_lists_the_commands_in_the_order_of_use(kvc):
         "compile",
         "dump",
         "generate",
+        "chat",
+        "eval",
         "run",
         "verify",
         "split",

@@ -1,5 +1,6 @@
 """Options of the commands that load a bundle."""
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -103,6 +104,6 @@ def test_threads_arrive(tiny):
         capture_output=True,
         text=True,
         check=True,
-        env={"OMP_NUM_THREADS": "64"},
+        env=os.environ | {"OMP_NUM_THREADS": "64"},
     )
     assert done.stderr.splitlines()[-1] == "threads 1"

@@ -28,9 +28,9 @@ HEAD = """\
 Written by `python tools/dev/hf_table.py` with transformers {version}; do not edit.
 
 Each line is a model of two layers, Gemma 3n of four, with random weights (see
-`tests/support/hf_models.py`), drawn so large that a wrong row of a cache shows. Its bundle is held against the model
-itself in eager attention on the whole text, without a cache. Figures are differences of
-logits over their standard deviation.
+`tests/support/hf_models.py`), drawn so large that a wrong row of a cache shows. Its
+bundle is held against the model itself in eager attention on the whole text, without a
+cache. Figures are differences of logits over their standard deviation.
 
 - *prefill*: the largest difference behind prefills of {lengths} tokens, and of 12 in
   chunks of {chunks}.

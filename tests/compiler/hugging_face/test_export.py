@@ -5,10 +5,12 @@ from hf_folders import eager, random_tokens, tiny_llama
 from transformers import T5Config, T5ForConditionalGeneration
 
 from kvc.compiler import CacheConfig, export_hf
+from kvc.compiler.hugging_face.export import using_kvc
 from kvc.runtime import load
 from kvc.schema.errors import (
     BadModelSetting,
     CompileError,
+    RecipeError,
     UnknownRecipe,
     UnsupportedModel,
 )
@@ -93,12 +95,34 @@ def test_rows_of_a_batch_are_apart(llama, program):
         assert_close(chat.decode(tokens[:, 8:]), expected[:, 8])
 
 
+def test_caches_have_the_dtype_that_is_asked_for(llama, tmp_path):
+    cache = CacheConfig(max_length=32, dtype="int8")
+    export_hf(llama, cache=cache).save(tmp_path / "int8.kvc")
+    tokens = random_tokens(9)
+    with load(tmp_path / "int8.kvc") as program, program.session() as chat:
+        dtypes = {name: s.type.dtype.name for name, s in program.states.items()}
+        assert dtypes["kvc_cache.0.keys"] == dtypes["kvc_cache.0.values"] == "INT8"
+        chat.prefill(tokens[:, :8])
+        error = np.abs(chat.decode(tokens[:, 8:]) - eager(llama, tokens)[:, 8]).max()
+    assert ATOL < error < 0.3  # of logits up to 10; rows have 1/254 of their largest
+
+
+def test_an_unknown_dtype_of_caches_is_refused(llama):
+    with pytest.raises(RecipeError, match="int4"):
+        export_hf(llama, cache=CacheConfig(dtype="int4"))
+
+
+def test_an_unknown_recipe_is_refused(llama):
+    with pytest.raises(UnknownRecipe):
+        export_hf(llama, recipe="no recipe")
+
+
 def test_the_model_is_left_as_it_was(llama):
     before = llama.config._attn_implementation
     llama.train()
     try:
-        with pytest.raises(UnknownRecipe):
-            export_hf(llama, recipe="no recipe", cache=CacheConfig(max_length=16))
+        with pytest.raises(ZeroDivisionError), using_kvc(llama):
+            raise ZeroDivisionError
         assert llama.training
         assert llama.config._attn_implementation == before != "kvc"
         assert not any("kvc" in name for name, _ in llama.named_buffers())

@@ -98,3 +98,16 @@ def test_a_missing_expert_is_refused_by_name(tmp_path):
     save_file(kept, file)
     with pytest.raises(CheckpointMismatch, match=r"gate_up_proj.*: \[3, 96, 32\]"):
         open_folder(folder)
+
+
+@pytest.mark.parametrize(
+    ("make", "name", "ones"),
+    [(tiny_llama, "norm.weight", (32,)), (mixtral, UP, (3, 96, 32))],
+)
+def test_two_tensors_that_become_one_are_refused(tmp_path, make, name, ones):
+    folder = save_folder(tmp_path / "model", make())
+    file = folder / "model.safetensors"
+    save_file(load_file(file) | {name: torch.ones(ones)}, file)
+    with pytest.raises(BadModelFolder, match=r"both .* and .* become model\.") as found:
+        open_folder(folder)
+    assert name in str(found.value)

@@ -71,4 +71,4 @@ def test_classes_are_as_the_checks_take_them():
     assert OPS["kvc::append"].aliasing is Aliasing.UPDATE
     assert OPS["kvc::replace"].aliasing is Aliasing.UPDATE
     checks = {name for name, spec in OPS.items() if spec.aliasing is Aliasing.CHECK}
-    assert checks == {"kvc::check_index"}
+    assert checks == {"kvc::check_index", "kvc::check_size"}

@@ -1,0 +1,31 @@
+"""What models hand to their attention beside queries, keys and values."""
+
+import pytest
+import torch
+from torch import nn
+
+from kvc.compiler.hugging_face.attention import Call, Sight, attend, attending
+from kvc.schema.errors import UnsupportedModel
+
+Q = torch.ones(1, 2, 1, 4)
+CACHE = torch.ones(1, 1, 8, 4)
+
+
+def attended(**others):
+    length = torch.ones(1, dtype=torch.int64)
+    with attending(Call(length - 1, length, kept=[(CACHE, CACHE)])):
+        return attend(nn.Identity(), Q, CACHE, CACHE, Sight(None), **others)
+
+
+@pytest.mark.parametrize(
+    "name", ["position_bias", "head_mask", "indices", "block_indices", "sinks"]
+)
+def test_a_tensor_that_may_choose_among_keys_is_refused(name):
+    with pytest.raises(UnsupportedModel, match=f"its attention has a {name}"):
+        attended(**{name: torch.zeros(1, 1, 1, dtype=torch.int64)})
+
+
+def test_what_says_nothing_about_the_result_is_let_through():
+    plain, _ = attended()
+    others = {"indices": None, "use_cache": True, "position_ids": torch.zeros(1, 1)}
+    assert torch.equal(attended(**others)[0], plain)
