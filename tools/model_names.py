@@ -103,7 +103,7 @@ def load_model(name: str) -> ModelSpec:
 def _imported(name: str) -> Callable[[], object]:
     module_name, colon, attribute = name.partition(":")
     if not colon:
-        raise _not_found(name, "it is not built in")
+        raise _not_found(name, _why_no_folder(name))
     if not module_name or not attribute:
         raise _not_found(name, "a name is needed before and after the colon")
     if str(Path.cwd()) not in sys.path:
@@ -120,6 +120,16 @@ def _imported(name: str) -> Callable[[], object]:
     if not callable(factory):
         raise _not_found(name, f"module {module_name} has no function {attribute!r}")
     return factory
+
+
+def _why_no_folder(name: str) -> str:
+    """Say what a name is that is neither built in nor a folder nor a factory."""
+    path = Path(name)
+    if path.exists():
+        return "it is a file; a model's weights need the folder that they lie in"
+    if path.name != name:
+        return "there is no such folder, and kvc fetches nothing"
+    return "it is not built in, and there is no such folder"
 
 
 def _told(error: BaseException) -> str:

@@ -6,16 +6,20 @@ from pathlib import Path
 from kvc.schema.errors import OutputProblem, reason_of
 
 
-def check_output(name: str) -> Path:
+def check_output(name: str, source: Path | None = None) -> Path:
     """Return the path of a file that can be written.
 
+    Args:
+        name: as the user gave it.
+        source: a folder that is read. Of its files only bundles may be replaced.
+
     Raises:
-        OutputProblem: it is a folder or a data file, or its folder is missing or
-            refuses.
+        OutputProblem: it is a folder, a data file or a file of the source, or its
+            folder is missing or refuses.
     """
     path = Path(name)
     try:
-        reason = _reason(name, path)
+        reason = _reason(name, path) or _why_kept(path, source)
     except (OSError, ValueError) as error:
         reason = reason_of(error)
     if reason:
@@ -41,3 +45,20 @@ def _reason(name: str, path: Path) -> str:
     if not os.access(folder, os.W_OK | os.X_OK):
         return f"the folder {folder} may not be written to"
     return why_not_replaced(path) if path.exists() else ""
+
+
+def _why_kept(path: Path, source: Path | None) -> str:
+    """Say that a file belongs to what is read, "" when it does not.
+
+    Raises:
+        OSError: the system does not let anyone look.
+    """
+    from kvc.schema.container.kinds import BUNDLE_MAGIC
+
+    if source is None or not path.is_file():
+        return ""
+    if path.resolve().parent != source.resolve():
+        return ""
+    with path.open("rb") as file:
+        is_bundle = file.read(len(BUNDLE_MAGIC)) == BUNDLE_MAGIC
+    return "" if is_bundle else "it is a file of the model; give another name"

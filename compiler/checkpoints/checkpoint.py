@@ -156,7 +156,9 @@ def _main_file(path: str) -> Path:
     pickles = [name for name in names if name.endswith(_PICKLES)]
     if pickles and not tensors:
         raise PickleCheckpoint(path=path, files=", ".join(pickles))
-    reason = f"the folder has neither {SINGLE} nor {INDEX}; give the path of a file"
+    reason = f"the folder has neither {SINGLE} nor {INDEX}"
+    if tensors:
+        reason += f", but {', '.join(tensors)}; give the path of a file"
     raise CheckpointError(path=path, reason=reason)
 
 

@@ -15,9 +15,12 @@ from typing import Final
 
 import torch
 
+from kvc.schema.container.kinds import guess_kind
+
 _LENGTH_NBYTES: Final = 8
 _MAX_HEADER_NBYTES: Final = 100_000_000  # the library's own limit
 _LIMIT: Final = 1 << 62
+_KIND_NBYTES: Final = 128
 _MAX_RANK: Final = 64  # torch's own limit
 _PICKLE: Final = (b"PK\x03\x04", b"\x80\x02", b"\x80\x03", b"\x80\x04", b"\x80\x05")
 DTYPES: Final = {
@@ -84,9 +87,8 @@ def read_header(fd: int, size: int) -> tuple[dict[str, Entry], int]:
     nbytes = int.from_bytes(head, "little")
     start = _LENGTH_NBYTES + nbytes
     if nbytes > _MAX_HEADER_NBYTES:
-        raise Problems(
-            f"its header has {nbytes} bytes: no .safetensors file, or damage"
-        )
+        kind = guess_kind(os.pread(fd, _KIND_NBYTES, 0))
+        raise Problems(f"it is no .safetensors file, or damaged: it looks like {kind}")
     raw = os.pread(fd, nbytes, _LENGTH_NBYTES)
     if len(raw) < nbytes:
         raise Problems(f"it is cut short: {size} bytes, its header ends at {start}")

@@ -4,7 +4,7 @@ In: a model and named tensors in files. Out: every empty parameter knows where i
 values are, everything else has them. All checks come before the first change.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -20,6 +20,7 @@ from kvc.compiler.spec import tensors_of
 from kvc.schema.errors import CheckpointError, CheckpointMismatch
 
 Rename = Callable[[str], str] | Mapping[str, str] | None
+_SHOWN = 10  # problems of a kind in a message
 _FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
@@ -81,13 +82,11 @@ def load_model(
     for slot in slots:
         problems += _misfits(slot)
     problems += [*_overlaps(slots), *_was_shared(slots, model)]
-    if strict:
-        problems += [f"{shown(name)}: the checkpoint lacks it" for name in missing]
-        problems += [
-            f"{_told(name, found)}: the model does not have it, {found.path} does"
-            for name, found in unexpected.items()
-        ]
-    problems = problems or [text for slot in slots for text in _differing(slot)]
+    lacking, foreign = _left_out(missing, unexpected) if strict else ([], [])
+    groups = [problems, lacking, foreign]
+    if not any(groups):
+        groups = [[text for slot in slots for text in _differing(slot)]]
+    problems = [text for group in groups for text in group]
     if problems:
         raise CheckpointMismatch(
             path=path,
@@ -95,12 +94,33 @@ def load_model(
             problems=tuple(problems),
             missing=tuple(missing),
             unexpected=tuple(unexpected),
-            listing="\n".join(f"  {text}" for text in problems),
+            listing="\n".join(line for group in groups for line in _lines(group)),
         )
     for slot in slots:
         if slot.found:
             _fill(slot)
     return Loaded(tuple(missing), tuple(unexpected))
+
+
+def _left_out(
+    missing: Sequence[str], unexpected: Mapping[str, NamedTensor]
+) -> tuple[list[str], list[str]]:
+    """Say what only the model has, and what only the checkpoint has."""
+    return (
+        [f"{shown(name)}: the checkpoint lacks it" for name in missing],
+        [
+            f"{_told(name, found)}: the model does not have it, {found.path} does"
+            for name, found in unexpected.items()
+        ],
+    )
+
+
+def _lines(problems: Sequence[str]) -> list[str]:
+    """Return lines of a message: problems of a kind, the first of many."""
+    lines = [f"  {text}" for text in problems[:_SHOWN]]
+    if len(problems) > _SHOWN:
+        lines.append(f"  and {len(problems) - _SHOWN} more like this")
+    return lines
 
 
 def _check_rename(rename: object, path: str) -> None:

@@ -67,6 +67,9 @@ def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
         TokenizerTooLarge: the tokenizer has tokens that the model does not have.
     """
     folder = Path(path)
+    if not folder.is_dir():
+        reason = "there is no such folder; kvc fetches nothing, so download it first"
+        raise _bad(folder, reason)
     described = _read_json(folder, CONFIG)
     generation = _read_json(folder, GENERATION) if _has(folder, GENERATION) else {}
     config = _config(folder, described)
@@ -100,7 +103,7 @@ def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
     """Return the configuration of a model that kvc can take.
 
     Raises:
-        BadModelFolder: config.json has impossible values.
+        BadModelFolder: config.json has impossible values, or no model_type.
         UnsupportedModel: the model needs code of its own, or is no decoder.
     """
     kind = described.get("model_type")
@@ -133,7 +136,9 @@ def check_supported(config: PreTrainedConfig, model: str) -> None:
 
 def _unsupported(
     folder: Path, kind: object, described: Mapping[str, object]
-) -> UnsupportedModel:
+) -> BadModelFolder | UnsupportedModel:
+    if kind is None:
+        return BadModelFolder(path=str(folder), reason=f"{CONFIG} has no model_type")
     if "auto_map" in described:
         reason = (
             f"its model_type {kind!r} needs code from the folder (auto_map), which kvc "

@@ -39,7 +39,7 @@ def _find(mask: MaskFunction, model: str) -> int | None:
         near = [width + off for off in (-1, 0, 1, 2 * width + 1)] if window else []
         for query in (*_NEAR, *near, _FAR - 1, _FAR):
             if not torch.equal(_seen(mask, query), _band(query, window)):
-                raise _unsupported(model, f"differs at position {query} from a window")
+                raise _unsupported(model, f"is no causal window at position {query}")
     except UnsupportedModel:
         raise
     except Exception as error:

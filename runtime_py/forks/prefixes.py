@@ -15,7 +15,7 @@ from kvc.runtime.engine import Engine
 from kvc.runtime.generation.chunks import chunk_sizes, plan_chunks
 from kvc.runtime.generation.feeding import find_roles
 from kvc.schema.closing import Closing
-from kvc.schema.errors import BadSetting, Closed
+from kvc.schema.errors import BadSetting, Closed, NoPosition, PromptTooLong
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -86,8 +86,10 @@ def _read(session: "Session", tokens: Array) -> Array:
     """Run tokens in as few calls as there can be.
 
     Raises:
+        PromptTooLong: there is no room for them; nothing has run.
         UnknownName: no method has the role "prefill", or none "decode".
     """
+    _check_room(session, tokens.shape[1])
     prefills = [chunk_sizes(m, session.symbols) for m in find_roles(session, "prefill")]
     (decode,) = find_roles(session, "decode")
     last = chunk_sizes(decode, session.symbols)
@@ -99,6 +101,21 @@ def _read(session: "Session", tokens: Array) -> Array:
         start += chunk.count
     assert isinstance(logits, np.ndarray), "the roles say so"
     return logits
+
+
+def _check_room(session: "Session", count: int) -> None:
+    """Check that tokens fit into a new session, where it counts any.
+
+    Raises:
+        PromptTooLong: they do not.
+    """
+    try:
+        _ = session.position
+    except NoPosition:
+        return
+    room = session.capacity
+    if room is not None and count > room:
+        raise PromptTooLong(row=0, start=0, count=count, capacity=room, room=room)
 
 
 def _as_tokens(tokens: object) -> Array:

@@ -136,10 +136,25 @@ def _tokens_of(
     if isinstance(prompt, str):
         tokens = check_tokens("prompt", list(find_tokenizer().encode(prompt, is_start)))
     else:
-        tokens = check_tokens("prompt", _listed(prompt))
+        listed = _listed(prompt)
+        _check_single(listed)
+        tokens = check_tokens("prompt", listed)
     if not tokens:
         raise BadSetting(name="prompt", expected="at least one token", found="none")
     return tokens
+
+
+def _check_single(prompt: object) -> None:
+    """Check that a prompt is not several.
+
+    Raises:
+        BadSetting: it is.
+    """
+    if not isinstance(prompt, list | tuple):
+        return
+    if any(isinstance(part, str | list | tuple) for part in prompt):
+        expected = "one text or its tokens; a batch needs a session for each prompt"
+        raise BadSetting(name="prompt", expected=expected, found=f"{len(prompt)} parts")
 
 
 def _listed(tokens: object) -> object:

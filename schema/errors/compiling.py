@@ -122,7 +122,7 @@ class BadBackend(CompileError):
 
 
 class CheckpointError(CompileError):
-    """A checkpoint cannot be used; `listing` tells every problem of this kind."""
+    """A checkpoint cannot be used; `listing` tells what is wrong, line by line."""
 
     template = "checkpoint {path}: {reason}"
 
@@ -140,7 +140,7 @@ class BadCheckpoint(CheckpointError):
 
 
 class CheckpointMismatch(CheckpointError):
-    """A checkpoint is whole, but is not of this model."""
+    """A checkpoint is whole, but is not of this model; `problems` has all reasons."""
 
     template = "checkpoint {path} does not fit {model}:\n{listing}"
 

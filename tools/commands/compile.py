@@ -97,7 +97,8 @@ def compile_command(
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in budgets)
     loaded = load_recipe(recipe, cache_dtype)
-    path = check_output(_default_output(model) if output is None else output)
+    source = Path(model) if Path(model).is_dir() else None
+    path = check_output(_default_output(model) if output is None else output, source)
     if reuse:
         _check_reuse(reuse, path)
     packed_form = "" if pack is None else _check_pack(loaded.backend, pack)

@@ -100,6 +100,12 @@ def test_a_header_of_gigabytes_is_not_read(tmp_path: Path):
         TensorFile(str(tmp_path / "f"))
 
 
+def test_what_lies_in_the_place_of_a_file_is_told(tmp_path: Path):
+    (tmp_path / "f").write_bytes(b"version https://git-lfs.github.com/spec/v1\noid 1")
+    with pytest.raises(Problems, match="a Git LFS pointer: run `git lfs pull`"):
+        TensorFile(str(tmp_path / "f"))
+
+
 def test_a_dtype_that_torch_does_not_have_is_read_as_unknown(tmp_path: Path):
     header = {"a": entry(0, 16, [32], dtype="F4")}
     file = TensorFile(str(raw_file(tmp_path / "f", header, BYTES)))

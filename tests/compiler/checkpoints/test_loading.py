@@ -248,6 +248,17 @@ def test_everything_that_does_not_fit_is_told_and_nothing_changes(tmp_path: Path
     assert attached(model.weight) is None
 
 
+def test_of_many_tensors_that_do_not_fit_the_first_are_told(tmp_path: Path):
+    extra = {f"extra.{n:02}": numbers(1) for n in range(13)}
+    with pytest.raises(CheckpointMismatch) as caught:
+        saved(tmp_path, mean=numbers(3), **extra).load_into(empty(Small))
+    assert len(caught.value.unexpected) == 13
+    lines = str(caught.value).splitlines()
+    assert lines[1] == "  weight: the checkpoint lacks it"
+    assert lines[11].startswith("  extra.09: the model does not have it")
+    assert lines[12:] == ["  and 3 more like this"]
+
+
 def test_what_is_left_out_is_told_when_it_may_be(tmp_path: Path):
     checkpoint = saved(tmp_path, weight=numbers(2, 3), extra=numbers(1))
     model = empty(Small)

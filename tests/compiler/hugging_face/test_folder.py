@@ -1,6 +1,7 @@
 """Folders as they are published: what is read of them, and what is refused."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -189,7 +190,19 @@ def broken_settings(folder):
     (folder / "generation_config.json").write_text("{]")
 
 
+def no_type(folder):
+    described = json.loads((folder / "config.json").read_text())
+    del described["model_type"]
+    (folder / "config.json").write_text(json.dumps(described))
+
+
+def no_folder(folder):
+    shutil.rmtree(folder)
+
+
 BROKEN = [
+    (no_folder, BadModelFolder, "there is no such folder; kvc fetches nothing"),
+    (no_type, BadModelFolder, "config.json has no model_type"),
     (no_config, BadModelFolder, "cannot read config.json"),
     (broken_config, BadModelFolder, "config.json: its JSON is damaged"),
     (impossible_config, BadModelFolder, "config.json: .*num_attention_heads"),

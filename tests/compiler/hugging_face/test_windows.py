@@ -40,7 +40,9 @@ def test_of_two_windows_the_smaller_one_holds():
     ids=["all", "both sides", "chunks", "a sink token"],
 )
 def test_what_is_no_causal_window_is_refused(mask):
-    with pytest.raises(UnsupportedModel, match="its attention mask differs at"):
+    with pytest.raises(
+        UnsupportedModel, match="its attention mask is no causal window"
+    ):
         find_window(mask, "model")
 
 

@@ -14,11 +14,11 @@ from tiny_decoder import factory
 from kvc.compiler import compile_program
 from kvc.runtime import (
     BadSetting,
-    CacheOverflow,
     Closed,
     Forked,
     InputMismatch,
     Program,
+    PromptTooLong,
     UnknownName,
     generate,
     load,
@@ -76,7 +76,7 @@ def test_what_are_no_tokens_is_refused(program, tokens):
 def test_tokens_that_the_model_lacks_or_that_do_not_fit_are_refused(program):
     with pytest.raises(InputMismatch):
         program.prefix([256])
-    with pytest.raises(CacheOverflow):
+    with pytest.raises(PromptTooLong, match=r"has 25 tokens, .* has room for 24"):
         program.prefix(list(range(25)))
 
 

@@ -81,6 +81,12 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_runs(session):
     assert (found.start, found.count, found.room, found.capacity) == (3, 14, 13, 16)
 
 
+@pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2, 3]], np.ones((2, 3), int)])
+def test_several_prompts_are_refused(session, prompt):
+    with pytest.raises(BadSetting, match="a batch needs a session for each prompt"):
+        generate(session, prompt)
+
+
 @pytest.mark.parametrize("token", [-1, 2**63])
 def test_a_prompt_token_that_no_model_has_is_refused(tmp_path, token):
     path = write_bundle(tmp_path / "g.kvc", counting_program())

@@ -37,8 +37,10 @@ def test_quiet_is_quiet(kvc, tmp_path):
     [
         (
             "nope",
-            "it is not built in; give the path of a Hugging Face folder, a built-in",
+            "no such folder; give the path of a Hugging Face folder, a built-in",
         ),
+        ("some/nope", "there is no such folder, and kvc fetches nothing"),
+        (__file__, "it is a file; a model's weights need the folder"),
         (
             "no_such_module:f",
             "importing no_such_module failed with ModuleNotFoundError",

@@ -4,8 +4,10 @@ import json
 
 import pytest
 from hf_folders import save_folder, tiny_llama
+from sample_programs import write_sample
 
 from kvc.runtime import load
+from kvc.tools.outputs import check_output
 
 
 @pytest.fixture
@@ -44,6 +46,21 @@ def test_a_folder_that_cannot_be_used_leaves_nothing(kvc, folder, tmp_path, kind
     }
     assert message[kind] in result.stderr
     assert sorted(path.name for path in tmp_path.iterdir()) == ["tiny-llama"]
+
+
+def test_a_file_of_the_model_is_not_replaced(kvc, folder):
+    weights = folder / "model.safetensors"
+    before = weights.read_bytes()
+    result = kvc("compile", folder, "-o", weights)
+    assert result.exit_code == 1
+    assert "it is a file of the model; give another name" in result.stderr
+    assert weights.read_bytes() == before
+
+
+def test_a_bundle_in_the_models_folder_is_replaced(folder):
+    write_sample(folder / "a.kvc")
+    assert check_output(str(folder / "a.kvc"), folder) == folder / "a.kvc"
+    assert check_output(str(folder / "new.kvc"), folder) == folder / "new.kvc"
 
 
 @pytest.mark.parametrize(
