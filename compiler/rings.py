@@ -1,4 +1,4 @@
-"""How far back rings are seen: what lets them forget, be rewound, and outlive a failure.
+"""How far back rings are seen: what lets them forget, go back, and outlive a failure.
 
 In: the proven program without blocks, what counts its tokens, its rings at the
 position. Out: the window of each ring that has one. It has one when each method that
