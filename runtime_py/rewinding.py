@@ -108,8 +108,6 @@ def _check_states(program: Program) -> None:
         if declared.kind is not StateKind.COUNTER:
             kind = declared.kind.name.lower()
             reason = f"it is {kind}, and what a call wrote over it is gone"
-            if declared.kind is StateKind.RING:
-                reason = "it is a ring, and nothing says how far back it is seen"
             if declared.kind in (StateKind.LINEAR, StateKind.APPEND):
                 reason = "it is not written at the position by every method"
             raise NotRewindable(state=declared.name, reason=reason)
