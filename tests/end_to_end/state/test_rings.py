@@ -248,7 +248,7 @@ def test_what_has_no_role_is_not_parted(made):
     with here.session() as session:
         session.prefill(here.tokens[:, :20])
         # Nine are more than it was compiled for; so are they for the ring.
-        with pytest.raises(Exception, match="1..8"):
+        with pytest.raises(Exception, match=r"1\.\.8"):
             session.score(here.tokens[:, 20:29])
         here.check(session)
 
@@ -260,7 +260,7 @@ def test_the_error_of_a_call_that_is_too_long_has_the_facts(tmp_path):
         opened(RingDecoder(shape), methods, tmp_path) as program,
         program.session() as session,
         pytest.raises(
-            CallTooLong, match="9 tokens.*at the most.*window of 5"
+            CallTooLong, match=r"9 tokens.*at the most.*window of 5"
         ) as caught,
     ):
         session.score(text(9))
