@@ -3,9 +3,9 @@
 `python tests/benchmarks/rings.py [--recipe fp32] [--layers 8] [--positions 1024 8192
 32768] [--steps 40]`. Both bundles have the same weights, of one small decoder whose
 layers all see the last 1,024 positions; in `full` they keep all and mask, in `ring`
-they keep the window and one chunk. Both sessions are filled up to each number of positions
-by prefill; then decode steps of the two take turns, rewound after each, so that what
-else the machine does meets both alike. Memory is what a session has in pages of its own
+they keep the window and one chunk. Both sessions are filled up to each number of
+positions by prefill; then decode steps of the two take turns, rewound after each, so
+that what else the machine does meets both alike. Memory is what a session has in pages of its own
 (`Session.residency`); times are medians, with the fastest in parentheses. What the two
 give is compared as well.
 """
@@ -118,7 +118,7 @@ def fill(session: Session, tokens: np.ndarray, positions: int) -> None:
 def steps(
     sessions: Mapping[str, Session], tokens: np.ndarray, count: int
 ) -> tuple[dict[str, list[float]], float]:
-    """Return the milliseconds of decode steps, taken in turns, and how logits differ."""
+    """Return the milliseconds of decode steps in turns, and how far logits differ."""
     times: dict[str, list[float]] = {kind: [] for kind in sessions}
     apart = 0.0
     for step in range(count):

@@ -3,11 +3,13 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_decoder
 from click.testing import CliRunner
 from counting_model import counting_program
 from hand_built import write_bundle
+from ring_models import RingDecoder, Shape, ring_methods, text
 
 from kvc.compiler import compile_program
 from kvc.runtime import Session, generate, load
@@ -206,3 +208,18 @@ def test_a_closed_pipe_ends_it_without_a_word(counting):
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_text_goes_on_past_the_window_of_a_ring(kvc, tmp_path):
+    path, model = tmp_path / "rings.kvc", RingDecoder(Shape((5, 4), 12))
+    compile_program(model, ring_methods(6), max_length=60).save(path)
+    result = kvc("generate", path, " ".join(map(str, text(25)[0])), "-n", 30)
+    made = list(map(int, result.stdout.split()))
+    whole = np.array([[*text(25)[0], *made]])
+    best = model.reference(whole)[0].argmax(-1)
+    assert made == best[24:-1].tolist()
+    assert len(made) == 30
+    states = kvc("dump", path, "--states").stdout
+    assert "ring, 2, window 5" in states
+    assert "ring, 2, window 4" in states
+    assert "up to 60 tokens" in states
