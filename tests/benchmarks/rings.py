@@ -5,9 +5,9 @@
 layers all see the last 1,024 positions; in `full` they keep all and mask, in `ring`
 they keep the window and one chunk. Both sessions are filled up to each number of
 positions by prefill; then decode steps of the two take turns, rewound after each, so
-that what else the machine does meets both alike. Memory is what a session has in pages of its own
-(`Session.residency`); times are medians, with the fastest in parentheses. What the two
-give is compared as well.
+that what else the machine does meets both alike. Memory is what a session has in pages
+of its own (`Session.residency`); times are medians, with the fastest in parentheses.
+What the two give is compared as well.
 """
 
 import argparse

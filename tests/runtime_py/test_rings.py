@@ -94,6 +94,24 @@ def test_a_session_may_have_a_capacity(opened):
         assert session.capacity == 9
 
 
+@pytest.mark.parametrize("start", [0, 1500, 4000, 5000, 8000])
+def test_a_fork_has_what_was_written_round_the_end(opened, start):
+    """The ring has many pages: those that were written since the last fork are few."""
+    slots = 4096
+    with opened(ring_program(slots=slots)).session() as session:
+        for _ in range(start // 500):
+            session.run(rows(500))
+        session.fork().close()
+        for count in (1, 200, 3):
+            session.run(rows(count, count))
+            with session.fork() as twin:
+                assert contents(twin) == contents(session)
+                assert twin.rewindable.tolist() == session.rewindable.tolist()
+                twin.run(rows(7))
+            with session.fork() as other:
+                assert contents(other) == contents(session)
+
+
 def changed(path, change):
     """Rewrite a file with another header, and the digest that belongs to it."""
     raw = path.read_bytes()
