@@ -1,29 +1,21 @@
 """Anything that may be done with a session, in any order, beside a model of it.
 
 The model is the list of tokens that the session should hold: what a call gives must
-be what one forward over all of them gives, whatever happened before.
+be what one forward over all of them gives, whatever happened before. So for every kind
+of state.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from cached_models import (
-    SLOTS,
-    VOCAB,
-    Append,
-    IndexCopy,
-    Linear,
-    OneLayer,
-    append_methods,
-    placed_methods,
-    simple_methods,
-)
+from broken_steps import broken_step
+from cached_models import SLOTS, VOCAB
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
@@ -34,18 +26,26 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from session_kinds import KINDS, Kind
+from state_runs import snapshot
 
-from kvc.compiler import Dim, Method, compile_program
-from kvc.compiler.spec import StateSpec
-from kvc.runtime import BadSetting, CacheOverflow, Closed, Program, Session, load
-from kvc.schema.errors import BadSnapshot, InputMismatch, KvcError
+from kvc.compiler import compile_program
+from kvc.runtime import (
+    BadSetting,
+    CacheOverflow,
+    Closed,
+    KernelFailed,
+    NoPosition,
+    NotRewindable,
+    Program,
+    Session,
+    load,
+)
+from kvc.runtime.arenas import PAGE_NBYTES
+from kvc.runtime.forks import forking
+from kvc.schema.errors import BadSnapshot, InputMismatch, KvcError, Poisoned
+from kvc.schema.model import StateKind
 
-SIZED = [StateSpec("[kv]", axis=2, capacity=Dim("capacity", 2, SLOTS))]
-MAKERS: dict[str, Callable[[], tuple[OneLayer, list[Method], list[StateSpec]]]] = {
-    "linear": lambda: (Linear(), simple_methods(), SIZED),
-    "append": lambda: (Append(), append_methods(), []),
-    "index_copy": lambda: (IndexCopy(), placed_methods(), []),
-}
 SETTINGS = settings(
     max_examples=15,
     stateful_step_count=30,
@@ -53,147 +53,216 @@ SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
 )
 TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=7)
+WHICH = st.integers(0, 99)
 
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[dict[str, Program]]:
-    with tempfile.TemporaryDirectory() as folder:
-        paths = {kind: Path(folder) / f"{kind}.kvc" for kind in MAKERS}
-        for kind, make in MAKERS.items():
-            model, methods, states = make()
-            compile_program(model, methods, states=states).save(paths[kind])
-        with ExitStack() as stack:
-            yield {k: stack.enter_context(load(path)) for k, path in paths.items()}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        made = {}
+        for number, (name, kind) in enumerate(KINDS.items()):
+            path = folder / f"{number}.kvc"
+            options = {"states": kind.states, "recipe": kind.recipe}
+            compile_program(kind.model(), kind.methods, **options).save(path)
+            made[name] = stack.enter_context(load(path))
+        yield made
 
 
 @cache
-def _forward(tokens: tuple[int, ...]) -> np.ndarray:
-    with torch.no_grad():
-        return OneLayer().reference(torch.tensor([tokens])).numpy()
+def _forward(kind: str, tokens: tuple[int, ...]) -> np.ndarray:
+    return KINDS[kind].forward(tokens)
+
+
+@dataclass(slots=True)
+class Talk:
+    """A session, and what it should hold."""
+
+    session: Session
+    tokens: list[int]
+    capacity: int | None
+    transactional: bool
+
+    @property
+    def room(self) -> int:
+        """Return how many more tokens the model has places for."""
+        return (self.capacity or SLOTS) - len(self.tokens)
+
+
+def _speaks(machine: "Conversations") -> bool:
+    return machine.talk is not None
 
 
 class Conversations(RuleBasedStateMachine):
-    """Sessions, what they should hold, and everything that was saved of them.
+    """Sessions, and everything that was saved of them.
 
     One of them is used; its forks wait until it is their turn.
     """
 
+    name: str
+    kind: Kind
     program: Program
     other: Program
     folder: Path
 
     def __init__(self) -> None:
         super().__init__()
-        self.saved: list[tuple[Path, list[int], int]] = []
-        self.tokens: list[int] = []
-        self.session: Session | None = None
-        self.waiting: list[tuple[Session, list[int], int]] = []
+        self.saved: list[tuple[Path, list[int], int | None]] = []
+        self.talk: Talk | None = None
+        self.waiting: list[Talk] = []
 
-    @initialize(capacity=st.integers(2, SLOTS))
-    def begin(self, capacity: int) -> None:
-        self._open(capacity)
+    @initialize(capacity=st.integers(2, SLOTS), transactional=st.booleans())
+    def begin(self, capacity: int, transactional: bool) -> None:
+        self._open(capacity, transactional)
 
-    @precondition(lambda self: self.session is None)
+    @precondition(lambda self: self.talk is None)
     @rule(capacity=st.integers(2, SLOTS), transactional=st.booleans())
     def open_another(self, capacity: int, transactional: bool) -> None:
         self._open(capacity, transactional)
 
-    def _open(self, capacity: int, transactional: bool = False) -> None:
-        self.session = self.program.session(
-            capacity=capacity, transactional=transactional
-        )
-        self.tokens, self.capacity = [], capacity
+    def _open(self, capacity: int, transactional: bool) -> None:
+        chosen = capacity if self.kind.counts else None
+        made = self.program.session(capacity=chosen, transactional=transactional)
+        self.talk = Talk(made, [], chosen, transactional)
 
-    @precondition(lambda self: self.session is not None)
-    @rule(tokens=TOKENS)
-    def prefill(self, tokens: list[int]) -> None:
-        self._feed("prefill", tokens)
+    @precondition(_speaks)
+    @rule(tokens=TOKENS, kept=st.booleans())
+    def prefill(self, tokens: list[int], kept: bool) -> None:
+        self._feed(self.kind.methods[0].name, tokens[: self.kind.longest], kept)
 
-    @precondition(lambda self: self.session is not None)
-    @rule(token=st.integers(0, VOCAB - 1))
-    def decode(self, token: int) -> None:
-        self._feed("decode", [token])
+    @precondition(_speaks)
+    @rule(token=st.integers(0, VOCAB - 1), kept=st.booleans())
+    def decode(self, token: int, kept: bool) -> None:
+        self._feed(self.kind.methods[-1].name, [token], kept)
 
-    def _feed(self, name: str, tokens: list[int]) -> None:
-        given = np.array([tokens])
-        if len(self.tokens) + len(tokens) > self.capacity:
-            with pytest.raises(CacheOverflow):
-                self.session.call(name, given)
+    def _feed(self, name: str, tokens: list[int], kept: bool) -> None:
+        talk = self.talk
+        if len(tokens) > talk.room:
+            if talk.capacity is not None:
+                with pytest.raises(CacheOverflow):
+                    self._call(name, tokens, kept)
             return
-        result = self.session.call(name, given)
+        result = self._call(name, tokens, kept)
         logits = result["logits"] if isinstance(result, dict) else result
-        self.tokens += tokens
-        expected = _forward(tuple(self.tokens))[:, -len(tokens) :]
+        lost = self.kind.loses and not kept
+        talk.tokens += [~token for token in tokens] if lost else tokens
+        expected = _forward(self.name, tuple(talk.tokens))[:, -len(tokens) :]
         np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
 
-    @precondition(lambda self: self.session is not None)
+    def _call(self, name: str, tokens: list[int], kept: bool) -> object:
+        held = len(self.talk.tokens)
+        given = self.kind.arguments(np.array([tokens]), held, kept)
+        return self.talk.session.call(name, *given)
+
+    @precondition(_speaks)
+    @rule(
+        tokens=TOKENS, kept=st.booleans(), step=st.integers(0, 40), after=st.booleans()
+    )
+    def fail(self, tokens: list[int], kept: bool, step: int, after: bool) -> None:
+        talk, before = self.talk, snapshot(self.talk.session)
+        if len(tokens) > talk.room:
+            return
+        with broken_step(step, after):
+            try:
+                self._feed(self.kind.methods[0].name, tokens, kept)
+            except KernelFailed:
+                pass
+            else:
+                return  # it has not so many steps
+        try:
+            talk.session.check_usable()
+        except Poisoned:
+            assert not (self.kind.goes_back or talk.transactional)
+            self._begin_anew()
+        else:
+            for name, state in snapshot(talk.session).items():
+                assert np.array_equal(state, before[name]), name
+
+    def _begin_anew(self) -> None:
+        session = self.talk.session
+        for use in (
+            lambda: self._call(self.kind.methods[-1].name, [1], True),
+            lambda: session.save(self.folder / "never.kvcs"),
+            session.fork,
+        ):
+            with pytest.raises(Poisoned):
+                use()
+        self.reset()
+
+    @precondition(_speaks)
     @rule(tokens=st.sampled_from([[[1.0]], [1], "x", [["a"]]]))
     def feed_nonsense(self, tokens: object) -> None:
         with pytest.raises(KvcError):
-            self.session.prefill(np.array(tokens))
+            self.talk.session.call(self.kind.methods[0].name, np.array(tokens))
 
-    @precondition(lambda self: self.session is not None)
+    @precondition(_speaks)
     @rule(share=st.floats(0, 1))
     def rewind(self, share: float) -> None:
-        count = round(share * len(self.tokens))
-        self.session.rewind(count)
-        del self.tokens[len(self.tokens) - count :]
+        talk = self.talk
+        count = round(share * len(talk.tokens))
+        if not self.kind.goes_back:
+            with pytest.raises(NotRewindable if self.kind.counts else NoPosition):
+                talk.session.rewind(count)
+            return
+        talk.session.rewind(count)
+        del talk.tokens[len(talk.tokens) - count :]
 
-    @precondition(lambda self: self.session is not None)
+    @precondition(lambda self: _speaks(self) and self.kind.goes_back)
     @rule(beyond=st.integers(1, 9))
     def rewind_too_far(self, beyond: int) -> None:
-        for count in (len(self.tokens) + beyond, -beyond):
+        for count in (len(self.talk.tokens) + beyond, -beyond):
             with pytest.raises(BadSetting):
-                self.session.rewind(count)
+                self.talk.session.rewind(count)
 
-    @precondition(lambda self: self.session is not None)
+    @precondition(_speaks)
     @rule()
     def reset(self) -> None:
-        self.session.reset()
-        self.tokens = []
+        self.talk.session.reset()
+        self.talk.tokens = []
 
-    @precondition(lambda self: self.session is not None)
+    @precondition(_speaks)
     @rule()
     def trim(self) -> None:
-        self.session.trim()
+        self.talk.session.trim()
 
-    @precondition(lambda self: self.session is not None)
+    @precondition(_speaks)
     @rule()
     def save(self) -> None:
-        path = self.folder / f"{len(self.saved)}.kvcs"
-        self.session.save(path)
-        self.saved.append((path, list(self.tokens), self.capacity))
+        path, talk = self.folder / f"{len(self.saved)}.kvcs", self.talk
+        talk.session.save(path)
+        self.saved.append((path, list(talk.tokens), talk.capacity))
 
-    @precondition(lambda self: self.session is not None and len(self.waiting) < 4)
+    @precondition(lambda self: _speaks(self) and len(self.waiting) < 4)
     @rule(transactional=st.sampled_from([None, False, True]))
     def fork(self, transactional: bool | None) -> None:
-        forked = self.session.fork(transactional)
-        self.waiting.append((forked, list(self.tokens), self.capacity))
+        talk = self.talk
+        how = talk.transactional if transactional is None else transactional
+        forked = talk.session.fork(transactional)
+        self.waiting.append(Talk(forked, list(talk.tokens), talk.capacity, how))
 
-    @precondition(lambda self: self.session is not None and self.waiting)
-    @rule(which=st.integers(0, 99))
+    @precondition(lambda self: _speaks(self) and self.waiting)
+    @rule(which=WHICH)
     def go_on_with_a_fork(self, which: int) -> None:
         chosen = self.waiting.pop(which % len(self.waiting))
-        self.waiting.append((self.session, self.tokens, self.capacity))
-        self.session, self.tokens, self.capacity = chosen
+        self.waiting.append(self.talk)
+        self.talk = chosen
 
-    @precondition(lambda self: self.session is None and self.waiting)
-    @rule(which=st.integers(0, 99))
+    @precondition(lambda self: not _speaks(self) and self.waiting)
+    @rule(which=WHICH)
     def outlive_the_one_that_was_closed(self, which: int) -> None:
-        chosen = self.waiting.pop(which % len(self.waiting))
-        self.session, self.tokens, self.capacity = chosen
+        self.talk = self.waiting.pop(which % len(self.waiting))
 
     @precondition(lambda self: self.saved)
-    @rule(which=st.integers(0, 99), transactional=st.booleans())
+    @rule(which=WHICH, transactional=st.booleans())
     def restore(self, which: int, transactional: bool) -> None:
         path, tokens, capacity = self.saved[which % len(self.saved)]
-        if self.session is not None:
-            self.session.close()
-        self.session = self.program.restore(path, transactional=transactional)
-        self.tokens, self.capacity = list(tokens), capacity
+        if self.talk is not None:
+            self.talk.session.close()
+        restored = self.program.restore(path, transactional=transactional)
+        self.talk = Talk(restored, list(tokens), capacity, transactional)
 
     @precondition(lambda self: self.saved)
-    @rule(which=st.integers(0, 99), place=st.floats(0, 1, exclude_max=True))
+    @rule(which=WHICH, place=st.floats(0, 1, exclude_max=True))
     def restore_damaged(self, which: int, place: float) -> None:
         content = bytearray(self.saved[which % len(self.saved)][0].read_bytes())
         content[int(place * len(content))] ^= 0x10
@@ -203,19 +272,20 @@ class Conversations(RuleBasedStateMachine):
             self.program.restore(path)
 
     @precondition(lambda self: self.saved)
-    @rule(which=st.integers(0, 99))
+    @rule(which=WHICH)
     def restore_into_another_program(self, which: int) -> None:
         with pytest.raises(BadSnapshot):
             self.other.restore(self.saved[which % len(self.saved)][0])
 
-    @precondition(lambda self: self.session is not None)
+    @precondition(_speaks)
     @rule()
     def close(self) -> None:
-        session, self.session = self.session, None
+        session, name = self.talk.session, self.kind.methods[-1].name
+        self.talk = None
         session.close()
         session.close()
         for use in (
-            lambda: session.decode(np.array([[1]])),
+            lambda: session.call(name, np.array([[1]])),
             lambda: session.rewind(0),
             lambda: session.position,
             lambda: session.save(self.folder / "never.kvcs"),
@@ -226,51 +296,67 @@ class Conversations(RuleBasedStateMachine):
             with pytest.raises(Closed):
                 use()
 
-    def open_ones(self) -> list[tuple[Session, list[int], int]]:
-        if self.session is None:
-            return self.waiting
-        return [*self.waiting, (self.session, self.tokens, self.capacity)]
+    def open_ones(self) -> list[Talk]:
+        return [*self.waiting, *([self.talk] if self.talk else [])]
 
     @invariant()
     def the_position_is_the_number_of_tokens(self) -> None:
-        for session, tokens, capacity in self.open_ones():
-            assert session.position.tolist() == [len(tokens)]
-            assert session.capacity == capacity
+        for talk in self.open_ones():
+            if self.kind.counts:
+                assert set(talk.session.position.tolist()) == {len(talk.tokens)}
+            assert talk.session.capacity == talk.capacity
 
     @invariant()
     def slots_behind_the_position_are_as_they_were_at_first(self) -> None:
-        for session, tokens, _ in self.open_ones():
-            for name, state in session.state.items():
-                if state.ndim == 4:
-                    assert not state[:, :, len(tokens) :].any(), name
+        for talk in self.open_ones():
+            for name, state in talk.session.state.items():
+                declared = self.program.states[name]
+                if declared.kind in (StateKind.LINEAR, StateKind.APPEND):
+                    slots = np.moveaxis(state, declared.axis, 0)
+                    assert not slots[len(talk.tokens) :].any(), name
 
     def teardown(self) -> None:
-        for session, _, _ in self.open_ones():
-            session.close()
+        for talk in self.open_ones():
+            talk.session.close()
 
 
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.fixture
+def sharing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let forks share single pages, which they would copy: these caches have no more."""
+    monkeypatch.setattr(forking, "LEAST_MAPPED", PAGE_NBYTES)
+
+
+@pytest.mark.usefixtures("sharing")
+@pytest.mark.parametrize("name", KINDS)
 def test_a_session_is_what_its_tokens_are(
-    programs: dict[str, Program], tmp_path: Path, kind: str
+    programs: dict[str, Program], tmp_path: Path, name: str
 ) -> None:
-    _run(programs, tmp_path, kind, SETTINGS)
+    _run(programs, tmp_path, name, SETTINGS)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.usefixtures("sharing")
+@pytest.mark.parametrize("name", KINDS)
 def test_a_session_is_what_its_tokens_are_at_length(
-    programs: dict[str, Program], tmp_path: Path, kind: str
+    programs: dict[str, Program], tmp_path: Path, name: str
 ) -> None:
-    _run(programs, tmp_path, kind, settings(SETTINGS, max_examples=1000))
+    _run(programs, tmp_path, name, settings(SETTINGS, max_examples=1000))
 
 
-def _run(programs: dict[str, Program], folder: Path, kind: str, how: settings) -> None:
-    others = [name for name in programs if name != kind]
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", KINDS)
+def test_so_it_is_where_forks_copy(
+    programs: dict[str, Program], tmp_path: Path, name: str
+) -> None:
+    _run(programs, tmp_path, name, settings(SETTINGS, max_examples=200))
 
+
+def _run(programs: dict[str, Program], folder: Path, name: str, how: settings) -> None:
     class Here(Conversations):
-        program, other = programs[kind], programs[others[0]]
+        kind, program = KINDS[name], programs[name]
+        other = next(found for key, found in programs.items() if key != name)
 
-    Here.folder = folder
+    Here.name, Here.folder = name, folder
     run_state_machine_as_test(Here, settings=how)
 
 
