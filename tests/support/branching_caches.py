@@ -32,7 +32,6 @@ class InBranch(Linear):
         self.position.add_(seq)
         return self.finish(torch.ops.kvc.attention(q, self.k, self.v, start + seq))
 
-
     def reference(self, tokens: Tensor) -> Tensor:
         """Take a token that is not kept as ~token: it finds zeros where it was."""
         kept, places = tokens >= 0, torch.arange(tokens.shape[1])

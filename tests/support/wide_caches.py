@@ -124,9 +124,7 @@ SEQ, PAST = Dim("seq", 1, 64), Dim("past", 0, SLOTS)
 def cached_method() -> Method:
     """The method of `Cached` and `Plain`."""
     rows = torch.ones(1, HEADS, 2, WIDTH)
-    return Method(
-        "write", args=(rows, torch.tensor(True)), dynamic={"rows": {2: SEQ}}
-    )
+    return Method("write", args=(rows, torch.tensor(True)), dynamic={"rows": {2: SEQ}})
 
 
 def grown_method() -> Method:

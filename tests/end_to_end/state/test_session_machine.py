@@ -172,7 +172,8 @@ class Conversations(RuleBasedStateMachine):
         try:
             talk.session.check_usable()
         except Poisoned:
-            assert not (self.kind.goes_back or talk.transactional)
+            assert not self.kind.goes_back
+            assert not talk.transactional
             self._begin_anew()
         else:
             for name, state in snapshot(talk.session).items():
@@ -322,7 +323,7 @@ class Conversations(RuleBasedStateMachine):
 
 @pytest.fixture
 def sharing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let forks share single pages, which they would copy: these caches have no more."""
+    """Let forks share single pages too: caches as small as these are copied."""
     monkeypatch.setattr(forking, "LEAST_MAPPED", PAGE_NBYTES)
 
 

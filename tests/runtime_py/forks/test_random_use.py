@@ -4,6 +4,7 @@ Slots are 256 bytes, 16 of them a page: tokens end within pages and at their bor
 and some runs are long enough to be mapped while others are copied.
 """
 
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -105,11 +106,8 @@ class Families(RuleBasedStateMachine):
     def fail(self, which, count, step, after):
         session, tokens = self.pick(which)
         if count := self.room(tokens, count):
-            with broken_step(step, after):
-                try:
-                    tokens += self.call(session, count, left=True)
-                except KernelFailed:
-                    pass
+            with broken_step(step, after), suppress(KernelFailed):
+                tokens += self.call(session, count, left=True)
 
     @rule(which=WHICH)
     def fork(self, which):
