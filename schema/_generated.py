@@ -1,4 +1,4 @@
-# sha256 of program.fbs: a2091de4615db39123a23b7cff7fbd10fcfa3aca342c1250c9f810e36e191d4d
+# sha256 of program.fbs: e5b96b03d741134944fa5915d07fc94173dd3edf734369e861240601334cd397
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -135,5 +135,6 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('initial', 'scalar', 'uint32', 4, True, 0),
         ('reset', 'scalar', 'uint8', 1, False, 2),
         ('at_position', 'scalar', 'bool', 1, False, 0),
+        ('window', 'scalar', 'uint64', 8, True, 0),
     ),
 }

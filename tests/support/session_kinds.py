@@ -12,7 +12,6 @@ import torch
 from branching_caches import InBranch, Merged, branch_method, merged_method
 from cached_models import (
     SLOTS,
-    TOKENS,
     Append,
     IndexCopy,
     Linear,
@@ -25,7 +24,7 @@ from cached_models import (
     simple_methods,
     told_methods,
 )
-from int8_models import Exact, Ring, Swapped
+from int8_models import Exact, Swapped
 
 from kvc.compiler import Dim, Method
 from kvc.compiler.spec import StateSpec
@@ -57,7 +56,6 @@ class Kind:
         methods: to compile: one that takes many tokens, and one for the last.
         states: what is said of its states.
         recipe: to compile with.
-        longest: tokens of a call.
         counts: whether it has a position, and a capacity can be chosen.
         goes_back: whether tokens can be forgotten, and failed calls put back.
         arguments: of a call: its tokens, how many there are before, whether they are
@@ -69,7 +67,6 @@ class Kind:
     methods: Sequence[Method]
     states: Sequence[StateSpec] = ()
     recipe: str | Recipe = "fp32"
-    longest: int = SLOTS
     counts: bool = True
     goes_back: bool = True
     arguments: Arguments = _tokens_alone
@@ -82,17 +79,7 @@ class Kind:
         return found
 
 
-def short_methods(longest: int) -> list[Method]:
-    """The methods of models whose calls have so many tokens at most."""
-    seq = {"tokens": {1: Dim("seq", 1, longest)}}
-    return [
-        Method("prefill", args=(TOKENS,), dynamic=seq),
-        Method("decode", args=(TOKENS[:, :1],)),
-    ]
-
-
 _PLAIN = Kind(Recurrent, simple_methods(), counts=False, goes_back=False)
-_RING = Kind(Ring, short_methods(16), recipe=INT8, longest=16, goes_back=False)
 
 KINDS: dict[str, Kind] = {
     "linear": Kind(Linear, simple_methods(), SIZED),
@@ -100,7 +87,6 @@ KINDS: dict[str, Kind] = {
     "index_copy": Kind(IndexCopy, placed_methods()),
     "int8": Kind(Exact, simple_methods(), SIZED, INT8),
     "int8, slots before heads": Kind(Swapped, simple_methods(), recipe=INT8),
-    "int8 ring": _RING,
     "recurrent": _PLAIN,
     "shifting": replace(_PLAIN, model=Shifting),
     "told": Kind(RecurrentWhereTold, told_methods(), goes_back=False),
