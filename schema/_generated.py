@@ -1,4 +1,4 @@
-# sha256 of program.fbs: a2091de4615db39123a23b7cff7fbd10fcfa3aca342c1250c9f810e36e191d4d
+# sha256 of program.fbs: a6f8cc726480028404fc87c58d72c6530a14b205b12251d873e92e86fe1cd76a
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -67,6 +67,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
         ('blocks', 'vector of table', 'Block', 4, False, 0),
+        ('counts', 'scalar', 'uint32', 4, True, 0),
     ),
     'Names': (
         ('names', 'vector of string', 'string', 4, False, 0),
