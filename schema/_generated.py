@@ -1,4 +1,4 @@
-# sha256 of program.fbs: a6f8cc726480028404fc87c58d72c6530a14b205b12251d873e92e86fe1cd76a
+# sha256 of program.fbs: 602911061dd3aca017cac613b32bb8380255515e1bf0e3ffbdbb7846794aacb6
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -136,5 +136,6 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('initial', 'scalar', 'uint32', 4, True, 0),
         ('reset', 'scalar', 'uint8', 1, False, 2),
         ('at_position', 'scalar', 'bool', 1, False, 0),
+        ('window', 'scalar', 'uint64', 8, True, 0),
     ),
 }
