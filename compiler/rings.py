@@ -10,6 +10,7 @@ none the worse; its session only knows less of it.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from kvc.compiler.advances import counts_input
 from kvc.compiler.in_place.updates import CACHE_UPDATE
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.passes.caches import ATTENTION, SWAPS, swapped_axes
@@ -77,6 +78,7 @@ class _Uses:
         self.widths: list[tuple[str, int]] = []
         self._method, self._rings = method, rings
         self._advance = counting.advances.get(method.name)
+        self._counts = counting.counts.get(method.name)
         self._ends = _ends(method, program, counting)
         self._parts = {
             value.id: _Part(name, tuple(range(len(value.type.dims))), written=False)
@@ -136,11 +138,15 @@ class _Uses:
 
     def _sees_window(self, arguments: Mapping[str, Argument]) -> bool:
         """Tell whether an attention's queries are the tokens of the call."""
-        q, end = arguments["q"], arguments["valid_length"]
+        q, end, counts = (arguments[n] for n in ("q", "valid_length", "counts"))
         assert isinstance(q, Value)
         assert isinstance(end, Value)
         tokens = q.type.dims[_SLOTS] == self._advance and end.id in self._ends
-        return tokens and arguments["layout"] == "circular"
+        counted = None
+        if isinstance(counts, Value):
+            counted = counts_input(self._method, counts)
+        alike = counted == self._counts and (counts is None) == (counted is None)
+        return tokens and alike and arguments["layout"] == "circular"
 
 
 def _ids(arguments: Iterator[Argument]) -> list[int]:
@@ -161,6 +167,7 @@ def _ends(method: Method, program: Program, counting: Counting) -> set[int]:
     if start is None:
         return set()
     firsts, lasts = _firsts_and_lasts(method, start, advance)
+    counts = counting.counts.get(method.name)
     ends: set[int] = set()
     for node in method.nodes:
         first = node.inputs[0].id if node.inputs else None
@@ -168,7 +175,10 @@ def _ends(method: Method, program: Program, counting: Counting) -> set[int]:
             first = node.inputs[1].id
         step = advance if first in firsts else 1 if first in lasts else None
         same = node.op in SAME_PLACES or node.op == "aten::copy"
-        if (first in ends and same) or (step is not None and _adds(node, step)):
+        added = step is not None and _adds(node, step)
+        if counts is not None:
+            added = _adds_counts(method, node, firsts, counts)
+        if (first in ends and same) or added:
             ends.update(value.id for value in node.outputs)
     return ends
 
@@ -192,6 +202,16 @@ def _is_last(node: Node, start: Value) -> bool:
     if node.op not in ("aten::select.int", "aten::slice.Tensor"):
         return False
     return node.inputs[0].id == start.id and node.arguments[2] == -1
+
+
+def _adds_counts(method: Method, node: Node, firsts: set[int], counts: int) -> bool:
+    """Tell whether a node adds what counts of each row to where it begins."""
+    if node.op != "aten::add.Tensor" or node.arguments[2] != 1:
+        return False
+    one, other = node.inputs
+    if one.id not in firsts:
+        one, other = other, one
+    return one.id in firsts and counts_input(method, other) == counts
 
 
 def _adds(node: Node, step: Dim) -> bool:

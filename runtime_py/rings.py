@@ -9,6 +9,7 @@ has not gone round, it is put back as any cache is.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import TYPE_CHECKING
 
 from kvc.schema.errors import NotRewindable
@@ -78,10 +79,12 @@ def reached_by(memory: "StateMemory", starts: Sequence[int]) -> list[int]:
     return [max(pair) for pair in zip(memory.reached, starts, strict=True)]
 
 
-def note_reach(memory: "StateMemory", starts: Sequence[int], count: int) -> None:
-    """Note that a call may write `count` positions from each row's start on."""
+def note_reach(
+    memory: "StateMemory", starts: Sequence[int], counts: Sequence[int]
+) -> None:
+    """Note that a call may write so many positions from each row's start on."""
     before = reached_by(memory, starts)
-    ends = (start + count for start in starts)
+    ends = map(add, starts, counts)
     memory.reached = [max(pair) for pair in zip(before, ends, strict=True)]
 
 
@@ -176,11 +179,14 @@ def held_slots(memory: "StateMemory", slots: int) -> int:
     return min(max(memory.reached, default=0), slots)
 
 
-def written_slots(ring: Ring, starts: Sequence[int], count: int) -> tuple[int, int]:
-    """Return the slots that a call of `count` tokens writes: from, and to before."""
-    places = [start % ring.slots for start in starts]
-    low, high = min(places, default=0), max(places, default=0) + count
-    return (low, high) if high <= ring.slots else (0, ring.slots)
+def written_slots(
+    ring: Ring, starts: Sequence[int], counts: Sequence[int]
+) -> Iterator[tuple[int, int]]:
+    """Yield the slots that a call writes in rows that add tokens: from, to before."""
+    for start, count in zip(starts, counts, strict=True):
+        low, high = start % ring.slots, start % ring.slots + count
+        if count:
+            yield (low, high) if high <= ring.slots else (0, ring.slots)
 
 
 def _spans(lows: Sequence[int], highs: Sequence[int]) -> Iterator[_Span]:

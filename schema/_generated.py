@@ -1,4 +1,4 @@
-# sha256 of program.fbs: e5b96b03d741134944fa5915d07fc94173dd3edf734369e861240601334cd397
+# sha256 of program.fbs: 602911061dd3aca017cac613b32bb8380255515e1bf0e3ffbdbb7846794aacb6
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -67,6 +67,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
         ('blocks', 'vector of table', 'Block', 4, False, 0),
+        ('counts', 'scalar', 'uint32', 4, True, 0),
     ),
     'Names': (
         ('names', 'vector of string', 'string', 4, False, 0),

@@ -162,8 +162,10 @@ class Method:
         advance: tokens that a call adds to the program's position; None when it
             leaves the position alone.
         updates: a verdict for each write over a state or a caller's input, in order.
-        blocks: code that control instructions run; each is named by one argument of
-            one instruction, of the method or of a block before it.
+        blocks: code of control instructions; each is named by one argument of one
+            instruction, of the method or of a block before it.
+        counts: index among `graph.inputs` of how many of `advance` count in each row,
+            int64 [batch], or bool [batch] where that is 1; None where all count.
     """
 
     name: str
@@ -177,6 +179,7 @@ class Method:
     advance: Dim | None
     updates: tuple[Update, ...]
     blocks: tuple[Block, ...] = ()
+    counts: int | None = None
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
@@ -217,10 +220,8 @@ class State:
         reset: what `Session.reset` does to it.
         at_position: whether every write to it begins at the program's position, so
             that what lies behind the position is dead; LINEAR, RING and APPEND only.
-        window: how many positions a query may see, its own among them, where each call
-            writes a RING at the position and `kvc::attention` alone reads it behind
-            that; None where it is read or written in another way. A call of up to
-            slots - window + 1 tokens then finds all that it may see.
+        window: how many positions a query sees, its own too, where calls write a RING
+            at the position and `kvc::attention` alone reads it behind that, else None.
     """
 
     name: str

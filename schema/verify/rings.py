@@ -25,6 +25,7 @@ from kvc.schema.model import (
 )
 from kvc.schema.ops import OPS
 from kvc.schema.types import bounds
+from kvc.schema.verify.counts import counted_values
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
 
@@ -137,6 +138,7 @@ class _Uses:
             if isinstance(storage, StateSlot) and storage.state in widest:
                 order = tuple(range(len(value.type.dims)))
                 self._parts[i] = _Part(storage.state, order, written=False)
+        self._counts = counted_values(method)
         self._find_start()
 
     def _find_start(self) -> None:
@@ -174,6 +176,8 @@ class _Uses:
 
     def _place_of(self, step: Instruction) -> _Place | None:
         """Return what an instruction makes of the position, None for anything else."""
+        if step.op == "aten::add.Tensor":
+            return self._sum(step)
         first = step.arguments[0]
         if step.op == "aten::copy":
             first = step.arguments[1]
@@ -185,8 +189,21 @@ class _Uses:
         if step.op == "aten::add.Scalar":
             steps = {_Place.START: self._method.advance, _Place.LAST: 1}
             added = given in steps and step.arguments[1] == steps[given]
+            added = added and self._method.counts is None
             return _Place.END if added and step.arguments[2] == 1 else None
         return self._picked(step, given)
+
+    def _sum(self, step: Instruction) -> _Place | None:
+        """Return what a sum is: the position as the call ends, or nothing."""
+        one, other, alpha = step.arguments
+        if self._place(one) is not _Place.START:
+            one, other = other, one
+        ends = self._place(one) is _Place.START and self._is_counts(other)
+        return _Place.END if ends and alpha == 1 else None
+
+    def _is_counts(self, argument: Argument) -> bool:
+        """Tell whether an argument says how many tokens count in each row."""
+        return isinstance(argument, Ref) and argument.value in self._counts
 
     def _place(self, argument: Argument) -> _Place | None:
         """Return what an argument says of the position."""
@@ -265,6 +282,9 @@ class _Uses:
         ends = self._place(arguments["valid_length"]) is _Place.END
         what = "a ring is not read up to the position behind the call"
         self._require(ends, where, what)
+        counts = arguments["counts"]
+        alike = counts is None if not self._counts else self._is_counts(counts)
+        self._require(alike, where, "queries over a ring count in another way")
         left = arguments["window_left"]
         self._require(type(left) is int, where, "a ring is read without a window")
         for part in (self._parts[value] for value in taken):
