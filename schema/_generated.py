@@ -1,4 +1,4 @@
-# sha256 of program.fbs: a2091de4615db39123a23b7cff7fbd10fcfa3aca342c1250c9f810e36e191d4d
+# sha256 of program.fbs: df01c836c8c1f997a6232f2e5ed8dab5b8b509ff77dca381f86d18aa6a12a7a2
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum

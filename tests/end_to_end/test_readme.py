@@ -39,7 +39,7 @@ def test_the_first_example_runs_in_fifteen_lines(tmp_path):
     assert len([line for line in example.splitlines() if line.strip()]) <= 15
     text = run(tmp_path, "python", "-c", example)
     assert len(text) == 40
-    assert "prefill + decode, shared" in shell(tmp_path, SHELL[3])
+    assert "prefill + decode + prefill_all, shared" in shell(tmp_path, SHELL[3])
     likeliest = ("demo.kvc", "def ", "--max-tokens", "40", "--temperature", "0")
     assert run(tmp_path, "kvc", "generate", *likeliest) == text
     assert run(tmp_path, "python", "-c", PYTHON[3]) == "[9] of 512\n"
