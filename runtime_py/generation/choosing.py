@@ -24,7 +24,8 @@ class Chooser:
     def copy(self) -> "Chooser":
         """Return one that goes on as this one does, by the same chance."""
         other = copy(self)
-        other._random = deepcopy(self._random)
+        if self._settings.temperature:  # else nobody asks it
+            other._random = deepcopy(self._random)
         return other
 
     def choose(self, logits: Logits) -> int:

@@ -7,7 +7,6 @@ from.
 from collections.abc import Sequence
 from typing import Final
 
-from kvc.runtime.generation.checks import check_count
 from kvc.runtime.generation.choosing import Chooser
 from kvc.runtime.generation.chunks import ChunkSizes, chunk_sizes
 from kvc.runtime.generation.drafting import Drafting
@@ -15,6 +14,7 @@ from kvc.runtime.generation.feeding import Feeder, find_all_logits
 from kvc.runtime.generation.sources import Feeding, Source
 from kvc.runtime.sessions import Session
 from kvc.schema.errors import BadSetting, UnknownName, listing
+from kvc.schema.setting_checks import check_count
 
 _USUAL_GUESSES: Final = 4
 

@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Unpack
 from weakref import WeakKeyDictionary
 
-from kvc.runtime.generation.checks import check_tokens
 from kvc.runtime.generation.choosing import Chooser
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.feeding import Feeder
@@ -21,13 +20,14 @@ from kvc.runtime.generation.ignored import (
 from kvc.runtime.generation.settings import (
     Arguments,
     GenerationSettings,
-    read_settings,
     settle,
 )
 from kvc.runtime.generation.sources import Feeding, Source
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 from kvc.schema.errors import BadSetting
+from kvc.schema.generation_config import read_settings
+from kvc.schema.setting_checks import check_tokens
 
 if TYPE_CHECKING:
     import numpy as np

@@ -1,8 +1,8 @@
 """What a draft gains: tokens/s of a generation with and without one, and acceptance.
 
 `python tests/benchmarks/speculative.py [--minutes 2] [--recipe xnnpack_q8]`. The target
-is the demo model, or with `--width` a larger one trained here, the draft a decoder of one
-layer; both are trained for so many minutes on the text of `tools/dev/train_demo.py`.
+is the demo model, or with `--width` one trained here, the draft has one layer;
+both are trained for so many minutes on the text of `tools/dev/train_demo.py`.
 Prompts are cut from the held-out text. Plain and drafted generations take turns, round
 for round; the table has the medians. `--temperature 0` is greedy.
 """
