@@ -12,6 +12,7 @@ from kvc.runtime.effects import Hazard
 from kvc.runtime.entries import ALL_SLOTS, Demand, Entry, check_room
 from kvc.runtime.executor import Progress
 from kvc.runtime.positions import find_position
+from kvc.runtime.rings import note_reach, put_rings_back, reached_by, written_slots
 from kvc.runtime.states import StateMemory, Tip
 from kvc.schema.errors import CacheOverflow, IndexOutOfRange, NoPosition, Poisoned
 from kvc.schema.model import Position, PositionKind
@@ -34,6 +35,7 @@ class Transaction:
         "_hazards",
         "_memory",
         "_position",
+        "_reached",
         "_shadows",
         "_tip",
         "starts",
@@ -69,6 +71,10 @@ class Transaction:
                 end = max(starts, default=0) + demand.extent
             if end > memory.written:
                 memory.written = end
+        self._reached: list[int] = []
+        if effects.rings and starts is not None:
+            self._reached = reached_by(memory, starts)
+            note_reach(memory, starts, demand.advance or 0)
         # Stands until the call has ended one way or the other: an interrupt may come
         # at any point, while a failure is being handled too.
         memory.poisoned = entry.method.name
@@ -103,6 +109,8 @@ class Transaction:
         if self.starts is not None:
             for state in self._entry.effects.rows:
                 self._put_rows_back(state, self.starts)
+            if self._entry.effects.rings:
+                put_rings_back(memory, self.starts, self._reached)
         for state, _, reach in self._demand.lengths:
             memory.put_back(state, None, self._tip.lengths[state], reach)
         for array, saved in self._shadows:
@@ -126,11 +134,15 @@ class Transaction:
         anywhere = {hazard.state for hazard in effects.hazards}
         starts = self.starts or (0,)
         reaches = {state: reach for state, _, reach in demand.lengths}
+        rings = {ring.state: ring for ring in memory.rings}
         for state in self._entry.method.writes:
             if state in anywhere or self.starts is None:
                 memory.note_change(state)
             elif state in effects.rows:
                 memory.note_change(state, min(starts), max(starts) + demand.extent)
+            elif state in rings:
+                slots = written_slots(rings[state], starts, demand.advance or 0)
+                memory.note_change(state, *slots)
             elif state in reaches:
                 memory.note_change(state, self._tip.lengths[state], reaches[state])
             else:

@@ -1,4 +1,4 @@
-# sha256 of program.fbs: df01c836c8c1f997a6232f2e5ed8dab5b8b509ff77dca381f86d18aa6a12a7a2
+# sha256 of program.fbs: e67698032c6c9061e14eb1035af9164c7f18ded69cd5171b0d9c655232243a96
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -135,5 +135,6 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('initial', 'scalar', 'uint32', 4, True, 0),
         ('reset', 'scalar', 'uint8', 1, False, 2),
         ('at_position', 'scalar', 'bool', 1, False, 0),
+        ('window', 'scalar', 'uint64', 8, True, 0),
     ),
 }

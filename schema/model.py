@@ -217,6 +217,10 @@ class State:
         reset: what `Session.reset` does to it.
         at_position: whether every write to it begins at the program's position, so
             that what lies behind the position is dead; LINEAR, RING and APPEND only.
+        window: how many positions a query may see, its own among them, where each call
+            writes a RING at the position and `kvc::attention` alone reads it behind
+            that; None where it is read or written in another way. A call of up to
+            slots - window + 1 tokens then finds all that it may see.
     """
 
     name: str
@@ -227,6 +231,7 @@ class State:
     initial: int | None
     reset: ResetRule
     at_position: bool
+    window: int | None = None
 
 
 class PositionKind(IntEnum):

@@ -16,7 +16,7 @@ from kvc.compiler.bundle import Bundle
 from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.decoder import CachedDecoder
 from kvc.compiler.hugging_face.experts import own_experts
-from kvc.compiler.hugging_face.methods import methods_of, states_of
+from kvc.compiler.hugging_face.methods import methods_of, ring_layers, states_of
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.probe import cached_shapes
@@ -24,7 +24,6 @@ from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
     CacheConfig,
-    check_prefill_sizes,
     find_sizes,
 )
 from kvc.compiler.pipeline import compile_program
@@ -81,19 +80,23 @@ def export_hf(
     settings = load_recipe(recipe, cache.dtype)
     opened = open_model(model)
     decoder = opened.model
-    sizes = find_sizes(cache, prefill_chunk, decoder.config, opened.given)
-    check_prefill_sizes(prefill_sizes, sizes)
+    sizes = find_sizes(
+        cache, prefill_chunk, decoder.config, opened.given, prefill_sizes
+    )
     embeds = _example_embeds(decoder) if inputs_embeds else None
     with using_kvc(decoder), held_still(decoder, sizes.length):
+        shapes = cached_shapes(decoder)
+        rings = ring_layers(shapes, sizes)
         return compile_program(
-            CachedDecoder(decoder, cached_shapes(decoder), sizes, prefill_sizes),
+            CachedDecoder(decoder, shapes, sizes, prefill_sizes),
             methods_of(sizes, prefill_sizes, all_logits, embeds),
             recipe=settings,
-            states=states_of(sizes),
+            states=states_of(shapes, sizes),
             metadata=_metadata(opened),
             progress=progress,
             max_copy_bytes=max_copy_bytes,
             files=opened.files,
+            max_length=sizes.length if len(rings) == len(shapes) else None,
         )
 
 

@@ -13,6 +13,7 @@ guesses miss that rejection sampling would take.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from typing import Final
 from weakref import ref
 
 from kvc.runtime.generation.chances import Logits
@@ -20,7 +21,17 @@ from kvc.runtime.generation.choosing import Chooser
 from kvc.runtime.generation.chunks import ChunkSizes
 from kvc.runtime.generation.feeding import Feeder, Pace
 from kvc.runtime.generation.sources import Drafted
-from kvc.schema.errors import Busy, Closed, Forked, Poisoned, UnusableLogits
+from kvc.schema.errors import (
+    Busy,
+    Closed,
+    Forked,
+    NotRewindable,
+    Poisoned,
+    UnusableLogits,
+)
+
+# A session that is so is left as it is. A ring does not forget an interrupted prompt.
+_LEFT: Final = (Busy, Closed, Forked, NotRewindable, Poisoned)
 
 
 class Drafting:
@@ -117,7 +128,7 @@ class Drafting:
         """
         if self._at_work:  # the session is being used by this very generation
             return
-        with self._working(), suppress(Closed, Poisoned, Forked, Busy):
+        with self._working(), suppress(*_LEFT):
             self._target.go_back(self.held)
             self._level_draft(len(self._lead) + self.held)
 

@@ -64,7 +64,6 @@ def start_drafting(
         expected = "another session than the one that it guesses for"
         raise BadSetting(name="draft", expected=expected, found="the same")
     checks = _find_checks(target.session)
-    count = _count_guesses(guesses, checks)
     feeder = Feeder(draft, "draft")
     if feeder.vocabulary != target.vocabulary:
         raise BadSetting(
@@ -73,7 +72,8 @@ def start_drafting(
             found=f"one of {feeder.vocabulary}",
         )
     for session in (target.session, draft):
-        session.rewind(0)  # raises what going back would
+        _ = session.rewindable  # raises what going back would
+    count = _count_guesses(guesses, checks, target.session, draft)
     lead = _find_lead(target, feeder, history)
     if lead is None:
         return Feeding(target, chooser)
@@ -100,16 +100,27 @@ def _find_checks(session: Session) -> ChunkSizes:
     return chunk_sizes(method, session.symbols)
 
 
-def _count_guesses(wanted: int | None, checks: ChunkSizes) -> int:
+def _count_guesses(
+    wanted: int | None, checks: ChunkSizes, target: Session, draft: Session
+) -> int:
     """Return how many guesses are made at a time.
 
+    A ring forgets as many tokens as one call may add, and no more.
+
     Raises:
-        BadSetting: the method that checks them does not take so many.
+        BadSetting: they cannot be checked at once, or not be forgotten.
     """
     least, most = max(1, checks.least - 1), checks.most - 1
+    if target.longest_call is not None:
+        most = min(most, target.longest_call - 1)
+    if draft.longest_call is not None:
+        most = min(most, draft.longest_call)
     count = min(max(_USUAL_GUESSES, least), most) if wanted is None else wanted
     if not least <= count <= most:
-        expected = f"from {least} to {most}: {checks.method} takes one more"
+        expected = (
+            f"from {least} to {most}, which {checks.method} takes with one more and "
+            "rings can forget"
+        )
         raise BadSetting(name="draft_tokens", expected=expected, found=count)
     return count
 
