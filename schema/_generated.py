@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 602911061dd3aca017cac613b32bb8380255515e1bf0e3ffbdbb7846794aacb6
+# sha256 of program.fbs: 5d27413015c89e2a3635a7d534309ce0e98171779c084117d42eec981abfbfa2
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum

@@ -104,7 +104,8 @@ def start_generation(
     session: "Session",
     prompt: str | Sequence[int],
     settings: "Arguments",
-    history: Sequence[int] = (),
+    draft: "Session | None" = None,
+    draft_tokens: int | None = None,
 ) -> "Generation":
     """Return a generation; what it ignores is said on stderr.
 
@@ -115,7 +116,9 @@ def start_generation(
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SettingIgnored)
-        made = generate(session, prompt, history=history, **settings)
+        made = generate(
+            session, prompt, draft=draft, draft_tokens=draft_tokens, **settings
+        )
     for warning in caught:
         click.echo(f"warning: {warning.message}", err=True)
     return made

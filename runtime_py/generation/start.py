@@ -8,7 +8,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final, Unpack
 from weakref import WeakKeyDictionary
 
-from kvc.runtime.generation.checks import check_tokens
+from kvc.runtime.generation.choosing import Chooser
+from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.generation import Generation
 from kvc.runtime.generation.ignored import (
@@ -19,12 +20,14 @@ from kvc.runtime.generation.ignored import (
 from kvc.runtime.generation.settings import (
     Arguments,
     GenerationSettings,
-    read_settings,
     settle,
 )
+from kvc.runtime.generation.sources import Feeding, Source
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 from kvc.schema.errors import BadSetting
+from kvc.schema.generation_config import read_settings
+from kvc.schema.setting_checks import check_tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -42,6 +45,8 @@ def generate(
     *,
     tokenizer: Tokenizer | None = None,
     history: Sequence[int] = (),
+    draft: Session | None = None,
+    draft_tokens: int | None = None,
     **settings: Unpack[Arguments],
 ) -> Generation:
     """Continue a prompt on what the session already holds.
@@ -52,7 +57,12 @@ def generate(
         session: of a program with the roles "prefill" and "decode", of one row.
         prompt: a text, or token ids, at least one.
         tokenizer: for text; the bundle's where it is left out.
-        history: what the session holds already, for the repetition penalty alone.
+        history: what the session holds already, for the repetition penalty, and for a
+            draft that holds less of it.
+        draft: a session of a smaller model with the same tokens, which holds what
+            `session` holds, or a beginning of `history`. It guesses tokens, which
+            `session` checks several at a time; see `kvc.runtime.generation.drafting`.
+        draft_tokens: the most guesses at a time; left out, 4.
         settings: as `GenerationSettings` has them; what is left out, or None, is as the
             bundle's "generation_config" says, and without one the likeliest token is
             taken until the cache is full. `max_new_tokens` is `max_tokens`,
@@ -61,9 +71,11 @@ def generate(
 
     Raises:
         BadSetting: a setting is impossible or is not one that kvc has, the prompt is
-            empty or no prompt, or the session has several rows.
+            empty or no prompt, or the session has several rows. The draft is the same
+            session, has other tokens, or holds something else.
         TypeError: there is no such argument.
-        UnknownName: the program lacks a role.
+        UnknownName: the program lacks a role: with a draft, "prefill_all" too.
+        NoPosition, NotRewindable: with a draft, one of the two cannot go back.
         InputMismatch: the model does not have a token of the prompt.
         PromptTooLong: there is no room for the prompt.
         MissingPackage, BadTokenizer: the bundle's tokenizer cannot be used.
@@ -75,6 +87,7 @@ def generate(
     """
     chosen = settings_of(session.metadata, settings, stacklevel=2)
     past = check_tokens("history", _listed(history))
+    guesses = draft_tokens_of(draft, draft_tokens)
     feeder = Feeder(session)
 
     def find_tokenizer() -> Tokenizer:
@@ -82,7 +95,12 @@ def generate(
 
     tokens = _tokens_of(prompt, find_tokenizer, is_start=not feeder.start)
     feeder.check_prompt(tokens)
-    return Generation(feeder, tokens, past, chosen, find_tokenizer)
+    chooser = Chooser(chosen, (*past, *tokens))
+    source: Source = Feeding(feeder, chooser)
+    if draft is not None:
+        stops = frozenset(chosen.stop_tokens)
+        source = start_drafting(feeder, draft, past, guesses, chooser, stops)
+    return Generation(source, tokens, chosen, find_tokenizer)
 
 
 def settings_of(
