@@ -1,4 +1,4 @@
-# sha256 of program.fbs: a2091de4615db39123a23b7cff7fbd10fcfa3aca342c1250c9f810e36e191d4d
+# sha256 of program.fbs: 6641368539864cbf3ea8f8dfb902152319236c9a30a46658e678b5b2e5b5d4d6
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -98,6 +98,8 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('strings', 'vector of string', 'string', 4, False, 0),
         ('doubles', 'vector of scalar', 'float64', 8, False, 0),
         ('integers', 'vector of scalar', 'int64', 8, False, 0),
+        ('product_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('product_symbols', 'vector of scalar', 'uint32', 4, False, 0),
     ),
     'Position': (
         ('kind', 'scalar', 'uint8', 1, False, 3),
