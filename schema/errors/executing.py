@@ -47,6 +47,12 @@ class IndexOutOfRange(ExecutionError):
     template = "{place}index {index} is out of range for an axis of {size}"
 
 
+class CountOutOfRange(ExecutionError):
+    """A row counts tokens that are not there; nothing has been written."""
+
+    template = "row {row} counts {count} of {most} tokens; a count is from 0 to {most}"
+
+
 class BranchMismatch(ExecutionError):
     """A branch for an empty past was taken with one that is not; nothing is written."""
 
