@@ -12,6 +12,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import InputMismatch
 from kvc.schema.model import Graph, Method, Ref
 
+_FILL = "aten::masked_fill.Scalar"
 _LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
 
 
@@ -66,6 +67,17 @@ def _vocabulary(graph: Graph) -> int | None:
         if not isinstance(table, Ref) or not isinstance(indices, Ref):
             continue
         rows = graph.values[table.value].type.dims[0]
-        if graph.root_of(indices.value) == graph.inputs[0] and isinstance(rows, int):
+        looked_up = graph.root_of(indices.value) in _tokens_and_filled(graph)
+        if looked_up and isinstance(rows, int):
             return rows
     return None
+
+
+def _tokens_and_filled(graph: Graph) -> set[int]:
+    """Return the first input and what it is with its padding filled."""
+    found = {graph.inputs[0]}
+    for call in graph.instructions:
+        filled = call.arguments[0] if call.op == _FILL else None
+        if isinstance(filled, Ref) and graph.root_of(filled.value) in found:
+            found.update(call.results)
+    return found

@@ -47,12 +47,14 @@ class Call:
     Attributes:
         start: int64 [batch], how many tokens the caches hold before it.
         length: int64 [batch], how many they hold after it.
+        counts: int64 [batch], how many tokens of each row count; None: all.
         kept: the caches that attention may be over, as `update` returned them.
         attended: how often attention was over one of them.
     """
 
     start: Tensor
     length: Tensor
+    counts: Tensor | None = None
     kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
     attended: int = 0
 
@@ -167,6 +169,7 @@ def attend_causally(
         softcap=softcap,
         slopes=slopes,
         sinks=sinks,
+        counts=call.counts,
     )
     return attended.transpose(1, 2)
 

@@ -68,11 +68,17 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
         """Write keys and values [batch, heads, seq, dim]; return the whole caches."""
-        kept, start = self._buffers, self._call.start
-        kept.keys.copy_(torch.ops.kvc.cache_update(kept.keys, key_states, start))
-        kept.values.copy_(torch.ops.kvc.cache_update(kept.values, value_states, start))
+        kept = self._buffers
+        for cache, update in ((kept.keys, key_states), (kept.values, value_states)):
+            cache.copy_(self._updated(cache, update))
         self._call.kept.append((kept.keys, kept.values))
         return kept.keys, kept.values
+
+    def _updated(self, cache: Tensor, update: Tensor) -> Tensor:
+        written: Tensor = torch.ops.kvc.cache_update(
+            cache, update, self._call.start, counts=self._call.counts
+        )
+        return written
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return sizes that no mask is made of."""

@@ -1,6 +1,6 @@
 """The methods of a `CachedDecoder` as `compile_program` takes them, and its states."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor
@@ -50,13 +50,16 @@ def _method(
     role: str = "",
     seq: bool = True,
 ) -> Method:
-    dims: dict[int, Dim] = {}
-    if sizes.batch > 1:
-        dims[0] = Dim("batch", 1, sizes.batch)
-    if seq:
-        dims[1] = Dim("seq", 1, sizes.chunk)
-    dynamic: Mapping[str, Mapping[int, Dim]] = {argument: dims} if dims else {}
-    return Method(name, args=(example,), dynamic=dynamic, role=role)
+    dims = {1: Dim("seq", 1, sizes.chunk)} if seq else {}
+    if sizes.batch == 1:
+        dynamic = {argument: dims} if dims else {}
+        return Method(name, args=(example,), dynamic=dynamic, role=role)
+    rows = {0: Dim("batch", 1, sizes.batch)}
+    counts, counted = "lengths", torch.ones(1, dtype=torch.int64)
+    if role == "decode":
+        counts, counted = "active", torch.ones(1, dtype=torch.bool)
+    dynamic = {argument: rows | dims, counts: rows}
+    return Method(name, args=(example, counted), dynamic=dynamic, role=role)
 
 
 def states_of(sizes: Sizes) -> tuple[StateSpec, ...]:
