@@ -163,7 +163,7 @@ def _position(session: Session) -> int | None:
     except NoPosition:
         return None
     if position.size != 1:
-        expected = "a session of one row; run a batch by session.call"
+        expected = "a session of one row, or a list with a prompt for each"
         found = f"{position.size} rows"
         raise BadSetting(name="session", expected=expected, found=found)
     return int(position.item())
