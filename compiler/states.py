@@ -9,6 +9,8 @@ as what its method adds to the position.
 
 from collections.abc import Mapping, Sequence
 
+from kvc.compiler.advances import counts_input
+from kvc.compiler.growth import growth, keeps_old_rows
 from kvc.compiler.in_place.updates import (
     CACHE_UPDATE,
     CacheWrite,
@@ -18,8 +20,6 @@ from kvc.compiler.in_place.updates import (
 from kvc.compiler.ir import Method, Node, Program, State
 from kvc.compiler.positions import (
     Counting,
-    growth,
-    keeps_old_rows,
     position_values,
     start_of,
 )
@@ -118,9 +118,13 @@ def _grows_at_position(state: State, program: Program, counting: Counting) -> bo
         counted = program.states[position.state].initial is None
     else:
         counted = position is not None
-    return counted and all(
-        growth(method, state) == counting.advances.get(method.name, 0)
-        for method in program.methods
+    return (
+        counted
+        and not counting.counts
+        and all(
+            growth(method, state) == counting.advances.get(method.name, 0)
+            for method in program.methods
+        )
     )
 
 
@@ -133,4 +137,7 @@ def _is_at_position(
     """Tell whether a write begins at the position and is as long as its advance."""
     if write.index is None or write.index.id not in placed[method.name]:
         return False
-    return counting.advances.get(method.name) == write.count
+    counts = counting.counts.get(method.name)
+    alike = counts_input(method, write.counted) == counts
+    same = alike and (write.counted is None) == (counts is None)
+    return same and counting.advances.get(method.name) == write.count

@@ -6,18 +6,25 @@ state has been written that knowing the position cannot put back.
 """
 
 from collections.abc import Sequence
+from operator import add
 
 from kvc.runtime.arrays import Array, copy_into, own_copy
 from kvc.runtime.effects import Hazard
-from kvc.runtime.entries import ALL_SLOTS, Demand, Entry, check_room
+from kvc.runtime.entries import ALL_SLOTS, Demand, Entry, check_room, check_rows
 from kvc.runtime.executor import Progress
 from kvc.runtime.positions import find_position
 from kvc.runtime.states import StateMemory, Tip
-from kvc.schema.errors import CacheOverflow, IndexOutOfRange, NoPosition, Poisoned
+from kvc.schema.errors import (
+    CacheOverflow,
+    CountOutOfRange,
+    IndexOutOfRange,
+    NoPosition,
+    Poisoned,
+)
 from kvc.schema.model import Position, PositionKind
 
 # These errors promise that the instruction has written nothing.
-_CLEAN = (CacheOverflow, IndexOutOfRange)
+_CLEAN = (CacheOverflow, CountOutOfRange, IndexOutOfRange)
 
 
 class Transaction:
@@ -50,9 +57,11 @@ class Transaction:
 
         Raises:
             CacheOverflow: the call's tokens do not fit.
+            StateMismatch: it counts other rows than the session has.
         """
         self.starts = starts = _starts(position, memory)
         if starts is not None:
+            check_rows(entry.method, demand, starts)
             check_room(demand, starts, memory)
         self._entry, self._demand, self._memory = entry, demand, memory
         self._position = position
@@ -66,7 +75,7 @@ class Transaction:
         if effects.rows:
             end = ALL_SLOTS
             if starts is not None:
-                end = max(starts, default=0) + demand.extent
+                end = max((high for _, high in self._spans(starts)), default=0)
             if end > memory.written:
                 memory.written = end
         # Stands until the call has ended one way or the other: an interrupt may come
@@ -87,8 +96,8 @@ class Transaction:
         for state, length, _ in self._demand.lengths:
             lengths[state] = length
         if counts:
-            step = self._demand.advance or 0
-            counted = tuple(count + step for count in counted)
+            steps = self._demand.steps(len(counted))
+            counted = tuple(map(add, counted, steps))
         return Tip(tuple(lengths), counted)
 
     def roll_back(self, progress: Progress, error: BaseException) -> None:
@@ -116,21 +125,29 @@ class Transaction:
     def _put_rows_back(self, state: int, starts: Sequence[int]) -> None:
         """Put back the slots from the position on."""
         memory = self._memory
-        high = max(starts) + self._demand.extent
+        ends = [high for _, high in self._spans(starts)]
         for row, low in rows_of(memory, state, starts):
+            high = max(ends, default=low) if row is None else ends[row]
             memory.put_back(state, row, low, high)
+
+    def _spans(self, starts: Sequence[int]) -> list[tuple[int, int]]:
+        """Return which slots of each row the call may write at the position."""
+        extents = self._demand.extents(len(starts))
+        return [(start, start + n) for start, n in zip(starts, extents, strict=True)]
 
     def _note_changes(self) -> None:
         """Note which slots of each state the call may write."""
         effects, memory, demand = self._entry.effects, self._memory, self._demand
         anywhere = {hazard.state for hazard in effects.hazards}
-        starts = self.starts or (0,)
+        spans = [] if self.starts is None else self._spans(self.starts)
         reaches = {state: reach for state, _, reach in demand.lengths}
         for state in self._entry.method.writes:
             if state in anywhere or self.starts is None:
                 memory.note_change(state)
             elif state in effects.rows:
-                memory.note_change(state, min(starts), max(starts) + demand.extent)
+                for low, high in spans:
+                    if low < high:
+                        memory.note_change(state, low, high)
             elif state in reaches:
                 memory.note_change(state, self._tip.lengths[state], reaches[state])
             else:

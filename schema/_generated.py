@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 6641368539864cbf3ea8f8dfb902152319236c9a30a46658e678b5b2e5b5d4d6
+# sha256 of program.fbs: d37ed109e637d5d0d605fd67d39684386482cfe84784a2e382065f5fb1a3c91f
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -67,6 +67,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
         ('blocks', 'vector of table', 'Block', 4, False, 0),
+        ('counts', 'scalar', 'uint32', 4, True, 0),
     ),
     'Names': (
         ('names', 'vector of string', 'string', 4, False, 0),

@@ -164,6 +164,8 @@ class Method:
         updates: a verdict for each write over a state or a caller's input, in order.
         blocks: code that control instructions run; each is named by one argument of
             one instruction, of the method or of a block before it.
+        counts: index among `graph.inputs` of how many of `advance` count in each row,
+            int64 [batch], or bool [batch] where that is 1; None where all count.
     """
 
     name: str
@@ -177,6 +179,7 @@ class Method:
     advance: Dim | None
     updates: tuple[Update, ...]
     blocks: tuple[Block, ...] = ()
+    counts: int | None = None
 
     @property
     def graphs(self) -> tuple[Graph, ...]:

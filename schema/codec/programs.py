@@ -170,6 +170,7 @@ def _method_record(method: Method, pool: PoolWriter) -> Record:
             "advance": advance,
             **_update_fields(method.updates, pool),
             "blocks": [_block_record(block, pool) for block in method.blocks],
+            "counts": method.counts,
         },
     )
 
@@ -344,6 +345,7 @@ def _read_method(table: TableReader, pool: Pool, path: str) -> Method:
             _read_block(block, pool, path, f"{where}, block {number}")
             for number, block in enumerate(table.children("blocks"))
         ),
+        counts=table.optional_number("counts"),
     )
 
 

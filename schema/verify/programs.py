@@ -5,6 +5,7 @@ from kvc.schema.model import Caller, Delegate, Payload, Program
 from kvc.schema.ops import UNCHECKED
 from kvc.schema.types import TensorType
 from kvc.schema.verify.blocks import check_blocks
+from kvc.schema.verify.counts import check_counts
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.graphs import GraphChecker
@@ -40,6 +41,7 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
         check_memory(method.graph, operands, where, report, thorough)
         check_effects(method, operands, program, report)
         check_blocks(method, checker, around, thorough)
+        check_counts(method, program, report)
     check_delegates(program, report)
 
 

@@ -1,4 +1,4 @@
-"""Batches of prompts: the tokens of transformers' own left-padded batch, and each row's.
+"""Batches: the tokens of transformers' own left-padded batch, and of each row alone.
 
 Rows of different lengths stand at different positions, in chunks and one token at a
 time; what a wrong row of a cache does to its own logits, and to no others, is the
