@@ -12,7 +12,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import InputMismatch
 from kvc.schema.model import Graph, Method, Ref
 
-_FILL = "aten::masked_fill.Scalar"
+_CHOICE = "aten::where.self"
 _LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
 
 
@@ -74,10 +74,11 @@ def _vocabulary(graph: Graph) -> int | None:
 
 
 def _tokens_and_filled(graph: Graph) -> set[int]:
-    """Return the first input and what it is with its padding filled."""
+    """Return the first input, and what it is with other tokens for padding."""
     found = {graph.inputs[0]}
     for call in graph.instructions:
-        filled = call.arguments[0] if call.op == _FILL else None
-        if isinstance(filled, Ref) and graph.root_of(filled.value) in found:
+        operands = call.arguments[1:] if call.op == _CHOICE else ()
+        roots = {graph.root_of(ref.value) for ref in operands if isinstance(ref, Ref)}
+        if roots & found:
             found.update(call.results)
     return found

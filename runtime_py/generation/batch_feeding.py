@@ -77,6 +77,7 @@ class BatchFeeder:
             if room is not None and len(prompt) > room:
                 raise PromptTooLong(
                     row=row,
+                    rows=len(prompts),
                     start=self.starts[row] if self.starts else None,
                     count=len(prompt),
                     capacity=self._session.capacity,

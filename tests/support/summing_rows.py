@@ -1,6 +1,6 @@
 """A model of rows whose next token tells all that the row has held, exactly.
 
-Its cache holds the tokens; the likeliest next one is 7 times their sum plus how many
+Its cache holds the tokens; the likeliest next one is 4 times their sum plus how many
 there are, modulo the vocabulary. A token lost, doubled, of another row or in another
 place in time changes all that follow. Sums are of small whole numbers, so that rows
 make the same tokens in a batch as alone, by chance too.
@@ -48,14 +48,14 @@ class SummingRows(nn.Module):
         self.position.add_(counts)
         last = (counts - 1).clamp(min=0)[:, None]
         mean = mean[:, 0, :, 0].gather(1, last)
-        total = (mean * length[:, None]).round() * 7 + length[:, None]
+        total = (mean * length[:, None]).round() * 4 + length[:, None]
         best = total - (total / VOCAB).floor() * VOCAB
         return -(torch.arange(VOCAB) - best).abs() / 4
 
 
 def likeliest(tokens: list[int]) -> int:
     """Return the token that the model likes best behind some."""
-    return (7 * sum(tokens) + len(tokens)) % VOCAB
+    return (4 * sum(tokens) + len(tokens)) % VOCAB
 
 
 def summing_rows(path: str) -> None:
