@@ -57,8 +57,9 @@ class CountsInput:
         counts = inputs.arrays[self.leaf]
         if counts.shape != tokens.shape[:1]:
             return tokens
-        counted: Array = np.arange(tokens.shape[1]) < counts[:, None]
-        return tokens[counted]
+        places = np.arange(tokens.shape[1])
+        counted: Array = tokens[places < counts.astype(np.int64)[:, None]]
+        return counted
 
     def read(self, counts: Array, most: int, left_out: bool) -> tuple[int, ...]:
         """Return the count of each row, which is at most `most`.
