@@ -45,19 +45,20 @@ def rewind(program: Program, memory: StateMemory, count: object) -> None:
 
 
 def trim(program: Program, memory: StateMemory) -> None:
-    """Give back whole pages at and behind the position."""
+    """Give back whole pages at and behind the position, of each row."""
     try:
-        end = max(find_position(program.position, memory), default=0)
+        ends = find_position(program.position, memory) or [0]
     except NoPosition:
-        end = None
+        ends = None
     for state, declared in enumerate(program.states):
         if declared.kind is StateKind.APPEND:
             memory.give_back(state, memory.tip.lengths[state])
-        elif _goes_back(declared) and end is not None:
-            memory.put_back(state, None, end, memory.written)
-            memory.give_back(state, end)
-    if end is not None:
-        memory.written = min(memory.written, end)
+        elif _goes_back(declared) and ends is not None:
+            for row, end in rows_of(memory, state, ends):
+                memory.put_back(state, row, end, memory.written)
+                memory.give_back(state, end, row)
+    if ends is not None:
+        memory.written = min(memory.written, max(ends))
 
 
 def _goes_back(state: State) -> bool:

@@ -204,14 +204,19 @@ class StateMemory:
         for start_nbytes in self._runs(state, row, low):
             self.arenas[declared.reset].clear(start_nbytes, nbytes)
 
-    def give_back(self, state: int, low: int) -> None:
-        """Give back whole pages of a state from slot `low` on, which hold zeros."""
+    def give_back(self, state: int, low: int, row: int | None = None) -> None:
+        """Give back whole pages of a state from slot `low` on, which hold zeros.
+
+        `row` is an index on axis 0; None for all rows.
+        """
         declared, array = self.states[state], self.arrays[state]
         axis = axis_of(declared)
+        if row is not None and _inside(declared, 0):
+            return  # the other rows have their slots in these pages
         high = array.shape[axis]
         nbytes = (high - low) * array.strides[axis]
         if declared.initial is None and nbytes >= PAGE_NBYTES:
-            for start in self._runs(state, None, low):
+            for start in self._runs(state, row, low):
                 self.arenas[declared.reset].give_back(start, nbytes)
 
     def _runs(self, state: int, row: int | None, low: int) -> list[int]:

@@ -9,6 +9,7 @@ import pytest
 from growing_programs import growing_program, positioned_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_programs import ragged_program
 from sample_programs import (
     SYMBOLS,
     layered_program,
@@ -44,7 +45,8 @@ def u32(*numbers):
 
 
 @pytest.mark.parametrize(
-    "program", [sample_program(), growing_program(), positioned_program()]
+    "program",
+    [sample_program(), growing_program(), positioned_program(), ragged_program()[0]],
 )
 def test_a_program_comes_back_as_it_was(program):
     assert decode(encode(program), "x") == program
