@@ -57,9 +57,10 @@ def counts_input(method: Method, value: Value | None) -> int | None:
         return None
     makers, changed = method.makers(), {name for _, name in method.input_out}
     while (node := makers.get(value.id)) is not None:
-        if not says_the_same(node.op, node.inputs[0].type, value.type):
+        source = node.inputs[0] if node.inputs else None
+        if source is None or not says_the_same(node.op, source.type, value.type):
             return None
-        value = node.inputs[0]
+        value = source
     ids = [given.id for given in method.inputs]
     if value.id not in ids or not may_be_counts(value.type):
         return None

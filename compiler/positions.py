@@ -25,7 +25,7 @@ from kvc.schema.feeds import Feed, find_feed
 from kvc.schema.types import Dim, Symbol, bounds, symbols_in
 
 # Views and copies of a position that still say the same of each row.
-_SAME = {
+SAME_PLACES = {
     "aten::view", "aten::expand", "aten::unsqueeze", "aten::squeeze.dims",
     "aten::alias", "aten::clone", "aten::reshape",
 }  # fmt: skip
@@ -76,7 +76,7 @@ def _same_values(method: Method, start: Value, firsts: bool) -> set[int]:
     for node in method.nodes:
         if not node.inputs or node.inputs[0].id not in same:
             continue
-        if node.op in _SAME or (firsts and _is_first(node, start)):
+        if node.op in SAME_PLACES or (firsts and _is_first(node, start)):
             same.update(value.id for value in node.outputs)
     return same
 

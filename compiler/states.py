@@ -4,10 +4,12 @@ In: the proven program and what counts its tokens. Out: `schema.State`s. A state
 LINEAR or RING when every write to it is a `cache_update` of that mode on one axis,
 APPEND when it grows, COUNTER when every method advances it as the position, and PLAIN
 otherwise. It is written at the position when every write begins there and is as long
-as what its method adds to the position.
+as what its method adds to the position. How far back a ring is seen is found by
+`rings.py`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from kvc.compiler.advances import counts_input
 from kvc.compiler.growth import growth, keeps_old_rows
@@ -23,6 +25,7 @@ from kvc.compiler.positions import (
     position_values,
     start_of,
 )
+from kvc.compiler.rings import find_windows
 from kvc.schema import model
 
 Kind = model.StateKind
@@ -39,10 +42,13 @@ def describe_states(
         for name, node in state_writes(method):
             writes[name].append((method, node))
     placed = {m.name: _position_values(m, program, counting) for m in program.methods}
-    return tuple(
+    states = [
         _describe(state, writes[state.name], program, counting, placed, name_ids)
         for state in program.states
-    )
+    ]
+    rings = {s.name: s.axis for s in states if s.kind is Kind.RING and s.at_position}
+    windows = find_windows(program, counting, rings) if rings else {}
+    return tuple(replace(state, window=windows.get(state.name)) for state in states)
 
 
 def _position_values(

@@ -25,6 +25,7 @@ from kvc.runtime.delegates.base import Packing
 from kvc.runtime.entries import Demand, Entry, make_entry
 from kvc.runtime.executor import Progress
 from kvc.runtime.inputs import Inputs, take_inputs
+from kvc.runtime.parts import count_excess, plan_parts, run_parts
 from kvc.runtime.positions import count_rows
 from kvc.runtime.resources import Resources
 from kvc.runtime.states import StateMemory
@@ -75,6 +76,7 @@ class Engine:
             CallMismatch, InputMismatch: the arguments are not what was compiled for.
             StateMismatch: the lengths of states that grow are not those it takes.
             CacheOverflow: more tokens or rows than there is room for.
+            CallTooLong: more tokens than rings allow, of a method that is not parted.
             Poisoned: an earlier call left states half written.
             ExecutionError: an instruction failed.
             FileChanged, FormatError, FileProblem: data cannot be used any more.
@@ -84,17 +86,7 @@ class Engine:
         entry = self.entry(method)
         inputs = self._take(entry, args, kwargs, states)
         entry.check_tokens(inputs)
-        if states is not None:
-            check_usable(states)
-        with self._lease(states) as (resources, context):
-            self._blobs.check_unchanged()
-            binder = Binder(self.program.position, resources, context, states)
-            binding, loans = binder.bind(entry, inputs)
-            demand = entry.with_counts(binding.demand, inputs)
-            if states is None or entry.only_reads:
-                results = _run(binding, inputs, loans, Progress())
-            else:
-                results = self._run_on(entry, binding, demand, inputs, loans, states)
+        results = self._run_call(entry, inputs, states)
         return _nest(entry.method.output_tree, results, inputs.as_tensors)
 
     def entry(self, method: int) -> Entry:
@@ -104,6 +96,37 @@ class Engine:
             found = make_entry(self.program, method, self.symbols)
             self._entries[method] = found
         return found
+
+    def _run_call(
+        self, entry: Entry, inputs: Inputs, states: StateMemory | None
+    ) -> list[object]:
+        """Run a method, in parts where rings want it so."""
+        if states is None:
+            return self._run_once(entry, inputs, None)
+        check_usable(states)
+        count = count_excess(entry, inputs, states)
+        if not count:
+            return self._run_once(entry, inputs, states)
+        entries = [self.entry(i) for i in range(len(self.program.methods))]
+        parts = plan_parts(entry, count, states, entries)
+
+        def run(part: Entry, given: Inputs) -> list[object]:
+            return self._run_once(part, given, states)
+
+        return run_parts(self.program, parts, inputs, states, run)
+
+    def _run_once(
+        self, entry: Entry, inputs: Inputs, states: StateMemory | None
+    ) -> list[object]:
+        """Run a method in one go."""
+        with self._lease(states) as (resources, context):
+            self._blobs.check_unchanged()
+            binder = Binder(self.program.position, resources, context, states)
+            binding, loans = binder.bind(entry, inputs)
+            demand = entry.with_counts(binding.demand, inputs)
+            if states is None or entry.only_reads:
+                return _run(binding, inputs, loans, Progress())
+            return self._run_on(entry, binding, demand, inputs, loans, states)
 
     def _run_on(
         self,

@@ -21,7 +21,7 @@ from kvc.runtime.forks.forking import fork_states
 from kvc.runtime.forks.residency import SessionResidency, describe_states
 from kvc.runtime.methods import MethodTable
 from kvc.runtime.positions import choose_capacity, choose_sizes, find_position
-from kvc.runtime.rewinding import rewind, trim
+from kvc.runtime.rewinding import most_rewindable, rewind, trim
 from kvc.runtime.snapshots import save_snapshot
 from kvc.runtime.states import StateMemory
 from kvc.runtime.transactions import check_usable
@@ -128,6 +128,9 @@ class Session(Closing):
             CallMismatch, InputMismatch: the arguments are not what was compiled for.
             StateMismatch: the states that grow are not as long as the method takes.
             CacheOverflow: the cache is full; nothing has been written.
+            CallTooLong: there are more tokens than a ring has slots beside its window,
+                and the method has not the role "prefill"; a prefill is taken in parts,
+                all of them or none.
             IndexOutOfRange: a write would be outside its tensor.
             KernelFailed: an instruction failed; the message names its source line.
             Poisoned: an earlier call left states half written.
@@ -153,12 +156,13 @@ class Session(Closing):
         """Forget the last `count` tokens: an int, or int64 [batch] for each row.
 
         The session is then as if they had never run; memory that only they used goes
-        back to the system.
+        back to the system. A ring has written over what it held long ago, so that a
+        row can go back by `rewindable` tokens, or by all.
 
         Raises:
             BadSetting: `count` is not from 0 to the position.
             NoPosition: nothing counts tokens.
-            NotRewindable: a state cannot go back.
+            NotRewindable: a state cannot go back, or not so far.
             CannotRewind: rows would go back by different counts where they must not.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
@@ -240,6 +244,29 @@ class Session(Closing):
         with self._exclusive("position"):
             found = find_position(self._engine.program.position, self._states)
             return np.array(found, np.int64)
+
+    @property
+    def rewindable(self) -> Array:
+        """Return how many tokens each row can forget now, int64 [batch].
+
+        That is all it has, but where rings have written over what would be seen then.
+        A row can go back to its beginning as well.
+
+        Raises:
+            NoPosition, NotRewindable, Poisoned, Busy, Closed, Forked: as `rewind`.
+        """
+        with self._exclusive("rewindable"):
+            found = most_rewindable(self._engine.program, self._states)
+            return np.array(found, np.int64)
+
+    @property
+    def longest_call(self) -> int | None:
+        """Return how many tokens one call may add, None where no ring limits it.
+
+        A call of the role "prefill" may have more: the session takes it in parts.
+        """
+        ring = self._states.narrowest
+        return None if ring is None else ring.longest
 
     @property
     def capacity(self) -> int | None:

@@ -13,6 +13,7 @@ from kvc.runtime.effects import Hazard
 from kvc.runtime.entries import ALL_SLOTS, Demand, Entry, check_room, check_rows
 from kvc.runtime.executor import Progress
 from kvc.runtime.positions import find_position
+from kvc.runtime.rings import note_reach, put_rings_back, reached_by, written_slots
 from kvc.runtime.states import StateMemory, Tip
 from kvc.schema.errors import (
     CacheOverflow,
@@ -41,6 +42,7 @@ class Transaction:
         "_hazards",
         "_memory",
         "_position",
+        "_reached",
         "_shadows",
         "_tip",
         "starts",
@@ -78,6 +80,10 @@ class Transaction:
                 end = max((high for _, high in self._spans(starts)), default=0)
             if end > memory.written:
                 memory.written = end
+        self._reached: list[int] = []
+        if effects.rings and starts is not None:
+            self._reached = reached_by(memory, starts)
+            note_reach(memory, starts, demand.steps(len(starts)))
         # Stands until the call has ended one way or the other: an interrupt may come
         # at any point, while a failure is being handled too.
         memory.poisoned = entry.method.name
@@ -112,6 +118,8 @@ class Transaction:
         if self.starts is not None:
             for state in self._entry.effects.rows:
                 self._put_rows_back(state, self.starts)
+            if self._entry.effects.rings:
+                put_rings_back(memory, self.starts, self._reached)
         for state, _, reach in self._demand.lengths:
             memory.put_back(state, None, self._tip.lengths[state], reach)
         for array, saved in self._shadows:
@@ -139,8 +147,10 @@ class Transaction:
         """Note which slots of each state the call may write."""
         effects, memory, demand = self._entry.effects, self._memory, self._demand
         anywhere = {hazard.state for hazard in effects.hazards}
-        spans = [] if self.starts is None else self._spans(self.starts)
+        starts = self.starts or ()
+        spans = self._spans(starts)
         reaches = {state: reach for state, _, reach in demand.lengths}
+        rings = {ring.state: ring for ring in memory.rings}
         for state in self._entry.method.writes:
             if state in anywhere or self.starts is None:
                 memory.note_change(state)
@@ -148,6 +158,10 @@ class Transaction:
                 for low, high in spans:
                     if low < high:
                         memory.note_change(state, low, high)
+            elif state in rings:
+                steps = demand.steps(len(starts))
+                for slots in written_slots(rings[state], starts, steps):
+                    memory.note_change(state, *slots)
             elif state in reaches:
                 memory.note_change(state, self._tip.lengths[state], reaches[state])
             else:

@@ -1,4 +1,4 @@
-# sha256 of program.fbs: d37ed109e637d5d0d605fd67d39684386482cfe84784a2e382065f5fb1a3c91f
+# sha256 of program.fbs: 1d6e825c0eea83e29248ad5807ea13c6a1a98c96cecdaf51fa60fdd2342c0386
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -138,5 +138,6 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('initial', 'scalar', 'uint32', 4, True, 0),
         ('reset', 'scalar', 'uint8', 1, False, 2),
         ('at_position', 'scalar', 'bool', 1, False, 0),
+        ('window', 'scalar', 'uint64', 8, True, 0),
     ),
 }

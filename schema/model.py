@@ -162,8 +162,8 @@ class Method:
         advance: tokens that a call adds to the program's position; None when it
             leaves the position alone.
         updates: a verdict for each write over a state or a caller's input, in order.
-        blocks: code that control instructions run; each is named by one argument of
-            one instruction, of the method or of a block before it.
+        blocks: code of control instructions; each is named by one argument of one
+            instruction, of the method or of a block before it.
         counts: index among `graph.inputs` of how many of `advance` count in each row,
             int64 [batch], or bool [batch] where that is 1; None where all count.
     """
@@ -220,6 +220,8 @@ class State:
         reset: what `Session.reset` does to it.
         at_position: whether every write to it begins at the program's position, so
             that what lies behind the position is dead; LINEAR, RING and APPEND only.
+        window: how many positions a query sees, its own too, where calls write a RING
+            at the position and `kvc::attention` alone reads it behind that, else None.
     """
 
     name: str
@@ -230,6 +232,7 @@ class State:
     initial: int | None
     reset: ResetRule
     at_position: bool
+    window: int | None = None
 
 
 class PositionKind(IntEnum):

@@ -17,6 +17,7 @@ class FolderOptions(TypedDict):
 
     max_length: int | None
     batch: int | None
+    slack: int | None
     prefill_chunk: int | None
     prefill_sizes: tuple[int, ...]
     all_logits: bool
@@ -38,6 +39,13 @@ _OPTIONS: Final = (
         type=_NUMBER,
         metavar="N",
         help="Of a folder: the most prompts at once.  [default: 1]",
+    ),
+    click.option(
+        "--slack",
+        type=_NUMBER,
+        metavar="N",
+        help="Of a folder: how many more tokens than the longest prefill a session can "
+        "forget, where layers keep a window of their past alone.  [default: 0]",
     ),
     click.option(
         "--prefill-chunk",

@@ -20,7 +20,6 @@ from kvc.schema.errors import UnsupportedModel
 
 CACHE: Final = "kvc_cache"
 POSITION: Final = "kvc_position"
-_EXAMPLE_LENGTH: Final = 64  # of the caches in the trace; sessions have any
 
 
 class CachedDecoder(nn.Module):
@@ -41,9 +40,8 @@ class CachedDecoder(nn.Module):
             self.add_module(name, child)
         _check_names(decoder, self)
         self._decoder = (decoder,)  # in a tuple, since its modules are here already
-        length = min(sizes.length, _EXAMPLE_LENGTH)
         self.kvc_cache = nn.ModuleDict(
-            {str(i): LayerBuffers(shape, 1, length) for i, shape in shapes.items()}
+            {str(i): LayerBuffers(shape, 1, sizes) for i, shape in shapes.items()}
         )
         position = torch.zeros(1, dtype=torch.int64)
         self.register_buffer(POSITION, position, persistent=False)

@@ -15,9 +15,10 @@ from transformers import PreTrainedModel
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.batched import BatchedDecoder, check_positions
+from kvc.compiler.hugging_face.cache import LayerShape
 from kvc.compiler.hugging_face.decoder import CachedDecoder
 from kvc.compiler.hugging_face.experts import own_experts
-from kvc.compiler.hugging_face.methods import methods_of, states_of
+from kvc.compiler.hugging_face.methods import methods_of, ring_layers, states_of
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.probe import cached_shapes
@@ -26,7 +27,6 @@ from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
     CacheConfig,
     Sizes,
-    check_prefill_sizes,
     find_sizes,
 )
 from kvc.compiler.pipeline import compile_program
@@ -89,26 +89,32 @@ def export_hf(
     settings = load_recipe(recipe, cache.dtype)
     opened = open_model(model)
     decoder = opened.model
-    sizes = find_sizes(cache, prefill_chunk, decoder.config, opened.given)
-    check_prefill_sizes(prefill_sizes, sizes)
+    sizes = find_sizes(
+        cache, prefill_chunk, decoder.config, opened.given, prefill_sizes
+    )
     embeds = _example_embeds(decoder) if inputs_embeds else None
     with using_kvc(decoder), held_still(decoder, sizes.length):
+        shapes = cached_shapes(decoder)
+        rings = ring_layers(shapes, sizes)
         return compile_program(
-            _decoder(decoder, sizes, prefill_sizes),
+            _decoder(decoder, shapes, sizes, prefill_sizes),
             methods_of(sizes, prefill_sizes, all_logits, embeds),
             recipe=settings,
-            states=states_of(sizes),
+            states=states_of(shapes, sizes),
             metadata=_metadata(opened),
             progress=progress,
             max_copy_bytes=max_copy_bytes,
             files=opened.files,
+            max_length=sizes.length if len(rings) == len(shapes) else None,
         )
 
 
 def _decoder(
-    decoder: PreTrainedModel, sizes: Sizes, prefill_sizes: Sequence[int]
+    decoder: PreTrainedModel,
+    shapes: Mapping[int, LayerShape],
+    sizes: Sizes,
+    prefill_sizes: Sequence[int],
 ) -> CachedDecoder:
-    shapes = cached_shapes(decoder)
     if sizes.batch == 1:
         return CachedDecoder(decoder, shapes, sizes, prefill_sizes)
     check_positions(decoder)

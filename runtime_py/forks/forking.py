@@ -62,6 +62,7 @@ def fork_states(memory: StateMemory, transactional: bool) -> StateMemory:
         twin.close()
         raise
     twin.tip, twin.written = memory.tip, memory.written
+    twin.reached = list(memory.reached)
     twin.shared = memory.shared = True
     memory.changed = [UNCHANGED] * len(memory.states)
     return twin

@@ -167,7 +167,7 @@ def _counting(methods: Sequence[Method], rows: int) -> Sequence[Method]:
     if not found:
         role = methods[0].role
         raise BadSetting(
-            name="prompts",
+            name="prompt",
             expected=f"one, since no method of the role {role} takes how many tokens "
             "of each row count (lengths, active)",
             found=f"{rows}",
@@ -186,7 +186,7 @@ def _check_rows(prompts: int, positions: Sequence[int] | None) -> None:
             f"as many as the session has rows, {len(positions)} "
             f"(session(batch={prompts}) has {prompts})"
         )
-        raise BadSetting(name="prompts", expected=expected, found=f"{prompts}")
+        raise BadSetting(name="prompt", expected=expected, found=f"{prompts}")
 
 
 def _positions(session: Session) -> list[int] | None:

@@ -31,7 +31,7 @@ def start_batch(
         KvcError: as `generate`.
     """
     if not prompts:
-        raise BadSetting(name="prompts", expected="at least one", found="none")
+        raise BadSetting(name="prompt", expected="at least one", found="none")
     feeder = BatchFeeder(session, len(prompts))
     starts = feeder.starts or [0] * len(prompts)
     tokens = [

@@ -59,8 +59,9 @@ class Feeder:
         session.check_usable()
         prefills = find_roles(session, "prefill")
         (decode,) = find_roles(session, "decode")
-        self._prefills = [chunk_sizes(m, session.symbols) for m in prefills]
-        self._decode = chunk_sizes(decode, session.symbols)
+        symbols, longest = session.symbols, session.longest_call
+        self._prefills = [chunk_sizes(m, symbols, longest) for m in prefills]
+        self._decode = chunk_sizes(decode, symbols)
         self._tokens = find_tokens(prefills[0])
         self._session = session
         self.start = _position(session)

@@ -53,7 +53,7 @@ def prompts_of(prompts: object, attention_mask: object) -> Sequence[object]:
         if not _is_prompt(prompt):
             expected = "each a text or its tokens"
             found = f"{prompt!r} as prompt {number}"
-            raise BadSetting(name="prompts", expected=expected, found=found)
+            raise BadSetting(name="prompt", expected=expected, found=found)
     return prompts
 
 

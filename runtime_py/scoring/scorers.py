@@ -114,7 +114,7 @@ class ByChunks:
         self.method = method.name
         self.most = _most(session)
         self._session = session
-        self._sizes = chunk_sizes(method, session.symbols)
+        self._sizes = chunk_sizes(method, session.symbols, session.longest_call)
         decode = find_roles(session, "decode")[0]
         self._decode = chunk_sizes(decode, session.symbols)
 

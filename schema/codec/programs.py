@@ -130,6 +130,7 @@ def _state_record(state: State, pool: PoolWriter) -> Record:
             "initial": state.initial,
             "reset": int(state.reset),
             "at_position": int(state.at_position),
+            "window": state.window,
         },
     )
 
@@ -303,6 +304,7 @@ def _read_state(table: TableReader, pool: Pool, path: str) -> State:
         initial=table.optional_number("initial"),
         reset=ResetRule(table.number("reset")),
         at_position=bool(table.number("at_position")),
+        window=table.optional_number("window"),
     )
 
 

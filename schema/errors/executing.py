@@ -46,6 +46,16 @@ class PromptTooLong(CacheOverflow):
         return self.template.format(place=place, **self.facts)
 
 
+class CallTooLong(ExecutionError):
+    """A call has more tokens than a ring has slots beside its window; nothing ran.
+
+    Attributes: method, count (its tokens), longest (the most that a call may have),
+    state, slots, window (of the ring).
+    """
+
+    template = "method {method} was called with {count} tokens, but with the ring {state} a call has {longest} at the most: it has {slots} slots for a window of {window}; call it with fewer at a time, or compile with more slots"
+
+
 class IndexOutOfRange(ExecutionError):
     """A write would be outside its tensor; nothing has been written."""
 

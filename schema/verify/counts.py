@@ -49,6 +49,18 @@ def check_counts(method: Method, program: Program, report: Reporter) -> None:
         _Writes(method, written, where, report).check()
 
 
+def counted_values(method: Method) -> set[int]:
+    """Return the values of a method's own graph that say how many tokens count."""
+    graph = method.graph
+    if method.counts is None or method.counts >= len(graph.inputs):
+        return set()
+    known = {graph.inputs[method.counts]}
+    for step in graph.instructions:
+        if _is_followed(step, graph, known):
+            known.add(step.results[0])
+    return known
+
+
 def _check_input(
     method: Method, index: int, program: Program, where: str, report: Reporter
 ) -> None:

@@ -299,7 +299,7 @@ def test_what_else_uses_the_session_is_noticed(session):
         ([[1, 2]] * 4, {"attention_mask": [[0, 0]] * 4}, BadSetting, "one token"),
         (["a"] * 4, {"attention_mask": [[1]] * 4}, BadSetting, "two axes"),
         ([[1]] * 4, {"temperature": -1}, BadSetting, "temperature"),
-        (np.ones((0, 3), int), {}, BadSetting, "prompts: expected at least one"),
+        (np.ones((0, 3), int), {}, BadSetting, "prompt: expected at least one"),
         (np.ones((4, 3)), {}, BadSetting, "expected whole numbers, got float64"),
     ],
 )  # fmt: skip
