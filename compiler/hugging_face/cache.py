@@ -61,8 +61,8 @@ class LayerBuffers(nn.Module):
         self.window = None if slots is None else shape.window
         capacity = slots or min(sizes.length, _EXAMPLE_LENGTH)
         for name, dim in (("keys", shape.key_dim), ("values", shape.value_dim)):
-            sizes = (batch, shape.heads, capacity, dim)
-            buffer = torch.zeros(sizes, dtype=shape.dtype)
+            places = (batch, shape.heads, capacity, dim)
+            buffer = torch.zeros(places, dtype=shape.dtype)
             self.register_buffer(name, buffer, persistent=False)
 
 
