@@ -22,6 +22,7 @@ from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_copy_budget
 from kvc.compiler.emit_program import DelegateCall, emit_program
 from kvc.compiler.files import Files, take_files
+from kvc.compiler.generation_config import check_generation_config
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.in_place import Verdict, prove_all
 from kvc.compiler.ir import Program
@@ -99,6 +100,7 @@ def compile_program(
     """
     settings = load_recipe(recipe)
     check_request(model, methods)
+    check_generation_config((metadata or {}).get("generation_config"))
     check_max_length(max_length)
     taken = take_files(files or {})
     backend = _backend_of(settings)

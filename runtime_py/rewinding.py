@@ -20,8 +20,8 @@ from kvc.schema.feeds import Feed, feed_of
 from kvc.schema.model import PositionKind, Program, State, StateKind
 
 
-def rewind(program: Program, memory: StateMemory, count: object) -> None:
-    """Forget the last `count` tokens: an int, or int64 [batch].
+def rewind(program: Program, memory: StateMemory, count: object) -> bool:
+    """Forget the last `count` tokens: an int, or int64 [batch]; tell if there are any.
 
     Raises:
         BadSetting: `count` is not from 0 to the position.
@@ -38,7 +38,7 @@ def rewind(program: Program, memory: StateMemory, count: object) -> None:
     _check_rows(program, memory, counts)
     check_forgettable(memory, starts, counts, firsts)
     if not any(counts):
-        return
+        return False
     memory.poisoned = "rewind"  # stands if an interrupt comes in between
     ends = [start - some for start, some in zip(starts, counts, strict=True)]
     _put_slots_back(memory, ends)
@@ -47,6 +47,7 @@ def rewind(program: Program, memory: StateMemory, count: object) -> None:
     position = program.position
     _shorten(memory, ends, position is not None and position.kind is PositionKind.INPUT)
     memory.poisoned = ""
+    return True
 
 
 def most_rewindable(program: Program, memory: StateMemory) -> list[int]:

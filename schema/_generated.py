@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 1d6e825c0eea83e29248ad5807ea13c6a1a98c96cecdaf51fa60fdd2342c0386
+# sha256 of program.fbs: 6f5ba81f436190f259d3675fbec7b1c655c407f3016d14257035b13776374d48
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum

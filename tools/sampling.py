@@ -105,7 +105,8 @@ def start_generation(
     session: "Session",
     prompt: str | Sequence[int],
     settings: "Arguments",
-    history: Sequence[int] = (),
+    draft: "Session | None" = None,
+    draft_tokens: int | None = None,
 ) -> "Generation":
     """Return a generation; what it ignores is said on stderr.
 
@@ -115,7 +116,9 @@ def start_generation(
     from kvc.runtime import generate
 
     with _telling_what_is_ignored():
-        return generate(session, prompt, history=history, **settings)
+        return generate(
+            session, prompt, draft=draft, draft_tokens=draft_tokens, **settings
+        )
 
 
 def start_batch(

@@ -38,7 +38,9 @@ def methods_of(
         name, role = f"prefill_{size}", "prefill"
         methods.append(_method(name, "tokens", fixed, sizes, role, seq=False))
     if all_logits:
-        methods.append(_method("prefill_all", "tokens", tokens, sizes))
+        methods.append(
+            _method("prefill_all", "tokens", tokens, sizes, role="prefill_all")
+        )
     if embeds is not None:
         example = embeds.expand(1, 2, -1).contiguous()
         methods.append(_method("prefill_embeds", "inputs_embeds", example, sizes))

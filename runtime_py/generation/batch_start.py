@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from kvc.runtime.generation.batch import BatchGeneration
 from kvc.runtime.generation.batch_feeding import BatchFeeder
-from kvc.runtime.generation.checks import check_tokens
 from kvc.runtime.generation.prompts import listed, tokens_of
 from kvc.runtime.generation.row import Row
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
+from kvc.schema.setting_checks import check_tokens
 
 
 def start_batch(

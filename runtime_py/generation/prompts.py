@@ -6,10 +6,10 @@ those of each prompt of a batch.
 
 from collections.abc import Callable, Sequence
 
-from kvc.runtime.generation.checks import check_tokens
 from kvc.runtime.generation.padding import right_padded
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
+from kvc.schema.setting_checks import check_tokens
 
 
 def is_batch(prompt: object, attention_mask: object) -> bool:

@@ -11,7 +11,8 @@ from weakref import WeakKeyDictionary
 
 from kvc.runtime.generation.batch import BatchGeneration
 from kvc.runtime.generation.batch_start import start_batch
-from kvc.runtime.generation.checks import check_tokens
+from kvc.runtime.generation.choosing import Chooser
+from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.generation import Generation
 from kvc.runtime.generation.ignored import (
@@ -23,12 +24,14 @@ from kvc.runtime.generation.prompts import is_batch, listed, prompts_of, tokens_
 from kvc.runtime.generation.settings import (
     Arguments,
     GenerationSettings,
-    read_settings,
     settle,
 )
+from kvc.runtime.generation.sources import Feeding, Source
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 from kvc.schema.errors import BadSetting
+from kvc.schema.generation_config import read_settings
+from kvc.schema.setting_checks import check_tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -48,6 +51,8 @@ def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
     *,
     tokenizer: Tokenizer | None = None,
     history: Sequence[int] = (),
+    draft: Session | None = None,
+    draft_tokens: int | None = None,
     **settings: Unpack[Arguments],
 ) -> Generation: ...
 
@@ -71,6 +76,8 @@ def generate(
     attention_mask: object = None,
     tokenizer: Tokenizer | None = None,
     history: Sequence[object] = (),
+    draft: Session | None = None,
+    draft_tokens: int | None = None,
     **settings: Unpack[Arguments],
 ) -> Generation | BatchGeneration:
     """Continue a prompt on what the session already holds, or several at once.
@@ -87,8 +94,13 @@ def generate(
         attention_mask: of token ids [batch, n], 0 or 1 [batch, n]: which of them count.
             Rows are padded at either end, as tokenizers of transformers do it.
         tokenizer: for text; the bundle's where it is left out.
-        history: what the session holds already, for the repetition penalty alone; of a
-            batch what each row holds.
+        history: what the session holds already, for the repetition penalty, and for a
+            draft that holds less of it; of a batch what each row holds.
+        draft: a session of a smaller model with the same tokens, which holds what
+            `session` holds, or a beginning of `history`. It guesses tokens, which
+            `session` checks several at a time; see `kvc.runtime.generation.drafting`.
+            Not for a batch.
+        draft_tokens: the most guesses at a time; left out, 4.
         settings: as `GenerationSettings` has them; what is left out, or None, is as the
             bundle's "generation_config" says, and without one the likeliest token is
             taken until the cache is full. `max_new_tokens` is `max_tokens`,
@@ -103,9 +115,12 @@ def generate(
     Raises:
         BadSetting: a setting is impossible or is not one that kvc has, a prompt is
             empty or no prompt, the session has another number of rows than there are
-            prompts, or the program's methods cannot run rows of different lengths.
+            prompts, or the program's methods cannot run rows of different lengths. The
+            draft is the same session, has other tokens, or holds something else, or
+            there are several prompts.
         TypeError: there is no such argument.
-        UnknownName: the program lacks a role.
+        UnknownName: the program lacks a role: with a draft, "prefill_all" too.
+        NoPosition, NotRewindable: with a draft, one of the two cannot go back.
         InputMismatch: the model does not have a token of the prompt.
         PromptTooLong: there is no room for the prompt.
         MissingPackage, BadTokenizer: the bundle's tokenizer cannot be used.
@@ -116,18 +131,36 @@ def generate(
             for that kvc does not have.
     """
     chosen = settings_of(session.metadata, settings, stacklevel=2)
+    guesses = draft_tokens_of(draft, draft_tokens)
 
     def find_tokenizer() -> Tokenizer:
         return _tokenizer_of(session) if tokenizer is None else tokenizer
 
     if is_batch(prompt, attention_mask):
         prompts = prompts_of(prompt, attention_mask)
+        _check_no_draft(draft)
         return start_batch(session, prompts, history, chosen, find_tokenizer)
     past = check_tokens("history", listed(history))
     feeder = Feeder(session)
     tokens = tokens_of(prompt, find_tokenizer, is_start=not feeder.start)
     feeder.check_prompt(tokens)
-    return Generation(feeder, tokens, past, chosen, find_tokenizer)
+    chooser = Chooser(chosen, (*past, *tokens))
+    source: Source = Feeding(feeder, chooser)
+    if draft is not None:
+        stops = frozenset(chosen.stop_tokens)
+        source = start_drafting(feeder, draft, past, guesses, chooser, stops)
+    return Generation(source, tokens, chosen, find_tokenizer)
+
+
+def _check_no_draft(draft: Session | None) -> None:
+    """Check that no draft guesses for several prompts.
+
+    Raises:
+        BadSetting: one is to.
+    """
+    if draft is not None:
+        expected = "none for a batch; a draft guesses for one prompt"
+        raise BadSetting(name="draft", expected=expected, found="a session")
 
 
 def settings_of(

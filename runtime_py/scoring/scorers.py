@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvc.runtime.generation.chunks import ChunkSizes, chunk_sizes, plan_chunks
-from kvc.runtime.generation.feeding import Feeder, find_roles
+from kvc.runtime.generation.feeding import Feeder, find_all_logits, find_roles
 from kvc.runtime.program import Program
 from kvc.runtime.sessions import Session
 from kvc.schema.dtypes import DType
@@ -51,11 +51,11 @@ def find_scorer(program: Program, session: Session) -> Scorer:
         UnknownName: it has neither a method that gives the logits of all positions nor
             the roles "prefill" and "decode".
     """
-    whole = [m for m in program.methods.values() if gives_all_positions(m)]
     generating = {"prefill", "decode"} <= {m.role for m in program.methods.values()}
-    appending = [m for m in whole if m.writes and m.advance is not None]
-    if appending and generating:
-        return ByChunks(session, appending[0])
+    appending = find_all_logits(session)
+    if appending is not None and generating:
+        return ByChunks(session, appending)
+    whole = [m for m in program.methods.values() if gives_all_positions(m)]
     alone = [m for m in whole if not m.reads and not m.writes]
     if alone:
         return Whole(session, alone[0])

@@ -30,12 +30,14 @@ ONE = TensorType(I64, (1,))
 OPS = ("keys", "values", "end", "attention", "position")  # in the order of running
 
 
-def ring_program(capacity: int | None = None) -> Built:
-    """Return the program; its calls may have up to 8 tokens."""
-    b = Builder(SYMBOLS)
+def ring_program(capacity: int | None = None, slots: int = SLOTS) -> Built:
+    """Return the program; its calls may have up to 8 tokens, with more slots more."""
+    symbols = {"seq": Symbol("seq", 1, slots)}
+    whole = TensorType(F32, (1, 2, slots, 4))
+    b = Builder(symbols)
     x, out = b.scratch(ROWS), b.scratch(ROWS)
     position = b.value(ONE, StateSlot(0))
-    caches = [b.value(RING, StateSlot(i)) for i in (1, 2)]
+    caches = [b.value(whole, StateSlot(i)) for i in (1, 2)]
     keys, values = (
         b.over("kvc::cache_update", cache, Ref(x), Ref(position), 2, "circular")
         for cache in caches
@@ -43,11 +45,11 @@ def ring_program(capacity: int | None = None) -> Built:
     end = b.step("aten::add.Scalar", (Ref(position), SEQ, 1), b.scratch(ONE))
     b.step("kvc::attention", _attention(x, keys, values, end), out)
     b.over("aten::add.Scalar", position, SEQ, 1)
-    ring = state("keys", RING, StateKind.RING, 2, at_position=True)
+    ring = state("keys", whole, StateKind.RING, 2, at_position=True)
     ring = replace(ring, window=WINDOW)
     return program(
         [b.method("run", {"x": x}, [out], advance=SEQ)],
-        symbols=tuple(SYMBOLS.values()),
+        symbols=tuple(symbols.values()),
         states=[
             state("position", ONE, StateKind.COUNTER),
             ring,

@@ -36,6 +36,7 @@ def refuse_decode(text, **changes):
         ({"name": "a b\n"}, "printed"),
         ({"role": "decode"}, r"several decode: \['prefill', 'decode'\]"),
         ({"role": "other"}, "role 'other'"),
+        ({"role": "prefill_all"}, r"its tokens and logits are float32\[1, seq, 8\]"),
         ({"input_names": ()}, "names and inputs"),
         ({"input_names": ("",)}, "empty"),
         ({"input_tree": "["}, "method 'prefill'"),
