@@ -144,7 +144,7 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     passes += [LendWholeMemory(), DropIdleWrites(), WriteThroughViews(), SinkIndices()]
     passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
     if recipe.cache == "int8":
-        passes.append(QuantizeCaches())
+        passes += [DropDeadCode(), QuantizeCaches()]
     embedding = recipe.embedding == "int8"
     if recipe.linear != "float32" or embedding:
         passes.append(QuantizeWeights(recipe.linear, embedding))
