@@ -156,6 +156,17 @@ class _Lender:
             for i, operand in enumerate(control.operands)
         )
 
+    def _taken_inside(
+        self, control: Control[Value], result: int, operand: int
+    ) -> Views:
+        """Return what undoes the views that a branch takes of what it hands back."""
+        for number in control.blocks:
+            block = self.blocks[number]
+            core, views = unviewed(block.outputs[result], block.makers())
+            if views and core.type == block.inputs[operand].type:
+                return _undone(views)
+        return ()
+
     def _rewrite(self, node: Node, marks: tuple[_Mark, ...], rebuilt: NodeList) -> None:
         """Add a control node over whole memory, and what its results were."""
         control = control_of(node)
@@ -166,8 +177,9 @@ class _Lender:
         for mark in marks:
             i, j = mark.operand, mark.result
             operands[i], passed[i] = unviewed(control.operands[i], rebuilt.makers)
-            own = () if control.is_loop else mark.seen
-            given[j] = own or _undone(passed[i])
+            given[j] = _undone(passed[i])
+            if not control.is_loop:
+                given[j] = mark.seen or given[j] or self._taken_inside(control, j, i)
             outputs[j] = _end(outputs[j], given[j], rebuilt)
         same: _Same = {}
         if not control.is_loop:
