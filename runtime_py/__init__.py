@@ -10,10 +10,12 @@ from kvc.runtime.delegates.table import register_delegate
 from kvc.runtime.forks.prefixes import Prefix
 from kvc.runtime.forks.residency import SessionResidency
 from kvc.runtime.generation import (
+    BatchGeneration,
     Generation,
     GenerationSettings,
     SettingIgnored,
     generate,
+    right_padded,
 )
 from kvc.runtime.growing import GrowingArray
 from kvc.runtime.program import Program, load
@@ -70,6 +72,7 @@ __all__ = [
     "BadSetting",
     "BadSnapshot",
     "BadTokenizer",
+    "BatchGeneration",
     "BlobResidency",
     "BranchMismatch",
     "BufferFreed",
@@ -126,4 +129,5 @@ __all__ = [
     "generate",
     "load",
     "register_delegate",
+    "right_padded",
 ]

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.inputs import Inputs
 from kvc.schema.errors import InputMismatch
 from kvc.schema.model import Method
 from kvc.schema.types import Dim, TensorType, evaluate, symbols_of
@@ -50,6 +51,15 @@ class CountsInput:
         leaf, axis = self.beside
         shape = getattr(leaves[leaf], "shape", ())
         return np.zeros(shape[axis] if len(shape) > axis else 0, dtype)
+
+    def without_padding(self, tokens: Array, inputs: Inputs) -> Array:
+        """Return what counts of tokens [batch, seq]: all where shapes do not fit."""
+        counts = inputs.arrays[self.leaf]
+        if counts.shape != tokens.shape[:1]:
+            return tokens
+        places = np.arange(tokens.shape[1])
+        counted: Array = tokens[places < counts.astype(np.int64)[:, None]]
+        return counted
 
     def read(self, counts: Array, most: int, left_out: bool) -> tuple[int, ...]:
         """Return the count of each row, which is at most `most`.

@@ -95,13 +95,17 @@ class Entry:
         return quiet and not self.method.writes
 
     def check_tokens(self, inputs: Inputs) -> None:
-        """Check the tokens of a prefill or decode.
+        """Check the tokens of a prefill or decode, all but padding.
 
         Raises:
             InputMismatch: one is not in the vocabulary.
         """
-        if self.tokens is not None and len(inputs.shapes[0]) == 2:
-            self.tokens.check(inputs.arrays[0])
+        if self.tokens is None or len(inputs.shapes[0]) != 2:
+            return
+        tokens = inputs.arrays[0]
+        if self.counts is not None and not inputs.left_out:
+            tokens = self.counts.without_padding(tokens, inputs)
+        self.tokens.check(tokens)
 
     def with_counts(self, demand: Demand, inputs: Inputs) -> Demand:
         """Return a call's demand with what each row counts, which is checked.

@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 5d27413015c89e2a3635a7d534309ce0e98171779c084117d42eec981abfbfa2
+# sha256 of program.fbs: 6f5ba81f436190f259d3675fbec7b1c655c407f3016d14257035b13776374d48
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -99,6 +99,8 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('strings', 'vector of string', 'string', 4, False, 0),
         ('doubles', 'vector of scalar', 'float64', 8, False, 0),
         ('integers', 'vector of scalar', 'int64', 8, False, 0),
+        ('product_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('product_symbols', 'vector of scalar', 'uint32', 4, False, 0),
     ),
     'Position': (
         ('kind', 'scalar', 'uint8', 1, False, 3),

@@ -63,12 +63,14 @@ class Call:
     Attributes:
         start: int64 [batch], how many tokens the caches hold before it.
         length: int64 [batch], how many they hold after it.
+        counts: int64 [batch], how many tokens of each row count; None: all.
         kept: the caches that attention may be over.
         windows: (layer, how many keys a query sees) for each attention.
     """
 
     start: Tensor
     length: Tensor
+    counts: Tensor | None = None
     kept: list[Kept] = field(default_factory=list)
     windows: list[tuple[int, int | None]] = field(default_factory=list)
 
@@ -185,6 +187,7 @@ def attend_causally(
         slopes=slopes,
         sinks=sinks,
         layout="linear" if kept.window is None else "circular",
+        counts=call.counts,
     )
     return attended.transpose(1, 2)
 

@@ -61,8 +61,8 @@ class LayerBuffers(nn.Module):
         self.window = None if slots is None else shape.window
         capacity = slots or min(sizes.length, _EXAMPLE_LENGTH)
         for name, dim in (("keys", shape.key_dim), ("values", shape.value_dim)):
-            sizes = (batch, shape.heads, capacity, dim)
-            buffer = torch.zeros(sizes, dtype=shape.dtype)
+            places = (batch, shape.heads, capacity, dim)
+            buffer = torch.zeros(places, dtype=shape.dtype)
             self.register_buffer(name, buffer, persistent=False)
 
 
@@ -88,13 +88,19 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
         """Write keys and values [batch, heads, seq, dim]; return the whole caches."""
-        kept, start = self._buffers, self._call.start
-        mode = "linear" if kept.window is None else "circular"
-        update = torch.ops.kvc.cache_update
-        kept.keys.copy_(update(kept.keys, key_states, start, AXIS, mode))
-        kept.values.copy_(update(kept.values, value_states, start, AXIS, mode))
+        kept = self._buffers
+        for cache, update in ((kept.keys, key_states), (kept.values, value_states)):
+            cache.copy_(self._updated(cache, update))
         self._call.kept.append(Kept(self._layer, kept.keys, kept.values, kept.window))
         return kept.keys, kept.values
+
+    def _updated(self, cache: Tensor, update: Tensor) -> Tensor:
+        mode = "linear" if self._buffers.window is None else "circular"
+        call = self._call
+        written: Tensor = torch.ops.kvc.cache_update(
+            cache, update, call.start, AXIS, mode, call.counts
+        )
+        return written
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return sizes that no mask is made of."""

@@ -65,17 +65,22 @@ class CachedDecoder(nn.Module):
         """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
         return self._append(1, inputs_embeds=inputs_embeds)[:, -1]
 
-    def _append(self, keep: int, **inputs: Tensor) -> Tensor:
-        """Run the model; return the logits of the last `keep` positions, 0: of all."""
+    def _append(
+        self, keep: int, counts: Tensor | None = None, **inputs: Tensor
+    ) -> Tensor:
+        """Run the model; return the logits of the last `keep` positions, 0: of all.
+
+        Of each row as many tokens count as `counts` says, int64 [batch]; None: all.
+        """
         (given,) = inputs.values()
         seq = given.shape[1]
-        start = self.kvc_position.clone()
-        call = Call(start, start + seq)
+        start, more = self.kvc_position.clone(), seq if counts is None else counts
+        call = Call(start, start + more, counts)
         cache = KvCache(self.kvc_cache, call)
         (decoder,) = self._decoder
         with attending(call):
             made = decoder(**inputs, **inputs_of(decoder, call, seq, cache, keep))
-        self.kvc_position.add_(seq)
+        self.kvc_position.add_(more)
         logits: Tensor = made.logits
         return logits.float()
 

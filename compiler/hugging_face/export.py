@@ -14,6 +14,8 @@ from transformers import PreTrainedModel
 
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.hugging_face.attention import NAME, register
+from kvc.compiler.hugging_face.batched import BatchedDecoder, check_positions
+from kvc.compiler.hugging_face.cache import LayerShape
 from kvc.compiler.hugging_face.decoder import CachedDecoder
 from kvc.compiler.hugging_face.experts import own_experts
 from kvc.compiler.hugging_face.methods import methods_of, ring_layers, states_of
@@ -24,6 +26,7 @@ from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
     CacheConfig,
+    Sizes,
     find_sizes,
 )
 from kvc.compiler.pipeline import compile_program
@@ -50,6 +53,12 @@ def export_hf(
     Methods: `prefill(tokens int64 [batch, seq])` and `decode(token int64 [batch, 1])`,
     which return the last position's logits float32 [batch, vocab]. All methods write
     one cache, whose capacity a session chooses.
+
+    With `CacheConfig(batch=n)` above 1 a session chooses its rows too, and methods take
+    how many tokens of each row count, 0 to seq: `lengths` int64 [batch], for `decode`
+    `active` bool [batch]; all where it is left out. Rows are right padded, with
+    anything; of each row only its tokens are written, attend and advance it. Logits
+    are those behind a row's last token, and mean nothing for a row without tokens.
 
     Args:
         model: a model, which is left as it was; or a folder with config.json and
@@ -88,7 +97,7 @@ def export_hf(
         shapes = cached_shapes(decoder)
         rings = ring_layers(shapes, sizes)
         return compile_program(
-            CachedDecoder(decoder, shapes, sizes, prefill_sizes),
+            _decoder(decoder, shapes, sizes, prefill_sizes),
             methods_of(sizes, prefill_sizes, all_logits, embeds),
             recipe=settings,
             states=states_of(shapes, sizes),
@@ -98,6 +107,18 @@ def export_hf(
             files=opened.files,
             max_length=sizes.length if len(rings) == len(shapes) else None,
         )
+
+
+def _decoder(
+    decoder: PreTrainedModel,
+    shapes: Mapping[int, LayerShape],
+    sizes: Sizes,
+    prefill_sizes: Sequence[int],
+) -> CachedDecoder:
+    if sizes.batch == 1:
+        return CachedDecoder(decoder, shapes, sizes, prefill_sizes)
+    check_positions(decoder)
+    return BatchedDecoder(decoder, shapes, sizes, prefill_sizes)
 
 
 def _metadata(opened: Opened) -> dict[str, object]:

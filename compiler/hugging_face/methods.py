@@ -55,13 +55,16 @@ def _method(
     role: str = "",
     seq: bool = True,
 ) -> Method:
-    dims: dict[int, Dim] = {}
-    if sizes.batch > 1:
-        dims[0] = Dim("batch", 1, sizes.batch)
-    if seq:
-        dims[1] = Dim("seq", 1, sizes.chunk)
-    dynamic: Mapping[str, Mapping[int, Dim]] = {argument: dims} if dims else {}
-    return Method(name, args=(example,), dynamic=dynamic, role=role)
+    dims = {1: Dim("seq", 1, sizes.chunk)} if seq else {}
+    if sizes.batch == 1:
+        dynamic = {argument: dims} if dims else {}
+        return Method(name, args=(example,), dynamic=dynamic, role=role)
+    rows = {0: Dim("batch", 1, sizes.batch)}
+    counts, counted = "lengths", torch.ones(1, dtype=torch.int64)
+    if role == "decode":
+        counts, counted = "active", torch.ones(1, dtype=torch.bool)
+    dynamic = {argument: rows | dims, counts: rows}
+    return Method(name, args=(example, counted), dynamic=dynamic, role=role)
 
 
 def ring_layers(shapes: Mapping[int, LayerShape], sizes: Sizes) -> list[int]:

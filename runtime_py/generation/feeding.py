@@ -237,6 +237,6 @@ def _position(session: Session, name: str) -> int | None:
     except NoPosition:
         return None
     if position.size != 1:
-        expected = "a session of one row; run a batch by session.call"
+        expected = "a session of one row, or a list with a prompt for each"
         raise BadSetting(name=name, expected=expected, found=f"{position.size} rows")
     return int(position.item())

@@ -65,12 +65,14 @@ def find_scorer(program: Program, session: Session) -> Scorer:
 def gives_all_positions(method: Method) -> bool:
     """Return whether a method is tokens int64 [1, n] -> float32 [1, n, vocab] alone.
 
-    Instead of 1 there may be the symbol "batch", which a session takes for 1.
+    Instead of 1 there may be the symbol "batch", which a session takes for 1. Counts of
+    tokens may be left out.
     """
     graph = method.graph
-    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+    given = [v for i, v in enumerate(graph.inputs) if i != method.counts]
+    if len(given) != 1 or len(graph.outputs) != 1:
         return False
-    tokens, logits = (graph.values[v].type for v in (*graph.inputs, *graph.outputs))
+    tokens, logits = (graph.values[v].type for v in (*given, *graph.outputs))
     return (
         (tokens.dtype, logits.dtype) == (DType.INT64, DType.FLOAT32)
         and (len(tokens.dims), len(logits.dims)) == (2, 3)

@@ -38,7 +38,12 @@ class CacheOverflow(ExecutionError):
 class PromptTooLong(CacheOverflow):
     """A prompt does not fit behind what the session holds; nothing has run."""
 
-    template = "the prompt has {count} tokens, but the session has room for {room}: it holds {start} of {capacity}; shorten the prompt, make room (reset or rewind the session), open the session with a larger capacity, or compile with a larger cache"
+    template = "the prompt{place} has {count} tokens, but the session has room for {room}: it holds {start} of {capacity}; shorten the prompt, make room (reset or rewind the session), open the session with a larger capacity, or compile with a larger cache"
+
+    def _text(self) -> str:
+        many = self.facts.get("rows", 1) != 1
+        place = f" of row {self.facts['row']}" if many else ""
+        return self.template.format(place=place, **self.facts)
 
 
 class CallTooLong(ExecutionError):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from kvc.tools.batches import open_rows, print_batch
 from kvc.tools.loading import Loading, loading_options, open_program
 from kvc.tools.sampling import generation_options, start_generation
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE")
-@click.argument("prompt", metavar="PROMPT")
+@click.argument("prompts", metavar="PROMPT...", nargs=-1, required=True)
 @generation_options
 @click.option(
     "--capacity",
@@ -42,24 +43,40 @@ if TYPE_CHECKING:
 @loading_options
 def generate(
     bundle: str,
-    prompt: str,
+    prompts: tuple[str, ...],
     settings: "Arguments",
     capacity: int | None,
     draft: str | None,
     draft_tokens: int | None,
     loading: Loading,
 ) -> None:
-    """Continue PROMPT with the model in BUNDLE; - reads it from stdin.
+    """Continue each PROMPT with the model in BUNDLE; - reads one from stdin.
 
     What is generated goes to stdout as it is made (on a terminal with the prompt
     before it), until the model ends the text, the cache is full, --max-tokens, or
     --stop. Speed goes to stderr. What is left out is as the bundle says. Where it has
     no tokenizer, PROMPT is token ids.
+
+    Several prompts run at once, where the bundle takes as many, and are printed with
+    their answers when all have ended.
     """
     if draft is None and draft_tokens is not None:
         raise click.UsageError("--draft-tokens needs --draft")
     began = time.perf_counter()
-    text = _read(prompt)
+    if prompts.count("-") > 1:
+        raise click.UsageError("- reads all of stdin, so it can be given once")
+    if draft is not None and len(prompts) > 1:
+        raise click.UsageError("--draft guesses for one PROMPT")
+    texts = [_read(prompt) for prompt in prompts]
+    if len(texts) > 1:
+        with (
+            open_program(bundle, loading) as program,
+            open_rows(program, len(texts), capacity) as session,
+        ):
+            _warm_up(program)
+            print_batch(session, texts, settings, began)
+        return
+    (text,) = texts
     with ExitStack() as stack:
         program = stack.enter_context(open_program(bundle, loading))
         session = stack.enter_context(program.session(capacity=capacity))
@@ -88,7 +105,7 @@ def _read(prompt: str) -> str:
     return os.fsdecode(sys.stdin.buffer.read())
 
 
-def _warm_up(program: "Program", draft: "Program | None") -> None:
+def _warm_up(program: "Program", draft: "Program | None" = None) -> None:
     """Run each method that is needed once, in sessions of their own.
 
     What is loaded or packed on first need is then done, and the figures are those of

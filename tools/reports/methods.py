@@ -90,7 +90,7 @@ def _symbols(program: Program, graph: Graph) -> tuple[SymbolReport, ...]:
         for value in (*graph.inputs, *graph.outputs)
         for dim in graph.values[value].type.dims
         if not isinstance(dim, int)
-        for name, _ in dim.terms
+        for name in dim.symbols
     }
     return tuple(
         SymbolReport(symbol.name, symbol.lower, symbol.upper)

@@ -85,7 +85,7 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_runs(session):
 
 @pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2, 3]], np.ones((2, 3), int)])
 def test_several_prompts_are_refused(session, prompt):
-    with pytest.raises(BadSetting, match="a batch needs a session for each prompt"):
+    with pytest.raises(BadSetting, match="no method of the role prefill takes"):
         generate(session, prompt)
 
 

@@ -29,6 +29,19 @@ def test_a_folder_becomes_a_bundle_of_its_name(kvc, folder, tmp_path, monkeypatc
             assert chat.capacity == 32
 
 
+def test_a_folder_compiled_for_rows_answers_several_prompts(kvc, folder, tmp_path):
+    out = tmp_path / "rows.kvc"
+    options = ("--max-length", 32, "--max-batch", 2, "-o", out)
+    assert kvc("compile", folder, *options).exit_code == 0
+    prompts = ("the cat", "a dog and")
+    together = kvc("generate", out, *prompts, "-n", 5)
+    assert together.exit_code == 0, together.output
+    alone = [kvc("generate", out, prompt, "-n", 5).stdout for prompt in prompts]
+    shown = [f"> {p}\n{text}\n" for p, text in zip(prompts, alone, strict=True)]
+    assert together.stdout == "\n".join(shown)
+    assert "takes 1..2 at a time" in kvc("generate", out, "a", "b", "c").stderr
+
+
 def test_layers_with_a_window_become_rings(kvc, tmp_path):
     folder = save_folder(tmp_path / "mistral", build("mistral", shallow=True))
     options = ("--max-length", 64, "--prefill-chunk", 6, "--slack", 3)
@@ -81,6 +94,7 @@ def test_a_bundle_in_the_models_folder_is_replaced(folder):
         (("--max-length", 32), "--max-length goes with"),
         (("--slack", 2), "--slack goes with"),
         (("--prefill-size", 4, "--all-logits"), "--prefill-size, --all-logits goes"),
+        (("--max-batch", 4), "--max-batch goes"),
     ],
 )
 def test_options_of_folders_are_refused_for_others(kvc, tmp_path, options, named):
