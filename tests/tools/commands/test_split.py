@@ -33,7 +33,7 @@ def test_split_and_join_give_the_bundle_back(kvc, path, tmp_path):
     before = path.read_bytes()
     kvc("split", path)
     result = kvc("join", path, "-o", tmp_path / "whole.kvc")
-    assert result.stdout == f"{tmp_path}/whole.kvc: 9.47 kB, all in one file\n"
+    assert result.stdout == f"{tmp_path}/whole.kvc: 9.50 kB, all in one file\n"
     assert (tmp_path / "whole.kvc").read_bytes() == before
 
 
