@@ -157,7 +157,7 @@ def run_parts(
         for part, given in zip(parts, taken, strict=True):
             made = run(part.entry, given)
             if counts is not None and results:
-                keep_rows(made, results, counts <= part.first)
+                keep_rows(made, results, np.less_equal(counts, part.first))
             results = made
     return results
 

@@ -159,8 +159,7 @@ class Method:
         input_tree: JSON of how arguments nest, see `kvc.schema.trees`.
         output_tree: JSON of how results nest.
         reads, writes: ids of the states it reads and writes, ascending.
-        advance: tokens that a call adds to the program's position; None when it
-            leaves the position alone.
+        advance: tokens that a call adds to the position; None when it adds none.
         updates: a verdict for each write over a state or a caller's input, in order.
         blocks: code of control instructions; each is named by one argument of one
             instruction, of the method or of a block before it.

@@ -187,7 +187,9 @@ def ragged_methods(told: bool = False) -> list[Method]:
     ]
 
 
-def ragged_specs(told: bool = False) -> list[StateSpec]:
-    """What states of `Ragged` have one of for each row; with a capacity."""
+def ragged_specs(told: bool = False, rings: bool = False) -> list[StateSpec]:
+    """What states of `Ragged` have one of for each row; rings have no capacity."""
     caches = StateSpec("layers.*.[kv]", axis=2, capacity=CAPACITY, batch=BATCH)
+    if rings:
+        caches = StateSpec("layers.*.[kv]", batch=BATCH)
     return [caches] if told else [caches, StateSpec("position", batch=BATCH)]

@@ -39,7 +39,7 @@ def ring_program(capacity: int | None = None, slots: int = SLOTS) -> Built:
     position = b.value(ONE, StateSlot(0))
     caches = [b.value(whole, StateSlot(i)) for i in (1, 2)]
     keys, values = (
-        b.over("kvc::cache_update", cache, Ref(x), Ref(position), 2, "circular")
+        b.over("kvc::cache_update", cache, Ref(x), Ref(position), 2, "circular", None)
         for cache in caches
     )
     end = b.step("aten::add.Scalar", (Ref(position), SEQ, 1), b.scratch(ONE))
@@ -61,7 +61,7 @@ def ring_program(capacity: int | None = None, slots: int = SLOTS) -> Built:
 
 def _attention(x: int, keys: int, values: int, end: int) -> list[Argument]:
     settings = [None, True, WINDOW - 1, None, None, None, None, None, "circular"]
-    return [Ref(x), Ref(keys), Ref(values), Ref(end), *settings, None, None]
+    return [Ref(x), Ref(keys), Ref(values), Ref(end), *settings, None, None, None]
 
 
 def with_state(whole: Program, number: int, **fields: object) -> Program:

@@ -55,14 +55,16 @@ def begun():
     return b, b.scratch(ROWS), *slots
 
 
-def write(b, cache, x, position):
-    return b.over("kvc::cache_update", cache, Ref(x), Ref(position), 2, "circular")
+def write(b, cache, x, position, counts=None):
+    operands = Ref(x), Ref(position), 2, "circular", counts
+    return b.over("kvc::cache_update", cache, *operands)
 
 
-def attend(b, q, keys, values, end, kind=ROWS):
+def attend(b, q, keys, values, end, kind=ROWS, counts=None):
     settings = [None, True, WINDOW - 1, None, None, None, None, None, "circular"]
     operands = [Ref(q), Ref(keys), Ref(values), Ref(end)]
-    return b.step("kvc::attention", [*operands, *settings, None, None], b.scratch(kind))
+    settings += [None, None, counts]
+    return b.step("kvc::attention", [*operands, *settings], b.scratch(kind))
 
 
 def test_the_program_is_sound_and_comes_back():
@@ -255,6 +257,35 @@ def test_a_position_that_a_session_fills_will_do():
             for s in whole.methods[0].graph.instructions
         ]
         wants(with_steps(whole, steps), "not read up to the position")
+
+
+def counted(sum_of=(0, 1), attended=True, advance=SEQ):
+    """Return a program that counts tokens by an input; its end is a sum of two."""
+    b, x, position, keys, values = begun()
+    counts = b.scratch(ONE)
+    other = b.step("aten::clone", (Ref(x),), b.scratch(ROWS))
+    keys, values = (write(b, c, other, position, Ref(counts)) for c in (keys, values))
+    parts = [Ref((position, counts)[i]) for i in sum_of]
+    end = b.step("aten::add.Tensor", (*parts, 1), b.scratch(ONE))
+    out = attend(b, x, keys, values, end, counts=Ref(counts) if attended else None)
+    b.over("aten::add.Tensor", position, Ref(counts), 1)
+    inputs = {"x": x, "counts": counts}
+    made = b.method("run", inputs, [out], advance=advance, counts=1)
+    return replace(WHOLE, methods=(made,))
+
+
+@pytest.mark.parametrize("sum_of", [(0, 1), (1, 0)])
+def test_rows_that_count_are_read_up_to_what_counts(sum_of):
+    verify_program(counted(sum_of), "x", thorough=True)
+
+
+@pytest.mark.parametrize("sum_of", [(0, 0), (1, 1)])
+def test_rows_that_count_are_not_read_up_to_anything_else(sum_of):
+    wants(counted(sum_of), "not read up to the position")
+
+
+def test_queries_count_as_the_call_does():
+    wants(counted(attended=False), "queries over a ring count in another way")
 
 
 def test_the_operators_are_still_there():
