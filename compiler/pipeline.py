@@ -36,6 +36,7 @@ from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
 from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
+from kvc.compiler.passes.lend_whole_memory import LendWholeMemory
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
@@ -148,10 +149,10 @@ def _capture_all(
 def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     """Return the passes of a recipe before lowering, in order."""
     passes: list[Pass] = [ForwardCopies(), DropDeadCode(), DedupeConstants()]
-    passes += [DropIdleWrites(), WriteThroughViews(), SinkIndices()]
+    passes += [LendWholeMemory(), DropIdleWrites(), WriteThroughViews(), SinkIndices()]
     passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
     if recipe.cache == "int8":
-        passes.append(QuantizeCaches())
+        passes += [DropDeadCode(), QuantizeCaches()]
     embedding = recipe.embedding == "int8"
     if recipe.linear != "float32" or embedding:
         passes.append(QuantizeWeights(recipe.linear, embedding))

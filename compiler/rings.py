@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from kvc.compiler.advances import counts_input
 from kvc.compiler.in_place.updates import CACHE_UPDATE
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
-from kvc.compiler.passes.caches import ATTENTION, SWAPS, swapped_axes
+from kvc.compiler.passes.caches import ATTENTION, SWAPS
+from kvc.compiler.passes.whole_views import axis_order
 from kvc.compiler.positions import SAME_PLACES, Counting, position_values, start_of
 from kvc.schema.ops import OPS
 from kvc.schema.types import Dim, bounds
@@ -112,7 +113,7 @@ class _Uses:
             if part.order != tuple(range(len(part.order))):
                 self.unfit.add(part.state)
         elif node.op in SWAPS:
-            order = tuple(part.order[axis] for axis in swapped_axes(node))
+            order = tuple(part.order[axis] for axis in axis_order(node))
             self._parts[result] = _Part(part.state, order, part.written)
         elif node.op == "aten::alias":
             self._parts[result] = part

@@ -17,6 +17,7 @@ from torch.fx.experimental import _config as symbol_settings
 
 from kvc.compiler.capture import examples
 from kvc.compiler.capture.assignments import explicit_copy, overlaps_by_strides
+from kvc.compiler.capture.body_writes import body_write_of, refuse_body_writes
 from kvc.compiler.capture.fixed_sizes import noted_constants, refuse_fixed
 from kvc.compiler.capture.interrupts import raise_interrupt
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
@@ -78,6 +79,14 @@ _ADVICE = {
     "might be aliasing": (
         "torch.cond and loops take and give no tensors that share memory; pass "
         ".clone() of views, and return .clone() of what is only handed on"
+    ),
+    "sorted order of strides": (
+        "torch.cond wants what both branches give to lie in memory alike; return "
+        ".clone(memory_format=torch.contiguous_format) of views"
+    ),
+    "KeyError(Min(": (
+        "torch.cond wants what both branches give to lie in memory alike; return "
+        ".clone(memory_format=torch.contiguous_format) of views"
     ),
     "data-dependent": (
         "it asks for the value of a tensor while it is traced (`if` on a tensor, "
@@ -205,6 +214,7 @@ def _trace(
         # A strict trace is all as bodies are, and has torch's own checks.
         known = [one for one in asked if not (strict and one.inside)]
         check_questions(method, inputs, exported, known)
+        refuse_body_writes(method.name, exported)
         functional: ExportedProgram = exported.run_decompositions(_decompositions())
         return functional
 
@@ -237,6 +247,9 @@ def _decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object
 
 def _translated(traced: Traced, error: Exception) -> CaptureError:
     """Return torch's complaint as one paragraph of ours, with advice."""
+    refused = body_write_of(traced.method.name, error)
+    if refused is not None:
+        return refused
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     text = " ".join(lines[:4]) or type(error).__name__
     text = text.partition("The error above occurred")[0].strip()

@@ -15,7 +15,7 @@ from torch.fx.proxy import TracerBase
 
 _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)
-_CALLER = str(Path(__file__).with_name("shadow.py"))  # calls the user's code
+CALLER = str(Path(__file__).with_name("shadow.py"))  # calls the user's code
 
 
 @contextmanager
@@ -35,7 +35,7 @@ def _user_frames(
     _: TracerBase, stack: traceback.StackSummary
 ) -> traceback.StackSummary:
     """Return the frames of the user's code; none outside of a capture."""
-    calls = [i for i, frame in enumerate(stack) if frame.filename == _CALLER]
+    calls = [i for i, frame in enumerate(stack) if frame.filename == CALLER]
     beneath = stack[calls[-1] + 1 :] if calls else []
     own = [f for f in beneath if not f.filename.startswith((_TORCH, _OURS))]
     return traceback.StackSummary.from_list(own)
@@ -43,7 +43,7 @@ def _user_frames(
 
 def user_place(frame: FrameType | None) -> str:
     """Return ` at module:line` of the innermost frame of the user's code, or ""."""
-    while frame is not None and frame.f_code.co_filename != _CALLER:
+    while frame is not None and frame.f_code.co_filename != CALLER:
         if not frame.f_code.co_filename.startswith((_TORCH, _OURS)):
             return f" at {frame.f_globals.get('__name__', '')}:{frame.f_lineno}"
         frame = frame.f_back

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._sympy.value_ranges import ValueRanges
 
+from kvc.compiler.capture.sources import source_of
 from kvc.compiler.import_fx.calls import Call, Made, Unsupported
 from kvc.compiler.import_fx.control import Higher, higher_call
 from kvc.compiler.import_fx.joined import with_joined_outputs
@@ -26,7 +27,6 @@ from kvc.compiler.import_fx.normalize import (
     why_unknown,
 )
 from kvc.compiler.import_fx.read_numbers import SIZE_FROM_VALUES, NumberReader
-from kvc.compiler.import_fx.sources import source_of
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES, SizeReader
 from kvc.compiler.import_fx.tensors import TensorTable
 from kvc.compiler.import_fx.writes import refuse_masks

@@ -114,7 +114,7 @@ class Placer:
                 blocks = [self._blocks[number] for number in control.blocks]
                 led = [self._leads(block, result, i) for block in blocks]
                 same = value.type == node.outputs[result].type
-                fits = any(led) if same else all(led)
+                fits = any(led) if same else all(led) and _grows(value, node, result)
             if fits:
                 yield i, value
 
@@ -138,6 +138,13 @@ class Placer:
 
     def _reaches(self, block: Method, value: Value, home: Value) -> bool:
         return self._trace(block, value, home) is not None
+
+
+def _grows(operand: Value, node: Node, result: int) -> bool:
+    """Tell whether a result is an operand that is longer; its shape stays the same."""
+    old, new = operand.type.dims, node.outputs[result].type.dims
+    pairs = zip(old, new, strict=False)
+    return len(old) == len(new) and sum(a != b for a, b in pairs) == 1
 
 
 def _fills_itself(node: Node, home: Value) -> bool:

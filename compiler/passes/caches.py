@@ -5,9 +5,13 @@ A cache is a float state that `kvc::cache_update` alone writes, or that
 error names what does, with the user's line.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kvc.compiler.ir import Method, Node, Program, State, Value
+from kvc.compiler.ir.control import blocks_by_number, blocks_of, control_of, entries
+from kvc.compiler.passes.cache_flow import CacheFlow, Values, passed_inputs
+from kvc.compiler.passes.whole_views import axis_order
+from kvc.schema.control import Control
 from kvc.schema.errors import CacheNotInt8
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
@@ -15,6 +19,7 @@ CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
 _CACHES, _SCALES = slice(1, 3), slice(13, 15)  # among the arguments of attention
 _LEADS_ON = (Aliasing.VIEW, Aliasing.UPDATE)
 SWAPS = ("aten::transpose.int", "aten::permute")
+Blocks = Mapping[int, Method]
 
 
 def find_caches(program: Program) -> tuple[str, ...]:
@@ -23,12 +28,14 @@ def find_caches(program: Program) -> tuple[str, ...]:
     Raises:
         CacheNotInt8: one cannot, or a program with states has no cache at all.
     """
+    blocks = blocks_by_number(program)
     caches = {s.name: s for s in program.states if _is_cache(s, program)}
     read: dict[str, set[int]] = {method.name: set() for method in program.methods}
     for state in caches.values():
         _check_state(state)
-        for method in program.methods:
-            read[method.name] |= _UseOfState(state.name, method).check()
+        for method in entries(program):
+            for name, ids in _uses(state.name, method, blocks):
+                read[name] |= ids
     for method in program.methods:
         _check_pairs(method, read[method.name])
     if program.states and not caches and not _has_int8_caches(program):
@@ -37,63 +44,51 @@ def find_caches(program: Program) -> tuple[str, ...]:
     return tuple(caches)
 
 
-def swapped_axes(node: Node) -> tuple[int, ...]:
-    """Return the order in which a node of `SWAPS` puts the axes of its operand."""
-    rank = len(node.inputs[0].type.dims)
-    if node.op == "aten::permute":
-        order = node.arguments[1]
-        assert isinstance(order, tuple)
-        return tuple(axis % rank for axis in order if isinstance(axis, int))
-    axes = list(range(rank))
-    a, b = (axis % rank for axis in node.arguments[1:] if isinstance(axis, int))
-    axes[a], axes[b] = axes[b], axes[a]
-    return tuple(axes)
-
-
 def _is_cache(state: State, program: Program) -> bool:
-    methods, name = program.methods, state.name
+    methods, blocks, name = entries(program), blocks_by_number(program), state.name
     if not state.type.dtype.is_floating:
         return False
-    if any(_is_attended(m, name, _SCALES) for m in methods):
+    if any(_is_attended(m, name, _SCALES, blocks) for m in methods):
         return False  # of a cache that is int8 already
-    written = [made for m in methods for made in _written(m, name)]
+    written = [made for m in methods for made in _written(m, name, blocks)]
     if written and all(written):
         return True
-    return any(_is_attended(m, name, _CACHES) for m in methods)
+    return any(_is_attended(m, name, _CACHES, blocks) for m in methods)
 
 
-def _written(method: Method, state: str) -> Iterator[bool]:
+def _written(method: Method, state: str, blocks: Blocks) -> Iterator[bool]:
     """Yield, if a method writes a state, whether it is by cache updates alone."""
-    versions = _versions(method, state)
+    versions = _versions(method, state, blocks)[method.name]
     for value, name in method.state_out:
         if name == state:
             yield value.id in versions
 
 
-def _versions(method: Method, state: str) -> dict[int, Value]:
-    """Return a state's old value and what cache updates make of it, by id."""
-    found = {value.id: value for value, name in method.state_in if name == state}
-    for node in method.nodes:
-        if node.op == CACHE_UPDATE and node.inputs[0].id in found:
-            found[node.outputs[0].id] = node.outputs[0]
-    return found
+def _versions(method: Method, state: str, blocks: Blocks) -> dict[str, Values]:
+    """Return a state's old value and what cache updates make of it, everywhere."""
+    flow = CacheFlow(blocks, lambda node: node.op == CACHE_UPDATE, every=True)
+    return flow.values(method, _begin(method, state))
 
 
-def _is_attended(method: Method, state: str, places: slice) -> bool:
+def _begin(method: Method, state: str) -> Iterator[Value]:
+    return (value for value, name in method.state_in if name == state)
+
+
+def _is_attended(method: Method, state: str, places: slice, blocks: Blocks) -> bool:
     """Tell whether arguments of attention lead to a state, by views, writes, blocks."""
-    derived = {value.id for value, name in method.state_in if name == state}
-    for node in method.nodes:
-        if node.op == ATTENTION:
-            parts = (v for v in node.arguments[places] if isinstance(v, Value))
-            if any(value.id in derived for value in parts):
-                return True
-        aliasing = None if node.op == DELEGATE else OPS[node.op].aliasing
-        if aliasing in _LEADS_ON and node.inputs[0].id in derived:
-            derived.update(value.id for value in node.outputs)
-        elif aliasing is Aliasing.CONTROL:  # a block may write it, or hand it on
-            types = {value.type for value in node.inputs if value.id in derived}
-            derived.update(v.id for v in node.outputs if v.type in types)
-    return False
+    flow = CacheFlow(blocks, _leads_on, every=False)
+    derived = flow.values(method, _begin(method, state))
+    return any(
+        isinstance(value, Value) and value.id in derived[one.name]
+        for one in (method, *blocks_of(method, blocks))
+        for node in one.nodes
+        if node.op == ATTENTION
+        for value in node.arguments[places]
+    )
+
+
+def _leads_on(node: Node) -> bool:
+    return node.op != DELEGATE and OPS[node.op].aliasing in _LEADS_ON
 
 
 def _has_int8_caches(program: Program) -> bool:
@@ -120,16 +115,40 @@ def _check_pairs(method: Method, read: set[int]) -> None:
                 raise _refusal("a state", reason, method, node)
 
 
+def _uses(state: str, method: Method, blocks: Blocks) -> Iterator[tuple[str, set[int]]]:
+    """Yield what attention may read of a state, by name of method and block.
+
+    Raises:
+        CacheNotInt8: anything else reads or writes the state.
+    """
+    versions = _versions(method, state, blocks)
+    use = _UseOfState(state, method, method, versions, {}, blocks)
+    yield from use.check()
+
+
 class _UseOfState:
-    """What a method does with one state."""
+    """What a method, or a block that it runs, does with one state.
 
-    def __init__(self, state: str, method: Method) -> None:
-        self._state, self._method = state, method
-        self._versions = _versions(method, state)
-        self._read: dict[int, Value] = dict(self._versions)
+    `versions` are its contents, by name of method or block; `swapped` are inputs that
+    are such with their axes in another order.
+    """
 
-    def check(self) -> set[int]:
-        """Return the ids of what attention may read.
+    def __init__(
+        self,
+        state: str,
+        entry: Method,
+        method: Method,
+        versions: Mapping[str, Values],
+        swapped: Values,
+        blocks: Blocks,
+    ) -> None:
+        self._state, self._entry, self._method = state, entry, method
+        self._blocks, self._every = blocks, versions
+        self._versions = versions[method.name]
+        self._read: dict[int, Value] = {**self._versions, **swapped}
+
+    def check(self) -> Iterator[tuple[str, set[int]]]:
+        """Yield the ids of what attention may read, here and in blocks.
 
         Raises:
             CacheNotInt8: anything else reads or writes the state.
@@ -141,18 +160,56 @@ class _UseOfState:
             if name != self._state and value.id in self._read:
                 raise self._refusal(f"copies it to {name}", None)
         for node in self._method.nodes:
-            self._check_node(node)
-        handed = (*self._method.outputs, *(v for v, _ in self._method.input_out))
+            control = control_of(node)
+            if control is None:
+                self._check_node(node)
+            else:
+                yield from self._check_control(node, control)
+        outputs = () if self._method is not self._entry else self._method.outputs
+        handed = (*outputs, *(v for v, _ in self._method.input_out))
         if any(value.id in self._read for value in handed):
             raise self._refusal("hands it out", None)
-        return set(self._read)
+        yield self._method.name, set(self._read)
+
+    def _check_control(
+        self, node: Node, control: Control[Value]
+    ) -> Iterator[tuple[str, set[int]]]:
+        """Check what blocks do with it, and that it is what they make of it."""
+        if self._reads(control.pred) or any(
+            self._reads(v) for i, v in enumerate(control.operands)
+            if control.is_scanned(i)
+        ):  # fmt: skip
+            raise self._refusal("reads it", node)
+        for which, number in enumerate(control.blocks):
+            block = self._blocks[number]
+            passed = passed_inputs(control, block, self._read)
+            inside = _UseOfState(
+                self._state, self._entry, block, self._every,
+                {value.id: value for value in passed}, self._blocks,
+            )  # fmt: skip
+            yield from inside.check()
+            given = () if control.tests(which) else block.outputs
+            for j, value in enumerate(given):
+                self._check_given(node, control, j, value.id in inside._read)
+
+    def _check_given(
+        self, node: Node, control: Control[Value], result: int, is_cache: bool
+    ) -> None:
+        """Check that a block gives it where all do, and where it was carried."""
+        carried = control.is_loop and result < control.carried
+        begins = carried and self._reads(control.operands[result])
+        ends = node.outputs[result].id in self._versions
+        if begins and not ends:
+            raise self._refusal("overwrites what it carries of it", node)
+        if is_cache and not ends:
+            raise self._refusal("gives it, or another value", node)
 
     def _check_node(self, node: Node) -> None:
         places = [i for i, v in enumerate(node.arguments) if self._reads(v)]
         if not places:
             return
         last = len(node.inputs[0].type.dims) - 1
-        if node.op in SWAPS and swapped_axes(node)[-1] == last:
+        if node.op in SWAPS and axis_order(node)[-1] == last:
             self._read[node.outputs[0].id] = node.outputs[0]
         elif node.op == CACHE_UPDATE and places == [0]:
             axis = node.arguments[3]
@@ -167,7 +224,7 @@ class _UseOfState:
         return any(isinstance(v, Value) and v.id in self._read for v in parts)
 
     def _refusal(self, does: str, node: Node | None) -> CacheNotInt8:
-        return _refusal(f"state {self._state}", does, self._method, node)
+        return _refusal(f"state {self._state}", does, self._entry, node)
 
 
 def _refusal(

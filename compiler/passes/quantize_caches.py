@@ -3,8 +3,9 @@
 A float state that `kvc::cache_update` writes and `kvc::attention` reads becomes two:
 int8 rows under its own name, and a float32 scale for each row under `NAME.scale`, with
 the same axis of slots. Each write becomes `kvc::quantize_cache` and two updates at the
-same slots; attention takes the scales. Between a state and attention axes may be
-swapped, but those of a row. Whatever else reads or writes a cache is an error, since
+same slots; attention takes the scales. Branches and loops that are lent a cache take
+and give both. Between a state and attention axes may be swapped, but those of a row.
+Whatever else reads or writes a cache is an error, since
 what it sees would be another model's numbers.
 """
 
@@ -13,8 +14,12 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kvc.compiler.ir import Argument, Method, Node, Program, State, Value, bound_to
-from kvc.compiler.passes.caches import CACHE_UPDATE, SWAPS, find_caches, swapped_axes
+from kvc.compiler.ir.control import arguments_of, blocks_by_number, control_of, entries
+from kvc.compiler.passes.cache_flow import passed_inputs
+from kvc.compiler.passes.caches import CACHE_UPDATE, SWAPS, find_caches
 from kvc.compiler.passes.rewrite import NodeList
+from kvc.compiler.passes.whole_views import axis_order
+from kvc.schema.control import Control
 from kvc.schema.dtypes import DType
 from kvc.schema.types import TensorType
 
@@ -35,7 +40,12 @@ class QuantizeCaches:
         """
         caches = find_caches(program)
         scales = _names_of_scales(program, caches)
-        methods = tuple(_Rewriter(m, scales).method() for m in program.methods)
+        blocks = blocks_by_number(program)
+        changed = {
+            m.name: _Rewriter(m, scales, blocks).method() for m in entries(program)
+        }
+        changed |= {block.name: block for block in blocks.values()}
+        methods = tuple(changed[method.name] for method in program.methods)
         states = [part for s in program.states for part in _parts(s, scales)]
         return replace(program, methods=methods, states=tuple(states))
 
@@ -69,12 +79,22 @@ def _types(cache: TensorType) -> tuple[TensorType, TensorType]:
 
 
 class _Rewriter:
-    """One method while its caches become int8; `_pairs` are their values, by old id."""
+    """One method while its caches become int8; `_pairs` are their values, by old id.
 
-    def __init__(self, method: Method, scales: Mapping[str, str]) -> None:
-        self._method, self._scales = method, scales
+    `blocks` are those of the program as they are so far; `cached` are the inputs of a
+    block that are caches.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        scales: Mapping[str, str],
+        blocks: dict[int, Method],
+        cached: Sequence[Value] = (),
+    ) -> None:
+        self._method, self._scales, self._blocks = method, scales, blocks
         self._nodes = NodeList(method)
-        self._pairs: dict[int, _Pair] = {}
+        self._pairs: dict[int, _Pair] = {v.id: self._pair(v) for v in cached}
 
     def method(self) -> Method:
         """Return the method over int8 caches."""
@@ -89,6 +109,30 @@ class _Rewriter:
         return replace(
             self._method, state_in=state_in, state_out=state_out, nodes=nodes
         )
+
+    def block(self) -> Method:
+        """Return the block, which takes and gives rows and scales for caches."""
+        for node in self._method.nodes:
+            self._rewrite(node)
+        block = self._method
+        inputs = self.parts(block.inputs)
+        filled = {block.inputs[i].id for i in block.filled}
+        return replace(
+            block,
+            inputs=inputs,
+            input_names=tuple(f"%{value.id}" for value in inputs),
+            nodes=tuple(self._nodes.nodes),
+            outputs=self.parts(block.outputs),
+            filled=tuple(i for i, value in enumerate(inputs) if value.id in filled),
+        )
+
+    def parts(self, values: Sequence[Value]) -> tuple[Value, ...]:
+        """Return values, and rows and scales in the place of caches."""
+        return tuple(p for v in values for p in self._pairs.get(v.id, (v,)))
+
+    def has(self, value: Value) -> bool:
+        """Tell whether a value is a cache."""
+        return value.id in self._pairs
 
     def _bound(
         self, bindings: tuple[tuple[Value, str], ...], begins: bool
@@ -110,7 +154,10 @@ class _Rewriter:
 
     def _rewrite(self, node: Node) -> None:
         first = node.inputs[0].id if node.inputs else None
-        if node.op == CACHE_UPDATE and first in self._pairs:
+        control = control_of(node)
+        if control is not None:
+            self._run_blocks(node, control)
+        elif node.op == CACHE_UPDATE and first in self._pairs:
             self._update(node, self._pairs[first])
         elif node.op in SWAPS and first in self._pairs:
             self._swap(node, self._pairs[first])
@@ -118,6 +165,29 @@ class _Rewriter:
             self._attend(node)
         else:
             self._nodes.keep(node)
+
+    def _run_blocks(self, node: Node, control: Control[Value]) -> None:
+        """Add a control node whose blocks take and give rows and scales."""
+        for which, number in enumerate(control.blocks):
+            block = self._blocks[number]
+            cached = passed_inputs(control, block, self._pairs)
+            inside = _Rewriter(block, self._scales, self._blocks, cached)
+            self._blocks[number] = inside.block()
+            if not control.tests(which):
+                for value, result in zip(block.outputs, node.outputs, strict=True):
+                    if inside.has(value) and not self.has(result):
+                        self._pairs[result.id] = self._pair(result)
+        results = self.parts(node.outputs)
+        carried = self.parts(control.operands[: control.carried])
+        changed = replace(
+            control,
+            operands=self.parts(control.operands),
+            over=(None,) * len(results),
+            carried=len(carried),
+        )
+        self._nodes.keep(
+            replace(node, arguments=arguments_of(changed), outputs=results)
+        )
 
     def _update(self, node: Node, pair: _Pair) -> None:
         cache, update, index, axis, *rest = node.arguments
@@ -133,7 +203,7 @@ class _Rewriter:
             self._nodes.keep(Node(CACHE_UPDATE, arguments, (result,), node.source))
 
     def _swap(self, node: Node, pair: _Pair) -> None:
-        axes = swapped_axes(node)
+        axes = axis_order(node)
         swapped = self._pairs[node.outputs[0].id] = self._pair(node.outputs[0])
         for old, result, order in zip(pair, swapped, (axes, axes[:-1]), strict=True):
             arguments: tuple[Argument, ...] = (old, order)

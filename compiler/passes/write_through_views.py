@@ -22,6 +22,7 @@ from kvc.compiler.passes.rewrite import (
     rename_node,
     rename_results,
 )
+from kvc.compiler.passes.whole_views import axis_order
 from kvc.schema.types import Dim, TensorType
 
 _ORDERS = {"aten::transpose.int", "aten::permute"}
@@ -82,8 +83,13 @@ def _unviewed(method: Method) -> Method:
         inner = _maker(node, rebuilt)
         view = _maker(inner, rebuilt)
         write = axis_write(inner, lean=True) if inner is not None else None
-        if inner and view and write and reads[inner.outputs[0].id] == 1:
-            if node.op in _ORDERS and view.op in _ORDERS:
+        if inner and view and reads.get(inner.outputs[0].id) == 1:
+            orders = node.op in _ORDERS and view.op in _ORDERS
+            if inner.op == "kvc::cache_update" and orders:
+                node = _updated_in_order(node, inner, view, rebuilt)
+            elif write is None:
+                pass
+            elif orders:
                 node = _reordered(node, inner, view, write, rebuilt)
             elif node.op in _ONES and view.op in _ONES:
                 node = _with_ones(node, inner, view, write, rebuilt)
@@ -107,23 +113,11 @@ def _reads(method: Method) -> dict[int, int]:
     return counts
 
 
-def _order(node: Node) -> tuple[int, ...]:
-    """Return for each axis of a reordering's result the axis that it was."""
-    rank = len(node.outputs[0].type.dims)
-    order = list(range(rank))
-    match node.arguments:
-        case (_, int(a), int(b)):
-            order[a], order[b] = order[b], order[a]
-        case (_, tuple(dims)):
-            order = [dim % rank for dim in dims if isinstance(dim, int)]
-    return tuple(order)
-
-
 def _reordered(
     node: Node, inner: Node, view: Node, write: AxisWrite, rebuilt: NodeList
 ) -> Node:
     """Return a write that leaves the axes where they are, if `node` puts them back."""
-    base, there, back = view.inputs[0], _order(view), _order(node)
+    base, there, back = view.inputs[0], axis_order(view), axis_order(node)
     if tuple(there[axis] for axis in back) != tuple(range(len(back))):
         return node
     whole = _viewed(write.source, write.dims, node, rebuilt)
@@ -131,6 +125,26 @@ def _reordered(
     source = rebuilt.add("aten::permute", (whole, back), kind, node.source)
     turned = with_operands(inner, base, there[write.axis], source)
     return replace(turned, outputs=node.outputs)
+
+
+def _updated_in_order(node: Node, inner: Node, view: Node, rebuilt: NodeList) -> Node:
+    """Return a cache update of the base, if `node` puts the axes of a view of it back.
+
+    The first axis has a start for each place, and so must stay where it is.
+    """
+    cache, update, index, axis, *rest = inner.arguments
+    assert isinstance(cache, Value)
+    assert isinstance(update, Value)
+    assert isinstance(axis, int)
+    there, back = axis_order(view), axis_order(node)
+    undone = tuple(there[axis] for axis in back) == tuple(range(len(back)))
+    if not undone or there[0] != 0:
+        return node
+    kind = TensorType(update.type.dtype, tuple(update.type.dims[i] for i in back))
+    source = rebuilt.add("aten::permute", (update, back), kind, inner.source)
+    along = there[axis % len(there)]
+    arguments: tuple[Argument, ...] = (view.inputs[0], source, index, along, *rest)
+    return replace(inner, arguments=arguments, outputs=node.outputs)
 
 
 def _with_ones(

@@ -45,11 +45,16 @@ def test_how_much_a_row_may_forget(start, reached, most):
 
 
 @pytest.mark.parametrize(
-    ("starts", "count", "slots"),
-    [([0], 5, (0, 5)), ([13], 5, (1, 6)), ([10], 5, (0, 12)), ([3, 13], 2, (1, 5))],
+    ("starts", "counts", "slots"),
+    [
+        ([0], [5], [(0, 5)]),
+        ([13], [5], [(1, 6)]),
+        ([10], [5], [(0, 12)]),
+        ([3, 13, 2], [2, 3, 0], [(3, 5), (1, 4)]),
+    ],
 )
-def test_which_slots_a_call_writes(starts, count, slots):
-    assert written_slots(RING, starts, count) == slots
+def test_which_slots_a_call_writes(starts, counts, slots):
+    assert list(written_slots(RING, starts, counts)) == slots
 
 
 def test_calls_of_every_length_up_to_the_longest(opened):

@@ -1,7 +1,7 @@
 """One attention layer whose cache is written in a branch."""
 
 import torch
-from cached_models import PAST, SEQ, SLOTS, TOKENS, WIDTH, Linear, OneLayer
+from cached_models import PAST, SEQ, TOKENS, WIDTH, Linear, OneLayer
 from torch import Tensor
 
 from kvc.compiler import Method
@@ -39,24 +39,6 @@ class InBranch(Linear):
         q, k, v = self.project(x)
         k, v = k * kept[:, None, :, None], v * kept[:, None, :, None]
         return self.attend(q, k, v, places[:, None] >= places)
-
-
-class InBranchAndBeside(InBranch):
-    """Has a second cache, which it writes in any case."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        for name in ("beside_k", "beside_v"):
-            self.register_buffer(name, torch.zeros(1, 1, SLOTS, WIDTH))
-
-    def step(self, tokens: Tensor, keep: Tensor) -> Tensor:
-        start, seq = self.position.clone(), tokens.shape[1]
-        q, k, v = self.project(self.embed(tokens, start + torch.arange(seq)))
-        self.beside_k.copy_(torch.ops.kvc.cache_update(self.beside_k, k, start))
-        self.beside_v.copy_(torch.ops.kvc.cache_update(self.beside_v, v, start))
-        kept = self.beside_k, self.beside_v
-        y = self.finish(torch.ops.kvc.attention(q, *kept, start + seq))
-        return y + super().step(tokens, keep)
 
 
 def branch_method() -> Method:

@@ -16,19 +16,31 @@ _TORCH = str(Path(torch.__file__).parent)
 _SCRIPT = ("__main__", "__mp_main__")  # not names of their own: the file's stem is
 
 
+Frame = tuple[str, str]  # file and line
+
+
 def source_of(meta: dict[str, object]) -> str:
     """Return the user's innermost line for a node, or torch's own if there is none."""
     trace = meta.get("stack_trace")
-    found = _FRAME.findall(trace) if isinstance(trace, str) else []
-    frames = [frame for frame in found if not frame[0].startswith("<")]  # made by torch
-    own = [frame for frame in frames if not frame[0].startswith(_TORCH)]
-    line = ""
-    if own or frames:
-        file, number = (own or frames)[-1]
-        line = f"{_module_name(file)}:{number}"
+    text = trace if isinstance(trace, str) else ""
+    frames = frames_in(text) or frames_in(text, of_torch=True)
+    line = place_of(frames[-1]) if frames else ""
     path = _module_path(meta)
     text = f"{line} ({path})".strip() if path else line
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def frames_in(text: str, of_torch: bool = False) -> list[Frame]:
+    """Return the files and lines that a text of torch's names, without torch's own."""
+    found: list[Frame] = _FRAME.findall(text)
+    written = [frame for frame in found if not frame[0].startswith("<")]  # not by torch
+    return [f for f in written if of_torch or not f[0].startswith(_TORCH)]
+
+
+def place_of(frame: Frame) -> str:
+    """Return a file and line as `package.module:line`."""
+    file, line = frame
+    return f"{_module_name(file)}:{line}"
 
 
 def _module_path(meta: dict[str, object]) -> str:

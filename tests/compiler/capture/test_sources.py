@@ -1,7 +1,7 @@
 import torch
 from golden import FOLDER
 
-from kvc.compiler.import_fx.sources import source_of
+from kvc.compiler.capture.sources import source_of
 
 
 def test_the_innermost_line_of_the_users_code_is_named():

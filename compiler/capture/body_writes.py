@@ -1,0 +1,131 @@
+"""Writes in the bodies of branches and loops to what lies outside: refused by name.
+
+torch traces `torch.cond(p, f, g, (x,))` where f writes into a buffer, but has no
+functional form for it, and says so in words that name neither line nor remedy. In: a
+trace, or torch's error. Out: nothing, or a `CaptureError` that says what to write.
+"""
+
+import re
+import traceback
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import torch
+from torch import fx
+from torch.export import ExportedProgram
+
+from kvc.compiler.capture.lines import CALLER
+from kvc.compiler.capture.sources import Frame, frames_in, place_of, source_of
+from kvc.schema.errors import CaptureError
+
+_OURS = str(Path(__file__).parent)
+_COMPLAINTS = (
+    "input mutation",
+    "Mutating a variable from outside the scope",
+    "Attempting to use FunctionalTensor on its own",
+)
+_BUFFER = re.compile(r"buffers_(\w+?)_\b")
+_REMEDY = (
+    "let it give the new value back, and keep that outside: new = torch.cond(p, lambda "
+    "old: old.index_copy(...), lambda old: old.clone(), (self.cache,)), then "
+    "self.cache.copy_(new); this is done in place"
+)
+
+
+def refuse_body_writes(method: str, exported: ExportedProgram) -> None:
+    """Raise where a body writes into what it is passed, or finds outside.
+
+    Raises:
+        CaptureError: with the line and the remedy.
+    """
+    module = exported.graph_module
+    named = exported.graph_signature.inputs_to_buffers
+    names = {n: named.get(n.name, "") for n in module.graph.nodes}
+    for node, name in _writes_in_bodies(module, names):
+        place = source_of(node.meta)
+        raise _refusal(method, f" at {place}" if place else "", name)
+
+
+def body_write_of(method: str, error: Exception) -> CaptureError | None:
+    """Return the refusal that torch's complaint comes to, None for other complaints."""
+    text = str(error)
+    if not any(part in text for part in _COMPLAINTS):
+        return None
+    own = _own(text) or _own(_beneath_the_call(error))
+    buffer = _BUFFER.search(text)
+    place = f" at {place_of(own[-1])}" if own else ""
+    return _refusal(method, place, buffer[1] if buffer else "")
+
+
+def _own(text: str) -> list[Frame]:
+    """Return the files and lines of the user's code that a text names."""
+    return [frame for frame in frames_in(text) if not frame[0].startswith(_OURS)]
+
+
+def _beneath_the_call(error: Exception) -> str:
+    """Return the way that an error took, from the call of the traced method on."""
+    stack = traceback.extract_tb(error.__traceback__)
+    calls = [i for i, frame in enumerate(stack) if frame.filename == CALLER]
+    beneath = stack[calls[-1] + 1 :] if calls else []
+    return "".join(traceback.format_list(beneath))
+
+
+def _refusal(method: str, place: str, buffer: str) -> CaptureError:
+    what = f"buffer {buffer}" if buffer else "something that is made outside of it"
+    reason = f"the body of a branch or loop changes {what}; {_REMEDY}"
+    return CaptureError(method=method, place=place, reason=reason)
+
+
+def _writes_in_bodies(
+    module: fx.GraphModule, names: dict[fx.Node, str]
+) -> Iterator[tuple[fx.Node, str]]:
+    """Yield the calls in bodies that write into their inputs, and the buffers' names.
+
+    Args:
+        module: what runs the bodies.
+        names: the buffer that a node of it is, "" for others.
+    """
+    for node in module.graph.nodes:
+        if not isinstance(node.target, torch._ops.HigherOrderOperator):
+            continue
+        passed = [n for part in node.args if isinstance(part, Sequence) for n in part]
+        for body in _bodies(module, node):
+            inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
+            inside = {
+                taken: names.get(given, "") if isinstance(given, fx.Node) else ""
+                for taken, given in zip(inputs, passed, strict=False)
+            }
+            yield from _writes(body, inside)
+            yield from _writes_in_bodies(body, inside)
+
+
+def _bodies(module: fx.GraphModule, node: fx.Node) -> Iterator[fx.GraphModule]:
+    for source in node.all_input_nodes:
+        if source.op == "get_attr":
+            held = getattr(module, str(source.target), None)
+            if isinstance(held, fx.GraphModule):
+                yield held
+
+
+def _writes(
+    body: fx.GraphModule, names: dict[fx.Node, str]
+) -> Iterator[tuple[fx.Node, str]]:
+    for node in body.graph.nodes:
+        target = node.target
+        if not isinstance(target, torch._ops.OpOverload) or not node.args:
+            continue
+        first = target._schema.arguments[0].alias_info
+        if first is not None and first.is_write:
+            root = _root(node.args[0])
+            if isinstance(root, fx.Node) and root.op == "placeholder":
+                yield node, names.get(root, "")
+
+
+def _root(node: object) -> object:
+    """Return what a node is a view of, itself where it is none."""
+    while isinstance(node, fx.Node) and isinstance(node.target, torch._ops.OpOverload):
+        returned = node.target._schema.returns
+        if not returned or returned[0].alias_info is None or not node.args:
+            break
+        node = node.args[0]
+    return node

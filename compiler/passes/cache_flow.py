@@ -1,0 +1,85 @@
+"""Which values of a method, and of the blocks that it runs, come of some values in it.
+
+In: a method, the values to begin with, and which nodes lead on. Out: by the name of
+each method or block the values there. What a call of control flow is passed is an input
+of its blocks; what blocks make of that is a result of the call.
+"""
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from kvc.compiler.ir import Method, Node, Value
+from kvc.compiler.ir.control import control_of
+from kvc.schema.control import Control
+
+Values = dict[int, Value]  # by id
+
+
+@dataclass(frozen=True, slots=True)
+class CacheFlow:
+    """How values go on.
+
+    Attributes:
+        blocks: of the program, by number.
+        leads: whether the results of a node come of its first operand.
+        every: whether a result of control flow must come of them whatever runs.
+    """
+
+    blocks: Mapping[int, Method]
+    leads: Callable[[Node], bool]
+    every: bool
+
+    def values(self, method: Method, starts: Iterable[Value]) -> dict[str, Values]:
+        """Return what comes of `starts`, by the name of the method or block."""
+        known: Values = {value.id: value for value in starts}
+        found = {method.name: known}
+        for node in method.nodes:
+            control = control_of(node)
+            if control is not None:
+                found |= self._through(control, known)
+                known |= self._results(node, control, known, found)
+            elif node.inputs and node.inputs[0].id in known and self.leads(node):
+                known |= {value.id: value for value in node.outputs}
+        return found
+
+    def _through(self, control: Control[Value], known: Values) -> dict[str, Values]:
+        found: dict[str, Values] = {}
+        for number in control.blocks:
+            block = self.blocks[number]
+            found |= self.values(block, passed_inputs(control, block, known))
+        return found
+
+    def _results(
+        self,
+        node: Node,
+        control: Control[Value],
+        known: Values,
+        found: Mapping[str, Values],
+    ) -> Values:
+        """Return the results of a control node that come of what is known."""
+        results: Values = {}
+        makers = [
+            self.blocks[number]
+            for which, number in enumerate(control.blocks)
+            if not control.tests(which)
+        ]
+        for j, result in enumerate(node.outputs):
+            if control.is_loop and j >= control.carried:
+                continue  # what a scan stacks
+            comes = [block.outputs[j].id in found[block.name] for block in makers]
+            if control.is_loop:  # which may have no turn at all
+                comes.append(control.operands[j].id in known)
+            if (all if self.every else any)(comes):
+                results[result.id] = result
+        return results
+
+
+def passed_inputs(
+    control: Control[Value], block: Method, known: Mapping[int, object]
+) -> list[Value]:
+    """Return the inputs of a block that are known values, not places along them."""
+    return [
+        block.inputs[i]
+        for i, value in enumerate(control.operands)
+        if value.id in known and not control.is_scanned(i)
+    ]

@@ -1,0 +1,129 @@
+"""Bodies of branches and loops that write outside are refused, with line and remedy."""
+
+import inspect
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch._higher_order_ops.map import map as map_over
+from torch._higher_order_ops.scan import scan
+
+from kvc.compiler import Method, compile_program
+from kvc.schema.errors import CaptureError
+
+P, X, START = torch.tensor(True), torch.ones(3, 4), torch.tensor(0)
+
+
+class Writing(nn.Module):
+    """Each method marks with `# here` the line that its error names.
+
+    torch keeps no lines of bodies, so it is that of the call in most of them.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("c", torch.zeros(8, 4))
+        self.register_buffer("n", torch.zeros((), dtype=torch.int64))
+
+    def a_view_of_a_buffer(self, p: Tensor, x: Tensor) -> Tensor:
+        def yes(x: Tensor) -> Tensor:
+            self.c[0] = x[0]
+            return x * 2
+
+        return torch.cond(p, yes, lambda x: x + 1, (x,))  # here
+
+    def a_counter_within_a_branch(self, p: Tensor, x: Tensor) -> Tensor:
+        def yes(x: Tensor) -> Tensor:
+            def inner(x: Tensor) -> Tensor:
+                self.n.add_(1)
+                return x * 1
+
+            return torch.cond(p, inner, lambda x: x * 3, (x,))
+
+        return torch.cond(p, yes, lambda x: x + 1, (x,))  # here
+
+    def what_is_passed(self, p: Tensor, x: Tensor) -> Tensor:
+        def yes(c: Tensor, x: Tensor) -> Tensor:
+            c.index_copy_(0, torch.tensor([1]), x[:1])
+            return x * 2
+
+        return torch.cond(p, yes, lambda c, x: x + 1, (self.c, x))  # here
+
+    def in_a_loop(self, p: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        def body(i: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            self.c[0].add_(x[0])
+            return i + 1, x * 2
+
+        return torch.while_loop(lambda i, x: i < 3, body, (START, x))  # here
+
+    def in_a_scan(self, p: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+        def step(h: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+            self.c[0].add_(x)
+            return h + 1, x * 2
+
+        return scan(step, x[0], x)  # here
+
+    def in_a_map(self, p: Tensor, x: Tensor) -> Tensor:
+        def each(x: Tensor, y: Tensor) -> Tensor:
+            self.n.add_(1)
+            return x * 2
+
+        return map_over(each, x, x)  # here
+
+    def an_attribute(self, p: Tensor, x: Tensor) -> Tensor:
+        def yes(x: Tensor) -> Tensor:
+            self.c = self.c + 1  # here
+            return x * 2
+
+        return torch.cond(p, yes, lambda x: x + 1, (x,))
+
+
+def marked_line(name: str) -> int:
+    lines, first = inspect.getsourcelines(getattr(Writing, name))
+    return first + next(i for i, line in enumerate(lines) if "# here" in line)
+
+
+BUFFERS = {
+    "a_view_of_a_buffer": "c", "a_counter_within_a_branch": "n", "what_is_passed": "c",
+    "in_a_loop": "c", "in_a_scan": "c", "in_a_map": "n", "an_attribute": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BUFFERS)
+def test_a_body_that_writes_outside_is_refused(name: str) -> None:
+    with pytest.raises(CaptureError) as caught:
+        compile_program(Writing(), [Method(name, args=(P, X))])
+    error = caught.value
+    buffer = BUFFERS[name]
+    changed = f"buffer {buffer};" if buffer else "something that is made outside of it"
+    assert changed in error.facts["reason"]
+    assert "self.cache.copy_(new)" in error.facts["reason"]
+    assert error.facts["place"].endswith(f"test_body_writes:{marked_line(name)}")
+
+
+class Local(nn.Module):
+    """A body may change what it has made."""
+
+    def forward(self, p: Tensor, x: Tensor) -> Tensor:
+        def yes(x: Tensor) -> Tensor:
+            y = x.clone()
+            y[0].add_(1)
+            return y
+
+        return torch.cond(p, yes, lambda x: x + 1, (x,))
+
+
+def test_a_body_may_write_into_its_own_clone():
+    compile_program(Local(), [Method("forward", args=(P, X))])
+
+
+class Unlike(nn.Module):
+    """Branches whose results lie in memory in different orders."""
+
+    def forward(self, p: Tensor, x: Tensor) -> Tensor:
+        return torch.cond(p, lambda x: x.t().clone(), lambda x: x.t() @ x, (x,))
+
+
+def test_results_that_lie_in_memory_in_another_order_are_explained():
+    with pytest.raises(CaptureError, match=r"memory_format=torch\.contiguous"):
+        compile_program(Unlike(), [Method("forward", args=(P, torch.ones(4, 4)))])

@@ -1,0 +1,151 @@
+"""Models with int8 caches that branches and loops write, and read.
+
+Each takes tokens int64 [1, seq] and a bool; logits are those of `Exact.reference`.
+"""
+
+import torch
+from cached_models import SEQ, SLOTS, TOKENS, WIDTH
+from int8_models import Exact
+from torch import Tensor
+from torch._higher_order_ops.scan import scan
+from viewing_branches import dense
+
+from kvc.compiler import Method
+
+YES = torch.tensor(True)
+update, attend = torch.ops.kvc.cache_update, torch.ops.kvc.attention
+Caches = tuple[Tensor, Tensor]
+
+
+class Branching(Exact):
+    """Gives `run` what is new, and keeps what it makes of the caches."""
+
+    def step(self, tokens: Tensor, p: Tensor) -> Tensor:
+        start, seq = self.position.clone(), tokens.shape[1]
+        q, k, v = self.project(self.embed(tokens, start + torch.arange(seq)))
+        y, *kept = self.run(p, start, q, k.clone(), v.clone())
+        self.k.copy_(kept[0])
+        self.v.copy_(kept[1])
+        self.position.add_(seq)
+        return self.finish(y)
+
+    def run(
+        self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        raise NotImplementedError
+
+
+class Written(Branching):
+    """Written in one branch, left alone in the other; read behind."""
+
+    def run(
+        self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        def kept(old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor) -> Caches:
+            return update(old_k, k, start), update(old_v, v, start)
+
+        def lost(old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor) -> Caches:
+            return old_k.clone(), old_v.clone()
+
+        new = torch.cond(p, kept, lost, (self.k, self.v, k, v))
+        return attend(q, *new, start + q.shape[2]), *new
+
+
+class MergedFixed(Branching):
+    """Says whether there is a past; writes and reads its caches in either branch."""
+
+    def run(
+        self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        seq = q.shape[2]
+
+        def later(
+            old_k: Tensor, old_v: Tensor, q: Tensor, k: Tensor, v: Tensor
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            new = update(old_k, k, start), update(old_v, v, start)
+            return attend(q, *new, start + seq), *new
+
+        def first(
+            old_k: Tensor, old_v: Tensor, q: Tensor, k: Tensor, v: Tensor
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            new = update(old_k, k, start), update(old_v, v, start)
+            return attend(q, *new, torch.full_like(start, seq)), *new
+
+        y, k, v = torch.cond(p, later, first, (self.k, self.v, q.clone(), k, v))
+        return y, k, v
+
+
+class SwappedInBranch(Branching):
+    """Slots before heads; passed with heads first, and read so in a branch within."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("k", torch.zeros(1, SLOTS, 1, WIDTH))
+        self.register_buffer("v", torch.zeros(1, SLOTS, 1, WIDTH))
+
+    def run(
+        self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        end = start + q.shape[2]
+        k, v = (x.transpose(1, 2).contiguous() for x in (k, v))
+
+        def kept(old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor) -> Caches:
+            """Write, with the heads first; k and v have their slots first."""
+            k, v = k.transpose(1, 2), v.transpose(1, 2)
+            return update(old_k, k, start), update(old_v, v, start)
+
+        def lost(old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor) -> Caches:
+            return dense(old_k), dense(old_v)
+
+        passed = (self.k.transpose(1, 2), self.v.permute(0, 2, 1, 3))
+        new = torch.cond(p, kept, lost, (*passed, k, v))
+        y = torch.cond(
+            end.sum() > 9,
+            lambda q, k, v: attend(q, k, v, end),
+            lambda q, k, v: attend(q, k, v, end) * 1,
+            (q.clone(), *(x.contiguous() for x in new)),
+        )
+        return y, new[0].transpose(1, 2), new[1].permute(0, 2, 1, 3)
+
+
+class Scanned(Branching):
+    """Goes through the tokens one by one; each is written, and attends."""
+
+    def run(
+        self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        def one(
+            held: tuple[Tensor, ...], new: tuple[Tensor, ...]
+        ) -> tuple[tuple[Tensor, ...], Tensor]:
+            (k, v, at), (query, key, value) = held, new
+            k, v = update(k, key, at), update(v, value, at)
+            return (k, v, at + 1), attend(query, k, v, at + 1)
+
+        through = tuple(x.permute(2, 0, 1, 3)[:, :, :, None] for x in (q, k, v))
+        (k, v, _), rows = scan(one, (self.k.clone(), self.v.clone(), start), through)
+        return rows[:, :, :, 0].permute(1, 2, 0, 3), k, v
+
+
+class Looped(Branching):
+    """Writes the same rows until a loop ends; a branch within each turn does it."""
+
+    def run(
+        self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        def body(i: Tensor, old_k: Tensor, old_v: Tensor) -> tuple[Tensor, ...]:
+            new = torch.cond(
+                i == 1,
+                lambda old_k, old_v: (update(old_k, k, start), update(old_v, v, start)),
+                lambda old_k, old_v: (old_k.clone(), old_v.clone()),
+                (old_k, old_v),
+            )
+            return i + 1, *new
+
+        begin = (torch.tensor(0), self.k, self.v)
+        _, *new = torch.while_loop(lambda i, k, v: i < 2, body, begin)
+        return attend(q, *new, start + q.shape[2]), *new
+
+
+def branching_method() -> Method:
+    """The method of all of these."""
+    return Method("step", args=(TOKENS, YES), dynamic={"tokens": {1: SEQ}})

@@ -1,0 +1,167 @@
+"""A cache [2, 8, 4] that branches and loops work on in other shapes, or in parts.
+
+Each method takes p bool, x float32 [2, 1, 4] and at int64 [1].
+"""
+
+import torch
+from torch import Tensor, nn
+
+
+def dense(x: Tensor) -> Tensor:
+    """Copy to memory in order; torch.cond wants it alike from both branches."""
+    return x.clone(memory_format=torch.contiguous_format)
+
+
+def first_rows(c: Tensor, x: Tensor, at: Tensor) -> Tensor:
+    """Write x [2, 1, 4], or its first row, at a place of [16, 4]."""
+    return c.index_copy(0, at, x[0])
+
+
+class Viewing(nn.Module):
+    """The methods of `IN_PLACE` need no copy of anything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("c", torch.zeros(2, 8, 4))
+
+    def passed(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        """A view is passed, and written."""
+        c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (self.c.view(16, 4),))
+        self.c.copy_(c.view(2, 8, 4))
+        return self.c.sum(0)
+
+    def swapped(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        """What is passed has its axes in another order."""
+        row = x.transpose(0, 1)
+        flipped = self.c.transpose(0, 1)
+        c = torch.cond(p, lambda c: c.index_copy(0, at, row), dense, (flipped,))
+        self.c.copy_(c.transpose(0, 1))
+        return self.c.sum(0)
+
+    def longer(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        """An axis more."""
+        c = self.c.unsqueeze(0)
+        c = torch.cond(p, lambda c: c.index_copy(2, at, x[None]), dense, (c,))
+        self.c.copy_(c.squeeze(0))
+        return self.c.sum(0)
+
+    def inside(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        """The view is taken inside, and what comes back is one."""
+        c = torch.cond(
+            p,
+            lambda c: first_rows(c.view(16, 4), x, at),
+            lambda c: dense(c.view(16, 4)),
+            (self.c,),
+        )
+        self.c.copy_(c.view(2, 8, 4))
+        return self.c.sum(0)
+
+    def swapped_inside(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        row = x.transpose(0, 1)
+        c = torch.cond(
+            p,
+            lambda c: c.transpose(0, 1).index_copy(0, at, row),
+            lambda c: dense(c.transpose(0, 1)),
+            (self.c,),
+        )
+        self.c.copy_(c.transpose(0, 1))
+        return self.c.sum(0)
+
+    def part_inside(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        """A part of a clone is written, and then all of it, in another shape."""
+
+        def yes(c: Tensor) -> Tensor:
+            c = c.clone()
+            c[:1].index_copy_(1, at, x[:1])
+            c.view(16, 4).index_copy_(0, at + 1, x[1])
+            return c
+
+        self.c.copy_(torch.cond(p, yes, dense, (self.c,)))
+        return self.c.sum(0)
+
+    def place_by_place(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        """The branch that writes nothing scales what it is lent."""
+        c = torch.cond(
+            p, lambda c: first_rows(c, x, at), lambda c: c * 0.5, (self.c.view(16, 4),)
+        )
+        self.c.copy_(c.view(2, 8, 4))
+        return self.c.sum(0)
+
+    def twice(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        """Two branches one after the other, between which the view stays."""
+        c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (self.c.view(16, 4),))
+        c = torch.cond(
+            x.sum() > 40, lambda c: c.index_fill(0, at, 7.0), lambda c: c * 1, (c,)
+        )
+        self.c.copy_(c.view(2, 8, 4))
+        return c.sum(0)
+
+    def nested(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        """The branch within views what the branch around it is lent."""
+
+        def outer(c: Tensor) -> Tensor:
+            inner = torch.cond(
+                x.sum() > 40, lambda d: first_rows(d, x, at), dense, (c.view(16, 4),)
+            )
+            return inner.view(2, 8, 4)
+
+        self.c.copy_(torch.cond(p, outer, dense, (self.c,)))
+        return self.c.sum(0)
+
+    def looped(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        """What a loop carries is a view."""
+        row = x.transpose(0, 1)
+
+        def body(i: Tensor, c: Tensor) -> tuple[Tensor, Tensor]:
+            return i + 1, c.index_copy(0, i[None], row * (i + 1)).contiguous()
+
+        flipped = self.c.transpose(0, 1).contiguous()
+        start = torch.tensor(0)
+        _, c = torch.while_loop(lambda i, c: (i < at[0]) & p, body, (start, flipped))
+        self.c.copy_(c.transpose(0, 1))
+        return self.c.sum(0)
+
+    def read_beside(self, p: Tensor, x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """The branch that writes a view reads the old content under another shape."""
+
+        def yes(c: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
+            return first_rows(c, x, at), old.sum(0)
+
+        def no(c: Tensor, old: Tensor) -> tuple[Tensor, Tensor]:
+            return dense(c), old[0] * 2
+
+        c, y = torch.cond(p, yes, no, (self.c.view(16, 4), self.c.clone()))
+        self.c.copy_(c.view(2, 8, 4))
+        return y, self.c.sum(0)
+
+    def handed_out(self, p: Tensor, x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
+        """The view is a result too."""
+        c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (self.c.view(16, 4),))
+        self.c.copy_(c.view(2, 8, 4))
+        return c.sum(1), c.view(4, 4, 4)
+
+    def compared(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        """Old and new content are needed at once."""
+        old = self.c.view(16, 4)
+        c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (old,))
+        both = old + c
+        self.c.copy_(c.view(2, 8, 4))
+        return both
+
+    def gathered(self, p: Tensor, x: Tensor, at: Tensor) -> Tensor:
+        """What is passed is no view: other axes make one."""
+        c = self.c.transpose(0, 1).reshape(16, 4)
+        c = torch.cond(p, lambda c: first_rows(c, x, at), dense, (c,))
+        self.c.copy_(c.view(8, 2, 4).transpose(0, 1))
+        return self.c.sum(0)
+
+
+COPYING = {
+    "compared": "reads the old value and needs the new one",
+    "gathered": "what is stored is a view of another value",
+}
+IN_PLACE = tuple(
+    name
+    for name, member in vars(Viewing).items()
+    if callable(member) and name != "__init__" and name not in COPYING
+)
