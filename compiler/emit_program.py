@@ -10,10 +10,9 @@ from kvc.compiler.in_place.flat import flatten
 from kvc.compiler.ir import Method, Program
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
 from kvc.compiler.memory.workspaces import with_workspaces
-from kvc.compiler.positions import find_counting
+from kvc.compiler.positions import Counting, find_counting
 from kvc.compiler.states import describe_states
 from kvc.schema import model
-from kvc.schema.types import Dim
 from kvc.schema.verify.effects import state_effects
 
 PLACELESS = -1  # blob of a name whose blob has not been written yet
@@ -69,7 +68,7 @@ def emit_program(
         states=describe_states(flat, counting, name_ids),
         position=counting.position,
         methods=tuple(
-            emitter.emit(method, counting.advances.get(method.name), tail)
+            emitter.emit(method, counting, tail)
             for method, tail in zip(entries(program), tails, strict=False)
         ),
         delegates=tuple(_emit_delegate(call, method_ids, name_ids) for call in calls),
@@ -95,7 +94,7 @@ class _Emitter:
         """Return the blocks of a method, each behind what runs it."""
         return blocks_of(method, self._blocks)
 
-    def emit(self, method: Method, advance: Dim | None, tail: int) -> model.Method:
+    def emit(self, method: Method, counting: Counting, tail: int) -> model.Method:
         """Return a method as the file has it; `tail` bytes lie behind its scratch."""
         blocks = self.blocks_of(method)
         numbers = {one.block: i for i, one in enumerate(blocks)}
@@ -119,7 +118,8 @@ class _Emitter:
             output_tree=method.output_tree,
             reads=reads,
             writes=writes,
-            advance=advance,
+            advance=counting.advances.get(method.name),
+            counts=counting.counts.get(method.name),
             updates=self._updates(ready),
             blocks=tuple(made),
         )

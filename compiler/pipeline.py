@@ -22,6 +22,7 @@ from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_copy_budget
 from kvc.compiler.emit_program import DelegateCall, emit_program
 from kvc.compiler.files import Files, take_files
+from kvc.compiler.generation_config import check_generation_config
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.in_place import Verdict, prove_all
 from kvc.compiler.ir import Program
@@ -45,6 +46,7 @@ from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.sink_indices import SinkIndices
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.passes.write_through_views import WriteThroughViews
+from kvc.compiler.position_limit import check_max_length, limited
 from kvc.compiler.roles import check_request, check_roles
 from kvc.compiler.spec import Method, StateSpec
 from kvc.compiler.tokenizer_fit import check_declared
@@ -63,6 +65,7 @@ def compile_program(
     states: Sequence[StateSpec] = (),
     max_copy_bytes: Mapping[str, int] | None = None,
     files: Files | None = None,
+    max_length: int | None = None,
 ) -> Bundle:
     """Compile methods of a model, which share its weights and its state.
 
@@ -78,10 +81,12 @@ def compile_program(
             a call, beside what is written itself.
         files: what goes along in the bundle, such as a tokenizer, by plain name: the
             bytes, or the path of a file that is read when the bundle is saved.
+        max_length: the most positions of a session where no cache says so, since all
+            are rings; where caches of a fixed size do, the less of both.
 
     Raises:
-        CompileError: what is asked for is not a module with methods, or a method
-            does not have the signature of its role.
+        CompileError: what is asked for is not a module with methods, a method does not
+            have the signature of its role, or `max_length` says nothing here.
         CaptureError: a method cannot be traced.
         UnsupportedOps: with every op that has no kernel.
         StateConflict: two names share memory that a method writes, or two methods
@@ -96,6 +101,8 @@ def compile_program(
     """
     settings = load_recipe(recipe)
     check_request(model, methods)
+    check_generation_config((metadata or {}).get("generation_config"))
+    check_max_length(max_length)
     taken = take_files(files or {})
     backend = _backend_of(settings)
     report = progress or _silent
@@ -117,6 +124,7 @@ def compile_program(
         _provenance(imported, settings),
         _as_json(metadata or {}),
     )
+    emitted = limited(emitted, max_length)
     check_declared(emitted, metadata or {}, files or {})
     return Bundle(emitted, {c.name: c.source for c in program.constants}, taken)
 

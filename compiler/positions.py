@@ -6,20 +6,26 @@ it advances by a size, and that says where caches are written or advances by the
 of a method with a role; the common length of the states that grow.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from kvc.compiler.in_place.flat import FlatMethod
+from kvc.compiler.advances import (
+    Step,
+    counts_input,
+    find_steps,
+    token_counts,
+)
+from kvc.compiler.growth import growth, one_length
 from kvc.compiler.in_place.updates import CacheWrite, cache_writes
-from kvc.compiler.ir import Method, Node, Program, State, Value, bound_to
+from kvc.compiler.ir import Method, Node, Program, State, Value
 from kvc.schema import model
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CompileError
 from kvc.schema.feeds import Feed, find_feed
-from kvc.schema.types import Affine, Dim, Symbol, add_dims, bounds, symbols_in
+from kvc.schema.types import Dim, Symbol, bounds, symbols_in
 
 # Views and copies of a position that still say the same of each row.
-_SAME = {
+SAME_PLACES = {
     "aten::view", "aten::expand", "aten::unsqueeze", "aten::squeeze.dims",
     "aten::alias", "aten::clone", "aten::reshape",
 }  # fmt: skip
@@ -32,11 +38,14 @@ class Counting:
     Attributes:
         position: None when nothing does.
         advances: method -> tokens that it adds; methods that add none are left out.
+        counts: method -> index of the input that says how many of them count in each
+            row; methods in which all do are left out.
         counters: names of the states that every method advances as the position.
     """
 
     position: model.Position | None = None
     advances: Mapping[str, Dim] = field(default_factory=dict)
+    counts: Mapping[str, int] = field(default_factory=dict)
     counters: frozenset[str] = frozenset()
 
 
@@ -47,9 +56,9 @@ def find_counting(program: Program) -> Counting:
     if declared:
         return _by_input(program, declared.pop(), symbols)
     for state in program.states:
-        steps = _steps(program, state, symbols)
-        if steps and _is_position(program, state, steps):
-            return _by_state(program, state, steps, symbols)
+        counting = _by_state(program, state, symbols)
+        if counting is not None:
+            return counting
     return _by_length(program, symbols)
 
 
@@ -67,7 +76,7 @@ def _same_values(method: Method, start: Value, firsts: bool) -> set[int]:
     for node in method.nodes:
         if not node.inputs or node.inputs[0].id not in same:
             continue
-        if node.op in _SAME or (firsts and _is_first(node, start)):
+        if node.op in SAME_PLACES or (firsts and _is_first(node, start)):
             same.update(value.id for value in node.outputs)
     return same
 
@@ -107,6 +116,7 @@ def start_of(
 def _by_input(program: Program, name: str, symbols: Mapping[str, Symbol]) -> Counting:
     position = model.Position(model.PositionKind.INPUT, None, name, None)
     advances: dict[str, Dim] = {}
+    rows: dict[str, int] = {}
     starts = [start_of(method, position, program) for method in program.methods]
     pairs = list(zip(program.methods, starts, strict=True))
     # One place for each token, if that is so in any method.
@@ -114,16 +124,19 @@ def _by_input(program: Program, name: str, symbols: Mapping[str, Symbol]) -> Cou
     for method, start in pairs:
         if start is None or not (method.state_out or method.input_out):
             continue
+        counted = _counts_of(method, start)
+        if counted is not None:
+            rows[method.name] = counted
         counts = {w.count for w in _writes_at(method, start)}
         if _are_places(method, start) or (places and start.type.dims == (1,)):
             counts.add(start.type.dims[0])
         if not counts:
-            counts = _token_counts(method)
+            counts = token_counts(method)
         if len(counts) != 1:
             raise _uncounted(method, name, counts)
         advances[method.name] = counts.pop()
     _check_feeds(program, position, advances)
-    return _with_limits(program, position, advances, symbols)
+    return _with_limits(program, position, advances, rows, symbols)
 
 
 def _check_feeds(
@@ -180,14 +193,6 @@ def _are_places(method: Method, start: Value) -> bool:
     return start.type.dims not in ((), (1,)) and not _is_by_row(method, start)
 
 
-def _token_counts(method: Method) -> set[Dim]:
-    """Return the lengths of a method's inputs of tokens, int64 [batch, seq]."""
-    named = zip(method.input_names, method.inputs, strict=True)
-    given = [v.type for name, v in named if name != method.position]
-    tokens = [t for t in given if t.dtype is DType.INT64 and len(t.dims) == 2]
-    return {kind.dims[1] for kind in tokens}
-
-
 def _uncounted(method: Method, name: str, counts: set[Dim]) -> CompileError:
     """Return the error for a method that writes states but counts no tokens."""
     found = f"{' and '.join(map(str, counts))} tokens" if counts else "nothing"
@@ -201,15 +206,62 @@ def _uncounted(method: Method, name: str, counts: set[Dim]) -> CompileError:
     return CompileError(message=message)
 
 
+def _counts_of(method: Method, start: Value) -> int | None:
+    """Return the input that says how many tokens count, None where all do.
+
+    Raises:
+        CompileError: not all writes at the position count alike, or by an input.
+    """
+    counted = [write.counted for write in _writes_at(method, start)]
+    if not any(counted):
+        return None
+    found = {counts_input(method, value) for value in counted}
+    inputs = [method.inputs[i] for i in found if i is not None]
+    if len(found) != 1 or [value.type.dims for value in inputs] != [start.type.dims]:
+        raise _ambiguous_counts(method)
+    return found.pop()
+
+
+def _ambiguous_counts(method: Method) -> CompileError:
+    message = (
+        f"method {method.name} writes caches at its position with counts, but not all "
+        "of them with those of one input: pass the same counts to each "
+        "torch.ops.kvc.cache_update, an input int64 [batch] or bool [batch] cast to "
+        "int64, one for each position"
+    )
+    return CompileError(message=message)
+
+
 def _by_state(
-    program: Program,
-    state: State,
-    steps: Mapping[str, Dim],
-    symbols: Mapping[str, Symbol],
-) -> Counting:
+    program: Program, state: State, symbols: Mapping[str, Symbol]
+) -> Counting | None:
+    """Count by a state, if that is what it does."""
+    steps = find_steps(program, state, symbols)
+    advances = {name: _most(program, state, name, step) for name, step in steps.items()}
+    if not steps or not _is_position(program, state, advances):
+        return None
+    known = {name: size for name, size in advances.items() if size is not None}
+    if len(known) < len(advances):
+        return None
+    counts = {n: step.counts for n, step in steps.items() if step.counts is not None}
     number = program.states.index(state)
     position = model.Position(model.PositionKind.STATE, number, "", None)
-    return _with_limits(program, position, steps, symbols)
+    return _with_limits(program, position, known, counts, symbols)
+
+
+def _most(program: Program, state: State, name: str, step: Step) -> Dim | None:
+    """Return the most that a method adds to a state; None where nothing says it."""
+    if step.size is not None:
+        return step.size
+    (method,) = (m for m in program.methods if m.name == name)
+    (start,) = (value for value, bound in method.state_in if bound == state.name)
+    sizes = {
+        write.count
+        for write in _writes_at(method, start)
+        if counts_input(method, write.counted) == step.counts
+    }
+    sizes = sizes or token_counts(method)
+    return sizes.pop() if len(sizes) == 1 else None
 
 
 def _by_length(program: Program, symbols: Mapping[str, Symbol]) -> Counting:
@@ -218,7 +270,7 @@ def _by_length(program: Program, symbols: Mapping[str, Symbol]) -> Counting:
     advances: dict[str, Dim] = {}
     for method in program.methods:
         steps = {growth(method, state) for state in growing}
-        if len(steps) > 1 or (steps == {None} and not _one_length(method, growing)):
+        if len(steps) > 1 or (steps == {None} and not one_length(method, growing)):
             return Counting()
         if any(step is not None and bounds(step, symbols)[0] < 0 for step in steps):
             return Counting()
@@ -231,67 +283,11 @@ def _by_length(program: Program, symbols: Mapping[str, Symbol]) -> Counting:
     return Counting(position, advances)
 
 
-def growth(method: Method, state: State) -> Dim | None:
-    """Return by how much a method lengthens a state; None where it begins anew."""
-    assert state.grows is not None
-    olds = {name: value.type.dims for value, name in method.state_in}
-    news = {name: value.type.dims for value, name in method.state_out}
-    if state.name not in news:
-        return 0
-    new = news[state.name][state.grows]
-    old = olds[state.name][state.grows] if state.name in olds else 0
-    if old == 0 and new != 0 and state.name not in _lengthened(method):
-        return None
-    return add_dims(new, old, -1)
-
-
-def keeps_old_rows(method: Method, state: State) -> bool:
-    """Tell whether a method leaves the rows of a growing state, or begins it anew."""
-    written = {name for _, name in method.state_out}
-    if state.name not in written or state.name in _lengthened(method):
-        return True
-    return growth(method, state) is None
-
-
-def _one_length(method: Method, growing: Sequence[State]) -> bool:
-    """Tell whether a method gives all that grows the same length."""
-    axes = {state.name: state.grows for state in growing}
-    lengths = {
-        value.type.dims[axis]
-        for value, name in method.state_out
-        if (axis := axes.get(name)) is not None
-    }
-    return len(lengths) == 1
-
-
-def _lengthened(method: Method) -> set[str]:
-    """Return the states whose new content begins with the old one."""
-    makers = method.makers()
-    return {
-        name
-        for value, name in method.state_out
-        if all(
-            _is_made_by(leaf, "kvc::append", makers) for leaf in _leaves(method, value)
-        )
-    }
-
-
-def _is_made_by(value: Value, op: str, makers: Mapping[int, Node]) -> bool:
-    return value.id in makers and makers[value.id].op == op
-
-
-def _leaves(method: Method, value: Value) -> list[Value]:
-    """Return what a value may be: more than itself where branches make it."""
-    joins = dict(method.joins) if isinstance(method, FlatMethod) else {}
-    if value.id not in joins:
-        return [value]
-    return [leaf for way in joins[value.id] for leaf in _leaves(method, way)]
-
-
 def _with_limits(
     program: Program,
     position: model.Position,
     advances: Mapping[str, Dim],
+    counts: Mapping[str, int],
     symbols: Mapping[str, Symbol],
 ) -> Counting:
     """Return the counting with its capacity, and with all states that count alike."""
@@ -303,12 +299,38 @@ def _with_limits(
     limited = model.Position(
         position.kind, position.state, position.input_name, _least(slots, symbols)
     )
+    told = {
+        name: Step(None, counts[name]) if name in counts else Step(size)
+        for name, size in advances.items()
+    }
     counters = {
         state.name
         for state in program.states
-        if (steps := _steps(program, state, symbols)) and steps == advances
+        if (steps := find_steps(program, state, symbols)) and steps == told
     }
-    return Counting(limited, advances, frozenset(counters))
+    _check_bools(program, advances, counts)
+    return Counting(limited, advances, counts, frozenset(counters))
+
+
+def _check_bools(
+    program: Program, advances: Mapping[str, Dim], counts: Mapping[str, int]
+) -> None:
+    """Check that where rows take part or not, they do so with one token.
+
+    Raises:
+        CompileError: a method counts more than one token by a bool.
+    """
+    for method in program.methods:
+        index = counts.get(method.name)
+        if index is None or method.inputs[index].type.dtype is not DType.BOOL:
+            continue
+        if advances[method.name] != 1:
+            message = (
+                f"method {method.name} counts {advances[method.name]} tokens of each "
+                f"row by the bool input {method.input_names[index]!r}, which can only "
+                "say one or none; take an int64 [batch] of lengths"
+            )
+            raise CompileError(message=message)
 
 
 def _writes_at(method: Method, start: Value) -> Iterator[CacheWrite]:
@@ -326,7 +348,9 @@ def _least(sizes: list[Dim], symbols: Mapping[str, Symbol]) -> Dim | None:
     return min(sizes, key=lambda size: bounds(size, symbols))
 
 
-def _is_position(program: Program, state: State, steps: Mapping[str, Dim]) -> bool:
+def _is_position(
+    program: Program, state: State, steps: Mapping[str, Dim | None]
+) -> bool:
     """Tell whether a state that counts says where to write, or counts tokens."""
     if state.type.dtype is not DType.INT64:
         return False
@@ -340,40 +364,3 @@ def _is_position(program: Program, state: State, steps: Mapping[str, Dim]) -> bo
     counted = {m.name: m.inputs[0].type.dims[1] for m in program.methods if m.role}
     told = {name: step for name, step in steps.items() if name in counted}
     return bool(counted) and told == counted
-
-
-def _steps(
-    program: Program, state: State, symbols: Mapping[str, Symbol]
-) -> dict[str, Dim]:
-    """Return method -> what it adds to a state; nothing unless all add a size."""
-    integers = (DType.INT32, DType.INT64)
-    if state.type.dtype not in integers or len(state.type.dims) > 1:
-        return {}
-    steps: dict[str, Dim] = {}
-    for method in program.methods:
-        for value, name in method.state_out:
-            if name == state.name:
-                ways = [_added(method, v, state.name) for v in _leaves(method, value)]
-                step = ways[0] if len(set(ways)) == 1 else None
-                if step is None or bounds(step, symbols)[0] < 0:
-                    return {}
-                steps[method.name] = step
-    return steps
-
-
-def _added(method: Method, new: Value, state: str) -> Dim | None:
-    """Return what a method adds to a state, None when it does anything else."""
-    olds = {i for i, name in bound_to(method.state_in).items() if name == state}
-    makers = method.makers()
-    for node in method.nodes:
-        if node.op == "aten::clone" and node.inputs[0].id in olds:
-            olds.update(value.id for value in node.outputs)
-    maker = makers.get(new.id)
-    if maker is not None and maker.op == "aten::copy":
-        maker = makers.get(maker.inputs[1].id)
-    if maker is None or maker.op != "aten::add.Scalar":
-        return None
-    old, step, alpha = maker.arguments
-    if not isinstance(old, Value) or old.id not in olds or alpha != 1:
-        return None
-    return step if isinstance(step, int | Affine) else None

@@ -2,7 +2,8 @@
 
 `check_request` looks at the arguments before anything is traced, `check_roles` at the
 types that were traced. A role promises a signature to a generation loop: tokens int64
-[batch, seq] (seq 1 for decode) to one tensor of logits, float32 [batch, vocab].
+[batch, seq] (seq 1 for decode) to one tensor of logits, float32 [batch, vocab] or, for
+prefill_all, those of every position, float32 [batch, seq, vocab].
 """
 
 from collections.abc import Sequence
@@ -14,11 +15,17 @@ from kvc.compiler.ir import Method, Program
 from kvc.compiler.spec import Method as DeclaredMethod
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CompileError
-from kvc.schema.verify.methods import ROLES
+from kvc.schema.verify.methods import ROLES, SINGLE_ROLES
 
 _TOKENS: Final = {
     "prefill": "tokens int64 [batch, seq]",
     "decode": "a token int64 [batch, 1]",
+    "prefill_all": "tokens int64 [batch, seq]",
+}
+_LOGITS: Final = {
+    "prefill": "float32 [batch, vocab]",
+    "decode": "float32 [batch, vocab]",
+    "prefill_all": "float32 [batch, seq, vocab]",
 }
 
 
@@ -56,11 +63,11 @@ def _check_unique(what: str, names: Sequence[str]) -> None:
 def _check_names_of_roles(methods: Sequence[DeclaredMethod]) -> None:
     for method in methods:
         if method.role not in ROLES:
-            expected = "expected 'prefill', 'decode' or '' for none"
+            expected = "expected 'prefill', 'decode', 'prefill_all' or '' for none"
             message = f"method {method.name}, role: {expected}, found {method.role!r}"
             raise CompileError(message=message)
     # Prefills may be several, for different numbers of tokens.
-    _check_unique("roles", [m.role for m in methods if m.role == "decode"])
+    _check_unique("roles", [m.role for m in methods if m.role in SINGLE_ROLES])
 
 
 def check_roles(program: Program) -> None:
@@ -85,9 +92,10 @@ def _takes_tokens(method: Method) -> bool:
 def _gives_logits(method: Method) -> bool:
     if len(method.outputs) != 1 or method.output_tree != "0":
         return False
-    logits = method.outputs[0].type
-    is_logits = logits.dtype is DType.FLOAT32 and len(logits.dims) == 2
-    return is_logits and logits.dims[0] == method.inputs[0].type.dims[0]
+    logits, tokens = method.outputs[0].type, method.inputs[0].type
+    rows = tokens.dims if method.role == "prefill_all" else tokens.dims[:1]
+    is_logits = logits.dtype is DType.FLOAT32 and len(logits.dims) == len(rows) + 1
+    return is_logits and logits.dims[:-1] == rows
 
 
 def _mismatch(method: Method) -> str:
@@ -95,9 +103,9 @@ def _mismatch(method: Method) -> str:
     taken = ", ".join(f"{name}: {value.type}" for name, value in inputs)
     return (
         f"method {method.name} has the role {method.role}, which expects "
-        f"{_TOKENS[method.role]} as the first input and one tensor of logits float32 "
-        f"[batch, vocab] as the result; found ({taken}) -> {_results(method)}. Change "
-        "the method, or leave the role out"
+        f"{_TOKENS[method.role]} as the first input and one tensor of logits "
+        f"{_LOGITS[method.role]} as the result; found ({taken}) -> {_results(method)}. "
+        "Change the method, or leave the role out"
     )
 
 

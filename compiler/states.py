@@ -4,11 +4,15 @@ In: the proven program and what counts its tokens. Out: `schema.State`s. A state
 LINEAR or RING when every write to it is a `cache_update` of that mode on one axis,
 APPEND when it grows, COUNTER when every method advances it as the position, and PLAIN
 otherwise. It is written at the position when every write begins there and is as long
-as what its method adds to the position.
+as what its method adds to the position. How far back a ring is seen is found by
+`rings.py`.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
+from kvc.compiler.advances import counts_input
+from kvc.compiler.growth import growth, keeps_old_rows
 from kvc.compiler.in_place.updates import (
     CACHE_UPDATE,
     CacheWrite,
@@ -18,11 +22,10 @@ from kvc.compiler.in_place.updates import (
 from kvc.compiler.ir import Method, Node, Program, State
 from kvc.compiler.positions import (
     Counting,
-    growth,
-    keeps_old_rows,
     position_values,
     start_of,
 )
+from kvc.compiler.rings import find_windows
 from kvc.schema import model
 
 Kind = model.StateKind
@@ -39,10 +42,17 @@ def describe_states(
         for name, node in state_writes(method):
             writes[name].append((method, node))
     placed = {m.name: _position_values(m, program, counting) for m in program.methods}
-    return tuple(
+    states = [
         _describe(state, writes[state.name], program, counting, placed, name_ids)
         for state in program.states
-    )
+    ]
+    rings = {
+        state.name: state.axis
+        for state in states
+        if state.kind is Kind.RING and state.at_position and state.axis is not None
+    }
+    windows = find_windows(program, counting, rings) if rings else {}
+    return tuple(replace(state, window=windows.get(state.name)) for state in states)
 
 
 def _position_values(
@@ -118,9 +128,13 @@ def _grows_at_position(state: State, program: Program, counting: Counting) -> bo
         counted = program.states[position.state].initial is None
     else:
         counted = position is not None
-    return counted and all(
-        growth(method, state) == counting.advances.get(method.name, 0)
-        for method in program.methods
+    return (
+        counted
+        and not counting.counts
+        and all(
+            growth(method, state) == counting.advances.get(method.name, 0)
+            for method in program.methods
+        )
     )
 
 
@@ -133,4 +147,7 @@ def _is_at_position(
     """Tell whether a write begins at the position and is as long as its advance."""
     if write.index is None or write.index.id not in placed[method.name]:
         return False
-    return counting.advances.get(method.name) == write.count
+    counts = counting.counts.get(method.name)
+    alike = counts_input(method, write.counted) == counts
+    same = alike and (write.counted is None) == (counts is None)
+    return same and counting.advances.get(method.name) == write.count

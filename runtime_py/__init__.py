@@ -10,10 +10,12 @@ from kvc.runtime.delegates.table import register_delegate
 from kvc.runtime.forks.prefixes import Prefix
 from kvc.runtime.forks.residency import SessionResidency
 from kvc.runtime.generation import (
+    BatchGeneration,
     Generation,
     GenerationSettings,
     SettingIgnored,
     generate,
+    right_padded,
 )
 from kvc.runtime.growing import GrowingArray
 from kvc.runtime.program import Program, load
@@ -29,9 +31,11 @@ from kvc.schema.errors import (
     Busy,
     CacheOverflow,
     CallMismatch,
+    CallTooLong,
     CannotRewind,
     CannotWrite,
     Closed,
+    CountOutOfRange,
     DataFileMismatch,
     DataFileMissing,
     DigestMismatch,
@@ -68,16 +72,19 @@ __all__ = [
     "BadSetting",
     "BadSnapshot",
     "BadTokenizer",
+    "BatchGeneration",
     "BlobResidency",
     "BranchMismatch",
     "BufferFreed",
     "Busy",
     "CacheOverflow",
     "CallMismatch",
+    "CallTooLong",
     "CannotRewind",
     "CannotWrite",
     "Closed",
     "Conversation",
+    "CountOutOfRange",
     "DataFileMismatch",
     "DataFileMissing",
     "DigestMismatch",
@@ -122,4 +129,5 @@ __all__ = [
     "generate",
     "load",
     "register_delegate",
+    "right_padded",
 ]

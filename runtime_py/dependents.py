@@ -132,7 +132,7 @@ class _Search:
             return any(self._mentions(item) for item in argument)
         if not isinstance(argument, Affine):
             return False
-        return any(name in self._symbols for name, _ in argument.terms)
+        return any(name in self._symbols for name in argument.symbols)
 
 
 def _refs(arguments: tuple[Argument, ...]) -> Iterator[Ref]:

@@ -84,7 +84,9 @@ class Effects:
         growth: of states, by state id.
         rows: ids of the LINEAR states it writes whose slots behind the position are
             dead.
-        extents: how many slots such writes take from the position on; None for all.
+        rings: ids of the rings with a window that it writes.
+        extents: how many slots writes of `rows` take from the position on; None for
+            all.
         hazards: writes that cannot be undone by knowing the position, in order.
         borrowed: inputs in the caller's arrays.
     """
@@ -92,6 +94,7 @@ class Effects:
     slots: tuple[tuple[int, int], ...]
     growth: dict[int, Growth]
     rows: tuple[int, ...]
+    rings: tuple[int, ...]
     extents: tuple[Dim, ...] | None
     hazards: tuple[Hazard, ...]
     borrowed: tuple[Borrowed, ...]
@@ -165,6 +168,7 @@ class _Finder:
         self._writes: dict[int, _Writes] = {}
         self._state_growth: dict[int, _Writes] = {}
         self._rows: set[int] = set()
+        self._rings: set[int] = set()
         self._extents: list[Dim] | None = []
         self._hazards: list[Hazard] = []
 
@@ -186,6 +190,7 @@ class _Finder:
             slots=tuple(self._slots()),
             growth=self._growth(),
             rows=tuple(sorted(self._rows)),
+            rings=tuple(sorted(self._rings)),
             extents=None if self._extents is None else tuple(set(self._extents)),
             hazards=tuple(self._hazards),
             borrowed=tuple(self._borrowed()),
@@ -224,6 +229,8 @@ class _Finder:
                     self._hazards.append(Hazard(index, state, False))
             case StateKind.APPEND if step.op == APPEND:
                 return
+            case StateKind.RING if declared.window is not None:
+                self._rings.add(state)
             case _:
                 self._hazards.append(Hazard(index, state, step.op == REPLACE))
 

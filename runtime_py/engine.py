@@ -22,9 +22,10 @@ from kvc.runtime.contexts import ContextPool, ExecutionContext
 from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.base import Packing
-from kvc.runtime.entries import Entry, make_entry
+from kvc.runtime.entries import Demand, Entry, make_entry
 from kvc.runtime.executor import Progress
 from kvc.runtime.inputs import Inputs, take_inputs
+from kvc.runtime.parts import count_excess, plan_parts, run_parts
 from kvc.runtime.positions import count_rows
 from kvc.runtime.resources import Resources
 from kvc.runtime.states import StateMemory
@@ -75,6 +76,7 @@ class Engine:
             CallMismatch, InputMismatch: the arguments are not what was compiled for.
             StateMismatch: the lengths of states that grow are not those it takes.
             CacheOverflow: more tokens or rows than there is room for.
+            CallTooLong: more tokens than rings allow, of a method that is not parted.
             Poisoned: an earlier call left states half written.
             ExecutionError: an instruction failed.
             FileChanged, FormatError, FileProblem: data cannot be used any more.
@@ -82,18 +84,9 @@ class Engine:
         """
         self.check_open()
         entry = self.entry(method)
-        inputs = self._take(entry, args, kwargs)
+        inputs = self._take(entry, args, kwargs, states)
         entry.check_tokens(inputs)
-        if states is not None:
-            check_usable(states)
-        with self._lease(states) as (resources, context):
-            self._blobs.check_unchanged()
-            binder = Binder(self.program.position, resources, context, states)
-            binding, loans = binder.bind(entry, inputs)
-            if states is None or entry.only_reads:
-                results = _run(binding, inputs, loans, Progress())
-            else:
-                results = self._run_on(entry, binding, inputs, loans, states)
+        results = self._run_call(entry, inputs, states)
         return _nest(entry.method.output_tree, results, inputs.as_tensors)
 
     def entry(self, method: int) -> Entry:
@@ -104,17 +97,49 @@ class Engine:
             self._entries[method] = found
         return found
 
+    def _run_call(
+        self, entry: Entry, inputs: Inputs, states: StateMemory | None
+    ) -> list[object]:
+        """Run a method, in parts where rings want it so."""
+        if states is None:
+            return self._run_once(entry, inputs, None)
+        check_usable(states)
+        count = count_excess(entry, inputs, states)
+        if not count:
+            return self._run_once(entry, inputs, states)
+        entries = [self.entry(i) for i in range(len(self.program.methods))]
+        parts = plan_parts(entry, count, states, entries)
+
+        def run(part: Entry, given: Inputs) -> list[object]:
+            return self._run_once(part, given, states)
+
+        return run_parts(self.program, parts, inputs, states, run)
+
+    def _run_once(
+        self, entry: Entry, inputs: Inputs, states: StateMemory | None
+    ) -> list[object]:
+        """Run a method in one go."""
+        with self._lease(states) as (resources, context):
+            self._blobs.check_unchanged()
+            binder = Binder(self.program.position, resources, context, states)
+            binding, loans = binder.bind(entry, inputs)
+            demand = entry.with_counts(binding.demand, inputs)
+            if states is None or entry.only_reads:
+                return _run(binding, inputs, loans, Progress())
+            return self._run_on(entry, binding, demand, inputs, loans, states)
+
     def _run_on(
         self,
         entry: Entry,
         binding: Binding,
+        demand: Demand,
         inputs: Inputs,
         loans: Sequence[Loan],
         states: StateMemory,
     ) -> list[object]:
         """Run a bound method on a session: all of it, or as if it had not run."""
         position = self.program.position
-        transaction = Transaction(entry, binding.demand, states, position)
+        transaction = Transaction(entry, demand, states, position)
         progress = Progress()
         try:
             if binding.position is not None:
@@ -261,14 +286,23 @@ class Engine:
             resources.pool.put_back(context, states)
 
     def _take(
-        self, entry: Entry, args: Sequence[object], kwargs: Mapping[str, object]
+        self,
+        entry: Entry,
+        args: Sequence[object],
+        kwargs: Mapping[str, object],
+        states: StateMemory | None,
     ) -> Inputs:
-        method = entry.method
+        method, counts = entry.method, entry.counts
+        optional = None if counts is None else counts.leaf
         try:
-            leaves = bind_call(method.input_tree, args, kwargs)
+            leaves = bind_call(method.input_tree, args, kwargs, optional)
         except ValueError as error:
             raise CallMismatch(method=method.name, reason=str(error)) from error
-        return take_inputs(entry.signature, leaves)
+        left_out = counts is not None and leaves[counts.leaf] is None
+        if counts is not None and left_out:
+            sizes = {} if states is None else states.sizes
+            leaves[counts.leaf] = counts.stand_in(leaves, sizes)
+        return take_inputs(entry.signature, leaves, left_out)
 
     def _initial_value(self, name: int) -> Array:
         """Return a copy, so that no state shares bytes with a constant."""

@@ -6,9 +6,10 @@ session: tokens, slots, lengths. Nothing here runs or writes anything.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.counts import CountsInput, find_counts
 from kvc.runtime.effects import Effects, find_effects
 from kvc.runtime.inputs import Inputs
 from kvc.runtime.positions import fill_feed
@@ -32,11 +33,23 @@ class Demand:
         extent: slots from the position on that it may write.
         lengths: of each state that grows: (state, length after the call, greatest
             length on the way).
+        counts: how many of `advance` count in each row, None where all do.
     """
 
     advance: int | None
     extent: int
     lengths: tuple[tuple[int, int, int], ...]
+    counts: tuple[int, ...] | None = None
+
+    def steps(self, rows: int) -> Sequence[int]:
+        """Return how many tokens the call adds to each row."""
+        return (self.advance or 0,) * rows if self.counts is None else self.counts
+
+    def extents(self, rows: int) -> Sequence[int]:
+        """Return how many slots of each row the call may write."""
+        if self.counts is None or self.extent == ALL_SLOTS:
+            return (self.extent,) * rows
+        return self.counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +64,7 @@ class Entry:
         position: index of the graph's input that the session fills, or None.
         feed: what that input holds, None where there is none.
         tokens: the input of tokens, None where there is none.
+        counts: the input that says how many tokens count, None where all do.
         effects: what it writes.
         symbols: of the program, by name.
         slots: states that grow by the lengths that the method takes them to have.
@@ -66,6 +80,7 @@ class Entry:
     position: int | None
     feed: Feed | None
     tokens: TokenInput | None
+    counts: CountsInput | None
     effects: Effects
     symbols: Mapping[str, Symbol]
     slots: tuple[tuple[Dim, tuple[int, ...]], ...]
@@ -80,13 +95,29 @@ class Entry:
         return quiet and not self.method.writes
 
     def check_tokens(self, inputs: Inputs) -> None:
-        """Check the tokens of a prefill or decode.
+        """Check the tokens of a prefill or decode, all but padding.
 
         Raises:
             InputMismatch: one is not in the vocabulary.
         """
-        if self.tokens is not None and len(inputs.shapes[0]) == 2:
-            self.tokens.check(inputs.arrays[0])
+        if self.tokens is None or len(inputs.shapes[0]) != 2:
+            return
+        tokens = inputs.arrays[0]
+        if self.counts is not None and not inputs.left_out:
+            tokens = self.counts.without_padding(tokens, inputs)
+        self.tokens.check(tokens)
+
+    def with_counts(self, demand: Demand, inputs: Inputs) -> Demand:
+        """Return a call's demand with what each row counts, which is checked.
+
+        Raises:
+            InputMismatch: a count is negative, or more than there are tokens.
+        """
+        if self.counts is None or demand.advance is None:
+            return demand
+        given = inputs.arrays[self.counts.leaf]
+        read = self.counts.read(given, demand.advance, inputs.left_out)
+        return replace(demand, counts=read)
 
     def fill_position(self, slot: Array, starts: Sequence[int]) -> None:
         """Fill the method's input of the position; `starts` are those of the rows.
@@ -191,6 +222,7 @@ def make_entry(program: Program, index: int, symbols: Mapping[str, Symbol]) -> E
         position=position,
         feed=feed_of(method, program.position, program.states),
         tokens=find_tokens(method),
+        counts=find_counts(method, passed),
         effects=effects,
         symbols=symbols,
         slots=slots,
@@ -242,12 +274,27 @@ def check_room(demand: Demand, starts: Sequence[int], memory: StateMemory) -> No
     """
     if demand.advance is None or memory.capacity is None:
         return
-    last = memory.capacity - demand.advance
-    for row, start in enumerate(starts):
-        if start > last:
+    steps = demand.steps(len(starts))
+    for row, (start, count) in enumerate(zip(starts, steps, strict=True)):
+        if start + count > memory.capacity:
             raise CacheOverflow(
-                row=row, start=start, count=demand.advance, capacity=memory.capacity
+                row=row, start=start, count=count, capacity=memory.capacity
             )
+
+
+def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
+    """Check that a call counts as many rows as its session has.
+
+    Raises:
+        StateMismatch: they are others.
+    """
+    if demand.counts is not None and len(demand.counts) != len(starts):
+        raise StateMismatch(
+            method=method.name,
+            state="position",
+            expected=f"counts of {len(starts)} rows",
+            found=f"counts of {len(demand.counts)}",
+        )
 
 
 def check_growth(

@@ -26,15 +26,19 @@ class Inputs:
         arrays: over their memory.
         shapes: of the arrays.
         as_tensors: whether any leaf was a torch tensor.
+        left_out: whether the call left its counts out; an array stands for them.
     """
 
     leaves: Sequence[object]
     arrays: tuple[Array, ...]
     shapes: tuple[tuple[int, ...], ...]
     as_tensors: bool
+    left_out: bool = False
 
 
-def take_inputs(signature: Signature, leaves: Sequence[object]) -> Inputs:
+def take_inputs(
+    signature: Signature, leaves: Sequence[object], left_out: bool = False
+) -> Inputs:
     """Check kinds and dtypes of a call's inputs.
 
     Raises:
@@ -42,7 +46,8 @@ def take_inputs(signature: Signature, leaves: Sequence[object]) -> Inputs:
     """
     arrays = tuple(_as_array(signature, i, leaf) for i, leaf in enumerate(leaves))
     shapes = tuple(array.shape for array in arrays)
-    return Inputs(leaves, arrays, shapes, any(is_tensor(leaf) for leaf in leaves))
+    as_tensors = any(is_tensor(leaf) for leaf in leaves)
+    return Inputs(leaves, arrays, shapes, as_tensors, left_out)
 
 
 def _as_array(signature: Signature, index: int, leaf: object) -> Array:

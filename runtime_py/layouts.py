@@ -122,7 +122,7 @@ class StateLayout:
             if state.reset is rule and self._placed[i].nbytes:
                 place, begins = self._placed[i], state.initial is None
                 shape = (place.dtype, place.shape, place.strides, state.axis)
-                key = (*shape, state.kind, state.at_position, begins)
+                key = (*shape, state.kind, state.at_position, state.window, begins)
                 groups.setdefault(key, []).append(i)
         return [self._alike(tuple(group), states) for group in groups.values()]
 

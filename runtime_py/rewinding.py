@@ -2,7 +2,8 @@
 
 In: the memory of a session, how many tokens to forget in each row. Out: the same memory
 at an earlier position. Slots of caches get their initial content again, and whole pages
-of them go back to the system. Everything is checked before anything changes.
+of them go back to the system; rings are for `rings.py`. Everything is checked before
+anything changes.
 """
 
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
 from kvc.runtime.positions import find_position
+from kvc.runtime.rings import check_forgettable, forget, held_slots, reached_by
 from kvc.runtime.states import StateMemory, Tip
 from kvc.runtime.transactions import check_usable, rows_of
 from kvc.schema.errors import BadSetting, CannotRewind, NoPosition, NotRewindable
@@ -18,8 +20,8 @@ from kvc.schema.feeds import Feed, feed_of
 from kvc.schema.model import PositionKind, Program, State, StateKind
 
 
-def rewind(program: Program, memory: StateMemory, count: object) -> None:
-    """Forget the last `count` tokens: an int, or int64 [batch].
+def rewind(program: Program, memory: StateMemory, count: object) -> bool:
+    """Forget the last `count` tokens: an int, or int64 [batch]; tell if there are any.
 
     Raises:
         BadSetting: `count` is not from 0 to the position.
@@ -31,33 +33,62 @@ def rewind(program: Program, memory: StateMemory, count: object) -> None:
     check_usable(memory)
     starts = find_position(program.position, memory)
     _check_states(program)
-    counts = _check_counts(count, starts, _first_position(program, memory, starts))
+    firsts = _first_position(program, memory, starts)
+    counts = _check_counts(count, starts, firsts)
     _check_rows(program, memory, counts)
+    check_forgettable(memory, starts, counts, firsts)
     if not any(counts):
-        return
+        return False
     memory.poisoned = "rewind"  # stands if an interrupt comes in between
     ends = [start - some for start, some in zip(starts, counts, strict=True)]
     _put_slots_back(memory, ends)
+    forget(memory, starts, ends, firsts)
     _count_down(memory, counts)
     position = program.position
     _shorten(memory, ends, position is not None and position.kind is PositionKind.INPUT)
     memory.poisoned = ""
+    return True
+
+
+def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
+    """Return how many tokens each row can forget.
+
+    Raises:
+        NoPosition: nothing counts tokens.
+        NotRewindable: a state cannot go back at all.
+        Poisoned: a call left states half written.
+    """
+    check_usable(memory)
+    starts = find_position(program.position, memory)
+    _check_states(program)
+    firsts = _first_position(program, memory, starts)
+    found = []
+    for start, reached, first in zip(
+        starts, reached_by(memory, starts), firsts, strict=True
+    ):
+        limits = (ring.most_forgotten(start, reached) for ring in memory.rings)
+        known = [limit for limit in limits if limit is not None]
+        found.append(min([start - first, *known]))
+    return found
 
 
 def trim(program: Program, memory: StateMemory) -> None:
-    """Give back whole pages at and behind the position."""
+    """Give back whole pages at and behind the position, of each row."""
     try:
-        end = max(find_position(program.position, memory), default=0)
+        ends = find_position(program.position, memory) or [0]
     except NoPosition:
-        end = None
+        ends = None
     for state, declared in enumerate(program.states):
         if declared.kind is StateKind.APPEND:
             memory.give_back(state, memory.tip.lengths[state])
-        elif _goes_back(declared) and end is not None:
-            memory.put_back(state, None, end, memory.written)
-            memory.give_back(state, end)
-    if end is not None:
-        memory.written = min(memory.written, end)
+        elif _goes_back(declared) and ends is not None:
+            for row, end in rows_of(memory, state, ends):
+                memory.put_back(state, row, end, memory.written)
+                memory.give_back(state, end, row)
+    if ends is not None:
+        memory.written = min(memory.written, max(ends))
+        for ring in memory.rings:
+            memory.give_back(ring.state, held_slots(memory, ring.slots))
 
 
 def _goes_back(state: State) -> bool:
@@ -74,7 +105,7 @@ def _check_states(program: Program) -> None:
     counting = {m.name for m in program.methods if m.advance is not None}
     for state, declared in enumerate(program.states):
         writers = {m.name for m in program.methods if state in m.writes}
-        if not writers or _goes_back(declared):
+        if not writers or _goes_back(declared) or declared.window is not None:
             continue
         if declared.kind is not StateKind.COUNTER:
             kind = declared.kind.name.lower()
@@ -147,7 +178,8 @@ def _check_rows(program: Program, memory: StateMemory, counts: Sequence[int]) ->
         if declared.kind is StateKind.APPEND:
             reason = f"the rows of {declared.name} have one length"
             raise CannotRewind(reason=reason)
-        counted = declared.kind is StateKind.COUNTER or _goes_back(declared)
+        placed = _goes_back(declared) or declared.window is not None
+        counted = declared.kind is StateKind.COUNTER or placed
         if counted and (not array.ndim or array.shape[0] != len(counts)):
             raise CannotRewind(reason=f"{declared.name} has no rows of its own")
 

@@ -21,7 +21,7 @@ from kvc.runtime.forks.forking import fork_states
 from kvc.runtime.forks.residency import SessionResidency, describe_states
 from kvc.runtime.methods import MethodTable
 from kvc.runtime.positions import choose_capacity, choose_sizes, find_position
-from kvc.runtime.rewinding import rewind, trim
+from kvc.runtime.rewinding import most_rewindable, rewind, trim
 from kvc.runtime.snapshots import save_snapshot
 from kvc.runtime.states import StateMemory
 from kvc.runtime.transactions import check_usable
@@ -53,6 +53,7 @@ class StateViews(Mapping[str, Array]):
             Closed, Forked: the session is closed, or belongs to another process.
         """
         self._owner._engine.check_process("session")
+        self._owner._before_use()
         if name not in self._ids:
             known = listing(list(self._ids))
             raise UnknownName(kind="state", name=name, known=known)
@@ -82,6 +83,8 @@ class Session(Closing):
         self._states = states
         self._lock = threading.Lock()
         self._running = ""
+        self._changes = 0
+        self._before_use: Callable[[], None] = _nothing
         # Runs once: at close, or when the session is collected.
         self._closer = weakref.finalize(self, engine.close_states, self._states)
         self._closer.atexit = False
@@ -128,6 +131,9 @@ class Session(Closing):
             CallMismatch, InputMismatch: the arguments are not what was compiled for.
             StateMismatch: the states that grow are not as long as the method takes.
             CacheOverflow: the cache is full; nothing has been written.
+            CallTooLong: there are more tokens than a ring has slots beside its window,
+                and the method has not the role "prefill"; a prefill is taken in parts,
+                all of them or none.
             IndexOutOfRange: a write would be outside its tensor.
             KernelFailed: an instruction failed; the message names its source line.
             Poisoned: an earlier call left states half written.
@@ -138,7 +144,10 @@ class Session(Closing):
         """
         index = self._table.find(name)
         with self._exclusive(name):
-            return self._engine.call(index, args, kwargs, self._states)
+            made = self._engine.call(index, args, kwargs, self._states)
+            if self._engine.program.methods[index].writes:
+                self._changes += 1
+            return made
 
     def reset(self) -> None:
         """Put every state that a reset clears back to its initial value.
@@ -147,23 +156,26 @@ class Session(Closing):
             Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("reset"):
+            self._changes += 1
             self._states.reset()
 
     def rewind(self, count: "int | Array | Tensor") -> None:
         """Forget the last `count` tokens: an int, or int64 [batch] for each row.
 
         The session is then as if they had never run; memory that only they used goes
-        back to the system.
+        back to the system. A ring has written over what it held long ago, so that a
+        row can go back by `rewindable` tokens, or by all.
 
         Raises:
             BadSetting: `count` is not from 0 to the position.
             NoPosition: nothing counts tokens.
-            NotRewindable: a state cannot go back.
+            NotRewindable: a state cannot go back, or not so far.
             CannotRewind: rows would go back by different counts where they must not.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("rewind"):
-            rewind(self._engine.program, self._states, count)
+            if rewind(self._engine.program, self._states, count):
+                self._changes += 1
 
     def trim(self) -> None:
         """Give memory back that holds nothing: behind the position, and idle scratch.
@@ -215,6 +227,17 @@ class Session(Closing):
         with self._exclusive("check_usable"):
             check_usable(self._states)
 
+    def before_use(self, settle: Callable[[], None] | None) -> None:
+        """Have something run before the session is used next, whoever uses it.
+
+        For one who has left the session in a state that nobody else is to see.
+
+        Args:
+            settle: may use the session itself, and is then called again, within the
+                first call; None: nothing any more. It stays until it is replaced.
+        """
+        self._before_use = _nothing if settle is None else settle
+
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the states to a file, as many bytes as there are tokens.
 
@@ -240,6 +263,37 @@ class Session(Closing):
         with self._exclusive("position"):
             found = find_position(self._engine.program.position, self._states)
             return np.array(found, np.int64)
+
+    @property
+    def changes(self) -> int:
+        """Return how often the states were changed: by calls, resets, rewinds.
+
+        Who finds the number that was there before has found the same states.
+        """
+        return self._changes
+
+    @property
+    def rewindable(self) -> Array:
+        """Return how many tokens each row can forget now, int64 [batch].
+
+        That is all it has, but where rings have written over what would be seen then.
+        A row can go back to its beginning as well.
+
+        Raises:
+            NoPosition, NotRewindable, Poisoned, Busy, Closed, Forked: as `rewind`.
+        """
+        with self._exclusive("rewindable"):
+            found = most_rewindable(self._engine.program, self._states)
+            return np.array(found, np.int64)
+
+    @property
+    def longest_call(self) -> int | None:
+        """Return how many tokens one call may add, None where no ring limits it.
+
+        A call of the role "prefill" may have more: the session takes it in parts.
+        """
+        ring = self._states.narrowest
+        return None if ring is None else ring.longest
 
     @property
     def capacity(self) -> int | None:
@@ -289,6 +343,8 @@ class Session(Closing):
     @contextmanager
     def _exclusive(self, name: str, check: bool = True) -> Iterator[None]:
         self._engine.check_process("session")
+        if check:
+            self._before_use()
         if not self._lock.acquire(blocking=False):
             raise Busy(method=self._running or "a method")
         try:
@@ -310,3 +366,7 @@ class Session(Closing):
 
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *self._table.names()]
+
+
+def _nothing() -> None:
+    """Do nothing before a session is used."""

@@ -16,12 +16,19 @@ import stat
 import struct
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from operator import ge
 from typing import BinaryIO, Final
 
 import numpy as np
 
 from kvc.runtime.arrays import Array, copy_into, own_copy, prefix
-from kvc.runtime.positions import choose_capacity, choose_sizes, count_rows
+from kvc.runtime.positions import (
+    choose_capacity,
+    choose_sizes,
+    count_rows,
+    find_position,
+)
+from kvc.runtime.rings import find_rings, reached_by
 from kvc.runtime.states import StateMemory, Tip
 from kvc.runtime.transactions import check_usable
 from kvc.schema.closing import Closing
@@ -58,6 +65,8 @@ class Header:
         counted: the position where the session counts it, for each row.
         lengths: of the states that grow; 0 for the others.
         written: slots from here on are not in the file, of states where they are dead.
+        reached: the furthest that each row's rings were written up to; empty where
+            there are none.
         states: for each state: name, dtype, shape in the file, bytes.
     """
 
@@ -67,6 +76,7 @@ class Header:
     counted: Sequence[int]
     lengths: Sequence[int]
     written: int
+    reached: Sequence[int]
     states: Sequence[Mapping[str, object]]
 
     @property
@@ -94,7 +104,9 @@ def save_snapshot(
     check_usable(memory)
     file_name = _file_name(path)
     tip, written = memory.tip, min(memory.written, _MOST)
-    shapes = state_shapes(program, memory.sizes, tip.lengths, written)
+    reached = _reached(program, memory)
+    held = max(reached, default=0)
+    shapes = state_shapes(program, memory.sizes, tip.lengths, written, held)
     header = Header(
         program=digest,
         sizes=memory.sizes,
@@ -102,6 +114,7 @@ def save_snapshot(
         counted=tip.counted,
         lengths=tip.lengths,
         written=written,
+        reached=reached,
         states=_describe(program.states, shapes),
     )
     text = json.dumps(asdict(header), separators=(",", ":")).encode()
@@ -115,7 +128,11 @@ def save_snapshot(
 
 
 def state_shapes(
-    program: Program, sizes: Mapping[str, int], lengths: Sequence[int], written: int
+    program: Program,
+    sizes: Mapping[str, int],
+    lengths: Sequence[int],
+    written: int,
+    reached: int,
 ) -> list[tuple[int, ...]]:
     """Return the shape of what a file holds of each state."""
     shapes = []
@@ -125,6 +142,8 @@ def state_shapes(
             shape[state.axis] = length
         elif state.axis is not None and _ends_at_position(state):
             shape[state.axis] = min(written, shape[state.axis])
+        elif state.axis is not None and state.window is not None:
+            shape[state.axis] = min(reached, shape[state.axis])
         shapes.append(tuple(shape))
     return shapes
 
@@ -171,6 +190,7 @@ class Snapshot(Closing):
         for array, shape in zip(memory.arrays, self._shapes, strict=True):
             copy_into(prefix(array, shape), self._read_array(shape, array.dtype))
         memory.written = self.header.written
+        memory.reached = list(self.header.reached)
         memory.tip = Tip(tuple(self.header.lengths), tuple(self.header.counted))
 
     def _read_lead(self) -> int:
@@ -221,11 +241,15 @@ class Snapshot(Closing):
         self._require(capacity == header.capacity, f"capacity {header.capacity!r}")
         self._check_counts("counted", header.counted, count_rows(program, sizes))
         self._check_counts("lengths", header.lengths, len(program.states))
+        rings = find_rings(program.states, sizes)
+        rows = len(header.reached) if rings and isinstance(header.reached, list) else 0
+        self._check_counts("reached", header.reached, rows)
         for state, length in zip(program.states, header.lengths, strict=True):
             grows = state.kind is StateKind.APPEND and state.axis is not None
             most = state.type.shape(sizes)[state.axis or 0] if grows else 0
             self._require(length <= most, f"{state.name} has length {length}")
-        shapes = state_shapes(program, sizes, header.lengths, header.written)
+        held = max(header.reached, default=0)
+        shapes = state_shapes(program, sizes, header.lengths, header.written, held)
         expected = _describe(program.states, shapes)
         self._require(header.states == expected, "its states are not the program's")
         nbytes = sum(
@@ -254,6 +278,11 @@ class Snapshot(Closing):
         most = _MOST if header.capacity is None else header.capacity
         inside = all(0 <= count <= most for count in found)
         self._require(inside, f"position {list(found)} of a capacity of {most}")
+        if find_rings(self._program.states, header.sizes):
+            reached = header.reached
+            known = len(reached) == len(found)
+            known = known and all(map(ge, reached, found))
+            self._require(known, f"reached {reached} at position {list(found)}")
 
     def _read_state(self, state: int) -> Array:
         """Return what the file holds of a state."""
@@ -290,6 +319,13 @@ def _parts(
     yield text
     for array, shape in zip(memory.arrays, shapes, strict=True):
         yield own_copy(prefix(array, shape)).reshape(-1).view(np.uint8).data
+
+
+def _reached(program: Program, memory: StateMemory) -> list[int]:
+    """Return how far rings were written, nothing without rings."""
+    if not memory.rings:
+        return []
+    return reached_by(memory, find_position(program.position, memory))
 
 
 def _describe(

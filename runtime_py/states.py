@@ -13,6 +13,7 @@ from typing import Final
 from kvc.runtime.arenas import PAGE_NBYTES, Arena
 from kvc.runtime.arrays import Array, copy_into, prefix, zero
 from kvc.runtime.layouts import StateLayout, axis_of
+from kvc.runtime.rings import find_rings, narrowest
 from kvc.schema.model import ResetRule, State, StateKind
 
 InitialValue = Callable[[int], Array]
@@ -44,7 +45,11 @@ class StateMemory:
         arrays: all of each state's memory; APPEND states at their greatest length.
         tip: how far the session has come.
         written: slots from here on hold what they held at first, in every state
-            whose slots behind the position are dead.
+            whose slots behind the position are dead, apart from rings.
+        rings: those with a window.
+        narrowest: the one of them that allows the shortest calls, None without any.
+        reached: the furthest position that each row's rings were ever written up to;
+            empty before the first call.
         shared: whether it has been forked, or is a fork.
         changed: of each state, the slots that may not hold what they held at the last
             fork: from one to before another.
@@ -78,6 +83,9 @@ class StateMemory:
         self._initial = initial
         self.tip = Tip((0,) * len(states), (0,) * rows)
         self.written = 0
+        self.rings = find_rings(states, sizes)
+        self.narrowest = narrowest(self.rings)
+        self.reached: list[int] = []
         self.shared = False
         self.changed = [UNCHANGED] * len(states)
         self.poisoned = ""
@@ -131,6 +139,7 @@ class StateMemory:
         kept = [state for state in self.states if state.reset not in rules]
         if not any(state.at_position for state in kept):
             self.written = 0
+            self.reached = []
         lengths = (
             0 if state.reset in rules else length
             for state, length in zip(self.states, self.tip.lengths, strict=True)
@@ -204,14 +213,19 @@ class StateMemory:
         for start_nbytes in self._runs(state, row, low):
             self.arenas[declared.reset].clear(start_nbytes, nbytes)
 
-    def give_back(self, state: int, low: int) -> None:
-        """Give back whole pages of a state from slot `low` on, which hold zeros."""
+    def give_back(self, state: int, low: int, row: int | None = None) -> None:
+        """Give back whole pages of a state from slot `low` on, which hold zeros.
+
+        `row` is an index on axis 0; None for all rows.
+        """
         declared, array = self.states[state], self.arrays[state]
         axis = axis_of(declared)
+        if row is not None and _inside(declared, 0):
+            return  # the other rows have their slots in these pages
         high = array.shape[axis]
         nbytes = (high - low) * array.strides[axis]
         if declared.initial is None and nbytes >= PAGE_NBYTES:
-            for start in self._runs(state, None, low):
+            for start in self._runs(state, row, low):
                 self.arenas[declared.reset].give_back(start, nbytes)
 
     def _runs(self, state: int, row: int | None, low: int) -> list[int]:

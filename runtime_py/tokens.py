@@ -12,6 +12,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import InputMismatch
 from kvc.schema.model import Graph, Method, Ref
 
+_CHOICE = "aten::where.self"
 _LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
 
 
@@ -66,6 +67,18 @@ def _vocabulary(graph: Graph) -> int | None:
         if not isinstance(table, Ref) or not isinstance(indices, Ref):
             continue
         rows = graph.values[table.value].type.dims[0]
-        if graph.root_of(indices.value) == graph.inputs[0] and isinstance(rows, int):
+        looked_up = graph.root_of(indices.value) in _tokens_and_filled(graph)
+        if looked_up and isinstance(rows, int):
             return rows
     return None
+
+
+def _tokens_and_filled(graph: Graph) -> set[int]:
+    """Return the first input, and what it is with other tokens for padding."""
+    found = {graph.inputs[0]}
+    for call in graph.instructions:
+        operands = call.arguments[1:] if call.op == _CHOICE else ()
+        roots = {graph.root_of(ref.value) for ref in operands if isinstance(ref, Ref)}
+        if roots & found:
+            found.update(call.results)
+    return found

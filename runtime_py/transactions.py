@@ -6,18 +6,26 @@ state has been written that knowing the position cannot put back.
 """
 
 from collections.abc import Sequence
+from operator import add
 
 from kvc.runtime.arrays import Array, copy_into, own_copy
 from kvc.runtime.effects import Hazard
-from kvc.runtime.entries import ALL_SLOTS, Demand, Entry, check_room
+from kvc.runtime.entries import ALL_SLOTS, Demand, Entry, check_room, check_rows
 from kvc.runtime.executor import Progress
 from kvc.runtime.positions import find_position
+from kvc.runtime.rings import note_reach, put_rings_back, reached_by, written_slots
 from kvc.runtime.states import StateMemory, Tip
-from kvc.schema.errors import CacheOverflow, IndexOutOfRange, NoPosition, Poisoned
+from kvc.schema.errors import (
+    CacheOverflow,
+    CountOutOfRange,
+    IndexOutOfRange,
+    NoPosition,
+    Poisoned,
+)
 from kvc.schema.model import Position, PositionKind
 
 # These errors promise that the instruction has written nothing.
-_CLEAN = (CacheOverflow, IndexOutOfRange)
+_CLEAN = (CacheOverflow, CountOutOfRange, IndexOutOfRange)
 
 
 class Transaction:
@@ -34,6 +42,7 @@ class Transaction:
         "_hazards",
         "_memory",
         "_position",
+        "_reached",
         "_shadows",
         "_tip",
         "starts",
@@ -50,9 +59,11 @@ class Transaction:
 
         Raises:
             CacheOverflow: the call's tokens do not fit.
+            StateMismatch: it counts other rows than the session has.
         """
         self.starts = starts = _starts(position, memory)
         if starts is not None:
+            check_rows(entry.method, demand, starts)
             check_room(demand, starts, memory)
         self._entry, self._demand, self._memory = entry, demand, memory
         self._position = position
@@ -66,9 +77,13 @@ class Transaction:
         if effects.rows:
             end = ALL_SLOTS
             if starts is not None:
-                end = max(starts, default=0) + demand.extent
+                end = max((high for _, high in self._spans(starts)), default=0)
             if end > memory.written:
                 memory.written = end
+        self._reached: list[int] = []
+        if effects.rings and starts is not None:
+            self._reached = reached_by(memory, starts)
+            note_reach(memory, starts, demand.steps(len(starts)))
         # Stands until the call has ended one way or the other: an interrupt may come
         # at any point, while a failure is being handled too.
         memory.poisoned = entry.method.name
@@ -87,8 +102,8 @@ class Transaction:
         for state, length, _ in self._demand.lengths:
             lengths[state] = length
         if counts:
-            step = self._demand.advance or 0
-            counted = tuple(count + step for count in counted)
+            steps = self._demand.steps(len(counted))
+            counted = tuple(map(add, counted, steps))
         return Tip(tuple(lengths), counted)
 
     def roll_back(self, progress: Progress, error: BaseException) -> None:
@@ -103,6 +118,8 @@ class Transaction:
         if self.starts is not None:
             for state in self._entry.effects.rows:
                 self._put_rows_back(state, self.starts)
+            if self._entry.effects.rings:
+                put_rings_back(memory, self.starts, self._reached)
         for state, _, reach in self._demand.lengths:
             memory.put_back(state, None, self._tip.lengths[state], reach)
         for array, saved in self._shadows:
@@ -116,21 +133,35 @@ class Transaction:
     def _put_rows_back(self, state: int, starts: Sequence[int]) -> None:
         """Put back the slots from the position on."""
         memory = self._memory
-        high = max(starts) + self._demand.extent
+        ends = [high for _, high in self._spans(starts)]
         for row, low in rows_of(memory, state, starts):
+            high = max(ends, default=low) if row is None else ends[row]
             memory.put_back(state, row, low, high)
+
+    def _spans(self, starts: Sequence[int]) -> list[tuple[int, int]]:
+        """Return which slots of each row the call may write at the position."""
+        extents = self._demand.extents(len(starts))
+        return [(start, start + n) for start, n in zip(starts, extents, strict=True)]
 
     def _note_changes(self) -> None:
         """Note which slots of each state the call may write."""
         effects, memory, demand = self._entry.effects, self._memory, self._demand
         anywhere = {hazard.state for hazard in effects.hazards}
-        starts = self.starts or (0,)
+        starts = self.starts or ()
+        spans = self._spans(starts)
         reaches = {state: reach for state, _, reach in demand.lengths}
+        rings = {ring.state: ring for ring in memory.rings}
         for state in self._entry.method.writes:
             if state in anywhere or self.starts is None:
                 memory.note_change(state)
             elif state in effects.rows:
-                memory.note_change(state, min(starts), max(starts) + demand.extent)
+                for low, high in spans:
+                    if low < high:
+                        memory.note_change(state, low, high)
+            elif state in rings:
+                steps = demand.steps(len(starts))
+                for slots in written_slots(rings[state], starts, steps):
+                    memory.note_change(state, *slots)
             elif state in reaches:
                 memory.note_change(state, self._tip.lengths[state], reaches[state])
             else:

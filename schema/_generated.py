@@ -1,4 +1,4 @@
-# sha256 of program.fbs: a2091de4615db39123a23b7cff7fbd10fcfa3aca342c1250c9f810e36e191d4d
+# sha256 of program.fbs: 6f5ba81f436190f259d3675fbec7b1c655c407f3016d14257035b13776374d48
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -67,6 +67,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
         ('blocks', 'vector of table', 'Block', 4, False, 0),
+        ('counts', 'scalar', 'uint32', 4, True, 0),
     ),
     'Names': (
         ('names', 'vector of string', 'string', 4, False, 0),
@@ -98,6 +99,8 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('strings', 'vector of string', 'string', 4, False, 0),
         ('doubles', 'vector of scalar', 'float64', 8, False, 0),
         ('integers', 'vector of scalar', 'int64', 8, False, 0),
+        ('product_ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('product_symbols', 'vector of scalar', 'uint32', 4, False, 0),
     ),
     'Position': (
         ('kind', 'scalar', 'uint8', 1, False, 3),
@@ -135,5 +138,6 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('initial', 'scalar', 'uint32', 4, True, 0),
         ('reset', 'scalar', 'uint8', 1, False, 2),
         ('at_position', 'scalar', 'bool', 1, False, 0),
+        ('window', 'scalar', 'uint64', 8, True, 0),
     ),
 }

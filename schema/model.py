@@ -153,17 +153,18 @@ class Method:
 
     Attributes:
         name: unique in the program.
-        role: what it is to a generation loop: "prefill", "decode" or "".
+        role: what it is to a generation loop: "prefill", "decode", "prefill_all" or "".
         graph: its code.
         input_names: one for each of `graph.inputs`, unique, as error messages say them.
         input_tree: JSON of how arguments nest, see `kvc.schema.trees`.
         output_tree: JSON of how results nest.
         reads, writes: ids of the states it reads and writes, ascending.
-        advance: tokens that a call adds to the program's position; None when it
-            leaves the position alone.
+        advance: tokens that a call adds to the position; None when it adds none.
         updates: a verdict for each write over a state or a caller's input, in order.
-        blocks: code that control instructions run; each is named by one argument of
-            one instruction, of the method or of a block before it.
+        blocks: code of control instructions; each is named by one argument of one
+            instruction, of the method or of a block before it.
+        counts: index among `graph.inputs` of how many of `advance` count in each row,
+            int64 [batch], or bool [batch] where that is 1; None where all count.
     """
 
     name: str
@@ -177,6 +178,7 @@ class Method:
     advance: Dim | None
     updates: tuple[Update, ...]
     blocks: tuple[Block, ...] = ()
+    counts: int | None = None
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
@@ -217,6 +219,8 @@ class State:
         reset: what `Session.reset` does to it.
         at_position: whether every write to it begins at the program's position, so
             that what lies behind the position is dead; LINEAR, RING and APPEND only.
+        window: how many positions a query sees, its own too, where calls write a RING
+            at the position and `kvc::attention` alone reads it behind that, else None.
     """
 
     name: str
@@ -227,6 +231,7 @@ class State:
     initial: int | None
     reset: ResetRule
     at_position: bool
+    window: int | None = None
 
 
 class PositionKind(IntEnum):

@@ -232,12 +232,16 @@ def _by_name(
 
 
 def bind_call(
-    tree_text: str, args: Sequence[object], kwargs: Mapping[str, object]
+    tree_text: str,
+    args: Sequence[object],
+    kwargs: Mapping[str, object],
+    optional: int | None = None,
 ) -> list[Leaf]:
     """Return the leaves of a call, in the order of the tree.
 
     Each argument may come by position or by name; one that holds no tensor may be
-    left out, one that the example call left out must be.
+    left out, one that the example call left out must be. An argument that is the leaf
+    `optional` may be left out too, or be None; that leaf is None then.
 
     Raises:
         ValueError: the call differs from the tree; the text names the path.
@@ -250,7 +254,9 @@ def bind_call(
             raise ValueError(f"{name}: this program was compiled without it")
     leaves: list[Leaf] = []
     for name, tree in trees.items():
-        if name in given:
+        if tree == optional and given.get(name) is None:
+            leaves.append(None)
+        elif name in given:
             _match(tree, given[name], name, leaves)
         elif _leaf_names(tree, name):
             raise ValueError(f"{name}: missing")

@@ -8,6 +8,8 @@ with its date, and old files load or fail with `UnsupportedVersion` by decision.
     0   2026-11-21   growing states, callers' arrays, the position, verdicts on writes
     0   2026-11-21   data files
     0   2026-11-22   blocks of methods, for control flow
+    0   2026-11-22   windows of rings
+    0   2026-11-22   counts: how many tokens of each row of a batch a call adds
 """
 
 from typing import Final

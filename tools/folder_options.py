@@ -17,6 +17,7 @@ class FolderOptions(TypedDict):
 
     max_length: int | None
     batch: int | None
+    slack: int | None
     prefill_chunk: int | None
     prefill_sizes: tuple[int, ...]
     all_logits: bool
@@ -33,7 +34,18 @@ _OPTIONS: Final = (
         "generation_config.json or config.json says]",
     ),
     click.option(
-        "--batch", type=_NUMBER, metavar="N", help="Of a folder: the most rows."
+        "--max-batch",
+        "batch",
+        type=_NUMBER,
+        metavar="N",
+        help="Of a folder: the most prompts at once.  [default: 1]",
+    ),
+    click.option(
+        "--slack",
+        type=_NUMBER,
+        metavar="N",
+        help="Of a folder: how many more tokens than the longest prefill a session can "
+        "forget, where layers keep a window of their past alone.  [default: 0]",
     ),
     click.option(
         "--prefill-chunk",
@@ -77,7 +89,7 @@ def refuse_options(options: FolderOptions, model: str) -> None:
     """
     given = [name for name, value in options.items() if value not in (None, False, ())]
     if given:
-        names = {"prefill_sizes": "prefill_size"}
+        names = {"prefill_sizes": "prefill_size", "batch": "max_batch"}
         shown = ", ".join(f"--{names.get(n, n).replace('_', '-')}" for n in given)
         raise click.UsageError(
             f"{shown} goes with the path of a Hugging Face folder; {model!r} is none"

@@ -66,7 +66,11 @@ def compile_folder(
     return export_hf(
         name,
         recipe=recipe,
-        cache=CacheConfig(options["max_length"], options["batch"] or 1),
+        cache=CacheConfig(
+            max_length=options["max_length"],
+            batch=options["batch"] or 1,
+            slack=options["slack"] or 0,
+        ),
         prefill_chunk=options["prefill_chunk"] or PREFILL_CHUNK,
         prefill_sizes=options["prefill_sizes"],
         all_logits=options["all_logits"],

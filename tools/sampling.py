@@ -5,14 +5,15 @@ A command decorated with `generation_options` gets them as one argument, `settin
 """
 
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING
 
 import click
 
 if TYPE_CHECKING:
-    from kvc.runtime import Generation, Session
+    from kvc.runtime import BatchGeneration, Generation, Session
     from kvc.runtime.generation import Arguments
 
 _SHARE = click.FloatRange(min=0, max=1)
@@ -104,18 +105,42 @@ def start_generation(
     session: "Session",
     prompt: str | Sequence[int],
     settings: "Arguments",
-    history: Sequence[int] = (),
+    draft: "Session | None" = None,
+    draft_tokens: int | None = None,
 ) -> "Generation":
     """Return a generation; what it ignores is said on stderr.
 
     Raises:
         KvcError: as `kvc.runtime.generate`.
     """
-    from kvc.runtime import SettingIgnored, generate
+    from kvc.runtime import generate
+
+    with _telling_what_is_ignored():
+        return generate(
+            session, prompt, draft=draft, draft_tokens=draft_tokens, **settings
+        )
+
+
+def start_batch(
+    session: "Session", prompts: Sequence[str], settings: "Arguments"
+) -> "BatchGeneration":
+    """Return a generation of several prompts; what it ignores is said on stderr.
+
+    Raises:
+        KvcError: as `kvc.runtime.generate`.
+    """
+    from kvc.runtime import generate
+
+    with _telling_what_is_ignored():
+        return generate(session, list(prompts), **settings)
+
+
+@contextmanager
+def _telling_what_is_ignored() -> Iterator[None]:
+    from kvc.runtime import SettingIgnored
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", SettingIgnored)
-        made = generate(session, prompt, history=history, **settings)
+        yield
     for warning in caught:
         click.echo(f"warning: {warning.message}", err=True)
-    return made

@@ -40,6 +40,22 @@ class Sight:
     window: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A layer's caches, as its `update` returned them.
+
+    Attributes:
+        layer: its number.
+        keys, values: all slots, [batch, kv_heads, slots, dim].
+        window: how many positions a query may see, of a ring; None: all lie there.
+    """
+
+    layer: int
+    keys: Tensor
+    values: Tensor
+    window: int | None = None
+
+
 @dataclass(slots=True)
 class Call:
     """One call of a method while it runs.
@@ -47,14 +63,16 @@ class Call:
     Attributes:
         start: int64 [batch], how many tokens the caches hold before it.
         length: int64 [batch], how many they hold after it.
-        kept: the caches that attention may be over, as `update` returned them.
-        attended: how often attention was over one of them.
+        counts: int64 [batch], how many tokens of each row count; None: all.
+        kept: the caches that attention may be over.
+        windows: (layer, how many keys a query sees) for each attention.
     """
 
     start: Tensor
     length: Tensor
-    kept: list[tuple[Tensor, Tensor]] = field(default_factory=list)
-    attended: int = 0
+    counts: Tensor | None = None
+    kept: list[Kept] = field(default_factory=list)
+    windows: list[tuple[int, int | None]] = field(default_factory=list)
 
 
 _call: ContextVar[Call] = ContextVar("kvc_hugging_face_call")
@@ -151,12 +169,13 @@ def attend_causally(
         UnsupportedModel: it is over something else than a cache.
     """
     call = _call.get()
-    if not any(key is k and value is v for k, v in call.kept):
+    kept = _find_kept(call, module, key, value)
+    call.windows.append((kept.layer, window))
+    if kept.window is not None and (window is None or window > kept.window):
         raise UnsupportedModel(
             model=type(module).__name__,
-            reason="it attends over keys that it has not just put into its cache",
+            reason=f"it sees more than the {kept.window} positions it saw at first",
         )
-    call.attended += 1
     attended: Tensor = torch.ops.kvc.attention(
         query,
         key,
@@ -167,8 +186,25 @@ def attend_causally(
         softcap=softcap,
         slopes=slopes,
         sinks=sinks,
+        layout="linear" if kept.window is None else "circular",
+        counts=call.counts,
     )
     return attended.transpose(1, 2)
+
+
+def _find_kept(call: Call, module: nn.Module, key: Tensor, value: Tensor) -> Kept:
+    """Return the caches that keys and values are.
+
+    Raises:
+        UnsupportedModel: they are none.
+    """
+    for kept in call.kept:
+        if key is kept.keys and value is kept.values:
+            return kept
+    raise UnsupportedModel(
+        model=type(module).__name__,
+        reason="it attends over keys that it has not just put into its cache",
+    )
 
 
 def _window(module: nn.Module, mask: Sight | Tensor | None) -> int | None:

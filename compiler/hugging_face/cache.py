@@ -11,8 +11,10 @@ import torch
 from torch import Tensor, nn
 from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
 
-from kvc.compiler.hugging_face.attention import Call
+from kvc.compiler.hugging_face.attention import Call, Kept
+from kvc.compiler.hugging_face.settings import Sizes
 
+_EXAMPLE_LENGTH: Final = 64  # of caches in the trace that sessions have of any length
 AXIS: Final = 2  # of positions, in [batch, kv_heads, capacity, head_dim]
 
 
@@ -24,25 +26,43 @@ class LayerShape:
         heads: key and value heads.
         key_dim, value_dim: widths of one.
         dtype: of both.
+        window: how many positions its queries see, None for all.
     """
 
     heads: int
     key_dim: int
     value_dim: int
     dtype: torch.dtype
+    window: int | None = None
+
+    def ring_slots(self, sizes: Sizes) -> int | None:
+        """Return the slots of its ring, None where it has to keep all positions.
+
+        A ring as long as the text would save nothing.
+        """
+        if self.window is None or self.window + sizes.spare >= sizes.length:
+            return None
+        return self.window + sizes.spare
 
 
 class LayerBuffers(nn.Module):
-    """The buffers of one layer, [batch, heads, capacity, dim]."""
+    """The buffers of one layer, [batch, heads, slots, dim].
+
+    Attributes:
+        window: of a ring, how many positions its queries see; None: it is no ring.
+    """
 
     keys: Tensor
     values: Tensor
 
-    def __init__(self, shape: LayerShape, batch: int, capacity: int) -> None:
+    def __init__(self, shape: LayerShape, batch: int, sizes: Sizes) -> None:
         super().__init__()
+        slots = shape.ring_slots(sizes)
+        self.window = None if slots is None else shape.window
+        capacity = slots or min(sizes.length, _EXAMPLE_LENGTH)
         for name, dim in (("keys", shape.key_dim), ("values", shape.value_dim)):
-            sizes = (batch, shape.heads, capacity, dim)
-            buffer = torch.zeros(sizes, dtype=shape.dtype)
+            places = (batch, shape.heads, capacity, dim)
+            buffer = torch.zeros(places, dtype=shape.dtype)
             self.register_buffer(name, buffer, persistent=False)
 
 
@@ -52,9 +72,9 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
     is_sliding = False
     is_croppable = False
 
-    def __init__(self, buffers: LayerBuffers, call: Call) -> None:
+    def __init__(self, layer: int, buffers: LayerBuffers, call: Call) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
-        self._buffers, self._call = buffers, call
+        self._layer, self._buffers, self._call = layer, buffers, call
         self.is_initialized = True
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
@@ -68,11 +88,19 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
         """Write keys and values [batch, heads, seq, dim]; return the whole caches."""
-        kept, start = self._buffers, self._call.start
-        kept.keys.copy_(torch.ops.kvc.cache_update(kept.keys, key_states, start))
-        kept.values.copy_(torch.ops.kvc.cache_update(kept.values, value_states, start))
-        self._call.kept.append((kept.keys, kept.values))
+        kept = self._buffers
+        for cache, update in ((kept.keys, key_states), (kept.values, value_states)):
+            cache.copy_(self._updated(cache, update))
+        self._call.kept.append(Kept(self._layer, kept.keys, kept.values, kept.window))
         return kept.keys, kept.values
+
+    def _updated(self, cache: Tensor, update: Tensor) -> Tensor:
+        mode = "linear" if self._buffers.window is None else "circular"
+        call = self._call
+        written: Tensor = torch.ops.kvc.cache_update(
+            cache, update, call.start, AXIS, mode, call.counts
+        )
+        return written
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         """Return sizes that no mask is made of."""
@@ -102,4 +130,4 @@ def _layer(buffers: nn.ModuleDict, number: int, call: Call) -> CacheLayerMixin:
         return DynamicLayer()  # type: ignore[no-untyped-call]
     own = buffers[name]
     assert isinstance(own, LayerBuffers)
-    return KvLayer(own, call)
+    return KvLayer(number, own, call)

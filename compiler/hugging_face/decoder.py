@@ -20,7 +20,6 @@ from kvc.schema.errors import UnsupportedModel
 
 CACHE: Final = "kvc_cache"
 POSITION: Final = "kvc_position"
-_EXAMPLE_LENGTH: Final = 64  # of the caches in the trace; sessions have any
 
 
 class CachedDecoder(nn.Module):
@@ -41,9 +40,8 @@ class CachedDecoder(nn.Module):
             self.add_module(name, child)
         _check_names(decoder, self)
         self._decoder = (decoder,)  # in a tuple, since its modules are here already
-        length = min(sizes.length, _EXAMPLE_LENGTH)
         self.kvc_cache = nn.ModuleDict(
-            {str(i): LayerBuffers(shape, 1, length) for i, shape in shapes.items()}
+            {str(i): LayerBuffers(shape, 1, sizes) for i, shape in shapes.items()}
         )
         position = torch.zeros(1, dtype=torch.int64)
         self.register_buffer(POSITION, position, persistent=False)
@@ -67,17 +65,22 @@ class CachedDecoder(nn.Module):
         """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
         return self._append(1, inputs_embeds=inputs_embeds)[:, -1]
 
-    def _append(self, keep: int, **inputs: Tensor) -> Tensor:
-        """Run the model; return the logits of the last `keep` positions, 0: of all."""
+    def _append(
+        self, keep: int, counts: Tensor | None = None, **inputs: Tensor
+    ) -> Tensor:
+        """Run the model; return the logits of the last `keep` positions, 0: of all.
+
+        Of each row as many tokens count as `counts` says, int64 [batch]; None: all.
+        """
         (given,) = inputs.values()
         seq = given.shape[1]
-        start = self.kvc_position.clone()
-        call = Call(start, start + seq)
+        start, more = self.kvc_position.clone(), seq if counts is None else counts
+        call = Call(start, start + more, counts)
         cache = KvCache(self.kvc_cache, call)
         (decoder,) = self._decoder
         with attending(call):
             made = decoder(**inputs, **inputs_of(decoder, call, seq, cache, keep))
-        self.kvc_position.add_(seq)
+        self.kvc_position.add_(more)
         logits: Tensor = made.logits
         return logits.float()
 

@@ -14,9 +14,11 @@ from transformers import PreTrainedModel
 
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.hugging_face.attention import NAME, register
+from kvc.compiler.hugging_face.batched import BatchedDecoder, check_positions
+from kvc.compiler.hugging_face.cache import LayerShape
 from kvc.compiler.hugging_face.decoder import CachedDecoder
 from kvc.compiler.hugging_face.experts import own_experts
-from kvc.compiler.hugging_face.methods import methods_of, states_of
+from kvc.compiler.hugging_face.methods import methods_of, ring_layers, states_of
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.probe import cached_shapes
@@ -24,7 +26,7 @@ from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
     CacheConfig,
-    check_prefill_sizes,
+    Sizes,
     find_sizes,
 )
 from kvc.compiler.pipeline import compile_program
@@ -51,6 +53,12 @@ def export_hf(
     Methods: `prefill(tokens int64 [batch, seq])` and `decode(token int64 [batch, 1])`,
     which return the last position's logits float32 [batch, vocab]. All methods write
     one cache, whose capacity a session chooses.
+
+    With `CacheConfig(batch=n)` above 1 a session chooses its rows too, and methods take
+    how many tokens of each row count, 0 to seq: `lengths` int64 [batch], for `decode`
+    `active` bool [batch]; all where it is left out. Rows are right padded, with
+    anything; of each row only its tokens are written, attend and advance it. Logits
+    are those behind a row's last token, and mean nothing for a row without tokens.
 
     Args:
         model: a model, which is left as it was; or a folder with config.json and
@@ -81,20 +89,36 @@ def export_hf(
     settings = load_recipe(recipe, cache.dtype)
     opened = open_model(model)
     decoder = opened.model
-    sizes = find_sizes(cache, prefill_chunk, decoder.config, opened.given)
-    check_prefill_sizes(prefill_sizes, sizes)
+    sizes = find_sizes(
+        cache, prefill_chunk, decoder.config, opened.given, prefill_sizes
+    )
     embeds = _example_embeds(decoder) if inputs_embeds else None
     with using_kvc(decoder), held_still(decoder, sizes.length):
+        shapes = cached_shapes(decoder)
+        rings = ring_layers(shapes, sizes)
         return compile_program(
-            CachedDecoder(decoder, cached_shapes(decoder), sizes, prefill_sizes),
+            _decoder(decoder, shapes, sizes, prefill_sizes),
             methods_of(sizes, prefill_sizes, all_logits, embeds),
             recipe=settings,
-            states=states_of(sizes),
+            states=states_of(shapes, sizes),
             metadata=_metadata(opened),
             progress=progress,
             max_copy_bytes=max_copy_bytes,
             files=opened.files,
+            max_length=sizes.length if len(rings) == len(shapes) else None,
         )
+
+
+def _decoder(
+    decoder: PreTrainedModel,
+    shapes: Mapping[int, LayerShape],
+    sizes: Sizes,
+    prefill_sizes: Sequence[int],
+) -> CachedDecoder:
+    if sizes.batch == 1:
+        return CachedDecoder(decoder, shapes, sizes, prefill_sizes)
+    check_positions(decoder)
+    return BatchedDecoder(decoder, shapes, sizes, prefill_sizes)
 
 
 def _metadata(opened: Opened) -> dict[str, object]:

@@ -19,20 +19,31 @@ from transformers import (
     PreTrainedModel,
 )
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
+from transformers.utils.chat_template_utils import (
+    _compile_jinja_template as compile_template,
+)
 
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
 from kvc.compiler.checkpoints.header import Problems, parse_object
 from kvc.compiler.hugging_face.weights import load_weights
 from kvc.compiler.tokenizer_fit import TOKENIZER, check_tokenizer
-from kvc.schema.errors import BadModelFolder, UnsupportedModel, reason_of
+from kvc.schema.errors import (
+    BadModelFolder,
+    BadSetting,
+    UnsupportedModel,
+    reason_of,
+)
+from kvc.schema.generation_config import read_settings
 
 CONFIG: Final = "config.json"
 GENERATION: Final = "generation_config.json"
+TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+TEMPLATE: Final = "chat_template.jinja"
 TOKENIZER_FILES: Final = (
     TOKENIZER,
-    "tokenizer_config.json",
+    TOKENIZER_CONFIG,
     "special_tokens_map.json",
-    "chat_template.jinja",
+    TEMPLATE,
 )
 
 
@@ -72,6 +83,7 @@ def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
         raise _bad(folder, reason)
     described = _read_json(folder, CONFIG)
     generation = _read_json(folder, GENERATION) if _has(folder, GENERATION) else {}
+    _check_generation(folder, generation)
     config = _config(folder, described)
     files = {name: folder / name for name in TOKENIZER_FILES if _has(folder, name)}
     _check_files(folder, files, config)
@@ -171,6 +183,18 @@ def _build(config: PreTrainedConfig, folder: Path) -> PreTrainedModel:
     return model
 
 
+def _check_generation(folder: Path, found: Mapping[str, object]) -> None:
+    """Check that generation settings are possible.
+
+    Raises:
+        BadModelFolder: one is not.
+    """
+    try:
+        read_settings(found)
+    except BadSetting as error:
+        raise _bad(folder, f"{GENERATION}: {error}") from error
+
+
 def _check_files(
     folder: Path, files: Mapping[str, Path], config: PreTrainedConfig
 ) -> None:
@@ -186,6 +210,48 @@ def _check_files(
             _read_json(folder, name)
     if TOKENIZER in files:
         check_tokenizer(files[TOKENIZER], config.get_text_config().vocab_size)
+    if TEMPLATE in files:
+        _check_template(folder, TEMPLATE, _read_text(folder, TEMPLATE))
+    elif TOKENIZER_CONFIG in files:
+        for text in _templates(_read_json(folder, TOKENIZER_CONFIG)):
+            _check_template(folder, TOKENIZER_CONFIG, text)
+
+
+def _templates(config: Mapping[str, object]) -> list[str]:
+    """Return the chat templates of a tokenizer_config: one text, or named ones."""
+    found = config.get("chat_template")
+    listed = found if isinstance(found, list) else [{"template": found}]
+    texts = [one.get("template") for one in listed if isinstance(one, dict)]
+    return [text for text in texts if isinstance(text, str)]
+
+
+def _read_text(folder: Path, name: str) -> str:
+    """Return what a file of text says.
+
+    Raises:
+        BadModelFolder: it cannot be read, or is no text.
+    """
+    try:
+        return (folder / name).read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise _bad(folder, f"{name} is not UTF-8: {error}") from error
+    except OSError as error:
+        raise _bad(folder, f"cannot read {name}: {reason_of(error)}") from error
+
+
+def _check_template(folder: Path, name: str, text: str) -> None:
+    """Check that transformers takes a chat template; nothing of it is run.
+
+    Raises:
+        BadModelFolder: its code has a mistake.
+    """
+    try:
+        compile_template(text)
+    except ImportError:  # without the package jinja2 nobody can say
+        return
+    except Exception as error:  # whatever parsing may raise, too deep a nesting too
+        reason = f"the chat template in {name}: {type(error).__name__}: {error}"
+        raise _bad(folder, reason) from error
 
 
 def _bad(folder: Path, reason: str) -> BadModelFolder:

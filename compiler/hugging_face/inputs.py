@@ -7,6 +7,7 @@ import inspect
 from typing import Final
 
 import torch
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 
@@ -33,8 +34,24 @@ def inputs_of(
     given: dict[str, object] = {"past_key_values": cache, "use_cache": True}
     if decoder.config.model_type in _MASKED:
         given["attention_mask"] = torch.ones(call.start.shape[0], seq)
-    if "position_ids" in known:
-        given["position_ids"] = call.start[:, None] + torch.arange(seq)
+    if takes_positions(decoder):
+        given["position_ids"] = _positions(call, seq)
     if "logits_to_keep" in known:
         given["logits_to_keep"] = keep
     return given
+
+
+def takes_positions(decoder: PreTrainedModel) -> bool:
+    """Tell whether a model is told the position of each token."""
+    return "position_ids" in inspect.signature(decoder.forward).parameters
+
+
+def _positions(call: Call, seq: int) -> Tensor:
+    """Return int64 [batch, seq]; padding is at its row's last position.
+
+    Behind it there may be none, where a table of positions ends.
+    """
+    places = call.start[:, None] + torch.arange(seq)
+    if call.counts is None:
+        return places
+    return torch.minimum(places, (call.length[:, None] - 1).clamp(min=0))

@@ -1,14 +1,17 @@
 """The methods of a `CachedDecoder` as `compile_program` takes them, and its states."""
 
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 import torch
 from torch import Tensor
 
-from kvc.compiler.hugging_face.cache import AXIS
+from kvc.compiler.hugging_face.cache import AXIS, LayerShape
 from kvc.compiler.hugging_face.decoder import CACHE, POSITION
 from kvc.compiler.hugging_face.settings import LEAST_LENGTH, Sizes
 from kvc.compiler.spec import Dim, Method, StateSpec
+
+_ALL: Final = f"{CACHE}.*"
 
 
 def methods_of(
@@ -35,7 +38,9 @@ def methods_of(
         name, role = f"prefill_{size}", "prefill"
         methods.append(_method(name, "tokens", fixed, sizes, role, seq=False))
     if all_logits:
-        methods.append(_method("prefill_all", "tokens", tokens, sizes))
+        methods.append(
+            _method("prefill_all", "tokens", tokens, sizes, role="prefill_all")
+        )
     if embeds is not None:
         example = embeds.expand(1, 2, -1).contiguous()
         methods.append(_method("prefill_embeds", "inputs_embeds", example, sizes))
@@ -50,20 +55,34 @@ def _method(
     role: str = "",
     seq: bool = True,
 ) -> Method:
-    dims: dict[int, Dim] = {}
-    if sizes.batch > 1:
-        dims[0] = Dim("batch", 1, sizes.batch)
-    if seq:
-        dims[1] = Dim("seq", 1, sizes.chunk)
-    dynamic: Mapping[str, Mapping[int, Dim]] = {argument: dims} if dims else {}
-    return Method(name, args=(example,), dynamic=dynamic, role=role)
+    dims = {1: Dim("seq", 1, sizes.chunk)} if seq else {}
+    if sizes.batch == 1:
+        dynamic = {argument: dims} if dims else {}
+        return Method(name, args=(example,), dynamic=dynamic, role=role)
+    rows = {0: Dim("batch", 1, sizes.batch)}
+    counts, counted = "lengths", torch.ones(1, dtype=torch.int64)
+    if role == "decode":
+        counts, counted = "active", torch.ones(1, dtype=torch.bool)
+    dynamic = {argument: rows | dims, counts: rows}
+    return Method(name, args=(example, counted), dynamic=dynamic, role=role)
 
 
-def states_of(sizes: Sizes) -> tuple[StateSpec, ...]:
-    """Return what a session chooses: the positions of caches, and rows if many."""
+def ring_layers(shapes: Mapping[int, LayerShape], sizes: Sizes) -> list[int]:
+    """Return the layers whose caches are rings."""
+    return [i for i, shape in shapes.items() if shape.ring_slots(sizes) is not None]
+
+
+def states_of(shapes: Mapping[int, LayerShape], sizes: Sizes) -> tuple[StateSpec, ...]:
+    """Return what a session chooses: the positions of caches, and rows if many.
+
+    A ring has as many slots in every session.
+    """
     capacity = Dim("capacity", min(LEAST_LENGTH, sizes.length), sizes.length)
     rows = Dim("batch", 1, sizes.batch) if sizes.batch > 1 else None
-    caches = StateSpec(f"{CACHE}.*", axis=AXIS, capacity=capacity, batch=rows)
-    if rows is None:
-        return (caches,)
-    return (caches, StateSpec(POSITION, batch=rows))
+    rings = ring_layers(shapes, sizes)
+    linear = [f"{CACHE}.{i}.*" for i in shapes if i not in rings] if rings else [_ALL]
+    specs = [StateSpec(n, axis=AXIS, capacity=capacity, batch=rows) for n in linear]
+    if rows is not None:
+        specs += [StateSpec(f"{CACHE}.{i}.*", batch=rows) for i in rings]
+        specs.append(StateSpec(POSITION, batch=rows))
+    return tuple(specs)

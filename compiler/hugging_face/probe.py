@@ -1,8 +1,11 @@
 """What a model caches, found by running it once on tensors without values.
 
-In: a causal model of transformers. Out: the shape of each layer's keys and values.
+In: a causal model of transformers. Out: the shape of each layer's keys and values, and
+how far back it sees.
 What kvc's cache cannot hold is found here, before anything is traced.
 """
+
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -11,7 +14,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache, DynamicLayer
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.hugging_face.attention import Call, attending
+from kvc.compiler.hugging_face.attention import Call, Kept, attending
 from kvc.compiler.hugging_face.cache import LayerShape
 from kvc.compiler.hugging_face.inputs import inputs_of
 from kvc.schema.errors import KvcError, UnsupportedModel
@@ -47,10 +50,20 @@ def cached_shapes(decoder: PreTrainedModel) -> dict[int, LayerShape]:
             raise _unsupported(decoder, what) from error
     if not cache.noted:
         raise _unsupported(decoder, "it puts no keys and values into its cache")
-    if call.attended < len(call.kept):
+    if len(call.windows) < len(call.kept):
         reason = "it attends over a cache by code of its own, not by the interface"
         raise _unsupported(decoder, reason)
-    return cache.noted
+    return {
+        layer: replace(shape, window=_window(layer, call))
+        for layer, shape in cache.noted.items()
+    }
+
+
+def _window(layer: int, call: Call) -> int | None:
+    """Return how far any attention sees that is over a layer's cache; None: all."""
+    found = [window for number, window in call.windows if number == layer]
+    known = [window for window in found if window is not None]
+    return max(known) if known and len(known) == len(found) else None
 
 
 def _check_layers(decoder: PreTrainedModel) -> None:
@@ -90,7 +103,7 @@ class _Noting(Cache):
         heads, key_dim = key_states.shape[1], key_states.shape[3]
         shape = LayerShape(heads, key_dim, value_states.shape[3], key_states.dtype)
         self.noted[layer_idx] = shape
-        self._call.kept.append((key_states, value_states))
+        self._call.kept.append(Kept(layer_idx, key_states, value_states))
         return key_states, value_states
 
 

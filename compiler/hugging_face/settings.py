@@ -27,22 +27,35 @@ class CacheConfig:
     Attributes:
         max_length: the most positions; None: what generation_config.json says, else
             the model's own limit.
-        batch: the most rows; a session has one unless it asks for more.
+        batch: the most rows; a session has one unless it asks for more. Above 1,
+            methods take how many tokens of each row count.
         dtype: "float32" or "int8"; None: what the recipe says.
+        slack: slots that caches of layers which see a window have beside those that
+            the window and the longest call take. A session can forget as many tokens
+            as its longest call has, and so many more.
     """
 
     max_length: int | None = None
     batch: int = 1
     dtype: str | None = None
+    slack: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """What a model is compiled for: positions, rows, tokens of one prefill."""
+    """What a model is compiled for.
+
+    Attributes:
+        length: positions.
+        batch: rows.
+        chunk: tokens of one prefill.
+        spare: slots that a ring has beside its window.
+    """
 
     length: int
     batch: int
     chunk: int
+    spare: int
 
 
 def find_sizes(
@@ -50,6 +63,7 @@ def find_sizes(
     chunk: int,
     config: PreTrainedConfig,
     generation: Mapping[str, object],
+    prefill_sizes: Sequence[int] = (),
 ) -> Sizes:
     """Return the sizes to compile for.
 
@@ -58,6 +72,7 @@ def find_sizes(
         chunk: the most tokens of one prefill.
         config: the model's configuration.
         generation: its generation settings, as generation_config.json has them.
+        prefill_sizes: lengths that are to have a method of their own.
 
     Raises:
         BadModelSetting: one is no sensible number, or more than the model can.
@@ -67,17 +82,22 @@ def find_sizes(
     _check(place, "max_length", length, LEAST_LENGTH, limit)
     _check("CacheConfig", "batch", cache.batch, 1, None)
     _check("export_hf", "prefill_chunk", chunk, 1, None)
-    return Sizes(length, cache.batch, min(chunk, length))
+    _check("CacheConfig", "slack", cache.slack, 0, None)
+    _check_prefill_sizes(prefill_sizes, length)
+    chunk = min(chunk, length)
+    # The first token of the longest call sees its window when the last one is written.
+    spare = max((chunk, *prefill_sizes)) - 1 + cache.slack
+    return Sizes(length, cache.batch, chunk, spare)
 
 
-def check_prefill_sizes(prefill_sizes: Sequence[int], sizes: Sizes) -> None:
+def _check_prefill_sizes(prefill_sizes: Sequence[int], length: int) -> None:
     """Check lengths that are to have a method of their own.
 
     Raises:
         BadModelSetting: one is no number of tokens that the caches hold, or is twice.
     """
     for size in prefill_sizes:
-        _check("export_hf", "prefill_sizes", size, 1, sizes.length)
+        _check("export_hf", "prefill_sizes", size, 1, length)
     if len(set(prefill_sizes)) < len(prefill_sizes):
         raise _bad("export_hf", "prefill_sizes", "different numbers", prefill_sizes)
 

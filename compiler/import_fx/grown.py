@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 from kvc.compiler.ir import State
 from kvc.schema.errors import CaptureError, StateConflict
-from kvc.schema.types import Affine, Dim, Symbol, TensorType
+from kvc.schema.types import Dim, Symbol, TensorType, only_symbol
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def _greatest(name: str, use: Use, axis: int, symbols: Mapping[str, Symbol]) -> 
         CaptureError: its length cannot be 0, as it is before the first call.
     """
     assert use.old is not None
-    symbol = _only_symbol(use.old.dims[axis])
+    symbol = only_symbol(use.old.dims[axis])
     if symbol is None:
         reason = (
             f"method {use.method} takes {use.old}, of fixed size along axis {axis}, "
@@ -104,12 +104,6 @@ def _greatest(name: str, use: Use, axis: int, symbols: Mapping[str, Symbol]) -> 
         )
         raise CaptureError(method=use.method, place="", reason=reason)
     return symbols[symbol].upper
-
-
-def _only_symbol(size: Dim) -> str | None:
-    if isinstance(size, Affine) and size.constant == 0 and len(size.terms) == 1:
-        return size.terms[0][0] if size.terms[0][1] == 1 else None
-    return None
 
 
 def _check_use(

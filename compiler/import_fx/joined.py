@@ -19,7 +19,7 @@ from kvc.compiler.import_fx.control import higher_call
 from kvc.compiler.import_fx.symbols import SizeReader
 from kvc.compiler.ir import Method, Node, Value
 from kvc.schema.errors import CaptureError
-from kvc.schema.types import Affine, Dim, TensorType, add_dims
+from kvc.schema.types import TensorType, add_dims, only_symbol
 
 
 def define_joined_sizes(module: torch.nn.Module, sizes: SizeReader) -> None:
@@ -70,16 +70,10 @@ def _longest(
     except CaptureError:
         return None
     for way, long, short in ((ways[0], first, second), (ways[1], second, first)):
-        if long == short or _is_symbol(add_dims(long, short, -1)):
+        # A past is one symbol, which may be 0.
+        if long == short or only_symbol(add_dims(long, short, -1)):
             return sizes.expression(way)
     return None
-
-
-def _is_symbol(size: Dim) -> bool:
-    """Tell whether a size is one symbol, which may be 0 as that of a past is."""
-    if not isinstance(size, Affine):
-        return False
-    return not size.constant and [factor for _, factor in size.terms] == [1]
 
 
 def with_joined_outputs(

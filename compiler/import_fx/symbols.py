@@ -1,5 +1,6 @@
 """Symbolic sizes: from torch's SymInts to `Dim`s of the IR."""
 
+from collections import Counter
 from collections.abc import Mapping
 
 import sympy  # type: ignore[import-untyped]
@@ -11,7 +12,14 @@ from kvc.compiler.spec import Dim as DeclaredDim
 from kvc.compiler.spec import Method
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CaptureError
-from kvc.schema.types import Dim, Symbol, TensorType, affine
+from kvc.schema.types import (
+    MAX_MULTIPLIED,
+    Affine,
+    Dim,
+    Symbol,
+    TensorType,
+    affine,
+)
 
 TORCH_DTYPES: dict[torch.dtype, DType] = {
     torch.float32: DType.FLOAT32,
@@ -55,7 +63,7 @@ class SizeReader:
         """Return a size as a dimension.
 
         Raises:
-            CaptureError: it is not an affine expression of declared dims.
+            CaptureError: it is no sum of declared dims, their products and multiples.
         """
         return size if isinstance(size, int) else self.dim_of(size.node.expr)
 
@@ -63,20 +71,32 @@ class SizeReader:
         """Return an expression of torch's symbols as a dimension.
 
         Raises:
-            CaptureError: it is not an affine expression of declared dims.
+            CaptureError: it is no sum of declared dims, their products and multiples.
         """
         expression = sympy.expand(expression.subs(self._defined))
-        terms = {s: expression.coeff(s) for s in expression.free_symbols}
-        constant = sympy.expand(expression - sum(s * c for s, c in terms.items()))
-        whole = all(n.is_Integer for n in (constant, *terms.values()))
-        if not whole or not terms.keys() <= self._names.keys():
-            reason = (
-                f"a size is {expression}; sizes must be sums of declared dims times "
-                "constants (no products of two dims, no divisions, no sizes that "
-                "depend on values)"
-            )
-            raise CaptureError(method=self._method, place="", reason=reason)
-        return affine(int(constant), {self._names[s]: int(c) for s, c in terms.items()})
+        sums: Counter[tuple[str, ...]] = Counter()
+        for part in sympy.Add.make_args(expression):
+            coefficient, factors = part.as_coeff_mul()
+            names = {self._names.get(factor) for factor in factors}
+            whole = coefficient.is_Integer and len(names) == len(factors)
+            if not whole or None in names or len(names) > MAX_MULTIPLIED:
+                raise self._no_size(expression)
+            sums[tuple(sorted(name for name in names if name))] += int(coefficient)
+        constant = sums.pop((), 0)
+        terms = {names[0]: c for names, c in sums.items() if len(names) == 1}
+        products = {names: c for names, c in sums.items() if len(names) > 1}
+        size = affine(constant, terms, products)
+        if isinstance(size, Affine) and len(size.multiplied) > MAX_MULTIPLIED:
+            raise self._no_size(expression)
+        return size
+
+    def _no_size(self, expression: sympy.Expr) -> CaptureError:
+        reason = (
+            f"a size is {expression}; sizes must be sums of declared dims and of "
+            "products of different ones, times constants (no powers, no divisions, no "
+            "sizes that depend on values)"
+        )
+        return CaptureError(method=self._method, place="", reason=reason)
 
     def tensor_type(self, tensor: torch.Tensor) -> TensorType:
         """Return the type of a traced tensor.

@@ -9,7 +9,7 @@ that follows from anything else is checked by its own write, which then writes n
 from collections.abc import Iterator, Sequence
 
 from kvc.compiler.in_place.draft import EARLY, Draft
-from kvc.compiler.ir import Node, Value
+from kvc.compiler.ir import Argument, Node, Value
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 from kvc.schema.types import Dim
@@ -22,9 +22,10 @@ _ALONG = (
     "aten::scatter.value",
     "aten::scatter_add",
 )
-_INTEGERS = (DType.INT32, DType.INT64)
+_WHOLE = (DType.INT32, DType.INT64, DType.BOOL)  # which rows take part is a bool
 _LONGEST = 64  # nodes on the way to an index; a longer way is no index computation
-Check = tuple[Value, int, Dim, Dim]  # index, least, count, slots
+# What a check reads that decides it, and its arguments.
+Check = tuple[tuple[Value, ...], str, tuple[Argument, ...]]
 
 
 def add_index_checks(draft: Draft, writes: Sequence[int]) -> None:
@@ -32,11 +33,13 @@ def add_index_checks(draft: Draft, writes: Sequence[int]) -> None:
     wanted: dict[tuple[object, ...], tuple[Check, str]] = {}
     for key in writes:
         for check in _checks(draft.nodes[key]):
-            key_of = (check[0].id, *check[1:])
+            decisive, op, arguments = check
+            others = tuple(a for a in arguments if a not in decisive)
+            key_of = (op, *(value.id for value in decisive), *others)
             wanted.setdefault(key_of, (check, draft.nodes[key].source))
     overwriting = set(writes)
     for check, source in wanted.values():
-        way = _way_to(draft, check[0])
+        way = _way_to_all(draft, check[0])
         if way is not None and overwriting.isdisjoint(way):
             _add(draft, check, source, way, writes)
 
@@ -44,21 +47,36 @@ def add_index_checks(draft: Draft, writes: Sequence[int]) -> None:
 def _checks(node: Node) -> Iterator[Check]:
     """Yield what must hold for the indices of a write."""
     match node.op, node.arguments:
-        case "kvc::cache_update", (cache, update, Value() as index, axis, "linear"):
+        case "kvc::cache_update", (cache, update, Value() as index, axis, "linear", x):
             assert isinstance(cache, Value)
             assert isinstance(update, Value)
             assert isinstance(axis, int)
-            yield index, 0, update.type.dims[axis], cache.type.dims[axis]
+            count, slots = update.type.dims[axis], cache.type.dims[axis]
+            if isinstance(x, Value):
+                yield (index, x), "kvc::check_rows", (index, x, count, slots)
+            else:
+                yield _check(index, 0, count, slots)
         case op, (Value() as target, int(dim), Value() as index, *_) if op in _ALONG:
-            yield index, 0, 1, _size(target, dim)
+            yield _check(index, 0, 1, _size(target, dim))
         case "aten::index_put", (Value() as target, tuple(indices), _, _):
             for size, item in zip(target.type.dims, indices, strict=False):
                 if isinstance(item, Value) and isinstance(size, int):
-                    yield item, -size, 1, size
+                    yield _check(item, -size, 1, size)
+
+
+def _check(index: Value, least: int, count: Dim, slots: Dim) -> Check:
+    return (index,), "kvc::check_index", (index, least, count, slots)
 
 
 def _size(target: Value, dim: int) -> Dim:
     return target.type.dims[dim] if target.type.dims else 1
+
+
+def _way_to_all(draft: Draft, values: Sequence[Value]) -> set[int] | None:
+    """Return the nodes that several values follow from, as `_way_to` does of each."""
+    ways = [_way_to(draft, value) for value in values]
+    found = [way for way in ways if way is not None]
+    return set().union(*found) if len(found) == len(ways) else None
 
 
 def _way_to(draft: Draft, index: Value) -> set[int] | None:
@@ -73,7 +91,7 @@ def _way_to(draft: Draft, index: Value) -> set[int] | None:
     while stack:
         value = stack.pop()
         key = draft.makers.get(value.id)
-        if value.type.dtype not in _INTEGERS or len(way) > _LONGEST:
+        if value.type.dtype not in _WHOLE or len(way) > _LONGEST:
             return None
         if key is None:
             differs |= value.id not in fixed
@@ -89,8 +107,8 @@ def _way_to(draft: Draft, index: Value) -> set[int] | None:
 def _add(
     draft: Draft, check: Check, source: str, way: set[int], writes: Sequence[int]
 ) -> None:
-    index, least, count, slots = check
-    node = Node("kvc::check_index", (index, least, count, slots), (), source)
+    _, op, arguments = check
+    node = Node(op, arguments, (), source)
     added = draft.add_closing(node)
     for key in (*way, added):
         _, place, before = draft.ranks[key]

@@ -23,6 +23,7 @@ class CacheWrite:
         count: how many slots it writes.
         slots: how many there are.
         mode: "linear" or "circular".
+        counted: how many of `count` each row writes, None for all.
     """
 
     state: str
@@ -31,6 +32,7 @@ class CacheWrite:
     count: Dim
     slots: Dim
     mode: str
+    counted: Value | None
 
 
 def state_writes(method: Method) -> Iterator[tuple[str, Node]]:
@@ -56,15 +58,16 @@ def cache_writes(method: Method) -> Iterator[CacheWrite]:
 
 def cache_write(state: str, node: Node) -> CacheWrite:
     """Return what a cache update says."""
-    cache, update, index, axis, mode = node.arguments
+    cache, update, index, axis, mode, counted = node.arguments
     assert isinstance(cache, Value)
     assert isinstance(update, Value)
     assert isinstance(axis, int)
     assert isinstance(mode, str)
     assert index is None or isinstance(index, Value)
+    assert counted is None or isinstance(counted, Value)
     axis %= len(cache.type.dims)
     slots, count = cache.type.dims[axis], update.type.dims[axis]
-    return CacheWrite(state, index, axis, count, slots, mode)
+    return CacheWrite(state, index, axis, count, slots, mode, counted)
 
 
 def _is_view(node: Node) -> bool:

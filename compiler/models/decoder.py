@@ -1,8 +1,9 @@
 """A decoder-only transformer with its cache in buffers, ready to compile.
 
 RMSNorm, rotary positions, grouped-query attention, SwiGLU, tied embedding: the
-Llama block. `forward` is for training and reference; `prefill` and `decode` are
-the methods that kvc compiles. Both write the same cache and advance `position`.
+Llama block. `forward` is for training and reference; `prefill`, `decode` and
+`prefill_all` are the methods that kvc compiles. They write the same cache and advance
+`position`.
 """
 
 from dataclasses import dataclass
@@ -162,23 +163,27 @@ class Decoder(nn.Module):
 
     def prefill(self, tokens: Tensor) -> Tensor:
         """Append tokens int64 [1, seq]; return the last one's logits [1, vocab]."""
-        return self._append(tokens)
+        return self._logits(self._append(tokens)[:, -1])
+
+    def prefill_all(self, tokens: Tensor) -> Tensor:
+        """Append tokens int64 [1, seq]; return all logits, float32 [1, seq, vocab]."""
+        return self._logits(self._append(tokens))
 
     def decode(self, token: Tensor) -> Tensor:
         """Append token int64 [1, 1]; return its logits float32 [1, vocab]."""
-        return self._append(token)
+        return self._logits(self._append(token)[:, -1])
 
     def _append(self, tokens: Tensor) -> Tensor:
         seq = tokens.shape[1]
         start = self.position.clone()
         places = start + torch.arange(seq)
         cos, sin = self.cos[places], self.sin[places]
-        x = self.embed(tokens)
+        x: Tensor = self.embed(tokens)
         for layer in self.layers:
             assert isinstance(layer, Block)
             x = layer.cached(x, cos, sin, start)
         self.position.add_(seq)
-        return self._logits(x[:, -1])
+        return x
 
     def _logits(self, x: Tensor) -> Tensor:
         return functional.linear(self.norm(x), self.embed.weight)

@@ -20,13 +20,13 @@ SEPARATOR = 0  # the byte that stands between modules
 
 
 def demo() -> ModelSpec:
-    """Return the demo model with its two methods."""
+    """Return the demo model with its three methods."""
     model = Decoder(CONFIG).eval()
     with Checkpoint(WEIGHTS) as weights:
         weights.load_into(model)
     return ModelSpec(
         model=model,
-        methods=decoder_methods(CONFIG, max_chunk=512),
+        methods=decoder_methods(CONFIG, max_chunk=512, all_logits=True),
         states=(decoder_caches(CONFIG),),
         metadata={
             "tokenizer": "bytes",
@@ -46,11 +46,18 @@ def decoder_caches(config: DecoderConfig) -> StateSpec:
     return StateSpec("layers.*.attn.?_cache", axis=2, capacity=capacity)
 
 
-def decoder_methods(config: DecoderConfig, max_chunk: int) -> tuple[Method, ...]:
-    """Return prefill, up to `max_chunk` tokens at a time, and decode."""
+def decoder_methods(
+    config: DecoderConfig, max_chunk: int, all_logits: bool = False
+) -> tuple[Method, ...]:
+    """Return prefill, up to `max_chunk` tokens at a time, and decode.
+
+    With `all_logits` also prefill_all, which gives the logits of every position.
+    """
     tokens = torch.zeros(1, 2, dtype=torch.int64)
-    seq = Dim("seq", 1, min(max_chunk, config.capacity))
-    return (
-        Method("prefill", args=(tokens,), dynamic={"tokens": {1: seq}}, role="prefill"),
-        Method("decode", args=(tokens[:, :1],), role="decode"),
-    )
+    seq = {"tokens": {1: Dim("seq", 1, min(max_chunk, config.capacity))}}
+    prefill = Method("prefill", args=(tokens,), dynamic=seq, role="prefill")
+    decode = Method("decode", args=(tokens[:, :1],), role="decode")
+    if not all_logits:
+        return (prefill, decode)
+    every = Method("prefill_all", args=(tokens,), dynamic=seq, role="prefill_all")
+    return (prefill, decode, every)

@@ -16,7 +16,7 @@ from kvc.schema.errors import CacheNotInt8
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
 CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
-_CACHES, _SCALES = slice(1, 3), slice(-2, None)  # among the arguments of attention
+_CACHES, _SCALES = slice(1, 3), slice(13, 15)  # among the arguments of attention
 _LEADS_ON = (Aliasing.VIEW, Aliasing.UPDATE)
 SWAPS = ("aten::transpose.int", "aten::permute")
 Blocks = Mapping[int, Method]
@@ -93,7 +93,8 @@ def _leads_on(node: Node) -> bool:
 
 def _has_int8_caches(program: Program) -> bool:
     nodes = (node for method in program.methods for node in method.nodes)
-    return any(n.op == ATTENTION and n.arguments[-1] is not None for n in nodes)
+    scaled = (n.arguments[_SCALES] for n in nodes if n.op == ATTENTION)
+    return any(scales != (None, None) for scales in scaled)
 
 
 def _check_state(state: State) -> None:

@@ -190,7 +190,7 @@ class _Rewriter:
         )
 
     def _update(self, node: Node, pair: _Pair) -> None:
-        cache, update, index, axis, mode = node.arguments
+        cache, update, index, axis, *rest = node.arguments
         assert isinstance(cache, Value)
         assert isinstance(update, Value)
         assert isinstance(axis, int)
@@ -199,7 +199,7 @@ class _Rewriter:
         self._nodes.keep(Node("kvc::quantize_cache", (update,), new, node.source))
         updated = self._pairs[node.outputs[0].id] = self._pair(node.outputs[0])
         for old, part, result in zip(pair, new, updated, strict=True):
-            arguments = (old, part, index, along, mode)
+            arguments = (old, part, index, along, *rest)
             self._nodes.keep(Node(CACHE_UPDATE, arguments, (result,), node.source))
 
     def _swap(self, node: Node, pair: _Pair) -> None:
@@ -211,9 +211,9 @@ class _Rewriter:
             self._nodes.keep(permuted)
 
     def _attend(self, node: Node) -> None:
-        q, keys, values, *settings = node.arguments
+        q, keys, values, *settings, _, _, counts = node.arguments
         assert isinstance(keys, Value)
         assert isinstance(values, Value)
         (k, k_scale), (v, v_scale) = self._pairs[keys.id], self._pairs[values.id]
-        arguments = (q, k, v, *settings[:-2], k_scale, v_scale)
+        arguments = (q, k, v, *settings, k_scale, v_scale, counts)
         self._nodes.keep(replace(node, arguments=arguments))

@@ -1,8 +1,8 @@
 """Which bytes of a session's memory a fork must have, and which may have changed.
 
 In: the memory of a session. Out: runs of whole pages in one of its arenas. A state
-whose slots behind the position are dead is held up to where it has been written; one
-that grows up to its length; any other whole.
+whose slots behind the position are dead is held up to where it has been written, a ring
+too until it has gone round; one that grows up to its length; any other whole.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import numpy as np
 from kvc.runtime.arenas import PAGE_NBYTES
 from kvc.runtime.forks.intervals import NONE, Intervals, merged, rounded_out
 from kvc.runtime.layouts import Alike
+from kvc.runtime.rings import held_slots
 from kvc.runtime.states import StateMemory
 from kvc.schema.model import ResetRule, StateKind
 
@@ -29,6 +30,8 @@ def held_pages(memory: StateMemory, rule: ResetRule) -> Intervals:
             return 0, max(memory.tip.lengths[state] for state in alike.states)
         if declared.kind is StateKind.LINEAR and declared.at_position:
             return 0, min(memory.written, alike.slots)
+        if declared.window is not None:
+            return 0, held_slots(memory, alike.slots)
         return None
 
     return _pages(memory, rule, span)

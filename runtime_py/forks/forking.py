@@ -19,7 +19,7 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.arenas import PAGE_NBYTES, Arena
-from kvc.runtime.arrays import copy_into
+from kvc.runtime.arrays import Array, copy_into
 from kvc.runtime.data.pages import PageTable
 from kvc.runtime.forks import mapping
 from kvc.runtime.forks.extents import changed_pages, held_pages
@@ -31,6 +31,7 @@ from kvc.runtime.forks.intervals import (
     lengths,
     merged,
     union,
+    units_of,
     without,
 )
 from kvc.runtime.forks.shared_pages import SharedPages, maps_of
@@ -52,6 +53,8 @@ def fork_states(memory: StateMemory, transactional: bool) -> StateMemory:
     try:
         with PageTable() as table:
             for rule, arena in memory.arenas.items():
+                if not arena.nbytes:
+                    continue
                 held = held_pages(memory, rule)
                 if not mapping.is_available():
                     _copy(arena, twin.arenas[rule], held)
@@ -62,6 +65,7 @@ def fork_states(memory: StateMemory, transactional: bool) -> StateMemory:
         twin.close()
         raise
     twin.tip, twin.written = memory.tip, memory.written
+    twin.reached = list(memory.reached)
     twin.shared = memory.shared = True
     memory.changed = [UNCHANGED] * len(memory.states)
     return twin
@@ -198,6 +202,13 @@ def _map_whole(pages: SharedPages, frozen: Frozen) -> bool:
 
 
 def _copy(source: Arena, target: Arena, runs: Intervals) -> None:
-    """Copy runs of bytes from one arena to the same places of another."""
-    for start, end in runs.tolist():
+    """Copy runs of whole pages from one arena to the same places of another."""
+    short = lengths(runs) < LEAST_MAPPED
+    pages = units_of(runs[short], PAGE_NBYTES)
+    _as_pages(target)[pages] = _as_pages(source)[pages]
+    for start, end in runs[~short].tolist():
         copy_into(target.bytes[start:end], source.bytes[start:end])
+
+
+def _as_pages(arena: Arena) -> Array:
+    return arena.bytes.reshape(-1, PAGE_NBYTES)

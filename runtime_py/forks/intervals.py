@@ -17,15 +17,16 @@ NONE: Intervals = np.empty((0, 2), np.int64)
 
 def merged(starts: npt.ArrayLike, ends: npt.ArrayLike) -> Intervals:
     """Return runs in any order, some of which may overlap, as intervals."""
-    first, last = np.asarray(starts, np.int64), np.asarray(ends, np.int64)
-    real = first < last
-    order = np.argsort(first[real], kind="stable")
-    first, last = first[real][order], np.maximum.accumulate(last[real][order])
-    if not len(first):
-        return NONE
-    new = np.concatenate([[True], first[1:] > last[:-1]])
-    closing = np.concatenate([new[1:], [True]])
-    return np.stack([first[new], last[closing]], axis=1)
+    runs = np.empty((np.size(starts), 2), np.int64)
+    runs[:, 0], runs[:, 1] = starts, ends
+    runs = runs[runs[:, 0] < runs[:, 1]]
+    if (runs[1:, 0] > runs[:-1, 1]).all():  # as they nearly always are
+        return runs
+    runs = runs[np.argsort(runs[:, 0], kind="stable")]
+    np.maximum.accumulate(runs[:, 1], out=runs[:, 1])
+    new = np.flatnonzero(runs[1:, 0] > runs[:-1, 1])
+    first, last = np.append(0, new + 1), np.append(new, len(runs) - 1)
+    return np.column_stack([runs[first, 0], runs[last, 1]])
 
 
 def one_run(start: int, end: int) -> Intervals:
@@ -40,9 +41,10 @@ def rounded_out(runs: Intervals, unit: int) -> Intervals:
 
 def union(parts: Sequence[Intervals]) -> Intervals:
     """Return what is in any of several."""
-    if not parts:
-        return NONE
-    joined = np.concatenate(parts)
+    some = [part for part in parts if len(part)]
+    if len(some) < 2:
+        return some[0] if some else NONE
+    joined = np.concatenate(some)
     return merged(joined[:, 0], joined[:, 1])
 
 
@@ -67,11 +69,19 @@ def lengths(runs: Intervals) -> npt.NDArray[np.int64]:
     return runs[:, 1] - runs[:, 0]
 
 
+def units_of(runs: Intervals, unit: int) -> npt.NDArray[np.int64]:
+    """Return the numbers of the units that runs of whole units hold."""
+    counts = lengths(runs) // unit
+    behind = np.cumsum(counts)
+    within = np.arange(counts.sum()) - np.repeat(behind - counts, counts)
+    return within + np.repeat(runs[:, 0] // unit, counts)
+
+
 def _inside(edges: npt.NDArray[np.int64], runs: Intervals) -> _Flags:
     """Tell of each stretch between neighbouring edges whether it is in a run."""
-    begun = np.searchsorted(runs[:, 0], edges[:-1], side="right")
-    ended = np.searchsorted(runs[:, 1], edges[:-1], side="right")
-    return begun > ended
+    passed = runs.reshape(-1).searchsorted(edges[:-1], side="right")
+    inside: _Flags = passed % 2 == 1  # it has begun, and has not ended
+    return inside
 
 
 def _chosen(edges: npt.NDArray[np.int64], chosen: _Flags) -> Intervals:

@@ -9,13 +9,15 @@ import ctypes
 import mmap
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Final
 
 from kvc.runtime.arenas import NORESERVE
 
+_ACCESS: Final = mmap.PROT_READ | mmap.PROT_WRITE
 _FIXED: Final = 0x10  # MAP_FIXED, for which Python has no name
+_OVER: Final = _FIXED | NORESERVE
 _NOTHING: Final = -1
 
 
@@ -24,25 +26,28 @@ def is_available() -> bool:
     return sys.platform == "linux" and hasattr(os, "memfd_create")
 
 
-def map_privately(address: int, nbytes: int, fd: int, offset: int) -> bool:
-    """Put a private map of a file over a run of pages."""
-    return _map(address, nbytes, mmap.MAP_PRIVATE, fd, offset)
+def map_privately(address: int, fd: int, runs: Sequence[Sequence[int]]) -> int:
+    """Put private maps of a file over runs of pages, each at its own offset.
+
+    Stops at the first that the system refuses. Returns how many there are.
+    """
+    place, flags = _calls()[0], mmap.MAP_PRIVATE | _OVER
+    for done, (start, end) in enumerate(runs):
+        here = address + start
+        if place(here, end - start, _ACCESS, flags, fd, start) != here:
+            return done
+    return len(runs)
 
 
 def map_nothing(address: int, nbytes: int) -> bool:
     """Put fresh anonymous memory over a run of pages, without huge pages."""
-    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
-    if not _map(address, nbytes, flags, _NOTHING, 0):
+    flags = mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _OVER
+    place, advise = _calls()
+    if place(address, nbytes, _ACCESS, flags, _NOTHING, 0) != address:
         return False
     # A kernel without huge pages knows no advice on them.
-    _calls()[1](address, nbytes, mmap.MADV_NOHUGEPAGE)
+    advise(address, nbytes, mmap.MADV_NOHUGEPAGE)
     return True
-
-
-def _map(address: int, nbytes: int, flags: int, fd: int, offset: int) -> bool:
-    access = mmap.PROT_READ | mmap.PROT_WRITE
-    flags |= _FIXED | NORESERVE
-    return _calls()[0](address, nbytes, access, flags, fd, offset) == address
 
 
 @cache

@@ -90,7 +90,10 @@ def _read(session: "Session", tokens: Array) -> Array:
         UnknownName: no method has the role "prefill", or none "decode".
     """
     _check_room(session, tokens.shape[1])
-    prefills = [chunk_sizes(m, session.symbols) for m in find_roles(session, "prefill")]
+    prefills = [
+        chunk_sizes(method, session.symbols, session.longest_call)
+        for method in find_roles(session, "prefill")
+    ]
     (decode,) = find_roles(session, "decode")
     last = chunk_sizes(decode, session.symbols)
     logits: object = None

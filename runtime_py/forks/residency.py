@@ -11,7 +11,7 @@ import numpy as np
 
 from kvc.runtime.arenas import PAGE_NBYTES, Arena
 from kvc.runtime.data.pages import Flags, PageTable
-from kvc.runtime.forks.intervals import lengths
+from kvc.runtime.forks.intervals import lengths, units_of
 from kvc.runtime.forks.shared_pages import SharedPages
 from kvc.runtime.states import StateMemory
 
@@ -65,6 +65,5 @@ def _shared(arena: Arena, pages: SharedPages, written: Flags | None) -> int:
         return int(lengths(pages.same).sum())
     mapped = np.zeros(len(arena.bytes) // PAGE_NBYTES, np.bool_)
     for runs in pages.parts.values():
-        for start, end in (runs // PAGE_NBYTES).tolist():
-            mapped[start:end] = True
+        mapped[units_of(runs, PAGE_NBYTES)] = True
     return int(np.count_nonzero(mapped & ~written)) * PAGE_NBYTES

@@ -68,7 +68,7 @@ class SharedPages:
                 written += 1
                 if mapped + 1 == written:  # none has been refused
                     mapped += 1  # noted first: an interrupt may come now
-                    mapped -= not self._map(frozen, start, end)
+                    mapped -= 1 - self._map(frozen, one_run(start, end))
         except OSError:
             pass  # there is no memory for more: the rest is copied
         finally:
@@ -77,23 +77,17 @@ class SharedPages:
 
     def map(self, frozen: Frozen, runs: Intervals) -> Intervals:
         """Map runs from frozen pages; return those that could not be."""
-        done = 0
-        try:
-            for start, end in runs.tolist():
-                done += 1  # noted first: an interrupt may come now
-                if not self._map(frozen, start, end):
-                    done -= 1
-                    break
-        finally:
-            self._add(frozen, runs[:done])
-        return runs[done:]
+        self._add(frozen, runs)  # noted first: an interrupt may come now
+        left = runs[self._map(frozen, runs) :]
+        self._remove(left)
+        return left
 
     def map_whole(self, frozen: Frozen) -> bool:
         """Map all of the arena at once; what is not frozen reads zeros.
 
         A page that is written there first takes one of the frozen file too.
         """
-        if not self._map(frozen, 0, self.length):
+        if not self._map(frozen, one_run(0, self.length)):
             return False
         self.parts = {}
         self._mapped = self._stale = NONE
@@ -133,9 +127,9 @@ class SharedPages:
         self._bytes[low:high] = 0
         self.note_changes(run)
 
-    def _map(self, frozen: Frozen, start: int, end: int) -> bool:
-        address = self._address + start
-        return mapping.map_privately(address, end - start, frozen.fd, start)
+    def _map(self, frozen: Frozen, runs: Intervals) -> int:
+        """Map runs up to the first that is refused; return how many that are."""
+        return mapping.map_privately(self._address, frozen.fd, runs.tolist())
 
     def _add(self, frozen: Frozen, runs: Intervals) -> None:
         """Note what has been mapped."""

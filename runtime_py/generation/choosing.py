@@ -5,6 +5,7 @@ token at each step. What chance there is comes from one generator, seeded once.
 """
 
 from collections.abc import Sequence
+from copy import copy, deepcopy
 
 import numpy as np
 
@@ -19,6 +20,13 @@ class Chooser:
         self._settings = settings
         self._random = np.random.default_rng(settings.seed)
         self._seen = np.unique(np.array(seen, np.int64))
+
+    def copy(self) -> "Chooser":
+        """Return one that goes on as this one does, by the same chance."""
+        other = copy(self)
+        if self._settings.temperature:  # else nobody asks it
+            other._random = deepcopy(self._random)
+        return other
 
     def choose(self, logits: Logits) -> int:
         """Return the token that comes next.

@@ -42,13 +42,24 @@ class Chunk:
     count: int
 
 
-def chunk_sizes(method: Method, symbols: Mapping[str, Symbol]) -> ChunkSizes:
-    """Return the sizes that a method with a role takes: tokens int64 [batch, seq]."""
+def chunk_sizes(
+    method: Method, symbols: Mapping[str, Symbol], longest: int | None = None
+) -> ChunkSizes:
+    """Return the sizes that a method with a role takes: tokens int64 [batch, seq].
+
+    Args:
+        method: with tokens as its first input.
+        symbols: of the program, by name.
+        longest: the most tokens of a call, `Session.longest_call`; None for no limit.
+            A method whose least size is more than that can take nothing.
+    """
     dim = method.graph.values[method.graph.inputs[0]].type.dims[1]
     least, most = bounds(dim, symbols)
     step = math.gcd(*(c for _, c in dim.terms)) if isinstance(dim, Affine) else 1
     if least < 1:
         least += -(-(1 - least) // step) * step
+    if longest is not None and longest < most:
+        most = longest - (longest - least) % step
     return ChunkSizes(method.name, least, most, step)
 
 

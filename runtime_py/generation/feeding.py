@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from kvc.runtime.generation.chances import Logits
-from kvc.runtime.generation.chunks import Chunk, chunk_sizes, plan_chunks
+from kvc.runtime.generation.chunks import Chunk, ChunkSizes, chunk_sizes, plan_chunks
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokens import find_tokens
 from kvc.schema.errors import (
@@ -24,6 +24,7 @@ from kvc.schema.errors import (
     listing,
 )
 from kvc.schema.model import Method
+from kvc.schema.types import Dim
 
 
 @dataclass(slots=True)
@@ -43,13 +44,19 @@ class Feeder:
     """Feeds the tokens of one generation to its session.
 
     Attributes:
-        fed: how many of them the session has taken.
+        session: that is fed.
+        fed: how many tokens the session has taken.
         start: the position before the first of them, None where nothing counts.
         prefill: the pace of the prompt.
+        vocabulary: how many logits there are.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: Session, name: str = "session") -> None:
         """Find the methods.
+
+        Args:
+            session: of one row.
+            name: what messages call it.
 
         Raises:
             UnknownName: the program lacks a role.
@@ -59,20 +66,24 @@ class Feeder:
         session.check_usable()
         prefills = find_roles(session, "prefill")
         (decode,) = find_roles(session, "decode")
-        self._prefills = [chunk_sizes(m, session.symbols) for m in prefills]
-        self._decode = chunk_sizes(decode, session.symbols)
+        symbols, longest = session.symbols, session.longest_call
+        self._prefills = [chunk_sizes(m, symbols, longest) for m in prefills]
+        self._decode = chunk_sizes(decode, symbols)
         self._tokens = find_tokens(prefills[0])
-        self._session = session
-        self.start = _position(session)
+        self.vocabulary: Dim = _logits_of(decode)
+        self.session, self._name = session, name
+        self.start = _position(session, name)
         self.fed = 0
         self.prefill = Pace()
+        self._changes = session.changes
+        self._calling = False  # while a call runs, and behind one that broke off
 
     @property
     def room(self) -> int | None:
         """Return how many more tokens the session takes, None for no limit."""
-        if self.start is None or self._session.capacity is None:
+        if self.start is None or self.session.capacity is None:
             return None
-        return self._session.capacity - self.start - self.fed
+        return self.session.capacity - self.start - self.fed
 
     def check_prompt(self, prompt: Sequence[int]) -> None:
         """Check a prompt before anything runs.
@@ -89,24 +100,24 @@ class Feeder:
                 row=0,
                 start=self.start,
                 count=len(prompt),
-                capacity=self._session.capacity,
+                capacity=self.session.capacity,
                 room=room,
             )
 
     def feed_prompt(self, prompt: Sequence[int]) -> Logits:
-        """Run a prompt in chunks; return the logits after its last token.
+        """Run one or more tokens in chunks; return the logits after the last one.
 
         Raises:
             StateMismatch: something else has used the session.
             ExecutionError: as `Session.call`.
         """
-        logits = np.zeros(0, np.float32)
+        logits, at = np.zeros(0, np.float32), 0
         for chunk in plan_chunks(len(prompt), self._prefills, self._decode):
-            tokens = prompt[self.fed : self.fed + chunk.count]
             began = time.perf_counter()
-            logits = self._run(chunk, tokens)
+            logits = self._run(chunk, prompt[at : at + chunk.count])
             self.prefill.seconds += time.perf_counter() - began
             self.prefill.tokens += chunk.count
+            at += chunk.count
         return logits
 
     def feed(self, token: int) -> Logits:
@@ -118,24 +129,74 @@ class Feeder:
         """
         return self._run(Chunk(self._decode.method, 1), (token,))
 
+    def feed_all(self, method: ChunkSizes, tokens: Sequence[int]) -> Logits:
+        """Run tokens in one call; return the logits after each, float32 [n, vocab].
+
+        Args:
+            method: of the role "prefill_all".
+            tokens: as many as it takes.
+
+        Raises:
+            StateMismatch: something else has used the session.
+            ExecutionError: as `Session.call`.
+        """
+        made = self._run(Chunk(method.method, len(tokens)), tokens)
+        return made.reshape(len(tokens), -1)
+
+    def go_back(self, fed: int) -> bool:
+        """Have the session hold no more than the first `fed` tokens.
+
+        What a call that broke off has left is forgotten too.
+
+        Returns:
+            False when something else has used it since: nothing happens.
+
+        Raises:
+            NotRewindable: a state cannot go back.
+            Poisoned, Busy, Closed, Forked: as `Session.call`.
+        """
+        if not self.is_alone and not self._calling:
+            return False
+        position = _position(self.session, self._name)
+        assert position is not None
+        assert self.start is not None
+        if position > self.start + fed:
+            self.session.rewind(position - self.start - fed)
+        self.fed = min(fed, position - self.start)
+        self._note()
+        return True
+
+    @property
+    def is_alone(self) -> bool:
+        """Tell whether nothing else has changed what the session holds."""
+        return self.session.changes == self._changes
+
     def _run(self, chunk: Chunk, tokens: Sequence[int]) -> Logits:
-        self._check_place(chunk.method)
-        made = self._session.call(chunk.method, np.array([tokens], np.int64))
+        self._check_alone(chunk.method)
+        self._calling = True
+        made = self.session.call(chunk.method, np.array([tokens], np.int64))
         self.fed += chunk.count
+        self._note()
         return cast(Logits, made).reshape(-1)
 
-    def _check_place(self, method: str) -> None:
+    def _note(self) -> None:
+        self._changes = self.session.changes
+        self._calling = False
+
+    def _check_alone(self, method: str) -> None:
         """Check that the session holds what this generation has fed, and no more."""
-        if self.start is None:
+        if self.is_alone:
             return
-        expected, found = self.start + self.fed, _position(self._session)
-        if found != expected:
-            raise StateMismatch(
-                method=method,
-                state="position",
-                expected=f"{expected}, where this generation has left it",
-                found=f"{found}; something else has used the session meanwhile",
-            )
+        expected, found = "what this generation has left there", "something else"
+        if self.start is not None:
+            expected = f"{self.start + self.fed}, where this generation has left it"
+            found = f"{_position(self.session, self._name)}"
+        raise StateMismatch(
+            method=method,
+            state="session" if self.start is None else "position",
+            expected=expected,
+            found=f"{found}; something else has used the {self._name} meanwhile",
+        )
 
 
 def find_roles(session: Session, role: str) -> list[Method]:
@@ -152,7 +213,20 @@ def find_roles(session: Session, role: str) -> list[Method]:
     return found
 
 
-def _position(session: Session) -> int | None:
+def find_all_logits(session: Session) -> Method | None:
+    """Return the method that appends tokens and gives the logits of each, or None."""
+    for method in session.methods.values():
+        appends = method.writes and method.advance is not None
+        if method.role == "prefill_all" and appends:
+            return method
+    return None
+
+
+def _logits_of(method: Method) -> Dim:
+    return method.graph.values[method.graph.outputs[0]].type.dims[-1]
+
+
+def _position(session: Session, name: str) -> int | None:
     """Return how many tokens a session of one row holds, None where nothing counts.
 
     Raises:
@@ -163,7 +237,6 @@ def _position(session: Session) -> int | None:
     except NoPosition:
         return None
     if position.size != 1:
-        expected = "a session of one row; run a batch by session.call"
-        found = f"{position.size} rows"
-        raise BadSetting(name="session", expected=expected, found=found)
+        expected = "a session of one row, or a list with a prompt for each"
+        raise BadSetting(name=name, expected=expected, found=f"{position.size} rows")
     return int(position.item())

@@ -1,18 +1,18 @@
 """`Generation`: tokens, or text, as they are made.
 
-In: a session, a prompt, settings, all checked. Out: tokens or pieces of text, why it
-stopped, and how fast it went. A token that has been handed out enters the session only
-when the next one is asked for, so the last one never does: it is `pending`.
+In: a source of tokens, a prompt, settings, all checked. Out: tokens or pieces of text,
+why it stopped, and how fast it went. A token that has been handed out enters the
+session only when the next one is asked for, so the last one never does: it is
+`pending`.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator
 from typing import Literal
 
-from kvc.runtime.generation.chances import Logits
-from kvc.runtime.generation.choosing import Chooser
-from kvc.runtime.generation.feeding import Feeder, Pace
+from kvc.runtime.generation.feeding import Pace
 from kvc.runtime.generation.settings import GenerationSettings
+from kvc.runtime.generation.sources import Source
 from kvc.runtime.generation.spelling import Spelling
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting, CacheOverflow
@@ -43,9 +43,8 @@ class Generation(Iterator[int]):
 
     def __init__(
         self,
-        feeder: Feeder,
+        source: Source,
         prompt: tuple[int, ...],
-        history: Sequence[int],
         settings: GenerationSettings,
         tokenizer: Callable[[], Tokenizer],
     ) -> None:
@@ -54,21 +53,35 @@ class Generation(Iterator[int]):
         self.reason: Reason | None = None
         self.decode = Pace()
         self.time_to_first_token: float | None = None
-        self._feeder, self._prompt = feeder, prompt
+        self._source, self._prompt = source, prompt
         self._tokenizer = tokenizer
         self._spelling: Spelling | None = None
         if settings.stop_strings:
             self._new_spelling()
         self._stop_tokens = frozenset(settings.stop_tokens)
-        self._most = _most_tokens(feeder, len(prompt), settings)
-        self._chooser = Chooser(settings, (*history, *prompt))
+        self._most = _most_tokens(source.start, len(prompt), settings)
         self._chosen: list[int] = []
         self._making = self._make()
 
     @property
     def prefill(self) -> Pace:
         """Return how many tokens of the prompt have run, and their pace."""
-        return self._feeder.prefill
+        return self._source.prefill
+
+    @property
+    def drafted(self) -> int:
+        """Return how many tokens a draft has guessed that the target has checked."""
+        return self._source.drafted.tokens
+
+    @property
+    def accepted(self) -> int:
+        """Return how many of the guesses were right."""
+        return self._source.drafted.accepted
+
+    @property
+    def acceptance(self) -> float:
+        """Return the share of the guesses that were right, 0 when there were none."""
+        return self._source.drafted.acceptance
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -77,7 +90,7 @@ class Generation(Iterator[int]):
         As a rule the last token of the answer, or the stop token that ended it. After
         an interrupted prompt, the rest of it.
         """
-        return (*self._prompt, *self._chosen)[self._feeder.fed :]
+        return (*self._prompt, *self._chosen)[self._source.held :]
 
     def __iter__(self) -> "Generation":
         return self
@@ -121,9 +134,15 @@ class Generation(Iterator[int]):
         if self._most == 0:
             self.reason = "max_tokens"
             return
+        try:
+            yield from self._run()
+        finally:
+            self._source.settle()
+
+    def _run(self) -> Generator[int, None, None]:
         began = time.perf_counter()
-        logits = self._feeder.feed_prompt(self._prompt)
-        token = self._choose(logits)
+        token = self._source.begin(self._prompt)
+        self._chosen.append(token)
         self.time_to_first_token = time.perf_counter() - began
         while token not in self._stop_tokens:
             self.tokens.append(token)
@@ -134,19 +153,17 @@ class Generation(Iterator[int]):
                 return
             began = time.perf_counter()
             try:
-                logits = self._feeder.feed(token)
+                token = self._source.follow(token, self._wanted())
             except CacheOverflow:
                 self.reason = "length"
                 return
-            token = self._choose(logits)
+            self._chosen.append(token)
             self.decode.tokens += 1
             self.decode.seconds += time.perf_counter() - began
         self.reason = "stop"
 
-    def _choose(self, logits: Logits) -> int:
-        token = self._chooser.choose(logits)
-        self._chosen.append(token)
-        return token
+    def _wanted(self) -> int | None:
+        return None if self._most is None else self._most - len(self.tokens)
 
     def _limit(self) -> Reason | None:
         """Return why the token that is about to be handed out is the last one."""
@@ -156,12 +173,12 @@ class Generation(Iterator[int]):
                 return "stop_string"
         if len(self.tokens) == self._most:
             return "max_tokens"
-        room = self._feeder.room
+        room = self._source.room
         return "length" if room is not None and room < 1 else None
 
 
 def _most_tokens(
-    feeder: Feeder, prompt: int, settings: GenerationSettings
+    start: int | None, prompt: int, settings: GenerationSettings
 ) -> int | None:
     """Return how many tokens may be made, None for no limit.
 
@@ -170,7 +187,7 @@ def _most_tokens(
     """
     if settings.max_length is None:
         return settings.max_tokens
-    left = settings.max_length - (feeder.start or 0) - prompt
+    left = settings.max_length - (start or 0) - prompt
     if left <= 0:
         raise BadSetting(
             name="max_length",

@@ -5,20 +5,12 @@ complete `GenerationSettings`. Names and meanings are those of transformers; whe
 `max_tokens` and `stop_tokens` stand for its `max_new_tokens` and `eos_token_id`.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, TypedDict, TypeVar
 
-from kvc.runtime.generation.checks import (
-    check_count,
-    check_penalty,
-    check_share,
-    check_strings,
-    check_temperature,
-    check_tokens,
-    check_truth,
-)
 from kvc.schema.errors import BadSetting
+from kvc.schema.generation_config import Said
 
 _Checked = TypeVar("_Checked")
 
@@ -72,60 +64,6 @@ class GenerationSettings:
     seed: int | None = None
     stop_tokens: tuple[int, ...] = ()
     stop_strings: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Said:
-    """What one source says, checked; None where it says nothing."""
-
-    max_tokens: int | None = None
-    max_length: int | None = None
-    do_sample: bool | None = None
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    min_p: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
-    stop_tokens: tuple[int, ...] | None = None
-    stop_strings: tuple[str, ...] | None = None
-
-
-def read_settings(found: Mapping[str, object], source: str = "") -> Said:
-    """Check what one source says.
-
-    Args:
-        found: names to values.
-        source: what to say before a name in messages.
-
-    Raises:
-        BadSetting: a value is impossible, or given under two names.
-    """
-
-    def take(
-        check: Callable[[str, object], _Checked], name: str, alias: str = ""
-    ) -> _Checked | None:
-        given = [key for key in (name, alias) if found.get(key) is not None]
-        if len(given) == 2:
-            expected = f"left out, since {alias} is the same and given too"
-            raise BadSetting(
-                name=source + name, expected=expected, found=repr(found[name])
-            )
-        return check(source + given[0], found[given[0]]) if given else None
-
-    return Said(
-        max_tokens=take(check_count, "max_tokens", "max_new_tokens"),
-        max_length=take(check_count, "max_length"),
-        do_sample=take(check_truth, "do_sample"),
-        temperature=take(check_temperature, "temperature"),
-        top_k=take(check_count, "top_k"),
-        top_p=take(check_share, "top_p"),
-        min_p=take(check_share, "min_p"),
-        repetition_penalty=take(check_penalty, "repetition_penalty"),
-        seed=take(check_count, "seed"),
-        stop_tokens=take(check_tokens, "stop_tokens", "eos_token_id"),
-        stop_strings=take(check_strings, "stop_strings"),
-    )
 
 
 def settle(bundle: Said | None, given: Said) -> GenerationSettings:

@@ -1,14 +1,18 @@
 """`generate`: checks all that is asked for, then leaves the rest to `Generation`.
 
-In: a session, a prompt, settings. Out: a `Generation` of which nothing has run.
+In: a session, a prompt or several, settings. Out: a `Generation` of which nothing has
+run, or a `BatchGeneration`.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Final, Unpack
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Final, Unpack, overload
 from weakref import WeakKeyDictionary
 
-from kvc.runtime.generation.checks import check_tokens
+from kvc.runtime.generation.batch import BatchGeneration
+from kvc.runtime.generation.batch_start import start_batch
+from kvc.runtime.generation.choosing import Chooser
+from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.generation import Generation
 from kvc.runtime.generation.ignored import (
@@ -16,54 +20,107 @@ from kvc.runtime.generation.ignored import (
     warn_of_cache_settings,
     warn_of_config,
 )
+from kvc.runtime.generation.prompts import is_batch, listed, prompts_of, tokens_of
 from kvc.runtime.generation.settings import (
     Arguments,
     GenerationSettings,
-    read_settings,
     settle,
 )
+from kvc.runtime.generation.sources import Feeding, Source
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 from kvc.schema.errors import BadSetting
+from kvc.schema.generation_config import read_settings
+from kvc.schema.setting_checks import check_tokens
 
 if TYPE_CHECKING:
     import numpy as np
 
     Prompt = str | Sequence[int] | np.typing.NDArray[np.int64]
+    Prompts = Sequence[Prompt] | np.typing.NDArray[np.int64]
 
 _KNOWN: Final = frozenset(Arguments.__annotations__)
 _CONFIG: Final = "the bundle's generation_config"
 _TOKENIZERS: Final[WeakKeyDictionary[Session, Tokenizer]] = WeakKeyDictionary()
 
 
-def generate(
+@overload
+def generate(  # type: ignore[overload-overlap]  # a text is a sequence of texts
     session: Session,
     prompt: "Prompt",
     *,
     tokenizer: Tokenizer | None = None,
     history: Sequence[int] = (),
+    draft: Session | None = None,
+    draft_tokens: int | None = None,
     **settings: Unpack[Arguments],
-) -> Generation:
-    """Continue a prompt on what the session already holds.
+) -> Generation: ...
 
-    Nothing runs before the first token is asked for.
+
+@overload
+def generate(
+    session: Session,
+    prompt: "Prompts",
+    *,
+    attention_mask: object = None,
+    tokenizer: Tokenizer | None = None,
+    history: Sequence[Sequence[int]] = (),
+    **settings: Unpack[Arguments],
+) -> BatchGeneration: ...
+
+
+def generate(
+    session: Session,
+    prompt: object,
+    *,
+    attention_mask: object = None,
+    tokenizer: Tokenizer | None = None,
+    history: Sequence[object] = (),
+    draft: Session | None = None,
+    draft_tokens: int | None = None,
+    **settings: Unpack[Arguments],
+) -> Generation | BatchGeneration:
+    """Continue a prompt on what the session already holds, or several at once.
+
+    Nothing runs before the first token is asked for. A list of prompts, or an array of
+    several rows, is a batch: prompt r is run in row r of the session, and each row ends
+    by itself.
 
     Args:
-        session: of a program with the roles "prefill" and "decode", of one row.
-        prompt: a text, or token ids, at least one.
+        session: of a program with the roles "prefill" and "decode"; of one row, or of
+            as many as there are prompts: `program.session(batch=n)`.
+        prompt: a text, or token ids, at least one; or a list of such, which may have
+            different lengths; or token ids [batch, n].
+        attention_mask: of token ids [batch, n], 0 or 1 [batch, n]: which of them count.
+            Rows are padded at either end, as tokenizers of transformers do it.
         tokenizer: for text; the bundle's where it is left out.
-        history: what the session holds already, for the repetition penalty alone.
+        history: what the session holds already, for the repetition penalty, and for a
+            draft that holds less of it; of a batch what each row holds.
+        draft: a session of a smaller model with the same tokens, which holds what
+            `session` holds, or a beginning of `history`. It guesses tokens, which
+            `session` checks several at a time; see `kvc.runtime.generation.drafting`.
+            Not for a batch.
+        draft_tokens: the most guesses at a time; left out, 4.
         settings: as `GenerationSettings` has them; what is left out, or None, is as the
             bundle's "generation_config" says, and without one the likeliest token is
             taken until the cache is full. `max_new_tokens` is `max_tokens`,
             `eos_token_id` is `stop_tokens`. A temperature above 0, a top_k, top_p or
-            min_p asks for sampling; `do_sample` overrides that.
+            min_p asks for sampling; `do_sample` overrides that. Row r of a batch takes
+            `seed` + r: its tokens are those that it would make alone with that seed,
+            but for how a model of float sums them up in a batch.
+
+    Returns:
+        A `Generation` of one prompt, a `BatchGeneration` of a list or of several rows.
 
     Raises:
-        BadSetting: a setting is impossible or is not one that kvc has, the prompt is
-            empty or no prompt, or the session has several rows.
+        BadSetting: a setting is impossible or is not one that kvc has, a prompt is
+            empty or no prompt, the session has another number of rows than there are
+            prompts, or the program's methods cannot run rows of different lengths. The
+            draft is the same session, has other tokens, or holds something else, or
+            there are several prompts.
         TypeError: there is no such argument.
-        UnknownName: the program lacks a role.
+        UnknownName: the program lacks a role: with a draft, "prefill_all" too.
+        NoPosition, NotRewindable: with a draft, one of the two cannot go back.
         InputMismatch: the model does not have a token of the prompt.
         PromptTooLong: there is no room for the prompt.
         MissingPackage, BadTokenizer: the bundle's tokenizer cannot be used.
@@ -74,15 +131,36 @@ def generate(
             for that kvc does not have.
     """
     chosen = settings_of(session.metadata, settings, stacklevel=2)
-    past = check_tokens("history", _listed(history))
-    feeder = Feeder(session)
+    guesses = draft_tokens_of(draft, draft_tokens)
 
     def find_tokenizer() -> Tokenizer:
         return _tokenizer_of(session) if tokenizer is None else tokenizer
 
-    tokens = _tokens_of(prompt, find_tokenizer, is_start=not feeder.start)
+    if is_batch(prompt, attention_mask):
+        prompts = prompts_of(prompt, attention_mask)
+        _check_no_draft(draft)
+        return start_batch(session, prompts, history, chosen, find_tokenizer)
+    past = check_tokens("history", listed(history))
+    feeder = Feeder(session)
+    tokens = tokens_of(prompt, find_tokenizer, is_start=not feeder.start)
     feeder.check_prompt(tokens)
-    return Generation(feeder, tokens, past, chosen, find_tokenizer)
+    chooser = Chooser(chosen, (*past, *tokens))
+    source: Source = Feeding(feeder, chooser)
+    if draft is not None:
+        stops = frozenset(chosen.stop_tokens)
+        source = start_drafting(feeder, draft, past, guesses, chooser, stops)
+    return Generation(source, tokens, chosen, find_tokenizer)
+
+
+def _check_no_draft(draft: Session | None) -> None:
+    """Check that no draft guesses for several prompts.
+
+    Raises:
+        BadSetting: one is to.
+    """
+    if draft is not None:
+        expected = "none for a batch; a draft guesses for one prompt"
+        raise BadSetting(name="draft", expected=expected, found="a session")
 
 
 def settings_of(
@@ -127,42 +205,3 @@ def _config_of(metadata: Mapping[str, str]) -> Mapping[str, object] | None:
     if not isinstance(found, dict):
         raise BadSetting(name=_CONFIG, expected="an object", found=repr(found))
     return found
-
-
-def _tokens_of(
-    prompt: object, find_tokenizer: Callable[[], Tokenizer], is_start: bool
-) -> tuple[int, ...]:
-    """Return the tokens of a prompt; the special ones belong to the first alone."""
-    if isinstance(prompt, str):
-        tokens = check_tokens("prompt", list(find_tokenizer().encode(prompt, is_start)))
-    else:
-        listed = _listed(prompt)
-        _check_single(listed)
-        tokens = check_tokens("prompt", listed)
-    if not tokens:
-        raise BadSetting(name="prompt", expected="at least one token", found="none")
-    return tokens
-
-
-def _check_single(prompt: object) -> None:
-    """Check that a prompt is not several.
-
-    Raises:
-        BadSetting: it is.
-    """
-    if not isinstance(prompt, list | tuple):
-        return
-    if any(isinstance(part, str | list | tuple) for part in prompt):
-        expected = "one text or its tokens; a batch needs a session for each prompt"
-        raise BadSetting(name="prompt", expected=expected, found=f"{len(prompt)} parts")
-
-
-def _listed(tokens: object) -> object:
-    """Return an array [n] or [1, n] of any library as a list, all else as it is."""
-    to_list = getattr(tokens, "tolist", None)
-    if to_list is None:
-        return tokens
-    listed: object = to_list()
-    if isinstance(listed, list) and len(listed) == 1 and isinstance(listed[0], list):
-        return listed[0]
-    return listed

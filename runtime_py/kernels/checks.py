@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
-from kvc.schema.errors import BranchMismatch, CacheOverflow, IndexOutOfRange
+from kvc.schema.errors import BranchMismatch, IndexOutOfRange
+from kvc.schema.torch_ops.counts import check_slots, read_counts
 
 _FEW = 32  # up to here a list of Python ints is faster than two reductions
 
@@ -30,11 +31,18 @@ def check_rows(index: Tensor, least: int, count: int, slots: int) -> None:
         CacheOverflow: a row would end behind the last one.
     """
     starts: list[int] = index.reshape(-1).tolist()
-    for row, start in enumerate(starts):
-        if start < least:
-            raise IndexOutOfRange(place="", index=start, size=slots)
-        if start + count > slots:
-            raise CacheOverflow(row=row, start=start, count=count, capacity=slots)
+    check_slots(starts, [count] * len(starts), slots, least)
+
+
+def check_counted_rows(index: Tensor, counts: Tensor, most: int, slots: int) -> None:
+    """Check that what counts of `most` tokens fits, from each row's index on.
+
+    Raises:
+        CountOutOfRange: a row counts more than there are, or less than none.
+        IndexOutOfRange, CacheOverflow: as `check_rows`.
+    """
+    starts: list[int] = index.tolist()
+    check_slots(starts, read_counts(counts, len(starts), most), slots)
 
 
 def check_size(size: int, expected: int) -> None:
@@ -57,5 +65,6 @@ def _extremes(index: Tensor) -> Iterable[int]:
 
 KERNELS: dict[str, Kernel] = {
     "kvc::check_index": check_index,
+    "kvc::check_rows": check_counted_rows,
     "kvc::check_size": check_size,
 }

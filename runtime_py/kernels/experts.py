@@ -5,10 +5,13 @@ without the dispatch. The quantized one is `kvc::linear_qd8` with a matrix for e
 expert; here too only chosen experts are read.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.quantized import linear_qd8, row_sums
 from kvc.schema.torch_ops import multiply_by_experts, rows_by_expert
 
 
@@ -21,6 +24,7 @@ def _expert_linear_qd8(
     weight_scale: Tensor,
     experts: Tensor,
     bias: Tensor | None,
+    sums: dict[int, Tensor] | None = None,
 ) -> None:
     """Write what `kvc::linear_qd8` gives for each row and its expert's matrix.
 
@@ -33,10 +37,26 @@ def _expert_linear_qd8(
         weight_scale: float32 [experts, out].
         experts: int64 [rows].
         bias: float32 [experts, out].
+        sums: of rows, by expert; those that are not there yet are added.
     """
-    prepare_expert_linear_qd8(weight)(
-        out, q, scale, zero_point, weight, weight_scale, experts, bias
-    )
+    known = {} if sums is None else sums
+    for expert, rows in rows_by_expert(experts, weight.shape[0]):
+        index = torch.tensor([rows]) if isinstance(rows, int) else rows
+        matrix = weight[expert]
+        if expert not in known:
+            known[expert] = row_sums(matrix)
+        result = out.new_empty(len(index), out.shape[1])
+        linear_qd8(
+            result,
+            q[index],
+            scale[index],
+            zero_point[index],
+            matrix,
+            weight_scale[expert],
+            None if bias is None else bias[expert],
+            known[expert],
+        )
+        out.index_copy_(0, index, result)
 
 
 def prepare_expert_linear_qd8(weight: Tensor) -> Kernel:
@@ -44,32 +64,7 @@ def prepare_expert_linear_qd8(weight: Tensor) -> Kernel:
 
     An expert's sums of rows are taken when it is first chosen: many never are.
     """
-    sums: dict[int, Tensor] = {}
-    ones = weight.new_ones(1, weight.shape[2])
-
-    def sums_of(expert: int) -> Tensor:
-        if expert not in sums:
-            sums[expert] = torch._int_mm(ones, weight[expert].t())
-        return sums[expert]
-
-    def linear(
-        out: Tensor,
-        q: Tensor,
-        scale: Tensor,
-        zero_point: Tensor,
-        weight: Tensor,
-        weight_scale: Tensor,
-        experts: Tensor,
-        bias: Tensor | None,
-    ) -> None:
-        for expert, rows in rows_by_expert(experts, weight.shape[0]):
-            index = torch.tensor([rows]) if isinstance(rows, int) else rows
-            product = torch._int_mm(q.index_select(0, index), weight[expert].t())
-            product.addcmul_(zero_point[index], sums_of(expert), value=-1)
-            result = torch.div(product, scale[index]).mul_(weight_scale[expert])
-            out.index_copy_(0, index, result if bias is None else result + bias[expert])
-
-    return linear
+    return partial(_expert_linear_qd8, sums={})
 
 
 KERNELS: dict[str, Kernel] = {

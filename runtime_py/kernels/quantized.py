@@ -11,11 +11,13 @@ meaningless numbers for such a row, finite ones too. A row whose range is so sma
 (below 7.5e-37) that its scale overflows gives zeros.
 """
 
+from functools import partial
+
 import torch
 from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
-from kvc.schema.torch_ops import quantize_into
+from kvc.schema.torch_ops import multiply_int8, quantize_into
 
 # Tensors, since each number among torch's arguments costs 3 to 4 us (2026-11), and
 # since `255.0 / x` is computed as 255 * (1 / x).
@@ -58,7 +60,7 @@ def _zero_point(low: Tensor, high: Tensor) -> Tensor:
     return zero.clamp_(_LEAST, _GREATEST).round_()
 
 
-def _linear_qd8(
+def linear_qd8(
     out: Tensor,
     q: Tensor,
     scale: Tensor,
@@ -66,8 +68,9 @@ def _linear_qd8(
     weight: Tensor,
     weight_scale: Tensor,
     bias: Tensor | None,
+    sums: Tensor | None = None,
 ) -> None:
-    """Write (q W^T - zero_point * rowsum(W)) / scale * weight_scale + bias.
+    """Write (q W^T - zero_point * sums) / scale * weight_scale + bias.
 
     The integer part is exact for up to 66,000 inputs; beyond, int32 overflows.
 
@@ -79,37 +82,30 @@ def _linear_qd8(
         weight: int8 [out, in].
         weight_scale: float32 [out].
         bias: float32 [out].
+        sums: what `row_sums` gives for the weight, if that is known already.
     """
-    prepare_linear_qd8(weight)(out, q, scale, zero_point, weight, weight_scale, bias)
+    product = multiply_int8(q.reshape(-1, q.shape[-1]), weight.t())
+    rows = row_sums(weight) if sums is None else sums
+    product.addcmul_(zero_point.reshape(-1, 1), rows, value=-1)
+    result = out.view(product.shape)
+    torch.div(product, scale.reshape(-1, 1), out=result)
+    result.mul_(weight_scale)
+    if bias is not None:
+        result.add_(bias)
+
+
+def row_sums(weight: Tensor) -> Tensor:
+    """Return int32 [1, out], the sums of the rows of a weight, int8 [out, in]."""
+    return multiply_int8(weight.new_ones(1, weight.shape[1]), weight.t())
 
 
 def prepare_linear_qd8(weight: Tensor) -> Kernel:
     """Return `kvc::linear_qd8` for a weight that never changes.
 
-    The sums of its rows, int32 [out], are taken here, once: at decode they would cost
-    as much as the product itself, since both only read the weight.
+    The sums of its rows are taken here, once: at decode they would cost as much as the
+    product itself, since both only read the weight.
     """
-    ones = weight.new_ones(1, weight.shape[1])
-    row_sums = torch._int_mm(ones, weight.t())
-
-    def linear(
-        out: Tensor,
-        q: Tensor,
-        scale: Tensor,
-        zero_point: Tensor,
-        weight: Tensor,
-        weight_scale: Tensor,
-        bias: Tensor | None,
-    ) -> None:
-        product = torch._int_mm(q.reshape(-1, q.shape[-1]), weight.t())
-        product.addcmul_(zero_point.reshape(-1, 1), row_sums, value=-1)
-        result = out.view(product.shape)
-        torch.div(product, scale.reshape(-1, 1), out=result)
-        result.mul_(weight_scale)
-        if bias is not None:
-            result.add_(bias)
-
-    return linear
+    return partial(linear_qd8, sums=row_sums(weight))
 
 
 def _linear_qb4(
@@ -175,7 +171,7 @@ def _embedding_q8(out: Tensor, weight: Tensor, scale: Tensor, indices: Tensor) -
 KERNELS: dict[str, Kernel] = {
     "kvc::embedding_q8": _embedding_q8,
     "kvc::linear_qb4": _linear_qb4,
-    "kvc::linear_qd8": _linear_qd8,
+    "kvc::linear_qd8": linear_qd8,
     "kvc::quantize_cache": quantize_into,
     "kvc::quantize_rows": _quantize_rows,
 }

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvc.runtime.generation.chunks import ChunkSizes, chunk_sizes, plan_chunks
-from kvc.runtime.generation.feeding import Feeder, find_roles
+from kvc.runtime.generation.feeding import Feeder, find_all_logits, find_roles
 from kvc.runtime.program import Program
 from kvc.runtime.sessions import Session
 from kvc.schema.dtypes import DType
@@ -51,11 +51,11 @@ def find_scorer(program: Program, session: Session) -> Scorer:
         UnknownName: it has neither a method that gives the logits of all positions nor
             the roles "prefill" and "decode".
     """
-    whole = [m for m in program.methods.values() if gives_all_positions(m)]
     generating = {"prefill", "decode"} <= {m.role for m in program.methods.values()}
-    appending = [m for m in whole if m.writes and m.advance is not None]
-    if appending and generating:
-        return ByChunks(session, appending[0])
+    appending = find_all_logits(session)
+    if appending is not None and generating:
+        return ByChunks(session, appending)
+    whole = [m for m in program.methods.values() if gives_all_positions(m)]
     alone = [m for m in whole if not m.reads and not m.writes]
     if alone:
         return Whole(session, alone[0])
@@ -65,12 +65,14 @@ def find_scorer(program: Program, session: Session) -> Scorer:
 def gives_all_positions(method: Method) -> bool:
     """Return whether a method is tokens int64 [1, n] -> float32 [1, n, vocab] alone.
 
-    Instead of 1 there may be the symbol "batch", which a session takes for 1.
+    Instead of 1 there may be the symbol "batch", which a session takes for 1. Counts of
+    tokens may be left out.
     """
     graph = method.graph
-    if len(graph.inputs) != 1 or len(graph.outputs) != 1:
+    given = [v for i, v in enumerate(graph.inputs) if i != method.counts]
+    if len(given) != 1 or len(graph.outputs) != 1:
         return False
-    tokens, logits = (graph.values[v].type for v in (*graph.inputs, *graph.outputs))
+    tokens, logits = (graph.values[v].type for v in (*given, *graph.outputs))
     return (
         (tokens.dtype, logits.dtype) == (DType.INT64, DType.FLOAT32)
         and (len(tokens.dims), len(logits.dims)) == (2, 3)
@@ -112,7 +114,7 @@ class ByChunks:
         self.method = method.name
         self.most = _most(session)
         self._session = session
-        self._sizes = chunk_sizes(method, session.symbols)
+        self._sizes = chunk_sizes(method, session.symbols, session.longest_call)
         decode = find_roles(session, "decode")[0]
         self._decode = chunk_sizes(decode, session.symbols)
 

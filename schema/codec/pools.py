@@ -15,7 +15,7 @@ from kvc.schema.codec.checks import Numbers, check_ids, check_lengths, cut
 from kvc.schema.codec.records import Record, TableReader
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
-from kvc.schema.types import Affine, Dim, Symbol, TensorType
+from kvc.schema.types import MAX_MULTIPLIED, Affine, Dim, Symbol, TensorType
 
 SIZE, AFFINE = 0, 1
 
@@ -35,7 +35,7 @@ class PoolWriter:
 
     def affine(self, expression: Affine) -> int:
         """Return the id of an affine expression."""
-        for name, _ in expression.terms:
+        for name in expression.symbols:
             if name not in self._symbol_ids:
                 what = f"the symbol {name} of {expression} is not declared"
                 raise BadProgram(path="program", where="symbols", what=what)
@@ -87,17 +87,23 @@ class PoolWriter:
         )
 
     def _affine_fields(self) -> dict[str, Numbers]:
-        terms = [term for affine in self._affines for term in affine.terms]
-        ends = np.cumsum(
-            [len(affine.terms) for affine in self._affines], dtype=np.uint32
-        )
+        ids: dict[str | tuple[str, ...], int] = {}
+        ids.update(self._symbol_ids.items())
+        for names in (n for affine in self._affines for n, _ in affine.products):
+            ids.setdefault(names, len(ids))
+        products = [names for names in ids if isinstance(names, tuple)]
+        sums: list[tuple[tuple[str | tuple[str, ...], int], ...]] = [
+            (*affine.terms, *affine.products) for affine in self._affines
+        ]
+        terms = [term for parts in sums for term in parts]
+        factors = [self._symbol_ids[name] for names in products for name in names]
         return {
             "affine_constants": np.array([a.constant for a in self._affines], np.int64),
-            "affine_ends": ends,
-            "term_symbols": np.array(
-                [self._symbol_ids[n] for n, _ in terms], np.uint32
-            ),
+            "affine_ends": np.cumsum([len(parts) for parts in sums], dtype=np.uint32),
+            "term_symbols": np.array([ids[names] for names, _ in terms], np.uint32),
             "term_coefficients": np.array([c for _, c in terms], np.int64),
+            "product_ends": np.cumsum([len(n) for n in products], dtype=np.uint32),
+            "product_symbols": np.array(factors, np.uint32),
         }
 
     def _type_fields(self) -> dict[str, Numbers]:
@@ -170,12 +176,32 @@ def _read_affines(
 ) -> tuple[Affine, ...]:
     where = "affine expressions"
     constants = table.integers("affine_constants")
-    symbols = check_ids(table.vector("term_symbols"), len(names), path, where)
+    products = _read_products(table, names, path)
+    factors: list[str | tuple[str, ...]] = [*names, *products]
+    ids = check_ids(table.vector("term_symbols"), len(factors), path, where)
     coefficients = table.integers("term_coefficients")
-    check_lengths(path, where, symbols, coefficients)
-    terms = list(zip([names[i] for i in symbols], coefficients, strict=True))
+    check_lengths(path, where, ids, coefficients)
+    terms = list(zip([factors[i] for i in ids], coefficients, strict=True))
     groups = cut(terms, table.vector("affine_ends"), len(constants), path, where)
-    return tuple(map(Affine, constants, groups))
+    affines = tuple(map(_sum, constants, groups))
+    if any(len(affine.multiplied) > MAX_MULTIPLIED for affine in affines):
+        what = f"products of more than {MAX_MULTIPLIED} symbols"
+        raise BadProgram(path=path, where=where, what=what)
+    return affines
+
+
+def _read_products(
+    table: TableReader, names: Sequence[str], path: str
+) -> list[tuple[str, ...]]:
+    where, ends = "products of symbols", table.vector("product_ends")
+    symbols = check_ids(table.vector("product_symbols"), len(names), path, where)
+    return cut([names[i] for i in symbols], ends, len(ends), path, where)
+
+
+def _sum(constant: int, parts: Sequence[tuple[str | tuple[str, ...], int]]) -> Affine:
+    terms = tuple((name, c) for name, c in parts if isinstance(name, str))
+    products = tuple((names, c) for names, c in parts if isinstance(names, tuple))
+    return Affine(constant, terms, products)
 
 
 def _read_types(

@@ -130,6 +130,7 @@ def _state_record(state: State, pool: PoolWriter) -> Record:
             "initial": state.initial,
             "reset": int(state.reset),
             "at_position": int(state.at_position),
+            "window": state.window,
         },
     )
 
@@ -170,6 +171,7 @@ def _method_record(method: Method, pool: PoolWriter) -> Record:
             "advance": advance,
             **_update_fields(method.updates, pool),
             "blocks": [_block_record(block, pool) for block in method.blocks],
+            "counts": method.counts,
         },
     )
 
@@ -302,6 +304,7 @@ def _read_state(table: TableReader, pool: Pool, path: str) -> State:
         initial=table.optional_number("initial"),
         reset=ResetRule(table.number("reset")),
         at_position=bool(table.number("at_position")),
+        window=table.optional_number("window"),
     )
 
 
@@ -344,6 +347,7 @@ def _read_method(table: TableReader, pool: Pool, path: str) -> Method:
             _read_block(block, pool, path, f"{where}, block {number}")
             for number, block in enumerate(table.children("blocks"))
         ),
+        counts=table.optional_number("counts"),
     )
 
 

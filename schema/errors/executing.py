@@ -38,13 +38,34 @@ class CacheOverflow(ExecutionError):
 class PromptTooLong(CacheOverflow):
     """A prompt does not fit behind what the session holds; nothing has run."""
 
-    template = "the prompt has {count} tokens, but the session has room for {room}: it holds {start} of {capacity}; shorten the prompt, make room (reset or rewind the session), open the session with a larger capacity, or compile with a larger cache"
+    template = "the prompt{place} has {count} tokens, but the session has room for {room}: it holds {start} of {capacity}; shorten the prompt, make room (reset or rewind the session), open the session with a larger capacity, or compile with a larger cache"
+
+    def _text(self) -> str:
+        many = self.facts.get("rows", 1) != 1
+        place = f" of row {self.facts['row']}" if many else ""
+        return self.template.format(place=place, **self.facts)
+
+
+class CallTooLong(ExecutionError):
+    """A call has more tokens than a ring has slots beside its window; nothing ran.
+
+    Attributes: method, count (its tokens), longest (the most that a call may have),
+    state, slots, window (of the ring).
+    """
+
+    template = "method {method} was called with {count} tokens, but with the ring {state} a call has {longest} at the most: it has {slots} slots for a window of {window}; call it with fewer at a time, or compile with more slots"
 
 
 class IndexOutOfRange(ExecutionError):
     """A write would be outside its tensor; nothing has been written."""
 
     template = "{place}index {index} is out of range for an axis of {size}"
+
+
+class CountOutOfRange(ExecutionError):
+    """A row counts tokens that are not there; nothing has been written."""
+
+    template = "row {row} counts {count} of {most} tokens; a count is from 0 to {most}"
 
 
 class BranchMismatch(ExecutionError):

@@ -28,6 +28,13 @@ def shape_of(tensor: TensorType) -> Shape:
     return tensor.dims  # type: ignore[return-value]
 
 
+def require_counts(counts: TensorType | None, rows: int) -> None:
+    """Raise `ShapeMismatch` unless counts, if there are any, are of the rows."""
+    if counts is not None:
+        fits = counts.dtype is DType.INT64 and shape_of(counts) == (rows,)
+        require(fits, f"counts {counts} of {rows} rows")
+
+
 def axis_of(axis: int, rank: int) -> int:
     """Return an axis counted from 0."""
     require(-rank <= axis < rank, f"axis {axis} of a tensor with {rank} dims")

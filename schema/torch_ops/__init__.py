@@ -15,6 +15,7 @@ from kvc.schema.torch_ops.experts import (
     rows_by_expert,
 )
 from kvc.schema.torch_ops.int8_cache import quantize_cache, quantize_into
+from kvc.schema.torch_ops.int8_products import multiply_int8
 
 __all__ = [
     "attend_into",
@@ -22,6 +23,7 @@ __all__ = [
     "cache_update",
     "expert_linear",
     "multiply_by_experts",
+    "multiply_int8",
     "quantize_cache",
     "quantize_into",
     "rows_by_expert",

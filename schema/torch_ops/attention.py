@@ -1,18 +1,19 @@
 """`kvc::attention`: attention over the valid part of a cache.
 
-In: queries, a whole cache of keys and values, the number of valid positions of
-each row. Out: the attended values. Work grows with the keys that are seen, not with
-the capacity, and no mask over the capacity is ever made. The meaning of
-`valid_length`, causality, windows, soft cap and mask is that of `nonpad_kv_seqlen`
-and the attributes of ONNX Attention (opsets 24 and 25); ALiBi slopes (Press et al.,
-2021), sinks (GPT-OSS), rings and int8 caches are added. How one row is computed is in
-`rows.py`.
+In: queries, a whole cache of keys and values, the number of valid positions of each
+row, and how many of its queries count. Out: the attended values. Work grows with the
+keys that are seen, not with the capacity, and no mask over the capacity is ever made.
+The meaning of `valid_length`, causality, windows, soft cap and mask is that of
+`nonpad_kv_seqlen` and the attributes of ONNX Attention (opsets 24 and 25); ALiBi
+slopes (Press et al., 2021), sinks (GPT-OSS), rings, int8 caches and counts are added.
+How one row is computed is in `rows.py`.
 """
 
 import torch
 from torch import Tensor
 
 from kvc.schema.torch_ops.attention_arguments import check_arguments, check_lengths
+from kvc.schema.torch_ops.counts import read_counts
 from kvc.schema.torch_ops.int8_cache import as_cache
 from kvc.schema.torch_ops.rows import attend_last, attend_row
 from kvc.schema.torch_ops.scoring import Scoring
@@ -36,11 +37,13 @@ def attention(
     layout: str = "linear",
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    counts: Tensor | None = None,
 ) -> Tensor:
     """Attend from each query to the keys of its row that it sees.
 
-    Query i of a row is at position p = valid_length - seq + i. Half types are
-    computed in float32 wherever torch's own fused attention does not apply.
+    Query i of a row is at position p = valid_length - count + i, where `count` is
+    `seq`, or what `counts` says of the row. Half types are computed in float32
+    wherever torch's own fused attention does not apply.
 
     Args:
         q: [batch, heads, seq, head_dim], the queries of the last `seq` positions:
@@ -67,22 +70,26 @@ def attention(
             with these scales, and `v` with those of `v_scale`. What they stand for is
             computed with in float32, or in float64 where `q` is.
         v_scale: as `k_scale`.
+        counts: int64 [batch], from 0 to `seq`: of each row only the first so many
+            queries count, as if it had no others; None means all.
 
     Returns:
-        [batch, heads, seq, value_dim]; a query that sees no key gives zeros.
+        [batch, heads, seq, value_dim]; a query that sees no key, or does not count,
+        gives zeros.
 
     Raises:
         ValueError: arguments that do not fit each other, or a valid length that is
             negative or, in the linear layout, larger than `slots`.
+        CountOutOfRange: a count is negative, or more than `seq`.
     """
     check_arguments(
         q, k, v, valid_length, window_left, window_right, softcap, mask, slopes, sinks,
-        layout, k_scale, v_scale,
+        layout, k_scale, v_scale, counts,
     )  # fmt: skip
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     attend_into(
         out, q, k, v, valid_length, scale, causal, window_left, window_right, softcap,
-        mask, slopes, sinks, layout, k_scale, v_scale,
+        mask, slopes, sinks, layout, k_scale, v_scale, counts,
     )  # fmt: skip
     return out
 
@@ -104,10 +111,11 @@ def _(
     layout: str = "linear",
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    counts: Tensor | None = None,
 ) -> Tensor:
     check_arguments(
         q, k, v, valid_length, window_left, window_right, softcap, mask, slopes, sinks,
-        layout, k_scale, v_scale,
+        layout, k_scale, v_scale, counts,
     )  # fmt: skip
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
@@ -129,32 +137,38 @@ def attend_into(
     layout: str,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
+    counts: Tensor | None = None,
 ) -> None:
     """Write `attention` of the other arguments into `out`, contiguous.
 
     Shapes, dtypes and settings are known to fit.
 
     Raises:
-        ValueError: a valid length does not fit; nothing has been written then.
+        ValueError, CountOutOfRange: a valid length or a count does not fit; nothing
+            has been written then.
     """
     lengths: list[int] = valid_length.tolist()
     slots, seq = k.shape[2], q.shape[2]
     keys, values = as_cache(k, k_scale), as_cache(v, v_scale)
     check_lengths(lengths, slots, layout)
+    counted = read_counts(counts, len(lengths), seq)
     if out.numel() == 0:
         return
     scoring = Scoring(scale, softcap, mask, slopes, sinks)
-    last = seq == 1 and window_left is None and layout == "linear" and scoring.is_bare
+    bare = window_left is None and layout == "linear" and scoring.is_bare
     ahead = 0 if causal else window_right
-    for row, total in enumerate(lengths):
+    for row, (total, count) in enumerate(zip(lengths, counted, strict=True)):
         o, x, y, z = out, q, keys, values
         if len(lengths) > 1:
             o, x = out.narrow(0, row, 1), q.narrow(0, row, 1)
             y, z = keys.narrow(0, row, 1), values.narrow(0, row, 1)
-        if last:
+        if count < seq:
+            o.narrow(2, count, seq - count).zero_()
+            o, x = o.narrow(2, 0, count), x.narrow(2, 0, count)
+        if count == 1 and bare:
             attend_last(o, x, y, z, total, scale)
-            continue
-        end = total if mask is None else min(total, mask.shape[3])
-        oldest = max(0, total - slots)
-        sight = Sight(seq, total - seq, oldest, end, window_left, ahead)
-        attend_row(o, x, y, z, sight, scoring.of_row(row))
+        elif count:
+            end = total if mask is None else min(total, mask.shape[3])
+            oldest = max(0, total - slots)
+            sight = Sight(count, total - count, oldest, end, window_left, ahead)
+            attend_row(o, x, y, z, sight, scoring.of_row(row))

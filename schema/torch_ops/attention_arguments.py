@@ -10,6 +10,8 @@ import math
 import torch
 from torch import Tensor
 
+from kvc.schema.torch_ops.counts import check_counts
+
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _LAYOUTS = ("linear", "circular")
 
@@ -28,6 +30,7 @@ def check_arguments(
     layout: str,
     k_scale: Tensor | None,
     v_scale: Tensor | None,
+    counts: Tensor | None,
 ) -> None:
     """Check what does not depend on values; parameters as those of `attention`.
 
@@ -35,6 +38,7 @@ def check_arguments(
         ValueError: with the first thing that does not fit.
     """
     _check_operands(q, k, v, valid_length)
+    check_counts(counts, q.shape[0], "attention")
     _check_dtypes(q, k, v, k_scale is not None)
     _check((k_scale is None) == (v_scale is None), "one of k_scale and v_scale alone")
     for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):

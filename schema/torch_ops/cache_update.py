@@ -1,16 +1,18 @@
 """`kvc::cache_update`: write a block of rows into a cache, functionally.
 
-In: a cache, the new rows, one start index per batch row. Out: the cache with the
-rows written. The operator is functional; the runtime calls `write_rows` on the
-cache itself where the compiler has proven that this is safe. Semantics are those
-of ONNX TensorScatter (opset 24), which leaves out-of-range linear writes undefined:
-here both ends of the range are checked, for all rows before anything is written.
+In: a cache, the new rows, one start index per batch row, and how many of the new rows
+count in each. Out: the cache with the rows written. The operator is functional; the
+runtime calls `write_rows` on the cache itself where the compiler has proven that this
+is safe. Semantics are those of ONNX TensorScatter (opset 24), which knows no counts and
+leaves out-of-range linear writes undefined: here both ends of the range are checked,
+for all rows before anything is written.
 """
 
 import torch
 from torch import Tensor
 
-from kvc.schema.errors import CacheOverflow, IndexOutOfRange
+from kvc.schema.errors import CacheOverflow
+from kvc.schema.torch_ops.counts import check_counts, check_slots, read_counts
 
 
 @torch.library.custom_op("kvc::cache_update", mutates_args=())
@@ -20,25 +22,30 @@ def cache_update(
     write_indices: Tensor | None = None,
     axis: int = -2,
     mode: str = "linear",
+    counts: Tensor | None = None,
 ) -> Tensor:
     """Return `cache` with `update` written along `axis`.
 
     Args:
         cache: [batch, ..., slots, ...], any dtype; `slots` is the size of `axis`.
-        update: as `cache`, but with `seq <= slots` on `axis`.
+        update: as `cache`, but with `seq` on `axis`: at most `slots`, unless `counts`
+            say how many are written.
         write_indices: int64 [batch], the first slot of each row; None means zeros.
         axis: the sequence axis; not the batch axis 0.
         mode: "linear", where all of `update` must fit, or "circular", where the
             slot is taken modulo `slots`, for negative indices too.
+        counts: int64 [batch], from 0 to `seq`: of each row of `update` only the first
+            so many are written; None means all.
 
     Raises:
         ValueError: shapes, dtypes, axis or mode do not fit.
+        CountOutOfRange: a count is negative, or more than `seq`.
         IndexOutOfRange: a linear write would begin before slot 0.
-        CacheOverflow: a linear write would end behind the last slot. After either
-            nothing has been written.
+        CacheOverflow: a write would end behind the last slot, or go round to where it
+            began. After any of these nothing has been written.
     """
     written = cache.clone(memory_format=torch.contiguous_format)
-    write_cache(written, update, write_indices, axis, mode)
+    write_cache(written, update, write_indices, axis, mode, counts)
     return written
 
 
@@ -49,8 +56,9 @@ def _(
     write_indices: Tensor | None = None,
     axis: int = -2,
     mode: str = "linear",
+    counts: Tensor | None = None,
 ) -> Tensor:
-    _check_arguments(cache, update, write_indices, axis, mode)
+    _check_arguments(cache, update, write_indices, axis, mode, counts)
     return torch.empty_like(cache, memory_format=torch.contiguous_format)
 
 
@@ -60,10 +68,11 @@ def write_cache(
     write_indices: Tensor | None,
     axis: int,
     mode: str,
+    counts: Tensor | None = None,
 ) -> None:
     """Write `update` into `cache` itself; arguments and errors as `cache_update`."""
-    _check_arguments(cache, update, write_indices, axis, mode)
-    write_rows(cache, update, write_indices, axis, mode)
+    _check_arguments(cache, update, write_indices, axis, mode, counts)
+    write_rows(cache, update, write_indices, axis, mode, counts)
 
 
 def write_rows(
@@ -72,21 +81,25 @@ def write_rows(
     write_indices: Tensor | None,
     axis: int,
     mode: str,
+    counts: Tensor | None = None,
 ) -> None:
     """Do as `write_cache` where shapes and dtypes are known to fit."""
     slots, seq = cache.shape[axis], update.shape[axis]
     rows = cache.shape[0]
     starts = [0] * rows if write_indices is None else write_indices.tolist()
+    written = read_counts(counts, rows, seq)
     if mode == "linear":
-        _check_range(starts, seq, slots)
-    if seq == 0:
+        check_slots(starts, written, slots)
+    else:
+        _check_once_round(starts, written, slots)
+    if rows == 1 and counts is None:
+        if seq:
+            _write_row(cache, update, axis, starts[0] % slots)
         return
-    if rows == 1:
-        _write_row(cache, update, axis, starts[0] % slots)
-        return
-    for row, start in enumerate(starts):
-        target, source = cache.narrow(0, row, 1), update.narrow(0, row, 1)
-        _write_row(target, source, axis, start % slots)
+    for row, (start, count) in enumerate(zip(starts, written, strict=True)):
+        if count:
+            source = update.narrow(0, row, 1).narrow(axis, 0, count)
+            _write_row(cache.narrow(0, row, 1), source, axis, start % slots)
 
 
 def _write_row(cache: Tensor, update: Tensor, axis: int, first: int) -> None:
@@ -107,6 +120,7 @@ def _check_arguments(
     write_indices: Tensor | None,
     axis: int,
     mode: str,
+    counts: Tensor | None = None,
 ) -> None:
     """Check what does not depend on values; sizes may be symbolic."""
     rank = cache.dim()
@@ -122,12 +136,15 @@ def _check_arguments(
     )
     for dim, (new, size) in enumerate(zip(update.shape, cache.shape, strict=True)):
         if dim == axis % rank:
+            if counts is not None:
+                continue  # padding need not fit
             _check(new <= size, f"the update is longer than the cache: {new} > {size}")
         else:
             text = f"dimension {dim} of the update is {new}, of the cache {size}"
             _check(new == size, text)
     if write_indices is not None:
         _check_indices(write_indices, cache.shape[0])
+    check_counts(counts, cache.shape[0], "cache_update")
 
 
 def _check_indices(write_indices: Tensor, rows: int) -> None:
@@ -144,9 +161,7 @@ def _check(condition: bool | torch.SymBool, text: str) -> None:
     torch._check_value(condition, lambda: f"cache_update: {text}")  # type: ignore[no-untyped-call]
 
 
-def _check_range(starts: list[int], seq: int, slots: int) -> None:
-    for row, start in enumerate(starts):
-        if start < 0:
-            raise IndexOutOfRange(place="", index=start, size=slots)
-        if start + seq > slots:
-            raise CacheOverflow(row=row, start=start, count=seq, capacity=slots)
+def _check_once_round(starts: list[int], written: list[int], slots: int) -> None:
+    for row, (start, count) in enumerate(zip(starts, written, strict=True)):
+        if count > slots:
+            raise CacheOverflow(row=row, start=start, count=count, capacity=slots)

@@ -6,7 +6,7 @@ greatest size in bytes, and gives its shape at each of the points.
 
 from collections.abc import Mapping, Sequence
 
-from kvc.schema.types import Affine, Dim, Symbol, TensorType, bounds
+from kvc.schema.types import MAX_MULTIPLIED, Affine, Dim, Symbol, TensorType, bounds
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.limits import MAX_DIM, MAX_RANK, MAX_TENSOR_NBYTES
 
@@ -54,12 +54,25 @@ class Sizes:
 
     def check_affine(self, expression: Affine, where: str) -> None:
         """Check that an expression is canonical and uses declared symbols."""
-        names = [name for name, _ in expression.terms]
-        unknown = [name for name in names if name not in self.symbols]
+        unknown = [name for name in expression.symbols if name not in self.symbols]
         self.report.require(not unknown, where, f"undeclared symbols {unknown}")
-        canonical = bool(names) and names == sorted(set(names))
-        canonical = canonical and all(factor for _, factor in expression.terms)
-        self.report.require(canonical, where, f"{expression.terms} is not canonical")
+        names = [name for name, _ in expression.terms]
+        products = [factors for factors, _ in expression.products]
+        canonical = bool(names or products) and _is_ascending([(n,) for n in names])
+        canonical = canonical and _is_ascending(products)
+        canonical = canonical and all(f == tuple(sorted(set(f))) for f in products)
+        canonical = canonical and all(len(factors) > 1 for factors in products)
+        coefficients = (*expression.terms, *expression.products)
+        canonical = canonical and all(factor for _, factor in coefficients)
+        what = f"{expression.terms} {expression.products} is not canonical"
+        self.report.require(canonical, where, what)
+        multiplied = len(expression.multiplied)
+        self.report.limit(f"{where}: symbols in products", multiplied, MAX_MULTIPLIED)
+
+
+def _is_ascending(products: Sequence[tuple[str, ...]]) -> bool:
+    """Tell whether products of names ascend, each once."""
+    return list(products) == sorted(set(products))
 
 
 def _points(symbols: Sequence[Symbol]) -> tuple[Mapping[str, int], ...]:

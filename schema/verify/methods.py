@@ -15,7 +15,8 @@ from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.effects import effects
 from kvc.schema.verify.faults import Reporter
 
-ROLES: Final = ("", "prefill", "decode")
+ROLES: Final = ("", "prefill", "decode", "prefill_all")
+SINGLE_ROLES: Final = ("decode", "prefill_all")  # one method has it, or none
 _COPYING: Final = frozenset({"aten::clone", "aten::copy", "kvc::replace"})
 
 
@@ -23,8 +24,9 @@ def check_methods(program: Program, sizes: Sizes, report: Reporter) -> None:
     """Check the methods' names, roles, trees and steps, apart from their graphs."""
     report.limit("the number of methods", len(program.methods), limits.MAX_METHODS)
     report.unique([method.name for method in program.methods], "methods")
-    decodes = [method.name for method in program.methods if method.role == "decode"]
-    report.require(len(decodes) <= 1, "methods", f"several decode: {decodes}")
+    for role in SINGLE_ROLES:
+        found = [method.name for method in program.methods if method.role == role]
+        report.require(len(found) <= 1, "methods", f"several {role}: {found}")
     for method in program.methods:
         where = f"method {method.name!r}"
         report.require(method.role in ROLES, where, f"role {method.role!r}")
@@ -33,6 +35,8 @@ def check_methods(program: Program, sizes: Sizes, report: Reporter) -> None:
         report.unique(list(names), f"{where}, inputs")
         filled = _check_filled(method, program, where, report)
         _check_trees(method, len(inputs) - filled, where, report)
+        if method.role == "prefill_all":
+            _check_all_logits(method.graph, where, report)
         if method.advance is not None:
             placed = program.position is not None
             report.require(placed, where, "it advances a position that is not there")
@@ -51,6 +55,19 @@ def _check_filled(
     fits = kind.dtype is DType.INT64 and len(kind.dims) <= 1
     report.require(fits, where, f"its position {name!r} is {kind}, not int64 [batch]")
     return 1
+
+
+def _check_all_logits(graph: Graph, where: str, report: Reporter) -> None:
+    """Check that there is a row of logits for each token, whatever their number."""
+    types = [graph.values[v].type for v in (*graph.inputs[:1], *graph.outputs)]
+    found = ", ".join(str(kind) for kind in types)
+    what = f"its tokens and logits are {found}, not int64 [a, b] and float32 [a, b, c]"
+    if len(types) != 2 or not graph.inputs:
+        report.fail(where, what)
+    tokens, logits = types
+    fits = (tokens.dtype, logits.dtype) == (DType.INT64, DType.FLOAT32)
+    fits = fits and (len(tokens.dims), len(logits.dims)) == (2, 3)
+    report.require(fits and logits.dims[:2] == tokens.dims, where, what)
 
 
 def _check_trees(method: Method, inputs: int, where: str, report: Reporter) -> None:

@@ -19,7 +19,7 @@ from kvc.schema.model import (
     StateSlot,
     Value,
 )
-from kvc.schema.types import Affine, Dim, TensorType, bounds
+from kvc.schema.types import Dim, TensorType, bounds, only_symbol
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.limits import SCRATCH_ALIGN
@@ -135,6 +135,4 @@ class ValueChecker:
 
 def _is_solvable(length: Dim) -> bool:
     """Tell whether a session can find symbols that make `length` a given number."""
-    if not isinstance(length, Affine):
-        return True
-    return not length.constant and len(length.terms) == 1 and length.terms[0][1] == 1
+    return isinstance(length, int) or only_symbol(length) is not None

@@ -14,11 +14,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import torch
-from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.models import BUILTIN
-from kvc.compiler.models.decoder import Block, Decoder
+from kvc.compiler.models.decoder import Decoder
 from kvc.compiler.models.demo import CONFIG, decoder_methods
 from kvc.recipes import Recipe, known_recipes, load_recipe
 from kvc.runtime import load
@@ -28,28 +27,6 @@ from kvc.tools.text import size
 WINDOW, STRIDE, CHUNK = 512, 256, 64
 INT8_CACHES = ("fp32", "xnnpack_q8")
 TRAINER = Path(__file__).parents[2] / "tools/dev/train_demo.py"
-
-
-class Scores(nn.Module):
-    """The demo model with one more method, which gives the logits of all positions."""
-
-    def __init__(self, decoder: Decoder) -> None:
-        super().__init__()
-        self.decoder = decoder
-        self.prefill, self.decode = decoder.prefill, decoder.decode
-
-    def prefill_all(self, tokens: Tensor) -> Tensor:
-        """Return logits [1, seq, vocab] of tokens that follow what the cache holds."""
-        decoder, seq = self.decoder, tokens.shape[1]
-        start = decoder.position.clone()
-        places = start + torch.arange(seq)
-        cos, sin = decoder.cos[places], decoder.sin[places]
-        x = decoder.embed(tokens)
-        for layer in decoder.layers:
-            assert isinstance(layer, Block)
-            x = layer.cached(x, cos, sin, start)
-        decoder.position.add_(seq)
-        return decoder._logits(x)
 
 
 def held_out(kilobytes: int) -> bytes:
@@ -64,12 +41,12 @@ def measure(recipe: Recipe, raw: bytes, reference: bool | None) -> Evaluation:
     assert isinstance(spec.model, Decoder)
     tokens = torch.zeros(1, 8, dtype=torch.int64)
     seq = {"tokens": {1: Dim("chunk", 1, CHUNK)}}
-    every = Method("prefill_all", args=(tokens,), dynamic=seq)
+    every = Method("prefill_all", args=(tokens,), dynamic=seq, role="prefill_all")
     methods = [*decoder_methods(CONFIG, max_chunk=WINDOW), every]
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "demo.kvc"
         metadata = {"tokenizer": spec.metadata["tokenizer"]}
-        compile_program(Scores(spec.model), methods, recipe, metadata).save(path)
+        compile_program(spec.model, methods, recipe, metadata).save(path)
         with load(path, reference=reference) as program:
             return evaluate("demo", program, raw, WINDOW, STRIDE)
 

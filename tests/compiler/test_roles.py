@@ -58,6 +58,13 @@ def test_fitting_roles_are_kept():
     assert compile_program(Table(), [decode]).program.methods[0].role == "decode"
 
 
+def test_all_logits_are_a_role():
+    every = method("every", "prefill_all", dynamic=SEQ)
+    assert compile_program(Table(), [every]).program.methods[0].role == "prefill_all"
+    twice = [every, method("last", "prefill_all")]
+    assert refusal(twice) == "roles given twice: prefill_all"
+
+
 def test_prefills_may_be_several():
     long = method("last", "prefill", dynamic=SEQ)
     short = method("last_of_two", "prefill", (TOKENS[:, :2],))
@@ -67,7 +74,9 @@ def test_prefills_may_be_several():
 
 @pytest.mark.parametrize("role", ["Prefill", "chat", None])
 def test_an_unknown_role_is_refused(role):
-    expected = "method last, role: expected 'prefill', 'decode' or '' for none"
+    expected = (
+        "method last, role: expected 'prefill', 'decode', 'prefill_all' or '' for none"
+    )
     assert refusal([method("last", role)]) == f"{expected}, found {role!r}"
 
 
@@ -87,6 +96,8 @@ def test_two_methods_that_decode_are_refused():
         ("real", "prefill", (torch.ones(2, 3),), "(x: float32[2, 3]) -> "),
         ("real", "decode", (torch.ones(2, 1),), "(x: float32[2, 1]) -> "),
         ("nothing", "prefill", (), "found () -> float32[5, 4]"),
+        ("last", "prefill_all", (TOKENS,), "(tokens: int64[2, 3]) -> float32[2, 4]"),
+        ("real", "prefill_all", (torch.ones(2, 3),), "(x: float32[2, 3]) -> "),
     ],
 )
 def test_a_role_whose_signature_does_not_fit_is_refused(name, role, args, found):

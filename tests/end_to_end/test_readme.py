@@ -14,7 +14,10 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 PAGE = (ROOT / "runtime_py/README.md").read_text()
-(GENERATING,) = re.findall(r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
+GENERATING, DRAFTING = re.findall(
+    r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
+)
+CALM = "draft_tokens=4, max_tokens=40, temperature=0"
 PYTHON = [text for language, text in BLOCKS if language == "python"]
 SHELL = [text for language, text in BLOCKS if language == "sh"]
 ENVIRONMENT = os.environ | {
@@ -39,7 +42,7 @@ def test_the_first_example_runs_in_fifteen_lines(tmp_path):
     assert len([line for line in example.splitlines() if line.strip()]) <= 15
     text = run(tmp_path, "python", "-c", example)
     assert len(text) == 40
-    assert "prefill + decode, shared" in shell(tmp_path, SHELL[3])
+    assert "prefill + decode + prefill_all, shared" in shell(tmp_path, SHELL[3])
     likeliest = ("demo.kvc", "def ", "--max-tokens", "40", "--temperature", "0")
     assert run(tmp_path, "kvc", "generate", *likeliest) == text
     assert run(tmp_path, "python", "-c", PYTHON[3]) == "[9] of 512\n"
@@ -47,6 +50,10 @@ def test_the_first_example_runs_in_fifteen_lines(tmp_path):
     told = run(tmp_path, "python", "-c", GENERATING)
     assert re.search(r"^(stop_string|max_tokens), \d+ tokens$", told, re.MULTILINE)
     assert " tokens/s\n" in told
+    for name in ("large.kvc", "small.kvc"):
+        (tmp_path / name).hardlink_to(tmp_path / "demo.kvc")
+    told = run(tmp_path, "python", "-c", DRAFTING.replace("draft_tokens=4", CALM))
+    assert re.search(r"^(\d+) of (\d+) guesses, \d+%$", told, re.MULTILINE)
 
 
 def test_a_model_of_ones_own_compiles_and_runs(tmp_path):

@@ -22,6 +22,7 @@ from kvc.runtime import (
     Busy,
     CacheOverflow,
     Closed,
+    InputMismatch,
     KernelFailed,
     NoPosition,
     UnknownName,
@@ -295,3 +296,35 @@ def test_opening_a_session_reserves_memory_without_using_it(tmp_path):
     with load(write_bundle(tmp_path / "h.kvc", built)) as opened:
         sessions = [opened.session() for _ in range(8)]
         assert sessions[7].state["huge"][-1] == 0
+
+
+def test_changes_count_what_changed_the_states(opened):
+    session = opened(cache_program()).session()
+    rows = np.ones((1, 1, 1, 2), np.float32)
+    counts = [session.changes]
+    for change in (
+        lambda: session.decode(rows),
+        lambda: session.look(),
+        lambda: session.rewind(0),
+        lambda: session.rewind(1),
+        lambda: session.reset(),
+        lambda: session.trim(),
+        lambda: session.fork().decode(rows),
+        lambda: session.position,
+    ):
+        change()
+        counts.append(session.changes)
+    assert counts == [0, 1, 1, 1, 2, 3, 3, 3, 3]
+    with pytest.raises(InputMismatch):
+        session.decode(rows[0])
+    assert session.changes == 3
+
+
+def test_something_may_run_before_whoever_uses_a_session(opened):
+    session = opened(cache_program()).session()
+    session.prefill(np.ones((1, 1, 5, 2), np.float32))
+    session.before_use(lambda: session.before_use(None) or session.rewind(2))
+    assert session.position == 3
+    session.rewind(1)
+    session.before_use(lambda: session.before_use(None) or session.rewind(2))
+    assert session.state["position"][0] == 0

@@ -9,6 +9,7 @@ import pytest
 from growing_programs import growing_program, positioned_program
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from ragged_programs import ragged_program
 from sample_programs import (
     SYMBOLS,
     layered_program,
@@ -39,13 +40,20 @@ from kvc.schema.types import Affine, Symbol, TensorType, affine
 FBS = Path(__file__).parents[2] / "schema" / "program.fbs"
 
 
+def u32(*numbers):
+    return np.array(numbers, np.uint32)
+
+
 @pytest.mark.parametrize(
-    "program", [sample_program(), growing_program(), positioned_program()]
+    "program",
+    [sample_program(), growing_program(), positioned_program(), ragged_program()[0]],
 )
 def test_a_program_comes_back_as_it_was(program):
     assert decode(encode(program), "x") == program
 
 
+FLAT = affine(0, {}, {("rows", "seq"): 1})
+MIXED = affine(-1, {"rows": 1}, {("past", "rows"): -2, ("rows", "seq"): 3})
 DIMS = [None, 0, 7, -(2**63), affine(-1, {"seq": 2}), affine(0, {"seq": 1})]
 
 
@@ -58,6 +66,45 @@ def test_an_advance_and_a_capacity_come_back(dim):
     back = decode(encode(program), "x")
     assert repr(back.methods[0].advance) == repr(dim)
     assert repr(back.position.capacity) == repr(dim)
+
+
+@pytest.mark.parametrize("dim", [FLAT, MIXED])
+def test_products_of_sizes_come_back(dim):
+    symbols = tuple(Symbol(name, 0, 4) for name in ("past", "rows", "seq"))
+    program = replace(sample_program(), symbols=(*sample_program().symbols, *symbols))
+    symbols = tuple({symbol.name: symbol for symbol in program.symbols}.values())
+    position = replace(program.position, capacity=dim)
+    program = replace(program, symbols=symbols, position=position)
+    assert decode(encode(program), "x").position.capacity == dim
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"product_symbols": u32(0, 99)}, "products of symbols.*id 99"),
+        ({"product_ends": u32(1)}, "products of symbols.*1 runs of 2 items"),
+        ({"term_symbols": u32(*[99] * 3)}, "affine expressions.*id 99"),
+        ({"term_symbols": u32()}, "affine expressions.*parallel"),
+    ],
+)
+def test_products_that_lead_nowhere_are_refused(fields, text):
+    base = growing_program()
+    names = tuple(sorted(symbol.name for symbol in base.symbols)[:2])
+    position = replace(base.position, capacity=affine(0, {}, {names: 1}))
+    record = program_record(replace(base, position=position))
+    record.fields["pool"].fields.update(fields)
+    with pytest.raises(BadProgram, match=text):
+        decode(write(record, PROGRAM), "x")
+
+
+def test_products_of_too_many_symbols_are_refused():
+    names = tuple("abcde")
+    base = sample_program()
+    symbols = (*base.symbols, *(Symbol(name, 0, 4) for name in names))
+    position = replace(base.position, capacity=affine(0, {}, {names: 1}))
+    program = replace(base, symbols=symbols, position=position)
+    with pytest.raises(BadProgram, match="products of more than 4 symbols"):
+        decode(encode(program), "x")
 
 
 @pytest.mark.parametrize(
@@ -86,10 +133,6 @@ def changed(table, **fields):
     }
     tables[table].fields.update(fields)
     return write(record, PROGRAM)
-
-
-def u32(*numbers):
-    return np.array(numbers, np.uint32)
 
 
 def u64(*numbers):

@@ -71,6 +71,18 @@ def test_an_argument_without_tensors_may_be_left_out():
     assert bind_call(tree, (A,), {}) == [A]
 
 
+def test_one_leaf_may_be_optional():
+    tree, _, _ = describe_call(("x", "lengths", "y"), (A, B, (A,)), {})
+    assert bind_call(tree, (A,), {"y": (A,)}, optional=1) == [A, None, A]
+    assert bind_call(tree, (A, None, (A,)), {}, optional=1) == [A, None, A]
+    assert bind_call(tree, (A, B, (A,)), {}, optional=1) == [A, B, A]
+    for other in (None, 0, 2):
+        with pytest.raises(ValueError, match="lengths: missing"):
+            bind_call(tree, (A,), {"y": (A,)}, optional=other)
+    with pytest.raises(ValueError, match="y: missing"):
+        bind_call(tree, (A, B), {}, optional=2)
+
+
 def test_positions_count_all_parameters():
     tree, _, _ = describe_call(("x", "mask", "past"), (A,), {"past": B})
     assert bind_call(tree, (A,), {"past": B}) == [A, B]

@@ -3,22 +3,27 @@
 import pytest
 
 from kvc.schema.types import (
+    Symbol,
     add_dims,
     affine,
+    bounds,
     count_from_front,
     evaluate,
+    only_symbol,
     settle_symbol,
     symbols_of,
 )
 
 SEQ, PAST = affine(0, {"seq": 1}), affine(0, {"past": 1})
 BOTH = affine(3, {"past": 1, "seq": 2})
+FLAT = affine(0, {}, {("past", "seq"): 1})
+MIXED = affine(-4, {"seq": -1}, {("past", "seq"): 2})
 SIZES = {"past": 5, "seq": 7}
 
 
 @pytest.mark.parametrize("factor", [-2, -1, 0, 1, 3])
-@pytest.mark.parametrize("b", [0, 4, SEQ, PAST, BOTH])
-@pytest.mark.parametrize("a", [0, 4, SEQ, PAST, BOTH])
+@pytest.mark.parametrize("b", [0, 4, SEQ, PAST, BOTH, FLAT, MIXED])
+@pytest.mark.parametrize("a", [0, 4, SEQ, PAST, BOTH, FLAT, MIXED])
 def test_a_sum_of_sizes_is_the_size_of_the_sum(a, b, factor):
     found = evaluate(add_dims(a, b, factor), SIZES)
     assert found == evaluate(a, SIZES) + factor * evaluate(b, SIZES)
@@ -27,6 +32,57 @@ def test_a_sum_of_sizes_is_the_size_of_the_sum(a, b, factor):
 def test_a_difference_of_equals_is_a_plain_number():
     assert add_dims(BOTH, BOTH, -1) == 0
     assert add_dims(BOTH, affine(1, {"past": 1, "seq": 2}), -1) == 2
+    assert add_dims(MIXED, add_dims(MIXED, 3), -1) == -3
+
+
+@pytest.mark.parametrize(
+    ("dim", "text"),
+    [
+        (BOTH, "past+2*seq+3"),
+        (FLAT, "past*seq"),
+        (MIXED, "2*past*seq-1*seq-4"),
+    ],
+)
+def test_a_size_reads_as_it_is_computed(dim, text):
+    assert str(dim) == text
+    assert evaluate(dim, SIZES) == eval(text, dict(SIZES))
+
+
+SIGNED = affine(3, {"b": 2, "c": -1}, {("a", "b"): -3, ("a", "c"): 1, ("b", "c"): 2})
+
+
+@pytest.mark.parametrize(
+    "dim",
+    [
+        affine(-5, {"a": 2, "b": -1}),
+        affine(0, {}, {("a", "b"): 1}),
+        affine(-1, {"b": -1}, {("a", "b"): 1}),
+        SIGNED,
+        affine(0, {"a": 1}, {("a", "b", "c"): -2}),
+    ],
+)
+def test_bounds_are_those_of_all_sizes(dim):
+    ends = {"a": (0, 3), "b": (1, 4), "c": (2, 5)}
+    symbols = {name: Symbol(name, *pair) for name, pair in ends.items()}
+    values = [
+        evaluate(dim, {"a": a, "b": b, "c": c})
+        for a in range(4)
+        for b in range(1, 5)
+        for c in range(2, 6)
+    ]
+    assert bounds(dim, symbols) == (min(values), max(values))
+
+
+@pytest.mark.parametrize(
+    ("dim", "name"),
+    [
+        (SEQ, "seq"), (4, None), (BOTH, None), (FLAT, None),
+        (affine(0, {"seq": 2}), None), (affine(1, {"seq": 1}), None),
+        (affine(0, {"seq": 1}, {("past", "seq"): 1}), None),
+    ],
+)  # fmt: skip
+def test_only_a_symbol_alone_is_one(dim, name):
+    assert only_symbol(dim) == name
 
 
 @pytest.mark.parametrize(
@@ -52,6 +108,10 @@ def test_a_negative_place_counts_from_the_back(place, size, expected):
         (SEQ, 4, {}, {"seq": 4}),
         (4, 4, {}, {}),
         (BOTH, 21, {"past": 5}, {"past": 5, "seq": 6}),
+        (FLAT, 35, {"past": 5}, {"past": 5, "seq": 7}),
+        (FLAT, 35, {}, {}),
+        (FLAT, 0, {"past": 0}, {"past": 0}),
+        (MIXED, 59, {"past": 5}, {"past": 5, "seq": 7}),
     ],
 )
 def test_a_size_settles_the_only_unknown_symbol(dim, size, known, expected):
@@ -62,3 +122,4 @@ def test_a_size_settles_the_only_unknown_symbol(dim, size, known, expected):
 
 def test_symbols_are_named_once_and_in_order():
     assert list(symbols_of([SEQ, 3, BOTH])) == ["seq", "past"]
+    assert list(symbols_of([MIXED])) == ["seq", "past"]

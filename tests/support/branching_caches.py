@@ -32,6 +32,14 @@ class InBranch(Linear):
         self.position.add_(seq)
         return self.finish(torch.ops.kvc.attention(q, self.k, self.v, start + seq))
 
+    def reference(self, tokens: Tensor) -> Tensor:
+        """Take a token that is not kept as ~token: it finds zeros where it was."""
+        kept, places = tokens >= 0, torch.arange(tokens.shape[1])
+        x = self.embed(torch.where(kept, tokens, ~tokens), places)
+        q, k, v = self.project(x)
+        k, v = k * kept[:, None, :, None], v * kept[:, None, :, None]
+        return self.attend(q, k, v, places[:, None] >= places)
+
 
 def branch_method() -> Method:
     """The method of `InBranch`."""

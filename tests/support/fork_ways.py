@@ -1,7 +1,7 @@
 """Every way in which a fork comes about, forced upon it for a test."""
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import pytest
 
@@ -33,8 +33,11 @@ def refused(patch: pytest.MonkeyPatch) -> None:
     """The system refuses every third map, and those that are taken back."""
     real, calls = mapping.map_privately, itertools.count()
 
-    def some(*arguments: int) -> bool:
-        return next(calls) % 3 != 2 and real(*arguments)
+    def some(address: int, fd: int, runs: Sequence[Sequence[int]]) -> int:
+        for done, run in enumerate(runs):
+            if next(calls) % 3 == 2 or not real(address, fd, [run]):
+                return done
+        return len(runs)
 
     patch.setattr(mapping, "map_privately", some)
     fresh, others = mapping.map_nothing, itertools.count()

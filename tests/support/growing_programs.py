@@ -118,7 +118,7 @@ def positioned_program() -> Program:
     position = b.scratch(TensorType(I64, (1,)))
     cache = b.value(kind, StateSlot(0))
     written = b.value(kind, Alias(cache))
-    arguments = (Ref(cache), Ref(x), Ref(position), 1, "linear")
+    arguments = (Ref(cache), Ref(x), Ref(position), 1, "linear", None)
     b.step("kvc::cache_update", arguments, written, source="m:6")
     graph = b.graph((x, position), (x,))
     tree, _, names = describe_call(("x",), (object(),), {})

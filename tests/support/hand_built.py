@@ -183,7 +183,7 @@ def append_graph(seq: int | Affine) -> Graph:
         instructions=(
             Instruction(
                 "kvc::cache_update",
-                (Ref(1), Ref(0), Ref(2), 2, "linear"),
+                (Ref(1), Ref(0), Ref(2), 2, "linear", None),
                 (3,),
                 "model:10",
             ),
@@ -275,7 +275,9 @@ def copied_update_program() -> Built:
         inputs=(0,),
         outputs=(2,),
         instructions=(
-            Instruction("kvc::cache_update", (Ref(1), Ref(0), None, 2, "linear"), (2,)),
+            Instruction(
+                "kvc::cache_update", (Ref(1), Ref(0), None, 2, "linear", None), (2,)
+            ),
         ),
         scratch_nbytes=128,
         peak_nbytes=72,

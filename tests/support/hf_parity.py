@@ -71,7 +71,8 @@ def compare(
     tokens = text(max(lengths) + steps)
     wanted = eager_logits(model, tokens)
     path = folder / "model.kvc"
-    export_hf(model, recipe=recipe, cache=CacheConfig(CAPACITY)).save(path)
+    cache, chunk = CacheConfig(CAPACITY), max(lengths)  # so that windows are rings
+    export_hf(model, recipe=recipe, cache=cache, prefill_chunk=chunk).save(path)
     with load(path) as program, program.session(capacity=CAPACITY) as session:
         return _measure(session, tokens, wanted, lengths, steps)
 
@@ -125,7 +126,7 @@ def _controls(
     for layer in _layers(session):
         _prefill(session, tokens, (held,))
         for name in layer:
-            _zero_row(session.state[name], held - 2)
+            zero_row(session.state[name], held - 2)
         got = np.stack(list(_decode(session, tokens, held, held + 3)))
         yield float(np.abs(got - wanted[held : held + 3]).max())
 
@@ -139,8 +140,51 @@ def _layers(session: Session) -> list[list[str]]:
     return list(layers.values())
 
 
-def _zero_row(cache: np.ndarray, row: int) -> None:
+def zero_row(cache: np.ndarray, row: int, batch_row: int = 0) -> None:
     """Write zeros where a session only lets one look: [batch, heads, slots, ...]."""
-    for head in cache[0]:
+    for head in cache[batch_row]:
         place = head[row : row + 1]
         ctypes.memset(place.ctypes.data, 0, place.nbytes)
+
+
+# How many tokens each of three rows gets at each call, on either side of every window;
+# the first row is then full, and the others go a step further.
+_APART = ((1, 0, 1),) * 3 + ((0, 1, 0),) * 2
+RAGGED = (
+    (9, 4, 0), (2, 9, 3), *_APART, (0, 2, 2), (7, 8, 9), *_APART, (8, 3, 1), (0, 1, 1),
+)  # fmt: skip
+ROW_CHUNK = 9  # the most of one call, so that rings are shorter than the text
+
+
+def compare_rows(name: str, folder: Path, shallow: bool = False) -> float:
+    """Return the largest difference of rows of different lengths from their model.
+
+    Three rows go on by different numbers of tokens, with nonsense for padding.
+    """
+    model, path = build(name, shallow), folder / "rows.kvc"
+    capacity = sum(counts[0] for counts in RAGGED)
+    cache = CacheConfig(capacity, batch=3)
+    export_hf(model, cache=cache, prefill_chunk=ROW_CHUNK).save(path)
+    tokens = np.random.default_rng(5).integers(3, VOCAB, (3, 1, capacity))
+    wanted = [eager_logits(model, row) for row in tokens]
+    with load(path) as program, program.session(batch=3) as session:
+        found = list(_row_differences(session, tokens[:, 0], wanted))
+        assert session.position[0] == session.capacity
+    return max(found) / float(np.std(wanted))
+
+
+def _row_differences(
+    session: Session, tokens: np.ndarray, wanted: Sequence[np.ndarray]
+) -> Iterator[float]:
+    held = np.zeros(3, np.int64)
+    for counts in np.array(RAGGED):
+        given = np.full((3, counts.max()), VOCAB + 1000)
+        for row, (begin, count) in enumerate(zip(held, counts, strict=True)):
+            given[row, :count] = tokens[row, begin : begin + count]
+        if counts.max() == 1:
+            logits = session.decode(given, counts.astype(bool))
+        else:
+            logits = session.prefill(given, counts)
+        held += counts
+        for row in np.flatnonzero(counts):
+            yield float(np.abs(logits[row] - wanted[row][held[row] - 1]).max())

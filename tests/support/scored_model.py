@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.models.decoder import Decoder, DecoderConfig
@@ -15,26 +14,10 @@ CONFIG = DecoderConfig(
 CHUNK, LEAST = 8, 3  # prefill takes up to 8, the others 3 at least
 
 
-class Scored(Decoder):
-    """A decoder that also gives the logits of all positions, with a cache."""
-
-    def prefill_all(self, tokens: Tensor) -> Tensor:
-        """Append tokens int64 [1, seq]; return logits float32 [1, seq, vocab]."""
-        seq = tokens.shape[1]
-        start = self.position.clone()
-        places = start + torch.arange(seq)
-        cos, sin = self.cos[places], self.sin[places]
-        x = self.embed(tokens)
-        for layer in self.layers:
-            x = layer.cached(x, cos, sin, start)
-        self.position.add_(seq)
-        return self._logits(x)
-
-
-def scored_model() -> Scored:
+def scored_model() -> Decoder:
     """Return the model, with weights that make its choices far from even."""
     torch.manual_seed(0)
-    model = Scored(CONFIG).eval()
+    model = Decoder(CONFIG).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
@@ -52,7 +35,8 @@ def write_scored(
     known = {m.name: m for m in decoder_methods(CONFIG, max_chunk=CHUNK)}
     for name, upper in most.items():
         seq = {"tokens": {1: Dim("seq_" + name, LEAST, upper)}}
-        known[name] = Method(name, args=(tokens,), dynamic=seq)
+        role = name if name == "prefill_all" else ""
+        known[name] = Method(name, args=(tokens,), dynamic=seq, role=role)
     metadata = {"tokenizer": "tokenizer.json" if files else "bytes"}
     compile_program(
         model, [known[name] for name in names], metadata=metadata, files=files

@@ -135,7 +135,7 @@ def write_method(name: str, seq: Dim, batch: Dim, caches: int, width: int) -> Me
     for i in range(caches):
         whole = rows_type(CAPACITY, batch, width=width)
         cache = b.value(whole, StateSlot(1 + i))
-        b.over("kvc::cache_update", cache, Ref(x), Ref(position), 2, "linear")
+        b.over("kvc::cache_update", cache, Ref(x), Ref(position), 2, "linear", None)
     b.over("aten::add.Scalar", position, seq, 1)
     return b.method(name, {"x": x}, [x], advance=seq)
 
@@ -194,7 +194,7 @@ def copied_program() -> Built:
     x = b.scratch(rows_type(SEQ, width=2))
     position = b.value(TensorType(I64, (1,)), StateSlot(0))
     cache, written = b.value(whole, StateSlot(1)), b.scratch(whole)
-    arguments = (Ref(cache), Ref(x), Ref(position), 2, "linear")
+    arguments = (Ref(cache), Ref(x), Ref(position), 2, "linear", None)
     b.step("kvc::cache_update", arguments, written)
     b.over("aten::copy", cache, Ref(written))
     b.over("aten::add.Scalar", position, SEQ, 1)
@@ -279,7 +279,7 @@ def fed_program(shape: tuple[Dim, ...], batch: Dim = 1, cached: bool = True) -> 
         b.step("aten::slice.Tensor", (Ref(at), 0, 0, 1, 1), start)
     if cached:
         cache = b.value(whole, StateSlot(0))
-        b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, "linear")
+        b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, "linear", None)
     write = b.method("write", {"x": x, "at": at}, [out], advance=SEQ)
     tree = method("write", write.graph, ("x",)).input_tree
     write = Method(**{**_fields(write), "input_tree": tree})
@@ -316,7 +316,7 @@ def mixed_program(plain: StateKind | None = StateKind.PLAIN) -> Built:
     doubled = b.scratch(rows_type(SEQ, width=4))
     b.step("aten::mul.Scalar", (Ref(x), 2), doubled)
     b.over("aten::add.Scalar", count, SEQ, 1)
-    b.over("kvc::cache_update", cache, Ref(doubled), Ref(position), 2, "linear")
+    b.over("kvc::cache_update", cache, Ref(doubled), Ref(position), 2, "linear", None)
     summed = b.scratch(PLAIN)
     b.step("aten::sum.dim_IntList", (Ref(doubled), (0, 1, 2), False), summed)
     if total is not None:
@@ -386,7 +386,7 @@ def checked_program() -> Built:
     cache = b.value(TensorType(F32, (1, 8, 4)), StateSlot(1))
     b.check(Ref(start), 0, 2, 8)
     more = b.over("aten::add.Scalar", cache, 1, 1)
-    b.over("kvc::cache_update", more, Ref(x), Ref(start), 1, "linear")
+    b.over("kvc::cache_update", more, Ref(x), Ref(start), 1, "linear", None)
     rows = b.method("rows", {"start": start, "x": x}, [x])
     return program(
         [put, rows],

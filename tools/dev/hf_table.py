@@ -53,7 +53,8 @@ REMARKS = """\
   read and no others. Recipes with int8 or int4 linear layers store them as int8, with a
   scale for each output channel of each expert; `bf16` as bfloat16. They run on PyTorch,
   not in XNNPACK.
-- Sliding windows are right in what is seen; caches still hold all positions.
+- Layers that see a window keep it in a ring: the window, the longest prefill less one
+  and `CacheConfig(slack=)`, where that is less than all positions.
 - BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese and XGLM attend by code
   of their own; while they are compiled, their instances attend by kvc's function.
 - Falcon with ALiBi is held against `sdpa`, since transformers' eager attention adds the

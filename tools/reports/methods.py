@@ -30,7 +30,12 @@ class SymbolReport:
 
 @dataclass(frozen=True, slots=True)
 class MethodReport:
-    """A method as a caller sees it; `backends` has one entry for each delegate."""
+    """A method as a caller sees it; `backends` has one entry for each delegate.
+
+    Attributes:
+        advance: tokens that a call adds to the position, "" where it adds none.
+        counts: the input that says how many of them count in each row, else "".
+    """
 
     name: str
     role: str
@@ -41,6 +46,8 @@ class MethodReport:
     backends: tuple[str, ...]
     reads: tuple[str, ...]
     writes: tuple[str, ...]
+    advance: str = ""
+    counts: str = ""
 
 
 def describe_methods(program: Program) -> tuple[MethodReport, ...]:
@@ -61,6 +68,8 @@ def _describe(program: Program, method: Method) -> MethodReport:
         backends=tuple(program.delegates[i].backend for i in delegates_called(method)),
         reads=tuple(program.states[i].name for i in method.reads),
         writes=tuple(program.states[i].name for i in method.writes),
+        advance="" if method.advance is None else str(method.advance),
+        counts="" if method.counts is None else method.input_names[method.counts],
     )
 
 
@@ -81,7 +90,7 @@ def _symbols(program: Program, graph: Graph) -> tuple[SymbolReport, ...]:
         for value in (*graph.inputs, *graph.outputs)
         for dim in graph.values[value].type.dims
         if not isinstance(dim, int)
-        for name, _ in dim.terms
+        for name in dim.symbols
     }
     return tuple(
         SymbolReport(symbol.name, symbol.lower, symbol.upper)
@@ -105,6 +114,12 @@ def _lines(method: MethodReport) -> list[str]:
     lines += [
         f"      {s.lower} <= {escape(s.name)} <= {s.upper}" for s in method.symbols
     ]
+    if method.counts:
+        counts = escape(method.counts)
+        lines.append(
+            f"      of {escape(method.advance)} tokens {counts} says how many count in "
+            "each row; left out: all"
+        )
     return [*lines, f"      {_code(method)}; {_states(method)}"]
 
 

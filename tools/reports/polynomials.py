@@ -27,6 +27,7 @@ def _times(polynomial: Polynomial, dim: int | Affine) -> Polynomial:
     terms: dict[tuple[str, ...], int] = {}
     if isinstance(dim, Affine):
         terms = {(name,): coefficient for name, coefficient in dim.terms}
+        terms.update(dim.products)
     terms[()] = dim.constant if isinstance(dim, Affine) else dim
     product: Counter[tuple[str, ...]] = Counter()
     for factors, a in polynomial.items():

@@ -17,6 +17,7 @@ class StateReport:
         initial: the named data it starts as, "zeros" otherwise.
         reads, writes: methods that do.
         at_position: whether every write begins at the position.
+        window: of a ring, how many positions a query sees; None where that is open.
     """
 
     name: str
@@ -29,6 +30,7 @@ class StateReport:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     at_position: bool
+    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +73,7 @@ def _describe(
         reads=tuple(m.name for m in program.methods if index in m.reads),
         writes=tuple(m.name for m in program.methods if index in m.writes),
         at_position=state.at_position,
+        window=state.window,
     )
 
 
@@ -105,6 +108,7 @@ def state_family_lines(states: Sequence[StateReport]) -> list[str]:
         like=lambda s: (
             s.type,
             s.kind,
+            s.window,
             s.axis,
             s.reads,
             s.writes,
@@ -117,7 +121,8 @@ def state_family_lines(states: Sequence[StateReport]) -> list[str]:
 
 def _family_row(pattern: str, group: Sequence[StateReport]) -> tuple[str, ...]:
     one = group[0]
-    return pattern, one.type, one.kind, _sizes(group), _used_by(one)
+    kind = one.kind if one.window is None else f"{one.kind} of {one.window}"
+    return pattern, one.type, kind, _sizes(group), _used_by(one)
 
 
 def _sizes(group: Sequence[StateReport]) -> str:
@@ -127,6 +132,8 @@ def _sizes(group: Sequence[StateReport]) -> str:
 
 def _row(name: str, state: StateReport, nbytes: str) -> tuple[str, ...]:
     kind = state.kind if state.axis is None else f"{state.kind}, {state.axis}"
+    if state.window is not None:
+        kind += f", window {state.window}"
     return name, state.type, kind, nbytes, _used_by(state), escape(state.initial)
 
 

@@ -140,11 +140,21 @@ def _product(dims: Dims) -> tuple[int, Counter[Affine]]:
         if isinstance(dim, int):
             number *= dim
             continue
-        content = math.gcd(dim.constant, *(c for _, c in dim.terms))
+        content, rest = _content(dim)
         number *= content
-        terms = tuple((name, c // content) for name, c in dim.terms)
-        factors[Affine(dim.constant // content, terms)] += 1
+        factors.update(rest)
     return number, factors
+
+
+def _content(dim: Affine) -> tuple[int, tuple[Affine, ...]]:
+    """Return the number that divides a dim, and the factors of what is left."""
+    coefficients = [c for _, c in (*dim.terms, *dim.products)]
+    content = math.gcd(dim.constant, *coefficients)
+    if coefficients == [content] and not dim.constant:
+        return content, tuple(Affine(0, ((name, 1),)) for name in dim.symbols)
+    terms = tuple((name, c // content) for name, c in dim.terms)
+    products = tuple((names, c // content) for names, c in dim.products)
+    return content, (Affine(dim.constant // content, terms, products),)
 
 
 def _unknown(dims: Dims) -> int:

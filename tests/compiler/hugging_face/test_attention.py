@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from kvc.compiler.hugging_face.attention import Call, Sight, attend, attending
+from kvc.compiler.hugging_face.attention import Call, Kept, Sight, attend, attending
 from kvc.schema.errors import UnsupportedModel
 
 Q = torch.ones(1, 2, 1, 4)
@@ -13,7 +13,7 @@ CACHE = torch.ones(1, 1, 8, 4)
 
 def attended(**others):
     length = torch.ones(1, dtype=torch.int64)
-    with attending(Call(length - 1, length, kept=[(CACHE, CACHE)])):
+    with attending(Call(length - 1, length, kept=[Kept(0, CACHE, CACHE)])):
         return attend(nn.Identity(), Q, CACHE, CACHE, Sight(None), **others)
 
 

@@ -190,6 +190,24 @@ def broken_settings(folder):
     (folder / "generation_config.json").write_text("{]")
 
 
+def impossible_settings(folder):
+    change_json(folder / "generation_config.json", top_p=2.5)
+
+
+def broken_template(folder):
+    (folder / "chat_template.jinja").write_text("{% for m in messages %}{{ m }}")
+
+
+def broken_template_in_config(folder):
+    (folder / "chat_template.jinja").unlink()
+    named = [{"name": "default", "template": "{{ 1 }}"}, {"template": "{{ }"}]
+    (folder / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+
+
+def template_of_other_bytes(folder):
+    (folder / "chat_template.jinja").write_bytes(b"\xff")
+
+
 def no_type(folder):
     described = json.loads((folder / "config.json").read_text())
     del described["model_type"]
@@ -207,6 +225,10 @@ BROKEN = [
     (broken_config, BadModelFolder, "config.json: its JSON is damaged"),
     (impossible_config, BadModelFolder, "config.json: .*num_attention_heads"),
     (broken_settings, BadModelFolder, "generation_config.json: its JSON is damaged"),
+    (impossible_settings, BadModelFolder, "generation_config.json: top_p: .* got 2.5"),
+    (broken_template, BadModelFolder, "template in chat_template.jinja: .*endfor"),
+    (broken_template_in_config, BadModelFolder, "template in tokenizer_config.json: "),
+    (template_of_other_bytes, BadModelFolder, "chat_template.jinja is not UTF-8"),
     (no_weights, CheckpointError, "the folder has neither model.safetensors nor"),
     (pickled, PickleCheckpoint, "pytorch_model.bin is a pickle"),
     (cut_short, BadCheckpoint, "it is cut short"),
@@ -241,3 +263,14 @@ def test_code_beside_a_model_that_transformers_has_is_not_run(folder):
     remote_code(folder)
     change_json(folder / "config.json", model_type="llama")
     assert isinstance(open_folder(folder).model, LlamaForCausalLM)
+
+
+GOOD = "{% for m in messages %}{% generation %}{{ m.content }}{% endgeneration %}"
+GOOD += (
+    "{% if loop.last %}{% break %}{% endif %}{% endfor %}{{ raise_exception('no') }}"
+)
+
+
+def test_a_template_is_read_and_not_run(folder):
+    (folder / "chat_template.jinja").write_text(GOOD)
+    assert "chat_template.jinja" in open_folder(folder).files

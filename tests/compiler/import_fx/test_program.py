@@ -1,5 +1,6 @@
 import re
 
+import numpy as np
 import pytest
 import torch
 from golden import assert_golden
@@ -17,6 +18,7 @@ from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.capture import capture
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.ir.text import program_text
+from kvc.runtime import load
 from kvc.schema.errors import CaptureError, CompileError, StateConflict, UnsupportedOps
 from kvc.schema.types import Symbol
 
@@ -31,6 +33,13 @@ class Sizes(nn.Module):
 
     def flat(self, x):
         return x.reshape(-1)
+
+    def rows(self, x):
+        flat = x.reshape(-1, 4)
+        return torch.cat([flat, flat[1:]]).softmax(0)[: flat.shape[0]].view(x.shape)
+
+    def square(self, x):
+        return x.new_ones(x.shape[1] * x.shape[1])
 
     def second(self, x):
         return x[:, 1] * 2
@@ -178,10 +187,24 @@ def test_the_sum_of_two_dims_is_a_size():
     assert str(program.methods[0].outputs[0].type) == "float32[1, a+b, 4]"
 
 
-def test_a_product_of_two_dims_is_refused():
-    two = {"x": {0: Dim("batch", 1, 4), 1: Dim("seq", 1, 8)}}
-    message = refusal(UnsupportedOps, Sizes(), sized("flat", **two))
-    assert "no products of two dims" in message
+TWO = {"x": {0: Dim("batch", 1, 4), 1: Dim("seq", 1, 8)}}
+
+
+def test_the_product_of_two_dims_is_a_size():
+    program = imported(Sizes(), sized("flat", **TWO))
+    assert str(program.methods[0].outputs[0].type) == "float32[4*batch*seq]"
+
+
+def test_rows_and_tokens_may_be_one_axis_and_two_again(tmp_path):
+    compile_program(Sizes(), [sized("rows", **TWO)]).save(tmp_path / "m.kvc")
+    x = torch.randn(3, 5, 4)
+    with load(tmp_path / "m.kvc") as program:
+        np.testing.assert_allclose(program.rows(x.numpy()), Sizes().rows(x), rtol=1e-6)
+
+
+def test_a_power_of_a_dim_is_refused():
+    message = refusal(UnsupportedOps, Sizes(), sized("square"))
+    assert "no powers" in message
 
 
 def test_code_that_holds_only_for_some_sizes_is_refused_with_its_line():

@@ -1,8 +1,10 @@
 from ir_samples import CACHE, I64, method, node, program, value
 
 from kvc.compiler.in_place import prove
+from kvc.schema.dtypes import DType
 from kvc.schema.types import Affine
 
+BOOL = DType.BOOL
 OLD, NEW = value(0, *CACHE), value(1, *CACHE)
 ROW, SLOT = value(3, 1, 1, 4), value(4, 1, dtype=I64)
 HEAVY = node("aten::neg", OLD, to=value(5, *CACHE))
@@ -32,7 +34,7 @@ def test_what_the_index_follows_from_comes_first_too():
 
 def test_a_linear_cache_update_must_fit_from_its_start_on():
     rows = value(3, 1, Affine(0, (("seq", 1),)), 4)
-    write = node("kvc::cache_update", OLD, rows, SLOT, -2, "linear", to=NEW)
+    write = node("kvc::cache_update", OLD, rows, SLOT, -2, "linear", None, to=NEW)
     found, _ = checks(
         write,
         inputs=(rows, SLOT),
@@ -42,8 +44,25 @@ def test_a_linear_cache_update_must_fit_from_its_start_on():
     assert found[0][1] == (SLOT, 0, rows.type.dims[1], 8)
 
 
+def test_rows_that_count_are_checked_with_their_counts():
+    rows, active = value(3, 1, Affine(0, (("seq", 1),)), 4), value(7, 1, dtype=BOOL)
+    counts = value(8, 1, dtype=I64)
+    cast = node("aten::_to_copy", active, DType.INT64, to=counts)
+    write = node("kvc::cache_update", OLD, rows, SLOT, -2, "linear", counts, to=NEW)
+    found, ops = checks(
+        HEAVY,
+        cast,
+        write,
+        inputs=(rows, SLOT, active),
+        state_in=((OLD, "k"),),
+        state_out=((NEW, "k"),),
+    )
+    assert ops[:2] == ["aten::_to_copy", "kvc::check_rows"]
+    assert found == [(1, (SLOT, counts, rows.type.dims[1], 8))]
+
+
 def test_a_circular_cache_update_needs_no_check():
-    write = node("kvc::cache_update", OLD, ROW, SLOT, 1, "circular", to=NEW)
+    write = node("kvc::cache_update", OLD, ROW, SLOT, 1, "circular", None, to=NEW)
     assert checks(write, state_in=((OLD, "k"),), state_out=((NEW, "k"),))[0] == []
 
 

@@ -1,276 +1,74 @@
-"""Anything that may be done with a session, in any order, beside a model of it.
-
-The model is the list of tokens that the session should hold: what a call gives must
-be what one forward over all of them gives, whatever happened before.
-"""
+"""Anything that may be done with a session, in any order, for every kind of state."""
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
-from cached_models import (
-    SLOTS,
-    VOCAB,
-    Append,
-    IndexCopy,
-    Linear,
-    OneLayer,
-    append_methods,
-    placed_methods,
-    simple_methods,
-)
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import (
-    RuleBasedStateMachine,
-    initialize,
-    invariant,
-    precondition,
-    rule,
-    run_state_machine_as_test,
-)
+from hypothesis import settings
+from hypothesis.stateful import run_state_machine_as_test
+from session_kinds import KINDS
+from session_machine import SETTINGS, Conversations
 
-from kvc.compiler import Dim, Method, compile_program
-from kvc.compiler.spec import StateSpec
-from kvc.runtime import BadSetting, CacheOverflow, Closed, Program, Session, load
-from kvc.schema.errors import BadSnapshot, InputMismatch, KvcError
-
-SIZED = [StateSpec("[kv]", axis=2, capacity=Dim("capacity", 2, SLOTS))]
-MAKERS: dict[str, Callable[[], tuple[OneLayer, list[Method], list[StateSpec]]]] = {
-    "linear": lambda: (Linear(), simple_methods(), SIZED),
-    "append": lambda: (Append(), append_methods(), []),
-    "index_copy": lambda: (IndexCopy(), placed_methods(), []),
-}
-SETTINGS = settings(
-    max_examples=15,
-    stateful_step_count=30,
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-)
-TOKENS = st.lists(st.integers(0, VOCAB - 1), min_size=1, max_size=7)
+from kvc.compiler import compile_program
+from kvc.runtime import Program, load
+from kvc.runtime.arenas import PAGE_NBYTES
+from kvc.runtime.forks import forking
+from kvc.schema.errors import InputMismatch
 
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[dict[str, Program]]:
-    with tempfile.TemporaryDirectory() as folder:
-        paths = {kind: Path(folder) / f"{kind}.kvc" for kind in MAKERS}
-        for kind, make in MAKERS.items():
-            model, methods, states = make()
-            compile_program(model, methods, states=states).save(paths[kind])
-        with ExitStack() as stack:
-            yield {k: stack.enter_context(load(path)) for k, path in paths.items()}
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        made = {}
+        for number, (name, kind) in enumerate(KINDS.items()):
+            path = folder / f"{number}.kvc"
+            options = {"states": kind.states, "recipe": kind.recipe}
+            compile_program(kind.model(), kind.methods, **options).save(path)
+            made[name] = stack.enter_context(load(path))
+        yield made
 
 
-@cache
-def _forward(tokens: tuple[int, ...]) -> np.ndarray:
-    with torch.no_grad():
-        return OneLayer().reference(torch.tensor([tokens])).numpy()
+@pytest.fixture
+def sharing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let forks share single pages too: caches as small as these are copied."""
+    monkeypatch.setattr(forking, "LEAST_MAPPED", PAGE_NBYTES)
 
 
-class Conversations(RuleBasedStateMachine):
-    """Sessions, what they should hold, and everything that was saved of them.
-
-    One of them is used; its forks wait until it is their turn.
-    """
-
-    program: Program
-    other: Program
-    folder: Path
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.saved: list[tuple[Path, list[int], int]] = []
-        self.tokens: list[int] = []
-        self.session: Session | None = None
-        self.waiting: list[tuple[Session, list[int], int]] = []
-
-    @initialize(capacity=st.integers(2, SLOTS))
-    def begin(self, capacity: int) -> None:
-        self._open(capacity)
-
-    @precondition(lambda self: self.session is None)
-    @rule(capacity=st.integers(2, SLOTS), transactional=st.booleans())
-    def open_another(self, capacity: int, transactional: bool) -> None:
-        self._open(capacity, transactional)
-
-    def _open(self, capacity: int, transactional: bool = False) -> None:
-        self.session = self.program.session(
-            capacity=capacity, transactional=transactional
-        )
-        self.tokens, self.capacity = [], capacity
-
-    @precondition(lambda self: self.session is not None)
-    @rule(tokens=TOKENS)
-    def prefill(self, tokens: list[int]) -> None:
-        self._feed("prefill", tokens)
-
-    @precondition(lambda self: self.session is not None)
-    @rule(token=st.integers(0, VOCAB - 1))
-    def decode(self, token: int) -> None:
-        self._feed("decode", [token])
-
-    def _feed(self, name: str, tokens: list[int]) -> None:
-        given = np.array([tokens])
-        if len(self.tokens) + len(tokens) > self.capacity:
-            with pytest.raises(CacheOverflow):
-                self.session.call(name, given)
-            return
-        result = self.session.call(name, given)
-        logits = result["logits"] if isinstance(result, dict) else result
-        self.tokens += tokens
-        expected = _forward(tuple(self.tokens))[:, -len(tokens) :]
-        np.testing.assert_allclose(logits, expected, rtol=1e-4, atol=1e-5)
-
-    @precondition(lambda self: self.session is not None)
-    @rule(tokens=st.sampled_from([[[1.0]], [1], "x", [["a"]]]))
-    def feed_nonsense(self, tokens: object) -> None:
-        with pytest.raises(KvcError):
-            self.session.prefill(np.array(tokens))
-
-    @precondition(lambda self: self.session is not None)
-    @rule(share=st.floats(0, 1))
-    def rewind(self, share: float) -> None:
-        count = round(share * len(self.tokens))
-        self.session.rewind(count)
-        del self.tokens[len(self.tokens) - count :]
-
-    @precondition(lambda self: self.session is not None)
-    @rule(beyond=st.integers(1, 9))
-    def rewind_too_far(self, beyond: int) -> None:
-        for count in (len(self.tokens) + beyond, -beyond):
-            with pytest.raises(BadSetting):
-                self.session.rewind(count)
-
-    @precondition(lambda self: self.session is not None)
-    @rule()
-    def reset(self) -> None:
-        self.session.reset()
-        self.tokens = []
-
-    @precondition(lambda self: self.session is not None)
-    @rule()
-    def trim(self) -> None:
-        self.session.trim()
-
-    @precondition(lambda self: self.session is not None)
-    @rule()
-    def save(self) -> None:
-        path = self.folder / f"{len(self.saved)}.kvcs"
-        self.session.save(path)
-        self.saved.append((path, list(self.tokens), self.capacity))
-
-    @precondition(lambda self: self.session is not None and len(self.waiting) < 4)
-    @rule(transactional=st.sampled_from([None, False, True]))
-    def fork(self, transactional: bool | None) -> None:
-        forked = self.session.fork(transactional)
-        self.waiting.append((forked, list(self.tokens), self.capacity))
-
-    @precondition(lambda self: self.session is not None and self.waiting)
-    @rule(which=st.integers(0, 99))
-    def go_on_with_a_fork(self, which: int) -> None:
-        chosen = self.waiting.pop(which % len(self.waiting))
-        self.waiting.append((self.session, self.tokens, self.capacity))
-        self.session, self.tokens, self.capacity = chosen
-
-    @precondition(lambda self: self.session is None and self.waiting)
-    @rule(which=st.integers(0, 99))
-    def outlive_the_one_that_was_closed(self, which: int) -> None:
-        chosen = self.waiting.pop(which % len(self.waiting))
-        self.session, self.tokens, self.capacity = chosen
-
-    @precondition(lambda self: self.saved)
-    @rule(which=st.integers(0, 99), transactional=st.booleans())
-    def restore(self, which: int, transactional: bool) -> None:
-        path, tokens, capacity = self.saved[which % len(self.saved)]
-        if self.session is not None:
-            self.session.close()
-        self.session = self.program.restore(path, transactional=transactional)
-        self.tokens, self.capacity = list(tokens), capacity
-
-    @precondition(lambda self: self.saved)
-    @rule(which=st.integers(0, 99), place=st.floats(0, 1, exclude_max=True))
-    def restore_damaged(self, which: int, place: float) -> None:
-        content = bytearray(self.saved[which % len(self.saved)][0].read_bytes())
-        content[int(place * len(content))] ^= 0x10
-        path = self.folder / "damaged.kvcs"
-        path.write_bytes(content)
-        with pytest.raises(BadSnapshot):
-            self.program.restore(path)
-
-    @precondition(lambda self: self.saved)
-    @rule(which=st.integers(0, 99))
-    def restore_into_another_program(self, which: int) -> None:
-        with pytest.raises(BadSnapshot):
-            self.other.restore(self.saved[which % len(self.saved)][0])
-
-    @precondition(lambda self: self.session is not None)
-    @rule()
-    def close(self) -> None:
-        session, self.session = self.session, None
-        session.close()
-        session.close()
-        for use in (
-            lambda: session.decode(np.array([[1]])),
-            lambda: session.rewind(0),
-            lambda: session.position,
-            lambda: session.save(self.folder / "never.kvcs"),
-            session.fork,
-            session.reset,
-            session.trim,
-        ):
-            with pytest.raises(Closed):
-                use()
-
-    def open_ones(self) -> list[tuple[Session, list[int], int]]:
-        if self.session is None:
-            return self.waiting
-        return [*self.waiting, (self.session, self.tokens, self.capacity)]
-
-    @invariant()
-    def the_position_is_the_number_of_tokens(self) -> None:
-        for session, tokens, capacity in self.open_ones():
-            assert session.position.tolist() == [len(tokens)]
-            assert session.capacity == capacity
-
-    @invariant()
-    def slots_behind_the_position_are_as_they_were_at_first(self) -> None:
-        for session, tokens, _ in self.open_ones():
-            for name, state in session.state.items():
-                if state.ndim == 4:
-                    assert not state[:, :, len(tokens) :].any(), name
-
-    def teardown(self) -> None:
-        for session, _, _ in self.open_ones():
-            session.close()
-
-
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.usefixtures("sharing")
+@pytest.mark.parametrize("name", KINDS)
 def test_a_session_is_what_its_tokens_are(
-    programs: dict[str, Program], tmp_path: Path, kind: str
+    programs: dict[str, Program], tmp_path: Path, name: str
 ) -> None:
-    _run(programs, tmp_path, kind, SETTINGS)
+    _run(programs, tmp_path, name, SETTINGS)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.usefixtures("sharing")
+@pytest.mark.parametrize("name", KINDS)
 def test_a_session_is_what_its_tokens_are_at_length(
-    programs: dict[str, Program], tmp_path: Path, kind: str
+    programs: dict[str, Program], tmp_path: Path, name: str
 ) -> None:
-    _run(programs, tmp_path, kind, settings(SETTINGS, max_examples=1000))
+    _run(programs, tmp_path, name, settings(SETTINGS, max_examples=1000))
 
 
-def _run(programs: dict[str, Program], folder: Path, kind: str, how: settings) -> None:
-    others = [name for name in programs if name != kind]
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", KINDS)
+def test_so_it_is_where_forks_copy(
+    programs: dict[str, Program], tmp_path: Path, name: str
+) -> None:
+    _run(programs, tmp_path, name, settings(SETTINGS, max_examples=200))
 
+
+def _run(programs: dict[str, Program], folder: Path, name: str, how: settings) -> None:
     class Here(Conversations):
-        program, other = programs[kind], programs[others[0]]
+        kind, program = KINDS[name], programs[name]
+        other = next(found for key, found in programs.items() if key != name)
 
-    Here.folder = folder
+    Here.name, Here.folder = name, folder
     run_state_machine_as_test(Here, settings=how)
 
 

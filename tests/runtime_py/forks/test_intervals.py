@@ -12,6 +12,7 @@ from kvc.runtime.forks.intervals import (
     one_run,
     rounded_out,
     union,
+    units_of,
     without,
 )
 
@@ -45,7 +46,9 @@ def test_runs_neither_overlap_nor_touch(a, b):
 @given(RUNS)
 def test_rounding_out_takes_every_unit_with_a_member(runs):
     units = {i // 4 for i in members(runs)}
-    assert members(rounded_out(runs, 4)) == {4 * u + i for u in units for i in range(4)}
+    whole = rounded_out(runs, 4)
+    assert members(whole) == {4 * u + i for u in units for i in range(4)}
+    assert units_of(whole, 4).tolist() == sorted(units)
 
 
 def test_an_empty_run_is_none():

@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import torch
+from adding_model import Totaling, write_chat
 from counting_model import counting_program
 from hand_built import affine_program, write_bundle
 
@@ -10,6 +11,7 @@ from kvc.runtime import (
     BadSetting,
     CacheOverflow,
     InputMismatch,
+    NoPosition,
     Poisoned,
     PromptTooLong,
     StateMismatch,
@@ -83,7 +85,7 @@ def test_a_prompt_that_does_not_fit_is_refused_before_anything_runs(session):
 
 @pytest.mark.parametrize("prompt", [["a", "b"], [[1], [2, 3]], np.ones((2, 3), int)])
 def test_several_prompts_are_refused(session, prompt):
-    with pytest.raises(BadSetting, match="a batch needs a session for each prompt"):
+    with pytest.raises(BadSetting, match="no method of the role prefill takes"):
         generate(session, prompt)
 
 
@@ -223,6 +225,30 @@ def test_a_session_that_something_else_has_used_is_noticed(session):
     session.step(np.zeros((1, 1), np.int64))
     with pytest.raises(StateMismatch, match="something else has used the session"):
         next(late)
+
+
+def test_two_generations_at_once_are_noticed_where_nothing_counts_tokens(tmp_path):
+    with load(write_chat(tmp_path / "a.kvc", Totaling)) as program:
+        session = program.session()
+        with pytest.raises(NoPosition):
+            session.position  # noqa: B018  # the property raises
+        first, second = generate(session, [1]), generate(session, [1])
+        next(first)
+        with pytest.raises(StateMismatch, match="else has used the session meanwhile"):
+            next(second)
+        next(first)
+        session.reset()
+        with pytest.raises(StateMismatch, match="else has used the session meanwhile"):
+            next(first)
+
+
+def test_going_back_to_the_same_position_is_noticed(session):
+    run = generate(session, [7])
+    assert next(run) == 8
+    session.rewind(1)
+    session.step(np.array([[20]]))
+    with pytest.raises(StateMismatch, match="else has used the session meanwhile"):
+        next(run)
 
 
 def test_without_max_tokens_it_goes_on_until_the_cache_is_full(session):

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from kvc.runtime.kernels import load_kernels, load_row_check
-from kvc.schema.errors import CacheOverflow, IndexOutOfRange
+from kvc.schema.errors import CacheOverflow, CountOutOfRange, IndexOutOfRange
 
 MANY = torch.arange(40)
 
@@ -53,3 +53,20 @@ def test_a_row_before_the_first_slot_does_not_say_that_the_cache_is_full(starts,
     with pytest.raises(IndexOutOfRange) as caught:
         load_row_check()(torch.tensor(starts), least, 1, 8)
     assert caught.value.facts == {"place": "", "index": min(starts), "size": 8}
+
+
+@pytest.mark.parametrize(
+    ("starts", "counts", "kind", "facts"),
+    [
+        ([0, 6], [3, 3], CacheOverflow, {"row": 1, "count": 3, "capacity": 8}),
+        ([0, -1], [3, 0], IndexOutOfRange, {"index": -1}),
+        ([0, 0], [3, 4], CountOutOfRange, {"row": 1, "count": 4, "most": 3}),
+        ([0, 0], [-1, 0], CountOutOfRange, {"row": 0, "count": -1, "most": 3}),
+    ],
+)
+def test_rows_are_checked_with_what_each_counts(starts, counts, kind, facts):
+    check = load_kernels()["kvc::check_rows"]
+    check(torch.tensor([5, 8]), torch.tensor([3, 0]), 3, 8)
+    with pytest.raises(kind) as caught:
+        check(torch.tensor(starts), torch.tensor(counts), 3, 8)
+    assert caught.value.facts.items() >= facts.items()

@@ -45,7 +45,7 @@ def test_a_linear_write_that_does_not_fit_writes_nothing(starts, row):
     cache, update = torch.zeros(2, 1, 8, 3), torch.ones(2, 1, 2, 3)
     with pytest.raises(CacheOverflow) as caught:
         load_kernels()["kvc::cache_update"](
-            cache, update, torch.tensor(starts), 2, "linear"
+            cache, update, torch.tensor(starts), 2, "linear", None
         )
     assert (caught.value.row, caught.value.start) == (row, starts[row])
     assert not cache.any()
@@ -56,7 +56,7 @@ def test_a_linear_write_before_the_first_slot_is_named_as_such(starts):
     cache, update = torch.zeros(2, 1, 8, 3), torch.ones(2, 1, 2, 3)
     with pytest.raises(IndexOutOfRange, match="index -1 is out of range") as caught:
         load_kernels()["kvc::cache_update"](
-            cache, update, torch.tensor(starts), 2, "linear"
+            cache, update, torch.tensor(starts), 2, "linear", None
         )
     assert (caught.value.index, caught.value.size) == (-1, 8)
     assert not cache.any()
@@ -76,7 +76,7 @@ def test_a_circular_write_goes_round(start: int, expected: list[int]):
     cache = torch.zeros(1, 5)
     update = torch.tensor([[1.0, 2.0, 3.0]])
     load_kernels()["kvc::cache_update"](
-        cache, update, torch.tensor([start]), 1, "circular"
+        cache, update, torch.tensor([start]), 1, "circular", None
     )
     assert cache.tolist() == [expected]
 
@@ -86,7 +86,7 @@ def test_a_cache_may_be_written_along_any_axis_but_the_batch(axis: int):
     cache = torch.zeros(2, 4, 4, 4)
     update = torch.ones(2, 4, 4, 4).narrow(axis, 0, 2)
     load_kernels()["kvc::cache_update"](
-        cache, update, torch.tensor([0, 2]), axis, "linear"
+        cache, update, torch.tensor([0, 2]), axis, "linear", None
     )
     assert cache[0].narrow(axis % 4 - 1, 0, 2).all()
     assert cache[1].narrow(axis % 4 - 1, 2, 2).all()
@@ -95,7 +95,7 @@ def test_a_cache_may_be_written_along_any_axis_but_the_batch(axis: int):
 
 def test_rows_start_where_their_index_says_and_none_means_zero():
     cache, update = torch.zeros(2, 4), torch.ones(2, 2)
-    load_kernels()["kvc::cache_update"](cache, update, None, 1, "linear")
+    load_kernels()["kvc::cache_update"](cache, update, None, 1, "linear", None)
     assert cache.tolist() == [[1, 1, 0, 0], [1, 1, 0, 0]]
 
 
@@ -110,7 +110,7 @@ def test_only_the_written_slots_change():
     cache = torch.arange(24.0).reshape(1, 2, 4, 3)
     before = cache.clone()
     load_kernels()["kvc::cache_update"](
-        cache, torch.full((1, 2, 1, 3), -1.0), torch.tensor([3]), -2, "linear"
+        cache, torch.full((1, 2, 1, 3), -1.0), torch.tensor([3]), -2, "linear", None
     )
     assert torch.equal(cache[:, :, :3], before[:, :, :3])
     assert (cache[:, :, 3] == -1).all()

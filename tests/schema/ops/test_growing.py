@@ -67,8 +67,29 @@ def test_a_check_takes_indices_and_sizes(arguments):
         OPS["kvc::check_index"].rule(*arguments)
 
 
+def test_a_check_of_rows_takes_a_count_for_each():
+    starts = tensor(2, dtype=I64)
+    assert OPS["kvc::check_rows"].rule(starts, starts, 0, 8) == ()
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (tensor(2, dtype=I32), tensor(2, dtype=I64), 1, 8),
+        (tensor(2, 1, dtype=I64), tensor(2, dtype=I64), 1, 8),
+        (tensor(2, dtype=I64), tensor(2, dtype=I32), 1, 8),
+        (tensor(2, dtype=I64), tensor(1, dtype=I64), 1, 8),
+        (tensor(2, dtype=I64), tensor(2, dtype=I64), -1, 8),
+        (tensor(2, dtype=I64), tensor(2, dtype=I64), 1, -1),
+    ],
+)
+def test_a_check_of_rows_takes_nothing_else(arguments):
+    with pytest.raises(ShapeMismatch):
+        OPS["kvc::check_rows"].rule(*arguments)
+
+
 def test_classes_are_as_the_checks_take_them():
     assert OPS["kvc::append"].aliasing is Aliasing.UPDATE
     assert OPS["kvc::replace"].aliasing is Aliasing.UPDATE
     checks = {name for name, spec in OPS.items() if spec.aliasing is Aliasing.CHECK}
-    assert checks == {"kvc::check_index", "kvc::check_size"}
+    assert checks == {"kvc::check_index", "kvc::check_rows", "kvc::check_size"}

@@ -147,15 +147,23 @@ def index(*dims: int) -> TensorType:
         ),
         (
             "kvc::cache_update",
-            (tensor(1, 8, 4), tensor(1, 9, 4), index(1), 1, "circular"),
+            (tensor(1, 8, 4), tensor(1, 9, 4), index(1), 1, "circular", None),
         ),
         (
             "kvc::cache_update",
-            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 0, "linear"),
+            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 0, "linear", None),
         ),
         (
             "kvc::cache_update",
-            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 1, "around"),
+            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 1, "around", None),
+        ),
+        (
+            "kvc::cache_update",
+            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 1, "linear", index(2)),
+        ),
+        (
+            "kvc::cache_update",
+            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 1, "linear", tensor(1)),
         ),
         ("kvc::quantize_rows", (tensor(2, 0),)),
         ("kvc::quantize_rows", (tensor(2, 3, dtype=FLOAT64),)),
@@ -165,6 +173,12 @@ def index(*dims: int) -> TensorType:
 def test_arguments_that_do_not_fit_are_refused(op: str, arguments: tuple):
     with pytest.raises(ShapeMismatch):
         OPS[op].rule(*arguments)
+
+
+def test_padding_of_an_update_need_not_fit():
+    operands = (tensor(1, 8, 4), tensor(1, 9, 4), index(1), 1, "circular", index(1))
+    found = OPS["kvc::cache_update"].rule(*operands)
+    assert found == ((DType.FLOAT32, (1, 8, 4)),)
 
 
 ATTENTION = {
@@ -183,6 +197,7 @@ ATTENTION = {
     "layout": "linear",
     "k_scale": None,
     "v_scale": None,
+    "counts": None,
 }
 
 
@@ -198,6 +213,7 @@ def attention_of(**changes: object):
         {"window_left": 0, "window_right": 2, "softcap": 30.0, "layout": "circular"},
         {"mask": tensor(1, 1, 3, 40, dtype=BOOL), "slopes": tensor(4)},
         {"mask": tensor(2, 4, 3, 0), "sinks": tensor(4, dtype=DType.BFLOAT16)},
+        {"counts": index(2)},
     ],
 )
 def test_attention_gives_what_values_are_wide(changes: dict):
@@ -235,6 +251,9 @@ def test_attention_gives_what_values_are_wide(changes: dict):
         {"sinks": tensor(4, 1)},
         {"sinks": index(4)},
         {"layout": "round"},
+        {"counts": index(3)},
+        {"counts": index(2, 1)},
+        {"counts": tensor(2, dtype=BOOL)},
     ],
 )
 def test_attention_refuses_what_does_not_fit(changes: dict):

@@ -9,6 +9,7 @@ from kvc.schema.ops import DELEGATE, OPS, UNCHECKED, Aliasing
 WITHOUT_TWIN = {
     "kvc::append",
     "kvc::check_index",
+    "kvc::check_rows",
     "kvc::check_size",
     "kvc::replace",
 }  # test_growing.py

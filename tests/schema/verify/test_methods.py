@@ -7,7 +7,7 @@ from sample_programs import sample_program
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, FormatError
 from kvc.schema.model import Instruction, Ref, Scratch, Update, Value
-from kvc.schema.types import TensorType, affine
+from kvc.schema.types import Affine, TensorType, affine
 from kvc.schema.verify import verify_program
 
 P, GROWING, POSITIONED = sample_program(), growing_program(), positioned_program()
@@ -36,6 +36,7 @@ def refuse_decode(text, **changes):
         ({"name": "a b\n"}, "printed"),
         ({"role": "decode"}, r"several decode: \['prefill', 'decode'\]"),
         ({"role": "other"}, "role 'other'"),
+        ({"role": "prefill_all"}, r"its tokens and logits are float32\[1, seq, 8\]"),
         ({"input_names": ()}, "names and inputs"),
         ({"input_names": ("",)}, "empty"),
         ({"input_tree": "["}, "method 'prefill'"),
@@ -62,11 +63,27 @@ def test_a_method_declares_what_it_does_through_new_ops():
         (-1, "the dim -1 can be -1"),
         (affine(-2, {"seq": 1}), "can be -1"),
         (affine(0, {"other": 1}), "undeclared"),
+        (affine(0, {}, {("other", "seq"): 1}), "undeclared"),
         (None, "it writes a counter without an advance"),
     ],
 )
 def test_a_bad_advance_is_refused(advance, text):
     refuse_decode(text, advance=advance)
+
+
+@pytest.mark.parametrize(
+    ("advance", "text"),
+    [
+        (affine(0, {"seq": 1}, {("capacity", "seq"): -1}), "can be -"),
+        (Affine(0, (), ((("capacity", "seq"), 0),)), "canonical"),
+        (Affine(0, (), ((("seq", "capacity"), 1),)), "canonical"),
+        (Affine(0, (), ((("seq",), 1),)), "canonical"),
+        (Affine(0, (), ((("seq", "seq"), 1),)), "canonical"),
+        (Affine(0, (), ((("capacity", "seq"), 1),) * 2), "canonical"),
+    ],
+)
+def test_a_bad_product_of_sizes_is_refused(advance, text):
+    refuse(replace(GROWING, methods=(replace(GROW, advance=advance), RESTART)), text)
 
 
 def test_an_advance_may_be_too_large():

@@ -197,8 +197,9 @@ def _attended(
         rand(batch, kv_heads, slots, 8, dtype=dtype),
         rand(batch, kv_heads, slots, width, dtype=dtype),
     )
-    settings = (*map(options.get, names), options.get("layout", "linear"), None, None)
-    return Case("kvc::attention", (*operands, valid, scale, causal, *settings))
+    settings = (*map(options.get, names), options.get("layout", "linear"))
+    rest = (None, None, options.get("counts"))
+    return Case("kvc::attention", (*operands, valid, scale, causal, *settings, *rest))
 
 
 _NONE = torch.zeros(0, dtype=torch.int64)
@@ -232,6 +233,11 @@ CACHED = (
         for seq in (1, 3)
         for options in ({}, {"window_left": 4}, {"softcap": 2.0, "window_left": 4})
     ),
+    *(
+        _attended(3, 4, 5, 2, 8, 6, valid=index(8, 3, 5), counts=counts, **options)
+        for counts in (index(5, 1, 3), index(0, 0, 0), index(4, 0, 1))
+        for options in ({}, {"window_left": 2, "layout": "circular"}, {"softcap": 2.0})
+    ),
 )
 
 EXPERTS = tuple(
@@ -253,7 +259,7 @@ def _attended_int8(seq: int, dtype: torch.dtype, **options: object) -> Case:
     case = _attended(2, 4, seq, 2, 16, 6, valid=index(9, 3), dtype=dtype, **options)
     (k, k_scale), (v, v_scale) = _int8_rows(2, 2, 16, 8), _int8_rows(2, 2, 16, 6)
     q, _, _, *settings = case.arguments
-    return Case(case.op, (q, k, v, *settings[:-2], k_scale, v_scale))
+    return Case(case.op, (q, k, v, *settings[:-3], k_scale, v_scale, settings[-1]))
 
 
 CACHED_INT8 = (
@@ -264,7 +270,11 @@ CACHED_INT8 = (
         _attended_int8(seq, dtype, **options)
         for seq in (1, 3)
         for dtype in (F32, BF16)
-        for options in ({}, {"window_left": 4, "layout": "circular"})
+        for options in (
+            {},
+            {"window_left": 4, "layout": "circular"},
+            {"counts": index(1, 0)},
+        )
     ),
 )
 

@@ -96,27 +96,28 @@ WRITES = (
 CACHE = (
     Case(
         "kvc::cache_update",
-        (rand(1, 2, 8, 3), rand(1, 2, 2, 3), index(6), -2, "linear"),
+        (rand(1, 2, 8, 3), rand(1, 2, 2, 3), index(6), -2, "linear", None),
     ),
     Case(
         "kvc::cache_update",
-        (rand(3, 2, 8, 3), rand(3, 2, 2, 3), index(0, 3, 6), 2, "linear"),
+        (rand(3, 2, 8, 3), rand(3, 2, 2, 3), index(0, 3, 6), 2, "linear", None),
     ),
-    Case("kvc::cache_update", (rand(2, 8, 3), rand(2, 8, 3), None, 1, "linear")),
+    Case("kvc::cache_update", (rand(2, 8, 3), rand(2, 8, 3), None, 1, "linear", None)),
     Case(
-        "kvc::cache_update", (rand(2, 2, 8), rand(2, 2, 3), index(1, 4), -1, "linear")
+        "kvc::cache_update",
+        (rand(2, 2, 8), rand(2, 2, 3), index(1, 4), -1, "linear", None),
     ),
     Case(
         "kvc::cache_update",
-        (rand(1, 2, 8, 3), rand(1, 2, 3, 3), index(7), -2, "circular"),
+        (rand(1, 2, 8, 3), rand(1, 2, 3, 3), index(7), -2, "circular", None),
     ),
     Case(
         "kvc::cache_update",
-        (rand(2, 2, 8, 3), rand(2, 2, 8, 3), index(-3, 21), -2, "circular"),
+        (rand(2, 2, 8, 3), rand(2, 2, 8, 3), index(-3, 21), -2, "circular", None),
     ),
     Case(
         "kvc::cache_update",
-        (rand(2, 8, dtype=I8), rand(2, 0, dtype=I8), index(8, 0), 1, "linear"),
+        (rand(2, 8, dtype=I8), rand(2, 0, dtype=I8), index(8, 0), 1, "linear", None),
     ),
     Case(
         "kvc::cache_update",
@@ -126,7 +127,15 @@ CACHE = (
             index(3),
             -2,
             "linear",
+            None,
         ),
+    ),
+    *(
+        Case("kvc::cache_update", (*cache, start, 1, mode, counts))
+        for cache in ((rand(3, 8, 2), rand(3, 5, 2)), (rand(3, 8), rand(3, 5)))
+        for start in (index(0, 2, 6), None)
+        for mode in ("linear", "circular")
+        for counts in (index(5, 0, 2), index(0, 0, 0))
     ),
 )
 

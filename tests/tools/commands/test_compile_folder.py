@@ -4,6 +4,7 @@ import json
 
 import pytest
 from hf_folders import save_folder, tiny_llama
+from hf_models import WINDOW, build
 from sample_programs import write_sample
 
 from kvc.runtime import load
@@ -26,6 +27,30 @@ def test_a_folder_becomes_a_bundle_of_its_name(kvc, folder, tmp_path, monkeypatc
         assert "tokenizer.json" in program.files
         with program.session() as chat:
             assert chat.capacity == 32
+
+
+def test_a_folder_compiled_for_rows_answers_several_prompts(kvc, folder, tmp_path):
+    out = tmp_path / "rows.kvc"
+    options = ("--max-length", 32, "--max-batch", 2, "-o", out)
+    assert kvc("compile", folder, *options).exit_code == 0
+    prompts = ("the cat", "a dog and")
+    together = kvc("generate", out, *prompts, "-n", 5)
+    assert together.exit_code == 0, together.output
+    alone = [kvc("generate", out, prompt, "-n", 5).stdout for prompt in prompts]
+    shown = [f"> {p}\n{text}\n" for p, text in zip(prompts, alone, strict=True)]
+    assert together.stdout == "\n".join(shown)
+    assert "takes 1..2 at a time" in kvc("generate", out, "a", "b", "c").stderr
+
+
+def test_layers_with_a_window_become_rings(kvc, tmp_path):
+    folder = save_folder(tmp_path / "mistral", build("mistral", shallow=True))
+    options = ("--max-length", 64, "--prefill-chunk", 6, "--slack", 3)
+    result = kvc("compile", folder, *options, "-o", tmp_path / "m.kvc")
+    assert result.exit_code == 0, result.output
+    with load(tmp_path / "m.kvc") as program, program.session() as session:
+        assert program.states["kvc_cache.0.keys"].window == WINDOW
+        assert program.states["kvc_cache.0.keys"].type.dims[2] == WINDOW + 6 - 1 + 3
+        assert (session.longest_call, session.capacity) == (9, 64)
 
 
 @pytest.mark.parametrize("kind", ["no weights", "no folder", "a pickle"])
@@ -67,7 +92,9 @@ def test_a_bundle_in_the_models_folder_is_replaced(folder):
     ("options", "named"),
     [
         (("--max-length", 32), "--max-length goes with"),
+        (("--slack", 2), "--slack goes with"),
         (("--prefill-size", 4, "--all-logits"), "--prefill-size, --all-logits goes"),
+        (("--max-batch", 4), "--max-batch goes"),
     ],
 )
 def test_options_of_folders_are_refused_for_others(kvc, tmp_path, options, named):

@@ -1,13 +1,17 @@
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import tiny_decoder
 from click.testing import CliRunner
 from counting_model import counting_program
+from drafting_models import write_decoder
 from hand_built import write_bundle
+from ring_models import RingDecoder, Shape, ring_methods, text
 
 from kvc.compiler import compile_program
 from kvc.runtime import Session, generate, load
@@ -206,3 +210,52 @@ def test_a_closed_pipe_ends_it_without_a_word(counting):
     done = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE)
     os.close(writer)
     assert (done.returncode, done.stderr) == (141, b"")
+
+
+def test_a_text_goes_on_past_the_window_of_a_ring(kvc, tmp_path):
+    path, model = tmp_path / "rings.kvc", RingDecoder(Shape((5, 4), 12))
+    compile_program(model, ring_methods(6), max_length=60).save(path)
+    result = kvc("generate", path, " ".join(map(str, text(25)[0])), "-n", 30)
+    made = list(map(int, result.stdout.split()))
+    whole = np.array([[*text(25)[0], *made]])
+    best = model.reference(whole)[0].argmax(-1)
+    assert made == best[24:-1].tolist()
+    assert len(made) == 30
+    states = kvc("dump", path, "--states").stdout
+    assert "ring, 2, window 5" in states
+    assert "ring, 2, window 4" in states
+    assert "up to 60 tokens" in states
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory):
+    """The paths of a decoder and of one that guesses what it says."""
+    folder = tmp_path_factory.mktemp("pair")
+    return write_decoder(folder / "t.kvc"), write_decoder(folder / "d.kvc", 1.0)
+
+
+def test_a_draft_gives_the_same_text_and_its_figures(kvc, pair):
+    target, draft = pair
+    options = ("generate", target, "\x03\x01\x04", "-n", 40)
+    plain, drafted = kvc(*options), kvc(*options, "--draft", draft)
+    assert drafted.exit_code == 0
+    assert drafted.stdout_bytes == plain.stdout_bytes
+    found = re.search(r"; (\d+) of (\d+) guesses right \(\d+%\); ", drafted.stderr)
+    right, made = map(int, found.groups())
+    assert 0 <= right < made
+    assert "guesses" not in plain.stderr
+    perfect = kvc(*options, "--draft", target, "--draft-tokens", 2)
+    assert perfect.stdout_bytes == plain.stdout_bytes
+    assert "26 of 26 guesses right (100%)" in perfect.stderr
+
+
+def test_a_draft_that_cannot_be_one_is_refused(kvc, pair, tiny):
+    result = kvc("generate", pair[0], "\x03", "--draft", tiny)
+    assert result.exit_code == 1
+    assert "draft: expected a model of 32 tokens" in result.stderr
+    result = kvc("generate", tiny, "a", "--draft", tiny)
+    assert result.exit_code == 1
+    assert "compile with --all-logits" in result.stderr
+    result = kvc("generate", tiny, "a", "--draft-tokens", 2)
+    assert result.exit_code == 2
+    assert "--draft-tokens needs --draft" in result.stderr

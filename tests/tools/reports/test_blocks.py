@@ -1,12 +1,14 @@
 """Reports see the code and the writes of blocks."""
 
 from block_programs import control_program
+from ragged_programs import ragged_program
 
 from kvc.tools.reports.copies import describe_copies
 from kvc.tools.reports.listing import describe_listing, listing_lines
-from kvc.tools.reports.methods import describe_methods
+from kvc.tools.reports.methods import describe_methods, method_lines
 
 WHOLE = control_program()
+RAGGED, _ = ragged_program()
 
 
 def test_a_listing_shows_blocks_beneath_what_runs_them():
@@ -26,3 +28,15 @@ def test_instructions_of_blocks_count():
     graphs = WHOLE.methods[0].graphs
     assert report.instructions == sum(len(g.instructions) for g in graphs)
     assert len(graphs) == 6
+
+
+def test_a_method_says_by_what_it_counts_the_tokens_of_a_row():
+    write, step = describe_methods(RAGGED)
+    assert (write.advance, write.counts) == ("seq", "counts")
+    assert (step.advance, step.counts) == ("1", "counts")
+    said = "of seq tokens counts says how many count in each row; left out: all"
+    assert f"      {said}" in method_lines([write])
+    assert (describe_methods(WHOLE)[0].advance, describe_methods(WHOLE)[0].counts) == (
+        "",
+        "",
+    )

@@ -14,4 +14,7 @@ def test_bytes_as_a_formula():
     assert text((SEQ, 3), (5,)) == "12*seq + 20"
     assert text((BATCH, SEQ, 2), (SEQ, 1)) == "8*batch*seq + 4*seq"
     assert text((affine(-1, {"seq": 2}), SEQ)) == "8*seq*seq - 4*seq"
+    assert text((affine(0, {"seq": 1}, {("batch", "seq"): 2}), 2)) == (
+        "16*batch*seq + 8*seq"
+    )
     assert text() == "0"

@@ -91,6 +91,16 @@ def test_multiples_of_a_size_are_known_as_such():
     assert reshape_steps((twice, B), (2, A, B)) == (Split(0, (2, 0)),)
 
 
+FLAT = Affine(0, (), ((("a", "b"), 1),))
+
+
+def test_a_size_may_be_a_product_of_others():
+    assert reshape_steps((A, B, 4), (FLAT, 4)) == (Whole((0, 4)),)
+    assert reshape_steps((FLAT, A, 6), (FLAT, 3, A, 2)) is not None
+    assert reshape_steps((A, B, A, 6), (FLAT, 2, A, 3)) is not None
+    assert reshape_steps((FLAT, 4), (A, B, 4)) is None
+
+
 def test_a_product_of_sizes_stands_as_a_number_on_the_way():
     fused = apply_step(Fuse(0, 2), (A, B, 3), (A, B, 3), SIZES)
     assert fused == (35, 3)

@@ -1,0 +1,47 @@
+"""A limit of the position that the caller sets, where no cache of the model sets one.
+
+In: an emitted program, the most positions. Out: the program with that capacity. A ring
+goes on for ever; what a model was trained for does not.
+"""
+
+from dataclasses import replace
+
+from kvc.schema.errors import CompileError
+from kvc.schema.model import Program
+from kvc.schema.verify.limits import MAX_DIM
+
+
+def check_max_length(max_length: object) -> None:
+    """Check a limit before anything is traced.
+
+    Raises:
+        CompileError: it is no number of positions.
+    """
+    whole = isinstance(max_length, int) and not isinstance(max_length, bool)
+    if max_length is None or (whole and 1 <= max_length <= MAX_DIM):  # type: ignore[operator]
+        return
+    message = f"max_length: expected an int of 1..{MAX_DIM}, found {max_length!r}"
+    raise CompileError(message=message)
+
+
+def limited(program: Program, max_length: int | None) -> Program:
+    """Return the program whose position goes no further than `max_length`.
+
+    Raises:
+        CompileError: nothing counts tokens, or a session chooses the limit.
+    """
+    if max_length is None:
+        return program
+    position = program.position
+    if position is None:
+        message = f"max_length {max_length}: nothing in this program counts tokens"
+        raise CompileError(message=message)
+    least = max_length if position.capacity is None else position.capacity
+    if not isinstance(least, int):
+        message = (
+            f"max_length {max_length}: a session chooses how many positions there are, "
+            f"up to {least}; give its caches that limit, StateSpec(capacity=Dim(...))"
+        )
+        raise CompileError(message=message)
+    capacity = min(least, max_length)
+    return replace(program, position=replace(position, capacity=capacity))

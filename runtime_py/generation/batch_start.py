@@ -1,0 +1,94 @@
+"""`start_batch`: checks all that is asked of a batch, before anything runs.
+
+In: a session, prompts, settings. Out: a `BatchGeneration`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from kvc.runtime.generation.batch import BatchGeneration
+from kvc.runtime.generation.batch_feeding import BatchFeeder
+from kvc.runtime.generation.prompts import listed, tokens_of
+from kvc.runtime.generation.row import Row
+from kvc.runtime.generation.settings import GenerationSettings
+from kvc.runtime.sessions import Session
+from kvc.runtime.tokenizers import Tokenizer
+from kvc.schema.errors import BadSetting
+from kvc.schema.setting_checks import check_tokens
+
+
+def start_batch(
+    session: Session,
+    prompts: Sequence[object],
+    history: Sequence[object],
+    settings: GenerationSettings,
+    tokenizer: Callable[[], Tokenizer],
+) -> BatchGeneration:
+    """Return a generation of which nothing has run; arguments as `generate`'s.
+
+    Raises:
+        BadSetting: there is no prompt, one is empty, or there are not as many as rows.
+        KvcError: as `generate`.
+    """
+    if not prompts:
+        raise BadSetting(name="prompt", expected="at least one", found="none")
+    feeder = BatchFeeder(session, len(prompts))
+    starts = feeder.starts or [0] * len(prompts)
+    tokens = [
+        tokens_of(prompt, tokenizer, is_start=not start)
+        for prompt, start in zip(prompts, starts, strict=True)
+    ]
+    feeder.check_prompts(tokens)
+    pasts = _pasts(history, len(prompts))
+    rows = [
+        Row(
+            prompt,
+            past,
+            _settings_of(settings, number),
+            _most_tokens(settings, start + len(prompt)),
+            tokenizer,
+        )
+        for number, (prompt, past, start) in enumerate(
+            zip(tokens, pasts, starts, strict=True)
+        )
+    ]
+    return BatchGeneration(feeder, rows, settings)
+
+
+def _settings_of(settings: GenerationSettings, row: int) -> GenerationSettings:
+    """Return the settings of a row: a seed of its own, or rows would choose alike."""
+    if settings.seed is None:
+        return settings
+    return replace(settings, seed=settings.seed + row)
+
+
+def _pasts(history: Sequence[object], rows: int) -> list[tuple[int, ...]]:
+    """Return what each row's session row holds already.
+
+    Raises:
+        BadSetting: there are not as many as rows, or one holds no tokens.
+    """
+    if not len(history):
+        return [()] * rows
+    if len(history) != rows:
+        expected = f"tokens for each prompt, {rows} times"
+        raise BadSetting(name="history", expected=expected, found=f"{len(history)}")
+    return [check_tokens("history", listed(past)) for past in history]
+
+
+def _most_tokens(settings: GenerationSettings, held: int) -> int | None:
+    """Return how many tokens a row may make behind those held, None for no limit.
+
+    Raises:
+        BadSetting: a row's prompt is longer than `max_length` allows.
+    """
+    if settings.max_length is None:
+        return settings.max_tokens
+    if settings.max_length <= held:
+        raise BadSetting(
+            name="max_length",
+            expected=f"more than {held}, which are there with the prompt (max_tokens "
+            "counts the answer alone)",
+            found=settings.max_length,
+        )
+    return settings.max_length - held

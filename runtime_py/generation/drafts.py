@@ -1,0 +1,153 @@
+"""Whether a session can be the draft of another, checked before anything runs.
+
+In: the session that is fed, the one that is to guess. Out: what the next tokens come
+from.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from kvc.runtime.generation.choosing import Chooser
+from kvc.runtime.generation.chunks import ChunkSizes, chunk_sizes
+from kvc.runtime.generation.drafting import Drafting
+from kvc.runtime.generation.feeding import Feeder, find_all_logits
+from kvc.runtime.generation.sources import Feeding, Source
+from kvc.runtime.sessions import Session
+from kvc.schema.errors import BadSetting, UnknownName, listing
+from kvc.schema.setting_checks import check_count
+
+_USUAL_GUESSES: Final = 4
+
+
+def draft_tokens_of(draft: object, count: object) -> int | None:
+    """Return how many tokens a draft is asked to guess, None where nobody said.
+
+    Raises:
+        BadSetting: it is no number of tokens, or there is no draft.
+    """
+    if draft is not None and not isinstance(draft, Session):
+        raise BadSetting(name="draft", expected="a session", found=repr(draft))
+    if count is None:
+        return None
+    expected = "1 or more" if draft is not None else "it left out: there is no draft"
+    number = check_count("draft_tokens", count)
+    if number < 1 or draft is None:
+        raise BadSetting(name="draft_tokens", expected=expected, found=count)
+    return number
+
+
+def start_drafting(
+    target: Feeder,
+    draft: Session,
+    history: Sequence[int],
+    guesses: int | None,
+    chooser: Chooser,
+    stop_tokens: frozenset[int],
+) -> Source:
+    """Return what gives the tokens of a target and its draft.
+
+    Args:
+        target: of the session that is continued.
+        draft: guesses.
+        history: what the target holds, or nothing.
+        guesses: the most at a time, None for the usual number.
+        chooser: of the target.
+        stop_tokens: of the generation.
+
+    Raises:
+        BadSetting: the two do not belong together.
+        UnknownName: a role is missing.
+        NoPosition, NotRewindable: one of them cannot go back.
+        Poisoned, Busy, Closed, Forked: as `Session.call`.
+    """
+    if draft is target.session:
+        expected = "another session than the one that it guesses for"
+        raise BadSetting(name="draft", expected=expected, found="the same")
+    checks = _find_checks(target.session)
+    feeder = Feeder(draft, "draft")
+    if feeder.vocabulary != target.vocabulary:
+        raise BadSetting(
+            name="draft",
+            expected=f"a model of {target.vocabulary} tokens, as what it guesses for",
+            found=f"one of {feeder.vocabulary}",
+        )
+    for session in (target.session, draft):
+        _ = session.rewindable  # raises what going back would
+    count = _count_guesses(guesses, checks, target.session, draft)
+    lead = _find_lead(target, feeder, history)
+    if lead is None:
+        return Feeding(target, chooser)
+    return Drafting(target, checks, feeder, lead, count, chooser, stop_tokens)
+
+
+def _find_checks(session: Session) -> ChunkSizes:
+    """Return the method that gives the logits of every token.
+
+    Raises:
+        UnknownName: there is none.
+    """
+    method = find_all_logits(session)
+    if method is None:
+        roles = dict.fromkeys(m.role for m in session.methods.values() if m.role)
+        raise UnknownName(
+            kind="method of the role",
+            name="prefill_all",
+            known=f"{listing(list(roles))}. A draft needs it: compile with "
+            "--all-logits (export_hf(all_logits=True)), or give the model a method "
+            "that appends tokens int64 [batch, seq] and returns the logits of each, "
+            "float32 [batch, seq, vocab]",
+        )
+    return chunk_sizes(method, session.symbols)
+
+
+def _count_guesses(
+    wanted: int | None, checks: ChunkSizes, target: Session, draft: Session
+) -> int:
+    """Return how many guesses are made at a time.
+
+    A ring forgets as many tokens as one call may add, and no more.
+
+    Raises:
+        BadSetting: they cannot be checked at once, or not be forgotten.
+    """
+    least, most = max(1, checks.least - 1), checks.most - 1
+    if target.longest_call is not None:
+        most = min(most, target.longest_call - 1)
+    if draft.longest_call is not None:
+        most = min(most, draft.longest_call)
+    count = min(max(_USUAL_GUESSES, least), most) if wanted is None else wanted
+    if not least <= count <= most:
+        expected = (
+            f"from {least} to {most}, which {checks.method} takes with one more and "
+            "rings can forget"
+        )
+        raise BadSetting(name="draft_tokens", expected=expected, found=count)
+    return count
+
+
+def _find_lead(
+    target: Feeder, draft: Feeder, history: Sequence[int]
+) -> tuple[int, ...] | None:
+    """Return what the draft has to take first; None if it is full before that.
+
+    A draft that holds more goes back as the prompt runs: what it guesses need not be
+    right.
+
+    Raises:
+        BadSetting: it holds less, and nobody says what is missing.
+    """
+    assert target.start is not None
+    assert draft.start is not None
+    if draft.start >= target.start:
+        draft.start = target.start
+        return ()
+    if len(history) == target.start:
+        return tuple(history[draft.start :])
+    capacity = draft.session.capacity
+    if capacity is not None and capacity <= target.start:
+        return None
+    expected = (
+        f"a session that holds the same {target.start} tokens as the one it guesses "
+        "for (or history=, all of these tokens)"
+    )
+    raise BadSetting(name="draft", expected=expected, found=f"{draft.start} tokens")

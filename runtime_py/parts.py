@@ -1,0 +1,215 @@
+"""Calls that are longer than the rings of a session allow, taken in parts.
+
+In: a method of the role "prefill", more tokens than it takes, or than fit between the
+window of a ring and its end. Out: the logits behind the last token, and a session that
+has taken all of them. Such a call is all or nothing as any other is: what cannot be put
+back by knowing the position is copied first, which is little beside so many tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.entries import Demand, Entry, check_room
+from kvc.runtime.inputs import Inputs, take_inputs
+from kvc.runtime.positions import find_position
+from kvc.runtime.savepoints import Savepoint
+from kvc.runtime.states import StateMemory
+from kvc.schema.errors import CallTooLong
+from kvc.schema.model import Program
+from kvc.schema.types import bounds, evaluate
+
+if TYPE_CHECKING:
+    from kvc.runtime.generation.chunks import Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a call's tokens: which method takes them, from where, how many."""
+
+    entry: Entry
+    first: int
+    count: int
+
+
+def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
+    """Return how many tokens a call has if that is more than one may have, else 0.
+
+    With a ring, a prefill may have more than its method takes too.
+
+    Raises:
+        InputMismatch: the inputs do not have the declared shapes.
+    """
+    ring, advance = states.narrowest, entry.method.advance
+    if ring is None or advance is None:
+        return 0
+    if entry.counts is not None:
+        return _excess_of_rows(entry, inputs, states, ring.longest)
+    if isinstance(advance, int) and entry.method.role != "prefill":
+        return advance if advance > ring.longest else 0
+    if _takes_tokens(entry) and len(inputs.shapes[0]) == 2:
+        count = inputs.shapes[0][1]
+        return count if count > _most(entry, ring.longest) else 0
+    count = evaluate(advance, entry.solve(inputs, states))
+    return count if count > ring.longest else 0
+
+
+def _excess_of_rows(
+    entry: Entry, inputs: Inputs, states: StateMemory, longest: int
+) -> int:
+    """Return the most tokens of a row if that is more than one may have, else 0.
+
+    Padding does not count. Counts that cannot be are refused later.
+    """
+    assert entry.counts is not None
+    seq = _given_tokens(entry, inputs, states)
+    counts = inputs.arrays[entry.counts.leaf]
+    if counts.dtype == bool or counts.shape != inputs.shapes[0][:1]:
+        return 0
+    count = seq if inputs.left_out else int(counts.max(initial=0))
+    long = _takes_tokens(entry) and seq > _most(entry, seq)
+    fits = 0 < count <= seq and int(counts.min(initial=0)) >= 0
+    return count if fits and (count > longest or long) else 0
+
+
+def _given_tokens(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
+    """Return how many tokens a call brings to each row, padding too."""
+    if _takes_tokens(entry) and len(inputs.shapes[0]) == 2:
+        return inputs.shapes[0][1]
+    assert entry.method.advance is not None
+    return evaluate(entry.method.advance, entry.solve(inputs, states))
+
+
+def plan_parts(
+    entry: Entry, count: int, states: StateMemory, entries: Sequence[Entry]
+) -> list[Part]:
+    """Return the calls that a call is parted into.
+
+    Args:
+        entry: of the method that was called.
+        count: of the call's tokens.
+        states: of the session.
+        entries: of all methods of the program.
+
+    Raises:
+        CallTooLong: the method has not the role "prefill", or takes more than tokens,
+            or no methods with a role take so many together.
+    """
+    # Late: a generation knows sessions.
+    from kvc.runtime.generation.chunks import chunk_sizes, plan_chunks
+
+    ring = states.narrowest
+    assert ring is not None, "others allow calls of any length"
+    alike = {e.method.name: e for e in entries if _takes_alike(e, entry)}
+    sizes = {
+        name: chunk_sizes(other.method, entry.symbols, ring.longest)
+        for name, other in alike.items()
+    }
+    usable = [name for name, found in sizes.items() if found.least <= found.most]
+    prefills = [n for n in usable if alike[n].method.role == "prefill"]
+    last = [n for n in usable if alike[n].method.role == "decode"] + prefills
+    plan: list[Chunk] = []
+    if entry.method.role == "prefill" and last:
+        plan = plan_chunks(count, [sizes[n] for n in prefills], sizes[last[0]])
+    if sum(chunk.count for chunk in plan) != count:
+        raise CallTooLong(
+            method=entry.method.name,
+            count=count,
+            longest=ring.longest,
+            state=ring.name,
+            slots=ring.slots,
+            window=ring.window,
+        )
+    firsts = accumulate((chunk.count for chunk in plan), initial=0)
+    return [
+        Part(alike[chunk.method], first, chunk.count)
+        for chunk, first in zip(plan, firsts, strict=False)
+    ]
+
+
+def run_parts(
+    program: Program,
+    parts: Sequence[Part],
+    inputs: Inputs,
+    states: StateMemory,
+    run: Callable[[Entry, Inputs], list[object]],
+) -> list[object]:
+    """Run a call in parts, and return the results of the last one.
+
+    Of rows that count less tokens, those of the part with their last one.
+
+    Raises:
+        CacheOverflow: not all tokens fit; nothing has run.
+        ExecutionError: a part failed; the session is as it was before the first one.
+    """
+    starts = find_position(program.position, states)
+    tokens = inputs.arrays[0]
+    counts = _counts_of(parts[0].entry, inputs)
+    listed = None if counts is None else tuple(counts.tolist())
+    check_room(Demand(tokens.shape[1], 0, (), listed), starts, states)
+    taken = [_take_part(part, tokens, counts) for part in parts]
+    results: list[object] = []
+    with Savepoint([part.entry for part in parts], states, starts):
+        for part, given in zip(parts, taken, strict=True):
+            made = run(part.entry, given)
+            if counts is not None and results:
+                keep_rows(made, results, np.less_equal(counts, part.first))
+            results = made
+    return results
+
+
+def keep_rows(made: Sequence[object], before: Sequence[object], rows: Array) -> None:
+    """Put back the results of rows that have none in this part."""
+    for new, old in zip(made, before, strict=True):
+        assert isinstance(new, np.ndarray)
+        assert isinstance(old, np.ndarray)
+        new[rows] = old[rows]
+
+
+def _counts_of(entry: Entry, inputs: Inputs) -> Array | None:
+    """Return how many tokens count in each row, None where all do."""
+    if entry.counts is None:
+        return None
+    counts = inputs.arrays[entry.counts.leaf]
+    return np.full_like(counts, inputs.shapes[0][1]) if inputs.left_out else counts
+
+
+def _take_part(part: Part, tokens: Array, counts: Array | None) -> Inputs:
+    """Return what a part of a call takes."""
+    end = part.first + part.count
+    leaves = [tokens[:, part.first : end]]
+    if part.entry.counts is not None and counts is not None:
+        here = np.clip(counts - part.first, 0, part.count)
+        leaves.append(here.astype(part.entry.counts.type.dtype.numpy))
+    return take_inputs(part.entry.signature, leaves)
+
+
+def _takes_tokens(entry: Entry) -> bool:
+    """Tell whether a method of some role takes tokens alone, and adds them all.
+
+    It may take counts behind them, and adds those that count then.
+    """
+    if entry.tokens is None or len(entry.passed) != 1 + (entry.counts is not None):
+        return False
+    if entry.counts is not None and entry.counts.leaf != 1:
+        return False
+    return entry.signature.types[0].dims[1] == entry.method.advance
+
+
+def _takes_alike(entry: Entry, other: Entry) -> bool:
+    """Tell whether two methods take tokens alone, in as many rows."""
+    if not (_takes_tokens(entry) and _takes_tokens(other)):
+        return False
+    if (entry.counts is None) != (other.counts is None):
+        return False
+    return entry.signature.types[0].dims[0] == other.signature.types[0].dims[0]
+
+
+def _most(entry: Entry, longest: int) -> int:
+    """Return the most tokens that a method takes at a time."""
+    kind = entry.signature.types[0]
+    return min(longest, bounds(kind.dims[1], entry.symbols)[1])

@@ -1,0 +1,112 @@
+"""Batches: the tokens of transformers' own left-padded batch, and of each row alone.
+
+Rows of different lengths stand at different positions, in chunks and one token at a
+time; what a wrong row of a cache does to its own logits, and to no others, is the
+control.
+"""
+
+import numpy as np
+import pytest
+import torch
+from hf_models import NAMED, OTHERS, VARIANTS, VOCAB, build
+from hf_parity import NOTICED, TOLERANCE, compare_rows, zero_row
+
+from kvc.compiler import CacheConfig, export_hf
+from kvc.runtime import generate, load, right_padded
+
+# Rotary positions and windows; learned ones; ALiBi; experts.
+DAILY = ["gemma3_text", "gpt2", "bloom", "gpt_oss"]
+
+
+@pytest.mark.parametrize("name", DAILY)
+def test_rows_of_different_lengths_equal_the_model(name, tmp_path):
+    assert compare_rows(name, tmp_path, shallow=True) < TOLERANCE
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", [*NAMED, *VARIANTS, *OTHERS])
+def test_rows_of_every_architecture_equal_the_model(name, tmp_path):
+    assert compare_rows(name, tmp_path) < TOLERANCE
+
+
+LENGTHS = (3, 11, 6)
+STEPS = 12
+PENALTY = 5.0  # without one, tiny models say one token again and again
+
+
+def padded_prompts():
+    """Return left-padded tokens and their mask, int64 [3, 11]."""
+    tokens = np.random.default_rng(3).integers(3, VOCAB, (3, max(LENGTHS)))
+    mask = np.ones_like(tokens)
+    for row, length in enumerate(LENGTHS):
+        # A penalty of transformers looks at padding too: tokens that are there anyway.
+        tokens[row, : max(LENGTHS) - length] = tokens[row, -1]
+        mask[row, : max(LENGTHS) - length] = 0
+    return tokens, mask
+
+
+def transformers_batch(model, tokens, mask):
+    """Return the tokens that transformers makes of a left-padded batch, by row."""
+    made = model.generate(
+        torch.from_numpy(tokens),
+        attention_mask=torch.from_numpy(mask),
+        do_sample=False,
+        repetition_penalty=PENALTY,
+        max_new_tokens=STEPS,
+        pad_token_id=0,
+    )
+    return made[:, tokens.shape[1] :].tolist()
+
+
+def until_stop(tokens, stop):
+    """Return the tokens before the first stop token."""
+    return tokens[: tokens.index(stop)] if stop in tokens else tokens
+
+
+RARELY = [
+    pytest.param(name, marks=pytest.mark.exhaustive)
+    for name in ("mistral", "gpt2", "bloom", "gpt_oss", "falcon", "gemma2")
+]
+
+
+@pytest.mark.parametrize("name", ["llama", "opt", *RARELY])
+def test_tokens_are_those_of_a_left_padded_batch_of_transformers(name, tmp_path):
+    model = build(name, shallow=True)
+    tokens, mask = padded_prompts()
+    theirs = transformers_batch(model, tokens, mask)
+    model.generation_config.eos_token_id = stop = theirs[1][2]
+    theirs = [until_stop(row, stop) for row in transformers_batch(model, tokens, mask)]
+    cache = CacheConfig(max_length=32, batch=3)
+    export_hf(model, cache=cache, prefill_chunk=4).save(tmp_path / "m.kvc")
+    with load(tmp_path / "m.kvc") as program, program.session(batch=3) as session:
+        settings = {"max_tokens": STEPS, "repetition_penalty": PENALTY}
+        run = generate(session, tokens, attention_mask=mask, **settings)
+        list(run)
+        assert list(run.tokens) == theirs
+        assert len({len(row) for row in theirs}) > 1
+        rows = zip(*right_padded(tokens, mask), strict=True)
+        for row, (prompt, length) in enumerate(rows):
+            with program.session() as single:
+                alone = generate(single, prompt[:length], **settings)
+                assert list(alone) == run.tokens[row]
+
+
+def test_a_wrong_row_of_the_cache_shows_in_that_row_alone(tmp_path):
+    cache = CacheConfig(max_length=32, batch=3)
+    export_hf(build("gpt2", shallow=True), cache=cache).save(tmp_path / "m.kvc")
+    tokens, lengths = right_padded(*padded_prompts())
+    active = np.array([True, True, False])
+    with load(tmp_path / "m.kvc") as program, program.session(batch=3) as session:
+
+        def step(spoilt):
+            session.reset()
+            session.prefill(tokens, lengths)
+            for name in session.state:
+                if spoilt and name.endswith(".values"):
+                    zero_row(session.state[name], 2, batch_row=1)
+            return session.decode(tokens[:, :1], active)
+
+        right, wrong = step(False), step(True)
+    spread = right[:2].std()
+    np.testing.assert_allclose(wrong[0], right[0], atol=TOLERANCE * spread)
+    assert np.abs(wrong[1] - right[1]).max() > NOTICED * spread

@@ -1,0 +1,182 @@
+"""Rows of different lengths over rings: their counts limit a call, not the padding."""
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from ragged_models import RING, VOCAB, WINDOW, RaggedRings, ragged_methods, ragged_specs
+from session_contents import contents
+from state_runs import opened
+
+from kvc.compiler import Method
+from kvc.runtime import CacheOverflow, CallTooLong, InputMismatch, Program, Session
+
+LONGEST, MOST = RING - WINDOW + 1, 200
+TEXT = np.random.default_rng(8).integers(0, VOCAB, (3, MOST))
+
+
+@pytest.fixture(scope="module")
+def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    with opened(
+        RaggedRings(),
+        ragged_methods(),
+        tmp_path_factory.mktemp("rings"),
+        states=ragged_specs(rings=True),
+        max_length=MOST,
+    ) as program:
+        yield program
+
+
+@cache
+def alone(row: int, length: int) -> np.ndarray:
+    """Return the last logits of the first tokens of one row of the text."""
+    with torch.no_grad():
+        return RaggedRings().reference(torch.tensor(TEXT[row, :length]))[-1].numpy()
+
+
+def feed(session: Session, counts: list[int], seq: int) -> None:
+    """Give each row the next tokens of its text, and compare what comes back."""
+    starts = session.position
+    tokens = np.full((3, seq), 5)
+    for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
+        tokens[row, :count] = TEXT[row, start : start + count]
+    if seq == 1:
+        found = session.decode(tokens, np.array(counts) > 0)
+    else:
+        found = session.prefill(tokens, np.array(counts))
+    ends = starts + counts
+    assert session.position.tolist() == ends.tolist()
+    for row, count in enumerate(counts):
+        if count:
+            expected = alone(row, int(ends[row]))
+            np.testing.assert_allclose(found[row], expected, rtol=2e-3, atol=2e-4)
+
+
+def test_the_rings_have_windows(program: Program) -> None:
+    rings = [s for s in program._engine.program.states if s.name != "position"]
+    assert {s.window for s in rings} == {WINDOW}
+
+
+@pytest.mark.parametrize(
+    "seed",
+    [i if i < 3 else pytest.param(i, marks=pytest.mark.exhaustive) for i in range(60)],
+)
+def test_rows_go_on_and_back_each_for_itself(program: Program, seed: int) -> None:
+    dice = np.random.default_rng(seed)
+    with program.session(batch=3) as session:
+        while max(session.position) < MOST - 40:
+            seq = int(dice.choice((1, 1, 2, 5, LONGEST, LONGEST + 1, 30, 38)))
+            counts = [int(dice.choice((0, 1, seq, dice.integers(0, seq + 1))))
+                      for _ in range(3)]  # fmt: skip
+            feed(session, counts, seq)
+            back = [int(dice.integers(0, most + 1)) for most in session.rewindable]
+            session.rewind(np.array(back) * (dice.random(3) < 0.3))
+
+
+def test_padding_is_no_reason_to_part_a_call(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def part(*_: object) -> None:
+        raise AssertionError("a row counts no more than a ring allows")
+
+    monkeypatch.setattr("kvc.runtime.engine.plan_parts", part)
+    with program.session(batch=3) as session:
+        feed(session, [LONGEST, 1, 0], 40)
+        feed(session, [3, LONGEST, 0], 40)
+
+
+def test_a_long_row_is_parted_and_short_ones_with_it(program: Program) -> None:
+    with program.session(batch=3) as session:
+        feed(session, [40, 0, LONGEST + 1], 40)
+        feed(session, [0, 33, 1], 39)
+        everything = session.prefill(TEXT[:, :40])
+        assert everything.shape == (3, VOCAB)
+        assert session.position.tolist() == [80, 73, 40 + LONGEST + 2]
+
+
+def test_a_call_that_fails_in_a_late_part_leaves_all_rows(
+    program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from kvc.runtime.engine import _run
+
+    calls: list[int] = []
+
+    def run(*args: object) -> list[object]:
+        calls.append(1)
+        made = _run(*args)
+        if len(calls) == 3:
+            raise RuntimeError("in the third part")
+        return made
+
+    with program.session(batch=3) as session:
+        feed(session, [30, 7, 2], 30)
+        before = contents(session)
+        with monkeypatch.context() as patch:
+            patch.setattr("kvc.runtime.engine._run", run)
+            with pytest.raises(RuntimeError, match="in the third part"):
+                session.prefill(TEXT[:, :40], np.array([40, 0, 20]))
+        assert contents(session) == before
+        feed(session, [1, 0, 40], 40)
+
+
+@pytest.mark.parametrize("counts", [[41, 0, 0], [-1, 40, 0], [1 << 40, 1, 1]])
+def test_bad_counts_of_a_long_call_are_refused(
+    program: Program, counts: list[int]
+) -> None:
+    with program.session(batch=3) as session:
+        feed(session, [5, 3, 0], 5)
+        before = contents(session)
+        with pytest.raises(InputMismatch, match="counts of 0 to 40"):
+            session.prefill(TEXT[:, :40], np.array(counts))
+        with pytest.raises(InputMismatch, match=r"got int64\[2\]"):
+            session.prefill(TEXT[:, :40], np.array([40, 40]))
+        assert contents(session) == before
+
+
+def test_room_is_looked_at_before_the_first_part(program: Program) -> None:
+    with program.session(batch=3, capacity=50) as session:
+        feed(session, [20, 3, 0], 20)
+        before = contents(session)
+        with pytest.raises(CacheOverflow) as caught:
+            session.prefill(TEXT[:, :40], np.array([31, 40, 40]))
+        assert caught.value.facts == {
+            "row": 0,
+            "start": 20,
+            "count": 31,
+            "capacity": 50,
+        }
+        assert contents(session) == before
+        feed(session, [30, 40, 40], 40)
+
+
+def test_without_a_role_a_row_cannot_be_parted(tmp_path: Path) -> None:
+    prefill, decode = ragged_methods()
+    step = Method("prefill", args=prefill.args, dynamic=prefill.dynamic)
+    specs = ragged_specs(rings=True)
+    with (
+        opened(RaggedRings(), [step, decode], tmp_path, states=specs) as program,
+        program.session(batch=3) as session,
+    ):
+        feed(session, [LONGEST, 2, 0], 40)
+        with pytest.raises(CallTooLong) as caught:
+            session.prefill(TEXT[:, :40], np.array([1, LONGEST + 1, 0]))
+        assert caught.value.facts["count"] == LONGEST + 1
+        assert session.position.tolist() == [LONGEST, 2, 0]
+
+
+def test_forks_and_saved_sessions_hold_rings_of_rows(
+    program: Program, tmp_path: Path
+) -> None:
+    with program.session(batch=3) as session:
+        feed(session, [30, 7, 0], 30)
+        session.save(tmp_path / "rows.kvcs")
+        before = contents(session)
+        with session.fork() as fork, program.restore(tmp_path / "rows.kvcs") as saved:
+            for other in (fork, saved):
+                assert contents(other) == before
+                feed(other, [0, 20, 3], 20)
+                session.rewind(np.array([1, 0, 0]))
+                feed(session, [1, 0, 0], 1)

@@ -1,0 +1,167 @@
+"""Which sessions can guess for which, and models whose checks take few sizes."""
+
+from collections import Counter
+
+import numpy as np
+import pytest
+import torch
+from drafting_models import Recurrent, Table, write_decoder, write_table
+
+from kvc.runtime import (
+    BadSetting,
+    NotRewindable,
+    UnknownName,
+    UnusableLogits,
+    generate,
+    load,
+)
+
+
+def counting(wrong=()):
+    """Return logits [16, 16]: after n comes n + 1, but for those that are wrong."""
+    rows = torch.zeros(16, 16)
+    for token in range(16):
+        rows[token, (token + (3 if token in wrong else 1)) % 16] = 5.0
+    return rows
+
+
+@pytest.fixture
+def opened(tmp_path):
+    """Open sessions of models that were written for one test."""
+    programs = []
+
+    def open_session(write, *args, **options):
+        path = tmp_path / f"{len(programs)}.kvc"
+        programs.append(load(write(path, *args, **options)))
+        return programs[-1].session()
+
+    yield open_session
+    for program in programs:
+        program.close()
+
+
+@pytest.mark.parametrize("least", [1, 3, 5])
+def test_checks_of_any_sizes_are_used_where_they_fit(opened, least):
+    target = opened(write_table, Table(counting()), least)
+    draft = opened(write_table, Table(counting(wrong=(5,))))
+    sizes = []
+    call = target.call
+
+    def counted(name, tokens):
+        sizes.append((name, tokens.shape[1]))
+        return call(name, tokens)
+
+    target.call = counted
+    run = generate(target, [0], draft=draft, max_tokens=23)
+    assert list(run) == [n % 16 for n in range(1, 24)]
+    checked = {size for name, size in sizes if name == "check"}
+    assert checked
+    assert all(size >= least for size in checked)
+    assert run.acceptance > 0.5
+    assert target.position == draft.position == 23
+
+
+def test_a_session_is_no_draft_of_itself(opened):
+    target = opened(write_table, Table(counting()))
+    with pytest.raises(BadSetting, match="draft: expected another session than"):
+        generate(target, [1], draft=target)
+
+
+def test_other_tokens_are_refused(opened):
+    target = opened(write_decoder)
+    with pytest.raises(BadSetting, match=r"a model of 32 tokens, .* got one of 48"):
+        generate(target, [1], draft=opened(write_decoder, vocab=48))
+
+
+def test_a_target_that_cannot_check_is_refused(opened):
+    target = opened(write_decoder, all_logits=False)
+    with pytest.raises(UnknownName, match=r"role 'prefill_all'.* --all-logits"):
+        generate(target, [1], draft=opened(write_decoder))
+
+
+@pytest.mark.parametrize("which", ["target", "draft"])
+def test_what_cannot_go_back_is_refused_before_anything_runs(opened, which):
+    kinds = {"target": Table, "draft": Table, which: Recurrent}
+    target, draft = (opened(write_table, k(counting())) for k in kinds.values())
+    with pytest.raises(NotRewindable, match="the state total cannot be rewound"):
+        generate(target, [1], draft=draft)
+    assert target.position == draft.position == 0
+
+
+@pytest.mark.parametrize("count", [0, -1, 9, 2.5, True])
+def test_an_impossible_number_of_guesses_is_refused(opened, count):
+    target, draft = (opened(write_table, Table(counting())) for _ in range(2))
+    with pytest.raises(BadSetting, match="draft_tokens: expected "):
+        generate(target, [1], draft=draft, draft_tokens=count)
+    with pytest.raises(BadSetting, match="draft_tokens: expected "):
+        generate(target, [1], draft_tokens=count)
+
+
+def test_a_number_of_guesses_without_a_draft_is_refused(opened):
+    target = opened(write_table, Table(counting()))
+    with pytest.raises(BadSetting, match="left out: there is no draft, got 4"):
+        generate(target, [1], draft_tokens=4)
+    with pytest.raises(BadSetting, match=r"draft: expected a session, got 'd\.kvc'"):
+        generate(target, [1], draft="d.kvc")
+
+
+def test_a_draft_that_holds_something_else_is_refused(opened):
+    target, draft = (opened(write_table, Table(counting())) for _ in range(2))
+    list(generate(target, [1, 2, 3], max_tokens=2))
+    with pytest.raises(BadSetting, match=r"holds the same 4 tokens .* got 0 tokens"):
+        generate(target, [5], draft=draft)
+
+
+def test_a_prompt_of_both_may_begin_in_the_middle_of_a_history(opened):
+    target, draft = (opened(write_table, Table(counting())) for _ in range(2))
+    list(generate(target, [1, 2, 3], max_tokens=2))
+    draft.read(np.array([[1, 2]]))
+    run = generate(target, [5], draft=draft, history=[1, 2, 3, 4], max_tokens=9)
+    assert list(run) == [6, 7, 8, 9, 10, 11, 12, 13, 14]
+    assert run.acceptance == 1
+    assert draft.position == target.position == 13
+
+
+def test_logits_that_cannot_be_used_come_up_where_they_would_without_a_draft(opened):
+    """Tokens before them are handed out, though one call gave them all."""
+    rows = counting()
+    rows[3] = float("nan")
+    target = opened(write_table, Table(rows))
+    draft = opened(write_table, Table(counting()))
+    run = generate(target, [0], draft=draft, max_tokens=9)
+    assert [next(run) for _ in range(3)] == [1, 2, 3]
+    with pytest.raises(UnusableLogits, match="NaN is among them"):
+        next(run)
+    assert target.position == 4
+    assert run.pending == ()
+
+
+@pytest.mark.parametrize("temperature", [0.7, 1.6])
+def test_with_chance_tokens_come_as_often_as_the_target_has_them(opened, temperature):
+    """Pearson's chi-squared of 6,000 pairs against the exact chances.
+
+    Of 15 degrees of freedom 44.3 is exceeded once in 10,000 times; a draft whose
+    tokens were taken unchecked must be far beyond it.
+    """
+    torch.manual_seed(5)
+    rows = torch.randn(16, 16)
+    target = opened(write_table, Table(rows))
+    draft = opened(write_table, Table(rows + 0.7 * torch.randn(16, 16)))
+    run = generate(
+        target, [0], draft=draft, temperature=temperature, seed=11, max_tokens=6000
+    )
+    tokens = [0, *run]
+    assert 0.1 < run.acceptance < 0.95
+    scores = rows.double().numpy() / temperature
+    chances = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
+    assert unlikely(tokens, chances) < 44.3
+    guesses = generate(draft, [0], temperature=temperature, seed=3, max_tokens=6000)
+    assert unlikely([0, *guesses], chances) > 80
+
+
+def unlikely(tokens, chances):
+    """Return chi-squared of which token comes, whatever is before it."""
+    before = Counter(tokens[:-1])
+    expected = sum(count * chances[token] for token, count in before.items())
+    found = np.bincount(tokens[1:], minlength=16)
+    return float(((found - expected) ** 2 / expected).sum())

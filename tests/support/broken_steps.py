@@ -1,0 +1,40 @@
+"""Calls that fail in the middle: an error at one step of all that a call takes."""
+
+import itertools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+
+import pytest
+
+from kvc.runtime.executor import Frame, Progress
+
+Function = Callable[..., None]
+
+
+class Broken(Exception):
+    """What the injected failure is."""
+
+
+@contextmanager
+def broken_step(number: int, after: bool) -> Iterator[None]:
+    """Let step `number` fail, steps of branches counted; `after` it has worked."""
+    run, numbers = Frame._run, itertools.count()
+
+    def breaking(function: Function) -> Function:
+        def step(*arguments: object) -> None:
+            here = next(numbers) == number
+            if not here or after:
+                function(*arguments)
+            if here:
+                raise Broken
+
+        return step
+
+    def broken(self: Frame, progress: Progress) -> None:
+        steps = tuple((breaking(function), given) for function, given in self.steps)
+        run(replace(self, steps=steps), progress)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Frame, "_run", broken)
+        yield

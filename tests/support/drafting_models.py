@@ -1,0 +1,94 @@
+"""A tiny decoder and models that guess what it says: well, badly, or not at all."""
+
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from kvc.compiler import Dim, Method, compile_program
+from kvc.compiler.models.decoder import Decoder, DecoderConfig
+from kvc.compiler.models.demo import decoder_caches, decoder_methods
+
+VOCAB, CAPACITY, CHUNK = 32, 64, 8
+CONFIG = DecoderConfig(
+    vocab=VOCAB, dim=32, layers=1, heads=2, kv_heads=1, ffn=48, capacity=CAPACITY
+)
+METADATA = {"tokenizer": "bytes"}
+
+
+def decoder(noise: float = 0.0, vocab: int = VOCAB) -> Decoder:
+    """Return a model far from even; with noise, one that mostly says the same."""
+    torch.manual_seed(3)
+    model = Decoder(
+        DecoderConfig(
+            vocab=vocab, dim=32, layers=1, heads=2, kv_heads=1, ffn=48, capacity=64
+        )
+    ).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(3)
+        for parameter in model.parameters():
+            parameter.add_(torch.randn_like(parameter) * noise * parameter.std())
+    return model
+
+
+def write_decoder(
+    path: Path, noise: float = 0.0, all_logits: bool = True, vocab: int = VOCAB
+) -> Path:
+    """Write a bundle whose sessions choose a capacity of 16 to 64."""
+    methods = decoder_methods(CONFIG, CHUNK, all_logits)
+    states = [decoder_caches(CONFIG)]
+    model = decoder(noise, vocab)
+    compile_program(model, methods, states=states, metadata=METADATA).save(path)
+    return path
+
+
+class Table(nn.Module):
+    """Logits by the last token alone; counts tokens."""
+
+    position: Tensor
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__()
+        self.rows = nn.Parameter(rows)
+        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        """Return the logits [1, vocab] after the last of tokens [1, seq]."""
+        return self.prefill_all(tokens)[:, -1]
+
+    def prefill_all(self, tokens: Tensor) -> Tensor:
+        """Return the logits [1, seq, vocab] after each of tokens [1, seq]."""
+        self.position.add_(tokens.shape[1])
+        return nn.functional.embedding(tokens, self.rows)
+
+
+class Recurrent(Table):
+    """A table that also keeps a sum, which cannot go back."""
+
+    total: Tensor
+
+    def __init__(self, rows: Tensor) -> None:
+        super().__init__(rows)
+        self.register_buffer("total", torch.zeros(1))
+
+    def prefill_all(self, tokens: Tensor) -> Tensor:
+        """Return the logits [1, seq, vocab] after each of tokens [1, seq]."""
+        self.total.mul_(0.5).add_(tokens.sum())
+        return super().prefill_all(tokens) + self.total
+
+
+def write_table(path: Path, model: Table, least: int = 1) -> Path:
+    """Write a bundle of a table; its checks take `least` tokens or more."""
+    tokens = torch.zeros(1, least + 1, dtype=torch.int64)
+    some = {"tokens": {1: Dim("seq", 1, CHUNK)}}
+    checks = {"tokens": {1: Dim("checked", least, least + 8)}}
+    methods = [
+        Method("read", args=(tokens,), dynamic=some, role="prefill"),
+        Method("say", args=(tokens[:, :1],), role="decode"),
+        Method("check", args=(tokens,), dynamic=checks, role="prefill_all"),
+    ]
+    model.read, model.say, model.check = model.prefill, model.prefill, model.prefill_all
+    compile_program(model, methods, metadata=METADATA).save(path)
+    return path

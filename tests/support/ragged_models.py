@@ -1,0 +1,195 @@
+"""Decoders of two layers whose rows bring different numbers of tokens to a call.
+
+All have the same weights, so one reference without any cache serves them all: logits
+[seq, vocab] of one row's tokens. `prefill` takes tokens int64 [batch, seq], of which
+the first `lengths[row]` count in each row; `decode` takes one token a row, and bool
+[batch]: which rows take part. Both give each row's logits behind its last token.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from kvc.compiler import Dim, Method, StateSpec
+
+VOCAB, DIM, HEADS, KV_HEADS, WIDTH, LAYERS = 16, 16, 4, 2, 4, 2
+SLOTS, WINDOW, RING = 64, 6, 17
+BATCH, SEQ = Dim("batch", 1, 4), Dim("seq", 1, 40)
+CAPACITY = Dim("capacity", 4, SLOTS)
+
+
+class RaggedLayer(nn.Module):
+    """One layer: rotary attention over a cache, and what follows it."""
+
+    mode, window, slots = "linear", None, SLOTS
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.qkv = nn.Linear(DIM, (HEADS + 2 * KV_HEADS) * WIDTH)
+        self.out = nn.Linear(DIM, DIM)
+        for name in ("k", "v"):
+            self.register_buffer(name, torch.zeros(1, KV_HEADS, self.slots, WIDTH))
+
+    def forward(self, x: Tensor, start: Tensor, counts: Tensor) -> Tensor:
+        q, k, v = self.project(x, start)
+        self.write(k, v, start, counts)
+        y = torch.ops.kvc.attention(
+            q, self.k, self.v, start + counts,
+            window_left=None if self.window is None else self.window - 1,
+            layout=self.mode, counts=counts,
+        )  # fmt: skip
+        return x + self.out(y.transpose(1, 2).reshape(x.shape))
+
+    def write(self, k: Tensor, v: Tensor, start: Tensor, counts: Tensor) -> None:
+        update = torch.ops.kvc.cache_update
+        self.k.copy_(update(self.k, k, start, -2, self.mode, counts))
+        self.v.copy_(update(self.v, v, start, -2, self.mode, counts))
+
+    def project(self, x: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        batch, seq, _ = x.shape
+        heads = self.qkv(x).view(batch, seq, -1, WIDTH).transpose(1, 2)
+        q, k, v = heads.split((HEADS, KV_HEADS, KV_HEADS), dim=1)
+        places = start[:, None] + torch.arange(seq)
+        return turned(q, places), turned(k, places), v
+
+    def reference(self, x: Tensor) -> Tensor:
+        q, k, v = self.project(x, torch.zeros(1, dtype=torch.int64))
+        scores = q @ k.repeat_interleave(HEADS // KV_HEADS, 1).transpose(2, 3) / 2
+        places = torch.arange(x.shape[1])
+        ago = places[:, None] - places
+        seen = (ago >= 0) & (ago < (self.window or SLOTS))
+        weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
+        y = weights @ v.repeat_interleave(HEADS // KV_HEADS, 1)
+        return x + self.out(y.transpose(1, 2).reshape(x.shape))
+
+
+class RingLayer(RaggedLayer):
+    """Its cache is a ring, of which a query sees the last `WINDOW` positions."""
+
+    mode, window, slots = "circular", WINDOW, RING
+
+
+class BranchingLayer(RaggedLayer):
+    """Writes its cache in both branches of a condition that no result shows."""
+
+    def write(self, k: Tensor, v: Tensor, start: Tensor, counts: Tensor) -> None:
+        def first_keys(
+            old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            new_k = torch.ops.kvc.cache_update(old_k, k, start, counts=counts)
+            return new_k, torch.ops.kvc.cache_update(old_v, v, start, counts=counts)
+
+        def first_values(
+            old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor
+        ) -> tuple[Tensor, Tensor]:
+            new_v = torch.ops.kvc.cache_update(old_v, v, start, counts=counts)
+            return torch.ops.kvc.cache_update(old_k, k, start, counts=counts), new_v
+
+        operands = (self.k, self.v, k.clone(), v.clone())
+        new_k, new_v = torch.cond(k.sum() > 0, first_keys, first_values, operands)
+        self.k.copy_(new_k)
+        self.v.copy_(new_v)
+
+
+class Ragged(nn.Module):
+    """Counts in a state, int64 [batch]."""
+
+    layer: type[RaggedLayer] = RaggedLayer
+
+    def __init__(self) -> None:
+        super().__init__()
+        torch.manual_seed(3)
+        self.embed = nn.Embedding(VOCAB, DIM)
+        self.layers = nn.ModuleList(self.layer() for _ in range(LAYERS))
+        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
+
+    def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        start = self.position.clone()
+        self.position.add_(lengths)
+        return self.run(tokens, start, lengths)
+
+    def decode(self, token: Tensor, active: Tensor) -> Tensor:
+        counts = active.to(torch.int64)
+        start = self.position.clone()
+        self.position.add_(counts)
+        return self.run(token, start, counts)
+
+    def run(self, tokens: Tensor, start: Tensor, counts: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        for layer in self.layers:
+            x = layer(x, start, counts)
+        last = (counts - 1).clamp(min=0)[:, None, None].expand(-1, 1, DIM)
+        return x.gather(1, last)[:, 0] @ self.embed.weight.T
+
+    def reference(self, tokens: Tensor) -> Tensor:
+        """Return the logits [seq, vocab] of one row's tokens int64 [seq]."""
+        x = self.embed(tokens[None])
+        for layer in self.layers:
+            x = layer.reference(x)
+        return x[0] @ self.embed.weight.T
+
+
+class RaggedBranches(Ragged):
+    """Its caches are written in branches."""
+
+    layer = BranchingLayer
+
+
+class RaggedRings(Ragged):
+    """Its caches are rings."""
+
+    layer = RingLayer
+
+
+class RaggedWhereTold(Ragged):
+    """The session says where to write: an input of the position, int64 [batch]."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        del self.position
+
+    def prefill(self, tokens: Tensor, lengths: Tensor, input_pos: Tensor) -> Tensor:
+        return self.run(tokens, input_pos, lengths)
+
+    def decode(self, token: Tensor, active: Tensor, input_pos: Tensor) -> Tensor:
+        return self.run(token, input_pos, active.to(torch.int64))
+
+
+def turned(x: Tensor, places: Tensor) -> Tensor:
+    """Turn x [batch, heads, seq, WIDTH] by its places int64 [batch, seq]."""
+    angles = places[:, None, :, None] * torch.tensor([1.0, 0.1])
+    cos, sin = angles.cos(), angles.sin()
+    a, b = x.chunk(2, dim=-1)
+    return torch.cat([a * cos - b * sin, b * cos + a * sin], dim=-1)
+
+
+def ragged_methods(told: bool = False) -> list[Method]:
+    """The methods of `Ragged`; `told`: those of `RaggedWhereTold`."""
+    tokens = torch.ones(3, 5, dtype=torch.int64)
+    rows = torch.zeros(3, dtype=torch.int64)
+    place = {"position": "input_pos"} if told else {}
+    fed = (rows,) if told else ()
+    sizes = {"input_pos": {0: BATCH}} if told else {}
+    return [
+        Method(
+            "prefill",
+            args=(tokens, rows + 5, *fed),
+            dynamic={"tokens": {0: BATCH, 1: SEQ}, "lengths": {0: BATCH}, **sizes},
+            role="prefill",
+            **place,
+        ),
+        Method(
+            "decode",
+            args=(tokens[:, :1], rows == 0, *fed),
+            dynamic={"token": {0: BATCH}, "active": {0: BATCH}, **sizes},
+            role="decode",
+            **place,
+        ),
+    ]
+
+
+def ragged_specs(told: bool = False, rings: bool = False) -> list[StateSpec]:
+    """What states of `Ragged` have one of for each row; rings have no capacity."""
+    caches = StateSpec("layers.*.[kv]", axis=2, capacity=CAPACITY, batch=BATCH)
+    if rings:
+        caches = StateSpec("layers.*.[kv]", batch=BATCH)
+    return [caches] if told else [caches, StateSpec("position", batch=BATCH)]

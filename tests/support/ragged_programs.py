@@ -1,0 +1,47 @@
+"""A program made by hand whose rows bring different numbers of tokens to a call.
+
+Its cache [batch, 3, capacity, 2] lies at a position that a state counts, int64 [batch];
+of each row only what counts is written.
+"""
+
+from hand_built import I64, Built, program
+from stateful_programs import (
+    BATCH,
+    CAPACITY,
+    SEQ,
+    Builder,
+    counted,
+    rows_type,
+    state,
+    used_symbols,
+)
+
+from kvc.schema.dtypes import DType
+from kvc.schema.model import Method, Ref, StateKind, StateSlot
+from kvc.schema.types import Dim, TensorType
+
+
+def ragged_program() -> Built:
+    """Return `write(x, counts)` and `step(x, counts)`, the second by bool counts."""
+    counter, position = counted(TensorType(I64, (BATCH,)))
+    whole = rows_type(CAPACITY, BATCH, width=2)
+    cache = state("cache", whole, StateKind.LINEAR, 2, at_position=True)
+    methods = (ragged_method("write", SEQ, I64), ragged_method("step", 1, DType.BOOL))
+    symbols = used_symbols("batch", "capacity", "seq")
+    return program(methods, symbols=symbols, states=(counter, cache), position=position)
+
+
+def ragged_method(name: str, seq: Dim, dtype: DType) -> Method:
+    """Write rows at the position, as many as an input of a dtype counts."""
+    b = Builder()
+    x = b.scratch(rows_type(seq, BATCH, width=2))
+    given = counts = b.scratch(TensorType(dtype, (BATCH,)))
+    position = b.value(TensorType(I64, (BATCH,)), StateSlot(0))
+    cache = b.value(rows_type(CAPACITY, BATCH, width=2), StateSlot(1))
+    if dtype is not I64:
+        cast = b.scratch(TensorType(I64, (BATCH,)))
+        counts = b.step("aten::_to_copy", (Ref(given), I64), cast)
+    operands = Ref(x), Ref(position), 2, "linear", Ref(counts)
+    b.over("kvc::cache_update", cache, *operands)
+    b.over("aten::add.Tensor", position, Ref(counts), 1)
+    return b.method(name, {"x": x, "counts": given}, [x], advance=seq, counts=1)

@@ -1,0 +1,92 @@
+"""A program made by hand with two rings of a window, and ways to break it.
+
+`run(x)` writes x float32 [1, 2, seq, 4] into both rings at the position, and attends
+over them with itself as queries.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from hand_built import F32, I64, SEQ, Built, program
+from stateful_programs import Builder, state
+
+from kvc.schema.model import (
+    Argument,
+    Instruction,
+    Position,
+    PositionKind,
+    Program,
+    Ref,
+    StateKind,
+    StateSlot,
+)
+from kvc.schema.types import Symbol, TensorType
+
+WINDOW, SLOTS = 5, 12
+SYMBOLS = {"seq": Symbol("seq", 1, SLOTS)}
+ROWS = TensorType(F32, (1, 2, SEQ, 4))
+RING = TensorType(F32, (1, 2, SLOTS, 4))
+ONE = TensorType(I64, (1,))
+OPS = ("keys", "values", "end", "attention", "position")  # in the order of running
+
+
+def ring_program(capacity: int | None = None, slots: int = SLOTS) -> Built:
+    """Return the program; its calls may have up to 8 tokens, with more slots more."""
+    symbols = {"seq": Symbol("seq", 1, slots)}
+    whole = TensorType(F32, (1, 2, slots, 4))
+    b = Builder(symbols)
+    x, out = b.scratch(ROWS), b.scratch(ROWS)
+    position = b.value(ONE, StateSlot(0))
+    caches = [b.value(whole, StateSlot(i)) for i in (1, 2)]
+    keys, values = (
+        b.over("kvc::cache_update", cache, Ref(x), Ref(position), 2, "circular", None)
+        for cache in caches
+    )
+    end = b.step("aten::add.Scalar", (Ref(position), SEQ, 1), b.scratch(ONE))
+    b.step("kvc::attention", _attention(x, keys, values, end), out)
+    b.over("aten::add.Scalar", position, SEQ, 1)
+    ring = state("keys", whole, StateKind.RING, 2, at_position=True)
+    ring = replace(ring, window=WINDOW)
+    return program(
+        [b.method("run", {"x": x}, [out], advance=SEQ)],
+        symbols=tuple(symbols.values()),
+        states=[
+            state("position", ONE, StateKind.COUNTER),
+            ring,
+            replace(ring, name="values"),
+        ],
+        position=Position(PositionKind.STATE, 0, "", capacity),
+    )
+
+
+def _attention(x: int, keys: int, values: int, end: int) -> list[Argument]:
+    settings = [None, True, WINDOW - 1, None, None, None, None, None, "circular"]
+    return [Ref(x), Ref(keys), Ref(values), Ref(end), *settings, None, None, None]
+
+
+def with_state(whole: Program, number: int, **fields: object) -> Program:
+    """Return the program with another state 1 or 2."""
+    states = list(whole.states)
+    states[number] = replace(states[number], **fields)
+    return replace(whole, states=tuple(states))
+
+
+def with_run(whole: Program, **fields: object) -> Program:
+    """Return the program with other fields of its method."""
+    return replace(whole, methods=(replace(whole.methods[0], **fields),))
+
+
+def with_argument(whole: Program, step: str, place: int, given: Argument) -> Program:
+    """Return the program with another argument of an instruction of `OPS`."""
+    steps = list(whole.methods[0].graph.instructions)
+    index = OPS.index(step)
+    arguments = list(steps[index].arguments)
+    arguments[place] = given
+    steps[index] = replace(steps[index], arguments=tuple(arguments))
+    return with_steps(whole, steps)
+
+
+def with_steps(whole: Program, steps: Sequence[Instruction]) -> Program:
+    """Return the program with other instructions."""
+    graph = replace(whole.methods[0].graph, instructions=tuple(steps))
+    return with_run(whole, graph=graph)

@@ -1,0 +1,97 @@
+"""Every kind of state as a model of tokens: what a machine of sessions runs over.
+
+Another model is one more line of `KINDS`. All take tokens int64 [1, seq], and have a
+reference: logits [1, seq, vocab] of one forward over all tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from branching_caches import InBranch, Merged, branch_method, merged_method
+from cached_models import (
+    SLOTS,
+    Append,
+    IndexCopy,
+    Linear,
+    OneLayer,
+    Recurrent,
+    RecurrentWhereTold,
+    Shifting,
+    append_methods,
+    placed_methods,
+    simple_methods,
+    told_methods,
+)
+from int8_models import Exact, Swapped
+
+from kvc.compiler import Dim, Method
+from kvc.compiler.spec import StateSpec
+from kvc.recipes import Recipe, load_recipe
+
+INT8 = load_recipe("fp32", cache="int8")
+SIZED = (StateSpec("[kv]", axis=2, capacity=Dim("capacity", 2, SLOTS)),)
+Arguments = Callable[[np.ndarray, int, bool], tuple[object, ...]]
+
+
+def _tokens_alone(tokens: np.ndarray, held: int, kept: bool) -> tuple[object, ...]:
+    return (tokens,)
+
+
+def _whether_kept(tokens: np.ndarray, held: int, kept: bool) -> tuple[object, ...]:
+    return tokens, np.array(kept)
+
+
+def _whether_begun(tokens: np.ndarray, held: int, kept: bool) -> tuple[object, ...]:
+    return tokens, np.array(held > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A model, and what its sessions can do.
+
+    Attributes:
+        model: makes it.
+        methods: to compile: one that takes many tokens, and one for the last.
+        states: what is said of its states.
+        recipe: to compile with.
+        counts: whether it has a position, and a capacity can be chosen.
+        goes_back: whether tokens can be forgotten, and failed calls put back.
+        arguments: of a call: its tokens, how many there are before, whether they are
+            kept.
+        loses: whether tokens may be lost; the reference takes such a one as ~token.
+    """
+
+    model: Callable[[], OneLayer]
+    methods: Sequence[Method]
+    states: Sequence[StateSpec] = ()
+    recipe: str | Recipe = "fp32"
+    counts: bool = True
+    goes_back: bool = True
+    arguments: Arguments = _tokens_alone
+    loses: bool = False
+
+    def forward(self, tokens: Sequence[int]) -> np.ndarray:
+        """Return the logits of one forward over all tokens."""
+        with torch.no_grad():
+            found: np.ndarray = self.model().reference(torch.tensor([tokens])).numpy()
+        return found
+
+
+_PLAIN = Kind(Recurrent, simple_methods(), counts=False, goes_back=False)
+
+KINDS: dict[str, Kind] = {
+    "linear": Kind(Linear, simple_methods(), SIZED),
+    "append": Kind(Append, append_methods()),
+    "index_copy": Kind(IndexCopy, placed_methods()),
+    "int8": Kind(Exact, simple_methods(), SIZED, INT8),
+    "int8, slots before heads": Kind(Swapped, simple_methods(), recipe=INT8),
+    "recurrent": _PLAIN,
+    "shifting": replace(_PLAIN, model=Shifting),
+    "told": Kind(RecurrentWhereTold, told_methods(), goes_back=False),
+    "branch": Kind(
+        InBranch, [branch_method()], SIZED, arguments=_whether_kept, loses=True
+    ),
+    "append in a branch": Kind(Merged, [merged_method()], arguments=_whether_begun),
+}

@@ -1,0 +1,86 @@
+"""A model of rows whose next token tells all that the row has held, exactly.
+
+Its cache holds the tokens; the likeliest next one is 4 times their sum plus how many
+there are, modulo the vocabulary. A token lost, doubled, of another row or in another
+place in time changes all that follow. Sums are of small whole numbers, so that rows
+make the same tokens in a batch as alone, by chance too.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from kvc.compiler import Dim, Method, StateSpec, compile_program
+
+VOCAB, SLOTS, CHUNK, ROWS = 32, 24, 8, 4
+BATCH = Dim("batch", 1, ROWS)
+
+
+class SummingRows(nn.Module):
+    """`prefill(tokens, lengths)`, `prefill_4(tokens, lengths)`, `decode`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("kept", torch.zeros(1, 1, SLOTS, 1))
+        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
+        # The runtime learns from the table which tokens there are.
+        numbers = torch.arange(VOCAB * 1.0)[:, None]
+        self.numbers = nn.Embedding.from_pretrained(numbers)
+
+    def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        return self.run(tokens, lengths)
+
+    def prefill_4(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+        return self.run(tokens, lengths)
+
+    def decode(self, token: Tensor, active: Tensor) -> Tensor:
+        return self.run(token, active.to(torch.int64))
+
+    def run(self, tokens: Tensor, counts: Tensor) -> Tensor:
+        padding = torch.arange(tokens.shape[1]) >= counts[:, None]
+        given = self.numbers(tokens.masked_fill(padding, 0))[:, None]
+        start = self.position.clone()
+        held = torch.ops.kvc.cache_update(self.kept, given, start, counts=counts)
+        self.kept.copy_(held)
+        length = start + counts
+        mean = torch.ops.kvc.attention(
+            given * 0, self.kept, self.kept, length, scale=1.0, counts=counts
+        )
+        self.position.add_(counts)
+        last = (counts - 1).clamp(min=0)[:, None]
+        mean = mean[:, 0, :, 0].gather(1, last)
+        total = (mean * length[:, None]).round() * 4 + length[:, None]
+        best = total - (total / VOCAB).floor() * VOCAB
+        return -(torch.arange(VOCAB) - best).abs() / 4
+
+
+def likeliest(tokens: list[int]) -> int:
+    """Return the token that the model likes best behind some."""
+    return (4 * sum(tokens) + len(tokens)) % VOCAB
+
+
+def summing_rows(path: str) -> None:
+    """Write the model's bundle."""
+    tokens = torch.ones(2, 4, dtype=torch.int64)
+    seq = {0: BATCH, 1: Dim("seq", 1, CHUNK)}
+    methods = [
+        _method("prefill", "tokens", tokens, seq, "lengths", "prefill"),
+        _method("prefill_4", "tokens", tokens, {0: BATCH}, "lengths", "prefill"),
+        _method("decode", "token", tokens[:, :1], {0: BATCH}, "active", "decode"),
+    ]
+    states = [
+        StateSpec("kept", axis=2, capacity=Dim("capacity", 4, SLOTS), batch=BATCH),
+        StateSpec("position", batch=BATCH),
+    ]
+    compile_program(SummingRows(), methods, states=states).save(path)
+
+
+def _method(
+    name: str, given: str, tokens: Tensor, dims: dict[int, Dim], counts: str, role: str
+) -> Method:
+    counted = torch.ones(2, dtype=torch.int64)
+    return Method(
+        name,
+        args=(tokens, counted > 0 if role == "decode" else counted),
+        dynamic={given: dims, counts: {0: BATCH}},
+        role=role,
+    )

@@ -1,0 +1,138 @@
+"""Caches of every kind whose slots are so wide that few of them make a page.
+
+The models take rows float32 [1, 3, seq, 64], one for each token, and keep them. All 64
+elements of a row are alike, token n and head h having 4 n + h + 1, so that whatever a
+state should hold is a function of the tokens.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kvc.compiler import Dim, Method
+
+SLOTS, HEADS, WIDTH, PLACES = 256, 3, 64, 499
+
+
+def rows_of(tokens: Sequence[int]) -> np.ndarray:
+    """Return the rows of tokens."""
+    numbers = np.array(tokens, np.float32)[None, None, :, None]
+    heads = np.arange(HEADS, dtype=np.float32)[None, :, None, None]
+    return np.repeat(numbers * 4 + heads, WIDTH, axis=3) + 1
+
+
+def _cache(dtype: torch.dtype = torch.float32) -> Tensor:
+    return torch.zeros(1, HEADS, SLOTS, WIDTH, dtype=dtype)
+
+
+class Cached(nn.Module):
+    """Keeps rows as they are, as int8, and as one of two branches writes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("cache", _cache())
+        self.register_buffer("branch", _cache())
+        self.register_buffer("int8", _cache(torch.int8))
+        self.register_buffer("scale", torch.zeros(1, HEADS, SLOTS))
+        self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
+
+    def write(self, rows: Tensor, left: Tensor) -> Tensor:
+        """Take which of the branches is to write: both write the same."""
+        update, start = torch.ops.kvc.cache_update, self.position.clone()
+        self.cache.copy_(update(self.cache, rows, start))
+        steps, scale = torch.ops.kvc.quantize_cache(rows)
+        self.int8.copy_(update(self.int8, steps, start))
+        self.scale.copy_(update(self.scale, scale, start, 2))
+
+        def one(held: Tensor, rows: Tensor) -> Tensor:
+            return torch.ops.kvc.cache_update(held, rows, start)
+
+        def other(held: Tensor, rows: Tensor) -> Tensor:
+            return torch.ops.kvc.cache_update(held, rows * 2 - rows, start)
+
+        self.branch.copy_(torch.cond(left, one, other, (self.branch, rows)))
+        self.position.add_(rows.shape[2])
+        return rows + 0
+
+    @staticmethod
+    def held(tokens: Sequence[int]) -> dict[str, np.ndarray]:
+        """Return what each state holds of its slots, or as a whole."""
+        rows = rows_of(tokens)
+        return {
+            "cache": rows,
+            "branch": rows,
+            "int8": np.full(rows.shape, 127, np.int8),
+            "scale": rows[..., 0] / 127,
+        }
+
+
+class Plain(Cached):
+    """Also puts rows into a table at places of their own, and keeps the last."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("table", torch.zeros(PLACES, WIDTH))
+        self.register_buffer("last", torch.zeros(WIDTH))
+
+    def write(self, rows: Tensor, left: Tensor) -> Tensor:
+        """Take rows of up to 64 tokens, whose places differ."""
+        places = (rows[0, 0, :, 0].long() // 4) % PLACES
+        self.table.index_put_((places,), rows[0, 0])
+        self.last.copy_(rows[0, 0, -1])
+        return super().write(rows, left)
+
+    @staticmethod
+    def held(tokens: Sequence[int]) -> dict[str, np.ndarray]:
+        """Return what each state holds of its slots, or as a whole."""
+        table = np.zeros((PLACES, WIDTH), np.float32)
+        last = np.zeros(WIDTH, np.float32)
+        for token, row in zip(tokens, rows_of(tokens)[0, 0], strict=True):
+            table[token % PLACES] = last = row
+        return {**Cached.held(tokens), "table": table, "last": last}
+
+
+class Grown(nn.Module):
+    """Keeps rows in what grows: by a `cat`, and by one in a branch."""
+
+    def write(
+        self, rows: Tensor, past: Tensor, other: Tensor, left: Tensor
+    ) -> dict[str, Tensor]:
+        """Take what there is of both, float32 [1, 3, length, 64]."""
+
+        def one(other: Tensor, rows: Tensor) -> Tensor:
+            return torch.cat([other, rows], 2)
+
+        def two(other: Tensor, rows: Tensor) -> Tensor:
+            return torch.cat([other, rows * 2 - rows], 2)
+
+        return {
+            "past": torch.cat([past, rows], 2),
+            "other": torch.cond(left, one, two, (other, rows)),
+        }
+
+    @staticmethod
+    def held(tokens: Sequence[int]) -> dict[str, np.ndarray]:
+        """Return what each state holds of its slots."""
+        return {"past": rows_of(tokens), "other": rows_of(tokens)}
+
+
+SEQ, PAST = Dim("seq", 1, 64), Dim("past", 0, SLOTS)
+
+
+def cached_method() -> Method:
+    """The method of `Cached` and `Plain`."""
+    rows = torch.ones(1, HEADS, 2, WIDTH)
+    return Method("write", args=(rows, torch.tensor(True)), dynamic={"rows": {2: SEQ}})
+
+
+def grown_method() -> Method:
+    """The method of `Grown`."""
+    rows, past = torch.ones(1, HEADS, 2, WIDTH), torch.ones(1, HEADS, 3, WIDTH)
+    return Method(
+        "write",
+        args=(rows, past, past * 2, torch.tensor(True)),
+        dynamic={"rows": {2: SEQ}, "past": {2: PAST}, "other": {2: PAST}},
+        carry={"past": "past", "other": "other"},
+    )

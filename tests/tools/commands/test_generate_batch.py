@@ -1,0 +1,78 @@
+"""`kvc generate` of several prompts at once."""
+
+import pytest
+from click.testing import CliRunner
+from counting_model import counting_program
+from hand_built import write_bundle
+from summing_rows import summing_rows
+
+from kvc.runtime import generate, load
+from kvc.tools.cli import main
+
+PROMPTS = ("1 2", "3", "4 5 6")
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rows") / "rows.kvc"
+    summing_rows(path)
+    return path
+
+
+def test_each_prompt_is_printed_with_its_answer(kvc, rows):
+    result = kvc("generate", rows, *PROMPTS, "-n", 4)
+    assert result.exit_code == 0
+    with load(rows) as program:
+        texts = []
+        for prompt in PROMPTS:
+            with program.session() as session:
+                texts.append("".join(generate(session, prompt, max_tokens=4).text()))
+    assert len(set(texts)) == 3
+    shown = [f"> {p}\n{text}\n" for p, text in zip(PROMPTS, texts, strict=True)]
+    assert result.stdout == "\n".join(shown)
+    assert "(6 tokens), decode" in result.stderr
+    assert "of all prompts together; 3 ended by the limit of tokens" in result.stderr
+
+
+def test_each_way_to_end_is_told(kvc, rows):
+    long = " ".join(["1"] * 22)
+    result = kvc("generate", rows, long, "3", "-n", 5)
+    assert "1 ended by a full cache, 1 ended by the limit of tokens" in result.stderr
+
+
+def test_a_seed_makes_rows_differ_and_repeats(kvc, rows):
+    options = ("generate", rows, "7", "7", "-n", 6, "--temperature", 3, "--seed", 1)
+    first, again = kvc(*options).stdout, kvc(*options).stdout
+    one, other = first.split("\n\n")
+    assert first == again
+    assert one.strip() != other.strip()
+
+
+def test_stdin_is_one_of_them(kvc, rows):
+    options = ["generate", str(rows), "-", "3", "-n", "2"]
+    result = CliRunner().invoke(main, options, input="1 2")
+    assert result.stdout.startswith("> 1 2\n")
+    result = kvc("generate", rows, "-", "-", "-n", 2)
+    assert result.exit_code == 2
+    assert "- reads all of stdin, so it can be given once" in result.stderr
+
+
+def test_more_prompts_than_the_bundle_takes_are_refused(kvc, rows):
+    result = kvc("generate", rows, *["1"] * 5)
+    assert result.exit_code == 1
+    assert "there are 5 prompts, and this bundle takes 1..4 at a time" in result.stderr
+    assert "--max-batch N" in result.stderr
+    assert result.stdout == ""
+
+
+def test_a_bundle_of_one_row_says_what_to_do(kvc, tmp_path):
+    path = write_bundle(tmp_path / "g.kvc", counting_program())
+    result = kvc("generate", path, "1", "2")
+    assert result.exit_code == 1
+    assert "this bundle takes 1 at a time; kvc compile FOLDER" in result.stderr
+
+
+def test_a_prompt_that_does_not_fit_is_named(kvc, rows):
+    result = kvc("generate", rows, "1", " ".join(["1"] * 25))
+    assert result.exit_code == 1
+    assert "the prompt of row 1 has 25 tokens" in result.stderr
