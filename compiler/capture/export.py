@@ -81,8 +81,8 @@ _ADVICE = {
         ".clone() of views, and return .clone() of what is only handed on"
     ),
     "Attempting to use FunctionalTensor on its own": (
-        "torch cannot trace torch.tensor(...) in the body of a branch or loop; make that "
-        "tensor outside of the body, or with torch.full or torch.zeros"
+        "torch cannot trace torch.tensor(...) in the body of a branch or loop; make "
+        "that tensor outside of the body, or with torch.full or torch.zeros"
     ),
     "sorted order of strides": (
         "torch.cond wants what both branches give to lie in memory alike; return "
