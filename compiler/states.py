@@ -47,9 +47,9 @@ def describe_states(
         for state in program.states
     ]
     rings = {
-        s.name: s.axis
-        for s in states
-        if s.kind is Kind.RING and s.at_position and s.axis is not None
+        state.name: state.axis
+        for state in states
+        if state.kind is Kind.RING and state.at_position and state.axis is not None
     }
     windows = find_windows(program, counting, rings) if rings else {}
     return tuple(replace(state, window=windows.get(state.name)) for state in states)

@@ -1,3 +1,4 @@
+import ast
 import os
 import re
 import subprocess
@@ -14,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
 BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.DOTALL | re.MULTILINE)
 PAGE = (ROOT / "runtime_py/README.md").read_text()
-GENERATING, DRAFTING = re.findall(
+GENERATING, ROWS, DRAFTING = re.findall(
     r"^```python\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE
 )
 CALM = "draft_tokens=4, max_tokens=40, temperature=0"
@@ -75,6 +76,13 @@ def test_a_hugging_face_folder_becomes_a_bundle_that_generates(tmp_path):
     compiling, generating = SHELL[5].splitlines()
     assert compiling.startswith("kvc compile ./SmolLM2-135M --recipe xnnpack_q8")
     assert shell(tmp_path, generating.replace("smol.kvc", "tiny.kvc"))
+    shell(tmp_path, "kvc compile ./tiny --max-batch 3 -o rows.kvc")
+    told = run(tmp_path, "python", "-c", ROWS).splitlines()
+    assert [line.partition(":")[0] for line in told[:3]] == [
+        "'def '", "'class A'", "'import '"
+    ]  # fmt: skip
+    assert all(line.endswith("(max_tokens)") for line in told[:3])
+    assert len(ast.literal_eval(told[3])) == 3
 
 
 def total_weights():

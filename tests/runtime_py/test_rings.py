@@ -50,7 +50,7 @@ def test_how_much_a_row_may_forget(start, reached, most):
         ([0], [5], [(0, 5)]),
         ([13], [5], [(1, 6)]),
         ([10], [5], [(0, 12)]),
-        ([3, 13, 40], [2, 1, 0], [(3, 5), (1, 2)]),
+        ([3, 13, 2], [2, 3, 0], [(3, 5), (1, 4)]),
     ],
 )
 def test_which_slots_a_call_writes(starts, counts, slots):

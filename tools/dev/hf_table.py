@@ -55,6 +55,9 @@ REMARKS = """\
   not in XNNPACK.
 - Layers that see a window keep it in a ring: the window, the longest prefill less one
   and `CacheConfig(slack=)`, where that is less than all positions.
+- Rows of different lengths in one batch give what the model gives of each row, in rings
+  too: `pytest -m exhaustive tests/end_to_end/hugging_face/test_batches.py` holds each
+  of these architectures to it.
 - BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese and XGLM attend by code
   of their own; while they are compiled, their instances attend by kvc's function.
 - Falcon with ALiBi is held against `sdpa`, since transformers' eager attention adds the
