@@ -139,7 +139,7 @@ def _check_counts(
     """
     given = _as_integers(count)
     if given is None or given.shape not in ((), (len(starts),)):
-        expected = f"an int, or int64[{len(starts)}]"
+        expected = f"an int, or an array int64[{len(starts)}]"
         raise BadSetting(name="count", expected=expected, found=repr(count))
     counts: list[int] = np.broadcast_to(given, (len(starts),)).tolist()
     most = [start - first for start, first in zip(starts, firsts, strict=True)]
