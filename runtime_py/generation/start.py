@@ -159,7 +159,9 @@ def _check_no_draft(draft: Session | None) -> None:
         BadSetting: one is to.
     """
     if draft is not None:
-        expected = "none for a list of prompts; a draft guesses for one prompt, given by itself"
+        expected = (
+            "none for a list of prompts; it guesses for one prompt, given by itself"
+        )
         raise BadSetting(name="draft", expected=expected, found="a session")
 
 

@@ -144,6 +144,8 @@ def test_what_is_larger_than_kvc_allows_is_no_bug(tmp_path: Path):
     rows = {"input": {0: Dim("rows", 1, 2**31 - 1)}}
     method = Method("forward", args=(torch.ones(2, 4096),), dynamic=rows)
     bundle = compile_program(torch.nn.Tanh(), [method])
-    with pytest.raises(CompileError, match="too large: .*; lower the bounds") as caught:
+    with pytest.raises(
+        CompileError, match=r"too large: .*; lower the bounds"
+    ) as caught:
         bundle.save(tmp_path / "large.kvc")
     assert "bug" not in str(caught.value)
