@@ -19,11 +19,7 @@ from kvc.compiler.capture.sources import Frame, frames_in, place_of, source_of
 from kvc.schema.errors import CaptureError
 
 _OURS = str(Path(__file__).parent)
-_COMPLAINTS = (
-    "input mutation",
-    "Mutating a variable from outside the scope",
-    "Attempting to use FunctionalTensor on its own",
-)
+_COMPLAINTS = ("input mutation", "Mutating a variable from outside the scope")
 _BUFFER = re.compile(r"buffers_(\w+?)_\b")
 _REMEDY = (
     "let it give the new value back, and keep that outside: new = torch.cond(p, lambda "

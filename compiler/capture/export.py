@@ -80,6 +80,10 @@ _ADVICE = {
         "torch.cond and loops take and give no tensors that share memory; pass "
         ".clone() of views, and return .clone() of what is only handed on"
     ),
+    "Attempting to use FunctionalTensor on its own": (
+        "torch cannot trace torch.tensor(...) in the body of a branch or loop; make "
+        "that tensor outside of the body, or with torch.full or torch.zeros"
+    ),
     "sorted order of strides": (
         "torch.cond wants what both branches give to lie in memory alike; return "
         ".clone(memory_format=torch.contiguous_format) of views"

@@ -207,7 +207,7 @@ class _Writer:
         starts = [f"dense({f.format(n)})" for f, n in zip(forms, picked, strict=True)]
         made = [self.new() for _ in forms]
         test = f"lambda {', '.join(taken)}: i < turns"
-        start = f"(torch.tensor(0), {', '.join(starts)})"
+        start = f"(torch.zeros((), dtype=torch.int64), {', '.join(starts)})"
         self.add(depth, f"(_, {', '.join(made)}) = while_loop({test}, {body}, {start})")
         for form, name in zip(forms, made, strict=True):
             if form != "{}":

@@ -44,7 +44,7 @@ class Writing(nn.Module):
 
     def what_is_passed(self, p: Tensor, x: Tensor) -> Tensor:
         def yes(c: Tensor, x: Tensor) -> Tensor:
-            c.index_copy_(0, torch.tensor([1]), x[:1])
+            c.index_copy_(0, torch.ones(1, dtype=torch.int64), x[:1])
             return x * 2
 
         return torch.cond(p, yes, lambda c, x: x + 1, (self.c, x))  # here
@@ -99,6 +99,22 @@ def test_a_body_that_writes_outside_is_refused(name: str) -> None:
     assert changed in error.facts["reason"]
     assert "self.cache.copy_(new)" in error.facts["reason"]
     assert error.facts["place"].endswith(f"test_body_writes:{marked_line(name)}")
+
+
+class Literal(nn.Module):
+    """A body makes a tensor of a Python number, in one of two ways."""
+
+    def refused(self, p: Tensor, x: Tensor) -> Tensor:
+        return torch.cond(p, lambda x: x * torch.tensor(3.0), lambda x: x + 1, (x,))
+
+    def taken(self, p: Tensor, x: Tensor) -> Tensor:
+        return torch.cond(p, lambda x: x * torch.full((), 3.0), lambda x: x + 1, (x,))
+
+
+def test_a_literal_in_a_body_is_refused_with_another_way_to_make_it():
+    with pytest.raises(CaptureError, match=r"outside of the body, or with torch\.full"):
+        compile_program(Literal(), [Method("refused", args=(P, X))])
+    compile_program(Literal(), [Method("taken", args=(P, X))])
 
 
 class Local(nn.Module):

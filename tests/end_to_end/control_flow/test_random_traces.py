@@ -14,7 +14,7 @@ from state_runs import agree, opened
 
 from kvc.compiler import Method
 
-QUICK = 8
+QUICK = 5
 MANY = int(os.environ.get("KVC_RANDOM_BRANCHES", "1000"))
 
 

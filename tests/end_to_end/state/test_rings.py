@@ -211,6 +211,23 @@ def test_a_failure_anywhere_leaves_a_session_that_goes_on(
             twin.close()
 
 
+def test_what_a_failed_call_wrote_round_the_end_counts_as_written(
+    made, kind, monkeypatch
+):
+    here = made[kind]
+    with here.session() as session:
+        session.prefill(here.tokens[:, :30])
+        with monkeypatch.context() as patch:
+            break_run(patch, 1, 0.95)
+            with pytest.raises(KernelFailed):
+                session.prefill(here.tokens[:, 30:37])
+        assert set(session.rewindable.tolist()) == {LONGEST - 7}
+        with pytest.raises(NotRewindable):
+            session.rewind(LONGEST - 6)
+        session.rewind(LONGEST - 7)
+        here.check(session)
+
+
 @pytest.mark.parametrize("start", [0, 3, 31])
 @pytest.mark.parametrize("part", [1, 2, 3])
 def test_a_prefill_in_parts_is_all_or_nothing(made, kind, start, part, monkeypatch):
