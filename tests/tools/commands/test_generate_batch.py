@@ -105,3 +105,9 @@ def test_another_number_than_a_fixed_one_is_refused(kvc, fixed):
     result = kvc("generate", fixed, *PROMPTS[:2])
     assert result.exit_code == 1
     assert "there are 2 prompts, and this bundle takes 3 at a time" in result.stderr
+
+
+def test_a_draft_goes_with_one_prompt(kvc, rows):
+    result = kvc("generate", rows, "1", "2", "--draft", rows)
+    assert result.exit_code == 2
+    assert "--draft guesses for one PROMPT" in result.stderr
