@@ -141,6 +141,8 @@ def generate(
         _check_no_draft(draft)
         return start_batch(session, prompts, history, chosen, find_tokenizer)
     past = check_tokens("history", listed(history))
+    if not isinstance(prompt, str):  # before the session is looked at: it may be right
+        prompt = tokens_of(prompt, find_tokenizer, is_start=True)
     feeder = Feeder(session)
     tokens = tokens_of(prompt, find_tokenizer, is_start=not feeder.start)
     feeder.check_prompt(tokens)

@@ -314,6 +314,12 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     assert session.position.tolist() == [0] * 4
 
 
+@pytest.mark.parametrize("prompt", [None, [], {"input_ids": [[1, 2]]}, 1.5])
+def test_what_is_no_prompt_is_not_blamed_on_the_session(session, prompt):
+    with pytest.raises(BadSetting, match="prompt: expected"):
+        generate(session, prompt)
+
+
 def test_one_prompt_for_many_rows_is_refused(session):
     with pytest.raises(BadSetting, match="with a prompt for each, got 4 rows"):
         generate(session, [1, 2, 3])
