@@ -122,6 +122,8 @@ def compile_command(
             packed = _pack(path, packed_form, reuse, stages)
             report = replace(report, file_nbytes=packed.nbytes)
     _warn_of_other_folders(path, reuse, report)
+    if options["slack"]:
+        _warn_of_idle_slack(path)
     if not quiet:
         seconds = time.perf_counter() - start
         _print_table(path, bundle.model_nbytes, report, packed, seconds)
@@ -192,6 +194,20 @@ def _warn_of_other_folders(
                 "does not know of it; put the data file beside the bundle"
             )
             click.echo(text, err=True)
+
+
+def _warn_of_idle_slack(path: Path) -> None:
+    """Say that room to go back was asked for, and that no cache needs any."""
+    from kvc.schema.container import BundleFile
+
+    with BundleFile.open(path) as file:
+        states = file.program.states
+    if all(state.window is None for state in states):
+        text = (
+            "warning: --slack changes nothing: every layer keeps all positions, so "
+            "that a session can forget as many tokens as it holds"
+        )
+        click.echo(text, err=True)
 
 
 def _print_table(

@@ -51,6 +51,13 @@ def test_layers_with_a_window_become_rings(kvc, tmp_path):
         assert program.states["kvc_cache.0.keys"].window == WINDOW
         assert program.states["kvc_cache.0.keys"].type.dims[2] == WINDOW + 6 - 1 + 3
         assert (session.longest_call, session.capacity) == (9, 64)
+    assert "--slack changes nothing" not in result.stderr
+
+
+def test_slack_that_no_layer_needs_is_said(kvc, folder, tmp_path):
+    result = kvc("compile", folder, "--slack", 3, "-o", tmp_path / "m.kvc")
+    assert result.exit_code == 0, result.output
+    assert "warning: --slack changes nothing: every layer keeps all" in result.stderr
 
 
 @pytest.mark.parametrize("kind", ["no weights", "no folder", "a pickle"])
