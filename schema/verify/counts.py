@@ -64,7 +64,7 @@ def counted_values(method: Method) -> set[int]:
 def _check_input(
     method: Method, index: int, program: Program, where: str, report: Reporter
 ) -> None:
-    inputs, rows = method.graph.inputs, _rows(method, program)
+    inputs, rows = method.graph.inputs, position_rows(method, program)
     report.require(index < len(inputs), where, f"no input {index} to count by")
     kind = method.graph.values[inputs[index]].type
     name = method.input_names[index]
@@ -78,7 +78,7 @@ def _check_input(
     report.require(agree, where, f"{what}, but its position is of {found}")
 
 
-def _rows(method: Method, program: Program) -> tuple[Dim, ...] | None:
+def position_rows(method: Method, program: Program) -> tuple[Dim, ...] | None:
     """Return the dims of a method's position where rows have their own, else None."""
     position = program.position
     if position is None:
