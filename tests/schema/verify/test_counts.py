@@ -20,6 +20,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
     Graph,
+    Instruction,
     PositionKind,
     Program,
     Ref,
@@ -131,6 +132,19 @@ def test_a_method_in_which_all_tokens_count_writes_them_all():
     refuse(with_write(counts=None), "state 1 at the position, but not with no counts")
     method = write_method("write", SEQ, BATCH, 1, 2)
     verify_program(replace(P, methods=(method, STEP)), "m.kvc")
+
+
+def test_a_check_of_counts_makes_none():
+    check = Instruction("kvc::check_rows", (Ref(1), Ref(1), 64, 64), (), "model:9")
+    graph = replace(WRITE.graph, instructions=(*WRITE.graph.instructions, check))
+    verify_program(with_write(graph=graph), "m.kvc", thorough=True)
+
+
+@pytest.mark.parametrize("changes", [{"axis": 3}, {"kind": StateKind.RING}])
+def test_a_state_at_the_position_is_written_along_its_slots(changes):
+    """These are what a failure or a rewind puts back."""
+    states = (P.states[0], replace(P.states[1], **changes))
+    refuse(replace(P, states=states), "state 1 along axis 2, linear, .* declared")
 
 
 def test_what_is_not_at_the_position_may_count_by_anything():
