@@ -304,9 +304,7 @@ def of_rows(position_rows):
     wide = TensorType(I64, (position_rows, each))
     column = b.over("aten::unsqueeze", position, 1, kind=apart)
     grid = b.over("aten::expand", column, wide.dims, kind=wide)
-    start = b.step(
-        "aten::reshape", (Ref(grid), (4,)), b.scratch(TensorType(I64, (4,)))
-    )
+    start = b.step("aten::reshape", (Ref(grid), (4,)), b.scratch(TensorType(I64, (4,))))
     keys, values = (write(b, ring, x, start) for ring in rings)
     four = TensorType(I64, (4,))
     end = b.step("aten::add.Scalar", (Ref(start), SEQ, 1), b.scratch(four))
