@@ -12,8 +12,8 @@ from typing import Final, cast
 import numpy as np
 import numpy.typing as npt
 
+from kvc.runtime.chunks import chunk_sizes, plan_chunks
 from kvc.runtime.generation.chances import Logits
-from kvc.runtime.generation.chunks import chunk_sizes, plan_chunks
 from kvc.runtime.generation.feeding import Pace, find_roles
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokens import find_tokens

@@ -7,8 +7,8 @@ from.
 from collections.abc import Sequence
 from typing import Final
 
+from kvc.runtime.chunks import ChunkSizes, chunk_sizes
 from kvc.runtime.generation.choosing import Chooser
-from kvc.runtime.generation.chunks import ChunkSizes, chunk_sizes
 from kvc.runtime.generation.drafting import Drafting
 from kvc.runtime.generation.feeding import Feeder, find_all_logits
 from kvc.runtime.generation.sources import Feeding, Source

@@ -11,8 +11,8 @@ from typing import cast
 
 import numpy as np
 
+from kvc.runtime.chunks import Chunk, ChunkSizes, chunk_sizes, plan_chunks
 from kvc.runtime.generation.chances import Logits
-from kvc.runtime.generation.chunks import Chunk, ChunkSizes, chunk_sizes, plan_chunks
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokens import find_tokens
 from kvc.schema.errors import (

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvc.runtime.generation.chunks import ChunkSizes, plan_chunks
+from kvc.runtime.chunks import ChunkSizes, plan_chunks
 
 DECODE = ChunkSizes("decode", 1, 1)
 
