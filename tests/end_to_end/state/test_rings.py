@@ -14,6 +14,7 @@ from kvc.recipes import load_recipe
 from kvc.runtime import (
     CacheOverflow,
     CallTooLong,
+    InputMismatch,
     KernelFailed,
     NotRewindable,
     Program,
@@ -220,7 +221,7 @@ def test_a_prefill_in_parts_is_checked_as_a_whole_first(made):
         assert (caught.value.count, caught.value.capacity) == (41, 40)
         wrong = here.tokens[:, :30].copy()
         wrong[0, 29] = 1000
-        with pytest.raises(Exception, match="token 1000"):
+        with pytest.raises(InputMismatch, match="token 1000"):
             session.prefill(wrong)
         assert session.position.tolist() == [0]
 
@@ -230,7 +231,7 @@ def test_what_has_no_role_is_not_parted(made):
     with here.session() as session:
         session.prefill(here.tokens[:, :20])
         # Nine are more than it was compiled for; so are they for the ring.
-        with pytest.raises(Exception, match=r"1\.\.8"):
+        with pytest.raises(InputMismatch, match=r"1\.\.8"):
             session.score(here.tokens[:, 20:29])
         here.check(session)
 
@@ -337,15 +338,11 @@ def test_rings_go_with_delegates(tmp_path):
 
 
 @LINUX
-def test_a_session_far_past_its_window_holds_no_more_memory(tmp_path):
-    shape = Shape((8, 8), 16)
-    with (
-        opened(RingDecoder(shape), ring_methods(8), tmp_path) as program,
-        program.session() as session,
-    ):
+def test_a_session_far_past_its_window_holds_no_more_memory(made):
+    with made["rings"].session() as session:
         tokens = text(2000)
-        session.prefill(tokens[:, :16])
+        session.prefill(tokens[:, : SHAPE.slots])
         held = session.residency().own
         session.prefill(tokens)
-        assert session.position.tolist() == [2016]
+        assert session.position.tolist() == [2000 + SHAPE.slots]
         assert session.residency().own == held
