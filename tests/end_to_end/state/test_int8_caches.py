@@ -142,11 +142,16 @@ def test_after_a_rewind_the_session_is_as_if_the_tokens_had_never_been(
         check(session.decode(TEXT[:, 12:13]), kind, 12)
 
 
-def test_a_ring_does_not_go_back() -> None:
+def test_a_ring_goes_back_as_far_as_it_remembers() -> None:
     with program_of("ring").session() as session:
-        session.prefill(TEXT[:, :16])
+        for first in (0, 16):
+            session.prefill(TEXT[:, first : first + 16])
+        session.rewind(5)
+        left = int(session.rewindable.item())
+        assert left == LONGEST["ring"] - 5
         with pytest.raises(NotRewindable):
-            session.rewind(3)
+            session.rewind(left + 1)
+        check(session.decode(TEXT[:, 27:28]), "ring", 27)
 
 
 @pytest.mark.parametrize("transactional", [True, False])

@@ -76,3 +76,9 @@ def test_a_prompt_that_does_not_fit_is_named(kvc, rows):
     result = kvc("generate", rows, "1", " ".join(["1"] * 25))
     assert result.exit_code == 1
     assert "the prompt of row 1 has 25 tokens" in result.stderr
+
+
+def test_a_draft_goes_with_one_prompt(kvc, rows):
+    result = kvc("generate", rows, "1", "2", "--draft", rows)
+    assert result.exit_code == 2
+    assert "--draft guesses for one PROMPT" in result.stderr
