@@ -212,7 +212,7 @@ RAGGED: dict[str, type[Ragged]] = {
 
 
 @contextmanager
-def ragged_program(kind: str, folder: Path) -> Iterator[Program]:
+def opened_ragged(kind: str, folder: Path) -> Iterator[Program]:
     """Compile and open one of `RAGGED`."""
     told, rings = kind == "told", kind == "rings"
     with opened(

@@ -5,7 +5,7 @@ from contextlib import ExitStack
 from functools import cache
 
 import pytest
-from ragged_models import ragged_program
+from ragged_models import opened_ragged
 
 from kvc.runtime import Program
 
@@ -20,6 +20,6 @@ def ragged(
         @cache
         def program(kind: str) -> Program:
             folder = tmp_path_factory.mktemp("ragged")
-            return stack.enter_context(ragged_program(kind, folder))
+            return stack.enter_context(opened_ragged(kind, folder))
 
         yield program
