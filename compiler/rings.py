@@ -10,7 +10,7 @@ none the worse; its session only knows less of it.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvc.compiler.advances import counts_input
+from kvc.compiler.advances import counts_as, counts_input
 from kvc.compiler.in_place.updates import CACHE_UPDATE
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.passes.caches import ATTENTION, SWAPS
@@ -153,10 +153,8 @@ class _Uses:
         assert isinstance(q, Value)
         assert isinstance(end, Value)
         tokens = q.type.dims[_SLOTS] == self._advance and end.id in self._ends
-        counted = None
-        if isinstance(counts, Value):
-            counted = counts_input(self._method, counts)
-        alike = counted == self._counts and (counts is None) == (counted is None)
+        given = counts if isinstance(counts, Value) else None
+        alike = counts_as(self._method, given, self._counts)
         return tokens and alike and arguments["layout"] == "circular"
 
 

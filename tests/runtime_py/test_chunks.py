@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from stateful_programs import Builder
 
-from kvc.runtime.generation.chunks import ChunkSizes, chunk_sizes, plan_chunks
+from kvc.runtime.chunks import ChunkSizes, chunk_sizes, plan_chunks
 from kvc.schema.types import Symbol, TensorType, affine
 
 DECODE = ChunkSizes("decode", 1, 1)
