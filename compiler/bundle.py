@@ -20,7 +20,7 @@ from kvc.compiler.constants import (
 from kvc.compiler.emit_program import PLACELESS
 from kvc.schema import model
 from kvc.schema.container import Content, Progress, SavedBundle, save_bundle
-from kvc.schema.errors import BadFile, CompileError, FormatError
+from kvc.schema.errors import BadFile, CompileError, FormatError, LimitExceeded
 from kvc.schema.uses import FILE, FILES, named_file
 
 Placement = Literal["internal", "external"]
@@ -188,13 +188,17 @@ def _own_mistakes(path: str) -> Iterator[None]:
     """Tell what is wrong with a new program apart from a damaged file to reuse.
 
     Raises:
-        CompileError: the program does not pass the checks: a bug in kvc.
+        CompileError: the program does not pass the checks, which is a bug in kvc, or
+            something in it is larger than kvc allows.
     """
     try:
         yield
     except FormatError as error:
         if error.facts.get("path") != path:
             raise
+        if isinstance(error, LimitExceeded):
+            reason = f"{error}; lower the bounds of its sizes: rows, tokens, positions"
+            raise CompileError(message=f"the program is too large: {reason}") from error
         reason = f"{error}; this is a bug in kvc, please report it"
         raise CompileError(
             message=f"the compiled program is wrong: {reason}"

@@ -6,6 +6,8 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from kvc.schema.verify.limits import MAX_DIM
+
 
 @dataclass(frozen=True, slots=True)
 class Dim:
@@ -23,14 +25,14 @@ class Dim:
         """Check the bounds.
 
         Raises:
-            ValueError: unless 0 <= lower <= upper and the name is an identifier.
+            ValueError: unless 0 <= lower <= upper < 2**31, and the name is an
+                identifier.
         """
         if not self.name.isidentifier():
             raise ValueError(f"Dim name {self.name!r} is not an identifier")
-        if not 0 <= self.lower <= self.upper:
-            raise ValueError(
-                f"Dim {self.name}: 0 <= {self.lower} <= {self.upper} is wrong"
-            )
+        if not 0 <= self.lower <= self.upper <= MAX_DIM:
+            bounds = f"0 <= {self.lower} <= {self.upper} <= {MAX_DIM}"
+            raise ValueError(f"Dim {self.name}: {bounds} is wrong")
 
 
 @dataclass(frozen=True, slots=True)

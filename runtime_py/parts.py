@@ -68,7 +68,8 @@ def _excess_of_rows(
     if counts.dtype == bool or counts.shape != inputs.shapes[0][:1]:
         return 0
     count = seq if inputs.left_out else int(counts.max(initial=0))
-    long = _takes_tokens(entry) and seq > _most(entry, seq)
+    is_prefill = entry.method.role == "prefill" and _takes_tokens(entry)
+    long = is_prefill and seq > _most(entry, seq)
     fits = 0 < count <= seq and int(counts.min(initial=0)) >= 0
     return count if fits and (count > longest or long) else 0
 

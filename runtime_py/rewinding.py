@@ -108,15 +108,25 @@ def _check_states(program: Program) -> None:
         if not writers or _goes_back(declared) or declared.window is not None:
             continue
         if declared.kind is not StateKind.COUNTER:
-            kind = declared.kind.name.lower()
-            reason = f"it is {kind}, and what a call wrote over it is gone"
-            if declared.kind in (StateKind.LINEAR, StateKind.APPEND):
-                reason = "it is not written at the position by every method"
+            reason = _why_lost(declared.kind)
             raise NotRewindable(state=declared.name, reason=reason)
         if writers != counting:
             lost = sorted(writers ^ counting)[0]
             reason = f"method {lost} does not count it together with the position"
             raise NotRewindable(state=declared.name, reason=reason)
+
+
+def _why_lost(kind: StateKind) -> str:
+    """Return why a state of a kind cannot go back."""
+    if kind in (StateKind.LINEAR, StateKind.APPEND):
+        return "it is not written at the position by every method"
+    found = kind.name.lower()
+    if kind is StateKind.RING:
+        found = (
+            "a ring without a window (compiler/README.md has which reads and writes of "
+            "a ring give it one)"
+        )
+    return f"it is {found}, and what a call wrote over it is gone"
 
 
 def _first_position(
@@ -139,7 +149,7 @@ def _check_counts(
     """
     given = _as_integers(count)
     if given is None or given.shape not in ((), (len(starts),)):
-        expected = f"an int, or int64[{len(starts)}]"
+        expected = f"an int, or an array int64[{len(starts)}]"
         raise BadSetting(name="count", expected=expected, found=repr(count))
     counts: list[int] = np.broadcast_to(given, (len(starts),)).tolist()
     most = [start - first for start, first in zip(starts, firsts, strict=True)]

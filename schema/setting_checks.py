@@ -94,7 +94,7 @@ def check_strings(name: str, found: object) -> tuple[str, ...]:
 def _check_token(name: str, found: object) -> int:
     number = _whole(found)
     if not 0 <= number <= MOST_INT64:
-        raise _bad(name, f"tokens of 0 to {MOST_INT64}", found)
+        raise _bad(name, "tokens, whole numbers of 0 or more", found)
     return number
 
 

@@ -114,7 +114,8 @@ def match(tree_text: str, structure: object, path: str = "result") -> list[Leaf]
 def _match(tree: Json, thing: object, path: str, leaves: list[Leaf]) -> None:
     if isinstance(tree, int):
         if isinstance(thing, (tuple, list, dict, str, type(None))):
-            raise ValueError(f"{path}: expected a tensor, got {_say(thing)}")
+            found = f"{_say(thing)}; pass a numpy array or a torch tensor"
+            raise ValueError(f"{path}: expected a tensor, got {found}")
         leaves.append(thing)
         return
     ((kind, content),) = cast(dict[str, Json], tree).items()

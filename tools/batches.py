@@ -37,14 +37,30 @@ def open_rows(program: "Program", rows: int, capacity: int | None) -> "Session":
 
     try:
         return program.session(capacity, batch=rows)
-    except (BadSetting, UnknownName) as error:
+    except BadSetting as error:
         if error.facts["name"] != "batch":
             raise
-        most = error.facts.get("expected", 1)
-        raise click.ClickException(
-            f"there are {rows} prompts, and this bundle takes {most} at a time; "
-            "kvc compile FOLDER --max-batch N makes one for more"
-        ) from error
+        most = error.facts["expected"]
+    except UnknownName:  # a program whose rows are not chosen has a fixed number
+        session = program.session(capacity)
+        most = count_rows(session)
+        if most == rows:
+            return session
+        session.close()
+    raise click.ClickException(
+        f"there are {rows} prompts, and this bundle takes {most} at a time; "
+        "kvc compile FOLDER --max-batch N makes one for more"
+    )
+
+
+def count_rows(session: "Session") -> int:
+    """Return how many prompts a session runs at once."""
+    from kvc.runtime import NoPosition
+
+    try:
+        return session.position.size
+    except NoPosition:
+        return 1
 
 
 def print_batch(

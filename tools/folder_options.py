@@ -42,7 +42,7 @@ _OPTIONS: Final = (
     ),
     click.option(
         "--slack",
-        type=_NUMBER,
+        type=click.IntRange(min=0),
         metavar="N",
         help="Of a folder: how many more tokens than the longest prefill a session can "
         "forget, where layers keep a window of their past alone.  [default: 0]",
@@ -87,10 +87,16 @@ def refuse_options(options: FolderOptions, model: str) -> None:
     Raises:
         click.UsageError: one was given.
     """
-    given = [name for name, value in options.items() if value not in (None, False, ())]
+    # By identity: a slack of 0 is equal to False, and was given.
+    given = [
+        name
+        for name, value in options.items()
+        if value is not None and value is not False and value != ()
+    ]
     if given:
         names = {"prefill_sizes": "prefill_size", "batch": "max_batch"}
         shown = ", ".join(f"--{names.get(n, n).replace('_', '-')}" for n in given)
+        go = "goes" if len(given) == 1 else "go"
         raise click.UsageError(
-            f"{shown} goes with the path of a Hugging Face folder; {model!r} is none"
+            f"{shown} {go} with the path of a Hugging Face folder; {model!r} is none"
         )

@@ -11,6 +11,7 @@ from typing import Final
 from transformers import PreTrainedConfig
 
 from kvc.schema.errors import BadModelSetting
+from kvc.schema.verify.limits import MAX_DIM
 
 PREFILL_CHUNK: Final = 512
 LEAST_LENGTH: Final = 16  # of the shortest cache that a session may ask for
@@ -81,6 +82,8 @@ def find_sizes(
     length, place = _length(cache, generation, limit)
     _check(place, "max_length", length, LEAST_LENGTH, limit)
     _check("CacheConfig", "batch", cache.batch, 1, None)
+    if cache.batch > MAX_DIM:
+        raise _bad("CacheConfig", "batch", f"at most {MAX_DIM}", cache.batch)
     _check("export_hf", "prefill_chunk", chunk, 1, None)
     _check("CacheConfig", "slack", cache.slack, 0, None)
     _check_prefill_sizes(prefill_sizes, length)

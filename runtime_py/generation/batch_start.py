@@ -10,7 +10,7 @@ from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.batch import BatchGeneration
 from kvc.runtime.generation.batch_feeding import BatchFeeder
 from kvc.runtime.generation.choosing import Chooser
-from kvc.runtime.generation.prompts import listed, tokens_of
+from kvc.runtime.generation.prompts import is_prompt, listed, tokens_of
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokenizers import Tokenizer
@@ -36,8 +36,8 @@ def start_batch(
     feeder = BatchFeeder(session, len(prompts))
     starts = feeder.starts or [0] * len(prompts)
     tokens = [
-        tokens_of(prompt, tokenizer, is_start=not start)
-        for prompt, start in zip(prompts, starts, strict=True)
+        tokens_of(prompt, tokenizer, not start, f" in prompt {number}")
+        for number, (prompt, start) in enumerate(zip(prompts, starts, strict=True))
     ]
     feeder.check_prompts(tokens)
     pasts = _pasts(history, len(prompts))
@@ -70,4 +70,9 @@ def _pasts(history: Sequence[object], rows: int) -> list[tuple[int, ...]]:
     if len(history) != rows:
         expected = f"tokens for each prompt, {rows} times"
         raise BadSetting(name="history", expected=expected, found=f"{len(history)}")
+    for past in history:
+        if not is_prompt(past):
+            # A number would pass for the tokens of a row, as one stop token does.
+            expected = "a list of tokens for each prompt"
+            raise BadSetting(name="history", expected=expected, found=repr(past))
     return [check_tokens("history", listed(past)) for past in history]

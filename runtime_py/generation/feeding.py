@@ -219,7 +219,7 @@ def find_roles(session: Session, role: str) -> list[Method]:
     """
     found = [method for method in session.methods.values() if method.role == role]
     if not found:
-        raise missing_role(session, role)
+        raise missing_role(session, role, "; a method is given one by Method(role=...)")
     return found
 
 
@@ -254,6 +254,8 @@ def _position(session: Session, name: str) -> int | None:
     except NoPosition:
         return None
     if position.size != 1:
-        expected = "a session of one row, or a list with a prompt for each"
+        expected = "a session of one row"
+        if name == "session":
+            expected += ", or a list with a prompt for each"
         raise BadSetting(name=name, expected=expected, found=f"{position.size} rows")
     return int(position.item())

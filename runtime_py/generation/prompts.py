@@ -17,15 +17,24 @@ def is_batch(prompt: object, attention_mask: object) -> bool:
     if attention_mask is not None:
         return True
     if isinstance(prompt, list | tuple):
-        return any(_is_prompt(part) for part in prompt)
+        return any(is_prompt(part) for part in prompt)
     shape: Sequence[int] = getattr(prompt, "shape", ())
     return len(shape) == 2 and shape[0] != 1
 
 
 def tokens_of(
-    prompt: object, find_tokenizer: Callable[[], Tokenizer], is_start: bool
+    prompt: object,
+    find_tokenizer: Callable[[], Tokenizer],
+    is_start: bool,
+    place: str = "",
 ) -> tuple[int, ...]:
     """Return the tokens of a prompt; the special ones belong to the first alone.
+
+    Args:
+        prompt: a text or tokens.
+        find_tokenizer: for a text.
+        is_start: whether nothing is before it.
+        place: where it is, for messages, such as " in prompt 2".
 
     Raises:
         BadSetting: it is empty or no prompt.
@@ -35,7 +44,9 @@ def tokens_of(
     else:
         tokens = check_tokens("prompt", listed(prompt))
     if not tokens:
-        raise BadSetting(name="prompt", expected="at least one token", found="none")
+        raise BadSetting(
+            name="prompt", expected="at least one token", found=f"none{place}"
+        )
     return tokens
 
 
@@ -43,14 +54,18 @@ def prompts_of(prompts: object, attention_mask: object) -> Sequence[object]:
     """Return the prompts of a batch, each a text or tokens.
 
     Raises:
-        BadSetting: they are no batch, or do not fit their mask.
+        BadSetting: they are no batch, or do not fit their mask, or texts have one.
     """
+    texts = [prompts] if isinstance(prompts, str) else prompts
+    if attention_mask is not None and _has_texts(texts):
+        expected = "none with texts; it says which of the token ids [batch, n] count"
+        raise BadSetting(name="attention_mask", expected=expected, found="one")
     if attention_mask is not None or not isinstance(prompts, list | tuple):
         tokens, lengths = right_padded(prompts, attention_mask)
         rows = zip(tokens.tolist(), lengths.tolist(), strict=True)
         return [row[:length] for row, length in rows]
     for number, prompt in enumerate(prompts):
-        if not _is_prompt(prompt):
+        if not is_prompt(prompt):
             expected = "each a text or its tokens"
             found = f"{prompt!r} as prompt {number}"
             raise BadSetting(name="prompt", expected=expected, found=found)
@@ -68,6 +83,12 @@ def listed(tokens: object) -> object:
     return found
 
 
-def _is_prompt(part: object) -> bool:
+def is_prompt(part: object) -> bool:
     """Tell whether a part of a list is a prompt, and no token."""
     return isinstance(part, str | list | tuple) or bool(getattr(part, "shape", ()))
+
+
+def _has_texts(prompts: object) -> bool:
+    """Tell whether one of several prompts is a text."""
+    given = prompts if isinstance(prompts, list | tuple) else ()
+    return any(isinstance(prompt, str) for prompt in given)

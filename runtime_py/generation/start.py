@@ -141,6 +141,8 @@ def generate(
         _check_no_draft(draft)
         return start_batch(session, prompts, history, chosen, find_tokenizer)
     past = check_tokens("history", listed(history))
+    if not isinstance(prompt, str):  # before the session is looked at: it may be right
+        prompt = tokens_of(prompt, find_tokenizer, is_start=True)
     feeder = Feeder(session)
     tokens = tokens_of(prompt, find_tokenizer, is_start=not feeder.start)
     feeder.check_prompt(tokens)
@@ -159,7 +161,9 @@ def _check_no_draft(draft: Session | None) -> None:
         BadSetting: one is to.
     """
     if draft is not None:
-        expected = "none for a batch; a draft guesses for one prompt"
+        expected = (
+            "none for a list of prompts; it guesses for one prompt, given by itself"
+        )
         raise BadSetting(name="draft", expected=expected, found="a session")
 
 

@@ -6,8 +6,8 @@ import torch
 from small_models import IndexCopyCache
 from torch import nn
 
-from kvc.compiler import Bundle, Method, compile_program
-from kvc.schema.errors import OutputProblem
+from kvc.compiler import Bundle, Dim, Method, compile_program
+from kvc.schema.errors import CompileError, OutputProblem
 
 
 class Twins(nn.Module):
@@ -138,3 +138,14 @@ def test_a_strided_weight_is_stored_in_order(tmp_path: Path):
     with load(tmp_path / "m.kvc") as program, program.session() as session:
         rows = session.decode(*args)
     assert rows[0, 0].tolist() == [0.0, 4.0, 8.0, 12.0]
+
+
+def test_what_is_larger_than_kvc_allows_is_no_bug(tmp_path: Path):
+    rows = {"input": {0: Dim("rows", 1, 2**31 - 1)}}
+    method = Method("forward", args=(torch.ones(2, 4096),), dynamic=rows)
+    bundle = compile_program(torch.nn.Tanh(), [method])
+    with pytest.raises(
+        CompileError, match=r"too large: .*; lower the bounds"
+    ) as caught:
+        bundle.save(tmp_path / "large.kvc")
+    assert "bug" not in str(caught.value)

@@ -170,7 +170,7 @@ def test_a_counter_without_rows_goes_back_as_one(opened):
 
 
 @pytest.mark.parametrize(
-    ("kind", "word"), [(StateKind.PLAIN, "plain"), (StateKind.RING, "ring")]
+    ("kind", "word"), [(StateKind.PLAIN, "plain"), (StateKind.RING, "a ring")]
 )
 def test_a_state_that_cannot_go_back_is_named_and_nothing_changes(opened, kind, word):
     with opened(mixed_program(kind)).session() as session:

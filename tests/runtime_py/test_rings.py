@@ -88,7 +88,7 @@ def test_a_ring_whose_window_is_not_said_goes_back_nowhere(opened):
         assert session.longest_call is None
         session.run(rows(SLOTS))
         for ask in (lambda: session.rewindable, lambda: session.rewind(1)):
-            with pytest.raises(NotRewindable, match="it is ring"):
+            with pytest.raises(NotRewindable, match="it is a ring without a window"):
                 ask()
 
 

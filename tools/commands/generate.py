@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.batches import open_rows, print_batch
+from kvc.tools.batches import count_rows, open_rows, print_batch
 from kvc.tools.loading import Loading, loading_options, open_program
 from kvc.tools.sampling import generation_options, start_generation
 
@@ -120,6 +120,10 @@ def _warm_up(program: "Program", draft: "Program | None" = None) -> None:
         guesser = None if draft is None else stack.enter_context(draft.session())
         most = 2 if draft is None else 4  # of which two are guessed
         plain: Arguments = {"max_tokens": most, "stop_tokens": [], "stop_strings": []}
+        if (rows := count_rows(session)) > 1:
+            for _ in start(session, [[0]] * rows, **plain):
+                pass
+            return
         for _ in start(session, [0], draft=guesser, **plain):
             pass
 

@@ -12,6 +12,7 @@ from kvc.tools.loading import Loading, loading_options, open_program
 if TYPE_CHECKING:
     import numpy as np
 
+    from kvc.runtime import Program, Session
     from kvc.schema.model import Method
 
     Array = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
@@ -44,13 +45,15 @@ def run(
 ) -> None:
     """Call one method of BUNDLE, from fresh state, and print what comes back.
 
-    Results are printed with dtype and shape; -o keeps them as numpy files.
+    Results are printed with dtype and shape; -o keeps them as numpy files. The input
+    that says how many tokens of each row count may be left out: then all do.
     """
     with open_program(bundle, loading) as program:
         chosen = _method(program.methods, method)
         _check_output(output, len(chosen.graph.outputs))
-        arguments = _arguments(chosen, _arrays(chosen, inputs))
-        with program.session() as session:
+        read = _arrays(chosen, inputs)
+        arguments = _arguments(chosen, read)
+        with _open_session(program, chosen, read) as session:
             result = session.call(chosen.name, **arguments)
         arrays = _leaves(result)
         _print_arrays(arrays)
@@ -71,8 +74,30 @@ def _method(by_name: Mapping[str, "Method"], name: str | None) -> "Method":
     return by_name[name]
 
 
-def _arrays(method: "Method", inputs: Sequence[str]) -> dict[str, "Array"]:
-    """Read the input files; those without a name take the names left, in order."""
+def _open_session(
+    program: "Program", method: "Method", arrays: Mapping[str, "Array | None"]
+) -> "Session":
+    """Open a session of as many rows as the inputs have, where it is for it to say."""
+    from kvc.runtime import UnknownName
+
+    for value, array in zip(method.graph.inputs, arrays.values(), strict=True):
+        dims = method.graph.values[value].type.dims
+        if array is None or array.ndim != len(dims):
+            continue
+        rows = [n for n, d in zip(array.shape, dims, strict=True) if str(d) == "batch"]
+        if rows:
+            try:
+                return program.session(batch=rows[0])
+            except UnknownName:  # no state has rows
+                break
+    return program.session()
+
+
+def _arrays(method: "Method", inputs: Sequence[str]) -> dict[str, "Array | None"]:
+    """Read the input files; those without a name take the names left, in order.
+
+    Counts of tokens that are left out are None.
+    """
     given: dict[str, str] = {}
     unnamed: list[str] = []
     for text in inputs:
@@ -84,10 +109,13 @@ def _arrays(method: "Method", inputs: Sequence[str]) -> dict[str, "Array"]:
         else:
             unnamed.append(text)
     free = [name for name in method.input_names if name not in given]
+    counts = None if method.counts is None else method.input_names[method.counts]
+    if len(unnamed) == len(free) - 1 and counts in free:
+        free.remove(counts)
     if len(unnamed) != len(free):
         raise click.UsageError(_count_problem(method, len(unnamed), free))
     given |= dict(zip(free, unnamed, strict=True))
-    return {name: _read(given[name]) for name in method.input_names}
+    return {n: _read(given[n]) if n in given else None for n in method.input_names}
 
 
 def _count_problem(method: "Method", unnamed: int, free: Sequence[str]) -> str:
@@ -117,7 +145,9 @@ def _read(path: str) -> "Array":
     return array
 
 
-def _arguments(method: "Method", arrays: Mapping[str, "Array"]) -> dict[str, object]:
+def _arguments(
+    method: "Method", arrays: Mapping[str, "Array | None"]
+) -> dict[str, object]:
     """Nest the arrays as the method's arguments do."""
     from kvc.schema.trees import unflatten
 

@@ -115,11 +115,11 @@ def _lines(method: MethodReport) -> list[str]:
         f"      {s.lower} <= {escape(s.name)} <= {s.upper}" for s in method.symbols
     ]
     if method.counts:
-        counts = escape(method.counts)
-        lines.append(
-            f"      of {escape(method.advance)} tokens {counts} says how many count in "
-            "each row; left out: all"
-        )
+        counts, tokens = escape(method.counts), escape(method.advance)
+        said = f"of {tokens} tokens {counts} says how many count in each row"
+        if tokens == "1":
+            said = f"{counts} says which rows take part"
+        lines.append(f"      {said}; left out: all")
     return [*lines, f"      {_code(method)}; {_states(method)}"]
 
 

@@ -121,7 +121,7 @@ def state_family_lines(states: Sequence[StateReport]) -> list[str]:
 
 def _family_row(pattern: str, group: Sequence[StateReport]) -> tuple[str, ...]:
     one = group[0]
-    kind = one.kind if one.window is None else f"{one.kind} of {one.window}"
+    kind = one.kind if one.window is None else f"{one.kind}, window {one.window}"
     return pattern, one.type, kind, _sizes(group), _used_by(one)
 
 

@@ -136,6 +136,7 @@ def test_the_model_is_left_as_it_was(llama):
         ({"cache": CacheConfig(max_length=129)}, "at most 128, the model's own limit"),
         ({"cache": CacheConfig(max_length=1)}, "max_length: expected 16 or more"),
         ({"cache": CacheConfig(batch=0)}, "batch: expected 1 or more, found 0"),
+        ({"cache": CacheConfig(batch=2**40)}, "batch: expected at most 2147483647"),
         ({"prefill_chunk": 0}, "prefill_chunk: expected 1 or more, found 0"),
         ({"prefill_sizes": (4, 4)}, "prefill_sizes: expected different numbers"),
         ({"prefill_sizes": (129,)}, "prefill_sizes: expected at most 128"),

@@ -1,6 +1,7 @@
 """Rows of different lengths over rings: their counts limit a call, not the padding."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
@@ -18,6 +19,7 @@ from ragged_models import (
 )
 from session_contents import contents
 from state_runs import opened
+from torch import Tensor
 
 from kvc.compiler import Method
 from kvc.runtime import CacheOverflow, CallTooLong, InputMismatch, Program, Session
@@ -151,6 +153,25 @@ def test_room_is_looked_at_before_the_first_part(program: Program) -> None:
         }
         assert contents(session) == before
         feed(session, [30, 40, 40], 40)
+
+
+def test_a_width_that_a_method_lacks_is_no_call_too_long(tmp_path: Path) -> None:
+    """Only a prefill is parted; the counts of others fit, their padding does not."""
+
+    class AllLogits(RaggedRings):
+        def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:
+            last: Tensor = super().prefill(tokens, lengths)
+            return last[:, None].expand(-1, tokens.shape[1], -1)
+
+    prefill, decode = ragged_methods()
+    methods = [replace(prefill, role="prefill_all"), decode]
+    specs = ragged_specs(rings=True)
+    with (
+        opened(AllLogits(), methods, tmp_path, states=specs) as program,
+        program.session(batch=3) as session,
+        pytest.raises(InputMismatch, match=r"seq in 1\.\.40.*got int64\[3, 41\]"),
+    ):
+        session.call("prefill", np.ones((3, 41), np.int64), np.array([1, 0, 2]))
 
 
 def test_without_a_role_a_row_cannot_be_parted(tmp_path: Path) -> None:

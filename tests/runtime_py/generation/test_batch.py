@@ -298,15 +298,18 @@ def test_other_tokens_in_as_many_places_are_noticed(session):
     [
         ([[1], [2]], {}, BadSetting, r"rows, 4 \(session\(batch=2\)"),
         ([[1]] * 5, {}, BadSetting, "got 5"),
-        ([[1], [2], [], [3]], {}, BadSetting, "at least one token"),
+        ([[1], [2], [], [3]], {}, BadSetting, "one token, got none in prompt 2"),
         ([[1], [2], 3, [4]], {}, BadSetting, "got 3 as prompt 2"),
         ([[1], [2], [3], [VOCAB]], {}, InputMismatch, f"got token {VOCAB}"),
         ([[1], [2], [3], [-1]], {}, BadSetting, "got -1"),
         ([[1], [2], [1] * 25, [3]], {}, PromptTooLong, "prompt of row 2 has 25 tokens"),
         ([[1]] * 4, {"history": [[1]]}, BadSetting, "history: expected tokens"),
+        ([[1]] * 4, {"history": [1, 2, 3, 4]}, BadSetting, "a list of tokens for each"),
         ([[1, 2]] * 4, {"attention_mask": [[1, 1]] * 3}, BadSetting, "as many as"),
         ([[1, 2]] * 4, {"attention_mask": [[0, 0]] * 4}, BadSetting, "one token"),
-        (["a"] * 4, {"attention_mask": [[1]] * 4}, BadSetting, "two axes"),
+        (["a"] * 4, {"attention_mask": [[1]] * 4}, BadSetting, "none with texts"),
+        ("a", {"attention_mask": [1]}, BadSetting, "none with texts"),
+        ([[1], [2, 3]] * 2, {"attention_mask": [[1]] * 4}, BadSetting, "as many in"),
         ([[1]] * 4, {"temperature": -1}, BadSetting, "temperature"),
         (np.ones((0, 3), int), {}, BadSetting, "prompt: expected at least one"),
         (np.ones((4, 3)), {}, BadSetting, "expected whole numbers, got float64"),
@@ -318,6 +321,12 @@ def test_what_cannot_be_is_refused_before_anything_runs(
     with pytest.raises(kind, match=message):
         generate(session, prompts, **settings)
     assert session.position.tolist() == [0] * 4
+
+
+@pytest.mark.parametrize("prompt", [None, [], {"input_ids": [[1, 2]]}, 1.5])
+def test_what_is_no_prompt_is_not_blamed_on_the_session(session, prompt):
+    with pytest.raises(BadSetting, match="prompt: expected"):
+        generate(session, prompt)
 
 
 def test_one_prompt_for_many_rows_is_refused(session):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from drafting_models import Recurrent, Table, write_decoder, write_table
+from summing_rows import summing_rows
 
 from kvc.runtime import (
     BadSetting,
@@ -189,3 +190,20 @@ def unlikely(tokens, chances):
     expected = sum(count * chances[token] for token, count in before.items())
     found = np.bincount(tokens[1:], minlength=16)
     return float(((found - expected) ** 2 / expected).sum())
+
+
+def test_a_draft_of_several_rows_is_refused(opened, tmp_path):
+    target = opened(write_table, Table(counting()), 1)
+    summing_rows(tmp_path / "rows.kvc")
+    with (
+        load(tmp_path / "rows.kvc") as program,
+        program.session(batch=2) as draft,
+        pytest.raises(BadSetting, match=r"draft: expected a session of one row, got 2"),
+    ):
+        generate(target, [0], draft=draft)
+
+
+def test_a_list_of_one_prompt_has_no_draft(opened):
+    target, draft = (opened(write_table, Table(counting()), 1) for _ in range(2))
+    with pytest.raises(BadSetting, match="for one prompt, given by itself"):
+        generate(target, [[0]], draft=draft)

@@ -93,7 +93,8 @@ def test_a_bundle_in_the_models_folder_is_replaced(folder):
     [
         (("--max-length", 32), "--max-length goes with"),
         (("--slack", 2), "--slack goes with"),
-        (("--prefill-size", 4, "--all-logits"), "--prefill-size, --all-logits goes"),
+        (("--slack", 0), "--slack goes with"),
+        (("--prefill-size", 4, "--all-logits"), "--prefill-size, --all-logits go with"),
         (("--max-batch", 4), "--max-batch goes"),
     ],
 )

@@ -93,7 +93,7 @@ def test_a_bundle_without_roles_says_so(kvc, tmp_path, monkeypatch):
     assert kvc("compile", "plain_model:factory").exit_code == 0
     result = kvc("generate", "factory.kvc", "1")
     assert result.exit_code == 1
-    assert "role" in result.stderr
+    assert "a method is given one by Method(role=...)" in result.stderr
 
 
 def test_residency_is_told_on_stderr_after_the_run(kvc, tiny):

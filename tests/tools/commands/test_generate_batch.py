@@ -1,11 +1,13 @@
 """`kvc generate` of several prompts at once."""
 
 import pytest
+import torch
 from click.testing import CliRunner
 from counting_model import counting_program
 from hand_built import write_bundle
-from summing_rows import summing_rows
+from summing_rows import SummingRows, summing_rows
 
+from kvc.compiler import Method, compile_program
 from kvc.runtime import generate, load
 from kvc.tools.cli import main
 
@@ -76,6 +78,33 @@ def test_a_prompt_that_does_not_fit_is_named(kvc, rows):
     result = kvc("generate", rows, "1", " ".join(["1"] * 25))
     assert result.exit_code == 1
     assert "the prompt of row 1 has 25 tokens" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def fixed(tmp_path_factory):
+    """Return a bundle that has three rows, always."""
+    tokens, lengths = torch.ones(3, 4, dtype=torch.int64), torch.full((3,), 4)
+    methods = [
+        Method("prefill", args=(tokens, lengths), role="prefill"),
+        Method("decode", args=(tokens[:, :1], lengths > 0), role="decode"),
+    ]
+    model = SummingRows()
+    model.kept, model.position = torch.zeros(3, 1, 24, 1), lengths * 0
+    path = tmp_path_factory.mktemp("fixed") / "fixed.kvc"
+    compile_program(model, methods).save(path)
+    return path
+
+
+def test_a_bundle_of_a_fixed_number_of_rows_runs_as_many(kvc, rows, fixed):
+    expected = kvc("generate", rows, *PROMPTS, "-n", 4)
+    result = kvc("generate", fixed, *PROMPTS, "-n", 4)
+    assert (result.exit_code, result.stdout) == (0, expected.stdout)
+
+
+def test_another_number_than_a_fixed_one_is_refused(kvc, fixed):
+    result = kvc("generate", fixed, *PROMPTS[:2])
+    assert result.exit_code == 1
+    assert "there are 2 prompts, and this bundle takes 3 at a time" in result.stderr
 
 
 def test_a_draft_goes_with_one_prompt(kvc, rows):

@@ -1,6 +1,9 @@
 import numpy as np
 import pytest
 from data_programs import table_program, write_data_bundle
+from summing_rows import summing_rows
+
+from kvc.runtime import load
 
 TOKENS = np.array([[100, 101, 102]])
 
@@ -107,3 +110,36 @@ def test_data_files_may_lie_elsewhere(kvc, tmp_path):
     assert "--data-folder" in result.stderr
     folders = ("--data-folder", tmp_path, "--data-folder", other)
     assert "3. 3. 3." in kvc("run", path, "-m", "total", *folders).stdout
+
+
+@pytest.fixture(scope="module")
+def rows(tmp_path_factory):
+    path = tmp_path_factory.mktemp("rows") / "rows.kvc"
+    summing_rows(path)
+    return path
+
+
+@pytest.mark.parametrize("counts", [None, "last", "lengths=last"])
+def test_there_are_as_many_rows_as_inputs_have(
+    kvc, rows, tmp_path, monkeypatch, counts
+):
+    """What says how many tokens count may be left out."""
+    monkeypatch.chdir(tmp_path)
+    tokens, lengths = np.array([[1, 2, 3], [4, 5, 6]]), np.array([1, 3])
+    np.save("tokens.npy", tokens)
+    np.save("last.npy", lengths)
+    given = () if counts is None else ("-i", f"{counts}.npy")
+    result = kvc(
+        "run", rows, "-m", "prefill", "-i", "tokens.npy", *given, "-o", "o.npy"
+    )
+    assert result.exit_code == 0, result.output
+    with load(rows) as program, program.session(batch=2) as session:
+        expected = session.prefill(tokens, None if counts is None else lengths)
+    np.testing.assert_array_equal(np.load("o.npy"), expected)
+
+
+def test_more_rows_than_a_bundle_takes_are_refused(kvc, rows, tmp_path):
+    np.save(tmp_path / "tokens.npy", np.ones((5, 2), np.int64))
+    result = kvc("run", rows, "-m", "prefill", "-i", tmp_path / "tokens.npy")
+    assert result.exit_code == 1
+    assert "batch: expected 1..4, got 5" in result.stderr

@@ -36,6 +36,8 @@ def test_a_method_says_by_what_it_counts_the_tokens_of_a_row():
     assert (step.advance, step.counts) == ("1", "counts")
     said = "of seq tokens counts says how many count in each row; left out: all"
     assert f"      {said}" in method_lines([write])
+    shown = "      counts says which rows take part; left out: all"
+    assert shown in method_lines([step])
     assert (describe_methods(WHOLE)[0].advance, describe_methods(WHOLE)[0].counts) == (
         "",
         "",
