@@ -68,6 +68,13 @@ def counts_input(method: Method, value: Value | None) -> int | None:
     return None if method.input_names[found] in changed else found
 
 
+def counts_as(method: Method, value: Value | None, counts: int | None) -> bool:
+    """Tell whether an operand `counts` is an input's, or left out where none counts."""
+    if value is None or counts is None:
+        return value is None and counts is None
+    return counts_input(method, value) == counts
+
+
 def token_counts(method: Method) -> set[Dim]:
     """Return the lengths of a method's inputs of tokens, int64 [batch, seq]."""
     named = zip(method.input_names, method.inputs, strict=True)

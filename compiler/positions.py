@@ -120,7 +120,7 @@ def _by_input(program: Program, name: str, symbols: Mapping[str, Symbol]) -> Cou
     starts = [start_of(method, position, program) for method in program.methods]
     pairs = list(zip(program.methods, starts, strict=True))
     # One place for each token, if that is so in any method.
-    places = any(s is not None and _are_places(m, s) for m, s in pairs)
+    places = any(s is not None and are_places(m, s) for m, s in pairs)
     for method, start in pairs:
         if start is None or not (method.state_out or method.input_out):
             continue
@@ -128,7 +128,7 @@ def _by_input(program: Program, name: str, symbols: Mapping[str, Symbol]) -> Cou
         if counted is not None:
             rows[method.name] = counted
         counts = {w.count for w in _writes_at(method, start)}
-        if _are_places(method, start) or (places and start.type.dims == (1,)):
+        if are_places(method, start) or (places and start.type.dims == (1,)):
             counts.add(start.type.dims[0])
         if not counts:
             counts = token_counts(method)
@@ -161,7 +161,7 @@ def _check_feeds(
         if fed is Feed.ONE:
             continue
         if advance is not None:
-            meant = Feed.PLACES if _are_places(method, start) else Feed.ROWS
+            meant = Feed.PLACES if are_places(method, start) else Feed.ROWS
             taken.add(meant)
         elif start.type.is_static and len(taken) == 1:
             (meant,) = taken
@@ -188,7 +188,7 @@ def _ambiguous(
     return CompileError(message=message)
 
 
-def _are_places(method: Method, start: Value) -> bool:
+def are_places(method: Method, start: Value) -> bool:
     """Tell whether a method is given the places of all its tokens, int64 [tokens]."""
     return start.type.dims not in ((), (1,)) and not _is_by_row(method, start)
 

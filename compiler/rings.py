@@ -10,14 +10,22 @@ none the worse; its session only knows less of it.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvc.compiler.advances import counts_input
+from kvc.compiler.advances import counts_as, counts_input
 from kvc.compiler.in_place.updates import CACHE_UPDATE
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.passes.caches import ATTENTION, SWAPS
 from kvc.compiler.passes.whole_views import axis_order
-from kvc.compiler.positions import SAME_PLACES, Counting, position_values, start_of
+from kvc.compiler.positions import (
+    SAME_PLACES,
+    Counting,
+    are_places,
+    position_values,
+    start_of,
+)
+from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS
 from kvc.schema.types import Dim, bounds
+from kvc.schema.verify.rings import rows_fit
 
 _CACHES = ("k", "v", "k_scale", "v_scale")
 _SLOTS = 2  # the axis of slots in what attention reads
@@ -81,6 +89,7 @@ class _Uses:
         self._advance = counting.advances.get(method.name)
         self._counts = counting.counts.get(method.name)
         self._ends = _ends(method, program, counting)
+        self._rows = _rows(method, program, counting)
         self._parts = {
             value.id: _Part(name, tuple(range(len(value.type.dims))), written=False)
             for value, name in method.state_in
@@ -110,7 +119,8 @@ class _Uses:
         if node.op == CACHE_UPDATE and used == [node.inputs[0].id]:
             written = _Part(part.state, part.order, written=True)
             self._parts[result] = written
-            if part.order != tuple(range(len(part.order))):
+            whole = part.order == tuple(range(len(part.order)))
+            if not whole or not rows_fit(self._rows, node.inputs[0].type.dims):
                 self.unfit.add(part.state)
         elif node.op in SWAPS:
             order = tuple(part.order[axis] for axis in axis_order(node))
@@ -143,10 +153,8 @@ class _Uses:
         assert isinstance(q, Value)
         assert isinstance(end, Value)
         tokens = q.type.dims[_SLOTS] == self._advance and end.id in self._ends
-        counted = None
-        if isinstance(counts, Value):
-            counted = counts_input(self._method, counts)
-        alike = counted == self._counts and (counts is None) == (counted is None)
+        given = counts if isinstance(counts, Value) else None
+        alike = counts_as(self._method, given, self._counts)
         return tokens and alike and arguments["layout"] == "circular"
 
 
@@ -176,12 +184,23 @@ def _ends(method: Method, program: Program, counting: Counting) -> set[int]:
             first = node.inputs[1].id
         step = advance if first in firsts else 1 if first in lasts else None
         same = node.op in SAME_PLACES or node.op == "aten::copy"
+        same = same and node.outputs[0].type.dtype is DType.INT64
         added = step is not None and _adds(node, step)
         if counts is not None:
             added = _adds_counts(method, node, firsts, counts)
         if (first in ends and same) or added:
             ends.update(value.id for value in node.outputs)
     return ends
+
+
+def _rows(
+    method: Method, program: Program, counting: Counting
+) -> tuple[Dim, ...] | None:
+    """Return the dims of a method's position, None where it is of tokens."""
+    if counting.position is None:
+        return None
+    start = start_of(method, counting.position, program)
+    return None if start is None or are_places(method, start) else start.type.dims
 
 
 def _firsts_and_lasts(

@@ -11,7 +11,7 @@ as what its method adds to the position. How far back a ring is seen is found by
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kvc.compiler.advances import counts_input
+from kvc.compiler.advances import counts_as
 from kvc.compiler.growth import growth, keeps_old_rows
 from kvc.compiler.in_place.updates import (
     CACHE_UPDATE,
@@ -147,7 +147,5 @@ def _is_at_position(
     """Tell whether a write begins at the position and is as long as its advance."""
     if write.index is None or write.index.id not in placed[method.name]:
         return False
-    counts = counting.counts.get(method.name)
-    alike = counts_input(method, write.counted) == counts
-    same = alike and (write.counted is None) == (counts is None)
+    same = counts_as(method, write.counted, counting.counts.get(method.name))
     return same and counting.advances.get(method.name) == write.count

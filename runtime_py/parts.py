@@ -9,11 +9,11 @@ back by knowing the position is copied first, which is little beside so many tok
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.chunks import Chunk, chunk_sizes, plan_chunks
 from kvc.runtime.entries import Demand, Entry, check_room
 from kvc.runtime.inputs import Inputs, take_inputs
 from kvc.runtime.positions import find_position
@@ -22,9 +22,6 @@ from kvc.runtime.states import StateMemory
 from kvc.schema.errors import CallTooLong
 from kvc.schema.model import Program
 from kvc.schema.types import bounds, evaluate
-
-if TYPE_CHECKING:
-    from kvc.runtime.generation.chunks import Chunk
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,9 +97,6 @@ def plan_parts(
         CallTooLong: the method has not the role "prefill", or takes more than tokens,
             or no methods with a role take so many together.
     """
-    # Late: a generation knows sessions.
-    from kvc.runtime.generation.chunks import chunk_sizes, plan_chunks
-
     ring = states.narrowest
     assert ring is not None, "others allow calls of any length"
     alike = {e.method.name: e for e in entries if _takes_alike(e, entry)}

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, own_copy, tensor_as_array
+from kvc.runtime.chunks import chunk_sizes, plan_chunks
 from kvc.runtime.engine import Engine
-from kvc.runtime.generation.chunks import chunk_sizes, plan_chunks
 from kvc.runtime.generation.feeding import find_roles
 from kvc.schema.closing import Closing
 from kvc.schema.errors import BadSetting, Closed, NoPosition, PromptTooLong

@@ -8,10 +8,11 @@ token that has been handed out enters the session only when the next is asked fo
 import time
 from collections.abc import Generator, Iterator, Sequence
 
+from kvc.runtime.generation.answer import Answer, Reason
 from kvc.runtime.generation.batch_feeding import BatchFeeder
 from kvc.runtime.generation.chances import Logits
+from kvc.runtime.generation.choosing import Chooser
 from kvc.runtime.generation.feeding import Pace
-from kvc.runtime.generation.row import Reason, Row
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.schema.errors import CacheOverflow
 
@@ -35,12 +36,18 @@ class BatchGeneration(Iterator[Step]):
     """
 
     def __init__(
-        self, feeder: BatchFeeder, rows: Sequence[Row], settings: GenerationSettings
+        self,
+        feeder: BatchFeeder,
+        rows: Sequence[Answer],
+        choosers: Sequence[Chooser],
+        settings: GenerationSettings,
     ) -> None:
+        """Begin; rows and what chooses their tokens are as many as the feeder has."""
         self.settings = settings
         self.decode = Pace()
         self.time_to_first_token: float | None = None
         self._feeder, self._rows = feeder, tuple(rows)
+        self._choosers = tuple(choosers)
         self._making = self._make()
 
     @property
@@ -57,7 +64,7 @@ class BatchGeneration(Iterator[Step]):
     def pending(self) -> tuple[tuple[int, ...], ...]:
         """Return the tokens of prompt and answer of each row that the session lacks."""
         rows = zip(self._rows, self._feeder.fed, strict=True)
-        return tuple((*row.prompt, *row.chosen)[fed:] for row, fed in rows)
+        return tuple(row.pending(fed) for row, fed in rows)
 
     @property
     def prefill(self) -> Pace:
@@ -109,16 +116,20 @@ class BatchGeneration(Iterator[Step]):
             step = self._choose(logits)
             self.decode.seconds += time.perf_counter() - began
 
-    def _going(self) -> list[Row]:
+    def _going(self) -> list[Answer]:
         return [row for row in self._rows if row.reason is None]
 
     def _choose(self, logits: Sequence[Logits]) -> Step:
         """Let each row that goes on choose; return what is handed out."""
-        rows = zip(self._rows, logits, strict=True)
-        return tuple(
-            row.take(one, self._feeder.room(i)) if row.reason is None else None
-            for i, (row, one) in enumerate(rows)
-        )
+        return tuple(map(self._choose_in, range(len(self._rows)), logits))
+
+    def _choose_in(self, number: int, logits: Logits) -> int | None:
+        """Return what a row hands out, None where it has ended or ends now."""
+        row = self._rows[number]
+        if row.reason is not None:
+            return None
+        token = self._choosers[number].choose(logits)
+        return token if row.take(token, self._feeder.room(number)) else None
 
     def _last_tokens(self) -> list[int | None]:
         """Return the token of each row that the session lacks, None where it ended."""

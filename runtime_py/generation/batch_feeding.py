@@ -12,12 +12,12 @@ from typing import Final, cast
 import numpy as np
 import numpy.typing as npt
 
+from kvc.runtime.chunks import chunk_sizes, plan_chunks
 from kvc.runtime.generation.chances import Logits
-from kvc.runtime.generation.chunks import chunk_sizes, plan_chunks
-from kvc.runtime.generation.feeding import Pace, find_roles
+from kvc.runtime.generation.feeding import Pace, find_roles, used_meanwhile
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokens import find_tokens
-from kvc.schema.errors import BadSetting, NoPosition, PromptTooLong, StateMismatch
+from kvc.schema.errors import BadSetting, NoPosition, PromptTooLong
 from kvc.schema.model import Method
 
 _Ids = npt.NDArray[np.int64]
@@ -49,12 +49,14 @@ class BatchFeeder:
         self.starts = _positions(session)
         _check_rows(rows, self.starts)
         self._methods = {method.name: method for method in (*prefills, decode)}
-        self._prefills = [chunk_sizes(m, session.symbols) for m in prefills]
-        self._decode = chunk_sizes(decode, session.symbols)
+        symbols, longest = session.symbols, session.longest_call
+        self._prefills = [chunk_sizes(m, symbols, longest) for m in prefills]
+        self._decode = chunk_sizes(decode, symbols)
         self._vocabulary = find_tokens(prefills[0])
         self._session = session
         self.fed = [0] * rows
         self.prefill = Pace()
+        self._changes = session.changes
 
     def room(self, row: int) -> int | None:
         """Return how many more tokens a row takes, None for no limit."""
@@ -122,28 +124,24 @@ class BatchFeeder:
     def _run(
         self, name: str, rows: Sequence[Sequence[int]], width: int
     ) -> list[Logits]:
-        self._check_place(name)
+        self._check_alone(name)
         tokens = np.full((len(rows), width), _PADDING, np.int64)
         for row, given in zip(tokens, rows, strict=True):
             row[: len(given)] = given
         counts = np.array([len(given) for given in rows], np.int64)
         made = self._session.call(name, tokens, **_counts(self._methods[name], counts))
         self.fed = [a + b for a, b in zip(self.fed, counts.tolist(), strict=True)]
+        self._changes = self._session.changes
         return list(cast(Logits, made).reshape(len(rows), -1))
 
-    def _check_place(self, method: str) -> None:
+    def _check_alone(self, method: str) -> None:
         """Check that the session holds what this batch has fed, and no more."""
-        if self.starts is None:
+        if self._session.changes == self._changes:
             return
-        expected = [a + b for a, b in zip(self.starts, self.fed, strict=True)]
-        found = _positions(self._session)
-        if found != expected:
-            raise StateMismatch(
-                method=method,
-                state="position",
-                expected=f"{expected}, where this generation has left it",
-                found=f"{found}; something else has used the session meanwhile",
-            )
+        left = None
+        if self.starts is not None:
+            left = [a + b for a, b in zip(self.starts, self.fed, strict=True)]
+        raise used_meanwhile(method, "session", left, _positions(self._session))
 
 
 def _counts(method: Method, counts: _Ids) -> dict[str, npt.NDArray[np.generic]]:

@@ -6,10 +6,11 @@ In: a session, prompts, settings. Out: a `BatchGeneration`.
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.batch import BatchGeneration
 from kvc.runtime.generation.batch_feeding import BatchFeeder
+from kvc.runtime.generation.choosing import Chooser
 from kvc.runtime.generation.prompts import is_prompt, listed, tokens_of
-from kvc.runtime.generation.row import Row
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokenizers import Tokenizer
@@ -41,18 +42,14 @@ def start_batch(
     feeder.check_prompts(tokens)
     pasts = _pasts(history, len(prompts))
     rows = [
-        Row(
-            prompt,
-            past,
-            _settings_of(settings, number),
-            _most_tokens(settings, start + len(prompt)),
-            tokenizer,
-        )
-        for number, (prompt, past, start) in enumerate(
-            zip(tokens, pasts, starts, strict=True)
-        )
+        Answer(prompt, start, settings, tokenizer)
+        for prompt, start in zip(tokens, starts, strict=True)
     ]
-    return BatchGeneration(feeder, rows, settings)
+    choosers = [
+        Chooser(_settings_of(settings, row), (*past, *prompt))
+        for row, (past, prompt) in enumerate(zip(pasts, tokens, strict=True))
+    ]
+    return BatchGeneration(feeder, rows, choosers, settings)
 
 
 def _settings_of(settings: GenerationSettings, row: int) -> GenerationSettings:
@@ -79,21 +76,3 @@ def _pasts(history: Sequence[object], rows: int) -> list[tuple[int, ...]]:
             expected = "a list of tokens for each prompt"
             raise BadSetting(name="history", expected=expected, found=repr(past))
     return [check_tokens("history", listed(past)) for past in history]
-
-
-def _most_tokens(settings: GenerationSettings, held: int) -> int | None:
-    """Return how many tokens a row may make behind those held, None for no limit.
-
-    Raises:
-        BadSetting: a row's prompt is longer than `max_length` allows.
-    """
-    if settings.max_length is None:
-        return settings.max_tokens
-    if settings.max_length <= held:
-        raise BadSetting(
-            name="max_length",
-            expected=f"more than {held}, which are there with the prompt (max_tokens "
-            "counts the answer alone)",
-            found=settings.max_length,
-        )
-    return settings.max_length - held

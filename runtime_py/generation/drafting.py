@@ -16,9 +16,9 @@ from contextlib import contextmanager, suppress
 from typing import Final
 from weakref import ref
 
+from kvc.runtime.chunks import ChunkSizes
 from kvc.runtime.generation.chances import Logits
 from kvc.runtime.generation.choosing import Chooser
-from kvc.runtime.generation.chunks import ChunkSizes
 from kvc.runtime.generation.feeding import Feeder, Pace
 from kvc.runtime.generation.sources import Drafted
 from kvc.schema.errors import (

@@ -7,13 +7,13 @@ from.
 from collections.abc import Sequence
 from typing import Final
 
+from kvc.runtime.chunks import ChunkSizes, chunk_sizes
 from kvc.runtime.generation.choosing import Chooser
-from kvc.runtime.generation.chunks import ChunkSizes, chunk_sizes
 from kvc.runtime.generation.drafting import Drafting
-from kvc.runtime.generation.feeding import Feeder, find_all_logits
+from kvc.runtime.generation.feeding import Feeder, find_all_logits, missing_role
 from kvc.runtime.generation.sources import Feeding, Source
 from kvc.runtime.sessions import Session
-from kvc.schema.errors import BadSetting, UnknownName, listing
+from kvc.schema.errors import BadSetting
 from kvc.schema.setting_checks import check_count
 
 _USUAL_GUESSES: Final = 4
@@ -88,14 +88,13 @@ def _find_checks(session: Session) -> ChunkSizes:
     """
     method = find_all_logits(session)
     if method is None:
-        roles = dict.fromkeys(m.role for m in session.methods.values() if m.role)
-        raise UnknownName(
-            kind="method of the role",
-            name="prefill_all",
-            known=f"{listing(list(roles))}. A draft needs it: compile with "
-            "--all-logits (export_hf(all_logits=True)), or give the model a method "
-            "that appends tokens int64 [batch, seq] and returns the logits of each, "
-            "float32 [batch, seq, vocab]",
+        raise missing_role(
+            session,
+            "prefill_all",
+            ". A draft needs it: compile with --all-logits "
+            "(export_hf(all_logits=True)), or give the model a method that appends "
+            "tokens int64 [batch, seq] and returns the logits of each, float32 "
+            "[batch, seq, vocab]",
         )
     return chunk_sizes(method, session.symbols)
 

@@ -11,8 +11,8 @@ from typing import cast
 
 import numpy as np
 
+from kvc.runtime.chunks import Chunk, ChunkSizes, chunk_sizes, plan_chunks
 from kvc.runtime.generation.chances import Logits
-from kvc.runtime.generation.chunks import Chunk, ChunkSizes, chunk_sizes, plan_chunks
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokens import find_tokens
 from kvc.schema.errors import (
@@ -187,16 +187,28 @@ class Feeder:
         """Check that the session holds what this generation has fed, and no more."""
         if self.is_alone:
             return
-        expected, found = "what this generation has left there", "something else"
-        if self.start is not None:
-            expected = f"{self.start + self.fed}, where this generation has left it"
-            found = f"{_position(self.session, self._name)}"
-        raise StateMismatch(
-            method=method,
-            state="session" if self.start is None else "position",
-            expected=expected,
-            found=f"{found}; something else has used the {self._name} meanwhile",
-        )
+        left = None if self.start is None else self.start + self.fed
+        found = _position(self.session, self._name)
+        raise used_meanwhile(method, self._name, left, found)
+
+
+def used_meanwhile(
+    method: str, name: str, left: object, found: object
+) -> StateMismatch:
+    """Return the error for a session that something else has used.
+
+    `left` is the position where a generation has left it, `found` where it is; None
+    where nothing counts.
+    """
+    counts = left is not None
+    expected = f"{left}, where this generation has left it"
+    return StateMismatch(
+        method=method,
+        state="position" if counts else "session",
+        expected=expected if counts else "what this generation has left there",
+        found=f"{found if counts else 'something else'}; something else has used the "
+        f"{name} meanwhile",
+    )
 
 
 def find_roles(session: Session, role: str) -> list[Method]:
@@ -207,10 +219,15 @@ def find_roles(session: Session, role: str) -> list[Method]:
     """
     found = [method for method in session.methods.values() if method.role == role]
     if not found:
-        roles = dict.fromkeys(m.role for m in session.methods.values() if m.role)
-        known = listing(list(roles)) + "; a method is given one by Method(role=...)"
-        raise UnknownName(kind="method of the role", name=role, known=known)
+        raise missing_role(session, role, "; a method is given one by Method(role=...)")
     return found
+
+
+def missing_role(session: Session, role: str, hint: str = "") -> UnknownName:
+    """Return the error for a program without a method of a role."""
+    roles = dict.fromkeys(m.role for m in session.methods.values() if m.role)
+    known = f"{listing(list(roles))}{hint}"
+    return UnknownName(kind="method of the role", name=role, known=known)
 
 
 def find_all_logits(session: Session) -> Method | None:

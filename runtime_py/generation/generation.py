@@ -8,16 +8,14 @@ session only when the next one is asked for, so the last one never does: it is
 
 import time
 from collections.abc import Callable, Generator, Iterator
-from typing import Literal
 
+from kvc.runtime.generation.answer import Answer, Reason
 from kvc.runtime.generation.feeding import Pace
 from kvc.runtime.generation.settings import GenerationSettings
 from kvc.runtime.generation.sources import Source
 from kvc.runtime.generation.spelling import Spelling
 from kvc.runtime.tokenizers import Tokenizer
-from kvc.schema.errors import BadSetting, CacheOverflow
-
-Reason = Literal["stop", "stop_string", "length", "max_tokens"]
+from kvc.schema.errors import CacheOverflow
 
 
 class Generation(Iterator[int]):
@@ -30,12 +28,6 @@ class Generation(Iterator[int]):
 
     Attributes:
         settings: what it goes by.
-        tokens: all that were handed out so far.
-        reason: why it ended; None while it goes on, and where it was left or failed.
-            "stop": the model made a stop token. "stop_string": the text has a stop
-            string, which the last token completes. "length": the cache is full.
-            "max_tokens": the most tokens that were asked for, by number or by
-            `max_length`.
         prefill, decode: tokens run, and their pace: for decode, from one token to the
             next without what the caller does in between.
         time_to_first_token: seconds from asking for it, None before.
@@ -49,19 +41,26 @@ class Generation(Iterator[int]):
         tokenizer: Callable[[], Tokenizer],
     ) -> None:
         self.settings = settings
-        self.tokens: list[int] = []
-        self.reason: Reason | None = None
         self.decode = Pace()
         self.time_to_first_token: float | None = None
-        self._source, self._prompt = source, prompt
-        self._tokenizer = tokenizer
-        self._spelling: Spelling | None = None
-        if settings.stop_strings:
-            self._new_spelling()
-        self._stop_tokens = frozenset(settings.stop_tokens)
-        self._most = _most_tokens(source.start, len(prompt), settings)
-        self._chosen: list[int] = []
+        self._source = source
+        self._answer = Answer(prompt, source.start, settings, tokenizer)
         self._making = self._make()
+
+    @property
+    def tokens(self) -> list[int]:
+        """Return all tokens that were handed out so far."""
+        return self._answer.tokens
+
+    @property
+    def reason(self) -> Reason | None:
+        """Return why it ended; None while it goes on, and where it was left or failed.
+
+        "stop": the model made a stop token. "stop_string": the text has a stop string,
+        which the last token completes. "length": the cache is full. "max_tokens": the
+        most tokens that were asked for, by number or by `max_length`.
+        """
+        return self._answer.reason
 
     @property
     def prefill(self) -> Pace:
@@ -90,7 +89,7 @@ class Generation(Iterator[int]):
         As a rule the last token of the answer, or the stop token that ended it. After
         an interrupted prompt, the rest of it.
         """
-        return (*self._prompt, *self._chosen)[self._source.held :]
+        return self._answer.pending(self._source.held)
 
     def __iter__(self) -> "Generation":
         return self
@@ -109,16 +108,11 @@ class Generation(Iterator[int]):
             BadSetting, MissingPackage, BadTokenizer: the bundle's tokenizer cannot be
                 used.
         """
-        return self._spell(self._spelling or self._new_spelling())
+        return self._spell(self._answer.spelling())
 
     def close(self) -> None:
         """End it here; closing twice is safe."""
         self._making.close()
-
-    def _new_spelling(self) -> Spelling:
-        stops = self.settings.stop_strings
-        self._spelling = Spelling(self._tokenizer(), self._prompt, stops)
-        return self._spelling
 
     def _spell(self, spelling: Spelling) -> Iterator[str]:
         while True:
@@ -131,8 +125,7 @@ class Generation(Iterator[int]):
             yield piece
 
     def _make(self) -> Generator[int, None, None]:
-        if self._most == 0:
-            self.reason = "max_tokens"
+        if self.reason is not None:  # no token was asked for
             return
         try:
             yield from self._run()
@@ -141,58 +134,17 @@ class Generation(Iterator[int]):
 
     def _run(self) -> Generator[int, None, None]:
         began = time.perf_counter()
-        token = self._source.begin(self._prompt)
-        self._chosen.append(token)
+        token = self._source.begin(self._answer.prompt)
         self.time_to_first_token = time.perf_counter() - began
-        while token not in self._stop_tokens:
-            self.tokens.append(token)
-            # Known before the token goes out: the caller may not come back for another.
-            self.reason = self._limit()
+        while self._answer.take(token, self._source.room):
             yield token
             if self.reason is not None:
                 return
             began = time.perf_counter()
             try:
-                token = self._source.follow(token, self._wanted())
+                token = self._source.follow(token, self._answer.wanted)
             except CacheOverflow:
-                self.reason = "length"
+                self._answer.reason = "length"
                 return
-            self._chosen.append(token)
             self.decode.tokens += 1
             self.decode.seconds += time.perf_counter() - began
-        self.reason = "stop"
-
-    def _wanted(self) -> int | None:
-        return None if self._most is None else self._most - len(self.tokens)
-
-    def _limit(self) -> Reason | None:
-        """Return why the token that is about to be handed out is the last one."""
-        if self.settings.stop_strings and self._spelling is not None:
-            self._spelling.spell(self.tokens)
-            if self._spelling.stopped:
-                return "stop_string"
-        if len(self.tokens) == self._most:
-            return "max_tokens"
-        room = self._source.room
-        return "length" if room is not None and room < 1 else None
-
-
-def _most_tokens(
-    start: int | None, prompt: int, settings: GenerationSettings
-) -> int | None:
-    """Return how many tokens may be made, None for no limit.
-
-    Raises:
-        BadSetting: the prompt is longer than `max_length` allows.
-    """
-    if settings.max_length is None:
-        return settings.max_tokens
-    left = settings.max_length - (start or 0) - prompt
-    if left <= 0:
-        raise BadSetting(
-            name="max_length",
-            expected=f"more than {settings.max_length - left}, which are there with "
-            "the prompt (max_tokens counts the answer alone)",
-            found=settings.max_length,
-        )
-    return left

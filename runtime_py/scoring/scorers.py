@@ -11,7 +11,7 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kvc.runtime.generation.chunks import ChunkSizes, chunk_sizes, plan_chunks
+from kvc.runtime.chunks import ChunkSizes, chunk_sizes, plan_chunks
 from kvc.runtime.generation.feeding import Feeder, find_all_logits, find_roles
 from kvc.runtime.program import Program
 from kvc.runtime.sessions import Session

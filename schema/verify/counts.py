@@ -5,7 +5,8 @@ What a session does for each row rests on this: a state that is written at the p
 is written up to what counts, by every write, so that all behind it is as it was.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from typing import Final
 
 from kvc.schema.control import read_control
 from kvc.schema.counts import may_be_counts, says_the_same
@@ -19,6 +20,7 @@ from kvc.schema.model import (
     PositionKind,
     Program,
     Ref,
+    State,
     StateKind,
     StateSlot,
 )
@@ -27,7 +29,8 @@ from kvc.schema.types import Dim
 from kvc.schema.verify.faults import Reporter
 
 _CACHE_UPDATE = "kvc::cache_update"
-_COUNTS = 5  # place among the arguments of a cache update
+_AXIS, _COUNTS = 3, 5  # places among the arguments of a cache update
+_MODES: Final = {StateKind.LINEAR: "linear", StateKind.RING: "circular"}
 
 
 def check_counts(method: Method, program: Program, report: Reporter) -> None:
@@ -46,7 +49,7 @@ def check_counts(method: Method, program: Program, report: Reporter) -> None:
         what = f"the rows of state {state}, which is written at the position"
         report.require(not grows, where, f"{what}, have one length")
     if written:
-        _Writes(method, written, where, report).check()
+        _Writes(method, written, program.states, where, report).check()
 
 
 def counted_values(method: Method) -> set[int]:
@@ -64,7 +67,7 @@ def counted_values(method: Method) -> set[int]:
 def _check_input(
     method: Method, index: int, program: Program, where: str, report: Reporter
 ) -> None:
-    inputs, rows = method.graph.inputs, _rows(method, program)
+    inputs, rows = method.graph.inputs, position_rows(method, program)
     report.require(index < len(inputs), where, f"no input {index} to count by")
     kind = method.graph.values[inputs[index]].type
     name = method.input_names[index]
@@ -78,7 +81,7 @@ def _check_input(
     report.require(agree, where, f"{what}, but its position is of {found}")
 
 
-def _rows(method: Method, program: Program) -> tuple[Dim, ...] | None:
+def position_rows(method: Method, program: Program) -> tuple[Dim, ...] | None:
     """Return the dims of a method's position where rows have their own, else None."""
     position = program.position
     if position is None:
@@ -97,9 +100,14 @@ class _Writes:
     """The writes of a method at the position, in its blocks too."""
 
     def __init__(
-        self, method: Method, written: set[int], where: str, report: Reporter
+        self,
+        method: Method,
+        written: set[int],
+        states: Sequence[State],
+        where: str,
+        report: Reporter,
     ) -> None:
-        self._method, self._written = method, written
+        self._method, self._written, self._states = method, written, states
         self._where, self._report = where, report
 
     def check(self) -> None:
@@ -143,6 +151,17 @@ class _Writes:
         expected = "the method's counts" if asked else "no counts"
         what = f"it writes state {state} at the position, but not with {expected}"
         self._report.require(agree, self._where, what)
+        self._check_slots(step, state, len(graph.values[result].type.dims))
+
+    def _check_slots(self, step: Instruction, state: int, rank: int) -> None:
+        """Check that an update goes along the slots that a session puts back."""
+        declared = self._states[state]
+        axis, mode = step.arguments[_AXIS : _AXIS + 2]
+        along = isinstance(axis, int) and axis % rank == declared.axis
+        along = along and mode == _MODES.get(declared.kind)
+        what = f"it writes state {state} along axis {axis}, {mode}, which is declared "
+        what += f"{declared.kind.name} along {declared.axis}"
+        self._report.require(along, self._where, what)
 
     def _check_blocks(
         self,
@@ -170,7 +189,7 @@ class _Writes:
 def _is_followed(step: Instruction, graph: Graph, known: set[int]) -> bool:
     """Tell whether an instruction makes counts of counts, equal in each row."""
     operand = step.arguments[0] if step.arguments else None
-    if not isinstance(operand, Ref) or operand.value not in known:
+    if not isinstance(operand, Ref) or operand.value not in known or not step.results:
         return False
     before, after = (graph.values[i].type for i in (operand.value, step.results[0]))
     return says_the_same(step.op, before, after)

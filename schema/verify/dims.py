@@ -4,11 +4,17 @@ In: the symbols of a program. Out: a `Sizes`, which checks each type once, knows
 greatest size in bytes, and gives its shape at each of the points.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import product
 
 from kvc.schema.types import MAX_MULTIPLIED, Affine, Dim, Symbol, TensorType, bounds
 from kvc.schema.verify.faults import Reporter
-from kvc.schema.verify.limits import MAX_DIM, MAX_RANK, MAX_TENSOR_NBYTES
+from kvc.schema.verify.limits import (
+    MAX_DIM,
+    MAX_RANK,
+    MAX_SYMBOLS_TOGETHER,
+    MAX_TENSOR_NBYTES,
+)
 
 Shape = tuple[int, ...]
 
@@ -51,6 +57,28 @@ class Sizes:
         low, high = bounds(dim, self.symbols)
         self.report.require(low >= 0, where, f"the dim {dim} can be {low}")
         self.report.limit(f"{where}: the dim {dim}", high, MAX_DIM)
+
+    def mixed_points(
+        self, names: Iterable[str], where: str
+    ) -> Iterator[Mapping[str, int]]:
+        """Yield sizes with some symbols at their lower bounds, others at the upper.
+
+        With all at the lower or all at the upper ones, which are among `points`, they
+        are enough for dims: these are affine in each symbol, so that two that are alike
+        there are alike at all sizes.
+
+        Raises:
+            LimitExceeded: there are too many symbols.
+        """
+        mixed = [s for s in map(self.symbols.__getitem__, names) if s.lower < s.upper]
+        what = f"{where}: symbols together"
+        self.report.limit(what, len(mixed), MAX_SYMBOLS_TOGETHER)
+        lowest = self.points[0]
+        for uppers in product((False, True), repeat=len(mixed)):
+            if len(set(uppers)) > 1:
+                ends = zip(mixed, uppers, strict=True)
+                chosen = {s.name: s.upper if up else s.lower for s, up in ends}
+                yield {**lowest, **chosen}
 
     def check_affine(self, expression: Affine, where: str) -> None:
         """Check that an expression is canonical and uses declared symbols."""

@@ -19,6 +19,7 @@ MAX_INSTRUCTIONS: Final = 1_000_000
 MAX_LIST: Final = 100_000  # items of one list argument, arguments of one instruction
 MAX_RANK: Final = 8
 MAX_DIM: Final = (1 << 31) - 1
+MAX_SYMBOLS_TOGETHER: Final = 6  # in the types and sizes of one instruction
 MAX_TENSOR_NBYTES: Final = 1 << 40
 MAX_BLOB_ALIGN: Final = 1 << 16
 MAX_NAME_NBYTES: Final = 256

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, cast
 
+from kvc.schema.dtypes import DType
 from kvc.schema.feeds import Feed, feed_of, position_input
 from kvc.schema.model import (
     Argument,
@@ -24,8 +25,8 @@ from kvc.schema.model import (
     StateSlot,
 )
 from kvc.schema.ops import OPS
-from kvc.schema.types import bounds
-from kvc.schema.verify.counts import counted_values
+from kvc.schema.types import Dim, bounds
+from kvc.schema.verify.counts import counted_values, position_rows
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
 
@@ -139,6 +140,7 @@ class _Uses:
                 order = tuple(range(len(value.type.dims)))
                 self._parts[i] = _Part(storage.state, order, written=False)
         self._counts = counted_values(method)
+        self._rows = position_rows(method, program)
         self._find_start()
 
     def _find_start(self) -> None:
@@ -171,7 +173,9 @@ class _Uses:
 
     def _follow_place(self, step: Instruction) -> None:
         found = self._place_of(step)
-        if found is not None:
+        # A smaller integer would cut it off.
+        whole = all(self._types[i].dtype is DType.INT64 for i in step.results)
+        if found is not None and whole:
             self._places.update(dict.fromkeys(step.results, found))
 
     def _place_of(self, step: Instruction) -> _Place | None:
@@ -263,6 +267,8 @@ class _Uses:
         self._require(count == self._method.advance, where, what)
         placed = self._place(arguments["write_indices"]) is _Place.START
         self._require(placed, where, "a ring is not written at the position")
+        fits = rows_fit(self._rows, declared.type.dims)
+        self._require(fits, where, "a ring's rows are not those of the position")
         result = _Part(part.state, part.order, written=True)
         self._parts[step.results[0]] = result
 
@@ -300,6 +306,14 @@ class _Uses:
 
     def _fail(self, where: str, what: str) -> None:
         self._report.fail(where, what)
+
+
+def rows_fit(rows: Sequence[Dim] | None, ring: Sequence[Dim]) -> bool:
+    """Tell whether each row of a ring is at the position of the row of its number.
+
+    `rows` are the dims of the position, None where it is the same in all rows.
+    """
+    return rows is None or tuple(rows) in ((), (1,), tuple(ring[:1]))
 
 
 def _axes(step: Instruction, rank: int) -> tuple[int, ...]:

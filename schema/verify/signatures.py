@@ -4,14 +4,14 @@ The verdict depends on the op, the types of operands and results, and the other
 arguments, so that equal layers are checked once: see `SignatureChecker.check`.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import cast
 
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Argument, Instruction, Item, Ref
 from kvc.schema.ops import UNCHECKED, OpSpec, Param, ParamKind
 from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred
-from kvc.schema.types import Affine, TensorType
+from kvc.schema.types import Affine, TensorType, symbols_of
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.limits import MAX_LIST
 
@@ -50,6 +50,14 @@ def check_signature(
     for point in points:
         arguments = [_concrete(a, types, point) for a in instruction.arguments]
         _compare(_infer(spec, arguments), results, point)
+    names = () if free else _symbols(instruction, operands + results)
+    for point in sizes.mixed_points(names, f"an instruction {instruction.op}"):
+        arguments = [_concrete(a, types, point) for a in instruction.arguments]
+        try:
+            inferred = _infer(spec, arguments)
+        except Misfit:
+            continue  # some sizes only fit together, and such a call fails
+        _compare(inferred, results, point)
 
 
 def _refs(arguments: tuple[Argument, ...]) -> list[int]:
@@ -58,11 +66,20 @@ def _refs(arguments: tuple[Argument, ...]) -> list[int]:
 
 
 def _has_affine(instruction: Instruction) -> bool:
-    return any(
-        isinstance(item, Affine)
-        for argument in instruction.arguments
-        for item in (argument if isinstance(argument, tuple) else (argument,))
-    )
+    return any(True for _ in _affines(instruction))
+
+
+def _affines(instruction: Instruction) -> Iterator[Affine]:
+    """Yield the arguments that are sizes with symbols."""
+    for argument in instruction.arguments:
+        for item in argument if isinstance(argument, tuple) else (argument,):
+            if isinstance(item, Affine):
+                yield item
+
+
+def _symbols(instruction: Instruction, types: Sequence[TensorType]) -> Iterable[str]:
+    """Return the symbols of an instruction, each once."""
+    return symbols_of([*_affines(instruction), *(d for k in types for d in k.dims)])
 
 
 def _check_argument(param: Param, argument: Argument, sizes: Sizes) -> None:

@@ -202,3 +202,35 @@ def test_a_limit_that_says_nothing_is_refused():
     append = Method("append", args=(torch.ones(1, 1, 2, 4),))
     with pytest.raises(CompileError, match="a session chooses how many positions"):
         limit(KvcCache(), append, 8, states=sized)
+
+
+class Candidates(nn.Module):
+    """A ring with two rows for each row of the position, or as many as that has."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self.register_buffer("ring", torch.zeros(4, 2, SLOTS, 4))
+        self.register_buffer("position", torch.arange(rows) * 3)
+
+    def forward(self, rows: Tensor) -> Tensor:
+        groups = self.position.shape[0]
+        each = self.position[:, None].expand(groups, 4 // groups).reshape(4)
+        self.ring.copy_(
+            torch.ops.kvc.cache_update(self.ring, rows, each, 2, "circular")
+        )
+        end = each + rows.shape[2]
+        self.position.add_(rows.shape[2])
+        return torch.ops.kvc.attention(rows, self.ring, self.ring, end, **RING)
+
+
+@pytest.mark.parametrize(("rows", "window"), [(1, WINDOW), (2, None), (4, WINDOW)])
+def test_rows_of_a_ring_are_those_of_the_position(
+    rows: int, window: int | None
+) -> None:
+    """Else a failed call would put back other rows than it has written."""
+    methods = [Method("forward", args=(torch.ones(4, 2, 3, 4),))]
+    program = compile_program(Candidates(rows), methods).program
+    states = {state.name: state for state in program.states}
+    assert states["ring"].kind is StateKind.RING
+    assert states["ring"].at_position
+    assert states["ring"].window == window

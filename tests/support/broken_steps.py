@@ -17,9 +17,13 @@ class Broken(Exception):
 
 
 @contextmanager
-def broken_step(number: int, after: bool) -> Iterator[None]:
-    """Let step `number` fail, steps of branches counted; `after` it has worked."""
+def broken_step(number: int, after: bool) -> Iterator[list[Frame]]:
+    """Let step `number` fail, steps of branches counted; `after` it has worked.
+
+    Gives the frames that have run, those of branches too.
+    """
     run, numbers = Frame._run, itertools.count()
+    frames: list[Frame] = []
 
     def breaking(function: Function) -> Function:
         def step(*arguments: object) -> None:
@@ -32,9 +36,27 @@ def broken_step(number: int, after: bool) -> Iterator[None]:
         return step
 
     def broken(self: Frame, progress: Progress) -> None:
+        frames.append(self)
         steps = tuple((breaking(function), given) for function, given in self.steps)
         run(replace(self, steps=steps), progress)
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Frame, "_run", broken)
+        yield frames
+
+
+@contextmanager
+def broken_run(number: int, share: float) -> Iterator[None]:
+    """Let one of the next runs fail behind one of its steps, a share of them on."""
+    run, numbers = Frame.run, itertools.count()
+
+    def broken(self: Frame, progress: Progress | None = None) -> None:
+        if next(numbers) != number:
+            run(self, progress)
+            return
+        with broken_step(int(share * len(self.steps)), after=True):
+            run(self, progress)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Frame, "run", broken)
         yield

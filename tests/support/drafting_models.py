@@ -16,14 +16,10 @@ CONFIG = DecoderConfig(
 METADATA = {"tokenizer": "bytes"}
 
 
-def decoder(noise: float = 0.0, vocab: int = VOCAB) -> Decoder:
+def decoder(noise: float = 0.0) -> Decoder:
     """Return a model far from even; with noise, one that mostly says the same."""
     torch.manual_seed(3)
-    model = Decoder(
-        DecoderConfig(
-            vocab=vocab, dim=32, layers=1, heads=2, kv_heads=1, ffn=48, capacity=64
-        )
-    ).eval()
+    model = Decoder(CONFIG).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
@@ -33,13 +29,10 @@ def decoder(noise: float = 0.0, vocab: int = VOCAB) -> Decoder:
     return model
 
 
-def write_decoder(
-    path: Path, noise: float = 0.0, all_logits: bool = True, vocab: int = VOCAB
-) -> Path:
+def write_decoder(path: Path, noise: float = 0.0, all_logits: bool = True) -> Path:
     """Write a bundle whose sessions choose a capacity of 16 to 64."""
     methods = decoder_methods(CONFIG, CHUNK, all_logits)
-    states = [decoder_caches(CONFIG)]
-    model = decoder(noise, vocab)
+    states, model = [decoder_caches(CONFIG)], decoder(noise)
     compile_program(model, methods, states=states, metadata=METADATA).save(path)
     return path
 

@@ -6,13 +6,20 @@ the first `lengths[row]` count in each row; `decode` takes one token a row, and 
 [batch]: which rows take part. Both give each row's logits behind its last token.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import torch
+from state_runs import opened
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, StateSpec
+from kvc.runtime import Program
 
 VOCAB, DIM, HEADS, KV_HEADS, WIDTH, LAYERS = 16, 16, 4, 2, 4, 2
 SLOTS, WINDOW, RING = 64, 6, 17
+MOST = 200  # positions where there are rings alone
 BATCH, SEQ = Dim("batch", 1, 4), Dim("seq", 1, 40)
 CAPACITY = Dim("capacity", 4, SLOTS)
 
@@ -193,3 +200,27 @@ def ragged_specs(told: bool = False, rings: bool = False) -> list[StateSpec]:
     if rings:
         caches = StateSpec("layers.*.[kv]", batch=BATCH)
     return [caches] if told else [caches, StateSpec("position", batch=BATCH)]
+
+
+RAGGED: dict[str, type[Ragged]] = {
+    "state": Ragged,
+    "told": RaggedWhereTold,
+    "branches": RaggedBranches,
+    "rings": RaggedRings,
+    "xnnpack": Ragged,
+}
+
+
+@contextmanager
+def opened_ragged(kind: str, folder: Path) -> Iterator[Program]:
+    """Compile and open one of `RAGGED`."""
+    told, rings = kind == "told", kind == "rings"
+    with opened(
+        RAGGED[kind](),
+        ragged_methods(told),
+        folder,
+        states=ragged_specs(told, rings),
+        recipe="xnnpack_fp32" if kind == "xnnpack" else "fp32",
+        max_length=MOST if rings else None,
+    ) as program:
+        yield program

@@ -1,16 +1,16 @@
-"""A failure at any step inside a branch or loop, for each kind of state.
+"""A failure at any step, also inside a branch or loop, for each kind of state.
 
 States that the position alone can put back are as they were; others say `Poisoned`
 until a reset, where anything was written; transactional sessions always go back.
 """
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 from branching_caches import Merged, merged_method
+from broken_steps import broken_step
 from cached_models import VOCAB
 from state_runs import opened, snapshot
 from torch import Tensor, nn
@@ -19,7 +19,6 @@ from viewing_branches import dense
 
 from kvc.compiler import Method
 from kvc.runtime import KernelFailed, Program, Session
-from kvc.runtime.control import _Block
 from kvc.schema.errors import NoPosition, Poisoned
 from kvc.schema.model import StateKind
 
@@ -81,40 +80,6 @@ def step_method() -> Method:
     return Method("step", args=(torch.from_numpy(X), torch.tensor(True)))
 
 
-class Broken(Exception):
-    """What the injected failure is."""
-
-
-@pytest.fixture
-def break_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int, bool], None]]:
-    """Let the nth step that blocks run in a call fail, instead of it or after it."""
-
-    def set_up(at: int, after: bool) -> None:
-        left = [at]
-
-        def run(self: _Block) -> object:
-            frame = self.frame()
-
-            def one(function: Callable[..., None]) -> Callable[..., None]:
-                def step(*given: object) -> None:
-                    left[0] -= 1
-                    if left[0] != -1 or after:
-                        function(*given)
-                    if left[0] == -1:
-                        raise Broken
-
-                return step
-
-            steps = tuple((one(f), arguments) for f, arguments in frame.steps)
-            replace(frame, steps=steps).run_within()
-            return frame.outputs
-
-        monkeypatch.setattr(_Block, "run", run)
-
-    return set_up
-
-
-RUN = _Block.run
 KINDS = ("linear", "ring", "plain", "counter")
 OPS = ("cond", "while", "scan")
 
@@ -145,19 +110,18 @@ def call(session: Session, kind: str, number: int) -> object:
     return session.step(X * (number + 1), YES)
 
 
-def failures(
-    session: Session, kind: str, break_at: Callable[[int, bool], None], after: bool
-) -> Iterator[int]:
+def failures(session: Session, kind: str, after: bool) -> Iterator[int]:
     """Yield each time that a step has failed, until none is left to."""
     for at in range(1000):
-        break_at(at, after)
-        try:
-            call(session, kind, 1)
-        except KernelFailed:
-            yield at
-        else:
-            assert at > 0, "no step of a block has run"
-            return
+        with broken_step(at, after) as frames:
+            try:
+                call(session, kind, 1)
+            except KernelFailed:
+                pass
+            else:
+                assert len(frames) > 1, "no block has run"
+                return
+        yield at
     raise AssertionError("it never passes")
 
 
@@ -188,7 +152,6 @@ ROLLED_BACK = {StateKind.LINEAR, StateKind.APPEND, StateKind.COUNTER}
 @pytest.mark.parametrize(("kind", "op"), EVERY)
 def test_a_failure_inside_goes_back_or_poisons(
     programs: Callable[[str, str], Program],
-    break_at: Callable[[int, bool], None],
     kind: str,
     op: str,
     after: bool,
@@ -199,14 +162,12 @@ def test_a_failure_inside_goes_back_or_poisons(
     with program.session() as session:
         call(session, kind, 0)
         before, position = snapshot(session), position_of(session)
-        for _ in failures(session, kind, break_at, after):
+        for _ in failures(session, kind, after):
             if is_poisoned(session):
                 poisoned += 1
                 assert not kinds <= ROLLED_BACK, "these can always go back"
                 session.reset()
-                with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr(_Block, "run", RUN)
-                    call(session, kind, 0)
+                call(session, kind, 0)
             assert same(before, snapshot(session))
             assert position_of(session) == position
     if kind == "plain" and after:
@@ -217,7 +178,6 @@ def test_a_failure_inside_goes_back_or_poisons(
 @pytest.mark.parametrize(("kind", "op"), EVERY)
 def test_a_transactional_session_always_goes_back(
     programs: Callable[[str, str], Program],
-    break_at: Callable[[int, bool], None],
     kind: str,
     op: str,
     after: bool,
@@ -225,5 +185,5 @@ def test_a_transactional_session_always_goes_back(
     with programs(kind, op).session(transactional=True) as session:
         call(session, kind, 0)
         before = snapshot(session)
-        for _ in failures(session, kind, break_at, after):
+        for _ in failures(session, kind, after):
             assert same(before, snapshot(session))

@@ -5,14 +5,21 @@ time; what a wrong row of a cache does to its own logits, and to no others, is t
 control.
 """
 
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
+
 import numpy as np
 import pytest
 import torch
 from hf_models import NAMED, OTHERS, VARIANTS, VOCAB, build
 from hf_parity import NOTICED, TOLERANCE, compare_rows, zero_row
+from transformers import PreTrainedModel
 
 from kvc.compiler import CacheConfig, export_hf
-from kvc.runtime import generate, load, right_padded
+from kvc.runtime import Program, generate, load, right_padded
+
+Exported = tuple[PreTrainedModel, Program]
 
 # Rotary positions and windows; learned ones; ALiBi; experts.
 DAILY = ["gemma3_text", "gpt2", "bloom", "gpt_oss"]
@@ -31,6 +38,7 @@ def test_rows_of_every_architecture_equal_the_model(name, tmp_path):
 
 LENGTHS = (3, 11, 6)
 STEPS = 12
+CHUNK = 4  # tokens of one prefill
 PENALTY = 5.0  # without one, tiny models say one token again and again
 
 
@@ -63,23 +71,41 @@ def until_stop(tokens, stop):
     return tokens[: tokens.index(stop)] if stop in tokens else tokens
 
 
+@pytest.fixture(scope="module")
+def exported(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str], Exported]]:
+    with ExitStack() as stack:
+
+        @cache
+        def export(name: str) -> Exported:
+            path = tmp_path_factory.mktemp("batches") / "m.kvc"
+            model, config = build(name, shallow=True), CacheConfig(32, batch=3)
+            export_hf(model, cache=config, prefill_chunk=CHUNK).save(path)
+            return model, stack.enter_context(load(path))
+
+        yield export
+
+
 RARELY = [
     pytest.param(name, marks=pytest.mark.exhaustive)
-    for name in ("mistral", "gpt2", "bloom", "gpt_oss", "falcon", "gemma2")
+    for name in ("mistral", "opt", "gpt2", "bloom", "gpt_oss", "falcon", "gemma2")
 ]
 
 
-@pytest.mark.parametrize("name", ["llama", "opt", *RARELY])
-def test_tokens_are_those_of_a_left_padded_batch_of_transformers(name, tmp_path):
-    model = build(name, shallow=True)
+@pytest.mark.parametrize("name", ["llama", *RARELY])
+def test_tokens_are_those_of_a_left_padded_batch_of_transformers(name, exported):
+    model, program = exported(name)
     tokens, mask = padded_prompts()
     theirs = transformers_batch(model, tokens, mask)
-    model.generation_config.eos_token_id = stop = theirs[1][2]
-    theirs = [until_stop(row, stop) for row in transformers_batch(model, tokens, mask)]
-    cache = CacheConfig(max_length=32, batch=3)
-    export_hf(model, cache=cache, prefill_chunk=4).save(tmp_path / "m.kvc")
-    with load(tmp_path / "m.kvc") as program, program.session(batch=3) as session:
-        settings = {"max_tokens": STEPS, "repetition_penalty": PENALTY}
+    stop = theirs[1][2]
+    theirs = [until_stop(row, stop) for row in theirs]
+    settings = {
+        "max_tokens": STEPS,
+        "repetition_penalty": PENALTY,
+        "stop_tokens": [stop],
+    }
+    with program.session(batch=3) as session:
         run = generate(session, tokens, attention_mask=mask, **settings)
         list(run)
         assert list(run.tokens) == theirs
@@ -91,16 +117,14 @@ def test_tokens_are_those_of_a_left_padded_batch_of_transformers(name, tmp_path)
                 assert list(alone) == run.tokens[row]
 
 
-def test_a_wrong_row_of_the_cache_shows_in_that_row_alone(tmp_path):
-    cache = CacheConfig(max_length=32, batch=3)
-    export_hf(build("gpt2", shallow=True), cache=cache).save(tmp_path / "m.kvc")
+def test_a_wrong_row_of_the_cache_shows_in_that_row_alone(exported):
     tokens, lengths = right_padded(*padded_prompts())
     active = np.array([True, True, False])
-    with load(tmp_path / "m.kvc") as program, program.session(batch=3) as session:
+    with exported("llama")[1].session(batch=3) as session:
 
         def step(spoilt):
             session.reset()
-            session.prefill(tokens, lengths)
+            session.prefill(tokens[:, :CHUNK], np.minimum(lengths, CHUNK))
             for name in session.state:
                 if spoilt and name.endswith(".values"):
                     zero_row(session.state[name], 2, batch_row=1)

@@ -4,16 +4,22 @@ A text is several times the window; what is compared is the model of transformer
 eager attention on the whole text, without a cache.
 """
 
-import ctypes
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from functools import cache
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from hf_models import WINDOW, build
-from hf_parity import NOTICED, TOLERANCE, eager_logits, text
+from hf_parity import NOTICED, TOLERANCE, eager_logits, text, zero_row
 from resident_memory import LINUX
+from transformers import PreTrainedModel
 
 from kvc.compiler import CacheConfig, export_hf
+from kvc.compiler.hugging_face.cache import LayerShape
+from kvc.compiler.hugging_face.settings import Sizes
 from kvc.recipes import load_recipe
 from kvc.runtime import NotRewindable, Program, generate, load
 from kvc.schema.errors import BadModelSetting
@@ -39,89 +45,98 @@ SOME = [
 ]
 
 
-def compiled(name: str, folder: Path, **settings: object) -> Program:
-    cache = CacheConfig(LENGTH, slack=SLACK, batch=settings.pop("batch", 1))
-    path = folder / "model.kvc"
-    bundle = export_hf(build(name), cache=cache, prefill_chunk=CHUNK, **settings)
-    bundle.save(path)
+def compiled(
+    model: PreTrainedModel,
+    folder: Path,
+    slack: int = SLACK,
+    batch: int = 1,
+    **settings: object,
+) -> Program:
+    path, cache = folder / "model.kvc", CacheConfig(LENGTH, slack=slack, batch=batch)
+    export_hf(model, cache=cache, prefill_chunk=CHUNK, **settings).save(path)
     return load(path)
 
 
-def zero_slot(cache: np.ndarray, slot: int) -> None:
-    """Write zeros where a session only lets one look: [batch, heads, slots, dim]."""
-    for head in cache[0]:
-        place = head[slot : slot + 1]
-        ctypes.memset(place.ctypes.data, 0, place.nbytes)
+@pytest.fixture(scope="module")
+def program_of(
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Iterator[Callable[[str], Program]]:
+    with ExitStack() as stack:
+
+        @cache
+        def made(name: str) -> Program:
+            folder = tmp_path_factory.mktemp("rings")
+            return stack.enter_context(compiled(build(name), folder, all_logits=True))
+
+        yield made
 
 
 @pytest.mark.parametrize("name", SOME)
-def test_a_text_of_many_windows_gives_the_model_s_logits(name, tmp_path):
+def test_a_text_of_many_windows_gives_the_model_s_logits(name, program_of):
     tokens = text(LENGTH)
     wanted = eager_logits(build(name), tokens)
     spread = wanted.std()
     rings, linear = MODELS[name]
-    with compiled(name, tmp_path, all_logits=True) as program:
-        for layer in rings:
-            state = program.states[f"kvc_cache.{layer}.keys"]
-            assert (state.kind, state.window) == (StateKind.RING, WINDOW)
-            assert state.type.dims[2] == SLOTS
-        for layer in linear:
-            assert program.states[f"kvc_cache.{layer}.keys"].kind is StateKind.LINEAR
-        with program.session() as session:
-            assert (session.capacity, session.longest_call) == (LENGTH, CHUNK + SLACK)
-            # Longer than a call may be: in parts.
-            found = session.prefill(tokens[:, :50])
-            assert np.abs(found - wanted[49]).max() < TOLERANCE * spread
-            for place in range(50, 90):
-                found = session.decode(tokens[:, place : place + 1])
-                assert np.abs(found - wanted[place]).max() < TOLERANCE * spread
-            session.rewind(CHUNK + SLACK)
-            with pytest.raises(NotRewindable):
-                session.rewind(1)
-            start = 90 - CHUNK - SLACK
-            found = session.prefill_all(tokens[:, start : start + CHUNK])
-            here = wanted[start : start + CHUNK]
-            assert np.abs(found[0] - here).max() < TOLERANCE * spread
-            # The control: a slot that the next query sees.
-            place = start + CHUNK
-            zero_slot(session.state[f"kvc_cache.{rings[0]}.keys"], (place - 2) % SLOTS)
+    program = program_of(name)
+    for layer in rings:
+        state = program.states[f"kvc_cache.{layer}.keys"]
+        assert (state.kind, state.window) == (StateKind.RING, WINDOW)
+        assert state.type.dims[2] == SLOTS
+    for layer in linear:
+        assert program.states[f"kvc_cache.{layer}.keys"].kind is StateKind.LINEAR
+    with program.session() as session:
+        assert (session.capacity, session.longest_call) == (LENGTH, CHUNK + SLACK)
+        # Longer than a call may be: in parts.
+        found = session.prefill(tokens[:, :50])
+        assert np.abs(found - wanted[49]).max() < TOLERANCE * spread
+        for place in range(50, 90):
             found = session.decode(tokens[:, place : place + 1])
-            assert np.abs(found - wanted[place]).max() > NOTICED * spread
+            assert np.abs(found - wanted[place]).max() < TOLERANCE * spread
+        session.rewind(CHUNK + SLACK)
+        with pytest.raises(NotRewindable):
+            session.rewind(1)
+        start = 90 - CHUNK - SLACK
+        found = session.prefill_all(tokens[:, start : start + CHUNK])
+        here = wanted[start : start + CHUNK]
+        assert np.abs(found[0] - here).max() < TOLERANCE * spread
+        # The control: a slot that the next query sees.
+        place = start + CHUNK
+        zero_row(session.state[f"kvc_cache.{rings[0]}.keys"], (place - 2) % SLOTS)
+        found = session.decode(tokens[:, place : place + 1])
+        assert np.abs(found - wanted[place]).max() > NOTICED * spread
 
 
-def test_a_slot_behind_the_window_changes_nothing(tmp_path):
-    tokens = text(LENGTH)
-    with compiled("mistral", tmp_path) as program:
-        found = []
-        for back in (None, WINDOW, WINDOW - 1):
-            with program.session() as session:
-                session.prefill(tokens[:, :60])
-                for layer in (0, 1) if back else ():
-                    slot = (60 - back) % SLOTS
-                    zero_slot(session.state[f"kvc_cache.{layer}.keys"], slot)
-                    zero_slot(session.state[f"kvc_cache.{layer}.values"], slot)
-                found.append(session.decode(tokens[:, 60:61]))
+def test_a_slot_behind_the_window_changes_nothing(program_of):
+    tokens, found = text(LENGTH), []
+    for back in (None, WINDOW, WINDOW - 1):
+        with program_of("mistral").session() as session:
+            session.prefill(tokens[:, :60])
+            for layer in (0, 1) if back else ():
+                slot = (60 - back) % SLOTS
+                zero_row(session.state[f"kvc_cache.{layer}.keys"], slot)
+                zero_row(session.state[f"kvc_cache.{layer}.values"], slot)
+            found.append(session.decode(tokens[:, 60:61]))
     assert np.array_equal(found[0], found[1])
     assert np.abs(found[0] - found[2]).max() > NOTICED * found[0].std()
 
 
 def test_a_window_as_long_as_the_text_is_kept_whole(tmp_path):
-    path = tmp_path / "model.kvc"
-    cache = CacheConfig(WINDOW + CHUNK - 1 + 16)
-    for slack, kind in ((15, StateKind.RING), (16, StateKind.LINEAR)):
-        cache = CacheConfig(WINDOW + CHUNK - 1 + 16, slack=slack)
-        export_hf(build("mistral", True), cache=cache, prefill_chunk=CHUNK).save(path)
-        with load(path) as program:
-            assert program.states["kvc_cache.0.keys"].kind is kind
-            assert program.session(capacity=20).capacity == 20
+    slack = LENGTH - WINDOW - (CHUNK - 1)
+    with compiled(build("mistral", shallow=True), tmp_path, slack) as program:
+        assert program.states["kvc_cache.0.keys"].kind is StateKind.LINEAR
+        assert program.session(capacity=20).capacity == 20
+    shape = LayerShape(1, 4, 4, torch.float32, WINDOW)
+    for spare, slots in ((LENGTH - WINDOW - 1, LENGTH - 1), (LENGTH - WINDOW, None)):
+        assert shape.ring_slots(Sizes(LENGTH, 1, CHUNK, spare)) == slots
 
 
 def test_a_prefill_of_its_own_size_counts_for_the_longest_call(tmp_path):
-    with compiled("mistral", tmp_path, prefill_sizes=[20]) as program:
+    model = build("mistral", shallow=True)
+    with compiled(model, tmp_path, prefill_sizes=[20]) as program:
         state = program.states["kvc_cache.0.keys"]
         assert state.type.dims[2] == WINDOW + 20 - 1 + SLACK
         tokens = text(LENGTH)
-        wanted = eager_logits(build("mistral"), tokens)
+        wanted = eager_logits(model, tokens)
         with program.session() as session:
             for start in (0, 20, 40):
                 found = session.prefill_20(tokens[:, start : start + 20])
@@ -129,26 +144,20 @@ def test_a_prefill_of_its_own_size_counts_for_the_longest_call(tmp_path):
                 assert near < TOLERANCE * wanted.std()
 
 
-def test_a_generation_goes_past_the_window(tmp_path):
+def test_a_generation_goes_past_the_window(program_of):
     tokens = text(40)
-    with compiled("gemma2", tmp_path) as program, program.session() as session:
+    with program_of("gemma2").session() as session:
         run = generate(session, tokens[0].tolist(), max_tokens=50, stop_tokens=[])
-        made = list(run)
-    model = build("gemma2")
-    whole = np.concatenate([tokens, [list(map(_token, made))]], 1)
-    wanted = eager_logits(model, whole)
+        whole = np.concatenate([tokens, [list(run)]], 1)
+    wanted = eager_logits(build("gemma2"), whole)
     assert wanted[39:-1].argmax(1).tolist() == whole[0, 40:].tolist()
-
-
-def _token(step: object) -> int:
-    return getattr(step, "token", step)
 
 
 def test_rings_of_several_rows_and_of_int8(tmp_path):
     tokens = np.concatenate([text(LENGTH), text(LENGTH)[:, ::-1]])
-    wanted = [eager_logits(build("mistral"), row[None]) for row in tokens]
-    int8 = load_recipe("fp32", cache="int8")
-    with compiled("mistral", tmp_path, batch=2, recipe=int8) as program:
+    model, int8 = build("mistral", shallow=True), load_recipe("fp32", cache="int8")
+    wanted = [eager_logits(model, row[None]) for row in tokens]
+    with compiled(model, tmp_path, batch=2, recipe=int8) as program:
         assert program.states["kvc_cache.0.keys.scale"].window == WINDOW
         with program.session(batch=2) as session:
             session.prefill(tokens[:, :50])
@@ -164,14 +173,11 @@ def test_rings_of_several_rows_and_of_int8(tmp_path):
 
 
 @LINUX
-def test_memory_is_that_of_the_window(tmp_path):
-    path = tmp_path / "model.kvc"
-    model = build("mistral", True)
-    export_hf(model, cache=CacheConfig(128), prefill_chunk=CHUNK).save(path)
-    with load(path) as program, program.session() as session:
-        session.prefill(text(2 * WINDOW + CHUNK))
+def test_memory_is_that_of_the_window(program_of):
+    with program_of("mistral").session() as session:
+        session.prefill(text(SLOTS))
         held = session.residency().own
-        session.prefill(text(90))
+        session.prefill(text(LENGTH - SLOTS))
         assert session.residency().own == held
 
 

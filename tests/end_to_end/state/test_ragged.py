@@ -5,8 +5,7 @@ counts nothing stays as it was to the byte.
 """
 
 import itertools
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from collections.abc import Callable, Sequence
 from functools import cache
 from pathlib import Path
 
@@ -18,7 +17,6 @@ from ragged_models import (
     SLOTS,
     VOCAB,
     Ragged,
-    RaggedBranches,
     RaggedWhereTold,
     ragged_methods,
     ragged_specs,
@@ -39,31 +37,15 @@ from kvc.runtime.engine import _run
 from kvc.schema.errors import CompileError
 from kvc.schema.model import StateKind
 
-KINDS: dict[str, tuple[type[Ragged], dict[str, object]]] = {
-    "state": (Ragged, {}),
-    "told": (RaggedWhereTold, {}),
-    "branches": (RaggedBranches, {}),
-    "xnnpack": (Ragged, {"recipe": "xnnpack_fp32"}),
-}
+Programs = Callable[[str], Program]
+KINDS = ("state", "told", "branches", "xnnpack")
 TEXT = np.random.default_rng(8).integers(0, VOCAB, (4, SLOTS))
 QUICK = {(1, 2, 3), (5, 1, 3), (3, 0, 5), (0, 0, 2)}
 
 
-@pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Program]]:
-    with ExitStack() as stack:
-        found = {}
-        for kind, (model, options) in KINDS.items():
-            told, folder = kind == "told", tmp_path_factory.mktemp(kind)
-            methods, specs = ragged_methods(told), ragged_specs(told)
-            entered = opened(model(), methods, folder, states=specs, **options)
-            found[kind] = stack.enter_context(entered)
-        yield found
-
-
 @pytest.fixture
-def program(programs: dict[str, Program]) -> Program:
-    return programs["state"]
+def program(ragged: Programs) -> Program:
+    return ragged("state")
 
 
 @cache
@@ -128,9 +110,9 @@ class Rows:
     ids=str,
 )
 def test_rows_of_all_lengths_are_as_rows_alone(
-    programs: dict[str, Program], kind: str, lengths: tuple[int, ...]
+    ragged: Programs, kind: str, lengths: tuple[int, ...]
 ) -> None:
-    with programs[kind].session(batch=3) as session:
+    with ragged(kind).session(batch=3) as session:
         rows = Rows(session, 3)
         rows.feed([TEXT[i, :n].tolist() for i, n in enumerate(lengths)], 7)
         for stop in ((), (1,), (0, 2), (), (0, 1, 2)):
@@ -139,8 +121,8 @@ def test_rows_of_all_lengths_are_as_rows_alone(
         rows.feed([TEXT[i, n : 2 * n + i].tolist() for i, n in enumerate(lengths)], 11)
 
 
-def test_the_states_are_at_the_position(programs: dict[str, Program]) -> None:
-    for program in programs.values():
+def test_the_states_are_at_the_position(ragged: Programs) -> None:
+    for program in map(ragged, KINDS):
         caches = [s for s in program._engine.program.states if s.name != "position"]
         assert all(s.at_position and s.kind is StateKind.LINEAR for s in caches)
         methods = program._engine.program.methods
@@ -170,10 +152,8 @@ def test_torch_tensors_count_as_arrays_do(program: Program) -> None:
 
 
 @pytest.mark.parametrize("kind", ["state", "told", "branches"])
-def test_a_row_that_counts_nothing_stays_as_it_was(
-    programs: dict[str, Program], kind: str
-) -> None:
-    with programs[kind].session(batch=3) as session:
+def test_a_row_that_counts_nothing_stays_as_it_was(ragged: Programs, kind: str) -> None:
+    with ragged(kind).session(batch=3) as session:
         rows = Rows(session, 3)
         rows.feed([[1, 2, 3], [4], [5, 6]])
         before = {name: held[1].tobytes() for name, held in session.state.items()}
@@ -196,9 +176,9 @@ def test_nothing_counts_in_any_row(program: Program) -> None:
 
 @pytest.mark.parametrize("kind", ["state", "told", "branches"])
 def test_padding_does_not_limit_a_row_that_is_nearly_full(
-    programs: dict[str, Program], kind: str
+    ragged: Programs, kind: str
 ) -> None:
-    with programs[kind].session(batch=2) as session:
+    with ragged(kind).session(batch=2) as session:
         rows = Rows(session, 2)
         rows.feed([TEXT[0, :40].tolist(), [1]])
         rows.feed([TEXT[0, 40:60].tolist(), [2]])
@@ -297,9 +277,9 @@ def test_rows_go_back_by_their_own_counts_or_not_at_all(program: Program) -> Non
 
 @pytest.mark.parametrize("kind", ["state", "told"])
 def test_forks_and_saved_sessions_hold_every_row(
-    programs: dict[str, Program], kind: str, tmp_path: Path
+    ragged: Programs, kind: str, tmp_path: Path
 ) -> None:
-    program = programs[kind]
+    program = ragged(kind)
     with program.session(batch=3) as session:
         rows = Rows(session, 3)
         rows.feed([TEXT[0, :30].tolist(), [4], [5, 6]])
@@ -351,6 +331,6 @@ class Unevenly(RaggedWhereTold):
 
 
 def test_one_method_has_one_input_of_counts(tmp_path: Path) -> None:
-    methods, specs = ragged_methods(True), ragged_specs(True)
+    methods, specs = ragged_methods(True)[:1], ragged_specs(True)
     with pytest.raises(CompileError, match="but not all of them with those of one"):
         opened(Unevenly(), methods, tmp_path, states=specs).__enter__()

@@ -5,8 +5,7 @@ over each row's tokens gives, whatever happened to it or to the others before.
 """
 
 import tempfile
-from collections.abc import Iterator
-from contextlib import ExitStack
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -22,32 +21,12 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
-from ragged_models import (
-    SLOTS,
-    VOCAB,
-    Ragged,
-    RaggedRings,
-    RaggedWhereTold,
-    ragged_methods,
-    ragged_specs,
-)
+from ragged_models import RAGGED, SLOTS, VOCAB, Ragged, RaggedRings
 
-from kvc.compiler import compile_program
-from kvc.runtime import (
-    CacheOverflow,
-    InputMismatch,
-    NotRewindable,
-    Program,
-    Session,
-    load,
-)
+from kvc.runtime import CacheOverflow, InputMismatch, NotRewindable, Program, Session
 
 ROWS = 3
-MODELS: dict[str, type[Ragged]] = {
-    "state": Ragged,
-    "told": RaggedWhereTold,
-    "rings": RaggedRings,
-}
+KINDS = ("state", "told", "rings")
 SETTINGS = settings(
     max_examples=12,
     stateful_step_count=30,
@@ -56,23 +35,6 @@ SETTINGS = settings(
 )
 TOKENS = st.lists(st.integers(0, VOCAB - 1), max_size=9)
 EACH = st.tuples(*[TOKENS] * ROWS)
-
-
-@pytest.fixture(scope="module")
-def programs() -> Iterator[dict[str, Program]]:
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        found = {}
-        for kind, model in MODELS.items():
-            told, rings = kind == "told", kind == "rings"
-            path, limit = Path(folder) / f"{kind}.kvc", SLOTS if rings else None
-            compile_program(
-                model(),
-                ragged_methods(told),
-                states=ragged_specs(told, rings),
-                max_length=limit,
-            ).save(path)
-            found[kind] = stack.enter_context(load(path))
-        yield found
 
 
 @cache
@@ -208,23 +170,23 @@ class Batches(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_what_happened_to_them(
-    programs: dict[str, Program], kind: str
+    ragged: Callable[[str], Program], kind: str
 ) -> None:
     class Here(Batches):
-        program, model = programs[kind], MODELS[kind]
+        program, model = ragged(kind), RAGGED[kind]
 
     run_state_machine_as_test(Here, settings=SETTINGS)
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_what_happened_to_them_for_long(
-    programs: dict[str, Program], kind: str
+    ragged: Callable[[str], Program], kind: str
 ) -> None:
     class Here(Batches):
-        program, model = programs[kind], MODELS[kind]
+        program, model = ragged(kind), RAGGED[kind]
 
     many = settings(SETTINGS, max_examples=300, stateful_step_count=60)
     run_state_machine_as_test(Here, settings=many)

@@ -1,6 +1,6 @@
 """Rows of different lengths over rings: their counts limit a call, not the padding."""
 
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -8,7 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from ragged_models import RING, VOCAB, WINDOW, RaggedRings, ragged_methods, ragged_specs
+from ragged_models import (
+    MOST,
+    RING,
+    VOCAB,
+    WINDOW,
+    RaggedRings,
+    ragged_methods,
+    ragged_specs,
+)
 from session_contents import contents
 from state_runs import opened
 from torch import Tensor
@@ -16,20 +24,13 @@ from torch import Tensor
 from kvc.compiler import Method
 from kvc.runtime import CacheOverflow, CallTooLong, InputMismatch, Program, Session
 
-LONGEST, MOST = RING - WINDOW + 1, 200
+LONGEST = RING - WINDOW + 1
 TEXT = np.random.default_rng(8).integers(0, VOCAB, (3, MOST))
 
 
-@pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
-    with opened(
-        RaggedRings(),
-        ragged_methods(),
-        tmp_path_factory.mktemp("rings"),
-        states=ragged_specs(rings=True),
-        max_length=MOST,
-    ) as program:
-        yield program
+@pytest.fixture
+def program(ragged: Callable[[str], Program]) -> Program:
+    return ragged("rings")
 
 
 @cache
@@ -174,11 +175,11 @@ def test_a_width_that_a_method_lacks_is_no_call_too_long(tmp_path: Path) -> None
 
 
 def test_without_a_role_a_row_cannot_be_parted(tmp_path: Path) -> None:
-    prefill, decode = ragged_methods()
+    prefill, _ = ragged_methods()
     step = Method("prefill", args=prefill.args, dynamic=prefill.dynamic)
     specs = ragged_specs(rings=True)
     with (
-        opened(RaggedRings(), [step, decode], tmp_path, states=specs) as program,
+        opened(RaggedRings(), [step], tmp_path, states=specs) as program,
         program.session(batch=3) as session,
     ):
         feed(session, [LONGEST, 2, 0], 40)

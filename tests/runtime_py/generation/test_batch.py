@@ -284,6 +284,15 @@ def test_what_else_uses_the_session_is_noticed(session):
         next(run)
 
 
+def test_other_tokens_in_as_many_places_are_noticed(session):
+    run = generate(session, PROMPTS, max_tokens=9)
+    next(run)
+    session.rewind(1)
+    session.decode(np.array([[30]] * 4), np.array([True] * 4))
+    with pytest.raises(StateMismatch, match="something else has used the session"):
+        next(run)
+
+
 @pytest.mark.parametrize(
     ("prompts", "settings", "kind", "message"),
     [

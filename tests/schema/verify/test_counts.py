@@ -16,10 +16,12 @@ from stateful_programs import (
 )
 
 from kvc.compiler import compile_program
+from kvc.runtime import load
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
     Graph,
+    Instruction,
     PositionKind,
     Program,
     Ref,
@@ -133,6 +135,19 @@ def test_a_method_in_which_all_tokens_count_writes_them_all():
     verify_program(replace(P, methods=(method, STEP)), "m.kvc")
 
 
+def test_a_check_of_counts_makes_none():
+    check = Instruction("kvc::check_rows", (Ref(1), Ref(1), 64, 64), (), "model:9")
+    graph = replace(WRITE.graph, instructions=(*WRITE.graph.instructions, check))
+    verify_program(with_write(graph=graph), "m.kvc", thorough=True)
+
+
+@pytest.mark.parametrize("changes", [{"axis": 3}, {"kind": StateKind.RING}])
+def test_a_state_at_the_position_is_written_along_its_slots(changes):
+    """These are what a failure or a rewind puts back."""
+    states = (P.states[0], replace(P.states[1], **changes))
+    refuse(replace(P, states=states), "state 1 along axis 2, linear, .* declared")
+
+
 def test_what_is_not_at_the_position_may_count_by_anything():
     states = (P.states[0], _unplaced(P))
     graph = counted_by(WRITE.graph, UPDATE, None)
@@ -140,23 +155,22 @@ def test_what_is_not_at_the_position_may_count_by_anything():
 
 
 def test_a_write_in_a_branch_counts_as_the_method_does(tmp_path):
-    bundle = compile_program(RaggedBranches(), ragged_methods(), states=ragged_specs())
-    bundle.save(tmp_path / "m.kvc")
-    program = _read(tmp_path / "m.kvc")
+    methods, path = ragged_methods()[:1], tmp_path / "m.kvc"
+    compile_program(RaggedBranches(), methods, states=ragged_specs()).save(path)
+    with load(path) as opened:
+        program = opened._engine.program
     verify_program(program, "m.kvc")
-    method = program.methods[0]
-    for number, block in enumerate(method.blocks):
-        for index, step in enumerate(block.graph.instructions):
-            if step.op == "kvc::cache_update":
-                blocks = list(method.blocks)
-                graph = counted_by(block.graph, index, None)
-                blocks[number] = replace(block, graph=graph)
-                methods = (replace(method, blocks=tuple(blocks)), program.methods[1])
-                refuse(replace(program, methods=methods), "but not with the method's")
-
-
-def _read(path) -> Program:
-    from kvc.runtime import load
-
-    with load(path) as program:
-        return program._engine.program
+    (method,) = program.methods
+    writes = [
+        (number, index)
+        for number, block in enumerate(method.blocks)
+        for index, step in enumerate(block.graph.instructions)
+        if step.op == "kvc::cache_update"
+    ]
+    assert len(writes) == 8  # two caches, two branches, two layers
+    for number, index in writes:
+        blocks = list(method.blocks)
+        graph = counted_by(blocks[number].graph, index, None)
+        blocks[number] = replace(blocks[number], graph=graph)
+        wrong = replace(method, blocks=tuple(blocks))
+        refuse(replace(program, methods=(wrong,)), "but not with the method's")

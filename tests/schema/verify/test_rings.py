@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hand_built import F32, SEQ
+from hand_built import F32, I64, SEQ
 from ring_programs import (
     ONE,
     RING,
@@ -286,6 +286,43 @@ def test_rows_that_count_are_not_read_up_to_anything_else(sum_of):
 
 def test_queries_count_as_the_call_does():
     wants(counted(attended=False), "queries over a ring count in another way")
+
+
+def of_rows(position_rows):
+    """Return a program with rings of four rows, more than the position has or not."""
+    kinds = {
+        "rows": TensorType(F32, (4, 2, SEQ, 4)),
+        "ring": TensorType(F32, (4, 2, SLOTS, 4)),
+        "position": TensorType(I64, (position_rows,)),
+    }
+    b = Builder(SYMBOLS)
+    x = b.scratch(kinds["rows"])
+    position = b.value(kinds["position"], StateSlot(0))
+    rings = [b.value(kinds["ring"], StateSlot(i)) for i in (1, 2)]
+    each = 4 // position_rows
+    apart = TensorType(I64, (position_rows, 1))
+    wide = TensorType(I64, (position_rows, each))
+    column = b.over("aten::unsqueeze", position, 1, kind=apart)
+    grid = b.over("aten::expand", column, wide.dims, kind=wide)
+    start = b.step("aten::reshape", (Ref(grid), (4,)), b.scratch(TensorType(I64, (4,))))
+    keys, values = (write(b, ring, x, start) for ring in rings)
+    four = TensorType(I64, (4,))
+    end = b.step("aten::add.Scalar", (Ref(start), SEQ, 1), b.scratch(four))
+    out = attend(b, x, keys, values, end, kinds["rows"])
+    b.over("aten::add.Scalar", position, SEQ, 1)
+    made = b.method("run", {"x": x}, [out], advance=SEQ)
+    states = [replace(WHOLE.states[0], type=kinds["position"])]
+    states += [replace(state, type=kinds["ring"]) for state in WHOLE.states[1:]]
+    return replace(WHOLE, methods=(made,), states=tuple(states))
+
+
+@pytest.mark.parametrize("rows", [1, 4])
+def test_rows_may_have_one_position_or_each_its_own(rows):
+    verify_program(of_rows(rows), "x", thorough=True)
+
+
+def test_rows_do_not_share_some_positions():
+    wants(of_rows(2), "a ring's rows are not those of the position")
 
 
 def test_the_operators_are_still_there():

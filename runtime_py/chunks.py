@@ -55,7 +55,8 @@ def chunk_sizes(
     """
     dim = method.graph.values[method.graph.inputs[0]].type.dims[1]
     least, most = bounds(dim, symbols)
-    step = math.gcd(*(c for _, c in dim.terms)) if isinstance(dim, Affine) else 1
+    parts = (*dim.terms, *dim.products) if isinstance(dim, Affine) else ()
+    step = math.gcd(*(c for _, c in parts)) or 1
     if least < 1:
         least += -(-(1 - least) // step) * step
     if longest is not None and longest < most:

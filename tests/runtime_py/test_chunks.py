@@ -1,16 +1,31 @@
 """How prompts are cut into calls."""
 
+from hand_built import I64
 from hypothesis import given
 from hypothesis import strategies as st
+from stateful_programs import Builder
 
-from kvc.runtime.generation.chunks import ChunkSizes, plan_chunks
+from kvc.runtime.chunks import ChunkSizes, chunk_sizes, plan_chunks
+from kvc.schema.types import Symbol, TensorType, affine
 
 DECODE = ChunkSizes("decode", 1, 1)
+SYMBOLS = {"rows": Symbol("rows", 1, 3), "seq": Symbol("seq", 1, 5)}
+
+
+def of_tokens(count):
+    """Return a method that takes so many tokens."""
+    b = Builder(SYMBOLS)
+    return b.method("run", {"x": b.scratch(TensorType(I64, (1, count)))}, [])
 
 
 def plan(count, *prefills):
     chunks = plan_chunks(count, prefills, DECODE)
     return [(chunk.method, chunk.count) for chunk in chunks]
+
+
+def test_sizes_of_a_product_go_by_its_factor():
+    method = of_tokens(affine(0, {}, {("rows", "seq"): 6}))
+    assert chunk_sizes(method, SYMBOLS) == ChunkSizes("run", 6, 6 * 3 * 5, 6)
 
 
 def test_chunks_are_as_few_and_as_even_as_can_be():
