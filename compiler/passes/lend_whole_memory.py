@@ -177,7 +177,7 @@ class _Lender:
         for mark in marks:
             i, j = mark.operand, mark.result
             operands[i], passed[i] = unviewed(control.operands[i], rebuilt.makers)
-            given[j] = _undone(passed[i])
+            given[j] = _undone_of(outputs[j], passed[i])
             if not control.is_loop:
                 given[j] = mark.seen or given[j] or self._taken_inside(control, j, i)
             outputs[j] = _end(outputs[j], given[j], rebuilt)
@@ -223,6 +223,12 @@ def _same_memory(
 def _place(operand: int, dropped: _Same) -> int:
     """Return the place of an operand among those that are not dropped."""
     return operand - sum(other < operand for other in dropped)
+
+
+def _undone_of(result: Value, passed: Views) -> Views:
+    """Return what puts a result back, if it is as the operand was passed."""
+    undone = _undone(passed)
+    return undone if undone and undone[0].before == result.type else ()
 
 
 def _undone(views: Views) -> Views:

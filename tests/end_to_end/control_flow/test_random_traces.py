@@ -6,6 +6,7 @@ source_of(17)` is its text. `KVC_RANDOM_BRANCHES` is how many the exhaustive tes
 """
 
 import os
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,25 +14,34 @@ from random_branches import PLAIN, arguments, random_module
 from state_runs import agree, opened
 
 from kvc.compiler import Method
+from kvc.schema.errors import CaptureError
 
-QUICK = 5
+# In 235 a branch undoes the view of a state that it is passed.
+QUICK = (*range(5), 235)
+# What kvc can do nothing about: such a module cannot be captured.
+TORCH_REFUSES = "torch cannot tell its results and states apart"
 MANY = int(os.environ.get("KVC_RANDOM_BRANCHES", "1000"))
 
 
 @pytest.mark.parametrize(
     "seed",
     [
-        pytest.param(i, marks=pytest.mark.exhaustive) if i >= QUICK else i
-        for i in range(QUICK + MANY)
+        i if i in QUICK else pytest.param(i, marks=pytest.mark.exhaustive)
+        for i in range(max(MANY, QUICK[-1] + 1))
     ],
 )
 def test_a_random_module_does_what_eager_does(seed: int, tmp_path: Path) -> None:
     """Results and buffers after each of four calls, and again in another order."""
     model, calls = random_module(seed), [("step", *arguments(i)) for i in (0, 3, 1, 2)]
-    with (
-        opened(model, [Method("step", args=arguments(1))], tmp_path) as program,
-        program.session() as session,
-    ):
+    with ExitStack() as stack:
+        try:
+            methods = [Method("step", args=arguments(1))]
+            program = stack.enter_context(opened(model, methods, tmp_path))
+        except CaptureError as error:
+            if seed in QUICK or TORCH_REFUSES not in str(error):
+                raise
+            pytest.skip(TORCH_REFUSES)
+        session = stack.enter_context(program.session())
         agree(session, random_module(seed, PLAIN), calls)
         session.reset()
         agree(session, random_module(seed, PLAIN), calls[::-1])
