@@ -57,7 +57,7 @@ def loss(before: Registered, after: Registered) -> str | None:
         if name not in after:
             return f"it deletes {name!r}; set what a method needs before compiling"
         if new is old and old_memory != new_memory:
-            return f"it gives {name!r} other memory (.data = ...); {_REMEDY}"
+            return other_memory(name)
         if new is not old and (reason := _replaced(name, old, new)):
             return reason
     added = [name for name in after if name not in before]
@@ -89,6 +89,11 @@ def _same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
     if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
         return bool(a.node.expr == b.node.expr)
     return isinstance(a, int) and isinstance(b, int) and a == b
+
+
+def other_memory(name: str) -> str:
+    """Return why other memory for a tensor is refused."""
+    return f"it gives {name!r} other memory (.data = ...); {_REMEDY}"
 
 
 def anew(name: str, what: str = "buffer") -> str:

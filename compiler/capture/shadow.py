@@ -32,6 +32,7 @@ from kvc.compiler.capture.registered import (
     changed_name,
     loss,
     memories,
+    other_memory,
     registered,
     traced_slots,
 )
@@ -120,11 +121,14 @@ class _Watch:
 
     def note(self, aliases: Aliases, guard: Guard) -> None:
         """Note what the modes met; raise what the guard refused, if code caught it."""
-        paths = {n: self.state.path_of(t) for n, t in aliases.used.items()}
+        paths = {n: self.state.path_of(t, n) for n, t in aliases.used.items()}
         self.observed.aliases.update(paths)
         self.observed.missed.update(guard.missed)
         if guard.refused is not None:
             raise guard.refused
+        if aliases.given is not None:
+            path = self.state.path_of(aliases.given) or "a tensor"
+            raise _refused(self.method, other_memory(path))
 
 
 def _watched(watch: _Watch) -> Callable[..., object]:
