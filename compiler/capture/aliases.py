@@ -162,7 +162,8 @@ class Aliases(TorchFunctionMode):
         self._memory = memory
         self._traced = traced
         self._sized = sized
-        self._met: dict[int, tuple[Tensor, Tensor]] = {}  # id -> itself, its stand-in
+        # id -> the real one, what stands for it, and the sizes of that
+        self._met: dict[int, tuple[Tensor, Tensor, tuple[str, ...]]] = {}
 
     def __torch_function__(
         self,
@@ -194,11 +195,17 @@ class Aliases(TorchFunctionMode):
         """Return nested containers with what is traced in the place of real memory."""
         return _mapped(structure, self._stand_in)
 
+    def reshaped(self) -> Tensor | None:
+        """Return a real tensor whose stand-in has another shape than at first."""
+        met = self._met.values()
+        return next((one for one, stood, shape in met if _sizes(stood) != shape), None)
+
     def _stand_in(self, tensor: Tensor) -> Tensor:
         if not is_real(tensor):
             return tensor
         if id(tensor) not in self._met:
-            self._met[id(tensor)] = (tensor, self._found(tensor))
+            stand_in = self._found(tensor)
+            self._met[id(tensor)] = (tensor, stand_in, _sizes(stand_in))
         return self._met[id(tensor)][1]
 
     def _found(self, tensor: Tensor) -> Tensor:
@@ -210,6 +217,11 @@ class Aliases(TorchFunctionMode):
             return tensor
         self.used.setdefault(alias.name, tensor)
         return taken(whole, alias.views)
+
+
+def _sizes(tensor: Tensor) -> tuple[str, ...]:
+    """Return sizes as text, so that symbolic ones are not compared while tracing."""
+    return tuple(map(str, tensor.shape))
 
 
 def _apart(inputs: list[object], stand_ins: Collection[int]) -> list[object]:

@@ -4,7 +4,7 @@ In: what is registered before and after the call. Out: what tracing would lose, 
 reason to refuse it. `reassigned` makes writes of the rest.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -31,6 +31,27 @@ def registered(model: nn.Module) -> Registered:
 def memories(arguments: Sequence[Tensor]) -> Registered:
     """Return the same for what a method is passed."""
     return {f"argument {i}": (t, memory(t)) for i, t in enumerate(arguments)}
+
+
+def reshaped(shapes: Mapping[str, tuple[str, ...]], now: Registered) -> str | None:
+    """Return why a tensor may not have another shape now, None if none has."""
+    for name, shape in shapes_of(now).items():
+        if shapes.get(name, shape) != shape:
+            return other_shape(name)
+    return None
+
+
+def other_shape(name: str) -> str:
+    """Return why a tensor is refused whose shape is changed in place."""
+    return (
+        f"it gives {name!r} another shape in place (unsqueeze_, t_, resize_); use a "
+        "view of it instead, such as x.unsqueeze(0)"
+    )
+
+
+def shapes_of(slots: Registered) -> dict[str, tuple[str, ...]]:
+    """Return the sizes of tensors by name, as text: symbolic ones are not compared."""
+    return {n: tuple(map(str, t.shape)) for n, (t, _) in slots.items() if t is not None}
 
 
 def traced_slots(slots: Registered, traced: Callable[[Tensor], object]) -> Registered:

@@ -7,7 +7,7 @@ that are assigned anew. The model is left as it was.
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
@@ -33,7 +33,10 @@ from kvc.compiler.capture.registered import (
     loss,
     memories,
     other_memory,
+    other_shape,
     registered,
+    reshaped,
+    shapes_of,
     traced_slots,
 )
 from kvc.compiler.capture.unchanged import Unchanged
@@ -130,6 +133,17 @@ class _Watch:
             path = self.state.path_of(aliases.given) or "a tensor"
             raise _refused(self.method, other_memory(path))
 
+    def check_shapes(
+        self, before: Mapping[str, tuple[str, ...]], after: Registered, aliases: Aliases
+    ) -> None:
+        """Check that tensors have the shapes that they had before the call."""
+        reason = reshaped(before, after)
+        other = aliases.reshaped()
+        if reason is None and other is not None:
+            reason = other_shape(self.state.path_of(other) or "a tensor")
+        if reason is not None:
+            raise _refused(self.method, reason)
+
 
 def _watched(watch: _Watch) -> Callable[..., object]:
     """Return the method, refusing calls that change what tracing cannot follow."""
@@ -140,6 +154,7 @@ def _watched(watch: _Watch) -> Callable[..., object]:
     def watched(*args: object, **kwargs: object) -> object:
         before, aliases = PythonState(model), watch.aliases()
         tensors = _tensors(model, args, kwargs, aliases)
+        shapes = shapes_of(tensors)
         guard = Guard(method.name, watch.memory, watch.state)
         with unnoticed(), _forward(model, forward), outside_of_bodies(aliases, guard):
             with traceable_assignments():
@@ -147,6 +162,7 @@ def _watched(watch: _Watch) -> Callable[..., object]:
             after = _tensors(model, args, kwargs, aliases)
             watch.note(aliases, guard)
             _check_kept(method, tensors, after, before)
+            watch.check_shapes(shapes, after, aliases)
             return _written_back(watch, tensors, after, aliases.traced(results))
 
     return watched

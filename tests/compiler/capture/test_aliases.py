@@ -118,15 +118,20 @@ class Reached(nn.Module):
         self.kv.data[0] = x
         return self.k.data + x.data + self.n
 
+    def gradients(self, x):
+        with torch.enable_grad():
+            self.box.n.add_(1)
+        return self.n + x
+
     def shown(self):
         return self.box.n, self.k
 
 
 CALLS = {
     **dict.fromkeys(
-        ("write", "both", "slice_by_alias", "index", "branch", "data"), (X,)
+        ("write", "both", "slice_by_alias", "index", "data", "gradients"), (X,)
     ),
-    "branch_of_operands": (X,),
+    **dict.fromkeys(("branch", "branch_of_operands"), (X,)),
 }
 METHODS = [
     *("plain_object", "a_list", "a_dictionary", "slots", "a_closure", "a_partial"),
@@ -307,6 +312,18 @@ class Badly(nn.Module):
         self.box.row.data = x
         return x * 1
 
+    def another_shape(self, x):
+        self.box.row.unsqueeze_(0)
+        return self.box.row + x[:2]
+
+    def another_shape_of_the_buffer(self, x):
+        self.n.unsqueeze_(0)
+        return self.n + x
+
+    def another_shape_of_the_argument(self, x):
+        x.unsqueeze_(0)
+        return self.n + x
+
     def writes_array(self, x):
         self.array += 1
         return x * 1
@@ -320,6 +337,9 @@ REFUSED = {
     "writes_plain": "write into 'box.plain', which is no buffer; make it a buffer",
     "catches": "would write into 'plain', which is no buffer",
     "other_memory": "gives 'box.row' other memory",
+    "another_shape": "gives 'box.row' another shape in place",
+    "another_shape_of_the_buffer": "gives 'n' another shape in place",
+    "another_shape_of_the_argument": "gives 'argument 0' another shape in place",
     "writes_array": "changes the attribute 'array'",
     "out_of_the_trace": "would write into 'box.plain'",
 }
