@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from kvc.compiler.spec import Dim, Method
-from kvc.schema.errors import CaptureError
+from kvc.schema.errors import CaptureError, listing
+from kvc.schema.trees import flatten, member
 
 Transform = Callable[[str, Tensor], object]
 
@@ -41,38 +42,55 @@ def map_tensors(path: str, structure: object, transform: Transform) -> object:
         items = [
             map_tensors(f"{path}[{i}]", s, transform) for i, s in enumerate(structure)
         ]
-        return _like(structure, items)
+        return items if isinstance(structure, list) else tuple(items)
     if isinstance(structure, dict):
         return {
-            k: map_tensors(_member(path, k), s, transform) for k, s in structure.items()
+            k: map_tensors(member(path, k), s, transform) for k, s in structure.items()
         }
     return structure
 
 
-def _like(container: tuple[object, ...] | list[object], items: list[object]) -> object:
-    """Return items in a container of one's kind, named tuples too."""
-    kind: Callable[..., object] = type(container)
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)
-
-
-def _member(path: str, key: object) -> str:
-    """Return the path of a dict's member, as `kvc.schema.trees` writes it."""
-    plain = isinstance(key, str) and key.isidentifier()
-    return f"{path}.{key}" if plain else f"{path}[{key!r}]"
-
-
-def named_arguments(names: tuple[str, ...], method: Method) -> dict[str, object]:
+def named_arguments(model: nn.Module, method: Method) -> dict[str, object]:
     """Return the example arguments by parameter name, in the order of parameters.
 
     Raises:
-        CaptureError: there are more of them than parameters.
+        CaptureError: they are not one for each parameter without a default.
     """
+    function = getattr(model, method.name)
+    parameters = inspect.signature(function).parameters.values()
+    names = parameter_names(model, method)
     if len(method.args) > len(names):
         reason = f"{len(method.args)} positional examples for {len(names)} parameters"
-        raise CaptureError(method=method.name, place="", reason=reason)
-    given = dict(zip(names, method.args, strict=False)) | dict(method.kwargs)
+        raise _refused(method, f"{reason}: {listing(names)}")
+    given = dict(zip(names, method.args, strict=False))
+    twice = [name for name in method.kwargs if name in given]
+    if twice:
+        raise _refused(method, f"{twice[0]!r} is given in args and in kwargs")
+    given |= method.kwargs
+    free = any(p.kind is p.VAR_KEYWORD for p in parameters)
+    unknown = [name for name in method.kwargs if name not in names]
+    if unknown and not free:
+        reason = f"kwargs name {unknown[0]!r}; its parameters are {listing(names)}"
+        raise _refused(method, reason)
+    for one in parameters:
+        if one.name in names and one.name not in given and one.default is one.empty:
+            reason = f"there is no example for its parameter {one.name!r}"
+            raise _refused(method, f"{reason}; give one in args or kwargs")
     ordered = {name: given[name] for name in names if name in given}
     return ordered | given
+
+
+def constant_defaults(model: nn.Module, method: Method) -> dict[str, object]:
+    """Return the defaults of parameters that may be passed: those without tensors."""
+    parameters = inspect.signature(getattr(model, method.name)).parameters.values()
+    return {p.name: p.default for p in parameters if _is_constant(p.default)}
+
+
+def _is_constant(default: object) -> bool:
+    try:
+        return not flatten(default, lambda _: False)[0]
+    except ValueError:
+        return False
 
 
 def check_dynamic(arguments: Mapping[str, object], method: Method) -> None:
@@ -242,7 +260,8 @@ def torch_dynamic_shapes(
     def static(structure: object) -> object:
         """Replace constants by None, as torch.export wants for them."""
         if isinstance(structure, tuple | list):
-            return _like(structure, [static(s) for s in structure])
+            items = [static(s) for s in structure]
+            return items if isinstance(structure, list) else tuple(items)
         if isinstance(structure, dict) and not all(
             isinstance(k, int) for k in structure
         ):

@@ -23,6 +23,7 @@ from kvc.compiler.capture.reassigned import (
     unnoticed,
     write_back,
 )
+from kvc.compiler.capture.records import typed_method
 from kvc.compiler.capture.registered import (
     Registered,
     anew,
@@ -88,7 +89,7 @@ def _watched(
 
     Names of buffers that it assigns anew are added to `assigned`.
     """
-    function, forward = getattr(model, method.name), vars(model).get("forward")
+    function, forward = typed_method(model, method), vars(model).get("forward")
 
     @functools.wraps(function)
     def watched(*args: object, **kwargs: object) -> object:

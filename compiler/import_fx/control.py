@@ -87,7 +87,7 @@ def higher_call(node: fx.Node) -> Higher:
 
 
 def higher_name(node: fx.Node) -> str:
-    """Return the name of a higher-order op, of what it wraps where it only does that."""
+    """Return the name of a higher-order op, or of the op that it only orders."""
     wrapped = node.args[1] if str(node.target) == "with_effects" else None
     if isinstance(wrapped, torch._ops.OpOverload):
         return op_name(wrapped)

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from kvc.compiler.capture import CapturedMethod
-from kvc.compiler.capture.examples import parameter_names
 from kvc.compiler.capture.lifted import paths_of
 from kvc.compiler.import_fx.borders import Owned, mutated_tensors
 from kvc.compiler.import_fx.carried import Carried, read_carry
@@ -166,9 +165,8 @@ def _import_method(
     captured, signature, kept = traced.captured, traced.signature, traced.carried
     position = captured.method.position
     filled = {position} if position else set()
-    parameters = parameter_names(model, captured.method)
     trees = (
-        input_tree(captured, parameters, kept.arguments | filled),
+        input_tree(model, captured, kept.arguments | filled),
         output_tree(captured, signature, kept.results),
     )
     owned = _owned(traced, tensors, carried)
