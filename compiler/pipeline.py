@@ -47,7 +47,8 @@ from kvc.compiler.passes.sink_indices import SinkIndices
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.passes.write_through_views import WriteThroughViews
 from kvc.compiler.position_limit import check_max_length, limited
-from kvc.compiler.roles import check_request, check_roles
+from kvc.compiler.requests import check_mapping, check_request
+from kvc.compiler.roles import check_roles
 from kvc.compiler.spec import Method, StateSpec
 from kvc.compiler.tokenizer_fit import check_declared
 from kvc.recipes import Recipe, load_recipe
@@ -100,7 +101,10 @@ def compile_program(
         CacheNotInt8: the recipe stores caches as int8, and one cannot be.
     """
     settings = load_recipe(recipe)
-    check_request(model, methods)
+    check_request(model, methods, states)
+    check_mapping("metadata", metadata)
+    check_mapping("max_copy_bytes", max_copy_bytes)
+    check_mapping("files", files)
     check_generation_config((metadata or {}).get("generation_config"))
     check_max_length(max_length)
     taken = take_files(files or {})

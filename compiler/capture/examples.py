@@ -26,12 +26,19 @@ def parameter_names(model: nn.Module, method: Method) -> tuple[str, ...]:
     function = getattr(model, method.name, None)
     if not callable(function):
         reason = f"{type(model).__name__} has no method of this name"
-        raise CaptureError(method=method.name, place="", reason=reason)
-    parameters = inspect.signature(function).parameters.values()
+        raise _refused(method, f"{reason}; it has {listing(_methods(model))}")
+    parameters = _parameters(model, method)
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         reason = "it takes *args; name its parameters, or pass a tuple"
         raise CaptureError(method=method.name, place="", reason=reason)
     return tuple(p.name for p in parameters if p.kind is not p.VAR_KEYWORD)
+
+
+def _methods(model: nn.Module) -> list[str]:
+    """Return the names of the methods that the user's classes add to torch's."""
+    own = [kind for kind in type(model).__mro__ if not issubclass(nn.Module, kind)]
+    names = {n for kind in own for n, value in vars(kind).items() if callable(value)}
+    return sorted(name for name in names if not name.startswith("_"))
 
 
 def map_tensors(path: str, structure: object, transform: Transform) -> object:
@@ -56,33 +63,42 @@ def named_arguments(model: nn.Module, method: Method) -> dict[str, object]:
     Raises:
         CaptureError: they are not one for each parameter without a default.
     """
-    function = getattr(model, method.name)
-    parameters = inspect.signature(function).parameters.values()
     names = parameter_names(model, method)
-    if len(method.args) > len(names):
-        reason = f"{len(method.args)} positional examples for {len(names)} parameters"
-        raise _refused(method, f"{reason}: {listing(names)}")
-    given = dict(zip(names, method.args, strict=False))
-    twice = [name for name in method.kwargs if name in given]
-    if twice:
-        raise _refused(method, f"{twice[0]!r} is given in args and in kwargs")
-    given |= method.kwargs
-    free = any(p.kind is p.VAR_KEYWORD for p in parameters)
-    unknown = [name for name in method.kwargs if name not in names]
-    if unknown and not free:
-        reason = f"kwargs name {unknown[0]!r}; its parameters are {listing(names)}"
-        raise _refused(method, reason)
-    for one in parameters:
+    _check_names(model, method, names)
+    given = dict(zip(names, method.args, strict=False)) | dict(method.kwargs)
+    for one in _parameters(model, method):
         if one.name in names and one.name not in given and one.default is one.empty:
             reason = f"there is no example for its parameter {one.name!r}"
             raise _refused(method, f"{reason}; give one in args or kwargs")
-    ordered = {name: given[name] for name in names if name in given}
-    return ordered | given
+    return {name: given[name] for name in names if name in given}
+
+
+def _check_names(model: nn.Module, method: Method, names: tuple[str, ...]) -> None:
+    """Check that examples are for parameters, and at most one for each."""
+    known = f"its parameters are {listing(names)}"
+    if len(method.args) > len(names):
+        reason = f"args has {len(method.args)} examples; {known}"
+        raise _refused(method, reason)
+    for name in method.kwargs:
+        if name in names[: len(method.args)]:
+            raise _refused(method, f"{name!r} is given in args and in kwargs")
+        if name not in names:
+            free = [
+                p.name for p in _parameters(model, method) if p.kind is p.VAR_KEYWORD
+            ]
+            advice = (
+                f"; name what it takes as **{free[0]}, or pass a dict" if free else ""
+            )
+            raise _refused(method, f"kwargs has {name!r}; {known}{advice}")
+
+
+def _parameters(model: nn.Module, method: Method) -> tuple[inspect.Parameter, ...]:
+    return tuple(inspect.signature(getattr(model, method.name)).parameters.values())
 
 
 def constant_defaults(model: nn.Module, method: Method) -> dict[str, object]:
     """Return the defaults of parameters that may be passed: those without tensors."""
-    parameters = inspect.signature(getattr(model, method.name)).parameters.values()
+    parameters = _parameters(model, method)
     return {p.name: p.default for p in parameters if _is_constant(p.default)}
 
 
@@ -122,6 +138,7 @@ def _check_axis(
 ) -> None:
     if not 0 <= axis < len(shape):
         reason = f"dynamic axis {axis} of {path!r}, which has {len(shape)} dims"
+        reason += "; axes count from 0" if axis < 0 else ""
         raise _refused(method, reason)
     if shape[axis] != 1 and not dim.lower <= shape[axis] <= dim.upper:
         reason = (

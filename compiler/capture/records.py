@@ -68,9 +68,16 @@ def plain(path: str, structure: object) -> object:
         return {k: plain(member(path, k), s) for k, s in structure.items()}
     if isinstance(structure, np.ndarray):
         return _tensor(path, structure)
-    if isinstance(structure, (Tensor, *_CONSTANTS)):
+    if isinstance(structure, _CONSTANTS) or _is_dense(structure):
         return structure
     raise Unknown(path, structure)
+
+
+def _is_dense(thing: object) -> bool:
+    """Tell whether something is a tensor as kvc has them."""
+    if not isinstance(thing, Tensor) or thing.is_quantized or thing.is_nested:
+        return False
+    return thing.layout is torch.strided
 
 
 def plain_arguments(
@@ -102,6 +109,8 @@ class Unknown(Exception):
         name = f"{type(thing).__module__}.{type(thing).__qualname__}"
         if isinstance(thing, np.ndarray):
             name = f"numpy array of dtype {thing.dtype}"
+        if isinstance(thing, Tensor):
+            name = "tensor, but sparse, nested or quantized"
         super().__init__(f"{path} is of type {name.removeprefix('builtins.')}")
 
 

@@ -85,9 +85,9 @@ def test_arguments_are_in_the_order_of_the_parameters():
 @pytest.mark.parametrize(
     ("args", "kwargs", "text"),
     [
-        ((1, 2, 3, 4, 5), {}, "5 positional examples for 4 parameters: a, b, c, d"),
+        ((1, 2, 3, 4, 5), {}, "args has 5 examples; its parameters are a, b, c, d"),
         ((1, 2, 3), {"a": 1}, "'a' is given in args and in kwargs"),
-        ((1, 2, 3), {"e": 1}, "kwargs name 'e'; its parameters are a, b, c, d"),
+        ((1, 2, 3), {"e": 1}, "kwargs has 'e'; its parameters are a, b, c, d"),
         ((1,), {"c": 3}, "no example for its parameter 'b'; give one in args or"),
     ],
 )
