@@ -286,3 +286,38 @@ def test_an_op_with_side_effects_is_named():
 
     message = refusal(UnsupportedOps, Function(checked), Method("forward", (X[0, 0],)))
     assert "aten::_linalg_check_errors (an operator that does more" in message
+
+
+INDEX = torch.tensor([0, 1])
+
+
+@pytest.mark.parametrize("dynamic", [{}, {"x": {0: Dim("n", 1, 8)}}])
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (
+            lambda x: x.index_add(0, INDEX, torch.ones(2, 3)),
+            r"index_add cannot take what it is given: float32\[2, 3\] into float32\[",
+        ),
+        (
+            lambda x: x.index_add(0, INDEX, torch.ones(2, 4, dtype=torch.float64)),
+            r"index_add cannot take what it is given: float64\[2, 4\] into float32\[",
+        ),
+        (
+            lambda x: x.index_put((INDEX,), torch.ones(3, 4)),
+            r"index_put cannot take what it is given: cannot broadcast",
+        ),
+        (
+            lambda x: x.index_select(0, INDEX[None]),
+            "index_select .*: an index of 2 dims",
+        ),
+        (lambda x: x.softmax(4), "softmax.int .* axis 4 of a tensor with 2 dims"),
+    ],
+)
+def test_a_call_that_is_wrong_at_every_size_is_refused_with_its_line(
+    function, reason, dynamic
+):
+    method = Method("forward", (torch.ones(4, 4),), dynamic=dynamic)
+    message = refusal(CaptureError, Function(function), method)
+    assert re.search(rf"forward at \S*test_program:\d+ ?\S*: aten::{reason}", message)
+    assert "Change shapes, dtypes or axes in this line" in message
