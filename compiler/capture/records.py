@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import register_pytree_node
 
+from kvc.compiler.capture.data_reads import TraceableData
 from kvc.compiler.capture.examples import named_arguments
 from kvc.compiler.capture.sources import place_of
 from kvc.compiler.spec import Method
@@ -195,7 +196,8 @@ def typed_method(model: nn.Module, method: Method) -> Callable[..., object]:
             return function(*args, **kwargs)
         own = {n: rebuilt(examples.get(n), thing) for n, thing in kwargs.items()}
         before = dict(_parts("", own))
-        results = function(*args, **own)
+        with TraceableData():
+            results = function(*args, **own)
         _refuse_changes(method, function, before, dict(_parts("", own)))
         try:
             return opened("its result", results)

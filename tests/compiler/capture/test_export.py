@@ -63,7 +63,7 @@ def test_star_arguments_are_refused():
 
 
 def test_too_many_examples_are_refused():
-    assert "2 positional examples for 1" in refusal(Awkward(), "branches", ROWS, ROWS)
+    assert "args has 2 examples; its" in refusal(Awkward(), "branches", ROWS, ROWS)
 
 
 def test_a_reassigned_buffer_is_refused_with_the_remedy():
