@@ -33,15 +33,52 @@ class Identity:
         )
 
 
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """The bytes that a tensor reaches: from its first to after its last one.
+
+    Attributes:
+        space: what `begin` and `end` count in: 0 for addresses, else a storage without.
+    """
+
+    space: int
+    begin: int
+    end: int
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Extent":
+        """Return the extent of a tensor; one on the meta device has no address."""
+        space, begin = 0, 0
+        if tensor.is_meta:
+            space = tensor.untyped_storage()._cdata
+            begin = int(tensor.storage_offset()) * tensor.itemsize
+        elif tensor.numel():
+            begin = tensor.data_ptr()
+        if not tensor.numel():
+            return cls(space, begin, begin)
+        steps = zip(tensor.shape, tensor.stride(), strict=True)
+        last = sum((int(size) - 1) * int(stride) for size, stride in steps)
+        return cls(space, begin, begin + (last + 1) * tensor.itemsize)
+
+    def meets(self, other: "Extent") -> bool:
+        """Tell whether two extents have bytes in common."""
+        begin, end = max(self.begin, other.begin), min(self.end, other.end)
+        return self.space == other.space and begin < end
+
+    def holds(self, other: "Extent") -> bool:
+        """Tell whether all bytes of another extent are in this one."""
+        if self.space != other.space:
+            return False
+        return self.begin <= other.begin and other.end <= self.end
+
+
 def overlapping(tensor: Tensor, named: Mapping[str, Tensor]) -> list[str]:
     """Return the names of other tensors that share bytes with one."""
-    begin, end = _extent(tensor)
+    extent, identity = Extent.of(tensor), Identity.of(tensor)
     return [
         name
         for name, other in named.items()
-        if other.untyped_storage()._cdata == tensor.untyped_storage()._cdata
-        and Identity.of(other) != Identity.of(tensor)
-        and max(begin, _extent(other)[0]) < min(end, _extent(other)[1])
+        if extent.meets(Extent.of(other)) and Identity.of(other) != identity
     ]
 
 
@@ -57,13 +94,3 @@ def overlaps_itself(tensor: Tensor) -> bool:
             return tensor.numel() > 0
         reached += stride * (size - 1)
     return False
-
-
-def _extent(tensor: Tensor) -> tuple[int, int]:
-    """Return the first byte and the byte behind the last one, within the storage."""
-    begin = int(tensor.storage_offset()) * tensor.itemsize
-    if tensor.numel() == 0:
-        return begin, begin
-    steps = zip(tensor.shape, tensor.stride(), strict=True)
-    last = sum((int(size) - 1) * int(stride) for size, stride in steps)
-    return begin, begin + (last + 1) * tensor.itemsize

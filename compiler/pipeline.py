@@ -17,7 +17,7 @@ from kvc.compiler.backends import Backend, find_backend
 from kvc.compiler.backends.answers import lowered_parts, supported_nodes
 from kvc.compiler.backends.outline import outline
 from kvc.compiler.bundle import Bundle
-from kvc.compiler.capture import CapturedMethod, capture
+from kvc.compiler.capture import CapturedMethod, Unchanged, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_copy_budget
 from kvc.compiler.emit_program import DelegateCall, emit_program
@@ -110,7 +110,8 @@ def compile_program(
     taken = take_files(files or {})
     backend = _backend_of(settings)
     report = progress or _silent
-    with stand_ins(model):
+    # The outer one, so that it is the last that puts things back.
+    with Unchanged(model, methods), stand_ins(model):
         captured = _capture_all(model, methods, tuple(states), report)
         report("optimise", 0, 1)
         imported = import_program(model, captured)

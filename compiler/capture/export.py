@@ -28,7 +28,7 @@ from kvc.compiler.capture.questions import (
     noted_questions,
 )
 from kvc.compiler.capture.quiet import quiet
-from kvc.compiler.capture.shadow import shadowed_forward
+from kvc.compiler.capture.shadow import Observed, shadowed_forward
 from kvc.compiler.capture.traced import Traced, traced_method
 from kvc.compiler.identity import overlapping
 from kvc.compiler.spec import Method, StateSpec, tensors_of
@@ -60,10 +60,6 @@ KEPT_WHOLE = (
 
 # What to do about torch's complaints, by a part of their text.
 _ADVICE = {
-    "maximum recursion depth": (
-        "it calls forward, which it stands for while a model with two names for one "
-        "buffer is traced; move what both need to a method of another name"
-    ),
     "register it as buffer": (
         "it writes into an attribute that is a plain tensor, which is not part of the "
         "model; make it a buffer with register_buffer"
@@ -111,12 +107,14 @@ class CapturedMethod:
         arguments: the examples it was traced with, by parameter name.
         lifted: the buffers that are inputs behind the arguments, in order.
         exported: functional: mutations are outputs.
+        observed: how it reached the model's memory.
     """
 
     method: Method
     arguments: Mapping[str, object]
     lifted: tuple[Lifted, ...]
     exported: ExportedProgram
+    observed: Observed
 
 
 def capture(
@@ -136,53 +134,32 @@ def capture(
     """
     lifted = lifted_buffers(model, states)
     traced = traced_method(model, method, lifted)
-    with shadowed_forward(model, method, lifted) as before_strict:
-        exported = _export(model, traced, before_strict)
-    return CapturedMethod(traced.method, traced.arguments, lifted, exported)
+    with shadowed_forward(model, method, lifted) as observed:
+        exported = _export(model, traced)
+    return CapturedMethod(traced.method, traced.arguments, lifted, exported, observed)
 
 
-def _export(
-    model: nn.Module, traced: Traced, before_strict: Callable[[], None]
-) -> ExportedProgram:
-    """Export non-strictly; retry strictly where torch needs that."""
-
-    def attempt(strict: bool) -> ExportedProgram:
-        asked: list[Question] = []
-        with noted_constants() as fixed:
-            try:
-                return _attempt(model, traced, strict, asked)
-            except CaptureError:
-                raise
-            except Exception as error:
-                raise_interrupt(error)
-                refuse_fixed(traced.method, traced.lifted, fixed, asked, error)
-                raise
-
-    try:
-        return attempt(strict=False)
-    except CaptureError:
-        raise
-    except Exception as error:
-        # Two names over one storage: torch may manage that when it traces strictly.
-        if "compiled_fn" not in str(error):
+def _export(model: nn.Module, traced: Traced) -> ExportedProgram:
+    asked: list[Question] = []
+    with noted_constants() as fixed:
+        try:
+            return _attempt(model, traced, asked)
+        except CaptureError:
+            raise
+        except Exception as error:
+            raise_interrupt(error)
+            refuse_fixed(traced.method, traced.lifted, fixed, asked, error)
+            if "compiled_fn" in str(error):  # two inputs over the same bytes
+                _refuse_overlaps(model)
             raise _translated(traced, error) from error
-        before_strict()
-        logger.info("method %s: tracing again, strictly", traced.method.name)
-    try:
-        return attempt(strict=True)
-    except CaptureError:
-        raise
-    except Exception as error:
-        _refuse_overlaps(model)
-        raise _translated(traced, error) from error
 
 
 def _attempt(
-    model: nn.Module, traced: Traced, strict: bool, asked: list[Question]
+    model: nn.Module, traced: Traced, asked: list[Question]
 ) -> ExportedProgram:
     """Export once, or twice; what the code asks about sizes is added to `asked`."""
     try:
-        return _trace(model, traced, strict, asked)
+        return _trace(model, traced, asked)
     except Exception as error:
         if "Constraints violated" not in str(error):
             raise
@@ -191,7 +168,7 @@ def _attempt(
         name = traced.method.name
         logger.info("method %s: tracing again, with fewer questions", name)
         try:
-            return _trace(model, traced, strict, [], oblivious=True)
+            return _trace(model, traced, [], oblivious=True)
         except Exception as second:
             raise_interrupt(second)
             raise error from None
@@ -200,7 +177,6 @@ def _attempt(
 def _trace(
     model: nn.Module,
     traced: Traced,
-    strict: bool,
     asked: list[Question],
     oblivious: bool = False,
 ) -> ExportedProgram:
@@ -213,11 +189,9 @@ def _trace(
     with torch.no_grad(), settings, overlaps_by_strides(), lines_kept(), quiet():
         with noted_questions(asked):
             exported = torch.export.export(
-                model, (), dict(inputs), dynamic_shapes=shapes, strict=strict
+                model, (), dict(inputs), dynamic_shapes=shapes, strict=False
             )
-        # A strict trace is all as bodies are, and has torch's own checks.
-        known = [one for one in asked if not (strict and one.inside)]
-        check_questions(method, inputs, exported, known)
+        check_questions(method, inputs, exported, asked)
         refuse_body_writes(method.name, exported)
         functional: ExportedProgram = exported.run_decompositions(_decompositions())
         return functional

@@ -1,60 +1,152 @@
-"""Notice what a method does to Python state, which tracing would freeze.
+"""The Python state that a model reaches, to compare and to put back.
 
-A trace records tensor operations of one call. A counter `self.pos += 1`, a list that
-grows, a plain attribute that is assigned anew: all of these would keep the value of
-that one call for ever. So attributes are compared before and after the traced call.
+A trace records the tensor operations of one call. A counter `self.pos += 1`, a list
+that grows, an attribute of a plain object that is assigned anew: all of these would
+keep the value of that one call for ever. So everything that holds something (`holders`)
+is read before and after the traced call; and put back: compiling changes nothing.
 """
 
+import enum
+import functools
+from collections import deque
 from collections.abc import Iterator
+from types import FunctionType, MethodType
 
-from torch import nn
+import numpy as np
+import torch
+from torch import Tensor
 
-# What modules hold for themselves; tensors in buffers and parameters are looked at
-# elsewhere, by identity.
-_OWN = {"_parameters", "_buffers", "_modules", "training", "forward"}
-_DEEPEST = 4  # levels of containers that are looked into
+from kvc.compiler.capture.holders import Contents, Holder, holders_of, of_class
 
-Snapshot = dict[str, object]
+_PLAIN = (
+    *(bool, int, float, complex, str, bytes, range, type(None), enum.Enum),
+    *(torch.dtype, torch.device, torch.Size, torch.memory_format),
+)
 
 
-def snapshot(model: nn.Module) -> Snapshot:
-    """Return path -> value for the Python attributes of all modules.
+class PythonState:
+    """What things hold at one moment.
 
-    Containers are opened; tensors and other objects stand for themselves, so keeping
-    the snapshot keeps them alive and their identities apart.
+    Attributes:
+        tensors: every tensor that is reached, by its first path.
     """
-    found: Snapshot = {}
-    for prefix, module in model.named_modules():
-        for name, value in vars(module).items():
-            if name not in _OWN and "hook" not in name:
-                path = f"{prefix}.{name}" if prefix else name
-                found.update(_opened(path, value, _DEEPEST))
-    return found
+
+    def __init__(self, *roots: object) -> None:
+        """Read everything that is reached from some objects; "" is the first's path."""
+        self.tensors: dict[str, Tensor] = {}
+        self._held: list[tuple[Holder, Contents]] = []
+        self._seen: dict[int, object] = {}  # keeps all alive, so that ids stay theirs
+        self._waiting: deque[tuple[str, object]] = deque()
+        for i, root in enumerate(roots):
+            self._waiting.append((f"argument {i}" if i else "", root))
+        while self._waiting:
+            self._open(*self._waiting.popleft())
+
+    def _open(self, path: str, thing: object) -> None:
+        if id(thing) in self._seen or isinstance(thing, _PLAIN):
+            return
+        self._seen[id(thing)] = thing
+        if isinstance(thing, Tensor):
+            self.tensors[path] = thing
+            return
+        self._waiting.extend(_parts(path, thing))
+        found = [*holders_of(path, thing)]
+        for holder in found:
+            self._hold(holder)
+        if found and not isinstance(thing, FunctionType):
+            self._open_class(type(thing))
+
+    def _open_class(self, kind: type) -> None:
+        if id(kind) not in self._seen:
+            self._seen[id(kind)] = kind
+            for holder in of_class(kind):
+                self._hold(holder)
+
+    def _hold(self, holder: Holder) -> None:
+        contents = holder.read()
+        self._held.append((holder, contents))
+        for key, value in contents.items():
+            label = holder.label(key)
+            container = isinstance(value, list | dict | set | deque | np.ndarray)
+            if not holder.ignored(key) and (holder.opened or container):
+                self._waiting.append((label, value))
+
+    def changed(self) -> str | None:
+        """Return the path of the first thing that differs now; None when none does.
+
+        Registered tensors are not looked at.
+        """
+        compared = (pair for pair in self._held if pair[0].compared)
+        return next(filter(None, (_difference(*pair) for pair in compared)), None)
+
+    def restore(self) -> None:
+        """Put everything back in its place."""
+        for holder, before in self._held:
+            if not _identical(holder.read(), before):
+                holder.write(before)
+
+    def path_of(self, tensor: Tensor) -> str:
+        """Return where a tensor is reached; "" where it is not."""
+        return next((p for p, one in self.tensors.items() if one is tensor), "")
 
 
-def _opened(path: str, value: object, depth: int) -> Iterator[tuple[str, object]]:
-    if isinstance(value, list | tuple) and depth:
-        yield f"len({path})", len(value)
-        for i, item in enumerate(value):
-            yield from _opened(f"{path}[{i}]", item, depth - 1)
-    elif isinstance(value, dict) and depth:
-        yield f"len({path})", len(value)
-        for key, item in value.items():
-            yield from _opened(f"{path}[{key!r}]", item, depth - 1)
-    else:
-        yield path, value
+def _parts(path: str, thing: object) -> Iterator[tuple[str, object]]:
+    """Yield what an object holds that cannot be put there anew."""
+    match thing:
+        case tuple() | frozenset():
+            yield from ((f"{path}[{i}]", one) for i, one in enumerate(thing))
+        case MethodType():
+            yield path, thing.__self__
+            yield path, thing.__func__
+        case functools.partial():
+            yield from ((path, p) for p in (thing.func, thing.args, thing.keywords))
+        case staticmethod() | classmethod():
+            yield path, thing.__func__
+        case property():
+            yield path, thing.fget
+        case FunctionType():
+            defaults = (thing.__defaults__, thing.__kwdefaults__)
+            yield from ((f"{path}, a default", p) for p in defaults)
+        case _:
+            return
 
 
-def changed_path(before: Snapshot, after: Snapshot) -> str | None:
-    """Return the first attribute that differs, None when none does."""
-    for path, value in after.items():
-        if path not in before or not _same(before[path], value):
-            return path.removeprefix("len(").removesuffix(")")
-    return next((path for path in before if path not in after), None)
+def _difference(holder: Holder, before: Contents) -> str | None:
+    """Return the path of what differs in a holder now, None where nothing does."""
+    now = holder.read()
+    if holder.whole and now.keys() != before.keys():
+        return holder.path
+    for key in (*now, *before):
+        if not holder.ignored(key) and not _same_under(key, now, before):
+            return holder.label(key)
+    return None
+
+
+def _same_under(key: object, a: Contents, b: Contents) -> bool:
+    return key in a and key in b and _same(a[key], b[key])
 
 
 def _same(a: object, b: object) -> bool:
+    """Tell whether code can tell two values apart; tensors and objects by identity."""
     if a is b:
         return True
-    plain = (bool, int, float, str, bytes)
-    return isinstance(a, plain) and type(a) is type(b) and a == b
+    if type(a) is not type(b):
+        return False
+    match a, b:
+        case (list() | tuple() | deque(), list() | tuple() | deque()):
+            return len(a) == len(b) and all(map(_same, a, b))
+        case (dict(), dict()):
+            return a.keys() == b.keys() and all(_same(a[key], b[key]) for key in a)
+        case _:
+            return isinstance(a, _PLAIN) and a == b
+
+
+def _identical(a: Contents, b: Contents) -> bool:
+    """Tell whether two contents are the same objects in the same order."""
+    if len(a) != len(b):
+        return False
+    pairs = zip(a.items(), b.items(), strict=True)
+    return all(
+        k is m and (v is w or (isinstance(v, bytes) and v == w))
+        for (k, v), (m, w) in pairs
+    )

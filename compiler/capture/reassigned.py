@@ -45,7 +45,11 @@ def replaced_buffers(before: Registered, after: Registered) -> Replaced:
 
 
 def write_back(
-    model: nn.Module, replaced: Replaced, before: Registered, results: object
+    model: nn.Module,
+    replaced: Replaced,
+    before: Registered,
+    results: object,
+    other_names: Mapping[str, str | None],
 ) -> object:
     """Write what buffers were assigned into them, and put them back in their places.
 
@@ -54,6 +58,7 @@ def write_back(
         replaced: these buffers.
         before: all tensors of the module and the arguments, before the call.
         results: what the method returns.
+        other_names: of these buffers, another name for the same memory.
 
     Returns:
         The results; those that show an old value are copies of it.
@@ -61,7 +66,7 @@ def write_back(
     Raises:
         Shared: two names would share memory afterwards.
     """
-    _check_apart(replaced, before)
+    _check_apart(replaced, before, other_names)
     memories = [memory(old) for old, _ in replaced.values()]
 
     def kept(result: Tensor) -> Tensor:
@@ -79,14 +84,15 @@ def write_back(
     return results
 
 
-def _check_apart(replaced: Replaced, before: Registered) -> None:
+def _check_apart(
+    replaced: Replaced, before: Registered, other_names: Mapping[str, str | None]
+) -> None:
     """Check that every buffer has memory of its own before and after."""
     staying = {held: name for name, (_, held) in before.items() if name not in replaced}
     taken: dict[object, str] = {}
-    for name, (old, new) in replaced.items():
-        if memory(old) in staying:
-            other = staying[memory(old)]
-            raise Shared(f"{name!r} anew, which was one with {other!r}")
+    for name, (_, new) in replaced.items():
+        if other_names[name]:
+            raise Shared(f"{name!r} anew, which was one with {other_names[name]!r}")
         other = staying.get(memory(new)) or taken.get(memory(new), "")
         if other:
             raise Shared(f"{name!r} the memory of {other!r}")

@@ -192,8 +192,6 @@ def typed_method(model: nn.Module, method: Method) -> Callable[..., object]:
 
     @functools.wraps(function)
     def typed(*args: object, **kwargs: object) -> object:
-        if torch.compiler.is_dynamo_compiling():
-            return function(*args, **kwargs)
         own = {n: rebuilt(examples.get(n), thing) for n, thing in kwargs.items()}
         before = dict(_parts("", own))
         with TraceableData():

@@ -1,11 +1,10 @@
 """The parameters and buffers of a model, watched while a method is traced.
 
 In: what is registered before and after the call. Out: what tracing would lose, as a
-reason to refuse it, and the model as it was. `reassigned` makes writes of the rest.
+reason to refuse it. `reassigned` makes writes of the rest.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -32,6 +31,18 @@ def registered(model: nn.Module) -> Registered:
 def memories(arguments: Sequence[Tensor]) -> Registered:
     """Return the same for what a method is passed."""
     return {f"argument {i}": (t, memory(t)) for i, t in enumerate(arguments)}
+
+
+def traced_slots(slots: Registered, traced: Callable[[Tensor], object]) -> Registered:
+    """Return the same, with what is traced in the place of real memory."""
+    found: Registered = {}
+    for name, (tensor, held) in slots.items():
+        found[name] = (tensor, held)
+        if tensor is not None:
+            stand_in = traced(tensor)
+            assert isinstance(stand_in, Tensor)
+            found[name] = (stand_in, memory(stand_in))
+    return found
 
 
 def memory(tensor: Tensor | None) -> object:
@@ -92,26 +103,3 @@ def changed_name(before: Registered, after: Registered) -> str | None:
         if new is not old or new_memory != old_memory or name not in after:
             return name
     return None
-
-
-@contextmanager
-def restored(model: nn.Module) -> Iterator[None]:
-    """Give the model its parameters, buffers and modules back."""
-    before = [
-        (
-            module,
-            dict(module._parameters),
-            dict(module._buffers),
-            dict(module._modules),
-            set(module._non_persistent_buffers_set),
-        )
-        for module in model.modules()
-    ]
-    try:
-        yield
-    finally:
-        for module, parameters, buffers, modules, unsaved in before:
-            module._parameters = parameters
-            module._buffers = buffers
-            module._modules = modules
-            module._non_persistent_buffers_set = unsaved

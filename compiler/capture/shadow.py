@@ -9,14 +9,17 @@ import functools
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 
-import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
+from kvc.compiler.capture.aliases import Aliases, Memory, one_name_each
 from kvc.compiler.capture.assignments import traceable_assignments
+from kvc.compiler.capture.bodies import outside_of_bodies
+from kvc.compiler.capture.guard import Guard
 from kvc.compiler.capture.lifted import PARAMETER, Lifted, Reassigned, swapped
-from kvc.compiler.capture.python_state import changed_path, snapshot
+from kvc.compiler.capture.python_state import PythonState
 from kvc.compiler.capture.reassigned import (
     Shared,
     replaced_buffers,
@@ -31,40 +34,56 @@ from kvc.compiler.capture.registered import (
     loss,
     memories,
     registered,
-    restored,
+    traced_slots,
 )
+from kvc.compiler.capture.unchanged import Unchanged
 from kvc.compiler.spec import Method
 from kvc.schema.errors import CaptureError
+
+
+@dataclass(slots=True)
+class Observed:
+    """What a trace did to the memory of a model, filled in as it runs.
+
+    Attributes:
+        aliases: name of a registered tensor -> the path of a tensor over its memory
+            that the method used in its place.
+        assigned: names of buffers that it assigned anew.
+        missed: name of a registered tensor -> ` at module:line` where its memory was
+            read, and no trace sees it.
+    """
+
+    aliases: dict[str, str] = field(default_factory=dict)
+    assigned: list[str] = field(default_factory=list)
+    missed: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
 def shadowed_forward(
     model: nn.Module, method: Method, lifted: Sequence[Lifted]
-) -> Iterator[Callable[[], None]]:
+) -> Iterator[Observed]:
     """Let a method stand where torch looks for `forward`.
 
     Yields:
-        What to call before tracing strictly: dynamo drops assignments to buffers, so
-        that it raises a CaptureError where a trace before has met one.
+        What it does to the model's memory, known when it has been traced.
 
     Raises:
-        CaptureError: it changes Python state, or assigns a buffer or parameter anew.
+        CaptureError: it changes Python state, writes into tensors that are not the
+            model's, or assigns a buffer or parameter anew.
     """
-    assigned: list[str] = []
-
-    def refuse_assignments() -> None:
-        if assigned:
-            raise _refused(method, anew(assigned[0]))
-
-    shadow = _watched(model, method, assigned)
-    if lifted:
-        shadow = _with_buffers(model, method, lifted, shadow)
-    before = registered(model)
-    with _forward(model, shadow), restored(model):
-        yield refuse_assignments
+    memory, observed = Memory(model), Observed()
+    with Unchanged(model, method.args, method.kwargs) as kept:
+        versions = _versions(kept.state)
+        shadow = _watched(_Watch(model, method, lifted, memory, kept.state, observed))
+        if lifted:
+            shadow = _with_buffers(model, method, lifted, shadow)
+        before = registered(model)
+        with _forward(model, shadow), one_name_each(memory):
+            yield observed
         changed = changed_name(before, registered(model))
     if changed is not None:
         raise _refused(method, anew(changed))
+    _check_versions(method, kept.state, versions)
 
 
 @contextmanager
@@ -82,67 +101,117 @@ def _forward(model: nn.Module, forward: Callable[..., object] | None) -> Iterato
             own["forward"] = before
 
 
-def _watched(
-    model: nn.Module, method: Method, assigned: list[str]
-) -> Callable[..., object]:
-    """Return the method, refusing calls that change what tracing cannot follow.
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    """What is watched while a method is traced, and where it is noted."""
 
-    Names of buffers that it assigns anew are added to `assigned`.
-    """
+    model: nn.Module
+    method: Method
+    lifted: Sequence[Lifted]
+    memory: Memory
+    state: PythonState
+    observed: Observed
+
+    def aliases(self) -> Aliases:
+        """Return the mode for what stands in the tables of modules now."""
+        slots = registered(self.model)
+        traced = {n: t for n, (t, _) in slots.items() if t is not None}
+        sized = {name: [*one.axes] for one in self.lifted for name in one.names}
+        return Aliases(self.memory, traced, sized)
+
+    def note(self, aliases: Aliases, guard: Guard) -> None:
+        """Note what the modes met; raise what the guard refused, if code caught it."""
+        paths = {n: self.state.path_of(t) for n, t in aliases.used.items()}
+        self.observed.aliases.update(paths)
+        self.observed.missed.update(guard.missed)
+        if guard.refused is not None:
+            raise guard.refused
+
+
+def _watched(watch: _Watch) -> Callable[..., object]:
+    """Return the method, refusing calls that change what tracing cannot follow."""
+    model, method = watch.model, watch.method
     function, forward = typed_method(model, method), vars(model).get("forward")
 
     @functools.wraps(function)
     def watched(*args: object, **kwargs: object) -> object:
-        before, tensors = snapshot(model), _tensors(model, args, kwargs)
-        with traceable_assignments(), _ours(model, forward):
-            results = function(*args, **kwargs)
-        after = _tensors(model, args, kwargs)
-        lost = loss(tensors, after)
-        if lost is not None:
-            raise _refused(method, lost)
-        changed = changed_path(before, snapshot(model))
-        if changed is not None:
-            raise _refused(
-                method,
-                f"it changes the attribute {changed!r}, which tracing would freeze at "
-                "the value of one call; keep it in a buffer (register_buffer) and "
-                "write into that, or set it before compiling",
-            )
-        replaced = replaced_buffers(tensors, after)
-        assigned.extend(replaced)
-        try:
-            return write_back(model, replaced, tensors, results)
-        except Shared as error:
-            reason = f"it assigns {error}; copy values instead, with copy_(...)"
-            raise _refused(method, reason) from error
+        before, aliases = PythonState(model), watch.aliases()
+        tensors = _tensors(model, args, kwargs, aliases)
+        guard = Guard(method.name, watch.memory, watch.state)
+        with unnoticed(), _forward(model, forward), outside_of_bodies(aliases, guard):
+            with traceable_assignments():
+                results = function(*args, **kwargs)
+            after = _tensors(model, args, kwargs, aliases)
+            watch.note(aliases, guard)
+            _check_kept(method, tensors, after, before)
+            return _written_back(watch, tensors, after, aliases.traced(results))
 
     return watched
 
 
-@contextmanager
-def _ours(model: nn.Module, forward: Callable[..., object] | None) -> Iterator[None]:
-    """Let us, not torch, make writes of assignments, and the method call `forward`.
+def _check_kept(
+    method: Method, before: Registered, after: Registered, state: PythonState
+) -> None:
+    """Check that a trace loses nothing of what a method has done."""
+    lost = loss(before, after)
+    if lost is not None:
+        raise _refused(method, lost)
+    changed = state.changed()
+    if changed is not None:
+        raise _refused(
+            method,
+            f"it changes the attribute {changed!r}, which tracing would freeze at "
+            "the value of one call; keep it in a buffer (register_buffer) and "
+            "write into that, or set it before compiling",
+        )
 
-    Dynamo follows none of this, so that it goes without.
-    """
-    if torch.compiler.is_dynamo_compiling():
-        yield
-        return
-    with unnoticed(), _forward(model, forward):
-        yield
+
+def _written_back(
+    watch: _Watch, before: Registered, after: Registered, results: object
+) -> object:
+    """Make writes of assignments; return the results."""
+    replaced = replaced_buffers(before, after)
+    watch.observed.assigned.extend(replaced)
+    other_names = {name: watch.memory.other_name(name) for name in replaced}
+    try:
+        return write_back(watch.model, replaced, before, results, other_names)
+    except Shared as error:
+        reason = f"it assigns {error}; copy values instead, with copy_(...)"
+        raise _refused(watch.method, reason) from error
 
 
 def _tensors(
-    model: nn.Module, args: tuple[object, ...], kwargs: dict[str, object]
+    model: nn.Module,
+    args: tuple[object, ...],
+    kwargs: dict[str, object],
+    aliases: Aliases,
 ) -> Registered:
-    """Return what a method may put others in the place of; nothing under dynamo.
-
-    There the model itself is looked at, when the trace is done.
-    """
-    if torch.compiler.is_dynamo_compiling():
-        return {}
+    """Return what a method may put others in the place of, and what is there now."""
     passed = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
-    return registered(model) | memories(passed)
+    return traced_slots(registered(model) | memories(passed), aliases.traced)
+
+
+def _versions(state: PythonState) -> dict[str, int]:
+    """Return how often each tensor was written, by path."""
+    tensors = state.tensors.items()
+    return {path: t._version for path, t in tensors if not t.is_inference()}
+
+
+def _check_versions(
+    method: Method, state: PythonState, versions: dict[str, int]
+) -> None:
+    """Check that no tensor was written while a method was traced.
+
+    Raises:
+        CaptureError: one was, and no guard saw it.
+    """
+    for path, version in _versions(state).items():
+        if version != versions[path]:
+            reason = (
+                f"it writes into {path!r} in a way that cannot be traced, and has done "
+                "so now: build the model anew, and use operators of torch"
+            )
+            raise _refused(method, reason)
 
 
 def _with_buffers(

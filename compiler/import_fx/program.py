@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 
 from kvc.compiler.capture import CapturedMethod
+from kvc.compiler.capture.aliases import Memory
 from kvc.compiler.capture.lifted import paths_of
 from kvc.compiler.import_fx.borders import Owned, mutated_tensors
 from kvc.compiler.import_fx.carried import Carried, read_carry
@@ -18,6 +19,7 @@ from kvc.compiler.import_fx.grown import Use, carried_state
 from kvc.compiler.import_fx.joined import define_joined_sizes
 from kvc.compiler.import_fx.method import MethodImporter
 from kvc.compiler.import_fx.position import check_positions
+from kvc.compiler.import_fx.reached import check_reached
 from kvc.compiler.import_fx.signature import (
     Signature,
     input_tree,
@@ -39,7 +41,6 @@ from kvc.compiler.import_fx.symbols import (
 from kvc.compiler.import_fx.tensors import TensorTable
 from kvc.compiler.ir import Method, Node, Program, State
 from kvc.compiler.ir.verify import Malformed, concrete, sample_sizes, verify
-from kvc.compiler.spec import tensors_of
 from kvc.schema.errors import CaptureError, UnsupportedOps
 from kvc.schema.ops import OPS
 from kvc.schema.ops.spec import ShapeMismatch
@@ -63,12 +64,13 @@ def import_program(model: nn.Module, captured: tuple[CapturedMethod, ...]) -> Pr
         UnsupportedOps: with every op that has no kernel, and its source lines.
         CompileError, CaptureError, StateConflict: see their texts.
     """
-    named = tensors_of(model)
+    named = Memory(model).named
     names = qualified_names(captured)
     symbols = declared_symbols(captured, names)
     mutated = [tensor for one in captured for tensor in mutated_tensors(one, named)]
     tensors = TensorTable(named, mutated, sized_types(captured, named))
     check_written(captured, tensors)
+    check_reached(captured, tensors)
     traced = _read(captured, names)
     carried = _carried_states(traced, symbols, frozenset(named))
     methods = _import_all(model, traced, tensors, carried)

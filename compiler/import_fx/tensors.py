@@ -50,6 +50,7 @@ class TensorTable:
         self.constants: dict[Identity, Constant] = {}
         self.initial: list[Constant] = []
         self.states: dict[Identity, State] = {}
+        self._written: dict[str, Tensor] = {}
         for tensor in mutated:
             if Identity.of(tensor) not in self.states:
                 self._add_state(tensor)
@@ -59,14 +60,28 @@ class TensorTable:
         return self.states.get(Identity.of(tensor))
 
     def constant(self, tensor: Tensor, provenance: str) -> Constant:
-        """Return the constant that a tensor is."""
+        """Return the constant that a tensor is.
+
+        Raises:
+            StateConflict: it shares memory with a state.
+        """
         key = Identity.of(tensor)
         if key not in self.constants:
             name = self._names.get(key) or self._free_name(provenance)
+            self._check_apart(name, tensor)
             self.constants[key] = Constant(
                 name, static_type(name, tensor), self._source(tensor), provenance
             )
         return self.constants[key]
+
+    def _check_apart(self, name: str, tensor: Tensor) -> None:
+        """Refuse a constant that lies in the memory of a state."""
+        for state in overlapping(tensor, self._written):
+            reason = (
+                f"a method writes it, and {name!r} is over the same memory but cannot "
+                "be traced as a part of it; take views of the buffer, in the code"
+            )
+            raise StateConflict(state=state, reason=reason)
 
     def _source(self, tensor: Tensor) -> Source:
         """Return where the values of a tensor are; a stand-in's are in a file."""
@@ -91,6 +106,7 @@ class TensorTable:
                 raise _starts_otherwise(name)
             initial = f"{name}.initial"
             self.initial.append(Constant(initial, kind, source, "initial value"))
+        self._written[name] = tensor
         self.states[key] = State(name, self._sized.get(key, kind), initial)
 
     def _check_overlaps(self, name: str, tensor: Tensor) -> None:

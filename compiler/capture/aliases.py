@@ -1,0 +1,243 @@
+"""The memory of a model while it is traced, however code reaches it.
+
+torch traces what stands in the tables of modules. The same memory may also be an
+attribute of a plain object, an item of a list, a variable of a closure, a second
+buffer, or a view of any of these. In: a model. Out: `Memory`, which finds the
+registered tensor that a tensor lies in, and `Aliases`, a mode in which a real tensor
+over such memory is, for every operator, the same part of what is traced.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from unittest.mock import patch
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.overrides import TorchFunctionMode
+
+from kvc.compiler.capture.geometry import (
+    Layout,
+    Views,
+    taken,
+    touched_axes,
+    views_between,
+)
+from kvc.compiler.identity import Extent
+from kvc.compiler.spec import tensors_of
+
+
+def is_real(tensor: Tensor) -> bool:
+    """Tell whether a tensor has memory that holds values."""
+    if isinstance(tensor, FakeTensor) or tensor.is_meta or not tensor.numel():
+        return False
+    wrapped = torch._C._functorch.is_functorch_wrapped_tensor(tensor)
+    return not wrapped and tensor.layout is torch.strided
+
+
+@dataclass(frozen=True, slots=True)
+class Alias:
+    """Where a tensor lies: in which registered one, and the views that lead there."""
+
+    name: str
+    views: Views
+
+
+class Memory:
+    """The registered tensors of a model, each part of memory under one name.
+
+    Attributes:
+        named: name -> tensor, without what is another name for one of them, or for a
+            part of a buffer.
+    """
+
+    def __init__(self, model: nn.Module) -> None:
+        self._all = tensors_of(model)
+        self._wholes = _wholes(self._all)
+        self.named = {n: t for n, t in self._all.items() if n not in self._wholes}
+        kept = {_slot(model, name) for name in self.named}
+        self._hidden = {_slot(model, name) for name in self._wholes} - kept
+        real = {n: t for n, t in self.named.items() if is_real(t)}
+        self._extents = {name: Extent.of(tensor) for name, tensor in real.items()}
+        self._layouts = {name: Layout.of(tensor) for name, tensor in real.items()}
+        modules = model.named_modules()  # one that is mounted twice comes once
+        tables = ((p, t) for p, m in modules for t in (m._parameters, m._buffers))
+        self._slots = [f"{p}.{n}" if p else n for p, table in tables for n in table]
+
+    def hides(self, module: nn.Module, name: str) -> bool:
+        """Tell whether what a module has registered is not one of `named`."""
+        return (id(module), name) in self._hidden
+
+    def other_name(self, name: str) -> str | None:
+        """Return another place in the model for memory of a registered tensor."""
+        whole = self._wholes.get(name, name)
+        others = (n for n in self._slots if self._wholes.get(n, n) == whole)
+        return next((other for other in others if other != name), None)
+
+    def alias(self, tensor: Tensor) -> Alias | None:
+        """Return where a real tensor lies; None where in no registered one."""
+        extent, layout = Extent.of(tensor), Layout.of(tensor)
+        for name, own in self._extents.items():
+            if own.holds(extent):
+                views = views_between(self._layouts[name], layout)
+                if views == () or (views and not self._is_weight(name)):
+                    return Alias(name, views)
+        return None
+
+    def _is_weight(self, name: str) -> bool:
+        # Part of a weight is a weight too: stored, and packed, for itself.
+        return isinstance(self.named[name], nn.Parameter)
+
+    def overlapping(self, tensor: Tensor) -> str | None:
+        """Return the name of a registered tensor that shares bytes with a real one."""
+        extent = Extent.of(tensor)
+        return next((n for n, own in self._extents.items() if own.meets(extent)), None)
+
+
+def _slot(model: nn.Module, name: str) -> tuple[int, str]:
+    """Return where a tensor is registered; alike for a module with two names."""
+    owner, _, leaf = name.rpartition(".")
+    return id(model.get_submodule(owner)), leaf
+
+
+def _wholes(everything: Mapping[str, Tensor]) -> dict[str, str]:
+    """Return name -> the name of another tensor in which that one lies, if it does.
+
+    The same tensor under several names is all of its first one. What is part of a
+    parameter stays for itself, since weights are stored and packed one by one.
+    """
+    found: dict[str, str] = {}
+    wholes: list[tuple[str, Tensor, Extent]] = []
+    extents = {n: Extent.of(t) for n, t in everything.items() if is_real(t)}
+    for name in sorted(extents, key=lambda n: (extents[n].begin, -extents[n].end)):
+        tensor, extent = everything[name], extents[name]
+        wholes = [one for one in wholes if one[2].end > extent.begin]
+        around = (n for n, whole, own in wholes if _is_part(tensor, extent, whole, own))
+        whole = next(around, None)
+        if whole is None:
+            wholes.append((name, tensor, extent))
+        else:
+            found[name] = whole
+    return found
+
+
+def _is_part(tensor: Tensor, extent: Extent, whole: Tensor, around: Extent) -> bool:
+    if not around.holds(extent):
+        return False
+    views = views_between(Layout.of(whole), Layout.of(tensor))
+    return views == () or (views is not None and not isinstance(whole, nn.Parameter))
+
+
+class Aliases(TorchFunctionMode):
+    """Lets operators meet what is traced instead of the real memory of the model.
+
+    Attributes:
+        used: name of a registered tensor -> a real one over its memory that was met.
+    """
+
+    def __init__(
+        self,
+        memory: Memory,
+        traced: Mapping[str, Tensor],
+        sized: Mapping[str, Sequence[int]],
+    ) -> None:
+        """Take what stands for the memory.
+
+        Args:
+            memory: of the model, before it is traced.
+            traced: name -> what is traced in the place of a registered tensor.
+            sized: name -> axes whose size is chosen later, so that a view that cuts
+                them would mean another part then.
+        """
+        super().__init__()
+        self.used: dict[str, Tensor] = {}
+        self._memory = memory
+        self._traced = traced
+        self._sized = sized
+        self._met: dict[int, tuple[Tensor, Tensor]] = {}  # id -> itself, its stand-in
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: Sequence[type],
+        args: Sequence[object] = (),
+        kwargs: dict[str, object] | None = None,
+    ) -> object:
+        own: dict[int, Tensor] = {}
+
+        def traced(tensor: Tensor) -> Tensor:
+            stand_in = self._stand_in(tensor)
+            if stand_in is not tensor:
+                own[id(stand_in)] = tensor
+            return stand_in
+
+        inputs = [_mapped(argument, traced) for argument in args]
+        named = {name: _mapped(one, traced) for name, one in (kwargs or {}).items()}
+        result = func(*inputs, **named)
+        # `box.k += 1` assigns what it gives back: the tensor that was there.
+        return own.get(id(result), result)
+
+    def traced(self, structure: object) -> object:
+        """Return nested containers with what is traced in the place of real memory."""
+        return _mapped(structure, self._stand_in)
+
+    def _stand_in(self, tensor: Tensor) -> Tensor:
+        if not is_real(tensor):
+            return tensor
+        if id(tensor) not in self._met:
+            self._met[id(tensor)] = (tensor, self._found(tensor))
+        return self._met[id(tensor)][1]
+
+    def _found(self, tensor: Tensor) -> Tensor:
+        alias = self._memory.alias(tensor)
+        if alias is None:
+            return tensor
+        whole = self._traced[alias.name]
+        if touched_axes(alias.views, whole.dim()) & {*self._sized.get(alias.name, ())}:
+            return tensor
+        self.used.setdefault(alias.name, tensor)
+        return taken(whole, alias.views)
+
+
+def _mapped(thing: object, change: Callable[[Tensor], Tensor]) -> object:
+    """Return what operators take and give with other tensors in it."""
+    if isinstance(thing, Tensor):
+        return change(thing)
+    if type(thing) is list:
+        return [_mapped(one, change) for one in thing]
+    if type(thing) is tuple:
+        return tuple(_mapped(one, change) for one in thing)
+    if isinstance(thing, tuple) and hasattr(thing, "_fields"):
+        made: Callable[..., object] = type(thing)
+        return made(*(_mapped(one, change) for one in thing))
+    if type(thing) is dict:
+        return {key: _mapped(one, change) for key, one in thing.items()}
+    if type(thing) is slice:
+        ends = (thing.start, thing.stop, thing.step)
+        return slice(*(_mapped(end, change) for end in ends))
+    return thing
+
+
+@contextmanager
+def one_name_each(memory: Memory) -> Iterator[None]:
+    """Let torch see each part of a model's memory under one name.
+
+    It cannot trace two inputs over the same bytes where one of them is written.
+    """
+
+    def named(
+        self: nn.Module,
+        members_of: Callable[[nn.Module], Iterable[tuple[str, Tensor | None]]],
+        prefix: str = "",
+        recurse: bool = True,
+        remove_duplicate: bool = True,
+    ) -> Iterator[tuple[str, Tensor]]:
+        modules = self.named_modules(prefix=prefix) if recurse else [(prefix, self)]
+        for path, module in modules:
+            for name, tensor in members_of(module):
+                if tensor is not None and not memory.hides(module, name):
+                    yield f"{path}.{name}" if path else name, tensor
+
+    with patch.object(nn.Module, "_named_members", named):
+        yield

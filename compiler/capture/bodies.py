@@ -1,0 +1,56 @@
+"""Modes that stay outside of the bodies of branches and loops.
+
+torch traces these bodies by reading their bytecode, and would read what a mode does as
+well. In: modes. Out: a context that sets them aside while a body is read, and puts them
+back where its operator is called with what the body captures.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from unittest.mock import patch
+
+from torch import fx
+from torch._higher_order_ops import utils
+from torch.fx.experimental.proxy_tensor import _make_temp_remove_mode_context_manager
+from torch.utils._python_dispatch import _pop_mode_temporarily
+
+from kvc.compiler.capture.aliases import Aliases
+from kvc.compiler.capture.guard import Guard
+
+Compiler = Callable[..., Callable[..., object]]
+
+_without_aliases = _make_temp_remove_mode_context_manager(Aliases)
+
+
+@contextmanager
+def outside_of_bodies(aliases: Aliases, guard: Guard) -> Iterator[None]:
+    """Enter modes, and leave them wherever torch reads a body."""
+    set_up = utils.setup_compilation_env
+
+    @contextmanager
+    def set_up_without() -> Iterator[Compiler]:
+        with _without_aliases(), _pop_mode_temporarily(), set_up() as compiler:
+            yield _within(compiler, aliases, guard)
+
+    patched = patch.object(utils, "setup_compilation_env", set_up_without)
+    with patched, aliases, guard:
+        yield
+
+
+def _within(compiler: Compiler, aliases: Aliases, guard: Guard) -> Compiler:
+    """Return a compiler whose code runs in the modes."""
+
+    def compiled(
+        module: fx.GraphModule, *args: object, **kwargs: object
+    ) -> Callable[..., object]:
+        run = compiler(module, *args, **kwargs)
+
+        def within(*inputs: object) -> object:
+            with ExitStack() as stack:
+                stack.enter_context(aliases)
+                stack.enter_context(guard)
+                return run(*inputs)
+
+        return within
+
+    return compiled

@@ -1,0 +1,224 @@
+"""A tensor that lies within another one, as the views that lead there.
+
+In: two tensors of one memory. Out: `Views`, which select, slice, split, join, permute
+and expand axes, and which give the same part of any tensor that stands for the whole;
+or None where there are none. All of it is arithmetic: while a method is traced,
+operators on the tensors themselves would be traced too.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import torch
+from torch import Tensor
+
+View = tuple[str, tuple[object, ...]]  # an aten view and its arguments
+Views = tuple[View, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Where the elements of a tensor lie.
+
+    Attributes:
+        begin: of the first, in bytes.
+        kind: of all: dtype, and whether they are read as conjugates.
+        itemsize: of one, in bytes.
+        shape: sizes.
+        stride: steps, in elements.
+    """
+
+    begin: int
+    kind: tuple[torch.dtype, bool]
+    itemsize: int
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> "Layout":
+        """Return the layout of a tensor that has an address."""
+        kind = (tensor.dtype, tensor.is_conj())
+        shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+        return cls(tensor.data_ptr(), kind, tensor.itemsize, shape, stride)
+
+    def select(self, axis: int, place: int) -> "Layout":
+        """Return one place along an axis."""
+        at = self.slice(axis, place, place + 1, 1)
+        shape = at.shape[:axis] + at.shape[axis + 1 :]
+        return replace(at, shape=shape, stride=at.stride[:axis] + at.stride[axis + 1 :])
+
+    def slice(self, axis: int, start: int, stop: int, step: int) -> "Layout":
+        """Return every `step`-th place of an axis, from `start` to before `stop`."""
+        shape, stride = [*self.shape], [*self.stride]
+        begin = self.begin + start * stride[axis] * self.itemsize
+        shape[axis], stride[axis] = -(-(stop - start) // step), stride[axis] * step
+        return replace(self, begin=begin, shape=tuple(shape), stride=tuple(stride))
+
+    def permute(self, order: Sequence[int]) -> "Layout":
+        """Return the axes in another order."""
+        shape = tuple(self.shape[axis] for axis in order)
+        return replace(self, shape=shape, stride=tuple(self.stride[a] for a in order))
+
+    def unsqueeze(self, axis: int) -> "Layout":
+        """Return one more axis, of size 1."""
+        shape = (*self.shape[:axis], 1, *self.shape[axis:])
+        return replace(
+            self, shape=shape, stride=(*self.stride[:axis], 0, *self.stride[axis:])
+        )
+
+    def expand(self, shape: Sequence[int]) -> "Layout":
+        """Return axes of size 1 as long as in a shape."""
+        steps = zip(self.stride, self.shape, shape, strict=True)
+        stride = tuple(0 if size == 1 < wide else step for step, size, wide in steps)
+        return replace(self, shape=tuple(shape), stride=stride)
+
+    def view(self, shape: Sequence[int]) -> "Layout":
+        """Return the elements of a contiguous tensor in another shape."""
+        return replace(self, shape=tuple(shape), stride=_contiguous(shape))
+
+    @property
+    def steps(self) -> tuple[int, ...]:
+        """Return the strides that count: an axis of size 1 is never stepped along."""
+        pairs = zip(self.stride, self.shape, strict=True)
+        return tuple(stride if size > 1 else 0 for stride, size in pairs)
+
+    @property
+    def is_contiguous(self) -> bool:
+        """Tell whether the elements lie in order, without gaps."""
+        return self.steps == replace(self, stride=_contiguous(self.shape)).steps
+
+    def is_at(self, other: "Layout") -> bool:
+        """Tell whether this is the same elements in the same shape as another one."""
+        mine, others = (self.begin, self.shape), (other.begin, other.shape)
+        return mine == others and self.steps == other.steps
+
+
+def _contiguous(shape: Sequence[int]) -> tuple[int, ...]:
+    return tuple(prod(shape[axis + 1 :]) for axis in range(len(shape)))
+
+
+def views_between(whole: Layout, part: Layout) -> Views | None:
+    """Return the views that lead from a tensor to one within its memory."""
+    if whole.kind != part.kind:
+        return None
+    for first in ((), _split(whole, part)):
+        base = _through(whole, first)
+        views = _views(base, part)
+        if views is not None and _through(base, views).is_at(part):
+            return (*first, *views)
+    return None
+
+
+def taken(tensor: Tensor, views: Views) -> Tensor:
+    """Return the part of a tensor that views lead to."""
+    for name, arguments in views:
+        tensor = getattr(torch.ops.aten, name)(tensor, *arguments)
+    return tensor
+
+
+def _through(layout: Layout, views: Views) -> Layout:
+    for name, arguments in views:
+        view: Callable[..., Layout] = getattr(layout, name)
+        layout = view(*arguments)
+    return layout
+
+
+def touched_axes(views: Views, rank: int) -> set[int]:
+    """Return the axes of a tensor of some rank that views do not leave whole."""
+    if any(name == "view" for name, _ in views):
+        return set(range(rank))
+    # In descending order, and before all others, so that axes still have their numbers.
+    return {int(a[0]) for name, a in views if name in ("select", "slice")}  # type: ignore[call-overload]
+
+
+def _split(whole: Layout, part: Layout) -> Views:
+    """Return views of a tensor in which a part is made of whole axes, if there are."""
+    order = sorted(range(len(whole.shape)), key=whole.steps.__getitem__, reverse=True)
+    if not whole.permute(order).is_contiguous:
+        return ()
+    shape, left = [], prod(whole.shape)
+    for step in sorted({step for step in part.steps if step}, reverse=True):
+        if left % step:
+            return ()
+        shape.append(left // step)
+        left = step
+    return (("permute", (order,)), ("view", ([*shape, left],)))
+
+
+def _views(whole: Layout, part: Layout) -> Views | None:
+    """Return views that begin with slices of the axes of a tensor as they are."""
+    starts = _starts(whole, part)
+    if starts is None:
+        return None
+    axes = _matched(whole, part, starts)
+    if axes is None:
+        return None
+    dropped = set(range(len(whole.shape))) - {*axes.values()}
+    views: list[View] = [
+        ("select", (axis, starts[axis])) for axis in sorted(dropped, reverse=True)
+    ]
+    kept = sorted(axes.values())
+    for own, axis in axes.items():
+        step = part.stride[own] // whole.stride[axis] if part.shape[own] > 1 else 1
+        stop = starts[axis] + (part.shape[own] - 1) * step + 1
+        if (starts[axis], stop, step) != (0, whole.shape[axis], 1):
+            place = kept.index(axis)
+            views.append(("slice", (place, starts[axis], stop, step)))
+    return (*views, *_arranged(part, [kept.index(a) for a in axes.values()], axes))
+
+
+def _arranged(
+    part: Layout, order: Sequence[int], matched: dict[int, int]
+) -> list[View]:
+    """Return the views that put axes in order and add those of one place."""
+    views: list[View] = []
+    if list(order) != sorted(order):
+        views.append(("permute", (list(order),)))
+    added = [axis for axis in range(len(part.shape)) if axis not in matched]
+    views += [("unsqueeze", (axis,)) for axis in added]
+    if any(part.shape[axis] > 1 for axis in added):
+        views.append(("expand", (list(part.shape),)))
+    return views
+
+
+def _starts(whole: Layout, part: Layout) -> list[int] | None:
+    """Return where a part begins along each axis, None between elements or outside."""
+    nbytes = part.begin - whole.begin
+    left, between = divmod(nbytes, whole.itemsize)
+    steps, starts = whole.steps, [0] * len(whole.shape)
+    for axis in sorted(range(len(steps)), key=steps.__getitem__, reverse=True):
+        if steps[axis]:
+            starts[axis] = min(left // steps[axis], whole.shape[axis] - 1)
+            left -= starts[axis] * steps[axis]
+    return None if between or left or nbytes < 0 else starts
+
+
+def _matched(
+    whole: Layout, part: Layout, starts: Sequence[int]
+) -> dict[int, int] | None:
+    """Return axis of a part -> axis of the whole, in the order of the part's.
+
+    None where an axis of more than one element is none of the whole's.
+    """
+    matched: dict[int, int] = {}
+    steps = part.steps
+    for own in sorted(range(len(steps)), key=steps.__getitem__, reverse=True):
+        axes = range(len(whole.shape))
+        free = [axis for axis in axes if axis not in matched.values()]
+        fitting = [a for a in free if _fits(whole, a, part, own, starts[a])]
+        if fitting:
+            matched[own] = max(fitting, key=whole.stride.__getitem__)
+        elif steps[own]:
+            return None
+    return dict(sorted(matched.items()))
+
+
+def _fits(whole: Layout, axis: int, part: Layout, own: int, start: int) -> bool:
+    """Tell whether an axis of a part runs along one of the whole."""
+    size, step, stride = part.shape[own], part.stride[own], whole.stride[axis]
+    if size == 1:
+        return whole.shape[axis] == 1 and step == stride
+    if whole.shape[axis] == 1 or not step or not stride or step % stride:
+        return False
+    return start + (size - 1) * (step // stride) < whole.shape[axis]

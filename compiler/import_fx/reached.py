@@ -1,0 +1,48 @@
+"""Ways to the memory of a state that no trace follows: refused, by name and remedy.
+
+In: what was observed while the methods were traced, and which tensors are states. Two
+methods may contradict each other here, so that this is known when all are traced.
+"""
+
+from collections.abc import Sequence
+
+from kvc.compiler.capture import CapturedMethod
+from kvc.compiler.import_fx.tensors import TensorTable
+from kvc.schema.errors import CaptureError, StateConflict
+
+
+def check_reached(captured: Sequence[CapturedMethod], tensors: TensorTable) -> None:
+    """Check that what methods reach of states is what the traces say.
+
+    Raises:
+        StateConflict: a method reads the memory of a state in a way that is not traced.
+        CaptureError: one assigns a buffer anew that is reached elsewhere too.
+    """
+    for one in captured:
+        for name, place in one.observed.missed.items():
+            if tensors.state(tensors.named[name]) is not None:
+                raise _unseen(one.method.name, name, place)
+    kept = {n: path for one in captured for n, path in one.observed.aliases.items()}
+    for one in captured:
+        for name in one.observed.assigned:
+            if name in kept:
+                raise _apart(one.method.name, name, kept[name])
+
+
+def _unseen(method: str, name: str, place: str) -> StateConflict:
+    reason = (
+        f"method {method}{place} reads its memory through a tensor that cannot be "
+        "traced as a part of it, so that it would keep the value of one moment; take "
+        "views of the buffer itself, in the code"
+    )
+    return StateConflict(state=name, reason=reason)
+
+
+def _apart(method: str, name: str, path: str) -> CaptureError:
+    other = repr(path) if path else "a tensor that is kept outside of the model"
+    reason = (
+        f"it assigns the buffer {name!r} anew, so that {other}, which is the same "
+        "memory and is used as well, would keep the old value; write into the buffer "
+        "instead, with copy_(...)"
+    )
+    return CaptureError(method=method, place="", reason=reason)
