@@ -22,6 +22,7 @@ from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_copy_budget
 from kvc.compiler.emit_program import DelegateCall, emit_program
 from kvc.compiler.files import Files, take_files
+from kvc.compiler.front_ends import with_front_end
 from kvc.compiler.generation_config import check_generation_config
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.in_place import Verdict, prove_all
@@ -53,7 +54,7 @@ from kvc.compiler.spec import Method, StateSpec
 from kvc.compiler.tokenizer_fit import check_declared
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
-from kvc.schema.errors import CompileError
+from kvc.schema.errors import CaptureError, CompileError
 from kvc.schema.model import Provenance
 
 
@@ -147,7 +148,10 @@ def _capture_all(
     captured = []
     for done, method in enumerate(methods):
         report("capture", done, len(methods), method.name)
-        captured.append(capture(model, method, states))
+        try:
+            captured.append(capture(model, method, states))
+        except CaptureError as error:
+            raise with_front_end(model, error) from error
     return tuple(captured)
 
 
