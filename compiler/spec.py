@@ -48,7 +48,7 @@ class Method:
         args: example positional arguments: tensors, constants, nested containers.
         kwargs: example keyword arguments.
         dynamic: for each dynamic input its dynamic axes; the key is the parameter's
-            name, or a path such as "past[0]" into a container.
+            name, or a path such as "past[0]" or "cache.key" into a container.
         role: what it is to a generation loop: "prefill", "decode", "prefill_all" or "".
         carry: arguments that the session keeps from call to call. The key is the
             argument's name, or a path into it; a whole container is allowed. The value
