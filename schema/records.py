@@ -87,7 +87,8 @@ def check_record(kind: object, name: object, names: Sequence[object]) -> None:
     """Check that a class can be made of a type.
 
     Raises:
-        ValueError: a name is no plain public identifier, too long, or there twice.
+        ValueError: a name is no identifier of its own, or too long; a field is private,
+            or there twice.
     """
     if kind not in KINDS:
         raise ValueError(f"{kind!r} is no kind of record")
@@ -95,7 +96,10 @@ def check_record(kind: object, name: object, names: Sequence[object]) -> None:
         raise ValueError(f"a record has {len(names)} fields, {MAX_FIELDS} at the most")
     for one in (name, *names):
         if not isinstance(one, str) or not _is_plain(one):
-            raise ValueError(f"a record has the name {one!r}, which is not public")
+            raise ValueError(f"a record has the name {one!r}, which is no identifier")
+    private = [one for one in names if isinstance(one, str) and one[0] == "_"]
+    if private:
+        raise ValueError(f"a record has the field {private[0]!r}, which is private")
     if len(set(names)) != len(names):
         raise ValueError("a record has a field twice")
 
@@ -104,7 +108,7 @@ def _is_plain(name: str) -> bool:
     """Tell whether a name means itself in Python, and nothing of Python's own."""
     if len(name) > MAX_NAME or not name.isidentifier() or keyword.iskeyword(name):
         return False
-    return name[0] != "_" and unicodedata.normalize("NFKC", name) == name
+    return unicodedata.normalize("NFKC", name) == name
 
 
 @lru_cache(maxsize=256)
