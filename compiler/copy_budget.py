@@ -24,8 +24,9 @@ def check_copy_budget(
             known = listing(list(verdicts))
             message = f"max_copy_bytes: there is no method {method!r}; methods: {known}"
             raise CompileError(message=message)
-        if allowed < 0:
-            message = f"max_copy_bytes: {allowed} bytes for {method}, which is negative"
+        if type(allowed) is not int or allowed < 0:
+            expected = "expected an int of 0 or more"
+            message = f"max_copy_bytes of {method}: {expected}, found {allowed!r}"
             raise CompileError(message=message)
         nbytes = sum(verdict.nbytes for verdict in verdicts[method])
         if nbytes > allowed:

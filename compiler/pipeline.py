@@ -22,6 +22,7 @@ from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_copy_budget
 from kvc.compiler.emit_program import DelegateCall, emit_program
 from kvc.compiler.files import Files, take_files
+from kvc.compiler.front_ends import with_front_end
 from kvc.compiler.generation_config import check_generation_config
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.in_place import Verdict, prove_all
@@ -47,12 +48,13 @@ from kvc.compiler.passes.sink_indices import SinkIndices
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16
 from kvc.compiler.passes.write_through_views import WriteThroughViews
 from kvc.compiler.position_limit import check_max_length, limited
-from kvc.compiler.roles import check_request, check_roles
+from kvc.compiler.requests import check_mapping, check_request
+from kvc.compiler.roles import check_roles
 from kvc.compiler.spec import Method, StateSpec
 from kvc.compiler.tokenizer_fit import check_declared
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
-from kvc.schema.errors import CompileError
+from kvc.schema.errors import CaptureError, CompileError
 from kvc.schema.model import Provenance
 
 
@@ -100,7 +102,10 @@ def compile_program(
         CacheNotInt8: the recipe stores caches as int8, and one cannot be.
     """
     settings = load_recipe(recipe)
-    check_request(model, methods)
+    check_request(model, methods, states)
+    check_mapping("metadata", metadata)
+    check_mapping("max_copy_bytes", max_copy_bytes)
+    check_mapping("files", files)
     check_generation_config((metadata or {}).get("generation_config"))
     check_max_length(max_length)
     taken = take_files(files or {})
@@ -143,7 +148,10 @@ def _capture_all(
     captured = []
     for done, method in enumerate(methods):
         report("capture", done, len(methods), method.name)
-        captured.append(capture(model, method, states))
+        try:
+            captured.append(capture(model, method, states))
+        except CaptureError as error:
+            raise with_front_end(model, error) from error
     return tuple(captured)
 
 

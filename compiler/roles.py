@@ -1,21 +1,15 @@
-"""What the user asks to compile, checked: the methods and the parts they play.
+"""The parts that methods play, checked on the types that were traced.
 
-`check_request` looks at the arguments before anything is traced, `check_roles` at the
-types that were traced. A role promises a signature to a generation loop: tokens int64
-[batch, seq] (seq 1 for decode) to one tensor of logits, float32 [batch, vocab] or, for
-prefill_all, those of every position, float32 [batch, seq, vocab].
+A role promises a signature to a generation loop: tokens int64 [batch, seq] (seq 1 for
+decode) to one tensor of logits, float32 [batch, vocab] or, for prefill_all, those of
+every position, float32 [batch, seq, vocab].
 """
 
-from collections.abc import Sequence
 from typing import Final
 
-from torch import nn
-
 from kvc.compiler.ir import Method, Program
-from kvc.compiler.spec import Method as DeclaredMethod
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CompileError
-from kvc.schema.verify.methods import ROLES, SINGLE_ROLES
 
 _TOKENS: Final = {
     "prefill": "tokens int64 [batch, seq]",
@@ -27,47 +21,6 @@ _LOGITS: Final = {
     "decode": "float32 [batch, vocab]",
     "prefill_all": "float32 [batch, seq, vocab]",
 }
-
-
-def check_request(model: object, methods: object) -> None:
-    """Check what was given to compile, apart from the model's code.
-
-    Raises:
-        CompileError: with what was expected and found.
-    """
-    if not isinstance(model, nn.Module):
-        raise _unexpected("the model", "a torch.nn.Module", model)
-    if not isinstance(methods, Sequence) or isinstance(methods, str):
-        raise _unexpected("methods", "a sequence of kvc.compiler.Method", methods)
-    for index, method in enumerate(methods):
-        if not isinstance(method, DeclaredMethod):
-            raise _unexpected(f"methods[{index}]", "a kvc.compiler.Method", method)
-    if not methods:
-        raise CompileError(message="no methods to compile")
-    _check_unique("methods", [method.name for method in methods])
-    _check_names_of_roles(methods)
-
-
-def _unexpected(what: str, expected: str, found: object) -> CompileError:
-    kind = "the class " if isinstance(found, type) else "a value of type "
-    name = found.__name__ if isinstance(found, type) else type(found).__name__
-    return CompileError(message=f"{what}: expected {expected}, found {kind}{name}")
-
-
-def _check_unique(what: str, names: Sequence[str]) -> None:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise CompileError(message=f"{what} given twice: {', '.join(twice)}")
-
-
-def _check_names_of_roles(methods: Sequence[DeclaredMethod]) -> None:
-    for method in methods:
-        if method.role not in ROLES:
-            expected = "expected 'prefill', 'decode', 'prefill_all' or '' for none"
-            message = f"method {method.name}, role: {expected}, found {method.role!r}"
-            raise CompileError(message=message)
-    # Prefills may be several, for different numbers of tokens.
-    _check_unique("roles", [m.role for m in methods if m.role in SINGLE_ROLES])
 
 
 def check_roles(program: Program) -> None:

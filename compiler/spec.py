@@ -25,11 +25,15 @@ class Dim:
         """Check the bounds.
 
         Raises:
-            ValueError: unless 0 <= lower <= upper < 2**31, and the name is an
-                identifier.
+            ValueError: unless 0 <= lower <= upper < 2**31 are ints, and the name is
+                an identifier.
         """
-        if not self.name.isidentifier():
-            raise ValueError(f"Dim name {self.name!r} is not an identifier")
+        name: object = self.name
+        if not isinstance(name, str) or not name.isidentifier():
+            raise ValueError(f"Dim name {name!r} is not an identifier")
+        for bound in (self.lower, self.upper):
+            if type(bound) is not int:
+                raise ValueError(f"Dim {name}: the bound {bound!r} is not an int")
         if not 0 <= self.lower <= self.upper <= MAX_DIM:
             bounds = f"0 <= {self.lower} <= {self.upper} <= {MAX_DIM}"
             raise ValueError(f"Dim {self.name}: {bounds} is wrong")
@@ -44,7 +48,7 @@ class Method:
         args: example positional arguments: tensors, constants, nested containers.
         kwargs: example keyword arguments.
         dynamic: for each dynamic input its dynamic axes; the key is the parameter's
-            name, or a path such as "past[0]" into a container.
+            name, or a path such as "past[0]" or "cache.key" into a container.
         role: what it is to a generation loop: "prefill", "decode", "prefill_all" or "".
         carry: arguments that the session keeps from call to call. The key is the
             argument's name, or a path into it; a whole container is allowed. The value
@@ -86,9 +90,18 @@ class StateSpec:
 
         Raises:
             ValueError: an axis without a capacity or the other way round, nothing to
-                choose, or axis 0 both as capacity and as batch.
+                choose, axis 0 both as capacity and as batch, or no Dims.
         """
-        if (self.axis is None) != (self.capacity is None):
+        name: object = self.name
+        axis: object = self.axis
+        dims = (self.capacity, self.batch)
+        if not isinstance(name, str):
+            reason = "its name is not text"
+        elif axis is not None and type(axis) is not int:
+            reason = f"the axis {axis!r} is not an int"
+        elif not all(isinstance(dim, Dim | None) for dim in dims):
+            reason = "capacity and batch are Dims, such as Dim('capacity', 16, 4096)"
+        elif (self.axis is None) != (self.capacity is None):
             reason = "axis and capacity go together"
         elif self.capacity is None and self.batch is None:
             reason = "give axis and capacity, or batch, or all of them"

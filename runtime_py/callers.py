@@ -193,7 +193,9 @@ class _Lender:
         array = self._array
         if not array.flags.writeable:
             raise self._mismatch("an array that may be written", "a read-only one")
-        if is_tensor(self._given) and address_of(array) != self._given.data_ptr():  # type: ignore[attr-defined]
+        if array.size and _is_copy(
+            array, self._given
+        ):  # torch has no address for nothing
             raise self._mismatch(
                 "a tensor in ordinary memory", "one that must be copied"
             )
@@ -215,6 +217,11 @@ def _mismatch(entry: Entry, leaf: int, expected: str, found: str) -> InputMismat
         expected=expected,
         found=found,
     )
+
+
+def _is_copy(array: Array, given: object) -> bool:
+    """Tell whether an array is not over the memory of a tensor that was given."""
+    return is_tensor(given) and address_of(array) != given.data_ptr()  # type: ignore[attr-defined]
 
 
 def _overlaps_itself(array: Array) -> bool:

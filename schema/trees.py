@@ -1,27 +1,37 @@
 """Nested containers of arguments and results, as JSON text and flat leaves.
 
-A tree is a tuple, a list, a dict with text keys, a constant (None, bool, int, float,
-str) or a leaf. Leaves are numbered in the order of a walk, dicts in the order of
-their keys as given. In JSON a leaf is its number, and every other thing is an object
-with one key: {"tuple": [...]}, {"list": [...]}, {"dict": [[key, tree], ...]} or
-{"constant": value}. What counts as a leaf is for the caller to say.
+A tree is a tuple, a list, a dict with text keys, a record (`kvc.schema.records`), a
+constant (None, bool, int, float, str) or a leaf. Leaves are numbered in the order of a
+walk, dicts in the order of their keys as given. In JSON a leaf is its number, and every
+other thing is an object with one key: {"tuple": [...]}, {"list": [...]},
+{"dict": [[key, tree], ...]}, {KIND: [name, [[field, tree], ...]]} for a record, or
+{"constant": value}. `kvc.schema.verify.trees` checks a text. What counts as a leaf is
+for the caller to say.
 """
 
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import lru_cache
-from typing import cast
+from typing import Any, cast
+
+from kvc.schema.records import (
+    KINDS,
+    RecordType,
+    check_record,
+    named_values,
+    record_type,
+    values_of,
+)
 
 Leaf = object
 IsLeaf = Callable[[object], bool]
 Json = None | bool | int | float | str | list["Json"] | dict[str, "Json"]
 
-MAX_DEPTH = 32
-
 
 def any_leaf(thing: object) -> bool:
     """Take for a leaf whatever is neither container nor constant."""
-    return not isinstance(thing, (tuple, list, dict, bool, int, float, str, type(None)))
+    known = (tuple, list, dict, bool, int, float, str, type(None))
+    return not isinstance(thing, known) and record_type(thing) is None
 
 
 def flatten(
@@ -45,6 +55,9 @@ def _describe(thing: object, is_leaf: IsLeaf, leaves: list[Leaf], path: str) -> 
     if is_leaf(thing):
         leaves.append(thing)
         return len(leaves) - 1
+    kind = record_type(thing)
+    if kind is not None:
+        return {kind.kind: _describe_record(thing, kind, is_leaf, leaves, path)}
     if isinstance(thing, (tuple, list)):
         items: list[Json] = [
             _describe(item, is_leaf, leaves, f"{path}[{i}]")
@@ -60,19 +73,33 @@ def _describe(thing: object, is_leaf: IsLeaf, leaves: list[Leaf], path: str) -> 
     )
 
 
-def _describe_dict(
-    thing: dict[object, object], is_leaf: IsLeaf, leaves: list[Leaf], path: str
+def _describe_record(
+    thing: object, kind: RecordType, is_leaf: IsLeaf, leaves: list[Leaf], path: str
 ) -> Json:
+    try:
+        check_record(kind.kind, kind.name, kind.fields)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
+    values = dict(zip(kind.fields, values_of(thing, kind), strict=True))
+    return [kind.name, _describe_dict(values, is_leaf, leaves, path)]
+
+
+def _describe_dict(
+    thing: Mapping[Any, object], is_leaf: IsLeaf, leaves: list[Leaf], path: str
+) -> list[Json]:
     pairs: list[Json] = []
     for key, value in thing.items():
         if not isinstance(key, str):
             raise ValueError(f"{path}: the key {key!r} is not text")
-        pairs.append([key, _describe(value, is_leaf, leaves, _member(path, key))])
+        pairs.append([key, _describe(value, is_leaf, leaves, member(path, key))])
     return pairs
 
 
-def _member(path: str, key: str) -> str:
-    return f"{path}.{key}" if key.isidentifier() else f"{path}[{key!r}]"
+def member(path: str, key: object) -> str:
+    """Return the path of what a dict or record at a path has under a key."""
+    if isinstance(key, str) and key.isidentifier():
+        return f"{path}.{key}" if path else key
+    return f"{path}[{key!r}]"
 
 
 def unflatten(tree_text: str, leaves: Sequence[Leaf]) -> object:
@@ -96,8 +123,19 @@ def _build(tree: Json, leaves: Sequence[Leaf]) -> object:
     if kind == "dict":
         pairs = [cast(list[Json], item) for item in items]
         return {cast(str, key): _build(value, leaves) for key, value in pairs}
+    if kind in KINDS:
+        record, values = _read_record(kind, items)
+        return record.made([_build(value, leaves) for value in values])
     built = [_build(item, leaves) for item in items]
     return tuple(built) if kind == "tuple" else built
+
+
+def _read_record(kind: str, content: list[Json]) -> tuple[RecordType, list[Json]]:
+    """Return the type that a record's tree says, and the trees of its fields."""
+    name, pairs = content
+    fields = [cast(list[Json], pair) for pair in cast(list[Json], pairs)]
+    names = tuple(cast(str, field) for field, _ in fields)
+    return RecordType(kind, cast(str, name), names), [value for _, value in fields]
 
 
 def match(tree_text: str, structure: object, path: str = "result") -> list[Leaf]:
@@ -121,11 +159,13 @@ def _match(tree: Json, thing: object, path: str, leaves: list[Leaf]) -> None:
     ((kind, content),) = cast(dict[str, Json], tree).items()
     if kind == "constant":
         if type(thing) is not type(content) or not _same(thing, content):
-            raise ValueError(
-                f"{path}: this program was compiled for {content!r}, got {_say(thing)}"
-            )
+            wanted = f"{path}: this program was compiled for {content!r}"
+            advice = "compile a method for each value, or let it be a tensor"
+            raise ValueError(f"{wanted}, got {_say(thing)}; {advice}")
     elif kind == "dict":
         _match_dict(cast(list[list[Json]], content), thing, path, leaves)
+    elif kind in KINDS:
+        _match_record(kind, cast(list[Json], content), thing, path, leaves)
     else:
         _match_items(kind, cast(list[Json], content), thing, path, leaves)
 
@@ -153,10 +193,25 @@ def _match_dict(
         wanted = ", ".join(map(repr, keys)) or "no keys"
         raise ValueError(f"{path}: expected a dict with {wanted}, got {_say(thing)}")
     for key, (_, tree) in zip(keys, pairs, strict=True):
-        _match(tree, thing[key], _member(path, key), leaves)
+        _match(tree, thing[key], member(path, key), leaves)
+
+
+def _match_record(
+    kind: str, content: list[Json], thing: object, path: str, leaves: list[Leaf]
+) -> None:
+    """Match what has the fields of a record, whatever its class is."""
+    record, trees = _read_record(kind, content)
+    found = named_values(thing)
+    if found is None or found.keys() != set(record.fields):
+        raise ValueError(f"{path}: expected a {record}, got {_say(thing)}")
+    for name, tree in zip(record.fields, trees, strict=True):
+        _match(tree, found[name], member(path, name), leaves)
 
 
 def _say(thing: object) -> str:
+    kind = record_type(thing)
+    if kind is not None:
+        return f"a {kind}"
     if isinstance(thing, Mapping):
         return f"a dict with {', '.join(map(repr, thing)) or 'no keys'}"
     if isinstance(thing, (tuple, list)):
@@ -205,9 +260,11 @@ def _leaf_names(tree: Json, path: str) -> list[str]:
     if kind == "constant":
         return []
     items = cast(list[Json], content)
+    if kind in KINDS:
+        kind, items = "dict", cast(list[Json], items[1])
     if kind == "dict":
         pairs = [cast(list[Json], item) for item in items]
-        nested = [_leaf_names(value, _member(path, cast(str, k))) for k, value in pairs]
+        nested = [_leaf_names(value, member(path, cast(str, k))) for k, value in pairs]
     else:
         nested = [_leaf_names(item, f"{path}[{i}]") for i, item in enumerate(items)]
     return [name for names in nested for name in names]
@@ -262,85 +319,3 @@ def bind_call(
         elif _leaf_names(tree, name):
             raise ValueError(f"{name}: missing")
     return leaves
-
-
-def check_tree(tree_text: str) -> int:
-    """Check a tree's text, and return how many leaves it has.
-
-    Raises:
-        ValueError: it is not what `flatten` writes.
-    """
-    counter = _Counter()
-    counter.visit(_parse(tree_text), 0)
-    return counter.leaves
-
-
-def check_call_tree(tree_text: str) -> int:
-    """Check the text of a call's tree, and return how many leaves it has.
-
-    Raises:
-        ValueError: it is not what `describe_call` writes.
-    """
-    call, counter = _parse(tree_text), _Counter()
-    if not isinstance(call, dict) or call.keys() != {"parameters", "arguments"}:
-        raise ValueError("the tree of a call has other parts")
-    names, pairs = call["parameters"], call["arguments"]
-    if not isinstance(names, list) or not all(isinstance(n, str) for n in names):
-        raise ValueError("the tree of a call has bad parameters")
-    counter.visit({"dict": pairs}, 0)
-    given = [cast(list[Json], pair)[0] for pair in cast(list[Json], pairs)]
-    if given != [name for name in names if name in given] or len(set(names)) < len(
-        names
-    ):
-        raise ValueError("the tree of a call has other arguments than parameters")
-    return counter.leaves
-
-
-def _parse(tree_text: str) -> Json:
-    try:
-        return cast(Json, json.loads(tree_text))
-    except RecursionError as error:
-        raise ValueError("a tree is nested too deeply") from error
-
-
-class _Counter:
-    """Walks a tree and counts its leaves, which must be numbered in order."""
-
-    def __init__(self) -> None:
-        self.leaves = 0
-
-    def visit(self, tree: Json, depth: int) -> None:
-        if depth > MAX_DEPTH:
-            raise ValueError("a tree is nested too deeply")
-        if isinstance(tree, int) and not isinstance(tree, bool):
-            if tree != self.leaves:
-                raise ValueError("leaves of a tree are not in order")
-            self.leaves += 1
-            return
-        if not isinstance(tree, dict) or len(tree) != 1:
-            raise ValueError("a tree has an unknown part")
-        ((kind, content),) = tree.items()
-        if kind == "constant":
-            if isinstance(content, (list, dict)):
-                raise ValueError("a tree has a constant that is none")
-            return
-        if kind not in ("tuple", "list", "dict") or not isinstance(content, list):
-            raise ValueError("a tree has an unknown part")
-        for item in self._values(content) if kind == "dict" else content:
-            self.visit(item, depth + 1)
-
-    def _values(self, pairs: list[Json]) -> list[Json]:
-        keys: list[object] = []
-        values: list[Json] = []
-        for pair in pairs:
-            if (
-                not isinstance(pair, list)
-                or len(pair) != 2
-                or not isinstance(pair[0], str)
-            ):
-                raise ValueError("a tree has a dict that is none")
-            keys.append(pair[0])
-            values.append(pair[1])
-        if len(set(map(str, keys))) != len(keys):
-            raise ValueError("a tree has a key twice")
-        return values

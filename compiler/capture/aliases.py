@@ -27,6 +27,7 @@ from kvc.compiler.capture.geometry import (
     touched_axes,
     views_between,
 )
+from kvc.compiler.capture.registered import same_shape
 from kvc.compiler.identity import Extent
 from kvc.compiler.spec import tensors_of
 
@@ -163,7 +164,7 @@ class Aliases(TorchFunctionMode):
         self._traced = traced
         self._sized = sized
         # id -> the real one, what stands for it, and the sizes of that
-        self._met: dict[int, tuple[Tensor, Tensor, tuple[str, ...]]] = {}
+        self._met: dict[int, tuple[Tensor, Tensor, torch.Size]] = {}
 
     def __torch_function__(
         self,
@@ -198,14 +199,15 @@ class Aliases(TorchFunctionMode):
     def reshaped(self) -> Tensor | None:
         """Return a real tensor whose stand-in has another shape than at first."""
         met = self._met.values()
-        return next((one for one, stood, shape in met if _sizes(stood) != shape), None)
+        others = (a for a, stood, shape in met if not same_shape(stood.shape, shape))
+        return next(others, None)
 
     def _stand_in(self, tensor: Tensor) -> Tensor:
         if not is_real(tensor):
             return tensor
         if id(tensor) not in self._met:
             stand_in = self._found(tensor)
-            self._met[id(tensor)] = (tensor, stand_in, _sizes(stand_in))
+            self._met[id(tensor)] = (tensor, stand_in, stand_in.shape)
         return self._met[id(tensor)][1]
 
     def _found(self, tensor: Tensor) -> Tensor:
@@ -217,11 +219,6 @@ class Aliases(TorchFunctionMode):
             return tensor
         self.used.setdefault(alias.name, tensor)
         return taken(whole, alias.views)
-
-
-def _sizes(tensor: Tensor) -> tuple[str, ...]:
-    """Return sizes as text, so that symbolic ones are not compared while tracing."""
-    return tuple(map(str, tensor.shape))
 
 
 def _apart(inputs: list[object], stand_ins: Collection[int]) -> list[object]:

@@ -4,8 +4,7 @@
 integer tensor without dims, although `cache[:, p]` and `cache[:, p : p + 1] = x` work.
 Here it becomes a write into that view. Copies into another dtype or into more dims are
 spelled out (`explicit_copy`): torch drops the last copy into a buffer, cast and all.
-`x.data`, which torch takes for a constant, is `x.detach()`. Slices of a dynamic length
-may be as long as their axis (`overlaps_by_strides`).
+Slices of a dynamic length may be as long as their axis (`overlaps_by_strides`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -16,7 +15,6 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.overrides import TorchFunctionMode
 
-_GET_DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
@@ -26,10 +24,7 @@ def traceable_assignments() -> AbstractContextManager[object]:
 
 
 class _ThroughViews(TorchFunctionMode):
-    """Assigns to places that are read from tensors through the view of them.
-
-    And `x.data`, the tensor without its history, is one that torch follows.
-    """
+    """Assigns to places that are read from tensors through the view of them."""
 
     def __torch_function__(
         self,
@@ -47,10 +42,6 @@ class _ThroughViews(TorchFunctionMode):
                 return None
         if func is torch._C._set_grad_enabled:
             return None  # there are no gradients; torch would make a branch of it
-        if func == _GET_DATA:
-            (target,) = args
-            assert isinstance(target, Tensor)
-            return target.detach()
         return func(*args, **(kwargs or {}))
 
 

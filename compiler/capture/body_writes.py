@@ -6,19 +6,16 @@ trace, or torch's error. Out: nothing, or a `CaptureError` that says what to wri
 """
 
 import re
-import traceback
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 import torch
 from torch import fx
 from torch.export import ExportedProgram
 
-from kvc.compiler.capture.lines import CALLER
-from kvc.compiler.capture.sources import Frame, frames_in, place_of, source_of
+from kvc.compiler.capture.failures import place_of_failure
+from kvc.compiler.capture.sources import source_of
 from kvc.schema.errors import CaptureError
 
-_OURS = str(Path(__file__).parent)
 _COMPLAINTS = ("input mutation", "Mutating a variable from outside the scope")
 _BUFFER = re.compile(r"buffers_(\w+?)_\b")
 _REMEDY = (
@@ -47,23 +44,8 @@ def body_write_of(method: str, error: Exception) -> CaptureError | None:
     text = str(error)
     if not any(part in text for part in _COMPLAINTS):
         return None
-    own = _own(text) or _own(_beneath_the_call(error))
     buffer = _BUFFER.search(text)
-    place = f" at {place_of(own[-1])}" if own else ""
-    return _refusal(method, place, buffer[1] if buffer else "")
-
-
-def _own(text: str) -> list[Frame]:
-    """Return the files and lines of the user's code that a text names."""
-    return [frame for frame in frames_in(text) if not frame[0].startswith(_OURS)]
-
-
-def _beneath_the_call(error: Exception) -> str:
-    """Return the way that an error took, from the call of the traced method on."""
-    stack = traceback.extract_tb(error.__traceback__)
-    calls = [i for i, frame in enumerate(stack) if frame.filename == CALLER]
-    beneath = stack[calls[-1] + 1 :] if calls else []
-    return "".join(traceback.format_list(beneath))
+    return _refusal(method, place_of_failure(error), buffer[1] if buffer else "")
 
 
 def _refusal(method: str, place: str, buffer: str) -> CaptureError:

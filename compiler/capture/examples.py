@@ -11,7 +11,8 @@ import torch
 from torch import Tensor, nn
 
 from kvc.compiler.spec import Dim, Method
-from kvc.schema.errors import CaptureError
+from kvc.schema.errors import CaptureError, listing
+from kvc.schema.trees import flatten, member
 
 Transform = Callable[[str, Tensor], object]
 
@@ -25,12 +26,19 @@ def parameter_names(model: nn.Module, method: Method) -> tuple[str, ...]:
     function = getattr(model, method.name, None)
     if not callable(function):
         reason = f"{type(model).__name__} has no method of this name"
-        raise CaptureError(method=method.name, place="", reason=reason)
-    parameters = inspect.signature(function).parameters.values()
+        raise _refused(method, f"{reason}; it has {listing(_methods(model))}")
+    parameters = _parameters(model, method)
     if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         reason = "it takes *args; name its parameters, or pass a tuple"
         raise CaptureError(method=method.name, place="", reason=reason)
     return tuple(p.name for p in parameters if p.kind is not p.VAR_KEYWORD)
+
+
+def _methods(model: nn.Module) -> list[str]:
+    """Return the names of the methods that the user's classes add to torch's."""
+    own = [kind for kind in type(model).__mro__ if not issubclass(nn.Module, kind)]
+    names = {n for kind in own for n, value in vars(kind).items() if callable(value)}
+    return sorted(name for name in names if not name.startswith("_"))
 
 
 def map_tensors(path: str, structure: object, transform: Transform) -> object:
@@ -41,38 +49,64 @@ def map_tensors(path: str, structure: object, transform: Transform) -> object:
         items = [
             map_tensors(f"{path}[{i}]", s, transform) for i, s in enumerate(structure)
         ]
-        return _like(structure, items)
+        return items if isinstance(structure, list) else tuple(items)
     if isinstance(structure, dict):
         return {
-            k: map_tensors(_member(path, k), s, transform) for k, s in structure.items()
+            k: map_tensors(member(path, k), s, transform) for k, s in structure.items()
         }
     return structure
 
 
-def _like(container: tuple[object, ...] | list[object], items: list[object]) -> object:
-    """Return items in a container of one's kind, named tuples too."""
-    kind: Callable[..., object] = type(container)
-    return kind(*items) if hasattr(kind, "_fields") else kind(items)
-
-
-def _member(path: str, key: object) -> str:
-    """Return the path of a dict's member, as `kvc.schema.trees` writes it."""
-    plain = isinstance(key, str) and key.isidentifier()
-    return f"{path}.{key}" if plain else f"{path}[{key!r}]"
-
-
-def named_arguments(names: tuple[str, ...], method: Method) -> dict[str, object]:
+def named_arguments(model: nn.Module, method: Method) -> dict[str, object]:
     """Return the example arguments by parameter name, in the order of parameters.
 
     Raises:
-        CaptureError: there are more of them than parameters.
+        CaptureError: they are not one for each parameter without a default.
     """
-    if len(method.args) > len(names):
-        reason = f"{len(method.args)} positional examples for {len(names)} parameters"
-        raise CaptureError(method=method.name, place="", reason=reason)
+    names = parameter_names(model, method)
+    _check_names(model, method, names)
     given = dict(zip(names, method.args, strict=False)) | dict(method.kwargs)
-    ordered = {name: given[name] for name in names if name in given}
-    return ordered | given
+    for one in _parameters(model, method):
+        if one.name in names and one.name not in given and one.default is one.empty:
+            reason = f"there is no example for its parameter {one.name!r}"
+            raise _refused(method, f"{reason}; give one in args or kwargs")
+    return {name: given[name] for name in names if name in given}
+
+
+def _check_names(model: nn.Module, method: Method, names: tuple[str, ...]) -> None:
+    """Check that examples are for parameters, and at most one for each."""
+    known = f"its parameters are {listing(names)}"
+    if len(method.args) > len(names):
+        reason = f"args has {len(method.args)} examples; {known}"
+        raise _refused(method, reason)
+    for name in method.kwargs:
+        if name in names[: len(method.args)]:
+            raise _refused(method, f"{name!r} is given in args and in kwargs")
+        if name not in names:
+            free = [
+                p.name for p in _parameters(model, method) if p.kind is p.VAR_KEYWORD
+            ]
+            advice = (
+                f"; name what it takes as **{free[0]}, or pass a dict" if free else ""
+            )
+            raise _refused(method, f"kwargs has {name!r}; {known}{advice}")
+
+
+def _parameters(model: nn.Module, method: Method) -> tuple[inspect.Parameter, ...]:
+    return tuple(inspect.signature(getattr(model, method.name)).parameters.values())
+
+
+def constant_defaults(model: nn.Module, method: Method) -> dict[str, object]:
+    """Return the defaults of parameters that may be passed: those without tensors."""
+    parameters = _parameters(model, method)
+    return {p.name: p.default for p in parameters if _is_constant(p.default)}
+
+
+def _is_constant(default: object) -> bool:
+    try:
+        return not flatten(default, lambda _: False)[0]
+    except ValueError:
+        return False
 
 
 def check_dynamic(arguments: Mapping[str, object], method: Method) -> None:
@@ -104,6 +138,7 @@ def _check_axis(
 ) -> None:
     if not 0 <= axis < len(shape):
         reason = f"dynamic axis {axis} of {path!r}, which has {len(shape)} dims"
+        reason += "; axes count from 0" if axis < 0 else ""
         raise _refused(method, reason)
     if shape[axis] != 1 and not dim.lower <= shape[axis] <= dim.upper:
         reason = (
@@ -239,7 +274,8 @@ def torch_dynamic_shapes(
     def static(structure: object) -> object:
         """Replace constants by None, as torch.export wants for them."""
         if isinstance(structure, tuple | list):
-            return _like(structure, [static(s) for s in structure])
+            items = [static(s) for s in structure]
+            return items if isinstance(structure, list) else tuple(items)
         if isinstance(structure, dict) and not all(
             isinstance(k, int) for k in structure
         ):

@@ -18,6 +18,7 @@ from torch.fx.experimental import _config as symbol_settings
 from kvc.compiler.capture import examples
 from kvc.compiler.capture.assignments import explicit_copy, overlaps_by_strides
 from kvc.compiler.capture.body_writes import body_write_of, refuse_body_writes
+from kvc.compiler.capture.failures import place_of_failure, words_of
 from kvc.compiler.capture.fixed_sizes import noted_constants, refuse_fixed
 from kvc.compiler.capture.guard import unseen
 from kvc.compiler.capture.interrupts import raise_interrupt
@@ -59,6 +60,16 @@ KEPT_WHOLE = (
 )
 
 
+_VALUES = (
+    "it asks for the value of a tensor while it is traced (`if` on a tensor, "
+    "`int(...)`, a size that depends on values); use torch.where, and for the place of "
+    "a write .item() with a slice of fixed length, or index_copy_ at a tensor"
+)
+_NO_ARRAYS = (
+    "it makes a numpy array of a tensor, which has no values while it is traced; use "
+    "torch's functions"
+)
+_NO_GRADIENTS = "it computes gradients, which a bundle does not"
 # What to do about torch's complaints, by a part of their text.
 _ADVICE = {
     "register it as buffer": (
@@ -89,12 +100,28 @@ _ADVICE = {
         "torch.cond wants what both branches give to lie in memory alike; return "
         ".clone(memory_format=torch.contiguous_format) of views"
     ),
-    "data-dependent": (
-        "it asks for the value of a tensor while it is traced (`if` on a tensor, "
-        "`int(...)`, a size that depends on values); use torch.where, and for the "
-        "place of a write .item() with a slice of fixed length, or index_copy_ at a "
-        "tensor"
+    "data-dependent": _VALUES,
+    "DataDependentOutputException": _VALUES,
+    "DynamicOutputShapeException": _VALUES,
+    "Pending unbacked symbols": _VALUES,
+    "can be converted to an index": _VALUES,
+    ".numpy() is not supported": _NO_ARRAYS,
+    "got an unexpected keyword argument 'axis'": _NO_ARRAYS,
+    "data is not allocated yet": (
+        "it makes a tensor of the values of others, as torch.tensor([x[0], x[1]]); use "
+        "torch.stack or torch.cat"
     ),
+    "support for cuda": "bundles run on the CPU; leave .cuda() and device=... out",
+    "CUDA enabled": "bundles run on the CPU; leave .cuda() and device=... out",
+    "require grad": _NO_GRADIENTS,
+    "wrap_with_set_grad_enabled": _NO_GRADIENTS,
+    "num_mutated_inp_runtime_indices": (
+        "it gives an input another shape (t_, unsqueeze_, resize_); return the new "
+        "value"
+    ),
+    "Can't pickle": "it pickles or saves what is traced; do that outside of the method",
+    "maximum recursion depth": "it calls itself without an end",
+    "UnsupportedOperatorException": "torch has no rule to trace this operator by",
 }
 
 
@@ -227,13 +254,11 @@ def _decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object
 
 
 def _translated(traced: Traced, error: Exception) -> CaptureError:
-    """Return torch's complaint as one paragraph of ours, with advice."""
+    """Return an error of the trace as one paragraph of ours, with advice and line."""
     refused = body_write_of(traced.method.name, error)
     if refused is not None:
         return refused
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    text = " ".join(lines[:4]) or type(error).__name__
-    text = text.partition("The error above occurred")[0].strip()
+    text = words_of(error)
     advice = [known for part, known in _ADVICE.items() if part in text]
     if traced.lengthened:
         sizes = ", ".join(f"{dim} = {size}" for dim, size in traced.lengthened.items())
@@ -241,5 +266,5 @@ def _translated(traced: Traced, error: Exception) -> CaptureError:
             "examples with sizes 0 or 1 are made longer, since torch takes these for "
             f"constants; here {sizes}: give examples of 2 or more that fit each other"
         )
-    reason = ". ".join([*advice, f"torch.export says: {text[:600]}"])
-    return CaptureError(method=traced.method.name, place="", reason=reason)
+    reason, place = ". ".join([*advice, text]), place_of_failure(error)
+    return CaptureError(method=traced.method.name, place=place, reason=reason)

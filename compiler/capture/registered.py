@@ -33,10 +33,10 @@ def memories(arguments: Sequence[Tensor]) -> Registered:
     return {f"argument {i}": (t, memory(t)) for i, t in enumerate(arguments)}
 
 
-def reshaped(shapes: Mapping[str, tuple[str, ...]], now: Registered) -> str | None:
+def reshaped(shapes: Mapping[str, torch.Size], now: Registered) -> str | None:
     """Return why a tensor may not have another shape now, None if none has."""
     for name, shape in shapes_of(now).items():
-        if shapes.get(name, shape) != shape:
+        if not same_shape(shapes.get(name, shape), shape):
             return other_shape(name)
     return None
 
@@ -49,9 +49,14 @@ def other_shape(name: str) -> str:
     )
 
 
-def shapes_of(slots: Registered) -> dict[str, tuple[str, ...]]:
-    """Return the sizes of tensors by name, as text: symbolic ones are not compared."""
-    return {n: tuple(map(str, t.shape)) for n, (t, _) in slots.items() if t is not None}
+def shapes_of(slots: Registered) -> dict[str, torch.Size]:
+    """Return the sizes of tensors by name."""
+    return {name: t.shape for name, (t, _) in slots.items() if t is not None}
+
+
+def same_shape(a: torch.Size, b: torch.Size) -> bool:
+    """Compare sizes as they are known now, without asking about symbolic ones."""
+    return [*map(str, a)] == [*map(str, b)]
 
 
 def traced_slots(slots: Registered, traced: Callable[[Tensor], object]) -> Registered:

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -26,6 +27,7 @@ from kvc.compiler.capture.reassigned import (
     unnoticed,
     write_back,
 )
+from kvc.compiler.capture.records import typed_method
 from kvc.compiler.capture.registered import (
     Registered,
     anew,
@@ -134,7 +136,7 @@ class _Watch:
             raise _refused(self.method, other_memory(path))
 
     def check_shapes(
-        self, before: Mapping[str, tuple[str, ...]], after: Registered, aliases: Aliases
+        self, before: Mapping[str, torch.Size], after: Registered, aliases: Aliases
     ) -> None:
         """Check that tensors have the shapes that they had before the call."""
         reason = reshaped(before, after)
@@ -148,7 +150,7 @@ class _Watch:
 def _watched(watch: _Watch) -> Callable[..., object]:
     """Return the method, refusing calls that change what tracing cannot follow."""
     model, method = watch.model, watch.method
-    function, forward = getattr(model, method.name), vars(model).get("forward")
+    function, forward = typed_method(model, method), vars(model).get("forward")
 
     @functools.wraps(function)
     def watched(*args: object, **kwargs: object) -> object:

@@ -11,6 +11,7 @@ from torch import nn
 
 from kvc.compiler.capture import examples
 from kvc.compiler.capture.lifted import PARAMETER, Lifted, examples_of, paths_of
+from kvc.compiler.capture.records import plain_arguments
 from kvc.compiler.spec import Dim, Method
 from kvc.schema.errors import CaptureError
 
@@ -47,7 +48,7 @@ def traced_method(
         CaptureError: the model has no such method, or its examples do not fit.
     """
     names = examples.parameter_names(model, method)
-    inputs = examples.named_arguments(names, method)
+    inputs = plain_arguments(examples.named_arguments(model, method), method)
     traced = replace(method, dynamic=_from_nothing(inputs, method))
     examples.check_dynamic(inputs, traced)
     if lifted:

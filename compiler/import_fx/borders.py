@@ -95,8 +95,8 @@ class Borders:
         if spec.kind is InputKind.USER_INPUT:
             is_tensor = isinstance(spec.arg, TensorArgument)
             return self._argument(node) if is_tensor else None
-        if not node.users:
-            return None
+        if not node.users or spec.kind is InputKind.TOKEN:
+            return None  # a token: it orders calls that do more than compute
         kind = spec.kind.name.lower().replace("_tensor", "")
         tensor = tensor_of(self._captured, spec.target, self._tensors.named)
         return self._bind(tensor, kind.replace("constant", "literal"))

@@ -7,10 +7,11 @@ that are one state before and after a call. `grown` says what these states are.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvc.compiler.import_fx.nesting import beneath, member, relative
+from kvc.compiler.import_fx.nesting import beneath, relative
 from kvc.compiler.import_fx.signature import Signature
 from kvc.compiler.spec import Method
 from kvc.schema.errors import CaptureError, listing
+from kvc.schema.trees import member
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,10 @@ the outermost dict is its key, that of the outermost thing itself is "".
 """
 
 from collections.abc import Iterator, Set
+from dataclasses import replace
+
+from kvc.schema.records import record_type, values_of
+from kvc.schema.trees import member
 
 GONE = object()  # what is left of a container when all of it is taken out
 
@@ -21,19 +25,16 @@ def leaves(
 
 
 def _items(structure: object, path: str) -> Iterator[tuple[str, object]]:
-    if isinstance(structure, dict):
+    kind = record_type(structure)
+    if kind is not None:
+        for name, value in zip(kind.fields, values_of(structure, kind), strict=True):
+            yield member(path, name), value
+    elif isinstance(structure, dict):
         for key, item in structure.items():
             yield member(path, key), item
     elif isinstance(structure, tuple | list):
         for i, item in enumerate(structure):
             yield f"{path}[{i}]", item
-
-
-def member(path: str, key: object) -> str:
-    """Return the path of a dict's member."""
-    if isinstance(key, str) and key.isidentifier():
-        return f"{path}.{key}" if path else key
-    return f"{path}[{key!r}]"
 
 
 def without(structure: object, gone: Set[str], path: str = "") -> object:
@@ -52,6 +53,14 @@ def without(structure: object, gone: Set[str], path: str = "") -> object:
 
 def _rebuilt(structure: object, items: list[object]) -> object:
     """Return a container with other items, GONE ones left out."""
+    kind = record_type(structure)
+    if kind is not None:
+        left = {
+            name: item
+            for name, item in zip(kind.fields, items, strict=True)
+            if item is not GONE
+        }
+        return replace(kind, fields=tuple(left)).made(list(left.values()))
     if isinstance(structure, dict):
         pairs = zip(structure, items, strict=True)
         return {key: item for key, item in pairs if item is not GONE}

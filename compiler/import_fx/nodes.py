@@ -16,7 +16,7 @@ from torch.utils._sympy.value_ranges import ValueRanges
 
 from kvc.compiler.capture.sources import source_of
 from kvc.compiler.import_fx.calls import Call, Made, Unsupported
-from kvc.compiler.import_fx.control import Higher, higher_call
+from kvc.compiler.import_fx.control import Higher, higher_call, higher_name, op_name
 from kvc.compiler.import_fx.joined import with_joined_outputs
 from kvc.compiler.import_fx.normalize import (
     DROPPED,
@@ -252,7 +252,7 @@ class NodeImporter:
         except (Unsupported, CaptureError) as error:
             self._unknown.add(node)
             reason = getattr(error, "reason", str(error))
-            self._miss(f"torch.{node.target}", reason, node)
+            self._miss(higher_name(node), reason, node)
 
     def _add_control(self, node: fx.Node, call: Higher) -> None:
         """Add the node of a call whose bodies are imported on the way."""
@@ -383,12 +383,6 @@ _PENDING = Method("", "", (), (), "", "", "", (), (), (), (), (), ())
 def _operands(node: fx.Node) -> list[fx.Node]:
     """Return what a call of control flow reads, its bodies left out."""
     return [n for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
-
-
-def op_name(target: torch._ops.OpOverload) -> str:
-    """Return an operator's full name, `.default` left out."""
-    name: str = target.name()  # type: ignore[no-untyped-call]
-    return name.removesuffix(".default")
 
 
 def _is_size(result: object) -> bool:

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 
 from kvc.compiler.capture import CapturedMethod
 from kvc.compiler.capture.aliases import Memory
-from kvc.compiler.capture.examples import parameter_names
 from kvc.compiler.capture.lifted import paths_of
 from kvc.compiler.import_fx.borders import Owned, mutated_tensors
 from kvc.compiler.import_fx.carried import Carried, read_carry
@@ -40,9 +39,11 @@ from kvc.compiler.import_fx.symbols import (
     size_reader,
 )
 from kvc.compiler.import_fx.tensors import TensorTable
-from kvc.compiler.ir import Method, Program, State
-from kvc.compiler.ir.verify import Malformed, verify
+from kvc.compiler.ir import Method, Node, Program, State
+from kvc.compiler.ir.verify import Malformed, concrete, sample_sizes, verify
 from kvc.schema.errors import CaptureError, UnsupportedOps
+from kvc.schema.ops import OPS
+from kvc.schema.ops.spec import ShapeMismatch
 from kvc.schema.types import Symbol, symbols_in
 
 
@@ -168,9 +169,8 @@ def _import_method(
     captured, signature, kept = traced.captured, traced.signature, traced.carried
     position = captured.method.position
     filled = {position} if position else set()
-    parameters = parameter_names(model, captured.method)
     trees = (
-        input_tree(captured, parameters, kept.arguments | filled),
+        input_tree(model, captured, kept.arguments | filled),
         output_tree(captured, signature, kept.results),
     )
     owned = _owned(traced, tensors, carried)
@@ -203,22 +203,50 @@ def _owned(
 
 
 def _check_all_sizes(program: Program) -> None:
-    """Refuse code that holds only for some of the declared sizes.
+    """Refuse code that holds for none, or only for some, of the declared sizes.
 
-    torch traces one size and keeps quiet about others, as for `x[:, 1]`.
+    torch traces one size and keeps quiet about others, as for `x[:, 1]`; and it does
+    not check all that an op refuses when it runs.
     """
     try:
         verify(program)
     except Malformed as error:
-        if not error.sizes or error.node is None:
+        node = error.node
+        if node is None or not (error.sizes or _is_refused(error)):
             return  # a bug of ours, which the pass manager reports
-        sizes = ", ".join(f"{name} = {size}" for name, size in error.sizes.items())
-        place = f" at {error.node.source}" if error.node.source else ""
-        reason = (
-            f"{error.node.op} does not hold for all declared sizes; with {sizes}: "
-            f"{error.reason}. Change the bounds of the Dim, or the code"
-        )
+        place = f" at {node.source}" if node.source else ""
+        reason = _wrong_call(node, error.reason)
+        if any(_takes(node, sizes) for sizes in sample_sizes(program.symbols)):
+            reason = _wrong_sizes(node, error)
         raise CaptureError(method=error.method, place=place, reason=reason) from error
+
+
+def _is_refused(error: Malformed) -> bool:
+    return isinstance(error.__cause__, ShapeMismatch)
+
+
+def _takes(node: Node, sizes: Mapping[str, int]) -> bool:
+    """Tell whether an op takes its arguments at some sizes."""
+    try:
+        OPS[node.op].rule(*(concrete(a, sizes) for a in node.arguments))
+    except ShapeMismatch:
+        return False
+    return True
+
+
+def _wrong_call(node: Node, reason: str) -> str:
+    return (
+        f"{node.op} cannot take what it is given: {reason}. Change shapes, dtypes or "
+        "axes in this line"
+    )
+
+
+def _wrong_sizes(node: Node, error: Malformed) -> str:
+    sizes = ", ".join(f"{name} = {size}" for name, size in error.sizes.items())
+    return (
+        f"{node.op} does not hold for all declared sizes; with {sizes}: "
+        f"{error.reason}. Change the bounds of the Dim, or the code"
+    )
 
 
 def _unsupported(missing: list[tuple[str, str, str, str]]) -> UnsupportedOps:

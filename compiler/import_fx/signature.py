@@ -4,11 +4,12 @@ In: a captured method. Out: its tensor arguments and results by path, as traced,
 the trees of its calls without what the session keeps to itself.
 """
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
+import numpy as np
 import torch.utils._pytree as pytree
-from torch import Tensor
+from torch import Tensor, nn
 from torch.export.graph_signature import (
     ConstantArgument,
     InputKind,
@@ -17,17 +18,29 @@ from torch.export.graph_signature import (
 )
 
 from kvc.compiler.capture import CapturedMethod
+from kvc.compiler.capture.examples import (
+    constant_defaults,
+    named_arguments,
+    parameter_names,
+)
+from kvc.compiler.capture.records import closed
 from kvc.compiler.import_fx.nesting import GONE, leaves, without
 from kvc.schema.errors import CaptureError
 from kvc.schema.trees import describe_call, flatten
 
 
-@dataclass(frozen=True, slots=True)
 class Leaf:
-    """Stands for a tensor that a method returns: its number, and it as traced."""
+    """Stands for a tensor that a method returns; no data class, which is a container.
 
-    number: int
-    tensor: Tensor
+    Attributes:
+        number: of the tensor among the results.
+        tensor: as traced.
+    """
+
+    __slots__ = ("number", "tensor")
+
+    def __init__(self, number: int, tensor: Tensor) -> None:
+        self.number, self.tensor = number, tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,30 +121,34 @@ def _result(captured: CapturedMethod) -> object:
             raise CaptureError(method=captured.method.name, place="", reason=reason)
     nesting = exported.call_spec.out_spec
     assert nesting is not None
-    return pytree.tree_unflatten(parts, nesting)
+    return closed(pytree.tree_unflatten(parts, nesting))
 
 
-def input_tree(
-    captured: CapturedMethod, parameters: Sequence[str], gone: Set[str]
-) -> str:
-    """Return how the arguments nest that are passed.
+def input_tree(model: nn.Module, captured: CapturedMethod, gone: Set[str]) -> str:
+    """Return how the arguments nest that are passed, defaults that are constants too.
 
     Args:
+        model: whose method it is.
         captured: the method.
-        parameters: its parameters in order.
         gone: paths of what is not passed.
 
     Raises:
         CaptureError: an argument is neither tensor, container nor constant.
     """
-    given = dict(captured.arguments)
+    method = captured.method
+    given = constant_defaults(model, method) | named_arguments(model, method)
     left = without(given, gone)
     passed = left if isinstance(left, dict) else {}
+    parameters = parameter_names(model, method)
     names = [n for n in parameters if n in passed or n not in given]
     try:
-        return describe_call(names, (), passed, lambda t: isinstance(t, Tensor))[0]
+        return describe_call(names, (), passed, _is_array)[0]
     except ValueError as error:
         raise _unknown_container(captured, error) from error
+
+
+def _is_array(thing: object) -> bool:
+    return isinstance(thing, Tensor | np.ndarray)
 
 
 def output_tree(captured: CapturedMethod, signature: Signature, gone: Set[str]) -> str:

@@ -40,7 +40,8 @@ def index_select(self: TensorType, dim: int, index: TensorType) -> Rule:
     """Pick slices along an axis."""
     require_index(index)
     shape = list(shape_of(self))
-    require(len(index.dims) <= 1 and bool(shape), "index_select")
+    fits = len(index.dims) <= 1 and bool(shape)
+    require(fits, f"an index of {len(index.dims)} dims into {len(shape)} dims")
     shape[axis_of(dim, len(shape))] = math.prod(shape_of(index))
     return ((self.dtype, tuple(shape)),)
 

@@ -9,11 +9,11 @@ from typing import Final
 
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Graph, Method, PositionKind, Program, StateKind, Update
-from kvc.schema.trees import check_call_tree, check_tree
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.effects import effects
 from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.trees import check_call_tree, check_tree
 
 ROLES: Final = ("", "prefill", "decode", "prefill_all")
 SINGLE_ROLES: Final = ("decode", "prefill_all")  # one method has it, or none

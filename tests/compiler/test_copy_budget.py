@@ -46,5 +46,5 @@ def test_a_copy_beyond_the_budget_fails_the_build_and_is_named():
 def test_a_budget_for_no_method_or_below_zero_is_refused():
     with pytest.raises(CompileError, match="no method 'pull'; methods: push, add"):
         compile_within(pull=0)
-    with pytest.raises(CompileError, match="negative"):
+    with pytest.raises(CompileError, match="0 or more, found -"):
         compile_within(push=-1)

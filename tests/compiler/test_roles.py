@@ -110,7 +110,7 @@ def test_a_role_whose_signature_does_not_fit_is_refused(name, role, args, found)
     ("methods", "text"),
     [
         ("last", "methods: expected a sequence of kvc.compiler.Method, found a value"),
-        (Method("last"), "sequence of kvc.compiler.Method, found a value of type Meth"),
+        (Method("last"), "sequence of kvc.compiler.Method, found a Method; give [Meth"),
         (["last"], "methods[0]: expected a kvc.compiler.Method, found a value of type"),
         (
             [Method],

@@ -1,22 +1,37 @@
+from collections import namedtuple
+from dataclasses import dataclass, make_dataclass
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvc.schema.trees import (
     bind_call,
-    check_call_tree,
-    check_tree,
     describe_call,
     flatten,
     match,
     unflatten,
 )
+from kvc.schema.verify.trees import check_call_tree, check_tree
 
 
 class Tensor:
     pass
 
 
+@dataclass
+class Cache:
+    key: object
+    length: int
+
+
+@dataclass(frozen=True)
+class OtherCache:
+    length: int
+    key: object
+
+
+Pair = namedtuple("Pair", "left right")
 A, B, C = Tensor(), Tensor(), Tensor()
 TREES = st.recursive(
     st.one_of(
@@ -134,44 +149,47 @@ def test_what_is_no_tree_is_refused_with_its_path():
         flatten({1: A})
 
 
-@pytest.mark.parametrize(
-    "text",
-    [
-        "",
-        "[",
-        "[" * 100_000,
-        "1",
-        "true",
-        "null",
-        '{"tuple":0}',
-        '{"set":[]}',
-        '{"tuple":[0,0]}',
-        '{"tuple":[1,0]}',
-        '{"constant":[]}',
-        '{"constant":1,"tuple":[]}',
-        '{"dict":[0]}',
-        '{"dict":[["a",0],["a",1]]}',
-        '{"dict":[[1,0]]}',
-        '{"list":[' * 40 + "0" + "]}" * 40,
-    ],
-)
-def test_a_text_that_is_no_tree_is_refused(text):
-    with pytest.raises(ValueError, match=r"\w"):
-        check_tree(text)
+def test_records_have_names_and_leaves_by_field():
+    tree, leaves, names = describe_call(("x",), ([Cache(A, 3), Pair(B, None)],), {})
+    assert leaves == (A, B)
+    assert names == ("x[0].key", "x[1].left")
+    assert check_call_tree(tree) == 2
+
+
+def test_a_record_of_any_class_binds_by_its_fields():
+    tree, _, _ = describe_call(("x",), (Cache(A, 3),), {})
+    for thing in (Cache(B, 3), OtherCache(3, B), {"key": B, "length": 3}):
+        assert bind_call(tree, (thing,), {}) == [B]
+    tree, _, _ = describe_call(("x",), (Pair(A, B),), {})
+    assert bind_call(tree, (Pair(B, C),), {}) == [B, C]
 
 
 @pytest.mark.parametrize(
-    "text",
+    ("thing", "text"),
     [
-        "0",
-        "{}",
-        '{"parameters":["x"],"arguments":0}',
-        '{"parameters":[1],"arguments":[]}',
-        '{"parameters":["x"],"arguments":[["y",0]]}',
-        '{"parameters":["x","x"],"arguments":[["x",0]]}',
-        '{"parameters":["x","y"],"arguments":[["y",0],["x",1]]}',
+        (Pair(A, 3), "expected a dataclass Cache with key, length, got a namedtuple P"),
+        ((A, 3), "expected a dataclass Cache with key, length, got a tuple of 2"),
+        (Cache(A, 4), "x.length: this program was compiled for 3, got 4"),
+        (Cache(None, 3), "x.key: expected a tensor, got None"),
+        (A, "expected a dataclass Cache with key, length, got a Tensor"),
     ],
 )
-def test_a_text_that_is_no_call_is_refused(text):
-    with pytest.raises(ValueError, match=r"\w"):
-        check_call_tree(text)
+def test_another_record_is_refused(thing, text):
+    tree, _, _ = describe_call(("x",), (Cache(A, 3),), {})
+    with pytest.raises(ValueError, match=text):
+        bind_call(tree, (thing,), {})
+
+
+def test_a_record_of_private_names_is_refused_with_its_path():
+    with pytest.raises(
+        ValueError, match=r"result\[0\]: a record has the field '_seen'"
+    ):
+        flatten([make_dataclass("Cache", ["_seen"])(A)])
+
+
+def test_records_come_back_with_their_fields():
+    built = unflatten(flatten({"c": [Cache(A, 3)], "p": Pair(B, 1.5)})[1], (A, B))
+    assert built["c"][0].key is A
+    assert built["c"][0].length == 3
+    assert built["p"].left is B
+    assert tuple(built["p"]) == (B, 1.5)

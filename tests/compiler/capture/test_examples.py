@@ -1,5 +1,3 @@
-from collections import namedtuple
-
 import pytest
 import torch
 
@@ -9,7 +7,11 @@ from kvc.schema.errors import CaptureError
 
 SEQ = Dim("seq", 1, 8)
 ONE, FIVE = torch.tensor([[7.0]]), torch.arange(5.0)[None]
-Pair = namedtuple("Pair", "left right")
+
+
+class Takes(torch.nn.Module):
+    def m(self, a, b, c, d=1):
+        pass
 
 
 def lengthened(arguments, **dynamic):
@@ -45,12 +47,6 @@ def test_examples_within_containers_are_lengthened():
     assert got["p"][0]["k"].shape == (2, 1)
 
 
-def test_named_tuples_stay_named_tuples():
-    got = lengthened({"p": Pair(ONE, FIVE)}, **{"p[0]": {1: SEQ}})
-    assert got["p"].left.shape == (1, 2)
-    assert torch.equal(got["p"].right, FIVE)
-
-
 def test_dynamic_examples_are_copies_so_that_two_arguments_are_two_sizes():
     got = lengthened({"x": FIVE, "y": FIVE}, x={1: SEQ}, y={1: Dim("other", 1, 8)})
     assert got["x"] is not got["y"]
@@ -83,8 +79,23 @@ def test_an_example_without_memory_gets_some():
 
 def test_arguments_are_in_the_order_of_the_parameters():
     method = Method("m", args=(1,), kwargs={"c": 3, "b": 2})
-    named = examples.named_arguments(("a", "b", "c"), method)
+    named = examples.named_arguments(Takes(), method)
     assert list(named) == ["a", "b", "c"]
+
+
+@pytest.mark.parametrize(
+    ("args", "kwargs", "text"),
+    [
+        ((1, 2, 3, 4, 5), {}, "args has 5 examples; its parameters are a, b, c, d"),
+        ((1, 2, 3), {"a": 1}, "'a' is given in args and in kwargs"),
+        ((1, 2, 3), {"e": 1}, "kwargs has 'e'; its parameters are a, b, c, d"),
+        ((1,), {"c": 3}, "no example for its parameter 'b'; give one in args or"),
+    ],
+)
+def test_examples_must_fit_the_parameters(args, kwargs, text):
+    with pytest.raises(CaptureError) as caught:
+        examples.named_arguments(Takes(), Method("m", args, kwargs))
+    assert text in str(caught.value)
 
 
 def test_an_unknown_path_is_refused_with_those_that_exist():

@@ -154,7 +154,7 @@ def test_a_whole_container_is_carried():
     assert [s.name for s in program.states] == paths
     assert [name for _, name in program.methods[0].state_out] == paths
     assert program.methods[0].input_tree == (
-        '{"parameters":["x","scale"],"arguments":[["x",0]]}'
+        '{"parameters":["x","scale"],"arguments":[["x",0],["scale",{"constant":1.0}]]}'
     )
     assert program.methods[0].output_tree == '{"dict":[["sum",0]]}'
 
@@ -163,15 +163,15 @@ def test_results_may_be_named_by_number_and_arguments_by_path():
     method = Method(
         "pair",
         (X, Pair(PAST, PAST)),
-        dynamic={"x": {1: SEQ}, "past[0]": {1: LENGTH}, "past[1]": {1: LENGTH}},
-        carry={"past[1]": 2, "past[0]": 1},
+        dynamic={"x": {1: SEQ}, "past.key": {1: LENGTH}, "past.value": {1: LENGTH}},
+        carry={"past.value": 2, "past.key": 1},
     )
     program = imported(method)
     (pair,) = program.methods
     cats = {n.inputs[0].id: n.outputs[0].id for n in pair.nodes if "cat" in n.op}
     old = {name: value.id for value, name in pair.state_in}
     new = {name: value.id for value, name in pair.state_out}
-    assert new == {name: cats[old[name]] for name in ("past[0]", "past[1]")}
+    assert new == {name: cats[old[name]] for name in ("past.key", "past.value")}
     assert pair.input_names == ("x",)
     assert pair.output_tree == '{"tuple":[0]}'
 

@@ -51,6 +51,17 @@ class Sizes(nn.Module):
         return x / x.shape[1] ** 0.5
 
 
+class Function(nn.Module):
+    """A function of one tensor."""
+
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
 class Tensors(nn.Module):
     """A tied weight, a literal said twice, a table that is no parameter, a state."""
 
@@ -257,3 +268,56 @@ def test_sources_are_module_and_line_and_never_a_path():
         for step in method.graph.instructions:
             assert re.fullmatch(r"([\w.]+:\d+( \([\w.]+\))?)?", step.source)
     assert "/" not in str(bundle.program.methods)
+
+
+@pytest.mark.parametrize("name", ["inv", "cholesky", "lu_factor", "ldl_factor"])
+def test_ops_that_check_their_results_are_listed_with_their_lines(name):
+    model = Function(getattr(torch.linalg, name))
+    message = refusal(UnsupportedOps, model, Method("forward", (torch.eye(3),)))
+    assert re.search(rf"linalg_{name}_ex .* in forward: \S*test_program:\d+", message)
+
+
+def test_an_op_with_side_effects_is_named():
+    check = torch.ops.aten._linalg_check_errors
+
+    def checked(x):
+        check(x.to(torch.int32), "mine", is_matrix=True)
+        return x * 2
+
+    message = refusal(UnsupportedOps, Function(checked), Method("forward", (X[0, 0],)))
+    assert "aten::_linalg_check_errors (an operator that does more" in message
+
+
+INDEX = torch.tensor([0, 1])
+
+
+@pytest.mark.parametrize("dynamic", [{}, {"x": {0: Dim("n", 1, 8)}}])
+@pytest.mark.parametrize(
+    ("function", "reason"),
+    [
+        (
+            lambda x: x.index_add(0, INDEX, torch.ones(2, 3)),
+            r"index_add cannot take what it is given: float32\[2, 3\] into float32\[",
+        ),
+        (
+            lambda x: x.index_add(0, INDEX, torch.ones(2, 4, dtype=torch.float64)),
+            r"index_add cannot take what it is given: float64\[2, 4\] into float32\[",
+        ),
+        (
+            lambda x: x.index_put((INDEX,), torch.ones(3, 4)),
+            r"index_put cannot take what it is given: cannot broadcast",
+        ),
+        (
+            lambda x: x.index_select(0, INDEX[None]),
+            "index_select .*: an index of 2 dims",
+        ),
+        (lambda x: x.softmax(4), "softmax.int .* axis 4 of a tensor with 2 dims"),
+    ],
+)
+def test_a_call_that_is_wrong_at_every_size_is_refused_with_its_line(
+    function, reason, dynamic
+):
+    method = Method("forward", (torch.ones(4, 4),), dynamic=dynamic)
+    message = refusal(CaptureError, Function(function), method)
+    assert re.search(rf"forward at \S*test_program:\d+ ?\S*: aten::{reason}", message)
+    assert "Change shapes, dtypes or axes in this line" in message

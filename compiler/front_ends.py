@@ -1,0 +1,23 @@
+"""Models that have a front end of their own, named where a capture of them fails."""
+
+from torch import nn
+
+from kvc.schema.errors import CaptureError
+
+
+def with_front_end(model: nn.Module, error: CaptureError) -> CaptureError:
+    """Return an error with the front end for this model, itself if there is none.
+
+    Told from the names of classes, so that transformers is not imported.
+    """
+    kinds = {
+        (kind.__module__.split(".")[0], kind.__name__) for kind in type(model).__mro__
+    }
+    if ("transformers", "PreTrainedModel") not in kinds:
+        return error
+    advice = (
+        "models of transformers are compiled with their caches by "
+        "kvc.compiler.export_hf(folder), which declares the methods itself"
+    )
+    facts = {**error.facts, "reason": f"{error.facts['reason']}. Instead: {advice}"}
+    return type(error)(**facts)

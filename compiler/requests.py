@@ -1,0 +1,131 @@
+"""What the user asks to compile, checked before anything is traced.
+
+In: the arguments of `compile_program`. Out: nothing, or an error that says which one is
+not what it must be. Whether they fit the model's code is for others to find out.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from torch import Tensor, nn
+
+from kvc.compiler.spec import Dim, Method, StateSpec
+from kvc.schema.errors import CompileError
+from kvc.schema.verify.methods import ROLES, SINGLE_ROLES
+
+_DYNAMIC: Final = 'a mapping such as {"x": {1: Dim("seq", 1, 8)}}'
+_CARRY: Final = 'a mapping such as {"past": "present"}'
+
+
+def check_request(model: object, methods: object, states: object = ()) -> None:
+    """Check what was given to compile, apart from the model's code.
+
+    Raises:
+        CompileError: with what was expected and found.
+    """
+    if not isinstance(model, nn.Module):
+        raise _unexpected("the model", "a torch.nn.Module", model)
+    _check_items("methods", methods, Method)
+    _check_items("states", states, StateSpec)
+    assert isinstance(methods, Sequence)  # of Method, as has been seen
+    if not methods:
+        raise CompileError(message="no methods to compile")
+    for method in methods:
+        _check_method(method)
+    _check_unique("methods", [method.name for method in methods])
+    # Prefills may be several, for different numbers of tokens.
+    _check_unique("roles", [m.role for m in methods if m.role in SINGLE_ROLES])
+
+
+def check_mapping(what: str, given: object) -> None:
+    """Check that an argument is a mapping with text keys, or None.
+
+    Raises:
+        CompileError: it is not.
+    """
+    if given is not None:
+        _check_keys(what, "a mapping", given)
+
+
+def _check_items(what: str, given: object, kind: type) -> None:
+    name = f"kvc.compiler.{kind.__name__}"
+    if isinstance(given, kind):
+        found = f"a {kind.__name__}; give [{kind.__name__}(...)]"
+        raise _unexpected(what, f"a sequence of {name}", given, found)
+    if not isinstance(given, Sequence) or isinstance(given, str):
+        raise _unexpected(what, f"a sequence of {name}", given)
+    for index, item in enumerate(given):
+        if not isinstance(item, kind):
+            raise _unexpected(f"{what}[{index}]", f"a {name}", item)
+
+
+def _check_method(method: Method) -> None:
+    """Check the fields of a declaration, which Python does not."""
+    name: object = method.name
+    if not isinstance(name, str):
+        raise _unexpected("the name of a method", "text", name)
+    where = f"method {name}"
+    if method.role not in ROLES:
+        expected = "expected 'prefill', 'decode', 'prefill_all' or '' for none"
+        message = f"{where}, role: {expected}, found {method.role!r}"
+        raise CompileError(message=message)
+    _check_args(f"{where}, args", method.args)
+    _check_keys(f"{where}, kwargs", 'a mapping such as {"x": x}', method.kwargs)
+    _check_keys(f"{where}, dynamic", _DYNAMIC, method.dynamic)
+    for path, axes in method.dynamic.items():
+        _check_axes(f"{where}, dynamic[{path!r}]", axes)
+    _check_keys(f"{where}, carry", _CARRY, method.carry)
+    position: object = method.position
+    if not isinstance(position, str):
+        raise _unexpected(f"{where}, position", "the name of an input", position)
+
+
+def _check_args(where: str, args: object) -> None:
+    """Check that examples are a tuple or list: a tensor alone would be taken apart."""
+    if isinstance(args, tuple | list):
+        return
+    found = f"{_kind(args)}; give args=(x,) for one argument"
+    if isinstance(args, Mapping):
+        found = f"{_kind(args)}; give kwargs={{...}} for arguments by name"
+    raise _unexpected(where, "a tuple of examples", args, found)
+
+
+def _check_axes(where: str, axes: object) -> None:
+    expected = 'a mapping from axes to Dims, such as {1: Dim("seq", 1, 8)}'
+    if not isinstance(axes, Mapping):
+        raise _unexpected(where, expected, axes)
+    for axis, dim in axes.items():
+        if not isinstance(axis, int) or isinstance(axis, bool):
+            raise _unexpected(f"{where}, axis {axis!r}", "a number", axis)
+        if not isinstance(dim, Dim):
+            found = f"{_kind(dim)} of {type(dim).__module__}"
+            raise _unexpected(f"{where}[{axis}]", "a kvc.compiler.Dim", dim, found)
+
+
+def _check_keys(where: str, expected: str, given: object) -> None:
+    if not isinstance(given, Mapping):
+        raise _unexpected(where, expected, given)
+    for key in given:
+        if not isinstance(key, str):
+            raise _unexpected(f"{where}, key {key!r}", "text", key)
+
+
+def _unexpected(
+    what: str, expected: str, thing: object, found: str = ""
+) -> CompileError:
+    text = found or _kind(thing)
+    return CompileError(message=f"{what}: expected {expected}, found {text}")
+
+
+def _kind(thing: object) -> str:
+    if isinstance(thing, Tensor):
+        return f"a tensor of shape {list(thing.shape)}"
+    if isinstance(thing, type):
+        return f"the class {thing.__name__}"
+    return f"a value of type {type(thing).__name__}"
+
+
+def _check_unique(what: str, names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise CompileError(message=f"{what} given twice: {', '.join(twice)}")

@@ -1,0 +1,176 @@
+"""Named containers of arguments and results: data classes, named tuples, dicts of both.
+
+In: what a model takes or gives, or what a file says of it: a kind, a name and fields.
+Out: the names and values of the fields, or a class of that kind. A file names no class
+that could be imported: one is made here, from checked names, that has the same fields.
+"""
+
+import keyword
+import unicodedata
+from collections import namedtuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from functools import lru_cache
+from typing import Final, cast
+
+# What a result is at run time: an object with attributes, a tuple with names, or a dict
+# whose items are attributes too, as transformers' ModelOutput.
+DATACLASS, NAMEDTUPLE, MAPPING = KINDS = ("dataclass", "namedtuple", "mapping")
+MAX_FIELDS: Final = 256
+MAX_NAME: Final = 128  # characters
+
+
+@dataclass(frozen=True, slots=True)
+class RecordType:
+    """What is known of a class: `kind` is one of KINDS."""
+
+    kind: str
+    name: str
+    fields: tuple[str, ...]
+
+    def made(self, values: Sequence[object]) -> object:
+        """Return an instance of the class that is made of this type."""
+        made = _made_class(self)
+        if self.kind == MAPPING:
+            return made(zip(self.fields, values, strict=True))
+        return made(*values)
+
+    def __str__(self) -> str:
+        return f"{self.kind} {self.name} with {', '.join(self.fields) or 'no fields'}"
+
+
+def record_type(thing: object) -> RecordType | None:
+    """Return the type of a named container, None for anything else."""
+    kind = type(thing)
+    if isinstance(thing, type):
+        return None
+    if isinstance(thing, dict):
+        named = isinstance(thing, MadeMapping) or is_dataclass(thing)
+        return RecordType(MAPPING, kind.__name__, tuple(thing)) if named else None
+    if isinstance(thing, tuple):
+        names = _tuple_fields(kind)
+        return None if names is None else RecordType(NAMEDTUPLE, kind.__name__, names)
+    if is_dataclass(thing):
+        names = tuple(one.name for one in fields(thing))
+        return RecordType(DATACLASS, kind.__name__, names)
+    return None
+
+
+def _tuple_fields(kind: type) -> tuple[str, ...] | None:
+    """Return the fields of a named tuple, or of a tuple of C's as torch has them."""
+    names = getattr(kind, "_fields", None)
+    if names is None and hasattr(kind, "n_sequence_fields"):
+        names = getattr(kind, "__match_args__", ())
+    return None if names is None else tuple(names)
+
+
+def values_of(thing: object, kind: RecordType) -> tuple[object, ...]:
+    """Return the values of a named container whose type is known."""
+    if kind.kind == DATACLASS:
+        return tuple(getattr(thing, name) for name in kind.fields)
+    if kind.kind == MAPPING:
+        return tuple(cast(Mapping[str, object], thing).values())
+    return tuple(cast(tuple[object, ...], thing))
+
+
+def named_values(thing: object) -> Mapping[str, object] | None:
+    """Return the values by name of what can be passed for any record, else None."""
+    if isinstance(thing, Mapping):
+        return cast(Mapping[str, object], thing)
+    kind = record_type(thing)
+    if kind is None:
+        return None
+    return dict(zip(kind.fields, values_of(thing, kind), strict=True))
+
+
+def check_record(kind: object, name: object, names: Sequence[object]) -> None:
+    """Check that a class can be made of a type.
+
+    Raises:
+        ValueError: a name is no identifier of its own, or too long; a field is private,
+            or there twice.
+    """
+    if kind not in KINDS:
+        raise ValueError(f"{kind!r} is no kind of record")
+    if len(names) > MAX_FIELDS:
+        raise ValueError(f"a record has {len(names)} fields, {MAX_FIELDS} at the most")
+    for one in (name, *names):
+        if not isinstance(one, str) or not _is_plain(one):
+            raise ValueError(f"a record has the name {one!r}, which is no identifier")
+    private = [one for one in names if isinstance(one, str) and one[0] == "_"]
+    if private:
+        raise ValueError(f"a record has the field {private[0]!r}, which is private")
+    if len(set(names)) != len(names):
+        raise ValueError("a record has a field twice")
+
+
+def _is_plain(name: str) -> bool:
+    """Tell whether a name means itself in Python, and nothing of Python's own."""
+    if len(name) > MAX_NAME or not name.isidentifier() or keyword.iskeyword(name):
+        return False
+    return unicodedata.normalize("NFKC", name) == name
+
+
+@lru_cache(maxsize=256)
+def _made_class(kind: RecordType) -> type:
+    """Return a class of this type; its names have been checked."""
+    if kind.kind == NAMEDTUPLE:
+        named: type = namedtuple(kind.name, kind.fields)  # type: ignore[misc]
+        return type(kind.name, (named,), {"__slots__": (), "__reduce__": _reduced})
+    if kind.kind == MAPPING:
+        return type(kind.name, (MadeMapping,), {})
+    made = [(name, object, field()) for name in kind.fields]
+    return make_dataclass(kind.name, made, bases=(MadeObject,), eq=False)
+
+
+def _reduced(thing: object) -> tuple[object, ...]:
+    """Pickle by type and values: the class itself can be found nowhere."""
+    kind = record_type(thing)
+    assert kind is not None
+    return RecordType.made, (kind, values_of(thing, kind))
+
+
+class MadeObject:
+    """What a data class comes back as; equal where its fields and their values are."""
+
+    __reduce__ = _reduced
+    __hash__ = None  # type: ignore[assignment]
+
+    def __eq__(self, other: object) -> bool:
+        kind = record_type(self)
+        if not isinstance(other, MadeObject) or kind != record_type(other):
+            return NotImplemented
+        assert kind is not None
+        return all(map(_equal, values_of(self, kind), values_of(other, kind)))
+
+
+class MadeMapping(dict[str, object]):
+    """What a dict with attributes comes back as; a number asks for its nth item."""
+
+    __reduce__ = _reduced
+
+    def __getattr__(self, name: str) -> object:
+        if name not in self:
+            raise AttributeError(f"{type(self).__name__} has no {name!r}")
+        return self[name]
+
+    def __missing__(self, key: object) -> object:
+        if isinstance(key, int):
+            return tuple(self.values())[key]
+        raise KeyError(key)
+
+    def __repr__(self) -> str:
+        items = ", ".join(f"{name}={value!r}" for name, value in self.items())
+        return f"{type(self).__name__}({items})"
+
+
+def _equal(a: object, b: object) -> bool:
+    """Tell whether values are equal, of arrays whether all elements are."""
+    if isinstance(a, list | tuple) and type(a) is type(b):
+        return len(a) == len(cast(list[object], b)) and all(map(_equal, a, b))
+    if isinstance(a, dict) and type(a) is type(b):
+        other = cast(dict[object, object], b)
+        return a.keys() == other.keys() and all(_equal(a[k], other[k]) for k in a)
+    if a is b or not hasattr(a, "shape") or not hasattr(b, "shape"):
+        return a is b or bool(a == b)
+    return bool(a.shape == b.shape and (a == b).all())  # type: ignore[attr-defined]
