@@ -42,9 +42,10 @@ class _Difference:
         if self.expected is None or self.found is None:
             return None
         expected = _last(self.expected.value, self.found.value)
-        if expected.is_floating_point() or expected.shape != self.found.value.shape:
+        found = _numbers(self.found.value)
+        if expected.dtype != torch.int64 or expected.shape != found.shape:
             return None
-        shifts = set((expected - self.found.value).flatten().tolist())
+        shifts = set((expected - found).flatten().tolist())
         return int(shifts.pop()) if len(shifts) == 1 else None
 
 
@@ -112,11 +113,18 @@ def _difference(whole: Sequence[Meeting], end: Sequence[Meeting]) -> _Difference
 
 
 def _same(expected: Meeting, found: Meeting) -> bool:
-    if expected.op != found.op or expected.value.dtype != found.value.dtype:
+    one, other = _last(expected.value, found.value), _numbers(found.value)
+    if expected.op != found.op or (one.dtype, one.shape) != (other.dtype, other.shape):
         return False
-    last = _last(expected.value, found.value)
-    return last.shape == found.value.shape and torch.allclose(
-        last, found.value, _TOLERANCE, _TOLERANCE, equal_nan=True
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    return torch.allclose(one, other, _TOLERANCE, _TOLERANCE, equal_nan=True)
+
+
+def _numbers(values: Tensor) -> Tensor:
+    """Return integers as int64: in which of their types they come says nothing."""
+    return (
+        values if values.is_floating_point() or values.is_complex() else values.long()
     )
 
 
@@ -126,7 +134,7 @@ def _last(whole: Tensor, end: Tensor) -> Tensor:
         for axis, sizes in enumerate(zip(whole.shape, end.shape, strict=True)):
             if sizes == (_WHOLE, _REST):
                 whole = whole.narrow(axis, _HELD, _REST)
-    return whole
+    return _numbers(whole)
 
 
 class _HoldingCache(NotingCache):

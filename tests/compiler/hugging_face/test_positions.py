@@ -40,11 +40,11 @@ def test_every_architecture_counts_from_where_it_is_said_to(name):
 
 
 class Later(GPT2LMHeadModel):
-    """Counts from 5 where it is given nothing; a token may be the first of many."""
+    """Counts from 5 where it is given nothing, in int32."""
 
     def forward(self, input_ids=None, position_ids=None, **others):
         if position_ids is None:
-            position_ids = torch.arange(input_ids.shape[1])[None] + 5
+            position_ids = torch.arange(input_ids.shape[1])[None].int() + 5
         return super().forward(input_ids, position_ids=position_ids, **others)
 
 
@@ -65,12 +65,22 @@ class Forgetful(GPT2LMHeadModel):
         return super().forward(input_ids, position_ids=places, **others)
 
 
-class Masked(GPT2LMHeadModel):
-    """Reads a mask that it is given, and adds something where it is given none."""
+class Scaled(GPT2LMHeadModel):
+    """Does something else for a cache that it is told to use."""
 
     def forward(self, input_ids=None, position_ids=None, use_cache=None, **others):
         scale = torch.full((1,), 1.0 if use_cache else 2.0)
         embeds = self.get_input_embeddings()(input_ids) * scale
+        given = {"inputs_embeds": embeds, "position_ids": position_ids}
+        return super().forward(use_cache=True, **given, **others)
+
+
+class Hidden(GPT2LMHeadModel):
+    """Forgets all tokens but those that it is told to put into a cache."""
+
+    def forward(self, input_ids=None, position_ids=None, use_cache=None, **others):
+        hidden = torch.full((1, 1, 1), not use_cache)
+        embeds = self.get_input_embeddings()(input_ids).masked_fill(hidden, 0)
         given = {"inputs_embeds": embeds, "position_ids": position_ids}
         return super().forward(use_cache=True, **given, **others)
 
@@ -87,7 +97,8 @@ def test_any_constant_is_found():
     ("kind", "reason"),
     [
         (Forgetful, r"given no position_ids.*takes none.*\[0, 1.*\], not \[4, 5"),
-        (Masked, r"aten::mul has \[1\] of \[1\], not \[2\]"),
+        (Scaled, r"aten::mul has \[1\] of \[1\], not \[2\]"),
+        (Hidden, r"aten::masked_fill has \[0\] of \[1, 1, 1\], not \[1\]"),
     ],
 )
 def test_a_model_that_computes_something_else_is_refused_with_both_values(kind, reason):
