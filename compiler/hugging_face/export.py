@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedModel
 
 from kvc.compiler.bundle import Bundle
+from kvc.compiler.capture import Unchanged
 from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.batched import BatchedDecoder, check_positions
 from kvc.compiler.hugging_face.cache import LayerShape
@@ -91,7 +92,7 @@ def export_hf(
     opened = open_model(model)
     decoder = opened.model
     embeds = _example_embeds(decoder) if inputs_embeds else None
-    with using_kvc(decoder):
+    with Unchanged(decoder), using_kvc(decoder):
         shapes, first = _probed(decoder)
         sizes = find_sizes(
             cache, prefill_chunk, decoder.config, opened.given, prefill_sizes, first

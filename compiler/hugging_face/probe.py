@@ -8,7 +8,6 @@ What kvc's cache cannot hold is found here, before anything is traced.
 from dataclasses import replace
 
 import torch
-from torch._subclasses import FakeTensorMode
 from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
@@ -16,6 +15,7 @@ from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.cache import LayerShape
 from kvc.compiler.hugging_face.inputs import inputs_of
 from kvc.compiler.hugging_face.noting import NotingCache
+from kvc.compiler.hugging_face.observing import observed
 from kvc.schema.errors import KvcError, UnsupportedModel
 
 _TOKENS = 2
@@ -30,11 +30,7 @@ def cached_shapes(decoder: PreTrainedModel) -> dict[int, LayerShape]:
         ParametersEmpty: the model has no weights.
     """
     _check_layers(decoder)
-    with (
-        stand_ins(decoder),
-        FakeTensorMode(allow_non_fake_inputs=True),
-        torch.no_grad(),
-    ):
+    with stand_ins(decoder), observed(decoder):
         start = torch.zeros(1, dtype=torch.int64)
         call = Call(start, start + _TOKENS)
         cache = NotingCache(call)

@@ -1,3 +1,5 @@
+import signal
+
 import numpy as np
 import pytest
 import torch
@@ -128,6 +130,26 @@ def test_the_model_is_left_as_it_was(llama):
         assert not any("kvc" in name for name, _ in llama.named_buffers())
     finally:
         llama.eval()
+
+
+def test_an_interrupt_leaves_the_model_as_it_was():
+    model = tiny_llama(num_hidden_layers=1)
+    implementation, attributes = model.config._attn_implementation, set(vars(model))
+    tensors = {name: id(tensor) for name, tensor in model.named_parameters()}
+    traced = []
+
+    def interrupt(*_):
+        traced.append(1)
+        if len(traced) > 4:  # probed before; now it is traced
+            signal.raise_signal(signal.SIGINT)
+
+    handle = model.model.norm.register_forward_pre_hook(interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        export_hf(model)
+    handle.remove()
+    assert {name: id(tensor) for name, tensor in model.named_parameters()} == tensors
+    assert model.config._attn_implementation == implementation
+    assert set(vars(model)) == attributes
 
 
 @pytest.mark.parametrize(

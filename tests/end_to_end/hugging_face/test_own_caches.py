@@ -44,7 +44,7 @@ MODULES: dict[str, tuple[str, Callable[..., nn.Module]]] = {
 
 
 # Each takes seconds to compile: the others come with the exhaustive run.
-DAILY = ["static, learned positions", "hybrid"]
+DAILY = ["static, rotary", "static, as exported", "hybrid"]
 RARELY = pytest.mark.exhaustive
 COMPILED = [n if n in DAILY else pytest.param(n, marks=RARELY) for n in MODULES]
 
