@@ -32,7 +32,7 @@ from kvc.runtime.rings import find_rings, reached_by
 from kvc.runtime.states import StateMemory, Tip
 from kvc.runtime.transactions import check_usable
 from kvc.schema.closing import Closing
-from kvc.schema.container import AtomicFile
+from kvc.schema.container import AtomicFile, path_text
 from kvc.schema.errors import (
     BadSetting,
     BadSnapshot,
@@ -102,7 +102,7 @@ def save_snapshot(
         SavedUnsynced: the file is there, but may not outlive a crash.
     """
     check_usable(memory)
-    file_name = _file_name(path)
+    file_name = path_text(path)
     tip, written = memory.tip, min(memory.written, _MOST)
     reached = _reached(program, memory)
     held = max(reached, default=0)
@@ -165,7 +165,7 @@ class Snapshot(Closing):
             FileProblem: the system cannot read it.
             BadSnapshot: it is damaged, or of another program.
         """
-        self._path, self._program = _file_name(path), program
+        self._path, self._program = path_text(path), program
         self._file, self._nbytes = _open(self._path)
         try:
             self._start = self._read_lead()
@@ -352,19 +352,6 @@ def _ends_at_position(state: State) -> bool:
 
 def _is_count(value: object) -> bool:
     return type(value) is int and 0 <= value <= _MOST
-
-
-def _file_name(path: str | os.PathLike[str]) -> str:
-    """Return a path as text.
-
-    Raises:
-        BadSetting: it is none.
-    """
-    try:
-        return os.fsdecode(path)
-    except TypeError as error:
-        expected = "a str or an os.PathLike"
-        raise BadSetting(name="path", expected=expected, found=repr(path)) from error
 
 
 def _open(path: str) -> tuple[BinaryIO, int]:

@@ -20,6 +20,7 @@ from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
 from kvc.schema.container.layout import align_up, default_align
 from kvc.schema.container.lookup import find_data_file, search_path
 from kvc.schema.container.opened import OpenFile
+from kvc.schema.container.paths import path_text
 from kvc.schema.container.reused import check_reuse
 from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
 from kvc.schema.container.split import join_bundle, split_bundle, stored_contents
@@ -56,6 +57,7 @@ __all__ = [
     "join_bundle",
     "match_index",
     "pack_header",
+    "path_text",
     "save_bundle",
     "search_path",
     "split_bundle",

@@ -10,6 +10,7 @@ import stat
 from typing import Final
 
 from kvc.schema.closing import Closing
+from kvc.schema.container.paths import path_text
 from kvc.schema.errors import (
     BadStructure,
     FileChanged,
@@ -46,9 +47,10 @@ class OpenFile(Closing):
                 used, and a symbolic link is refused.
 
         Raises:
+            BadSetting: `path` is no path.
             FileProblem: the system refuses, or it is no plain file.
         """
-        self.path = os.fsdecode(path)
+        self.path = path_text(path)
         self.fd = _open(self.path, within)
         try:
             status = os.fstat(self.fd)

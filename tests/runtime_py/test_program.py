@@ -17,6 +17,7 @@ from hand_built import (
 from stateful_programs import fed_program
 
 from kvc.runtime import (
+    BadSetting,
     CacheOverflow,
     CallMismatch,
     Closed,
@@ -204,6 +205,20 @@ def test_an_unknown_backend_is_refused_at_load(tmp_path):
 def test_a_missing_file_is_a_file_problem(tmp_path):
     with pytest.raises(FileProblem, match="No such file"):
         load(tmp_path / "nothing.kvc")
+
+
+@pytest.mark.parametrize("thing", [None, 5, ["p.kvc"]])
+def test_what_is_no_path_is_refused_with_advice(thing):
+    with pytest.raises(BadSetting, match=r"path: expected a str or an os\.PathLike"):
+        load(thing)
+
+
+@pytest.mark.parametrize("folders", [5, None, [None]])
+def test_folders_that_are_none_are_refused_with_advice(folders, tmp_path):
+    program, arrays = fed_program(())
+    write_bundle(tmp_path / "p.kvc", (program, arrays))
+    with pytest.raises(BadSetting, match=r"expected a (sequence of folders|str or an)"):
+        load(tmp_path / "p.kvc", data_folders=folders)
 
 
 def test_loading_leaves_torch_out_and_is_quick(tmp_path):
