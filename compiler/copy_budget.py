@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kvc.compiler.in_place import Verdict
-from kvc.schema.errors import CompileError, CopyBudgetExceeded, listing
+from kvc.schema.errors import CompileError, CopyBudgetExceeded, listing, meant
 
 
 def check_copy_budget(
@@ -21,9 +21,11 @@ def check_copy_budget(
     """
     for method, allowed in budget.items():
         if method not in verdicts:
-            known = listing(list(verdicts))
-            message = f"max_copy_bytes: there is no method {method!r}; methods: {known}"
-            raise CompileError(message=message)
+            near, known = meant(method, verdicts), listing(list(verdicts))
+            raise CompileError(
+                message=f"max_copy_bytes: there is no method {method!r}{near}; "
+                f"methods: {known}"
+            )
         if allowed < 0:
             message = f"max_copy_bytes: {allowed} bytes for {method}, which is negative"
             raise CompileError(message=message)

@@ -26,7 +26,7 @@ from kvc.runtime.snapshots import save_snapshot
 from kvc.runtime.states import StateMemory
 from kvc.runtime.transactions import check_usable
 from kvc.schema.closing import Closing
-from kvc.schema.errors import Busy, Closed, UnknownName, listing
+from kvc.schema.errors import Busy, Closed, UnknownName
 from kvc.schema.model import Method, Program
 from kvc.schema.types import Symbol
 
@@ -55,8 +55,7 @@ class StateViews(Mapping[str, Array]):
         self._owner._engine.check_process("session")
         self._owner._before_use()
         if name not in self._ids:
-            known = listing(list(self._ids))
-            raise UnknownName(kind="state", name=name, known=known)
+            raise UnknownName(kind="state", name=name, known=tuple(self._ids))
         if self._states.closed:
             raise Closed(kind="session")
         view = self._states.current(self._ids[name]).view()

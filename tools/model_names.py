@@ -14,7 +14,7 @@ from kvc.compiler import Bundle, ModelSpec, compile_program
 from kvc.compiler.models import BUILTIN
 from kvc.recipes import Recipe
 from kvc.schema.container import Progress
-from kvc.schema.errors import KvcError, ModelNotFound, listing
+from kvc.schema.errors import KvcError, ModelNotFound, listing, meant
 from kvc.tools.folder_options import FolderOptions
 
 
@@ -133,7 +133,7 @@ def _why_no_folder(name: str) -> str:
         return "it is a file; a model's weights need the folder that they lie in"
     if path.name != name:
         return "there is no such folder, and kvc fetches nothing"
-    return "it is not built in, and there is no such folder"
+    return f"it is not built in{meant(name, BUILTIN)}, and there is no such folder"
 
 
 def _told(error: BaseException) -> str:

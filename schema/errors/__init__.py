@@ -8,7 +8,9 @@ expected and found, and what to try. `KvcError.code` is stable, for scripts.
 from kvc.schema.errors.base import (
     KvcError,
     listing,
+    meant,
     reason_of,
+    shortened,
 )
 from kvc.schema.errors.compiling import (
     BadBackend,
@@ -188,5 +190,7 @@ __all__ = [
     "UnusableLogits",
     "WrongKind",
     "listing",
+    "meant",
     "reason_of",
+    "shortened",
 ]

@@ -1,6 +1,6 @@
 """Models, recipes and checkpoints that cannot be compiled."""
 
-from kvc.schema.errors.base import KvcError
+from kvc.schema.errors.base import KvcError, listing, meant
 
 
 class CompileError(KvcError):
@@ -162,11 +162,15 @@ class RecipeError(KvcError):
 
 
 class UnknownRecipe(RecipeError):
-    """No recipe has this name."""
+    """No recipe has this name; `known` are those that ship."""
 
-    template = (
-        "no recipe {recipe!r}; there are: {known}, or give the path of a .toml file"
-    )
+    recipe: str
+    known: tuple[str, ...]
+    template = "no recipe {recipe!r}{meant}; there are: {listed}, or give the path of a .toml file"
+
+    def _text(self) -> str:
+        told = {"meant": meant(self.recipe, self.known), "listed": listing(self.known)}
+        return self.template.format(**told, **self.facts)
 
 
 class BadRecipe(RecipeError):
@@ -176,9 +180,15 @@ class BadRecipe(RecipeError):
 
 
 class UnknownBackend(RecipeError):
-    """A recipe names a backend that is not here."""
+    """A recipe names a backend that is not here; `known` are those that are."""
 
-    template = "no backend {backend!r}: {reason}; there are: {known}; install a package that brings it (entry point group kvc.backends), or call kvc.compiler.register_backend first"
+    backend: str
+    known: tuple[str, ...]
+    template = "no backend {backend!r}{meant}: {reason}; there are: {listed}; install a package that brings it (entry point group kvc.backends), or call kvc.compiler.register_backend first"
+
+    def _text(self) -> str:
+        told = {"meant": meant(self.backend, self.known), "listed": listing(self.known)}
+        return self.template.format(**told, **self.facts)
 
 
 class BadOption(RecipeError):

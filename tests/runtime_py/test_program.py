@@ -230,3 +230,18 @@ def test_loading_leaves_torch_out_and_is_quick(tmp_path):
         "    assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_names_that_were_misspelled_are_offered(tmp_path):
+    write_bundle(tmp_path / "p.kvc", fed_program(()))
+    with load(tmp_path / "p.kvc") as program, program.session() as session:
+        for use, meant in (
+            (lambda: program.call("wriet"), "write"),
+            (lambda: session.call("wriet"), "write"),
+            (lambda: session.state["cahce"], "cache"),
+            (lambda: program.session(capacty=4), "capacity"),
+        ):
+            with pytest.raises(UnknownName, match=f"did you mean '{meant}'"):
+                use()
+        with pytest.raises(AttributeError, match="did you mean 'write'"):
+            session.wriet()

@@ -100,12 +100,12 @@ def _find(
 
 
 def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]:
-    from kvc.schema.errors import UnknownName, listing
+    from kvc.schema.errors import UnknownName
 
     methods = {method.name: method for method in program.methods}
     for name in names:
         if name not in methods:
-            raise UnknownName(kind="method", name=name, known=listing(tuple(methods)))
+            raise UnknownName(kind="method", name=name, known=tuple(methods))
     if not names:
         return []
     from kvc.tools.reports.listing import describe_listing

@@ -62,7 +62,7 @@ def run(
 
 
 def _method(by_name: Mapping[str, "Method"], name: str | None) -> "Method":
-    from kvc.schema.errors import UnknownName, listing
+    from kvc.schema.errors import UnknownName
 
     if name is None and len(by_name) == 1:
         (only,) = by_name.values()
@@ -70,7 +70,7 @@ def _method(by_name: Mapping[str, "Method"], name: str | None) -> "Method":
     if name is None:
         raise click.UsageError(f"choose a --method: {', '.join(by_name) or 'none'}")
     if name not in by_name:
-        raise UnknownName(kind="method", name=name, known=listing(tuple(by_name)))
+        raise UnknownName(kind="method", name=name, known=tuple(by_name))
     return by_name[name]
 
 

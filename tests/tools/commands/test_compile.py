@@ -218,3 +218,10 @@ def test_a_file_that_cannot_be_reused_is_refused_at_once(kvc, tmp_path):
     result = kvc("compile", "nope", "--data", "outside", "-o", out)
     assert result.exit_code == 2
     assert "'outside' is not one of 'internal', 'external'" in result.stderr
+
+
+def test_a_recipe_or_model_that_was_misspelled_is_offered(kvc, tmp_path):
+    wrong = kvc("compile", "demo", "--recipe", "xnnpak_q8", "-o", tmp_path / "a.kvc")
+    assert "no recipe 'xnnpak_q8' (did you mean 'xnnpack_q8'?)" in wrong.stderr
+    wrong = kvc("compile", "dmeo", "-o", tmp_path / "a.kvc")
+    assert "did you mean 'demo'?" in wrong.stderr

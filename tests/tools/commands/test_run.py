@@ -143,3 +143,9 @@ def test_more_rows_than_a_bundle_takes_are_refused(kvc, rows, tmp_path):
     result = kvc("run", rows, "-m", "prefill", "-i", tmp_path / "tokens.npy")
     assert result.exit_code == 1
     assert "batch: expected 1..4, got 5" in result.stderr
+
+
+def test_a_method_that_was_misspelled_is_offered(kvc, tiny):
+    message = "no method 'prefil' (did you mean 'prefill'?)"
+    assert message in kvc("run", tiny, "-m", "prefil").stderr
+    assert message in kvc("dump", tiny, "--ops", "prefil").stderr
