@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kvc.compiler import Bundle, ModelSpec, compile_program
+from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.models import BUILTIN
 from kvc.recipes import Recipe
 from kvc.schema.container import Progress
@@ -131,9 +132,8 @@ def _why_no_folder(name: str) -> str:
     path = Path(name)
     if path.exists():
         return "it is a file; a model's weights need the folder that they lie in"
-    if path.name != name:
-        return "there is no such folder, and kvc fetches nothing"
-    return f"it is not built in{meant(name, BUILTIN)}, and there is no such folder"
+    near = f"it is not built in{meant(name, BUILTIN)}, "
+    return f"{near * (path.name == name)}{why_not_fetched(name)}"
 
 
 def _told(error: BaseException) -> str:

@@ -37,9 +37,13 @@ def test_quiet_is_quiet(kvc, tmp_path):
     [
         (
             "nope",
-            "no such folder; give the path of a Hugging Face folder, a built-in",
+            "no such folder, and kvc fetches nothing from a hub; give the path of a",
         ),
         ("some/nope", "there is no such folder, and kvc fetches nothing"),
+        (
+            "Org/Model-1.5B",
+            "`hf download Org/Model-1.5B --local-dir Model-1.5B`, and give that folder",
+        ),
         (__file__, "it is a file; a model's weights need the folder"),
         (
             "no_such_module:f",
@@ -225,3 +229,12 @@ def test_a_recipe_or_model_that_was_misspelled_is_offered(kvc, tmp_path):
     assert "no recipe 'xnnpak_q8' (did you mean 'xnnpack_q8'?)" in wrong.stderr
     wrong = kvc("compile", "dmeo", "-o", tmp_path / "a.kvc")
     assert "did you mean 'demo'?" in wrong.stderr
+
+
+def test_a_name_of_a_hub_says_what_to_do_before_where_to_write(
+    kvc, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    wrong = kvc("compile", "Org/Model")
+    assert "fetches nothing from a hub; if it is a model there" in wrong.stderr
+    assert list(tmp_path.iterdir()) == []
