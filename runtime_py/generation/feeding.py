@@ -165,6 +165,11 @@ class Feeder:
         self._note()
         return True
 
+    def leave_pending(self, tokens: Sequence[int]) -> None:
+        """Have the session say what is to be fed next, unless it is used elsewhere."""
+        if self.is_alone:
+            self.session.leave_pending((tokens,))
+
     @property
     def is_alone(self) -> bool:
         """Tell whether nothing else has changed what the session holds."""

@@ -17,6 +17,7 @@ from kvc.schema.container.collect import (
 )
 from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
+from kvc.schema.container.kinds import SESSION_MAGIC, guess_kind
 from kvc.schema.container.layout import align_up, default_align
 from kvc.schema.container.lookup import find_data_file, search_path
 from kvc.schema.container.opened import OpenFile
@@ -34,6 +35,7 @@ from kvc.schema.container.verify import (
 
 __all__ = [
     "HEADER_NBYTES",
+    "SESSION_MAGIC",
     "AtomicFile",
     "BundleFile",
     "Collected",
@@ -53,6 +55,7 @@ __all__ = [
     "collect_garbage",
     "default_align",
     "find_data_file",
+    "guess_kind",
     "is_spare",
     "join_bundle",
     "match_index",
