@@ -11,7 +11,7 @@ import json
 import os
 import stat
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import BinaryIO, Final
 
@@ -23,6 +23,7 @@ from kvc.schema.container import SESSION_MAGIC, guess_kind, path_text
 from kvc.schema.errors import BadSnapshot, FileProblem, reason_of
 
 VERSION: Final = 1
+MOST: Final = 1 << 62  # of any position, length or token
 LEAD: Final = struct.Struct("<8sIQ")  # magic, version, bytes of the header
 DIGEST_NBYTES: Final = 32
 _SINCE_1: Final[dict[str, object]] = {"position": None, "pending": []}
@@ -167,7 +168,31 @@ class SnapshotFile(Closing):
             found |= _SINCE_1
         known = set(found) == set(Header.__slots__)
         self.require(known, "its header has other parts")
+        for name, has_form in _FORMS.items():
+            self.require(has_form(found[name]), f"{name} is {found[name]!r}")
         return Header(**found)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MOST
+
+
+def _are_counts(values: object) -> bool:
+    return isinstance(values, list) and all(map(_is_count, values))
+
+
+_FORMS: Final[Mapping[str, Callable[[object], bool]]] = {
+    "program": lambda value: isinstance(value, str),
+    "sizes": lambda value: isinstance(value, dict),
+    "capacity": lambda value: value is None or _is_count(value),
+    "position": lambda value: value is None or _are_counts(value),
+    "pending": lambda value: isinstance(value, list) and all(map(_are_counts, value)),
+    "counted": _are_counts,
+    "lengths": _are_counts,
+    "written": _is_count,
+    "reached": _are_counts,
+    "states": lambda value: isinstance(value, list),
+}
 
 
 def _open(path: str) -> tuple[BinaryIO, int]:

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from itertools import compress
 from operator import ge
-from typing import Final
 
 import numpy as np
 
@@ -30,6 +29,7 @@ from kvc.runtime.rings import find_rings, reached_by
 from kvc.runtime.snapshot_files import (
     DIGEST_NBYTES,
     LEAD,
+    MOST,
     VERSION,
     Header,
     SnapshotFile,
@@ -47,8 +47,6 @@ from kvc.schema.errors import (
     UnknownName,
 )
 from kvc.schema.model import Position, PositionKind, Program, State, StateKind
-
-_MOST: Final = 1 << 62
 
 
 class _NewFile(AtomicFile):
@@ -69,7 +67,7 @@ def save_snapshot(
     """
     check_usable(memory)
     file_name = path_text(path)
-    tip, written = memory.tip, min(memory.written, _MOST)
+    tip, written = memory.tip, min(memory.written, MOST)
     reached = _reached(program, memory)
     held = max(reached, default=0)
     shapes = state_shapes(program, memory.sizes, tip.lengths, written, held)
@@ -161,8 +159,6 @@ class Snapshot(Closing):
     def _check_header(self) -> list[tuple[int, ...]]:
         """Return the shapes of the states, after a check of what is said of them."""
         header, program = self.header, self._program
-        self._require(_is_count(header.written), f"written is {header.written!r}")
-        self._require(isinstance(header.sizes, dict), "its sizes are no object")
         try:
             sizes = choose_sizes(program, header.sizes)
             capacity = choose_capacity(program, sizes, header.wanted_capacity)
@@ -170,11 +166,11 @@ class Snapshot(Closing):
             raise BadSnapshot(path=self._file.path, reason=str(error)) from error
         self._require(sizes == header.sizes, "its sizes are not all there")
         self._require(capacity == header.capacity, f"capacity {header.capacity!r}")
-        self._check_counts("counted", header.counted, count_rows(program, sizes))
-        self._check_counts("lengths", header.lengths, len(program.states))
+        self._check_number("counted", header.counted, count_rows(program, sizes))
+        self._check_number("lengths", header.lengths, len(program.states))
         rings = find_rings(program.states, sizes)
-        rows = len(header.reached) if rings and isinstance(header.reached, list) else 0
-        self._check_counts("reached", header.reached, rows)
+        rows = len(header.reached) if rings else 0
+        self._check_number("reached", header.reached, rows)
         for state, length in zip(program.states, header.lengths, strict=True):
             grows = state.kind is StateKind.APPEND and state.axis is not None
             most = state.type.shape(sizes)[state.axis or 0] if grows else 0
@@ -190,23 +186,14 @@ class Snapshot(Closing):
         self._require(nbytes == there, f"its states have {there} bytes, not {nbytes}")
         return shapes
 
-    def _check_counts(self, name: str, counts: object, number: int) -> None:
-        listed = isinstance(counts, list) and len(counts) == number
-        self._require(listed, f"{name} is no list of {number}")
-        assert isinstance(counts, list)
-        self._require(all(map(_is_count, counts)), f"{name} is {counts}")
+    def _check_number(self, name: str, counts: Sequence[object], number: int) -> None:
+        self._require(len(counts) == number, f"{name} is no list of {number}")
 
     def _check_pending(self) -> None:
         """Check that tokens to be fed next are there for each row, or for none."""
-        rows = self.header.pending
-        if rows == []:
-            return
-        number = count_rows(self._program, self.header.sizes)
-        listed = isinstance(rows, list) and len(rows) == number
-        self._require(listed, f"pending is no list of {number}")
-        for row in rows:
-            tokens = isinstance(row, list) and all(map(_is_count, row))
-            self._require(tokens, f"pending is {rows}")
+        if pending := self.header.pending:
+            rows = count_rows(self._program, self.header.sizes)
+            self._check_number("pending", pending, rows)
 
     def _check_position(self) -> None:
         """Check that the position is one that the session may have."""
@@ -215,7 +202,7 @@ class Snapshot(Closing):
             self._require(header.position is None, f"position {header.position}")
             return
         found = self._found_position(position)
-        most = _MOST if header.capacity is None else header.capacity
+        most = MOST if header.capacity is None else header.capacity
         inside = all(0 <= count <= most for count in found)
         self._require(inside, f"position {list(found)} of a capacity of {most}")
         if header.position is not None:
@@ -300,7 +287,3 @@ def _nbytes(state: State, shape: tuple[int, ...]) -> int:
 
 def _ends_at_position(state: State) -> bool:
     return state.at_position and state.kind is StateKind.LINEAR
-
-
-def _is_count(value: object) -> bool:
-    return type(value) is int and 0 <= value <= _MOST

@@ -20,7 +20,7 @@ from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
 from kvc.schema.container.kinds import SESSION_MAGIC, guess_kind
 from kvc.schema.container.layout import align_up, default_align
 from kvc.schema.container.lookup import find_data_file, search_path
-from kvc.schema.container.opened import OpenFile
+from kvc.schema.container.opened import OpenFile, is_session
 from kvc.schema.container.paths import path_text
 from kvc.schema.container.reused import check_reuse
 from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
@@ -56,6 +56,7 @@ __all__ = [
     "default_align",
     "find_data_file",
     "guess_kind",
+    "is_session",
     "is_spare",
     "join_bundle",
     "match_index",
