@@ -119,6 +119,10 @@ class Bundle:
             )
         return _report(saved)
 
+    def __repr__(self) -> str:
+        methods = ", ".join(method.name for method in self.program.methods)
+        return f"<Bundle, not saved: {methods}>"
+
     def _quantized_names(self) -> dict[Source, str]:
         """Return the names that transformed weights have in the model."""
         return {

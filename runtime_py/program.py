@@ -269,4 +269,5 @@ class Program(Closing):
         return [*super().__dir__(), *self._table.names()]
 
     def __repr__(self) -> str:
-        return f"<Program {self.path}: {', '.join(self.methods)}>"
+        closed = "closed" if self._engine.closed else ", ".join(self.methods)
+        return f"<Program {self.path}: {closed}>"

@@ -27,6 +27,7 @@ from kvc.runtime.positions import (
     find_position,
 )
 from kvc.runtime.rewinding import most_rewindable, rewind, trim
+from kvc.runtime.session_text import state_text
 from kvc.runtime.snapshots import save_snapshot
 from kvc.runtime.state_views import StateViews
 from kvc.runtime.states import StateMemory
@@ -359,6 +360,22 @@ class Session(Closing):
 
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *self._table.names()]
+
+    def __repr__(self) -> str:
+        return f"<Session of {self._engine.path}: {self._text()}>"
+
+    def _text(self) -> str:
+        """Say how far the session is, without using it."""
+        if self._states.closed or self._engine.closed:
+            return "closed"
+        if self._engine.forked:
+            return "of another process"
+        if not self._lock.acquire(blocking=False):
+            return f"running {self._running or 'a method'}"
+        try:
+            return state_text(self._engine.program.position, self._states)
+        finally:
+            self._lock.release()
 
 
 def _nothing() -> None:

@@ -48,3 +48,6 @@ class StateViews(Mapping[str, Array]):
 
     def __len__(self) -> int:
         return len(self._ids)
+
+    def __repr__(self) -> str:
+        return f"<StateViews: {', '.join(self._ids)}>"

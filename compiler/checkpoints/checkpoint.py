@@ -75,6 +75,9 @@ class Checkpoint(Closing):
             }
         )
 
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.path}: {len(self.tensors)} tensors>"
+
     def load_into(
         self,
         model: nn.Module,

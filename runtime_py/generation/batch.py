@@ -95,6 +95,10 @@ class BatchGeneration(Iterator[Step]):
         """End it here; closing twice is safe."""
         self._making.close()
 
+    def __repr__(self) -> str:
+        rows = (f"{len(row.tokens)} {row.reason or 'goes on'}" for row in self._rows)
+        return f"<BatchGeneration, tokens of each row: {', '.join(rows)}>"
+
     def _make(self) -> Generator[Step, None, None]:
         if not self._going():
             return

@@ -114,6 +114,9 @@ class Generation(Iterator[int]):
         """End it here; closing twice is safe."""
         self._making.close()
 
+    def __repr__(self) -> str:
+        return f"<Generation: {len(self.tokens)} tokens, {self.reason or 'goes on'}>"
+
     def _spell(self, spelling: Spelling) -> Iterator[str]:
         while True:
             spelling.spell(self.tokens)
