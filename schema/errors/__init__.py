@@ -44,6 +44,7 @@ from kvc.schema.errors.compiling import (
     UnknownRecipe,
     UnsupportedModel,
     UnsupportedOps,
+    WrongTorch,
 )
 from kvc.schema.errors.executing import (
     BadSetting,
@@ -189,6 +190,7 @@ __all__ = [
     "UnsupportedVersion",
     "UnusableLogits",
     "WrongKind",
+    "WrongTorch",
     "listing",
     "meant",
     "reason_of",

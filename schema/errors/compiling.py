@@ -13,10 +13,19 @@ class ModelNotFound(CompileError):
     template = "no model {model!r}: {reason}; give the path of a Hugging Face folder, a built-in name ({known}) or package.module:factory"
 
 
+class WrongTorch(CompileError):
+    """The installed torch is not one that the compiler is tested with.
+
+    Attributes: found (its version), expected (the range, as pip takes it).
+    """
+
+    template = "torch {found} is installed, but kvc's compiler works with {expected}: it patches functions of torch that change between releases, and could compile a wrong program without noticing; get one with `pip install '{expected}'`"
+
+
 class MissingTransformers(CompileError):
     """Hugging Face models need a package that is not installed."""
 
-    template = "Hugging Face models need the package {package}, which is not installed; get it with `pip install 'kvc[hf]'`"
+    template = "Hugging Face models need the package {package}, which is not installed; get what they need with `pip install 'transformers>=5.23,<6' 'safetensors>=0.8' 'tokenizers>=0.23' 'jinja2>=3.1.6'`"
 
 
 class BadModelSetting(CompileError):
