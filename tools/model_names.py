@@ -109,6 +109,9 @@ def _imported(name: str) -> Callable[[], object]:
     module_name, colon, attribute = name.partition(":")
     if not colon:
         raise _not_found(name, _why_no_folder(name))
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = ".".join(Path(module_name).with_suffix("").parts)
+        raise _not_found(name, f"a module is named as imports do: {dotted}:{attribute}")
     if not module_name or not attribute:
         raise _not_found(name, "a name is needed before and after the colon")
     if str(Path.cwd()) not in sys.path:
@@ -130,6 +133,8 @@ def _imported(name: str) -> Callable[[], object]:
 def _why_no_folder(name: str) -> str:
     """Say what a name is that is neither built in nor a folder nor a factory."""
     path = Path(name)
+    if path.suffix == ".py":
+        return f"name the function in it that returns the model, {path.stem}:factory"
     if path.exists():
         return "it is a file; a model's weights need the folder that they lie in"
     near = f"it is not built in{meant(name, BUILTIN)}, "

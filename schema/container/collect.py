@@ -143,7 +143,7 @@ def collect_garbage(folder: Folder, dry_run: bool = False) -> Collected:
         FileProblem: the folder cannot be read.
     """
     home = Path(path_text(folder))
-    with open_folder(home, listed=True) as fd:
+    with open_folder(folder, listed=True) as fd:
         done = _Collection(home, fd, dry_run)
         seen = needed_names(home, fd, settled=False)
         found = [one for one in _garbage(home, fd) if one.name not in seen]

@@ -163,6 +163,9 @@ def _read(path: str) -> "Array":
     except (ValueError, EOFError) as error:
         reason = "not a .npy file of plain numbers"
         raise FileProblem(path=path, reason=reason) from error
+    except MemoryError as error:
+        reason = "what it says to hold does not fit into memory"
+        raise FileProblem(path=path, reason=reason) from error
     if not isinstance(array, np.ndarray):
         raise FileProblem(path=path, reason="an .npz archive; give one .npy an input")
     return array

@@ -15,6 +15,9 @@ def test_the_closing_table_says_what_was_made(kvc, tmp_path):
     assert out.is_file()
     assert result.stdout == ""
     lines = result.stderr.splitlines()
+    stages = [line.partition("] ")[2] for line in lines if line.startswith("[ ")]
+    assert stages[:3] == ["importing torch", "loading the model", "capture: prefill"]
+    lines = [line for line in lines if not line.startswith("[ ")]
     assert lines[0].endswith("out.kvc")
     labels = [line[2:9].strip() for line in lines[1:]]
     assert [label for label in labels if label] == [
@@ -44,7 +47,12 @@ def test_quiet_is_quiet(kvc, tmp_path):
             "Org/Model-1.5B",
             "`hf download Org/Model-1.5B --local-dir Model-1.5B`, and give that folder",
         ),
-        (__file__, "it is a file; a model's weights need the folder"),
+        ("my/model.py:factory", "named as imports do: my.model:factory"),
+        (__file__, "the model, test_compile:factory"),
+        (
+            str(Path(__file__).parents[3] / "LICENSE"),
+            "it is a file; a model's weights need the folder",
+        ),
         (
             "no_such_module:f",
             "importing no_such_module failed with ModuleNotFoundError",

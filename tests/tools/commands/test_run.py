@@ -217,3 +217,12 @@ def test_what_a_generation_has_left_is_told(kvc, tiny, told):
     told_first = kvc(*call).stderr
     assert f"has 1 token made and not fed yet, [[{token}]]; they count" in told_first
     assert kvc(*call).stderr == ""
+
+
+def test_a_file_that_says_to_hold_too_much_is_an_error(kvc, tiny, tmp_path):
+    with (tmp_path / "x.npy").open("wb") as file:
+        head = {"descr": "<i8", "fortran_order": False, "shape": (1, 1 << 58)}
+        np.lib.format.write_array_header_1_0(file, head)
+    wrong = kvc("run", tiny, "-m", "prefill", "-i", tmp_path / "x.npy")
+    assert wrong.exit_code == 1
+    assert f"cannot read {tmp_path}/x.npy: " in wrong.stderr
