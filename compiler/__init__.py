@@ -1,6 +1,18 @@
-"""kvc's compiler: from the methods of a torch module to a bundle."""
+"""kvc's compiler: from the methods of a torch module to a bundle.
+
+Raises:
+    WrongTorch: the installed torch is outside of the range that is tested.
+"""
 
 from typing import TYPE_CHECKING
+
+import torch
+
+from kvc.compiler.torch_range import is_tested, range_text
+from kvc.schema.errors import WrongTorch
+
+if not is_tested(torch.__version__):
+    raise WrongTorch(found=torch.__version__, expected=range_text())
 
 import kvc.schema.torch_ops  # noqa: F401  registers kvc::cache_update, kvc::attention
 from kvc.compiler.backends import register_backend

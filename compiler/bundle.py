@@ -19,7 +19,13 @@ from kvc.compiler.constants import (
 )
 from kvc.compiler.emit_program import PLACELESS
 from kvc.schema import model
-from kvc.schema.container import Content, Progress, SavedBundle, save_bundle
+from kvc.schema.container import (
+    Content,
+    Progress,
+    SavedBundle,
+    path_text,
+    save_bundle,
+)
 from kvc.schema.errors import BadFile, CompileError, FormatError, LimitExceeded
 from kvc.schema.uses import FILE, FILES, named_file
 
@@ -102,7 +108,7 @@ class Bundle:
         if data not in PLACEMENTS:
             known = " or ".join(PLACEMENTS)
             raise CompileError(message=f"data is {data!r}, it can be {known}")
-        with _own_mistakes(os.fspath(path)), _one_thread():
+        with _own_mistakes(path_text(path)), _one_thread():
             saved = save_bundle(
                 path,
                 self.program,
@@ -112,6 +118,10 @@ class Bundle:
                 progress=progress,
             )
         return _report(saved)
+
+    def __repr__(self) -> str:
+        methods = ", ".join(method.name for method in self.program.methods)
+        return f"<Bundle, not saved: {methods}>"
 
     def _quantized_names(self) -> dict[Source, str]:
         """Return the names that transformed weights have in the model."""

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from kvc.compiler.in_place import Verdict
-from kvc.schema.errors import CompileError, CopyBudgetExceeded, listing
+from kvc.schema.errors import CompileError, CopyBudgetExceeded, listing, meant
 
 
 def check_copy_budget(
@@ -21,9 +21,9 @@ def check_copy_budget(
     """
     for method, allowed in budget.items():
         if method not in verdicts:
-            known = listing(list(verdicts))
-            message = f"max_copy_bytes: there is no method {method!r}; methods: {known}"
-            raise CompileError(message=message)
+            near, known = meant(method, verdicts), listing(list(verdicts))
+            message = f"max_copy_bytes: there is no method {method!r}{near}; "
+            raise CompileError(message=f"{message}methods: {known}")
         if type(allowed) is not int or allowed < 0:
             expected = "expected an int of 0 or more"
             message = f"max_copy_bytes of {method}: {expected}, found {allowed!r}"

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from kvc.recipes.recipe import SETTINGS, Option, Recipe, Setting
-from kvc.schema.errors import BadRecipe, UnknownRecipe, listing
+from kvc.schema.errors import BadRecipe, UnknownRecipe, listing, meant
 
 FOLDER = Path(__file__).parent
 MAX_NBYTES = 1 << 16  # a recipe is a page of text; a larger file is something else
@@ -41,7 +41,7 @@ def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe
         return _with_cache(_read(Path(recipe), where=text), cache)
     known = known_recipes()
     if text not in known:
-        raise UnknownRecipe(recipe=text, known=listing(known))
+        raise UnknownRecipe(recipe=text, known=known)
     return _with_cache(_read(FOLDER / f"{text}.toml", where=f"{text}.toml"), cache)
 
 
@@ -120,14 +120,18 @@ def _section(where: str, section: str, table: object) -> Iterator[tuple[str, str
         kind = (
             f"section [{section}]" if isinstance(table, Mapping) else f"key {section!r}"
         )
-        raise BadRecipe(path=where, what=f"unknown {kind}; allowed: {known}")
+        near = meant(section, ("description", *_SECTIONS))
+        raise BadRecipe(path=where, what=f"unknown {kind}{near}; allowed: {known}")
     if not isinstance(table, Mapping):
         raise _wrong(where, section, table, f"a section [{section}]")
     for key, value in table.items():
         if key not in allowed:
             nested = ("options",) if section == "backend" else ()
-            known = listing((*allowed, *nested))
-            what = f"unknown key {key!r} in [{section}]; allowed there: {known}"
+            keys = (*allowed, *nested)
+            what = (
+                f"unknown key {key!r}{meant(key, keys)} in [{section}]; "
+                f"allowed there: {listing(keys)}"
+            )
             raise BadRecipe(path=where, what=what)
         yield allowed[key].field, _value(where, allowed[key], value)
 

@@ -68,6 +68,9 @@ class Conversation:
         self._open: ref[Generator[str]] | None = None
         self.reset()
 
+    def __repr__(self) -> str:
+        return f"<Conversation, {len(self.messages)} messages, on {self._session!r}>"
+
     def say(self, text: str) -> Generator[str]:
         """Return the answer to what the user says, in pieces of text as they come.
 

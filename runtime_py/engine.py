@@ -49,7 +49,7 @@ class Engine:
     ) -> None:
         self.program: Program = stored.program
         self.digest = digest
-        self._path = path
+        self.path = path
         self._mode = mode
         self._reference = reference
         self._blobs = hold_blobs(stored, mode)
@@ -257,7 +257,7 @@ class Engine:
 
     def _new_resources(self) -> Resources:
         self._in_use += 1
-        return Resources(self._path, self.program, self._constants, self._reference)
+        return Resources(self.path, self.program, self._constants, self._reference)
 
     def _count_out(self) -> None:
         """Count resources that are gone; behind the last ones the files are closed."""

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from functools import partial
 
 from kvc.runtime.engine import Engine
-from kvc.schema.errors import UnknownName, listing
+from kvc.schema.errors import UnknownName, listing, meant
 
 
 class MethodTable:
@@ -25,8 +25,7 @@ class MethodTable:
             UnknownName: there is no such method.
         """
         if name not in self._ids:
-            known = listing(list(self._ids))
-            raise UnknownName(kind="method", name=name, known=known)
+            raise UnknownName(kind="method", name=name, known=tuple(self._ids))
         return self._ids[name]
 
     def shorthand(
@@ -38,8 +37,10 @@ class MethodTable:
             AttributeError: there is no such method.
         """
         if name not in self._ids:
-            kind, known = type(owner).__name__, listing(list(self._ids))
-            raise AttributeError(f"{kind} has no attribute {name!r}; methods: {known}")
+            kind, near = type(owner).__name__, meant(name, self._ids)
+            known = listing(list(self._ids))
+            text = f"{kind} has no attribute {name!r}{near}; methods: {known}"
+            raise AttributeError(text)
         return partial(call, name)
 
     def names(self) -> tuple[str, ...]:

@@ -88,7 +88,7 @@ def choose_sizes(
     free = {symbol.name: symbol for symbol in program.symbols if symbol.name in used}
     for name in wanted:
         if name not in free:
-            raise UnknownName(kind="session size", name=name, known=listing(list(free)))
+            raise UnknownName(kind="session size", name=name, known=tuple(free))
     if capacity is not None and _CAPACITY in free:
         wanted = {**wanted, _CAPACITY: capacity}
     sizes = {}
@@ -120,9 +120,8 @@ def choose_capacity(
     position, sized = program.position, _CAPACITY in sizes
     if position is None:
         if capacity is not None and not sized:
-            raise UnknownName(
-                kind="session size", name=_CAPACITY, known=listing(list(sizes))
-            )
+            known = tuple(sizes)
+            raise UnknownName(kind="session size", name=_CAPACITY, known=known)
         return sizes.get(_CAPACITY)
     limit = _limit(position, sizes)
     if capacity is None or sized:

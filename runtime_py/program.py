@@ -55,8 +55,9 @@ def load(
             that the process may use, but no more than OMP_NUM_THREADS.
 
     Raises:
-        BadSetting: there is no such mode, the folders are not a sequence, `reference`
-            is neither a bool nor None, or there are no so many processors.
+        BadSetting: `path` is no path, there is no such mode, the folders are not a
+            sequence, `reference` is neither a bool nor None, or there are no so many
+            processors.
         ThreadsFixed: programs of this process compute with other threads already.
         FormatError: a file is damaged, or no bundle.
         LoadError: one cannot be read or found, or a backend or its library is not here.
@@ -83,7 +84,8 @@ def _check_reference(reference: object) -> None:
 
 def _check_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
     """Return folders as they are; a single one would be taken apart into letters."""
-    if isinstance(folders, str | bytes | os.PathLike):
+    single = isinstance(folders, str | bytes | os.PathLike)
+    if single or not isinstance(folders, Iterable):
         expected = "a sequence of folders"
         raise BadSetting(name="data_folders", expected=expected, found=repr(folders))
     return tuple(folders)
@@ -267,4 +269,5 @@ class Program(Closing):
         return [*super().__dir__(), *self._table.names()]
 
     def __repr__(self) -> str:
-        return f"<Program {self.path}: {', '.join(self.methods)}>"
+        closed = "closed" if self._engine.closed else ", ".join(self.methods)
+        return f"<Program {self.path}: {closed}>"

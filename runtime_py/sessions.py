@@ -7,7 +7,7 @@ stay here from one call to the next. A session belongs to one thread at a time.
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
 from typing import TYPE_CHECKING
@@ -20,57 +20,25 @@ from kvc.runtime.engine import Engine
 from kvc.runtime.forks.forking import fork_states
 from kvc.runtime.forks.residency import SessionResidency, describe_states
 from kvc.runtime.methods import MethodTable
-from kvc.runtime.positions import choose_capacity, choose_sizes, find_position
+from kvc.runtime.positions import (
+    choose_capacity,
+    choose_sizes,
+    count_rows,
+    find_position,
+)
 from kvc.runtime.rewinding import most_rewindable, rewind, trim
+from kvc.runtime.session_text import state_text
 from kvc.runtime.snapshots import save_snapshot
+from kvc.runtime.state_views import StateViews
 from kvc.runtime.states import StateMemory
 from kvc.runtime.transactions import check_usable
 from kvc.schema.closing import Closing
-from kvc.schema.errors import Busy, Closed, UnknownName, listing
-from kvc.schema.model import Method, Program
+from kvc.schema.errors import Busy, Closed
+from kvc.schema.model import Method
 from kvc.schema.types import Symbol
 
 if TYPE_CHECKING:
     from torch import Tensor
-
-
-class StateViews(Mapping[str, Array]):
-    """`session.state`: a read-only look at each state, as it is now and will be.
-
-    A state that grows is seen as long as it is when it is asked for.
-    """
-
-    def __init__(self, program: Program, states: StateMemory, owner: "Session") -> None:
-        self._ids = {state.name: i for i, state in enumerate(program.states)}
-        self._states = states
-        self._owner = owner  # a session that is collected gives its memory back
-
-    def __getitem__(self, name: str) -> Array:
-        """Return a read-only array over a state's memory.
-
-        Raises:
-            UnknownName: the program has no such state.
-            Closed, Forked: the session is closed, or belongs to another process.
-        """
-        self._owner._engine.check_process("session")
-        self._owner._before_use()
-        if name not in self._ids:
-            known = listing(list(self._ids))
-            raise UnknownName(kind="state", name=name, known=known)
-        if self._states.closed:
-            raise Closed(kind="session")
-        view = self._states.current(self._ids[name]).view()
-        view.flags.writeable = False
-        return view
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._ids
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._ids)
-
-    def __len__(self) -> int:
-        return len(self._ids)
 
 
 class Session(Closing):
@@ -146,7 +114,7 @@ class Session(Closing):
         with self._exclusive(name):
             made = self._engine.call(index, args, kwargs, self._states)
             if self._engine.program.methods[index].writes:
-                self._changes += 1
+                self._note_change()
             return made
 
     def reset(self) -> None:
@@ -156,7 +124,7 @@ class Session(Closing):
             Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("reset"):
-            self._changes += 1
+            self._note_change()
             self._states.reset()
 
     def rewind(self, count: "int | Array | Tensor") -> None:
@@ -175,7 +143,7 @@ class Session(Closing):
         """
         with self._exclusive("rewind"):
             if rewind(self._engine.program, self._states, count):
-                self._changes += 1
+                self._note_change()
 
     def trim(self) -> None:
         """Give memory back that holds nothing: behind the position, and idle scratch.
@@ -238,10 +206,18 @@ class Session(Closing):
         """
         self._before_use = _nothing if settle is None else settle
 
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the states to a file, as many bytes as there are tokens.
+    def leave_pending(self, rows: Sequence[Sequence[int]]) -> None:
+        """Note tokens of each row that were made and are to be fed next.
 
-        `Program.restore` opens a session from it. The file is whole, or not there.
+        They stay until the states change.
+        """
+        self._states.pending = tuple(map(tuple, rows))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the states, and what is `pending`, to a file.
+
+        It has as many bytes as there are tokens. `Program.restore` opens a session from
+        it. The file is whole, or not there.
 
         Raises:
             BadSetting: `path` is no path.
@@ -263,6 +239,20 @@ class Session(Closing):
         with self._exclusive("position"):
             found = find_position(self._engine.program.position, self._states)
             return np.array(found, np.int64)
+
+    @property
+    def pending(self) -> tuple[tuple[int, ...], ...]:
+        """Return the tokens of each row that a generation has left to be fed.
+
+        As a rule the last token of an answer. To go on, put them before the next
+        prompt. They are saved with the session, and gone with the next change of it.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("pending"):
+            rows = count_rows(self._engine.program, self._states.sizes)
+            return self._states.pending or ((),) * rows
 
     @property
     def changes(self) -> int:
@@ -340,6 +330,10 @@ class Session(Closing):
             with self._exclusive("close", check=False):
                 self._closer()
 
+    def _note_change(self) -> None:
+        self._changes += 1
+        self._states.pending = ()
+
     @contextmanager
     def _exclusive(self, name: str, check: bool = True) -> Iterator[None]:
         self._engine.check_process("session")
@@ -366,6 +360,22 @@ class Session(Closing):
 
     def __dir__(self) -> Iterable[str]:
         return [*super().__dir__(), *self._table.names()]
+
+    def __repr__(self) -> str:
+        return f"<Session of {self._engine.path}: {self._text()}>"
+
+    def _text(self) -> str:
+        """Say how far the session is, without using it."""
+        if self._states.closed or self._engine.closed:
+            return "closed"
+        if self._engine.forked:
+            return "of another process"
+        if not self._lock.acquire(blocking=False):
+            return f"running {self._running or 'a method'}"
+        try:
+            return state_text(self._engine.program.position, self._states)
+        finally:
+            self._lock.release()
 
 
 def _nothing() -> None:

@@ -50,6 +50,8 @@ class StateMemory:
         narrowest: the one of them that allows the shortest calls, None without any.
         reached: the furthest position that each row's rings were ever written up to;
             empty before the first call.
+        pending: tokens of each row that a generation has made and the states do not
+            hold yet; empty where there are none.
         shared: whether it has been forked, or is a fork.
         changed: of each state, the slots that may not hold what they held at the last
             fork: from one to before another.
@@ -86,6 +88,7 @@ class StateMemory:
         self.rings = find_rings(states, sizes)
         self.narrowest = narrowest(self.rings)
         self.reached: list[int] = []
+        self.pending: tuple[tuple[int, ...], ...] = ()
         self.shared = False
         self.changed = [UNCHANGED] * len(states)
         self.poisoned = ""

@@ -4,6 +4,7 @@ import ast
 import subprocess
 import sys
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,7 @@ def within(module, package):
 
 
 ALLOWED = {
+    "package": set(),
     "schema": {"kvc.schema"},
     "recipes": {"kvc.schema", "kvc.recipes"},
     "compiler": {"kvc.schema", "kvc.recipes", "kvc.compiler"},
@@ -174,6 +176,14 @@ def test_every_package_folder_is_shipped():
 def test_every_package_folder_is_a_package():
     folders = {(ROOT / path).parent for path in SOURCES}
     assert [f for f in folders if not (f / "__init__.py").is_file()] == []
+
+
+def test_the_package_itself_has_a_version_and_imports_nothing():
+    check = "assert not sys.modules.keys() & {'torch', 'numpy', 'kvc.schema'}"
+    code = f"import sys, kvc\n{check}\nprint(kvc.__version__)\n{check}\nkvc.nothing"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == f"{version('kvc')}\n"
+    assert "AttributeError: module 'kvc' has no attribute 'nothing'" in done.stderr
 
 
 LIGHT = [

@@ -89,9 +89,9 @@ def _drop_output() -> None:
 
 def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     if value:
-        import importlib.metadata
+        import kvc
 
-        click.echo(f"kvc {importlib.metadata.version('kvc')}")
+        click.echo(f"kvc {kvc.__version__}")
         ctx.exit()
 
 

@@ -32,7 +32,8 @@ class Evaluation:
         tokens, scored_nbytes: that count; the bytes are None as above.
         window, stride: in tokens.
         method: which gave the logits.
-        tokens_per_second: that counted, in all the time it took.
+        tokens_per_second: that counted, in the time that running and scoring them took;
+            not loading, which the first bundle of a process pays for the others.
     """
 
     bundle: str

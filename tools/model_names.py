@@ -11,10 +11,11 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from kvc.compiler import Bundle, ModelSpec, compile_program
+from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.models import BUILTIN
 from kvc.recipes import Recipe
 from kvc.schema.container import Progress
-from kvc.schema.errors import KvcError, ModelNotFound, listing
+from kvc.schema.errors import KvcError, ModelNotFound, listing, meant
 from kvc.tools.folder_options import FolderOptions
 
 
@@ -108,6 +109,9 @@ def _imported(name: str) -> Callable[[], object]:
     module_name, colon, attribute = name.partition(":")
     if not colon:
         raise _not_found(name, _why_no_folder(name))
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = ".".join(Path(module_name).with_suffix("").parts)
+        raise _not_found(name, f"a module is named as imports do: {dotted}:{attribute}")
     if not module_name or not attribute:
         raise _not_found(name, "a name is needed before and after the colon")
     if str(Path.cwd()) not in sys.path:
@@ -129,11 +133,12 @@ def _imported(name: str) -> Callable[[], object]:
 def _why_no_folder(name: str) -> str:
     """Say what a name is that is neither built in nor a folder nor a factory."""
     path = Path(name)
+    if path.suffix == ".py":
+        return f"name the function in it that returns the model, {path.stem}:factory"
     if path.exists():
         return "it is a file; a model's weights need the folder that they lie in"
-    if path.name != name:
-        return "there is no such folder, and kvc fetches nothing"
-    return "it is not built in, and there is no such folder"
+    near = f"it is not built in{meant(name, BUILTIN)}, "
+    return f"{near * (path.name == name)}{why_not_fetched(name)}"
 
 
 def _told(error: BaseException) -> str:

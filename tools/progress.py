@@ -1,12 +1,17 @@
-"""Progress of a compilation, on stderr: one bar a stage on a terminal, else nothing.
+"""Progress of a command, on stderr: a bar for each stage on a terminal, else lines.
 
 The compiler calls `show(stage, done, total, item)` as often as it likes; a total of 0
-means that nobody knows how long the stage takes. Beside the bar stand what is worked
-on, the time so far, and where a stage has steps the time that it still needs.
+means that nobody knows how long the stage takes. A bar has what is worked on, the time
+so far, and where a stage has steps the time that it still needs. Elsewhere a stage is a
+line with the time since the beginning, and so is what it works on, every few seconds.
 """
 
+import sys
+import time
 from types import TracebackType
+from typing import Final
 
+import click
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -20,21 +25,24 @@ from rich.progress import (
 
 from kvc.tools.text import escape
 
-_MOST_ITEM = 32
+_TEXT_WIDTH: Final = 46  # so that all fits into 80 columns
+_BETWEEN_LINES: Final = 2.0  # seconds
 
 
 class Stages:
     """The stages so far; a new stage's name ends the one before it."""
 
     def __init__(self, *, quiet: bool) -> None:
-        console = Console(stderr=True, highlight=False)
+        # This very file: tracing puts another one in the place of sys.stderr.
+        console = Console(file=sys.stderr, highlight=False)
+        self._has_lines = not quiet and not console.is_terminal
+        self._began = self._last_line = time.monotonic()
         self._progress = Progress(
             SpinnerColumn(finished_text="[green]✓"),
-            TextColumn("{task.description:<26}"),
-            BarColumn(24, complete_style="cyan", finished_style="green"),
+            TextColumn(f"{{task.description:<{_TEXT_WIDTH}}}", markup=False),
+            BarColumn(12, complete_style="cyan", finished_style="green"),
             TimeElapsedColumn(),
             TimeRemainingColumn(),
-            TextColumn("{task.fields[item]}", markup=False),
             console=console,
             disable=quiet or not console.is_terminal,
         )
@@ -57,21 +65,36 @@ class Stages:
 
     def show(self, stage: str, done: int, total: int, item: str = "") -> None:
         """Say that `done` of `total` of a stage is done, and `item` worked on."""
-        if stage != self._stage:
+        is_new = stage != self._stage
+        if is_new:
             self._finish()
             self._stage = stage
-            self._task = self._progress.add_task(stage, total=None, item="")
+            self._task = self._progress.add_task(escape(stage), total=None)
         assert self._task is not None
         self._progress.update(
-            self._task, completed=done, total=total or None, item=_shortened(item)
+            self._task,
+            completed=done,
+            total=total or None,
+            description=_described(stage, item),
         )
+        if self._has_lines:
+            self._show_line(stage, item, is_new)
+
+    def _show_line(self, stage: str, item: str, is_new: bool) -> None:
+        now = time.monotonic()
+        if is_new or now - self._last_line >= _BETWEEN_LINES:
+            self._last_line = now
+            text = f"{stage}: {item}" if item else stage
+            click.echo(f"[{now - self._began:6.1f} s] {escape(text)}", err=True)
 
     def _finish(self) -> None:
         if self._task is not None:
-            self._progress.update(self._task, completed=1, total=1, item="")
+            name = escape(str(self._stage))
+            self._progress.update(self._task, completed=1, total=1, description=name)
 
 
-def _shortened(item: str) -> str:
-    """Return the end of a name, which tells more of it than the beginning."""
-    name = escape(item)
-    return name if len(name) <= _MOST_ITEM else f"…{name[1 - _MOST_ITEM :]}"
+def _described(stage: str, item: str) -> str:
+    """Return a stage and what it works on, of a long name the end, which tells more."""
+    name, room = escape(item), _TEXT_WIDTH - len(stage) - 2
+    shown = name if len(name) <= room else f"…{name[1 - room :]}"
+    return f"{escape(stage)}  {shown}".rstrip()

@@ -9,7 +9,7 @@ from importlib.metadata import entry_points
 
 from kvc.compiler.backends.base import Backend, Lowered, Partition
 from kvc.compiler.backends.xnnpack import Xnnpack
-from kvc.schema.errors import BackendTaken, BadSetting, UnknownBackend, listing
+from kvc.schema.errors import BackendTaken, BadSetting, UnknownBackend
 
 ENTRY_POINTS = "kvc.backends"
 
@@ -56,7 +56,7 @@ def find_backend(name: str) -> type[Backend]:
         except Exception as error:
             # Whatever code of others raises: there is no such backend to use.
             reason = f"its entry point {entry.value} failed: {error!r}"
-    raise UnknownBackend(backend=name, reason=reason, known=listing(list(BACKENDS)))
+    raise UnknownBackend(backend=name, reason=reason, known=tuple(BACKENDS))
 
 
 def _check(backend: object) -> str:

@@ -16,6 +16,7 @@ from kvc.compiler.checkpoints.header import Pickled, Problems, parse_object
 from kvc.compiler.checkpoints.loading import Loaded, load_model
 from kvc.compiler.checkpoints.tensor_file import FileTensor, TensorFile
 from kvc.schema.closing import Closing
+from kvc.schema.container import path_text
 from kvc.schema.errors import (
     BadCheckpoint,
     CheckpointError,
@@ -51,7 +52,7 @@ class Checkpoint(Closing):
             BadCheckpoint: with everything that is wrong with its files.
             CheckpointError: there is none.
         """
-        self.path = os.fsdecode(path)
+        self.path = path_text(path)
         main = _main_file(self.path)
         if main.suffix in _PICKLES:
             raise PickleCheckpoint(path=self.path, files=main.name)
@@ -73,6 +74,9 @@ class Checkpoint(Closing):
                 for name, file in index.items()
             }
         )
+
+    def __repr__(self) -> str:
+        return f"<Checkpoint {self.path}: {len(self.tensors)} tensors>"
 
     def load_into(
         self,

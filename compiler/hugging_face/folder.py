@@ -25,6 +25,7 @@ from transformers.utils.chat_template_utils import (
 
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
 from kvc.compiler.checkpoints.header import Problems, parse_object
+from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.hugging_face.weights import load_weights
 from kvc.compiler.tokenizer_fit import TOKENIZER, check_tokenizer
 from kvc.schema.errors import (
@@ -79,8 +80,8 @@ def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
     """
     folder = Path(path)
     if not folder.is_dir():
-        reason = "there is no such folder; kvc fetches nothing, so download it first"
-        raise _bad(folder, reason)
+        is_file = "it is a file; give the folder that it lies in"
+        raise _bad(folder, is_file if folder.exists() else why_not_fetched(str(path)))
     described = _read_json(folder, CONFIG)
     generation = _read_json(folder, GENERATION) if _has(folder, GENERATION) else {}
     _check_generation(folder, generation)

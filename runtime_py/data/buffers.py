@@ -6,7 +6,7 @@ from types import TracebackType
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.data.held import HeldBlobs
-from kvc.schema.errors import BufferFreed, UnknownName, listing
+from kvc.schema.errors import BufferFreed, UnknownName
 from kvc.schema.model import NamedData, Program
 
 
@@ -144,8 +144,7 @@ class NamedBuffers(Mapping[str, FreeableBuffer]):
             Forked: the program belongs to another process.
         """
         if name not in self._ids:
-            known = listing(list(self._ids)[:8])
-            raise UnknownName(kind="data", name=name, known=known)
+            raise UnknownName(kind="data", name=name, known=tuple(self._ids))
         return self.handle(self._ids[name])
 
     def __contains__(self, name: object) -> bool:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from kvc.runtime.data.buffers import NamedBuffers
-from kvc.schema.errors import UnknownName, listing
+from kvc.schema.errors import UnknownName
 from kvc.schema.model import Program
 from kvc.schema.uses import FILE, FILES
 
@@ -30,8 +30,8 @@ class BundledFiles(Mapping[str, bytes]):
             Closed, Forked: the program is closed, or belongs to another process.
         """
         if name not in self._ids:
-            known = listing(list(self._ids))
-            raise UnknownName(kind="file in the bundle", name=name, known=known)
+            known, kind = tuple(self._ids), "file in the bundle"
+            raise UnknownName(kind=kind, name=name, known=known)
         with self._buffers.handle(self._ids[name]) as buffer:
             content = np.empty(buffer.nbytes, np.uint8)
             buffer.read_into(content)

@@ -65,7 +65,7 @@ def fork_states(memory: StateMemory, transactional: bool) -> StateMemory:
         twin.close()
         raise
     twin.tip, twin.written = memory.tip, memory.written
-    twin.reached = list(memory.reached)
+    twin.reached, twin.pending = list(memory.reached), memory.pending
     twin.shared = memory.shared = True
     memory.changed = [UNCHANGED] * len(memory.states)
     return twin

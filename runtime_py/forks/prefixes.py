@@ -81,6 +81,12 @@ class Prefix(Closing):
             self._closed = True
             self._session.close()
 
+    def __repr__(self) -> str:
+        rows, count = self.tokens.shape
+        of = f"{count} tokens" if rows == 1 else f"{rows} rows of {count} tokens"
+        closed = ", closed" if self._closed else ""
+        return f"<Prefix of {self._engine.path}: {of}{closed}>"
+
 
 def _read(session: "Session", tokens: Array) -> Array:
     """Run tokens in as few calls as there can be.

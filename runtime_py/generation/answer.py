@@ -74,7 +74,8 @@ class Answer:
 
     def pending(self, held: int) -> tuple[int, ...]:
         """Return the tokens of prompt and answer behind the first `held`."""
-        return (*self.prompt, *self.chosen)[held:]
+        behind = max(0, held - len(self.prompt))
+        return (*self.prompt[held:], *self.chosen[behind:])
 
     def spelling(self) -> Spelling:
         """Return what spells the answer piece by piece, the same each time.

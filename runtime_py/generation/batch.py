@@ -95,14 +95,25 @@ class BatchGeneration(Iterator[Step]):
         """End it here; closing twice is safe."""
         self._making.close()
 
+    def __repr__(self) -> str:
+        rows = (f"{len(row.tokens)} {row.reason or 'goes on'}" for row in self._rows)
+        return f"<BatchGeneration, tokens of each row: {', '.join(rows)}>"
+
     def _make(self) -> Generator[Step, None, None]:
         if not self._going():
             return
+        try:
+            yield from self._run()
+        finally:
+            self._feeder.leave_pending(self.pending)
+
+    def _run(self) -> Generator[Step, None, None]:
         began = time.perf_counter()
         logits = self._feeder.feed_prompts([row.prompt for row in self._rows])
         step = self._choose(logits)
         self.time_to_first_token = time.perf_counter() - began
         while any(token is not None for token in step):
+            self._feeder.leave_pending(self.pending)
             yield step
             if not self._going():
                 return

@@ -121,6 +121,15 @@ class BatchFeeder:
         rows = [() if token is None else (token,) for token in tokens]
         return self._run(self._decode.method, rows, 1)
 
+    def leave_pending(self, rows: Sequence[Sequence[int]]) -> None:
+        """Have the session say what is to be fed next, unless it is used elsewhere."""
+        if self._is_alone:
+            self._session.leave_pending(rows)
+
+    @property
+    def _is_alone(self) -> bool:
+        return self._session.changes == self._changes
+
     def _run(
         self, name: str, rows: Sequence[Sequence[int]], width: int
     ) -> list[Logits]:
@@ -136,7 +145,7 @@ class BatchFeeder:
 
     def _check_alone(self, method: str) -> None:
         """Check that the session holds what this batch has fed, and no more."""
-        if self._session.changes == self._changes:
+        if self._is_alone:
             return
         left = None
         if self.starts is not None:

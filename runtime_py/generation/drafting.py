@@ -72,6 +72,7 @@ class Drafting:
         self._text = [*lead]  # what the draft is to hold, and all that was chosen
         self._chosen: deque[int] = deque()  # and have not been asked for yet
         self._held: int | None = None  # None while the prompt runs
+        self._pending: tuple[int, ...] = ()  # behind what is held
         self._at_work = False
 
     @property
@@ -130,7 +131,13 @@ class Drafting:
             return
         with self._working(), suppress(*_LEFT):
             self._target.go_back(self.held)
+            self._target.leave_pending(self._pending)
             self._level_draft(len(self._lead) + self.held)
+
+    def leave_pending(self, tokens: Sequence[int]) -> None:
+        """Have the target say which tokens it does not hold when it is settled."""
+        self._pending = tuple(tokens)
+        self._target.leave_pending(tokens)
 
     def _level_draft(self, count: int) -> None:
         """Have the draft hold `count` tokens of the text, if they are few to run."""

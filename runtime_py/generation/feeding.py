@@ -21,7 +21,6 @@ from kvc.schema.errors import (
     PromptTooLong,
     StateMismatch,
     UnknownName,
-    listing,
 )
 from kvc.schema.model import Method
 from kvc.schema.types import Dim
@@ -166,6 +165,11 @@ class Feeder:
         self._note()
         return True
 
+    def leave_pending(self, tokens: Sequence[int]) -> None:
+        """Have the session say what is to be fed next, unless it is used elsewhere."""
+        if self.is_alone:
+            self.session.leave_pending((tokens,))
+
     @property
     def is_alone(self) -> bool:
         """Tell whether nothing else has changed what the session holds."""
@@ -226,8 +230,8 @@ def find_roles(session: Session, role: str) -> list[Method]:
 def missing_role(session: Session, role: str, hint: str = "") -> UnknownName:
     """Return the error for a program without a method of a role."""
     roles = dict.fromkeys(m.role for m in session.methods.values() if m.role)
-    known = f"{listing(list(roles))}{hint}"
-    return UnknownName(kind="method of the role", name=role, known=known)
+    known = tuple(roles)
+    return UnknownName(kind="method of the role", name=role, known=known, hint=hint)
 
 
 def find_all_logits(session: Session) -> Method | None:

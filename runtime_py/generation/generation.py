@@ -114,6 +114,9 @@ class Generation(Iterator[int]):
         """End it here; closing twice is safe."""
         self._making.close()
 
+    def __repr__(self) -> str:
+        return f"<Generation: {len(self.tokens)} tokens, {self.reason or 'goes on'}>"
+
     def _spell(self, spelling: Spelling) -> Iterator[str]:
         while True:
             spelling.spell(self.tokens)
@@ -131,12 +134,14 @@ class Generation(Iterator[int]):
             yield from self._run()
         finally:
             self._source.settle()
+            self._source.leave_pending(self.pending)
 
     def _run(self) -> Generator[int, None, None]:
         began = time.perf_counter()
         token = self._source.begin(self._answer.prompt)
         self.time_to_first_token = time.perf_counter() - began
         while self._answer.take(token, self._source.room):
+            self._source.leave_pending(self.pending)
             yield token
             if self.reason is not None:
                 return

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Mapping
 from typing import Final
 
-from kvc.schema.errors import BadSetting
+from kvc.schema.errors import BadSetting, meant
 
 CACHE_SETTINGS: Final = (
     "cache_implementation",
@@ -78,7 +78,8 @@ def refuse_unknown(found: Mapping[str, object], known: frozenset[str]) -> None:
         raise BadSetting(name=name, expected=expected, found=value)
     for name in found:
         if name not in known and name not in _NEUTRAL and name not in CACHE_SETTINGS:
-            message = f"generate() got an unexpected keyword argument {name!r}"
+            near = meant(name, known)
+            message = f"generate() got an unexpected keyword argument {name!r}{near}"
             raise TypeError(message)
 
 

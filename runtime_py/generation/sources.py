@@ -87,6 +87,10 @@ class Source(Protocol):
         """Leave the session with what `held` says and no more."""
         ...
 
+    def leave_pending(self, tokens: Sequence[int]) -> None:
+        """Have the session say which tokens of the answer it does not hold."""
+        ...
+
 
 class Feeding:
     """Tokens one after the other, each fed to the session when the next is wanted."""
@@ -125,3 +129,7 @@ class Feeding:
 
     def settle(self) -> None:
         """Do nothing: the session is never ahead."""
+
+    def leave_pending(self, tokens: Sequence[int]) -> None:
+        """Have the session say which tokens of the answer it does not hold."""
+        self._feeder.leave_pending(tokens)

@@ -4,13 +4,14 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvc.runtime.program import Program
-from kvc.runtime.scoring.scorers import Logits, find_scorer
+from kvc.runtime.scoring.scorers import Logits, Scorer, find_scorer
 from kvc.runtime.scoring.windows import cut_windows
 from kvc.schema.errors import BadSetting, UnusableLogits
 
@@ -28,7 +29,8 @@ class Score:
         tokens: how many these are.
         window, stride: in tokens, as `cut_windows` has them.
         method: which gave the logits.
-        seconds: that it took.
+        seconds: that running and scoring took, once everything had been loaded: the
+            first calls run once before, unmeasured.
     """
 
     bits: float
@@ -77,7 +79,6 @@ def score_tokens(
         UnusableLogits: they are no numbers.
         KvcError: as `Session.call`.
     """
-    began = time.perf_counter()
     report = progress or (lambda done, total: None)
     bits, counted = 0.0, 0
     with program.session() as session:
@@ -87,10 +88,14 @@ def score_tokens(
         if room is not None and length > room:
             raise BadSetting(name="window", expected=f"up to {room}", found=length)
         step = max(1, length // 2) if stride is None else stride
+        began = 0.0
         for part in cut_windows(len(tokens), length, step, bool(start)):
             report(part.first, len(tokens))
             seen = [*start, *tokens[part.begin : part.end]]
             first = len(start) + part.first - part.begin
+            if not counted:
+                _warm_up(scorer, seen, first)
+                began = time.perf_counter()
             at = first
             for logits in scorer.logits(seen, first):
                 bits += _bits(logits, seen[at : at + len(logits)])
@@ -100,6 +105,12 @@ def score_tokens(
         raise BadSetting(name="text", expected="2 tokens or more", found=len(tokens))
     seconds = time.perf_counter() - began
     return Score(bits, counted, length, step, scorer.method, seconds)
+
+
+def _warm_up(scorer: Scorer, tokens: Sequence[int], first: int) -> None:
+    """Make the first calls of each method, which load, check and pack weights."""
+    for _ in islice(scorer.logits(tokens, first), 2):
+        pass
 
 
 def _bits(logits: Logits, tokens: Sequence[int]) -> float:

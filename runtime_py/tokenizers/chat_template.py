@@ -22,7 +22,7 @@ Message = Mapping[str, str]  # "role": "system", "user" or "assistant"; "content
 _TEMPLATE: Final = "chat_template.jinja"
 _CONFIG: Final = "tokenizer_config.json"
 _SPECIAL: Final = "special_tokens_map.json"
-_INSTALL: Final = "pip install 'kvc[text]'"
+_INSTALL: Final = "pip install 'jinja2>=3.1.6'"
 _LEAST: Final = (3, 1, 6)  # earlier sandboxes of jinja2 have known ways out
 
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer as Library
 
 FILE: Final = "tokenizer.json"
-INSTALL: Final = "pip install 'kvc[text]'"
+INSTALL: Final = "pip install 'tokenizers>=0.23'"
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _MOST: Final = 2**32  # ids of the library are below
 

@@ -17,9 +17,11 @@ from kvc.schema.container.collect import (
 )
 from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
+from kvc.schema.container.kinds import SESSION_MAGIC, guess_kind
 from kvc.schema.container.layout import align_up, default_align
 from kvc.schema.container.lookup import find_data_file, search_path
-from kvc.schema.container.opened import OpenFile
+from kvc.schema.container.opened import OpenFile, is_session
+from kvc.schema.container.paths import path_text
 from kvc.schema.container.reused import check_reuse
 from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
 from kvc.schema.container.split import join_bundle, split_bundle, stored_contents
@@ -33,6 +35,7 @@ from kvc.schema.container.verify import (
 
 __all__ = [
     "HEADER_NBYTES",
+    "SESSION_MAGIC",
     "AtomicFile",
     "BundleFile",
     "Collected",
@@ -52,10 +55,13 @@ __all__ = [
     "collect_garbage",
     "default_align",
     "find_data_file",
+    "guess_kind",
+    "is_session",
     "is_spare",
     "join_bundle",
     "match_index",
     "pack_header",
+    "path_text",
     "save_bundle",
     "search_path",
     "split_bundle",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from kvc.schema.container.kinds import DATA_MAGIC
-from kvc.schema.container.paths import resolved
+from kvc.schema.container.paths import path_text, resolved
 from kvc.schema.container.temporary import TemporaryFile, sync_folder
 from kvc.schema.errors import KvcError, OutputUnsynced, reason_of
 
@@ -34,7 +34,7 @@ class AtomicFile(TemporaryFile):
         Raises:
             OutputProblem: the folder is missing, `path` is no file, or a data file.
         """
-        super().__init__(os.fsdecode(path), Path())
+        super().__init__(path_text(path), Path())
         self.committed = False
         self.target = resolved(self.path, self.problem)
         with self.problems():

@@ -21,7 +21,7 @@ from typing import Final
 from kvc.schema.container.kinds import DATA_MAGIC
 from kvc.schema.container.lookup import open_folder
 from kvc.schema.container.needed import list_folder, needed_names
-from kvc.schema.container.paths import Folder
+from kvc.schema.container.paths import Folder, path_text
 from kvc.schema.container.reused import names_file
 from kvc.schema.container.temporary import TEMPORARY
 from kvc.schema.errors import CannotCollect, reason_of
@@ -124,7 +124,7 @@ def unreferenced(folder: Folder) -> tuple[Garbage, ...]:
         CannotCollect: a bundle in it cannot be read, so that what it needs is unknown.
         FileProblem: the folder cannot be read.
     """
-    home = Path(os.fsdecode(folder))
+    home = Path(path_text(folder))
     with open_folder(folder, listed=True) as fd:
         found = list(_garbage(home, fd))
         needed = needed_names(home, fd) if found else set()
@@ -142,8 +142,8 @@ def collect_garbage(folder: Folder, dry_run: bool = False) -> Collected:
         CannotCollect: a bundle in it cannot be read; nothing is removed from then on.
         FileProblem: the folder cannot be read.
     """
-    home = Path(os.fsdecode(folder))
-    with open_folder(home, listed=True) as fd:
+    home = Path(path_text(folder))
+    with open_folder(folder, listed=True) as fd:
         done = _Collection(home, fd, dry_run)
         seen = needed_names(home, fd, settled=False)
         found = [one for one in _garbage(home, fd) if one.name not in seen]

@@ -11,7 +11,12 @@ import struct
 from dataclasses import dataclass
 from typing import Final
 
-from kvc.schema.container.kinds import BUNDLE_MAGIC, DATA_MAGIC, guess_kind
+from kvc.schema.container.kinds import (
+    BUNDLE_MAGIC,
+    DATA_MAGIC,
+    SESSION_MAGIC,
+    guess_kind,
+)
 from kvc.schema.errors import (
     BadMagic,
     BadStructure,
@@ -42,15 +47,16 @@ class Header:
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """A kind of file: how it begins, what its tail is called, the tail's limit."""
+    """A kind of file: its name, how it begins, what its tail is called, the limit."""
 
+    name: str
     magic: bytes
     tail: str
     max_nbytes: int
 
 
-BUNDLE: Final = Kind(BUNDLE_MAGIC, "program", MAX_PROGRAM_NBYTES)
-DATA: Final = Kind(DATA_MAGIC, "index", MAX_INDEX_NBYTES)
+BUNDLE: Final = Kind("a bundle (.kvc)", BUNDLE_MAGIC, "program", MAX_PROGRAM_NBYTES)
+DATA: Final = Kind("a data file (.kvd)", DATA_MAGIC, "index", MAX_INDEX_NBYTES)
 
 
 def pack_header(header: Header, kind: Kind = BUNDLE) -> bytes:
@@ -72,7 +78,7 @@ def parse_header(raw: bytes, file_nbytes: int, path: str, kind: Kind) -> Header:
 
     Raises:
         BadMagic: the file is something else.
-        WrongKind: it is a kvc file of the other kind.
+        WrongKind: it is a kvc file of another kind.
         Truncated: the file is shorter or longer than it says.
         DigestMismatch: the header is damaged.
         UnsupportedVersion: the file is of another format version.
@@ -80,8 +86,10 @@ def parse_header(raw: bytes, file_nbytes: int, path: str, kind: Kind) -> Header:
         LimitExceeded: the tail is too large.
     """
     if not raw.startswith(kind.magic) and not (raw and kind.magic.startswith(raw)):
-        error = WrongKind if raw.startswith((BUNDLE_MAGIC, DATA_MAGIC)) else BadMagic
-        raise error(path=path, found=repr(raw[:8]), guess=guess_kind(raw))
+        guess, found = guess_kind(raw), repr(raw[:8])
+        if raw.startswith((BUNDLE_MAGIC, DATA_MAGIC, SESSION_MAGIC)):
+            raise WrongKind(path=path, found=found, guess=guess, expected=kind.name)
+        raise BadMagic(path=path, found=found, guess=guess)
     if len(raw) < HEADER_NBYTES:
         raise Truncated(
             path=path, found=file_nbytes, what="the header", expected=HEADER_NBYTES

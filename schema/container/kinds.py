@@ -5,12 +5,18 @@ from typing import Final
 # A byte over 0x7f, CR LF, SUB and LF: copies in text mode change one of them.
 BUNDLE_MAGIC: Final = b"\x8bKVC\r\n\x1a\n"
 DATA_MAGIC: Final = b"\x8bKVD\r\n\x1a\n"
+SESSION_MAGIC: Final = b"\x89KVCS\r\n\n"
 
 _KINDS: Final = (
-    (BUNDLE_MAGIC, "a kvc bundle (.kvc), where one of its data files is expected"),
+    (BUNDLE_MAGIC, "a kvc bundle (.kvc)"),
     (
         DATA_MAGIC,
         "the data file of a kvc bundle (.kvd): give the .kvc file that uses it",
+    ),
+    (
+        SESSION_MAGIC,
+        "a saved session: `kvc dump` says of which bundle, `kvc run BUNDLE --session` "
+        "goes on with it",
     ),
     (b"GGUF", "a GGUF model (llama.cpp)"),
     (b"PK\x03\x04", "a zip archive: a .pt, .pt2 or other PyTorch file"),

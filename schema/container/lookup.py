@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from kvc.schema.container.data_file import DataFileReader
-from kvc.schema.container.paths import Folder, resolved, several
+from kvc.schema.container.paths import Folder, path_text, resolved, several
 from kvc.schema.errors import (
     DataFileMismatch,
     DataFileMissing,
@@ -95,7 +95,7 @@ def open_folder(folder: Folder, listed: bool = False) -> Iterator[int]:
     Raises:
         FileProblem: there is none, or the system refuses.
     """
-    path = os.fsdecode(folder)
+    path = path_text(folder)
     try:
         fd = os.open(path, _FOLDER | (os.O_RDONLY if listed else _BENEATH))
     except NotADirectoryError as error:

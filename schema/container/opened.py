@@ -10,6 +10,8 @@ import stat
 from typing import Final
 
 from kvc.schema.closing import Closing
+from kvc.schema.container.kinds import SESSION_MAGIC
+from kvc.schema.container.paths import path_text
 from kvc.schema.errors import (
     BadStructure,
     FileChanged,
@@ -26,6 +28,17 @@ _LINK: Final = (
     "itself there, or give the folder that it is in"
 )
 _Identity = tuple[int, int, int, int]
+
+
+def is_session(path: str | os.PathLike[str]) -> bool:
+    """Tell whether a file begins as a saved session does.
+
+    Raises:
+        FileProblem: the system refuses, or it is no plain file.
+    """
+    with OpenFile(path) as file:
+        start = file.pread(0, min(len(SESSION_MAGIC), file.size))
+    return start == SESSION_MAGIC
 
 
 class OpenFile(Closing):
@@ -46,9 +59,10 @@ class OpenFile(Closing):
                 used, and a symbolic link is refused.
 
         Raises:
+            BadSetting: `path` is no path.
             FileProblem: the system refuses, or it is no plain file.
         """
-        self.path = os.fsdecode(path)
+        self.path = path_text(path)
         self.fd = _open(self.path, within)
         try:
             status = os.fstat(self.fd)

@@ -4,18 +4,32 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from kvc.schema.errors import FileProblem, KvcError, reason_of
+from kvc.schema.errors import BadSetting, FileProblem, KvcError, reason_of
 
 Folder = str | os.PathLike[str]
+
+
+def path_text(path: object, name: str = "path") -> str:
+    """Return a path as text; `name` is what messages call it.
+
+    Raises:
+        BadSetting: it is none.
+    """
+    try:
+        return os.fsdecode(path)  # type: ignore[arg-type]  # that is what is checked
+    except TypeError as error:
+        expected = "a str or an os.PathLike"
+        raise BadSetting(name=name, expected=expected, found=repr(path)) from error
 
 
 def resolved(path: Folder, problem: type[KvcError] = FileProblem) -> Path:
     """Return a path with links followed, whether there is such a file or not.
 
     Raises:
-        FileProblem: links go in circles, or it is no path at all; or `problem` instead.
+        FileProblem: links go in circles, or it has a NUL; or `problem` instead.
+        BadSetting: it is no path.
     """
-    text = os.fsdecode(path)
+    text = path_text(path)
     try:
         return Path(text).resolve()
     except (OSError, ValueError, RuntimeError) as error:  # RuntimeError: links
@@ -23,7 +37,11 @@ def resolved(path: Folder, problem: type[KvcError] = FileProblem) -> Path:
 
 
 def several(paths: Folder | Iterable[Folder]) -> tuple[str, ...]:
-    """Return paths as texts; a single one is not taken apart into letters."""
-    if isinstance(paths, str | bytes | os.PathLike):
-        return (os.fsdecode(paths),)
-    return tuple(map(os.fsdecode, paths))
+    """Return paths as texts; a single one is not taken apart into letters.
+
+    Raises:
+        BadSetting: they are no paths.
+    """
+    if isinstance(paths, str | bytes | os.PathLike) or not isinstance(paths, Iterable):
+        return (path_text(paths),)
+    return tuple(map(path_text, paths))

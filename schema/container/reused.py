@@ -13,7 +13,7 @@ from pathlib import Path
 from kvc.schema.closing import Closing
 from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.lookup import open_folder
-from kvc.schema.container.paths import Folder, resolved, several
+from kvc.schema.container.paths import Folder, path_text, resolved, several
 from kvc.schema.errors import FileProblem, OutputProblem
 from kvc.schema.model import Blob, DataFile
 from kvc.schema.uses import is_plain_name
@@ -99,7 +99,7 @@ def check_reuse(paths: Folder | Iterable[Folder], bundle: Folder) -> None:
         as `open_reused`.
     """
     with ExitStack() as stack:
-        open_reused(stack, paths, os.fsdecode(bundle))
+        open_reused(stack, paths, path_text(bundle))
 
 
 def open_locked(path: Path) -> DataFileReader | None:

@@ -8,7 +8,9 @@ expected and found, and what to try. `KvcError.code` is stable, for scripts.
 from kvc.schema.errors.base import (
     KvcError,
     listing,
+    meant,
     reason_of,
+    shortened,
 )
 from kvc.schema.errors.compiling import (
     BadBackend,
@@ -42,6 +44,7 @@ from kvc.schema.errors.compiling import (
     UnknownRecipe,
     UnsupportedModel,
     UnsupportedOps,
+    WrongTorch,
 )
 from kvc.schema.errors.executing import (
     BadSetting,
@@ -187,6 +190,9 @@ __all__ = [
     "UnsupportedVersion",
     "UnusableLogits",
     "WrongKind",
+    "WrongTorch",
     "listing",
+    "meant",
     "reason_of",
+    "shortened",
 ]

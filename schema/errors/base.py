@@ -1,6 +1,10 @@
 """The root of all errors, how a message lists names, and why the system refused."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+_MOST_LISTED: Final = 12
 
 
 class KvcError(Exception):
@@ -38,6 +42,19 @@ def _rebuild(kind: type[KvcError], facts: dict[str, object]) -> KvcError:
 def listing(names: Sequence[str]) -> str:
     """Join names for a message, or say that there are none."""
     return ", ".join(names) if names else "none"
+
+
+def shortened(names: Sequence[str]) -> str:
+    """Join names as `listing`, of many only the first."""
+    more = len(names) - _MOST_LISTED
+    return listing(names) if more < 1 else f"{listing(names[:-more])} and {more} more"
+
+
+def meant(name: object, known: Iterable[str]) -> str:
+    """Return ` (did you mean 'x'?)` for the known name most like one, "" for none."""
+    by_lower = {one.lower(): one for one in known}
+    close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
+    return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""
 
 
 def reason_of(error: BaseException) -> str:

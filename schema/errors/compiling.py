@@ -1,6 +1,6 @@
 """Models, recipes and checkpoints that cannot be compiled."""
 
-from kvc.schema.errors.base import KvcError
+from kvc.schema.errors.base import KvcError, listing, meant
 
 
 class CompileError(KvcError):
@@ -13,10 +13,19 @@ class ModelNotFound(CompileError):
     template = "no model {model!r}: {reason}; give the path of a Hugging Face folder, a built-in name ({known}) or package.module:factory"
 
 
+class WrongTorch(CompileError):
+    """The installed torch is not one that the compiler is tested with.
+
+    Attributes: found (its version), expected (the range, as pip takes it).
+    """
+
+    template = "torch {found} is installed, but kvc's compiler works with {expected}: it patches functions of torch that change between releases, and could compile a wrong program without noticing; get one with `pip install '{expected}'`"
+
+
 class MissingTransformers(CompileError):
     """Hugging Face models need a package that is not installed."""
 
-    template = "Hugging Face models need the package {package}, which is not installed; get it with `pip install 'kvc[hf]'`"
+    template = "Hugging Face models need the package {package}, which is not installed; get what they need with `pip install 'transformers>=5.23,<6' 'safetensors>=0.8' 'tokenizers>=0.23' 'jinja2>=3.1.6'`"
 
 
 class BadModelSetting(CompileError):
@@ -162,11 +171,15 @@ class RecipeError(KvcError):
 
 
 class UnknownRecipe(RecipeError):
-    """No recipe has this name."""
+    """No recipe has this name; `known` are those that ship."""
 
-    template = (
-        "no recipe {recipe!r}; there are: {known}, or give the path of a .toml file"
-    )
+    recipe: str
+    known: tuple[str, ...]
+    template = "no recipe {recipe!r}{meant}; there are: {listed}, or give the path of a .toml file"
+
+    def _text(self) -> str:
+        told = {"meant": meant(self.recipe, self.known), "listed": listing(self.known)}
+        return self.template.format(**told, **self.facts)
 
 
 class BadRecipe(RecipeError):
@@ -176,9 +189,15 @@ class BadRecipe(RecipeError):
 
 
 class UnknownBackend(RecipeError):
-    """A recipe names a backend that is not here."""
+    """A recipe names a backend that is not here; `known` are those that are."""
 
-    template = "no backend {backend!r}: {reason}; there are: {known}; install a package that brings it (entry point group kvc.backends), or call kvc.compiler.register_backend first"
+    backend: str
+    known: tuple[str, ...]
+    template = "no backend {backend!r}{meant}: {reason}; there are: {listed}; install a package that brings it (entry point group kvc.backends), or call kvc.compiler.register_backend first"
+
+    def _text(self) -> str:
+        told = {"meant": meant(self.backend, self.known), "listed": listing(self.known)}
+        return self.template.format(**told, **self.facts)
 
 
 class BadOption(RecipeError):

@@ -1,6 +1,8 @@
 """Calls that fail, and calls that are refused."""
 
-from kvc.schema.errors.base import KvcError
+from collections.abc import Sequence
+
+from kvc.schema.errors.base import KvcError, meant, shortened
 
 
 class ExecutionError(KvcError):
@@ -8,9 +10,23 @@ class ExecutionError(KvcError):
 
 
 class UnknownName(ExecutionError):
-    """A method, state or named data that the program does not have."""
+    """A method, state or named data that the program does not have.
 
-    template = "the program has no {kind} {name!r}; it has: {known}"
+    Attributes: kind, name, known (all names of the kind), hint (what follows them).
+    """
+
+    name: object
+    known: tuple[str, ...]
+    template = "the program has no {kind} {name!r}{meant}; it has: {listed}{hint}"
+
+    def __init__(
+        self, *, kind: str, name: object, known: Sequence[str], hint: str = ""
+    ) -> None:
+        super().__init__(kind=kind, name=name, known=tuple(known), hint=hint)
+
+    def _text(self) -> str:
+        told = {"meant": meant(self.name, self.known), "listed": shortened(self.known)}
+        return self.template.format(**told, **self.facts)
 
 
 class InputMismatch(ExecutionError):

@@ -22,9 +22,9 @@ class BadMagic(FormatError):
 
 
 class WrongKind(BadMagic):
-    """The file is a kvc file of the other kind."""
+    """The file is a kvc file of another kind."""
 
-    template = "{path}: it is {guess}"
+    template = "{path}: {expected} is expected here, but it is {guess}"
 
 
 class UnsupportedVersion(FormatError):

@@ -16,7 +16,7 @@ def draw(rows: Sequence[Row], eager: Sequence[Row], path: Path) -> None:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
-        sys.exit("--plot needs matplotlib: pip install 'kvc[bench]'")
+        sys.exit("--plot needs matplotlib: pip install -e '.[bench]'")
     mpl.rcParams["svg.hashsalt"] = "kvc"
     mpl.rcParams["font.size"] = 10
     figure = Figure(figsize=(7.2, 4.5), layout="constrained")

@@ -97,13 +97,14 @@ def test_an_unknown_name_lists_the_recipes_that_exist(name):
 
 def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
     assert bad(tmp_path, '[linear]\nschema = "qd8"') == (
-        "unknown key 'schema' in [linear]; allowed there: scheme"
+        "unknown key 'schema' (did you mean 'scheme'?) in [linear]; "
+        "allowed there: scheme"
     )
     assert bad(tmp_path, '[linera]\nscheme = "qd8"') == (
-        "unknown section [linera]; "
+        "unknown section [linera] (did you mean 'linear'?); "
         "allowed: description, [weights], [linear], [embedding], [cache], [backend]"
     )
-    assert bad(tmp_path, 'linera = "qd8"').startswith("unknown key 'linera'; allowed: ")
+    assert bad(tmp_path, 'linera = "qd8"').startswith("unknown key 'linera' (")
 
 
 def test_a_wrong_value_names_the_key_and_the_allowed_ones(tmp_path):

@@ -17,6 +17,7 @@ from hand_built import (
 from stateful_programs import fed_program
 
 from kvc.runtime import (
+    BadSetting,
     CacheOverflow,
     CallMismatch,
     Closed,
@@ -206,6 +207,20 @@ def test_a_missing_file_is_a_file_problem(tmp_path):
         load(tmp_path / "nothing.kvc")
 
 
+@pytest.mark.parametrize("thing", [None, 5, ["p.kvc"]])
+def test_what_is_no_path_is_refused_with_advice(thing):
+    with pytest.raises(BadSetting, match=r"path: expected a str or an os\.PathLike"):
+        load(thing)
+
+
+@pytest.mark.parametrize("folders", [5, None, [None]])
+def test_folders_that_are_none_are_refused_with_advice(folders, tmp_path):
+    program, arrays = fed_program(())
+    write_bundle(tmp_path / "p.kvc", (program, arrays))
+    with pytest.raises(BadSetting, match=r"expected a (sequence of folders|str or an)"):
+        load(tmp_path / "p.kvc", data_folders=folders)
+
+
 def test_loading_leaves_torch_out_and_is_quick(tmp_path):
     path = write_bundle(tmp_path / "a.kvc", affine_program())
     script = (
@@ -215,3 +230,18 @@ def test_loading_leaves_torch_out_and_is_quick(tmp_path):
         "    assert 'torch' not in sys.modules\n"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_names_that_were_misspelled_are_offered(tmp_path):
+    write_bundle(tmp_path / "p.kvc", fed_program(()))
+    with load(tmp_path / "p.kvc") as program, program.session() as session:
+        for use, meant in (
+            (lambda: program.call("wriet"), "write"),
+            (lambda: session.call("wriet"), "write"),
+            (lambda: session.state["cahce"], "cache"),
+            (lambda: program.session(capacty=4), "capacity"),
+        ):
+            with pytest.raises(UnknownName, match=f"did you mean '{meant}'"):
+                use()
+        with pytest.raises(AttributeError, match="did you mean 'write'"):
+            session.wriet()

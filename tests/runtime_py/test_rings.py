@@ -137,8 +137,8 @@ def changed(path, change):
         ([20, 20], r"reached \[20, 20\] at position"),
         ([-1], r"reached is \[-1\]"),
         ([2.5], r"reached is \[2.5\]"),
-        (20, "reached is no list"),
-        (None, "reached is no list"),
+        (20, "reached is 20"),
+        (None, "reached is None"),
         ([11], "its states are not the program's"),
     ],
 )

@@ -194,7 +194,7 @@ def test_a_text_file_and_another_version_say_so(saved):
     with pytest.raises(BadSnapshot, match="it is no saved session"):
         program.restore(file)
     file.write_bytes(reseal(raw[:8] + struct.pack("<I", 9) + raw[12:]))
-    with pytest.raises(BadSnapshot, match="it has version 9, not 0"):
+    with pytest.raises(BadSnapshot, match="it has version 9, this kvc reads 0 to 1"):
         program.restore(file)
 
 
@@ -234,6 +234,15 @@ def test_a_header_longer_than_the_file_is_refused(saved, nbytes):
         ("written", True),
         ("states", []),
         ("states", None),
+        ("position", [4]),
+        ("position", []),
+        ("position", 3),
+        ("pending", [[1], [2]]),
+        ("pending", [[-1]]),
+        ("pending", [[1.5]]),
+        ("pending", [7]),
+        ("pending", None),
+        ("pending", [["a"]]),
         ("program", 7),
         ("other", 7),
     ],
@@ -266,7 +275,7 @@ def test_hostile_states_are_refused(saved, change):
 def test_a_header_that_is_no_object_is_refused(saved, text):
     program, file = saved
     raw = file.read_bytes()
-    lead = LEAD.pack(raw[:8], 0, len(text))
+    lead = LEAD.pack(raw[:8], 1, len(text))
     file.write_bytes(reseal(lead + text + raw[LEAD.size :]))
     with pytest.raises(BadSnapshot, match="its header is no JSON object"):
         program.restore(file)
@@ -281,6 +290,43 @@ def test_a_hostile_position_is_refused(saved, position):
     file.write_bytes(reseal(changed))
     with pytest.raises(BadSnapshot, match="of a capacity of 16"):
         program.restore(file)
+
+
+def test_a_file_of_version_0_is_read_as_ever(saved):
+    program, file = saved
+    change_header(file, lambda header: (header.pop("pending"), header.pop("position")))
+    raw = file.read_bytes()
+    file.write_bytes(reseal(raw[:8] + struct.pack("<I", 0) + raw[12:]))
+    with program.restore(file) as session:
+        assert (session.position, session.pending) == ([3], ((),))
+    with program.session(capacity=16) as other:
+        other.run(rows(3))
+        other.save(file)  # a header of today under the number of before
+        raw = file.read_bytes()
+    file.write_bytes(reseal(raw[:8] + struct.pack("<I", 0) + raw[12:]))
+    with pytest.raises(BadSnapshot, match="its header has other parts"):
+        program.restore(file)
+
+
+def test_a_bundle_is_no_saved_session(saved, tmp_path):
+    program, _ = saved
+    with pytest.raises(BadSnapshot, match=r"it looks like a kvc bundle \(\.kvc\)"):
+        program.restore(tmp_path / "p.kvc")
+
+
+def test_pending_tokens_come_back_until_the_states_change(saved, tmp_path):
+    program, file = saved
+    with program.restore(file) as session:
+        session.leave_pending([(5, 6)])
+        session.save(file)
+        with program.restore(file) as other, other.fork() as third:
+            assert other.pending == third.pending == ((5, 6),)
+            other.trim()
+            assert other.pending == ((5, 6),)
+            third.run(rows(1))
+            assert third.pending == ((),)
+        session.reset()
+        assert session.pending == ((),)
 
 
 def test_a_missing_file_and_a_folder_are_file_problems(saved, tmp_path):

@@ -131,7 +131,7 @@ def compile_command(
 
 def _default_output(model: str) -> str:
     """Return the name of a bundle: the model's own, in the current folder."""
-    name = Path(model).resolve().name if Path(model).is_dir() else model
+    name = Path(model).resolve().name if Path(model).is_dir() else Path(model).name
     return f"{name.rpartition(':')[2]}.kvc"
 
 

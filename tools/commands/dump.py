@@ -1,5 +1,7 @@
 """`kvc dump`: say what is in a bundle. Reads header and program, never a blob.
 
+Of a saved session it says what that is.
+
 Of data files only header and index are read, to tell where their bytes go; one that is
 not there is no fault here, and the report says so.
 """
@@ -43,9 +45,16 @@ def dump(
 
     Without options: an overview on one page. Each option prints one part in full;
     several may be given. With --json: the same as JSON.
-    """
-    from kvc.schema.container import BundleFile
 
+    BUNDLE may be a saved session, too: then of which program it is, and how far.
+    """
+    from kvc.schema.container import BundleFile, is_session
+
+    if is_session(bundle):
+        if ops or any(sections.values()):
+            raise click.UsageError(f"{bundle} is a saved session, which has no parts")
+        _print_session(bundle, as_json)
+        return
     asked = [name for name, wanted in sections.items() if wanted]
     with BundleFile.open(bundle) as file:
         report = _report(file, data_folders, by_method=as_json or sections["size"])
@@ -54,6 +63,14 @@ def dump(
         click.echo(json.dumps(_json(report, asked, listings), indent=2))
     else:
         click.echo("\n".join(_lines(report, asked, listings)))
+
+
+def _print_session(path: str, as_json: bool) -> None:
+    from kvc.tools.reports.session import describe_session, session_lines
+
+    report = describe_session(path)
+    shown = json.dumps({"session": asdict(report)}, indent=2) if as_json else None
+    click.echo(shown or "\n".join(session_lines(report)))
 
 
 def _report(
@@ -100,12 +117,12 @@ def _find(
 
 
 def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]:
-    from kvc.schema.errors import UnknownName, listing
+    from kvc.schema.errors import UnknownName
 
     methods = {method.name: method for method in program.methods}
     for name in names:
         if name not in methods:
-            raise UnknownName(kind="method", name=name, known=listing(tuple(methods)))
+            raise UnknownName(kind="method", name=name, known=tuple(methods))
     if not names:
         return []
     from kvc.tools.reports.listing import describe_listing

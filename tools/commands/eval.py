@@ -49,7 +49,9 @@ def eval_command(
 
     The fewer, the better the model predicts it. Bits per byte can be compared between
     tokenizers, the perplexity of a token cannot. A bundle with a method that gives the
-    logits of all positions is evaluated in chunks, any other token by token.
+    logits of all positions is evaluated in chunks, any other token by token. Speed is
+    that of running and scoring, after a first call that is not measured: loading, and
+    what a first call does, are left out.
     """
     from kvc.tools.evaluation import as_json as fields
     from kvc.tools.evaluation import table

@@ -1,7 +1,9 @@
 """`kvc run`: call one method with arrays from files."""
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,15 +37,25 @@ if TYPE_CHECKING:
     metavar="FILE",
     help="Where results go: .npy for one, .npz for any number.",
 )
+@click.option(
+    "--session",
+    "kept",
+    metavar="FILE",
+    help="Go on with the session saved in FILE, a new one where there is none, and "
+    "save it there when the call has succeeded.",
+)
 @loading_options
 def run(
     bundle: str,
     method: str | None,
     inputs: Sequence[str],
     output: str | None,
+    kept: str | None,
     loading: Loading,
 ) -> None:
-    """Call one method of BUNDLE, from fresh state, and print what comes back.
+    """Call one method of BUNDLE, and print what comes back.
+
+    State is fresh, or as the call before has left it, with --session FILE.
 
     Results are printed with dtype and shape; -o keeps them as numpy files. The input
     that says how many tokens of each row count may be left out: then all do.
@@ -53,16 +65,27 @@ def run(
         _check_output(output, len(chosen.graph.outputs))
         read = _arrays(chosen, inputs)
         arguments = _arguments(chosen, read)
-        with _open_session(program, chosen, read) as session:
-            result = session.call(chosen.name, **arguments)
-        arrays = _leaves(result)
+        open_new = partial(_open_session, program, chosen, read)
+        with _session(program, kept, open_new) as session:
+            arrays = _leaves(session.call(chosen.name, **arguments))
+            if output is not None:
+                _save(Path(output), arrays)
         _print_arrays(arrays)
-        if output is not None:
-            _save(Path(output), arrays)
+
+
+def _session(
+    program: "Program", kept: str | None, open_new: Callable[[], "Session"]
+) -> AbstractContextManager["Session"]:
+    """Return the session of a call: a new one, or that of a file."""
+    if kept is None:
+        return open_new()
+    from kvc.tools.session_files import kept_session
+
+    return kept_session(program, kept, open_new)
 
 
 def _method(by_name: Mapping[str, "Method"], name: str | None) -> "Method":
-    from kvc.schema.errors import UnknownName, listing
+    from kvc.schema.errors import UnknownName
 
     if name is None and len(by_name) == 1:
         (only,) = by_name.values()
@@ -70,7 +93,7 @@ def _method(by_name: Mapping[str, "Method"], name: str | None) -> "Method":
     if name is None:
         raise click.UsageError(f"choose a --method: {', '.join(by_name) or 'none'}")
     if name not in by_name:
-        raise UnknownName(kind="method", name=name, known=listing(tuple(by_name)))
+        raise UnknownName(kind="method", name=name, known=tuple(by_name))
     return by_name[name]
 
 
@@ -139,6 +162,9 @@ def _read(path: str) -> "Array":
         raise FileProblem(path=path, reason=reason_of(error)) from error
     except (ValueError, EOFError) as error:
         reason = "not a .npy file of plain numbers"
+        raise FileProblem(path=path, reason=reason) from error
+    except MemoryError as error:
+        reason = "what it says to hold does not fit into memory"
         raise FileProblem(path=path, reason=reason) from error
     if not isinstance(array, np.ndarray):
         raise FileProblem(path=path, reason="an .npz archive; give one .npy an input")

@@ -74,9 +74,17 @@ def install(wheel: Path, home: Path) -> Path:
 def try_out(bin_folder: Path, empty: Path) -> None:
     """Do the main job with the installed wheel."""
     empty.mkdir()
-    packages = ("kvc.schema", "kvc.recipes", "kvc.compiler", "kvc.runtime", "kvc.tools")
+    packages = (
+        "kvc",
+        "kvc.schema",
+        "kvc.recipes",
+        "kvc.compiler",
+        "kvc.runtime",
+        "kvc.tools",
+    )
     run(empty, str(bin_folder / "python"), "-c", WHERE, *packages)
     kvc = str(bin_folder / "kvc")
+    assert run(empty, kvc, "--version").startswith("kvc 0.")
     run(empty, kvc, "recipes")
     run(empty, kvc, "compile", "demo", "--recipe", "xnnpack_q8", "-o", "demo.kvc")
     run(empty, kvc, "verify", "demo.kvc")

@@ -1,5 +1,7 @@
 """Make `.typing/kvc/`, links by which mypy finds each folder under its import name.
 
+The files of the package `kvc` itself are links there, too.
+
 Run it once after a clone: `python tools/dev/link_types.py`. mypy cannot follow the
 import hook of an editable install; `mypy_path` in pyproject.toml points here.
 """
@@ -16,9 +18,17 @@ def main() -> None:
     links = ROOT / ".typing" / "kvc"
     links.mkdir(parents=True, exist_ok=True)
     for package, folder in settings["tool"]["setuptools"]["package-dir"].items():
-        link = links / package.removeprefix("kvc.")
-        link.unlink(missing_ok=True)
-        link.symlink_to(Path("../..") / folder)
+        if package == "kvc":
+            for file in (ROOT / folder).iterdir():
+                point(links / file.name, Path("../..") / folder / file.name)
+        else:
+            point(links / package.removeprefix("kvc."), Path("../..") / folder)
+
+
+def point(link: Path, target: Path) -> None:
+    """Make a link anew."""
+    link.unlink(missing_ok=True)
+    link.symlink_to(target)
 
 
 if __name__ == "__main__":

@@ -10,9 +10,25 @@ python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
 }
 echo "setting up .venv; the first time this fetches PyTorch, a few minutes" >&2
 test -x .venv/bin/python || python3 -m venv .venv
-.venv/bin/python -m pip install --quiet torch==2.13.0
+PIP=(.venv/bin/python -m pip install --quiet)
+TORCH=torch==2.13.0
+CPU_BUILDS=https://download.pytorch.org/whl/cpu
+
+# On Linux the ordinary index may have the CUDA build, which works and takes 4.7 GB.
+# PyTorch's own index is asked first, unless it does not answer at once.
+cpu_builds_answer() {
+    timeout 4 .venv/bin/python -c \
+        'import sys, urllib.request as r; r.urlopen(sys.argv[1], timeout=3).read(1)' \
+        "$CPU_BUILDS/torch/" 2>/dev/null
+}
+if .venv/bin/python -m pip show --quiet torch 2>/dev/null; then
+    "${PIP[@]}" "$TORCH"
+elif ! { cpu_builds_answer && "${PIP[@]}" --index-url "$CPU_BUILDS" "$TORCH"; }; then
+    echo "PyTorch comes from the ordinary package index" >&2
+    "${PIP[@]}" "$TORCH"
+fi
 # Three shared libraries of this wheel are used, nothing of it is imported: see README.md.
-.venv/bin/python -m pip install --quiet --no-deps executorch==1.5.1 ||
+"${PIP[@]}" --no-deps executorch==1.5.1 ||
     echo "no executorch 1.5.1 for this machine: the backend xnnpack runs its reference" >&2
-.venv/bin/python -m pip install --quiet --editable ".${1:+[$1]}"
+"${PIP[@]}" --editable ".${1:+[$1]}"
 .venv/bin/python tools/dev/link_types.py

@@ -1,6 +1,7 @@
 """Scores against the cross entropy of the eager model, by each kind of method."""
 
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -177,3 +178,20 @@ def test_logits_that_are_no_numbers_are_refused(bad):
 def test_a_token_that_is_ruled_out_costs_infinitely_much():
     with np.errstate(divide="ignore"):
         assert _bits(np.array([[0.0, -math.inf]], np.float32), [1]) == math.inf
+
+
+@pytest.mark.parametrize("names", [("prefill", "decode"), ("forward",)])
+def test_loading_is_not_measured(tmp_path, names):
+    """What only a process's first calls do takes longer than the rest together."""
+    with load(write_scored(tmp_path / "m.kvc", *names)) as program:
+        waited = []
+
+        def slow_at_first(*given):
+            if not waited:
+                waited.append(time.sleep(0.5))
+            return taken(*given)
+
+        held = program._engine._blobs
+        taken, held.touch = held.touch, slow_at_first
+        assert score_tokens(program, range(12)).seconds < 0.5
+        assert waited

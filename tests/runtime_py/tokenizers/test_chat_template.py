@@ -181,7 +181,7 @@ def test_a_template_that_is_not_utf_8_is_refused():
 
 def test_without_the_package_the_message_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "jinja2", None)
-    with pytest.raises(MissingPackage, match=r"jinja2.*pip install 'kvc\[text\]'"):
+    with pytest.raises(MissingPackage, match=r"jinja2.*pip install 'jinja2>=3"):
         template_of(GEMMA)
 
 

@@ -178,5 +178,5 @@ def test_what_is_no_tokenizer_is_refused(raw):
 def test_without_the_package_the_message_says_how_to_get_it(monkeypatch):
     raw = byte_fallback().to_str().encode()
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(MissingPackage, match=r"pip install 'kvc\[text\]'"):
+    with pytest.raises(MissingPackage, match=r"pip install 'tokenizers>=0"):
         JsonTokenizer(raw)

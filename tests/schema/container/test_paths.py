@@ -1,6 +1,7 @@
 """Strange paths through all doors: errors with a type, or the file that is meant."""
 
 import os
+import re
 
 import pytest
 from named_bytes import SMALL, save_data
@@ -13,7 +14,7 @@ from kvc.schema.container import (
     verify_file,
 )
 from kvc.schema.container.paths import resolved, several
-from kvc.schema.errors import FileProblem, OutputProblem
+from kvc.schema.errors import BadSetting, FileProblem, OutputProblem
 
 
 @pytest.fixture
@@ -46,6 +47,24 @@ def test_an_input_that_is_no_path(path, tmp_path, name):
     ):
         with pytest.raises(FileProblem):
             read()
+
+
+@pytest.mark.parametrize("thing", [None, 5, 1.5, ["m.kvc"]])
+def test_what_is_no_path_at_all(path, thing):
+    match = re.escape(f"expected a str or an os.PathLike, got {thing!r}")
+    for use in (
+        lambda: save_data(thing, SMALL),
+        lambda: split_bundle(thing),
+        lambda: join_bundle(path, thing),
+        lambda: verify_file(thing),
+        lambda: verify_bundle(path, [thing]),
+        lambda: collect_garbage(thing),
+        lambda: resolved(thing),
+    ):
+        with pytest.raises(BadSetting, match=match):
+            use()
+    with pytest.raises(BadSetting, match=re.escape("os.PathLike, got 5")):
+        several(5)
 
 
 @pytest.mark.parametrize("kind", [str, os.fsencode, lambda path: path])

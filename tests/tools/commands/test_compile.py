@@ -15,6 +15,9 @@ def test_the_closing_table_says_what_was_made(kvc, tmp_path):
     assert out.is_file()
     assert result.stdout == ""
     lines = result.stderr.splitlines()
+    stages = [line.partition("] ")[2] for line in lines if line.startswith("[ ")]
+    assert stages[:3] == ["importing torch", "loading the model", "capture: prefill"]
+    lines = [line for line in lines if not line.startswith("[ ")]
     assert lines[0].endswith("out.kvc")
     labels = [line[2:9].strip() for line in lines[1:]]
     assert [label for label in labels if label] == [
@@ -37,10 +40,19 @@ def test_quiet_is_quiet(kvc, tmp_path):
     [
         (
             "nope",
-            "no such folder; give the path of a Hugging Face folder, a built-in",
+            "no such folder, and kvc fetches nothing from a hub; give the path of a",
         ),
         ("some/nope", "there is no such folder, and kvc fetches nothing"),
-        (__file__, "it is a file; a model's weights need the folder"),
+        (
+            "Org/Model-1.5B",
+            "`hf download Org/Model-1.5B --local-dir Model-1.5B`, and give that folder",
+        ),
+        ("my/model.py:factory", "named as imports do: my.model:factory"),
+        (__file__, "the model, test_compile:factory"),
+        (
+            str(Path(__file__).parents[3] / "LICENSE"),
+            "it is a file; a model's weights need the folder",
+        ),
         (
             "no_such_module:f",
             "importing no_such_module failed with ModuleNotFoundError",
@@ -218,3 +230,19 @@ def test_a_file_that_cannot_be_reused_is_refused_at_once(kvc, tmp_path):
     result = kvc("compile", "nope", "--data", "outside", "-o", out)
     assert result.exit_code == 2
     assert "'outside' is not one of 'internal', 'external'" in result.stderr
+
+
+def test_a_recipe_or_model_that_was_misspelled_is_offered(kvc, tmp_path):
+    wrong = kvc("compile", "demo", "--recipe", "xnnpak_q8", "-o", tmp_path / "a.kvc")
+    assert "no recipe 'xnnpak_q8' (did you mean 'xnnpack_q8'?)" in wrong.stderr
+    wrong = kvc("compile", "dmeo", "-o", tmp_path / "a.kvc")
+    assert "did you mean 'demo'?" in wrong.stderr
+
+
+def test_a_name_of_a_hub_says_what_to_do_before_where_to_write(
+    kvc, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    wrong = kvc("compile", "Org/Model")
+    assert "fetches nothing from a hub; if it is a model there" in wrong.stderr
+    assert list(tmp_path.iterdir()) == []

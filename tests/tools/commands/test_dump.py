@@ -1,10 +1,12 @@
 import json
 from dataclasses import replace
 
+import pytest
 from named_bytes import SMALL, save_data
 from sample_programs import sample_program
 from sealing import parts, seal
 
+from kvc.runtime import generate, load
 from kvc.schema.codec import encode
 from kvc.schema.container import BundleFile
 
@@ -259,3 +261,34 @@ def test_a_payload_in_a_form_of_its_own_is_counted_not_read(kvc, sample, monkeyp
     monkeypatch.setattr(BundleFile, "_read_program", lambda self, thorough: foreign)
     text = kvc("dump", sample, "--ops", "prefill").stdout
     assert "| 6 bytes in a form of the backend sample\n" in text
+
+
+def test_a_saved_session_says_what_it_is(kvc, tiny, tmp_path):
+    file = tmp_path / "chat.session"
+    with load(tiny) as program, program.session(capacity=20) as session:
+        for _ in generate(session, [1, 2, 3], max_tokens=2):
+            pass
+        session.save(file)
+        digest = program.digest
+    lines = kvc("dump", file).stdout.splitlines()
+    assert lines[0].startswith(f"{file}: a saved session, ")
+    assert [line.split(maxsplit=1) for line in lines[1:]] == [
+        ["program", f"digest {digest[:16]}, as kvc dump BUNDLE says"],
+        ["position", "4"],
+        ["capacity", "20"],
+        ["pending", "1 token made and not fed yet"],
+        ["states", str(len(program.states))],
+    ]
+    told = json.loads(kvc("dump", file, "--json").stdout)["session"]
+    assert (told["program"], told["position"]) == (digest, [4])
+    assert "has no parts" in kvc("dump", file, "--blobs").stderr
+    file.write_bytes(file.read_bytes()[:-1])
+    assert "it is damaged" in kvc("dump", file).stderr
+
+
+@pytest.mark.parametrize("command", ["verify", "generate"])
+def test_a_saved_session_in_place_of_a_bundle_is_named(kvc, tiny, tmp_path, command):
+    with load(tiny) as program, program.session() as session:
+        session.save(tmp_path / "s")
+    wrong = kvc(command, tmp_path / "s", *["a"] * (command == "generate"))
+    assert "a bundle (.kvc) is expected here, but it is a saved session" in wrong.stderr

@@ -83,3 +83,10 @@ def test_a_folder_that_is_none_is_refused(kvc, tmp_path):
     result = kvc("gc", tmp_path / "nowhere")
     assert result.exit_code == 1
     assert "nowhere" in result.stderr
+
+
+def test_a_folder_without_a_name_is_not_the_current_one(kvc, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "old-0123456789ab.kvd").write_bytes(b"")
+    assert kvc("gc", "").exit_code == 1
+    assert len(list(tmp_path.iterdir())) == 1

@@ -1,9 +1,11 @@
+import fcntl
+
 import numpy as np
 import pytest
 from data_programs import table_program, write_data_bundle
 from summing_rows import summing_rows
 
-from kvc.runtime import load
+from kvc.runtime import generate, load
 
 TOKENS = np.array([[100, 101, 102]])
 
@@ -143,3 +145,84 @@ def test_more_rows_than_a_bundle_takes_are_refused(kvc, rows, tmp_path):
     result = kvc("run", rows, "-m", "prefill", "-i", tmp_path / "tokens.npy")
     assert result.exit_code == 1
     assert "batch: expected 1..4, got 5" in result.stderr
+
+
+def test_a_method_that_was_misspelled_is_offered(kvc, tiny):
+    message = "no method 'prefil' (did you mean 'prefill'?)"
+    assert message in kvc("run", tiny, "-m", "prefil").stderr
+    assert message in kvc("dump", tiny, "--ops", "prefil").stderr
+
+
+@pytest.fixture
+def told(tmp_path):
+    """Arrays of tokens, each in a file."""
+    for name, tokens in (("a", [[1, 2, 3]]), ("b", [[4]]), ("bad", [[4.0]])):
+        np.save(tmp_path / f"{name}.npy", np.array(tokens))
+    return tmp_path
+
+
+def test_a_session_goes_on_from_call_to_call(kvc, tiny, told):
+    file, out = told / "s.session", told / "out.npy"
+    keep = ("--session", file)
+    first = kvc("run", tiny, "-m", "prefill", "-i", told / "a.npy", *keep)
+    assert first.exit_code == 0, first.output
+    done = kvc("run", tiny, "-m", "decode", "-i", told / "b.npy", *keep, "-o", out)
+    assert done.exit_code == 0, done.output
+    with load(tiny) as program, program.session() as session:
+        session.prefill(np.array([[1, 2, 3]]))
+        assert np.array_equal(session.decode(np.array([[4]])), np.load(out))
+        with program.restore(file) as kept:
+            assert kept.position == 4
+    names = {path.name for path in told.iterdir()}
+    assert names == {"a.npy", "b.npy", "bad.npy", "s.session", "out.npy"}
+
+
+def test_a_call_that_fails_leaves_the_session_as_it_was(kvc, tiny, told):
+    file = told / "s.session"
+    call = ("run", tiny, "--session", file, "-m")
+    assert kvc(*call, "decode", "-i", told / "bad.npy").exit_code == 1
+    assert not file.exists()
+    kvc(*call, "prefill", "-i", told / "a.npy")
+    before = file.read_bytes()
+    assert kvc(*call, "decode", "-i", told / "bad.npy").exit_code == 1
+    assert file.read_bytes() == before
+    assert len(list(told.iterdir())) == 4
+
+
+def test_what_is_no_session_stays(kvc, tiny, told):
+    wrong = kvc("run", tiny, "-m", "decode", "-i", told / "b.npy", "--session", tiny)
+    assert "it looks like a kvc bundle" in wrong.stderr
+    assert kvc("verify", tiny).exit_code == 0
+    wrong = kvc("run", tiny, "-m", "decode", "-i", told / "b.npy", "--session", told)
+    assert "it is a folder" in wrong.stderr
+
+
+def test_a_session_in_use_is_left_alone(kvc, tiny, told):
+    file = told / "s.session"
+    with (told / ".s.session.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        call = ("run", tiny, "--session", file, "-m", "decode", "-i", told / "b.npy")
+        assert "another command is using this session" in kvc(*call).stderr
+        assert not file.exists()
+    assert kvc(*call).exit_code == 0  # a lock that was left behind counts nothing
+
+
+def test_what_a_generation_has_left_is_told(kvc, tiny, told):
+    file = told / "s.session"
+    with load(tiny) as program, program.session() as session:
+        next(generate(session, [1, 2, 3], stop_tokens=[]))
+        ((token,),) = session.pending
+        session.save(file)
+    call = ("run", tiny, "--session", file, "-m", "decode", "-i", told / "b.npy")
+    told_first = kvc(*call).stderr
+    assert f"has 1 token made and not fed yet, [[{token}]]; they count" in told_first
+    assert kvc(*call).stderr == ""
+
+
+def test_a_file_that_says_to_hold_too_much_is_an_error(kvc, tiny, tmp_path):
+    with (tmp_path / "x.npy").open("wb") as file:
+        head = {"descr": "<i8", "fortran_order": False, "shape": (1, 1 << 58)}
+        np.lib.format.write_array_header_1_0(file, head)
+    wrong = kvc("run", tiny, "-m", "prefill", "-i", tmp_path / "x.npy")
+    assert wrong.exit_code == 1
+    assert f"cannot read {tmp_path}/x.npy: " in wrong.stderr

@@ -1,0 +1,28 @@
+"""What the repr of a session says: how far it is, or why it cannot be used.
+
+In: the states' memory, which nobody else uses meanwhile. Out: a line that never fails.
+"""
+
+from collections.abc import Sequence
+
+from kvc.runtime.positions import find_position
+from kvc.runtime.states import StateMemory
+from kvc.schema.errors import NoPosition
+from kvc.schema.model import Position
+
+
+def state_text(position: Position | None, states: StateMemory) -> str:
+    """Say how far open states of this process are."""
+    if states.poisoned:
+        return f"poisoned by {states.poisoned}"
+    try:
+        found = find_position(position, states)
+    except NoPosition:
+        return "no position"
+    most = "" if states.capacity is None else f" of {states.capacity}"
+    pending = sum(map(len, states.pending))
+    return f"position {_rows(found)}{most}{f', {pending} pending' if pending else ''}"
+
+
+def _rows(position: Sequence[int]) -> str:
+    return str(position[0]) if len(position) == 1 else str(list(position))

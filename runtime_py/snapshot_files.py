@@ -1,0 +1,212 @@
+"""Files of saved sessions: what every program's have in common.
+
+A file is a magic number, a version and the header's size, a header in JSON, the bytes
+of each state in the order of the program, and the SHA-256 of all that. In: a path. Out:
+the header, of which only the form is checked, and arrays. What it says of sizes and
+positions is for `snapshots.py` to check against the program.
+"""
+
+import hashlib
+import json
+import os
+import stat
+import struct
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import BinaryIO, Final
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.schema.closing import Closing
+from kvc.schema.container import SESSION_MAGIC, guess_kind, path_text
+from kvc.schema.errors import BadSnapshot, FileProblem, reason_of
+
+VERSION: Final = 1
+MOST: Final = 1 << 62  # of any position, length or token
+LEAD: Final = struct.Struct("<8sIQ")  # magic, version, bytes of the header
+DIGEST_NBYTES: Final = 32
+_SINCE_1: Final[dict[str, object]] = {"position": None, "pending": []}
+_CHUNK_NBYTES: Final = 8 << 20
+_HEAD_NBYTES: Final = 128
+_MOST_HEADER: Final = 64 << 20
+_OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What a file says of its session.
+
+    Attributes:
+        program: digest of the program, in hexadecimal.
+        sizes: of the symbols that the session fixed.
+        capacity: its greatest position, None where nothing limits it.
+        position: of each row, None where nothing counts; not in version 0.
+        pending: tokens of each row that are to be fed next, nothing where there are
+            none; not in version 0.
+        counted: the position where the session counts it, for each row.
+        lengths: of the states that grow; 0 for the others.
+        written: slots from here on are not in the file, of states where they are dead.
+        reached: the furthest that each row's rings were written up to; empty where
+            there are none.
+        states: for each state: name, dtype, shape in the file, bytes.
+    """
+
+    program: str
+    sizes: Mapping[str, int]
+    capacity: int | None
+    position: Sequence[int] | None
+    pending: Sequence[Sequence[int]]
+    counted: Sequence[int]
+    lengths: Sequence[int]
+    written: int
+    reached: Sequence[int]
+    states: Sequence[Mapping[str, object]]
+
+    @property
+    def wanted_capacity(self) -> int | None:
+        """Return the capacity to open the session with, beside its sizes."""
+        return None if "capacity" in self.sizes else self.capacity
+
+
+class SnapshotFile(Closing):
+    """An open file whose bytes have their digest; use it in a `with` statement.
+
+    Attributes:
+        path: for messages.
+        nbytes: of the file.
+        start: where the states begin.
+        header: what it says of its session.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Open a file and check its bytes.
+
+        Raises:
+            BadSetting: `path` is no path.
+            FileProblem: the system cannot read it.
+            BadSnapshot: it is something else, or damaged.
+        """
+        self.path = path_text(path)
+        self._file, self.nbytes = _open(self.path)
+        try:
+            version, self.start = self._read_lead()
+            self._check_digest()
+            self.header = self._read_header(version)
+        except OSError as error:
+            self._file.close()
+            raise _problem(self.path, error) from error
+        except BaseException:
+            self._file.close()
+            raise
+
+    def read_array(
+        self, offset: int, shape: tuple[int, ...], dtype: "np.dtype[np.generic]"
+    ) -> Array:
+        """Return an array that begins `offset` bytes behind the start.
+
+        Raises:
+            FileProblem, BadSnapshot: the file can no longer be read.
+        """
+        array: Array = np.empty(shape, dtype)
+        try:
+            self._file.seek(self.start + offset)
+            read = self._file.readinto(array.reshape(-1).view(np.uint8).data)  # type: ignore[attr-defined]
+        except OSError as error:
+            raise _problem(self.path, error) from error
+        self.require(read == array.nbytes, "it became shorter while it was read")
+        return array
+
+    def require(self, holds: bool, reason: str) -> None:
+        """Check something of the file.
+
+        Raises:
+            BadSnapshot: it does not hold.
+        """
+        if not holds:
+            raise BadSnapshot(path=self.path, reason=reason)
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        self._file.close()
+
+    def _read_lead(self) -> tuple[int, int]:
+        """Return the version, and where the states begin."""
+        head = self._file.read(_HEAD_NBYTES)
+        lead = head[: LEAD.size]
+        looks = f"it is no saved session, it looks like {guess_kind(head)}"
+        self.require(lead[:8] == SESSION_MAGIC, looks)
+        whole = self.nbytes >= LEAD.size + DIGEST_NBYTES
+        self.require(whole, "it is cut short")
+        _, version, nbytes = LEAD.unpack(lead)
+        known = version <= VERSION
+        self.require(known, f"it has version {version}, this kvc reads 0 to {VERSION}")
+        most = min(_MOST_HEADER, self.nbytes - LEAD.size - DIGEST_NBYTES)
+        self.require(nbytes <= most, f"its header has {nbytes} bytes")
+        return version, LEAD.size + int(nbytes)
+
+    def _check_digest(self) -> None:
+        total, left = hashlib.sha256(), self.nbytes - DIGEST_NBYTES
+        self._file.seek(0)
+        while left and (chunk := self._file.read(min(left, _CHUNK_NBYTES))):
+            total.update(chunk)
+            left -= len(chunk)
+        same = self._file.read(DIGEST_NBYTES) == total.digest()
+        self.require(same, "it is damaged: its bytes do not have their digest")
+
+    def _read_header(self, version: int) -> Header:
+        self._file.seek(LEAD.size)
+        try:
+            found = json.loads(self._file.read(self.start - LEAD.size))
+        except (ValueError, RecursionError):
+            found = None
+        self.require(isinstance(found, dict), "its header is no JSON object")
+        if version == 0:
+            self.require(
+                not found.keys() & _SINCE_1.keys(), "its header has other parts"
+            )
+            found |= _SINCE_1
+        known = set(found) == set(Header.__slots__)
+        self.require(known, "its header has other parts")
+        for name, has_form in _FORMS.items():
+            self.require(has_form(found[name]), f"{name} is {found[name]!r}")
+        return Header(**found)
+
+
+def _is_count(value: object) -> bool:
+    return type(value) is int and 0 <= value <= MOST
+
+
+def _are_counts(values: object) -> bool:
+    return isinstance(values, list) and all(map(_is_count, values))
+
+
+_FORMS: Final[Mapping[str, Callable[[object], bool]]] = {
+    "program": lambda value: isinstance(value, str),
+    "sizes": lambda value: isinstance(value, dict),
+    "capacity": lambda value: value is None or _is_count(value),
+    "position": lambda value: value is None or _are_counts(value),
+    "pending": lambda value: isinstance(value, list) and all(map(_are_counts, value)),
+    "counted": _are_counts,
+    "lengths": _are_counts,
+    "written": _is_count,
+    "reached": _are_counts,
+    "states": lambda value: isinstance(value, list),
+}
+
+
+def _open(path: str) -> tuple[BinaryIO, int]:
+    """Open a plain file; return it and its size."""
+    try:
+        fd = os.open(path, _OPEN)
+    except (OSError, ValueError) as error:
+        raise _problem(path, error) from error
+    status = os.fstat(fd)
+    if not stat.S_ISREG(status.st_mode):
+        os.close(fd)
+        raise FileProblem(path=path, reason="it is not a plain file")
+    return os.fdopen(fd, "rb"), status.st_size
+
+
+def _problem(path: str, error: Exception) -> FileProblem:
+    return FileProblem(path=path, reason=reason_of(error))

@@ -1,0 +1,44 @@
+"""Which packages the compiler works with, and what it says of any other."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from kvc.compiler.torch_range import is_tested, range_text
+from kvc.schema.errors import MissingTransformers
+
+ROOT = Path(__file__).parents[2]
+
+
+@pytest.mark.parametrize("version", ["2.13.0", "2.13.1+cpu", "2.13.0+cu130"])
+def test_releases_in_the_range(version):
+    assert is_tested(version)
+
+
+@pytest.mark.parametrize("version", ["2.12.9", "2.14.0", "3.13.0", "2.130.0", "main"])
+def test_releases_outside_of_it(version):
+    assert not is_tested(version)
+
+
+def test_the_requirement_is_the_same_range():
+    settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert range_text() in settings["project"]["dependencies"]
+
+
+def test_another_torch_is_refused_with_its_remedy():
+    code = "import torch; torch.__version__ = '2.14.0+cpu'; import kvc.compiler"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert "WrongTorch: torch 2.14.0+cpu is installed" in done.stderr
+    assert "pip install 'torch>=2.13,<2.14'" in done.stderr
+
+
+def test_what_transformers_need_is_said_as_it_is_required():
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    listed = extras["optional-dependencies"]
+    packages = [p for p in listed["hf"] + listed["text"] if not p.startswith("kvc")]
+    told = str(MissingTransformers(package="transformers"))
+    assert set(re.findall(r"'(.+?)'", told)) == set(packages)

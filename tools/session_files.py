@@ -1,0 +1,86 @@
+"""A session that lies in a file between commands.
+
+In: the path of the file. Out: the session, as it was left there; what a command makes
+of it takes the file's place when the command has succeeded, and not otherwise.
+"""
+
+import fcntl
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kvc.schema.errors import CannotWrite, reason_of
+from kvc.tools.outputs import check_output
+from kvc.tools.text import escape, plural
+
+if TYPE_CHECKING:
+    from kvc.runtime import Program, Session
+
+
+@contextmanager
+def kept_session(
+    program: "Program", name: str, open_new: Callable[[], "Session"]
+) -> Iterator["Session"]:
+    """Open the session that a file holds, a new one where there is none; save it.
+
+    Raises:
+        OutputProblem, CannotWrite: the file cannot be written, or is in use.
+        BadSnapshot, FileProblem: it cannot be restored.
+    """
+    path = check_output(name)
+    with _alone(path):
+        there = path.exists()
+        with program.restore(path) if there else open_new() as session:
+            _tell_pending(name, session)
+            yield session
+            session.save(path)
+
+
+def _tell_pending(name: str, session: "Session") -> None:
+    """Say on stderr what a generation has made that the session does not hold."""
+    rows = [list(row) for row in session.pending if row]
+    if rows:
+        tokens = plural(sum(map(len, rows)), "token")
+        text = f"note: {escape(name)} has {tokens} made and not fed yet, {rows}"
+        click.echo(f"{text}; they count only if they are among the inputs", err=True)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[None]:
+    """Let no other command use a file's session meanwhile.
+
+    The file itself is replaced, so the lock is that of another one beside it, which is
+    there only so long.
+
+    Raises:
+        CannotWrite: another one does, or the system refuses.
+    """
+    lock = path.with_name(f".{path.name}.lock")
+    try:
+        fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise CannotWrite(path=path, reason=reason_of(error)) from error
+    try:
+        _take(fd, lock, path)
+        try:
+            yield
+        finally:
+            lock.unlink(missing_ok=True)
+    finally:
+        os.close(fd)
+
+
+def _take(fd: int, lock: Path, path: Path) -> None:
+    """Take a lock that nobody has, and whose file nobody has removed meanwhile."""
+    reason = "another command is using this session; try again when it has ended"
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        same = os.path.samestat(os.fstat(fd), lock.stat())
+    except OSError as error:
+        raise CannotWrite(path=path, reason=reason) from error
+    if not same:
+        raise CannotWrite(path=path, reason=reason)
