@@ -181,7 +181,9 @@ def test_another_record_is_refused(thing, text):
 
 
 def test_a_record_of_private_names_is_refused_with_its_path():
-    with pytest.raises(ValueError, match=r"result\[0\]: a record has the field '_seen'"):
+    with pytest.raises(
+        ValueError, match=r"result\[0\]: a record has the field '_seen'"
+    ):
         flatten([make_dataclass("Cache", ["_seen"])(A)])
 
 
