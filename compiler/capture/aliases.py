@@ -7,15 +7,18 @@ registered tensor that a tensor lies in, and `Aliases`, a mode in which a real t
 over such memory is, for every operator, the same part of what is traced.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
+from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
+from torch.utils._pytree import tree_leaves
 
 from kvc.compiler.capture.geometry import (
     Layout,
@@ -24,8 +27,11 @@ from kvc.compiler.capture.geometry import (
     touched_axes,
     views_between,
 )
+from kvc.compiler.capture.registered import same_shape
 from kvc.compiler.identity import Extent
 from kvc.compiler.spec import tensors_of
+
+_SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 
 
 def is_real(tensor: Tensor) -> bool:
@@ -134,6 +140,7 @@ class Aliases(TorchFunctionMode):
 
     Attributes:
         used: name of a registered tensor -> a real one over its memory that was met.
+        given: a real tensor that was to have other memory (`.data = ...`), or None.
     """
 
     def __init__(
@@ -152,10 +159,12 @@ class Aliases(TorchFunctionMode):
         """
         super().__init__()
         self.used: dict[str, Tensor] = {}
+        self.given: Tensor | None = None
         self._memory = memory
         self._traced = traced
         self._sized = sized
-        self._met: dict[int, tuple[Tensor, Tensor]] = {}  # id -> itself, its stand-in
+        # id -> the real one, what stands for it, and the sizes of that
+        self._met: dict[int, tuple[Tensor, Tensor, torch.Size]] = {}
 
     def __torch_function__(
         self,
@@ -165,6 +174,9 @@ class Aliases(TorchFunctionMode):
         kwargs: dict[str, object] | None = None,
     ) -> object:
         own: dict[int, Tensor] = {}
+        if func == _SET_DATA and isinstance(args[0], Tensor) and is_real(args[0]):
+            self.given = args[0]
+            return None
 
         def traced(tensor: Tensor) -> Tensor:
             stand_in = self._stand_in(tensor)
@@ -174,6 +186,8 @@ class Aliases(TorchFunctionMode):
 
         inputs = [_mapped(argument, traced) for argument in args]
         named = {name: _mapped(one, traced) for name, one in (kwargs or {}).items()}
+        if isinstance(func, HigherOrderOperator):
+            inputs = _apart(inputs, own)
         result = func(*inputs, **named)
         # `box.k += 1` assigns what it gives back: the tensor that was there.
         return own.get(id(result), result)
@@ -182,11 +196,18 @@ class Aliases(TorchFunctionMode):
         """Return nested containers with what is traced in the place of real memory."""
         return _mapped(structure, self._stand_in)
 
+    def reshaped(self) -> Tensor | None:
+        """Return a real tensor whose stand-in has another shape than at first."""
+        met = self._met.values()
+        others = (a for a, stood, shape in met if not same_shape(stood.shape, shape))
+        return next(others, None)
+
     def _stand_in(self, tensor: Tensor) -> Tensor:
         if not is_real(tensor):
             return tensor
         if id(tensor) not in self._met:
-            self._met[id(tensor)] = (tensor, self._found(tensor))
+            stand_in = self._found(tensor)
+            self._met[id(tensor)] = (tensor, stand_in, stand_in.shape)
         return self._met[id(tensor)][1]
 
     def _found(self, tensor: Tensor) -> Tensor:
@@ -198,6 +219,21 @@ class Aliases(TorchFunctionMode):
             return tensor
         self.used.setdefault(alias.name, tensor)
         return taken(whole, alias.views)
+
+
+def _apart(inputs: list[object], stand_ins: Collection[int]) -> list[object]:
+    """Return what a branch or loop captures, with copies of parts of one memory.
+
+    torch takes no operands that share memory; bodies do not write into any.
+    """
+    tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
+    shared = Counter(tensor.untyped_storage()._cdata for tensor in tensors)
+
+    def apart(tensor: Tensor) -> Tensor:
+        several = shared[tensor.untyped_storage()._cdata] > 1
+        return tensor.clone() if several and id(tensor) in stand_ins else tensor
+
+    return [_mapped(argument, apart) for argument in inputs]
 
 
 def _mapped(thing: object, change: Callable[[Tensor], Tensor]) -> object:

@@ -40,6 +40,8 @@ class _ThroughViews(TorchFunctionMode):
             if any(map(_is_read, places)) and not any(map(_picks_many, places)):
                 _assign(target[places], value)
                 return None
+        if func is torch._C._set_grad_enabled:
+            return None  # there are no gradients; torch would make a branch of it
         return func(*args, **(kwargs or {}))
 
 

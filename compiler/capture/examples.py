@@ -173,12 +173,11 @@ def lengthen(arguments: Mapping[str, object], method: Method) -> dict[str, objec
     """Return the examples with every dynamic axis of length 0 or 1 made longer.
 
     Axes of one Dim get one length: that of a longer example, or 2 where the bounds
-    allow it. Dynamic examples are copies, and so are those that come twice: torch
-    takes one tensor given as two arguments for one. Examples on the meta device become
-    memory that nobody touches.
+    allow it. Examples are copies: torch takes one tensor given as two arguments for
+    one, and one over the memory of a buffer for that buffer. Those on the meta device
+    become memory that nobody touches.
     """
     lengths = _lengths(arguments, method)
-    seen: set[int] = set()
 
     def lengthened(path: str, example: Tensor) -> Tensor:
         axes = method.dynamic.get(path, {})
@@ -187,13 +186,11 @@ def lengthen(arguments: Mapping[str, object], method: Method) -> dict[str, objec
             for axis, dim in axes.items():
                 shape[axis] = lengths[dim.name] if shape[axis] < 2 else shape[axis]
             return torch.empty(shape, dtype=example.dtype)
-        storage = example.untyped_storage()._cdata
-        again, changed = storage in seen, example
-        seen.add(storage)
+        changed = example
         for axis, dim in axes.items():
             if example.shape[axis] < 2:
                 changed = _repeated(changed, axis, lengths[dim.name])
-        return changed.clone() if axes or again else changed
+        return changed.detach().clone()
 
     return {n: map_tensors(n, s, lengthened) for n, s in arguments.items()}
 

@@ -20,6 +20,7 @@ from kvc.compiler.capture.assignments import explicit_copy, overlaps_by_strides
 from kvc.compiler.capture.body_writes import body_write_of, refuse_body_writes
 from kvc.compiler.capture.failures import place_of_failure, words_of
 from kvc.compiler.capture.fixed_sizes import noted_constants, refuse_fixed
+from kvc.compiler.capture.guard import unseen
 from kvc.compiler.capture.interrupts import raise_interrupt
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
 from kvc.compiler.capture.lines import lines_kept
@@ -162,11 +163,11 @@ def capture(
     lifted = lifted_buffers(model, states)
     traced = traced_method(model, method, lifted)
     with shadowed_forward(model, method, lifted) as observed:
-        exported = _export(model, traced)
+        exported = _export(model, traced, observed)
     return CapturedMethod(traced.method, traced.arguments, lifted, exported, observed)
 
 
-def _export(model: nn.Module, traced: Traced) -> ExportedProgram:
+def _export(model: nn.Module, traced: Traced, observed: Observed) -> ExportedProgram:
     asked: list[Question] = []
     with noted_constants() as fixed:
         try:
@@ -177,7 +178,7 @@ def _export(model: nn.Module, traced: Traced) -> ExportedProgram:
             raise_interrupt(error)
             refuse_fixed(traced.method, traced.lifted, fixed, asked, error)
             if "compiled_fn" in str(error):  # two inputs over the same bytes
-                _refuse_overlaps(model)
+                _refuse_overlaps(model, traced.method.name, observed)
             raise _translated(traced, error) from error
 
 
@@ -224,8 +225,10 @@ def _trace(
         return functional
 
 
-def _refuse_overlaps(model: nn.Module) -> None:
+def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:
     """Raise where two tensors over the same bytes explain why torch gave up."""
+    for name, place in observed.missed.items():
+        raise unseen(method, name, place)
     named = tensors_of(model)
     for name, tensor in named.items():
         for other in overlapping(tensor, named):

@@ -128,7 +128,7 @@ def touched_axes(views: Views, rank: int) -> set[int]:
     """Return the axes of a tensor of some rank that views do not leave whole."""
     if any(name == "view" for name, _ in views):
         return set(range(rank))
-    # In descending order, and before all others, so that axes still have their numbers.
+    # Slices, then selections from the last axis on: axes still have their numbers.
     return {int(a[0]) for name, a in views if name in ("select", "slice")}  # type: ignore[call-overload]
 
 
@@ -154,17 +154,15 @@ def _views(whole: Layout, part: Layout) -> Views | None:
     axes = _matched(whole, part, starts)
     if axes is None:
         return None
-    dropped = set(range(len(whole.shape))) - {*axes.values()}
-    views: list[View] = [
-        ("select", (axis, starts[axis])) for axis in sorted(dropped, reverse=True)
-    ]
-    kept = sorted(axes.values())
+    views: list[View] = []
     for own, axis in axes.items():
         step = part.stride[own] // whole.stride[axis] if part.shape[own] > 1 else 1
         stop = starts[axis] + (part.shape[own] - 1) * step + 1
         if (starts[axis], stop, step) != (0, whole.shape[axis], 1):
-            place = kept.index(axis)
-            views.append(("slice", (place, starts[axis], stop, step)))
+            views.append(("slice", (axis, starts[axis], stop, step)))
+    dropped = set(range(len(whole.shape))) - {*axes.values()}
+    views += [("select", (axis, starts[axis])) for axis in sorted(dropped)[::-1]]
+    kept = sorted(axes.values())
     return (*views, *_arranged(part, [kept.index(a) for a in axes.values()], axes))
 
 

@@ -17,7 +17,7 @@ from torch.utils._pytree import tree_leaves
 from kvc.compiler.capture.aliases import Memory, is_real
 from kvc.compiler.capture.lines import user_place
 from kvc.compiler.capture.python_state import PythonState
-from kvc.schema.errors import CaptureError
+from kvc.schema.errors import CaptureError, StateConflict
 
 
 class Guard(TorchDispatchMode):
@@ -92,6 +92,16 @@ class Guard(TorchDispatchMode):
             place=user_place(sys._getframe(3)),
             reason=f"{func} would write into {what}, which {remedy}",
         )
+
+
+def unseen(method: str, name: str, place: str) -> StateConflict:
+    """Return why memory of a state may not be read as `missed` says."""
+    reason = (
+        f"method {method}{place} uses its memory through a tensor that cannot be "
+        "traced as a part of it, so that it would keep the value of one moment; take "
+        "views of the buffer itself, in the code"
+    )
+    return StateConflict(state=name, reason=reason)
 
 
 def _storage(tensor: Tensor) -> int:

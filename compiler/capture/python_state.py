@@ -28,7 +28,7 @@ class PythonState:
     """What things hold at one moment.
 
     Attributes:
-        tensors: every tensor that is reached, by its first path.
+        tensors: path -> tensor, for each way to every tensor that is reached.
     """
 
     def __init__(self, *roots: object) -> None:
@@ -43,12 +43,12 @@ class PythonState:
             self._open(*self._waiting.popleft())
 
     def _open(self, path: str, thing: object) -> None:
-        if id(thing) in self._seen or isinstance(thing, _PLAIN):
-            return
-        self._seen[id(thing)] = thing
         if isinstance(thing, Tensor):
             self.tensors[path] = thing
             return
+        if id(thing) in self._seen or isinstance(thing, _PLAIN):
+            return
+        self._seen[id(thing)] = thing
         self._waiting.extend(_parts(path, thing))
         found = [*holders_of(path, thing)]
         for holder in found:
@@ -85,9 +85,11 @@ class PythonState:
             if not _identical(holder.read(), before):
                 holder.write(before)
 
-    def path_of(self, tensor: Tensor) -> str:
-        """Return where a tensor is reached; "" where it is not."""
-        return next((p for p, one in self.tensors.items() if one is tensor), "")
+    def path_of(self, tensor: Tensor, besides: str = "") -> str:
+        """Return where a tensor is reached, `besides` only if nowhere else; or ""."""
+        paths = [path for path, one in self.tensors.items() if one is tensor]
+        others = (path for path in paths if path != besides)
+        return next(others, paths[0] if paths else "")
 
 
 def _parts(path: str, thing: object) -> Iterator[tuple[str, object]]:

@@ -4,7 +4,7 @@ In: what is registered before and after the call. Out: what tracing would lose, 
 reason to refuse it. `reassigned` makes writes of the rest.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -33,6 +33,32 @@ def memories(arguments: Sequence[Tensor]) -> Registered:
     return {f"argument {i}": (t, memory(t)) for i, t in enumerate(arguments)}
 
 
+def reshaped(shapes: Mapping[str, torch.Size], now: Registered) -> str | None:
+    """Return why a tensor may not have another shape now, None if none has."""
+    for name, shape in shapes_of(now).items():
+        if not same_shape(shapes.get(name, shape), shape):
+            return other_shape(name)
+    return None
+
+
+def other_shape(name: str) -> str:
+    """Return why a tensor is refused whose shape is changed in place."""
+    return (
+        f"it gives {name!r} another shape in place (unsqueeze_, t_, resize_); use a "
+        "view of it instead, such as x.unsqueeze(0)"
+    )
+
+
+def shapes_of(slots: Registered) -> dict[str, torch.Size]:
+    """Return the sizes of tensors by name."""
+    return {name: t.shape for name, (t, _) in slots.items() if t is not None}
+
+
+def same_shape(a: torch.Size, b: torch.Size) -> bool:
+    """Compare sizes as they are known now, without asking about symbolic ones."""
+    return [*map(str, a)] == [*map(str, b)]
+
+
 def traced_slots(slots: Registered, traced: Callable[[Tensor], object]) -> Registered:
     """Return the same, with what is traced in the place of real memory."""
     found: Registered = {}
@@ -57,7 +83,7 @@ def loss(before: Registered, after: Registered) -> str | None:
         if name not in after:
             return f"it deletes {name!r}; set what a method needs before compiling"
         if new is old and old_memory != new_memory:
-            return f"it gives {name!r} other memory (.data = ...); {_REMEDY}"
+            return other_memory(name)
         if new is not old and (reason := _replaced(name, old, new)):
             return reason
     added = [name for name in after if name not in before]
@@ -89,6 +115,11 @@ def _same_size(a: int | torch.SymInt, b: int | torch.SymInt) -> bool:
     if isinstance(a, torch.SymInt) and isinstance(b, torch.SymInt):
         return bool(a.node.expr == b.node.expr)
     return isinstance(a, int) and isinstance(b, int) and a == b
+
+
+def other_memory(name: str) -> str:
+    """Return why other memory for a tensor is refused."""
+    return f"it gives {name!r} other memory (.data = ...); {_REMEDY}"
 
 
 def anew(name: str, what: str = "buffer") -> str:

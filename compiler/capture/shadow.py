@@ -7,10 +7,11 @@ that are assigned anew. The model is left as it was.
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
+import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
@@ -33,7 +34,11 @@ from kvc.compiler.capture.registered import (
     changed_name,
     loss,
     memories,
+    other_memory,
+    other_shape,
     registered,
+    reshaped,
+    shapes_of,
     traced_slots,
 )
 from kvc.compiler.capture.unchanged import Unchanged
@@ -121,11 +126,25 @@ class _Watch:
 
     def note(self, aliases: Aliases, guard: Guard) -> None:
         """Note what the modes met; raise what the guard refused, if code caught it."""
-        paths = {n: self.state.path_of(t) for n, t in aliases.used.items()}
+        paths = {n: self.state.path_of(t, n) for n, t in aliases.used.items()}
         self.observed.aliases.update(paths)
         self.observed.missed.update(guard.missed)
         if guard.refused is not None:
             raise guard.refused
+        if aliases.given is not None:
+            path = self.state.path_of(aliases.given) or "a tensor"
+            raise _refused(self.method, other_memory(path))
+
+    def check_shapes(
+        self, before: Mapping[str, torch.Size], after: Registered, aliases: Aliases
+    ) -> None:
+        """Check that tensors have the shapes that they had before the call."""
+        reason = reshaped(before, after)
+        other = aliases.reshaped()
+        if reason is None and other is not None:
+            reason = other_shape(self.state.path_of(other) or "a tensor")
+        if reason is not None:
+            raise _refused(self.method, reason)
 
 
 def _watched(watch: _Watch) -> Callable[..., object]:
@@ -137,6 +156,7 @@ def _watched(watch: _Watch) -> Callable[..., object]:
     def watched(*args: object, **kwargs: object) -> object:
         before, aliases = PythonState(model), watch.aliases()
         tensors = _tensors(model, args, kwargs, aliases)
+        shapes = shapes_of(tensors)
         guard = Guard(method.name, watch.memory, watch.state)
         with unnoticed(), _forward(model, forward), outside_of_bodies(aliases, guard):
             with traceable_assignments():
@@ -144,6 +164,7 @@ def _watched(watch: _Watch) -> Callable[..., object]:
             after = _tensors(model, args, kwargs, aliases)
             watch.note(aliases, guard)
             _check_kept(method, tensors, after, before)
+            watch.check_shapes(shapes, after, aliases)
             return _written_back(watch, tensors, after, aliases.traced(results))
 
     return watched

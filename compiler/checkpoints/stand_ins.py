@@ -6,9 +6,8 @@ that it costs no memory; what its values are, its `attached` source says.
 """
 
 import mmap
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from unittest.mock import patch
 
 import numpy as np
 import torch
@@ -46,7 +45,7 @@ def stand_ins(model: nn.Module) -> Iterator[None]:
     try:
         for module, table, name, tensor in places:
             getattr(module, table)[name] = made[id(tensor)]
-        with _never_cloned(made.values()), _named(model), refused_in_traces():
+        with _named(model), refused_in_traces():
             yield
     finally:
         for module, table, name, tensor in places:
@@ -81,28 +80,6 @@ def _kept_elsewhere(model: nn.Module) -> Iterator[str]:
                 continue
             if any(isinstance(leaf, Empty) for leaf in tree_leaves(value)):
                 yield f"{prefix}.{name}" if prefix else name
-
-
-@contextmanager
-def _never_cloned(made: Iterable[Tensor]) -> Iterator[None]:
-    """Keep strict tracing from cloning stand-ins.
-
-    Dynamo keeps a clone of every tensor that it meets, for code that asks for values:
-    a whole model in memory, of zeros.
-    """
-    from torch._dynamo.variables import builder  # a second, which tracing takes anyway
-
-    clone_input: Callable[..., object] = builder._clone_input
-
-    known = {id(tensor) for tensor in made}
-
-    def cloned(value: object, *others: object) -> object:
-        if id(value) in known:
-            return value
-        return clone_input(value, *others)
-
-    with patch.object(builder, "_clone_input", cloned):
-        yield
 
 
 def _check_filled(model: nn.Module) -> None:

@@ -64,6 +64,7 @@ class Call:
         start: int64 [batch], how many tokens the caches hold before it.
         length: int64 [batch], how many they hold after it.
         counts: int64 [batch], how many tokens of each row count; None: all.
+        first: the number that the model gives the first position of a text.
         kept: the caches that attention may be over.
         windows: (layer, how many keys a query sees) for each attention.
     """
@@ -71,6 +72,7 @@ class Call:
     start: Tensor
     length: Tensor
     counts: Tensor | None = None
+    first: int = 0
     kept: list[Kept] = field(default_factory=list)
     windows: list[tuple[int, int | None]] = field(default_factory=list)
 
@@ -94,13 +96,20 @@ def register() -> None:
     AttentionMaskInterface.register(NAME, sight)
 
 
-def sight(*, mask_function: MaskFunction, **_: object) -> Sight:
+def sight(*, mask_function: MaskFunction, config: object = None, **_: object) -> Sight:
     """Return what a mask lets queries see, in the place of the mask.
 
     Raises:
         UnsupportedModel: it is neither causal nor a causal window.
     """
-    return Sight(find_window(mask_function, "the model"))
+    try:
+        return Sight(find_window(mask_function, "the model"))
+    except UnsupportedModel as error:
+        if getattr(config, "is_decoder", None) is not False:
+            raise
+        known = error.facts["reason"]
+        reason = f"{known}; an encoder is causal with is_decoder=True in its config"
+        raise UnsupportedModel(model="the model", reason=reason) from error
 
 
 def attend(

@@ -34,12 +34,14 @@ class CachedDecoder(nn.Module):
         shapes: Mapping[int, LayerShape],
         sizes: Sizes,
         prefill_sizes: Sequence[int] = (),
+        first: int = 0,
     ) -> None:
         super().__init__()
         for name, child in decoder.named_children():
             self.add_module(name, child)
         _check_names(decoder, self)
         self._decoder = (decoder,)  # in a tuple, since its modules are here already
+        self._first = first  # the number of the first position
         self.kvc_cache = nn.ModuleDict(
             {str(i): LayerBuffers(shape, 1, sizes) for i, shape in shapes.items()}
         )
@@ -75,7 +77,7 @@ class CachedDecoder(nn.Module):
         (given,) = inputs.values()
         seq = given.shape[1]
         start, more = self.kvc_position.clone(), seq if counts is None else counts
-        call = Call(start, start + more, counts)
+        call = Call(start, start + more, counts, self._first)
         cache = KvCache(self.kvc_cache, call)
         (decoder,) = self._decoder
         with attending(call):

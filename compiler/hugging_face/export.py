@@ -21,6 +21,7 @@ from kvc.compiler.hugging_face.experts import own_experts
 from kvc.compiler.hugging_face.methods import methods_of, ring_layers, states_of
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
+from kvc.compiler.hugging_face.positions import READ, first_position
 from kvc.compiler.hugging_face.probe import cached_shapes
 from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import (
@@ -89,24 +90,35 @@ def export_hf(
     settings = load_recipe(recipe, cache.dtype)
     opened = open_model(model)
     decoder = opened.model
-    sizes = find_sizes(
-        cache, prefill_chunk, decoder.config, opened.given, prefill_sizes
-    )
     embeds = _example_embeds(decoder) if inputs_embeds else None
-    with using_kvc(decoder), held_still(decoder, sizes.length):
-        shapes = cached_shapes(decoder)
-        rings = ring_layers(shapes, sizes)
-        return compile_program(
-            _decoder(decoder, shapes, sizes, prefill_sizes),
-            methods_of(sizes, prefill_sizes, all_logits, embeds),
-            recipe=settings,
-            states=states_of(shapes, sizes),
-            metadata=_metadata(opened),
-            progress=progress,
-            max_copy_bytes=max_copy_bytes,
-            files=opened.files,
-            max_length=sizes.length if len(rings) == len(shapes) else None,
+    with using_kvc(decoder):
+        shapes, first = _probed(decoder)
+        sizes = find_sizes(
+            cache, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
         )
+        rings = ring_layers(shapes, sizes)
+        with held_still(decoder, sizes.length):
+            return compile_program(
+                _decoder(decoder, shapes, sizes, prefill_sizes, first),
+                methods_of(sizes, prefill_sizes, all_logits, embeds),
+                recipe=settings,
+                states=states_of(shapes, sizes),
+                metadata=_metadata(opened),
+                progress=progress,
+                max_copy_bytes=max_copy_bytes,
+                files=opened.files,
+                max_length=sizes.length if len(rings) == len(shapes) else None,
+            )
+
+
+def _probed(decoder: PreTrainedModel) -> tuple[dict[int, LayerShape], int]:
+    """Return what each layer caches, and the number of the first position.
+
+    Raises:
+        UnsupportedModel: the model caches something else, or counts in no such way.
+    """
+    with held_still(decoder, READ):
+        return cached_shapes(decoder), first_position(decoder)
 
 
 def _decoder(
@@ -114,11 +126,12 @@ def _decoder(
     shapes: Mapping[int, LayerShape],
     sizes: Sizes,
     prefill_sizes: Sequence[int],
+    first: int,
 ) -> CachedDecoder:
     if sizes.batch == 1:
-        return CachedDecoder(decoder, shapes, sizes, prefill_sizes)
+        return CachedDecoder(decoder, shapes, sizes, prefill_sizes, first)
     check_positions(decoder)
-    return BatchedDecoder(decoder, shapes, sizes, prefill_sizes)
+    return BatchedDecoder(decoder, shapes, sizes, prefill_sizes, first)
 
 
 def _metadata(opened: Opened) -> dict[str, object]:

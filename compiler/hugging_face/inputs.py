@@ -32,13 +32,18 @@ def inputs_of(
     """
     known = inspect.signature(decoder.forward).parameters
     given: dict[str, object] = {"past_key_values": cache, "use_cache": True}
-    if decoder.config.model_type in _MASKED:
+    if is_masked(decoder):
         given["attention_mask"] = torch.ones(call.start.shape[0], seq)
     if takes_positions(decoder):
         given["position_ids"] = _positions(call, seq)
     if "logits_to_keep" in known:
         given["logits_to_keep"] = keep
     return given
+
+
+def is_masked(decoder: PreTrainedModel) -> bool:
+    """Tell whether a model is given a mask, of tokens that all count."""
+    return decoder.config.model_type in _MASKED
 
 
 def takes_positions(decoder: PreTrainedModel) -> bool:
@@ -52,6 +57,6 @@ def _positions(call: Call, seq: int) -> Tensor:
     Behind it there may be none, where a table of positions ends.
     """
     places = call.start[:, None] + torch.arange(seq)
-    if call.counts is None:
-        return places
-    return torch.minimum(places, (call.length[:, None] - 1).clamp(min=0))
+    if call.counts is not None:
+        places = torch.minimum(places, (call.length[:, None] - 1).clamp(min=0))
+    return places + call.first if call.first else places

@@ -8,15 +8,14 @@ What kvc's cache cannot hold is found here, before anything is traced.
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 from torch._subclasses import FakeTensorMode
 from transformers import PreTrainedModel
-from transformers.cache_utils import Cache, DynamicLayer
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.hugging_face.attention import Call, Kept, attending
+from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.cache import LayerShape
 from kvc.compiler.hugging_face.inputs import inputs_of
+from kvc.compiler.hugging_face.noting import NotingCache
 from kvc.schema.errors import KvcError, UnsupportedModel
 
 _TOKENS = 2
@@ -38,7 +37,7 @@ def cached_shapes(decoder: PreTrainedModel) -> dict[int, LayerShape]:
     ):
         start = torch.zeros(1, dtype=torch.int64)
         call = Call(start, start + _TOKENS)
-        cache = _Noting(call)
+        cache = NotingCache(call)
         tokens = torch.zeros(1, _TOKENS, dtype=torch.int64)
         try:
             with attending(call):
@@ -81,30 +80,6 @@ def _check_layers(decoder: PreTrainedModel) -> None:
             f"it has layers of the kind {' and '.join(other)}, whose state is not "
             "keys and values",
         )
-
-
-class _Noting(Cache):
-    """Notes what is put into it, and keeps nothing."""
-
-    def __init__(self, call: Call) -> None:
-        super().__init__(layer_class_to_replicate=DynamicLayer)
-        self.noted: dict[int, LayerShape] = {}
-        self._call = call
-
-    def update(
-        self,
-        key_states: Tensor,
-        value_states: Tensor,
-        layer_idx: int,
-        *args: object,
-        **kwargs: object,
-    ) -> tuple[Tensor, Tensor]:
-        """Note the shapes of keys and values [batch, heads, seq, dim]."""
-        heads, key_dim = key_states.shape[1], key_states.shape[3]
-        shape = LayerShape(heads, key_dim, value_states.shape[3], key_states.dtype)
-        self.noted[layer_idx] = shape
-        self._call.kept.append(Kept(layer_idx, key_states, value_states))
-        return key_states, value_states
 
 
 def _unsupported(decoder: PreTrainedModel, reason: str) -> UnsupportedModel:

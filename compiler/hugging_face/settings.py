@@ -65,6 +65,7 @@ def find_sizes(
     config: PreTrainedConfig,
     generation: Mapping[str, object],
     prefill_sizes: Sequence[int] = (),
+    first: int = 0,
 ) -> Sizes:
     """Return the sizes to compile for.
 
@@ -74,11 +75,12 @@ def find_sizes(
         config: the model's configuration.
         generation: its generation settings, as generation_config.json has them.
         prefill_sizes: lengths that are to have a method of their own.
+        first: the number of the first position; those below it hold no token.
 
     Raises:
         BadModelSetting: one is no sensible number, or more than the model can.
     """
-    limit = _limit(config.get_text_config())
+    limit = _limit(config.get_text_config(), first)
     length, place = _length(cache, generation, limit)
     _check(place, "max_length", length, LEAST_LENGTH, limit)
     _check("CacheConfig", "batch", cache.batch, 1, None)
@@ -123,11 +125,11 @@ def _length(
     return limit or _NO_LIMIT, "the model's configuration"
 
 
-def _limit(config: PreTrainedConfig) -> int | None:
+def _limit(config: PreTrainedConfig, first: int) -> int | None:
     for name in _LIMITS:
         found = getattr(config, name, None)
         if isinstance(found, int) and found > 0:
-            return found
+            return found - first
     return None
 
 

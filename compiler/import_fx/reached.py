@@ -7,8 +7,9 @@ methods may contradict each other here, so that this is known when all are trace
 from collections.abc import Sequence
 
 from kvc.compiler.capture import CapturedMethod
+from kvc.compiler.capture.guard import unseen
 from kvc.compiler.import_fx.tensors import TensorTable
-from kvc.schema.errors import CaptureError, StateConflict
+from kvc.schema.errors import CaptureError
 
 
 def check_reached(captured: Sequence[CapturedMethod], tensors: TensorTable) -> None:
@@ -21,21 +22,12 @@ def check_reached(captured: Sequence[CapturedMethod], tensors: TensorTable) -> N
     for one in captured:
         for name, place in one.observed.missed.items():
             if tensors.state(tensors.named[name]) is not None:
-                raise _unseen(one.method.name, name, place)
+                raise unseen(one.method.name, name, place)
     kept = {n: path for one in captured for n, path in one.observed.aliases.items()}
     for one in captured:
         for name in one.observed.assigned:
             if name in kept:
                 raise _apart(one.method.name, name, kept[name])
-
-
-def _unseen(method: str, name: str, place: str) -> StateConflict:
-    reason = (
-        f"method {method}{place} reads its memory through a tensor that cannot be "
-        "traced as a part of it, so that it would keep the value of one moment; take "
-        "views of the buffer itself, in the code"
-    )
-    return StateConflict(state=name, reason=reason)
 
 
 def _apart(method: str, name: str, path: str) -> CaptureError:

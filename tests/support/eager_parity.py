@@ -1,6 +1,5 @@
 """Run calls on a model and on its bundle, and compare every result."""
 
-import copy
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -26,7 +25,7 @@ def run_both(
     compiling has not changed its state.
     """
     model = model.eval()
-    compile_program(copy.deepcopy(model), methods, recipe).save(folder / "model.kvc")
+    compile_program(model, methods, recipe).save(folder / "model.kvc")
     with load(folder / "model.kvc") as program, program.session() as session:
         for name, args, *rest in calls:
             kwargs = rest[0] if rest else {}

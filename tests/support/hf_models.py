@@ -68,6 +68,10 @@ _DEEPSEEK: dict[str, object] = {
     "kv_lora_rank": 16, "qk_nope_head_dim": 16, "qk_rope_head_dim": 8,
     "v_head_dim": 12, "n_shared_experts": 1, "num_key_value_heads": 4, "head_dim": 8,
 }  # fmt: skip
+# Encoders that can be decoders. Padding is token 1 here, and so the first position 2.
+_ROBERTA = _BASE | {
+    "is_decoder": True, "pad_token_id": 1, "bos_token_id": 0, "max_position_embeddings": 130,
+}  # fmt: skip
 
 
 def _like_llama(model_type: str, **settings: object) -> Tiny:
@@ -174,10 +178,12 @@ OTHERS: dict[str, Tiny] = {
     "biogpt": _like_llama("biogpt"),
     "bitnet": _like_llama("bitnet"),
     "codegen": Tiny("codegen", _GPT2 | {"rotary_dim": 8, "n_ctx": 128}),
+    "camembert": Tiny("camembert", _ROBERTA),
     "cohere": _like_llama("cohere", logit_scale=1.0),
     "cohere2": _like_llama("cohere2", logit_scale=1.0, **_MIXED),
     "ctrl": Tiny("ctrl", _GPT2 | {"dff": 96}),
     "cwm": _like_llama("cwm", **_MIXED),
+    "data2vec-text": Tiny("data2vec-text", _ROBERTA),
     "ernie4_5": _like_llama("ernie4_5"),
     "exaone4": _like_llama("exaone4", **_MIXED),
     "flex_olmo": _like_llama("flex_olmo", **_EXPERTS),
@@ -236,6 +242,8 @@ OTHERS: dict[str, Tiny] = {
     "qwen2_moe": _like_llama(
         "qwen2_moe", **_EXPERTS, shared_expert_intermediate_size=48
     ),
+    "roberta": Tiny("roberta", _ROBERTA),
+    "roberta-prelayernorm": Tiny("roberta-prelayernorm", _ROBERTA),
     "seed_oss": _like_llama("seed_oss"),
     "stablelm": _like_llama("stablelm", partial_rotary_factor=0.5),
     "vaultgemma": _like_llama(
@@ -252,6 +260,8 @@ OTHERS: dict[str, Tiny] = {
             "max_position_embeddings": 128,
         },
     ),
+    "xlm-roberta": Tiny("xlm-roberta", _ROBERTA),
+    "xlm-roberta-xl": Tiny("xlm-roberta-xl", _ROBERTA),
 }
 
 # What is refused: its state is no cache of keys and values, or its code asks for values.
@@ -325,6 +335,9 @@ REFUSED: dict[str, Tiny] = {
     "xlnet": Tiny(
         "xlnet",
         {"vocab_size": VOCAB, "d_model": 64, "n_layer": 2, "n_head": 4, "d_inner": 96},
+    ),
+    "xmod": Tiny(
+        "xmod", _ROBERTA | {"languages": ["en_XX"], "default_language": "en_XX"}
     ),
 }
 

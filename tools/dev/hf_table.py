@@ -60,6 +60,11 @@ REMARKS = """\
   of these architectures to it.
 - BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese and XGLM attend by code
   of their own; while they are compiled, their instances attend by kvc's function.
+- RoBERTa and its relatives run as decoders, with `is_decoder=True`. Their first
+  position is their padding token's number + 1, so a text has that many fewer; a padding
+  token in a text counts as any other. Each architecture is held against itself with and
+  without what kvc passes it: see "With and without" in the
+  [page of the front end](README.md).
 - Falcon with ALiBi is held against `sdpa`, since transformers' eager attention adds the
   slopes twice. transformers rounds slope times position to bfloat16, kvc does not: the
   two part slowly, from position 256 on or where the heads are not 1, 2, 4 or 8.

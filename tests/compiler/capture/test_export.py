@@ -2,6 +2,7 @@ import copy
 
 import pytest
 import torch
+from eager_parity import run_both
 from small_models import Accumulator, IndexCopyCache, OverlappingBuffers, Reassigns
 from torch import nn
 from torch.fx.proxy import TracerBase
@@ -168,8 +169,10 @@ def test_a_method_may_call_forward(name):
     assert captured.exported.graph_signature.buffers_to_mutate
 
 
-def test_a_method_that_calls_forward_of_a_model_with_two_names_is_refused():
+@pytest.mark.parametrize("name", ["by_name", "by_call"])
+def test_a_method_may_call_forward_of_a_model_with_two_names(name, tmp_path):
     model = Calls()
     model.second.total = model.first.total
-    message = refusal(model, "by_name", torch.ones(3))
-    assert "move what both need to a method of another name" in message
+    methods = [Method(name, (torch.ones(3),)), Method("forward", (torch.ones(3),))]
+    calls = [(n, (torch.full((3,), 2.0),)) for n in (name, "forward", name)]
+    run_both(model, methods, calls, tmp_path)

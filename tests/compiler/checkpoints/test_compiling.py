@@ -103,7 +103,7 @@ class WrittenParameters(nn.Module):
 
 
 class Mounted(nn.Module):
-    """One module under two names, with a state: only strict tracing takes it."""
+    """One module under two names, with a state."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -336,7 +336,7 @@ class Wide(nn.Module):
 
 
 class WideTwice(nn.Module):
-    """The same with a state, mounted twice: traced strictly."""
+    """The same with a state, mounted twice."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -359,8 +359,23 @@ class Counting(Wide):
         return super().forward(x) + self.calls
 
 
+class WideInBranches(nn.Module):
+    """A tied weight that the branches of one call capture under either name."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one = nn.Linear(4096, 4096, bias=False)
+        self.two = nn.Linear(4096, 4096, bias=False)
+        self.two.weight = self.one.weight
+
+    def forward(self, x):
+        return torch.cond(
+            x.sum() > 0, lambda x: self.two(x), lambda x: self.one(x) + 1, (x,)
+        )
+
+
 @LINUX
-@pytest.mark.parametrize("kind", [Wide, WideTwice])
+@pytest.mark.parametrize("kind", [Wide, WideTwice, WideInBranches])
 def test_tracing_reads_and_writes_no_parameter(kind, monkeypatch):
     """Capture and import leave the memory of stand-ins untouched, and copy none."""
     addresses = []

@@ -1,0 +1,124 @@
+"""What a model makes of values that are no weights: positions, tables, rotations.
+
+In: code that runs a model. Out: each op in which known values meet unknown ones, with
+those known values. Parameters and what is computed from them are unknown, tensors
+without values; all else is computed: numbers that the code makes, arguments, buffers.
+So two runs of one model can be held against each other without its weights.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses import FakeTensor, FakeTensorMode
+from torch._subclasses.fake_tensor import unset_fake_temporarily
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from kvc.compiler.checkpoints.filled import attached
+
+_COPIED = 1 << 16  # elements; a larger tensor is a table that nobody writes
+
+
+@dataclass(frozen=True, slots=True)
+class Meeting:
+    """A known value that an op is given together with unknown ones.
+
+    Attributes:
+        op: its name.
+        value: one of the known tensors among its arguments.
+    """
+
+    op: str
+    value: Tensor
+
+
+@contextmanager
+def observed(model: nn.Module) -> Iterator[list[Meeting]]:
+    """Compute what is known, and give where it meets what is not, in order.
+
+    What the model writes into its buffers is not written, and unknown from then on.
+    """
+    fake = FakeTensorMode(allow_non_fake_inputs=True)
+    observer = _Observer(model, fake)
+    with torch.no_grad(), fake, observer:
+        yield observer.meetings
+
+
+class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook has no types
+    def __init__(self, model: nn.Module, fake: FakeTensorMode) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.meetings: list[Meeting] = []
+        self._fake = fake
+        self._overwritten: list[Tensor] = []  # kept, so that no other has their memory
+        self._buffers = {_memory(buffer) for buffer in model.buffers()}
+
+    def __torch_dispatch__(
+        self,
+        func: torch._ops.OpOverload,
+        types: Iterable[type],
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        """Run one op."""
+        given = dict(kwargs or {})
+        tensors = _tensors((args, given))
+        known = [tensor for tensor in tensors if self._knows(tensor)]
+        written = _written(func, args, given)
+        spared = self._buffers.isdisjoint(map(_memory, written))
+        if len(known) == len(tensors) and spared:
+            with unset_fake_temporarily():
+                return func(*args, **given)
+        name = func._schema.name
+        self.meetings += [Meeting(name, _copied(tensor)) for tensor in known]
+        self._overwritten += written
+        return self._faked(func, args, given, written)
+
+    def _faked(
+        self,
+        func: torch._ops.OpOverload,
+        args: tuple[object, ...],
+        given: Mapping[str, object],
+        written: Sequence[Tensor],
+    ) -> object:
+        """Run an op without values; what it writes is still its result, unwritten."""
+        if not written:
+            return func(*args, **given)
+        args, given = tree_map_only(Tensor, self._fake.from_tensor, (args, given))
+        made = func(*args, **given)
+        return written[0] if func._schema.name.endswith("_") else made
+
+    def _knows(self, tensor: Tensor) -> bool:
+        if isinstance(tensor, FakeTensor | nn.Parameter) or attached(tensor):
+            return False
+        return _memory(tensor) not in map(_memory, self._overwritten)
+
+
+def _memory(tensor: Tensor) -> int:
+    """Return what tells the memory of a real tensor from all other."""
+    address: int = tensor.untyped_storage()._cdata
+    return address
+
+
+def _tensors(values: object) -> list[Tensor]:
+    return [leaf for leaf in tree_leaves(values) if isinstance(leaf, Tensor)]
+
+
+def _copied(tensor: Tensor) -> Tensor:
+    with unset_fake_temporarily():
+        return tensor.detach().clone() if tensor.numel() < _COPIED else tensor
+
+
+def _written(
+    func: torch._ops.OpOverload, args: tuple[object, ...], given: Mapping[str, object]
+) -> list[Tensor]:
+    """Return the real tensors that an op writes."""
+    arguments = func._schema.arguments
+    if not func._schema.is_mutable:
+        return []
+    named = dict(zip([argument.name for argument in arguments], args, strict=False))
+    written = [a.name for a in arguments if a.alias_info and a.alias_info.is_write]
+    found = _tensors([(named | dict(given)).get(name) for name in written])
+    return [tensor for tensor in found if not isinstance(tensor, FakeTensor)]

@@ -1,0 +1,180 @@
+"""Which number a model gives the first position of a text, found by what it computes.
+
+In: a causal model of transformers. It reads a text twice on tensors without values:
+whole and by itself, and its end alone with what kvc gives a model, `inputs_of`. Out:
+the position that the first token has to be given so that both are the same, 0 for
+most. A model for which there is none is refused: kvc would compute something else.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
+from typing import Final
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from kvc.compiler.checkpoints.stand_ins import stand_ins
+from kvc.compiler.hugging_face.attention import Call, attending
+from kvc.compiler.hugging_face.inputs import inputs_of, is_masked, takes_positions
+from kvc.compiler.hugging_face.noting import NotingCache
+from kvc.compiler.hugging_face.observing import Meeting, observed
+from kvc.schema.errors import KvcError, UnsupportedModel
+
+# Numbers that sizes of tiny models do not have, so that axes of tokens are known.
+_WHOLE: Final = 11
+_HELD: Final = 4
+_REST: Final = _WHOLE - _HELD
+_TOLERANCE: Final = 1e-5  # of sines, in vectors of other lengths
+READ: Final = _WHOLE  # the most positions of a text that is read here
+
+
+@dataclass(frozen=True, slots=True)
+class _Difference:
+    """Where two runs part: what the whole text has there, and what its end."""
+
+    expected: Meeting | None
+    found: Meeting | None
+
+    def shift(self) -> int | None:
+        """Return by how much all numbers are too small; None: it is no one number."""
+        if self.expected is None or self.found is None:
+            return None
+        expected = _last(self.expected.value, self.found.value)
+        found = _numbers(self.found.value)
+        if expected.dtype != torch.int64 or expected.shape != found.shape:
+            return None
+        shifts = set((expected - found).flatten().tolist())
+        return int(shifts.pop()) if len(shifts) == 1 else None
+
+
+def first_position(decoder: PreTrainedModel) -> int:
+    """Return the number that a model gives the first token of a text.
+
+    Raises:
+        UnsupportedModel: no numbers make of a text's end what the model makes of it.
+        ParametersEmpty: the model has no weights.
+    """
+    whole = _read(decoder, None)
+    difference = _difference(whole, _read(decoder, 0))
+    if difference is None:
+        return 0
+    shift = difference.shift()
+    if shift is not None and _difference(whole, _read(decoder, shift)) is None:
+        return shift
+    raise _refused(decoder, difference)
+
+
+def _read(decoder: PreTrainedModel, first: int | None) -> list[Meeting]:
+    """Return what a model computes: of the whole text by itself, or of its end.
+
+    Args:
+        decoder: the model.
+        first: the position of the text's first token, which kvc gives it with all else
+            that it gives; None: it is given tokens alone.
+    """
+    held = 0 if first is None else _HELD
+    seq, start = _WHOLE - held, torch.full((1,), held)
+    call = Call(start, start + seq, first=first or 0)
+    given: dict[str, object] = {"past_key_values": NotingCache(call)}
+    if first is not None:
+        given = inputs_of(decoder, call, seq, _HoldingCache(call), 0)
+    tokens = torch.full((1, seq), _plain_token(decoder.config.get_text_config()))
+    try:
+        with stand_ins(decoder), observed(decoder) as meetings, attending(call):
+            decoder(input_ids=tokens, **given)
+    except KvcError:
+        raise
+    except Exception as error:
+        alone = "by itself" if first is None else "with what kvc gives it"
+        reason = f"it cannot be run {alone}: {type(error).__name__}: {error}"
+        raise _unsupported(decoder, reason) from error
+    return [*meetings, *map(_seen, call.windows)]
+
+
+def _seen(window: tuple[int, int | None]) -> Meeting:
+    layer, width = window
+    return Meeting(f"attention of layer {layer}", torch.tensor(width or 0))
+
+
+def _plain_token(config: PreTrainedConfig) -> int:
+    """Return a token that means nothing special: padding may have no position."""
+    named = [found for name, found in vars(config).items() if "token" in name]
+    return next(token for token in range(len(named) + 1) if token not in named)
+
+
+def _difference(whole: Sequence[Meeting], end: Sequence[Meeting]) -> _Difference | None:
+    """Return where two runs first part, None if nowhere."""
+    for expected, found in zip_longest(whole, end):
+        if expected is None or found is None or not _same(expected, found):
+            return _Difference(expected, found)
+    return None
+
+
+def _same(expected: Meeting, found: Meeting) -> bool:
+    one, other = _last(expected.value, found.value), _numbers(found.value)
+    if expected.op != found.op or (one.dtype, one.shape) != (other.dtype, other.shape):
+        return False
+    if not one.is_floating_point():
+        return torch.equal(one, other)
+    return torch.allclose(one, other, _TOLERANCE, _TOLERANCE, equal_nan=True)
+
+
+def _numbers(values: Tensor) -> Tensor:
+    """Return integers as int64: in which of their types they come says nothing."""
+    return (
+        values if values.is_floating_point() or values.is_complex() else values.long()
+    )
+
+
+def _last(whole: Tensor, end: Tensor) -> Tensor:
+    """Return, of a tensor of the whole text, the tokens that its end has."""
+    if whole.dim() == end.dim():
+        for axis, sizes in enumerate(zip(whole.shape, end.shape, strict=True)):
+            if sizes == (_WHOLE, _REST):
+                whole = whole.narrow(axis, _HELD, _REST)
+    return _numbers(whole)
+
+
+class _HoldingCache(NotingCache):
+    """A cache that says, as kvc's does, that tokens are in it already."""
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return how many."""
+        return self._call.start[0]  # type: ignore[return-value]
+
+
+def _refused(decoder: PreTrainedModel, difference: _Difference) -> UnsupportedModel:
+    """Return the error for a model that makes something else of what it is given."""
+    given = "no position_ids, since its forward takes none"
+    if takes_positions(decoder):
+        given = f"position_ids {_HELD} to {_WHOLE - 1}"
+    mask = " and an attention_mask" if is_masked(decoder) else ""
+    return _unsupported(
+        decoder,
+        f"given {given}{mask}, it computes of the last {_REST} of {_WHOLE} tokens "
+        f"something else than it computes of the text by itself: {_place(difference)}. "
+        "Its forward has to take position_ids, and use them as it uses those that it "
+        "makes when it is given none; these may count from any constant",
+    )
+
+
+def _place(difference: _Difference) -> str:
+    """Say where two runs part, and by which values."""
+    expected, found = difference.expected, difference.found
+    if expected is None or found is None or expected.op != found.op:
+        ops = [m.op if m else "nothing" for m in (expected, found)]
+        return f"it runs {ops[1]}, not {ops[0]}"
+    last = _last(expected.value, found.value)
+    return f"{found.op} has {_short(found.value)}, not {_short(last)}"
+
+
+def _short(values: Tensor) -> str:
+    """Return the first values, with their shape."""
+    first = ", ".join(f"{value:g}" for value in values.flatten()[:_REST].tolist())
+    return f"[{first}] of {list(values.shape)}"
+
+
+def _unsupported(decoder: PreTrainedModel, reason: str) -> UnsupportedModel:
+    return UnsupportedModel(model=type(decoder).__name__, reason=reason)

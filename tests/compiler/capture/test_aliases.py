@@ -1,0 +1,404 @@
+"""The memory of a model that code reaches in other ways than by its registered name."""
+
+import functools
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+
+import pytest
+import torch
+from eager_parity import run_both
+from torch import nn
+
+from kvc.compiler import Dim, Method, StateSpec, compile_program
+from kvc.runtime import load
+from kvc.schema.errors import CaptureError, KvcError, StateConflict
+
+X = torch.ones(4)
+
+
+@dataclass
+class Layer:
+    """What a cache of transformers is like."""
+
+    keys: torch.Tensor
+    lengths: list = field(default_factory=list)
+
+
+class Slotted:
+    """An object without a dictionary."""
+
+    __slots__ = ("held",)
+
+
+class Reached(nn.Module):
+    """A buffer that is reached in every way."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("kv", torch.zeros(2, 4))
+        self.register_buffer("n", torch.zeros(1))
+        self.k, self.v = self.kv[0], self.kv[1]
+        self.box = SimpleNamespace(n=self.n, deeper=SimpleNamespace(row=[self.n]))
+        self.layer = Layer(self.kv.transpose(0, 1), [self.n])
+        self.table = {"n": self.n, 1: (self.kv.view(-1),)}
+        self.slotted = Slotted()
+        self.slotted.held = self.n
+        n = self.n
+        self.closure = lambda: n
+        self.partial = functools.partial(torch.add, n)
+        self.plain = torch.full((4,), 3.0)
+
+    def plain_object(self):
+        self.box.n.add_(1)
+        return self.box.n.clone()
+
+    def a_list(self):
+        self.box.deeper.row[0] += 1
+        return self.box.deeper.row[0] * 2
+
+    def a_dictionary(self):
+        self.table["n"].mul_(2).add_(1)
+        return self.n * 1
+
+    def slots(self):
+        self.slotted.held += 1
+        return self.slotted.held
+
+    def a_closure(self):
+        self.closure().add_(2)
+        return self.closure()
+
+    def a_partial(self):
+        self.n.add_(1)
+        return self.partial(1)
+
+    def a_dataclass(self):
+        self.layer.keys[1] = 5
+        self.layer.lengths[0].add_(1)
+        return self.kv + self.n
+
+    def write(self, x):
+        self.kv.add_(x)
+        return self.kv.clone()
+
+    def read(self):
+        return self.k + self.v + self.plain
+
+    def both(self, x):
+        self.kv.add_(x)
+        self.v.mul_(2)
+        return self.k + self.v, self.table[1][0][2:6]
+
+    def slice_by_alias(self, x):
+        self.k.copy_(x)
+        self.k[1:3] = x[:2] * 2
+        self.table[1][0][5] = 9
+        return self.kv.clone()
+
+    def index(self, x):
+        place = torch.tensor([2, 0])
+        self.v.index_copy_(0, place, x[:2] + self.n)
+        return self.v.clone()
+
+    def branch(self, x):
+        def write(x):
+            return x + self.box.n + self.k
+
+        return torch.cond(x.sum() > 3, write, lambda x: x - self.v, (x,))
+
+    def branch_of_operands(self, x):
+        new = torch.cond(
+            x.sum() > 3, lambda k: k + 1, lambda k: k.clone(), (self.layer.keys,)
+        )
+        self.layer.keys.copy_(new)
+        return self.kv * 1
+
+    def data(self, x):
+        self.n.data.add_(1)
+        self.kv.data[0] = x
+        return self.k.data + x.data + self.n
+
+    def gradients(self, x):
+        with torch.enable_grad():
+            self.box.n.add_(1)
+        return self.n + x
+
+    def shown(self):
+        return self.box.n, self.k
+
+
+CALLS = {
+    **dict.fromkeys(
+        ("write", "both", "slice_by_alias", "index", "data", "gradients"), (X,)
+    ),
+    **dict.fromkeys(("branch", "branch_of_operands"), (X,)),
+}
+METHODS = [
+    *("plain_object", "a_list", "a_dictionary", "slots", "a_closure", "a_partial"),
+    *("a_dataclass", "read", "shown", *CALLS),
+]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_memory_that_is_reached_another_way_is_the_state(name, tmp_path):
+    calls = [(name, CALLS.get(name, ()))] * 3
+    run_both(Reached(), [Method(name, CALLS.get(name, ()))], calls, tmp_path)
+
+
+@pytest.mark.parametrize("x", [X, -X])
+def test_a_branch_captures_memory_that_is_reached_another_way(x, tmp_path):
+    methods = [Method(n, (X,)) for n in ("branch", "branch_of_operands", "write")]
+    calls = [(n, (x,)) for n in ("write", "branch", "branch_of_operands", "branch")]
+    run_both(Reached(), methods, calls, tmp_path)
+
+
+def test_methods_share_memory_whatever_they_call_it(tmp_path):
+    model = Reached()
+    methods = [Method(name, CALLS.get(name, ())) for name in METHODS]
+    calls = [(name, CALLS.get(name, ())) for name in (*METHODS, *METHODS[::-1])]
+    run_both(model, methods, calls, tmp_path)
+    assert model.n is model.box.n is model.table["n"]
+
+
+def test_each_memory_is_one_state_under_the_registered_name(tmp_path):
+    model = Reached()
+    methods = [Method(name, CALLS.get(name, ())) for name in METHODS]
+    compile_program(model, methods).save(tmp_path / "m.kvc")
+    with load(tmp_path / "m.kvc") as program:
+        assert set(program.states) == {"kv", "n"}
+
+
+class Registered(nn.Module):
+    """Buffers over the memory of other ones, in modules within."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Module(), nn.Module()
+        self.first.register_buffer("alone", torch.zeros(2, 4)[0])
+        whole = torch.zeros(2, 4)
+        self.register_buffer("whole", whole)
+        self.first.register_buffer("row", whole[1])
+        self.second.register_buffer("turned", whole.t())
+        self.second.register_buffer("again", whole.view(2, 4))
+
+    def step(self, x):
+        self.first.row.add_(x)
+        self.second.turned[2] += 1
+        self.second.again.mul_(2)
+        self.first.alone.add_(x)
+        return self.whole.clone(), self.first.alone + self.first.row
+
+
+def test_buffers_within_another_one_are_parts_of_its_state(tmp_path):
+    run_both(Registered(), [Method("step", (X,))], [("step", (X,))] * 3, tmp_path)
+    with load(tmp_path / "model.kvc") as program:
+        assert set(program.states) == {"whole", "first.alone"}
+
+
+class Twice(nn.Module):
+    """One module under two names, and in a list, with a state that is assigned."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = Reached()
+        self.again = self.inner
+        self.all = nn.ModuleList([self.inner, self.inner])
+
+    def step(self, x):
+        self.again.n = self.again.n + 1
+        for module in self.all:
+            module.write(x)
+        return self.inner.n + self.again.kv
+
+
+def test_a_module_that_is_mounted_twice_has_one_state(tmp_path):
+    run_both(Twice(), [Method("step", (X,))], [("step", (X,))] * 3, tmp_path)
+
+
+class Sized(nn.Module):
+    """A cache whose size is chosen later, in an attribute of a plain object as well."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("cache", torch.zeros(2, 1, 8, 2))
+        self.layer = SimpleNamespace(keys=self.cache[0], first=self.cache[0, :, :4])
+
+    def write(self, x, at):
+        self.layer.keys.index_copy_(1, at, x)
+        return self.cache.sum(), self.layer.keys.index_select(1, at)
+
+    def short(self, x):
+        return self.layer.first + x
+
+
+SIZE = StateSpec("cache", axis=2, capacity=Dim("capacity", 4, 64))
+
+
+def test_a_part_of_a_sized_buffer_has_the_size_of_the_session(tmp_path):
+    x, at = torch.ones(1, 1, 2), torch.tensor([40])
+    method = Method("write", (x, torch.tensor([3])))
+    compile_program(Sized(), [method], states=[SIZE]).save(tmp_path / "m.kvc")
+    with load(tmp_path / "m.kvc") as program, program.session(capacity=64) as session:
+        total, row = session.write(x, at)
+        assert (total.item(), row.tolist()) == (2, [[[1, 1]]])
+
+
+def refusal(model, *methods, **options):
+    with pytest.raises(KvcError) as caught:
+        compile_program(model, methods, **options)
+    return caught.value
+
+
+def test_a_part_that_cuts_the_chosen_size_is_refused():
+    x = torch.ones(1, 1, 2)
+    write = Method("write", (x, torch.tensor([3])))
+    error = refusal(Sized(), write, Method("short", (x,)), states=[SIZE])
+    assert isinstance(error, StateConflict)
+    assert error.facts["state"] == "cache"
+    assert "method short at tests.compiler.capture.test_aliases:" in str(error)
+
+
+class Badly(nn.Module):
+    """What cannot be followed."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("n", torch.zeros(4))
+        self.plain = torch.zeros(4)
+        self.box = SimpleNamespace(n=self.n, plain=torch.zeros(4))
+        self.box.row = self.n[:2]
+        self.larger = torch.zeros(8)
+        self.register_buffer("part", self.larger[:4])
+        self.bits = self.n.view(torch.int32)
+        self.array = self.n.numpy()
+
+    def writes_plain(self, x):
+        self.box.plain.add_(x)
+        return x * 1
+
+    def catches(self, x):
+        try:
+            self.plain.add_(x)
+        except Exception:
+            return x * 2
+        return x * 1
+
+    def writes_larger(self, x):
+        self.larger[2:6].add_(1)
+        return x * 1
+
+    def writes_part(self, x):
+        self.part.add_(x)
+        return x * 1
+
+    def reads_larger(self, x):
+        return self.larger[4:] + self.larger[:4] + x
+
+    def writes_n(self, x):
+        self.n.add_(x)
+        return x * 1
+
+    def reads_bits(self, x):
+        return self.bits + x
+
+    def assigns(self, x):
+        self.n = self.n + x
+        return x * 1
+
+    def reads_alias(self, x):
+        return self.box.n + x
+
+    def other_memory(self, x):
+        self.box.row.data = x
+        return x * 1
+
+    def another_shape(self, x):
+        self.box.row.unsqueeze_(0)
+        return self.box.row + x[:2]
+
+    def another_shape_of_the_buffer(self, x):
+        self.n.unsqueeze_(0)
+        return self.n + x
+
+    def another_shape_of_the_argument(self, x):
+        x.unsqueeze_(0)
+        return self.n + x
+
+    def writes_array(self, x):
+        self.array += 1
+        return x * 1
+
+    def out_of_the_trace(self, x):
+        torch.add(self.box.plain, 1, out=self.box.plain)
+        return x * 1
+
+
+REFUSED = {
+    "writes_plain": "write into 'box.plain', which is no buffer; make it a buffer",
+    "catches": "would write into 'plain', which is no buffer",
+    "other_memory": "gives 'box.row' other memory",
+    "another_shape": "gives 'box.row' another shape in place",
+    "another_shape_of_the_buffer": "gives 'n' another shape in place",
+    "another_shape_of_the_argument": "gives 'argument 0' another shape in place",
+    "writes_array": "changes the attribute 'array'",
+    "out_of_the_trace": "would write into 'box.plain'",
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_is_not_the_models_state_is_not_written(name):
+    model = Badly()
+    error = refusal(model, Method(name, (X,)))
+    assert isinstance(error, CaptureError)
+    assert REFUSED[name] in str(error)
+    tensors = (model.n, model.plain, model.box.plain, model.larger)
+    assert not any(tensor.any() for tensor in tensors)
+    assert model.box.n is model.n
+    assert model.array.base is not None
+
+
+def test_a_refused_write_is_named_with_its_line():
+    message = str(refusal(Badly(), Method("writes_plain", (X,))))
+    assert "test_aliases:" in message
+
+
+@pytest.mark.parametrize(
+    ("writes", "reads", "state"),
+    [
+        ("writes_part", "reads_larger", "part"),
+        ("writes_n", "reads_bits", "n"),
+        ("writes_part", "writes_larger", "part"),
+    ],
+)
+def test_memory_of_a_state_that_no_trace_follows_is_refused(writes, reads, state):
+    for names in ((writes, reads), (reads, writes)):
+        error = refusal(Badly(), *(Method(name, (X,)) for name in names))
+        assert isinstance(error, StateConflict)
+        assert error.facts["state"] == state
+        assert "take views of the buffer" in str(error)
+
+
+@pytest.mark.parametrize("name", ["reads_larger", "reads_bits"])
+def test_memory_that_nobody_writes_may_be_read_in_any_way(name, tmp_path):
+    run_both(Badly(), [Method(name, (X,))], [(name, (X,))], tmp_path)
+
+
+def test_a_buffer_that_is_assigned_and_used_elsewhere_is_refused():
+    error = refusal(Badly(), Method("assigns", (X,)), Method("reads_alias", (X,)))
+    assert "'box.n', which is the same memory and is used as well" in str(error)
+    assert "cannot capture method assigns" in str(error)
+
+
+def test_a_buffer_that_is_assigned_and_used_nowhere_else_compiles(tmp_path):
+    calls = [("assigns", (X,)), ("writes_n", (X,)), ("assigns", (X,))]
+    run_both(
+        Badly(), [Method("assigns", (X,)), Method("writes_n", (X,))], calls, tmp_path
+    )
+
+
+def test_an_example_over_the_memory_of_a_buffer_is_not_that_buffer(tmp_path):
+    model = Reached()
+    compile_program(model, [Method("write", (model.k,))]).save(tmp_path / "m.kvc")
+    with load(tmp_path / "m.kvc") as program, program.session() as session:
+        assert session.write(X)[0].tolist() == [1, 1, 1, 1]
+        assert session.write(X * 3)[0].tolist() == [4, 4, 4, 4]

@@ -1,0 +1,142 @@
+"""Models over transformers' own caches, whose tensors are buffers too.
+
+In: a tiny model. Out: a module with `prefill` and `decode`, whose cache is a plain
+attribute, as in `transformers.integrations.executorch`: keys, values and lengths of its
+layers are registered as buffers too, and code of transformers writes them.
+"""
+
+from collections.abc import Iterator
+from typing import Self
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel, StaticCache
+from transformers.cache_utils import (
+    Cache,
+    Fp8QuantizedLayer,
+    StaticLayer,
+    StaticSlidingWindowLayer,
+)
+from transformers.integrations.executorch import (
+    TorchExportableModuleWithHybridCache,
+    TorchExportableModuleWithStaticCache,
+    get_head_shapes,
+)
+
+from kvc.compiler import Method
+
+SLOTS = 24
+
+Call = tuple[str, tuple[Tensor, ...]]  # a method, and its arguments
+# What a layer of a static cache keeps, and the names that exporters give it.
+_NAMES = {
+    "keys": "key_cache", "values": "value_cache",
+    "cumulative_length": "cumulative_length",
+}  # fmt: skip
+
+
+class OwnCache(nn.Module):
+    """A model and a cache of transformers; one row."""
+
+    def __init__(self, model: PreTrainedModel, cache: Cache) -> None:
+        super().__init__()
+        self.model, self.cache = model, cache
+
+    def register(self) -> Self:
+        """Make the tensors of a static cache, and register them as buffers."""
+        heads, width = get_head_shapes(self.model.config.get_text_config())
+        dtype, device = self.model.dtype, self.model.device
+        self.cache.early_initialization(1, heads, width, dtype, device)
+        for i, layer in enumerate(self.cache.layers):
+            for name, registered in _NAMES.items():
+                self.register_buffer(f"{registered}_{i}", getattr(layer, name), False)
+        return self
+
+    def prefill(self, tokens: Tensor) -> Tensor:
+        """Append tokens int64 [1, seq]; return the last ones' logits [1, vocab]."""
+        return self._append(tokens)
+
+    def decode(self, token: Tensor) -> Tensor:
+        """Append token int64 [1, 1]; return its logits [1, vocab]."""
+        return self._append(token)
+
+    def _append(self, tokens: Tensor) -> Tensor:
+        made = self.model(input_ids=tokens, past_key_values=self.cache, use_cache=True)
+        return made.logits[:, -1]
+
+
+def static(model: PreTrainedModel) -> OwnCache:
+    """Return a model over a `StaticCache`, as its configuration makes it."""
+    return OwnCache(model, StaticCache(model.config, max_cache_len=SLOTS)).register()
+
+
+def hybrid(model: PreTrainedModel) -> OwnCache:
+    """Return a model over a `StaticCache` whose sliding layers keep all positions.
+
+    This is what transformers' exporters do: a `StaticSlidingWindowLayer` counts in
+    Python too.
+    """
+    cache = StaticCache(model.config, max_cache_len=SLOTS)
+    for i, layer in enumerate(cache.layers):
+        if isinstance(layer, StaticSlidingWindowLayer):
+            cache.layers[i] = StaticLayer(SLOTS)
+    return OwnCache(model, cache).register()
+
+
+def growing(model: PreTrainedModel) -> OwnCache:
+    """Return a model over a quantized cache that grows, in no buffers."""
+    count = model.config.num_hidden_layers
+    return OwnCache(model, Cache(layers=[Fp8QuantizedLayer() for _ in range(count)]))
+
+
+class StaticExported(TorchExportableModuleWithStaticCache):
+    """transformers' own wrapper for exporters; the caller says places int64 [seq]."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        model.generation_config.cache_implementation = "static"
+        super().__init__(model, batch_size=1, max_cache_len=SLOTS)
+
+    def prefill(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """Append tokens int64 [1, seq]; return the last ones' logits [1, vocab]."""
+        return super().forward(tokens, cache_position=places)[:, -1]
+
+    def decode(self, token: Tensor, places: Tensor) -> Tensor:
+        """Append token int64 [1, 1]; return its logits [1, vocab]."""
+        return super().forward(token, cache_position=places)[:, -1]
+
+
+class HybridExported(TorchExportableModuleWithHybridCache):
+    """The same for a model whose layers differ."""
+
+    def __init__(self, model: PreTrainedModel) -> None:
+        super().__init__(model, batch_size=1, max_cache_len=SLOTS)
+
+    def prefill(self, tokens: Tensor, places: Tensor) -> Tensor:
+        """Append tokens int64 [1, seq]; return the last ones' logits [1, vocab]."""
+        return super().forward(tokens, cache_position=places)[:, -1]
+
+    def decode(self, token: Tensor, places: Tensor) -> Tensor:
+        """Append token int64 [1, 1]; return its logits [1, vocab]."""
+        return super().forward(token, cache_position=places)[:, -1]
+
+
+def calls(module: nn.Module, tokens: Tensor, first: int) -> Iterator[Call]:
+    """Yield calls that take tokens int64 [1, length]: `first` at once, then each."""
+    says_places = not isinstance(module, OwnCache)
+    length = tokens.shape[1]
+    for begin, end in [(0, first), *((i, i + 1) for i in range(first, length))]:
+        given = tokens[:, begin:end]
+        places = (torch.arange(begin, end),) if says_places else ()
+        yield ("decode" if begin else "prefill", (given, *places))
+
+
+def methods(module: nn.Module, tokens: Tensor, first: int) -> list[Method]:
+    """Return the methods of these calls, each of a fixed length."""
+    examples = dict(calls(module, tokens[:, : first + 1], first))
+    return [Method(name, given, role=name) for name, given in examples.items()]
+
+
+def tensors_of(module: nn.Module) -> dict[str, Tensor]:
+    """Return copies of all tensors of a module, by name."""
+    named = [*module.named_parameters(), *module.named_buffers()]
+    return {name: tensor.detach().clone() for name, tensor in named}

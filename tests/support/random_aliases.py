@@ -1,0 +1,447 @@
+"""Random modules whose buffers are reached in many ways, held against eager.
+
+A module has a few buffers and names for parts of them: attributes, list and dictionary
+members, plain and slotted objects, closures, second buffers. Its methods write and read
+them in place and functionally, with Python numbers and tensors as operands. In: a seed.
+Out: the module, methods and calls, and `check`, which compiles and compares.
+"""
+
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from kvc.compiler import Method, compile_program
+from kvc.runtime import load
+from kvc.schema.errors import CaptureError, KvcError, StateConflict
+
+SHAPES = ((4,), (2, 4), (2, 2, 3), (1,), ())
+
+
+class Box:
+    """A plain object."""
+
+
+class Slotted:
+    """An object without a dictionary."""
+
+    __slots__ = ("held", "more")
+
+
+@dataclass
+class Record:
+    """A dataclass with a list in it."""
+
+    held: object
+    more: list
+
+
+@dataclass
+class Ref:
+    """A way to a tensor: how to get it, and how to put it where it was."""
+
+    get: Callable[[], Tensor]
+    put: Callable[[Tensor], None]
+    text: str
+    writable: bool = True
+
+
+class Aliased(nn.Module):
+    """A module of random aliases and random methods."""
+
+    def __init__(self, seed):
+        super().__init__()
+        self._chance = random.Random(seed)
+        self.inner = nn.Module()
+        self.box, self.table, self.row = Box(), {}, []
+        self.box.deeper = Box()
+        self.refs, self.text = [], []
+        for i in range(self._chance.randint(1, 3)):
+            self._add_buffer(f"b{i}")
+        for i in range(self._chance.randint(1, 4)):
+            self._add_alias(i)
+        self.steps = {f"m{i}": self._steps() for i in range(self._chance.randint(1, 3))}
+        del self._chance
+
+    def m0(self, x, n):
+        return self._run("m0", x, n)
+
+    def m1(self, x, n):
+        return self._run("m1", x, n)
+
+    def m2(self, x, n):
+        return self._run("m2", x, n)
+
+    def _run(self, name, x, n):
+        seen = []
+        for step in self.steps[name]:
+            seen += step(x, n)
+        return [*seen, *(self.get_buffer(b).clone() for b in self.buffer_names)]
+
+    @property
+    def buffer_names(self):
+        return [n for n in ("b0", "inner.b1", "b2") if n in self.bases]
+
+    def _add_buffer(self, name):
+        chance = self._chance
+        shape = chance.choice(SHAPES)
+        dtype = chance.choice((torch.float32, torch.float32, torch.int64))
+        values = torch.arange(1, torch.Size(shape).numel() + 1).reshape(shape).to(dtype)
+        owner = self.inner if name == "b1" else self
+        if chance.random() < 0.2:
+            values = values.mT.contiguous().mT if values.dim() > 1 else values
+        owner.register_buffer(name, values * chance.randint(0, 2))
+        full = f"inner.{name}" if name == "b1" else name
+        self.bases = (*getattr(self, "bases", ()), full)
+
+        def put(value):
+            setattr(owner, name, value)
+
+        self.refs.append(Ref(lambda: getattr(owner, name), put, full))
+
+    def _add_alias(self, i):
+        name = self._chance.choice(self.bases)
+        tensor, text, writable = self._view(self.get_buffer(name))
+        where = self._chance.choice(_PLACES)
+        get, put, place = where(self, i, tensor)
+        self.refs.append(Ref(get, put, f"{place} = {name}{text}", writable))
+        self.text.append(self.refs[-1].text)
+
+    def _view(self, tensor):
+        chance, text, writable = self._chance, "", True
+        for _ in range(chance.choice((0, 0, 1, 1, 2))):
+            made, word = _view_of(tensor, chance)
+            text, tensor = text + word, made
+            writable = writable and "expand" not in word
+        return tensor, text, writable
+
+    def _steps(self):
+        steps = []
+        for _ in range(self._chance.randint(1, 4)):
+            kind = self._chance.choice(_STEPS)
+            steps.append(kind(self, self._chance))
+        return steps
+
+    def ref(self, chance, writable=False):
+        return chance.choice([r for r in self.refs if r.writable or not writable])
+
+
+def _view_of(tensor, chance):
+    kind = chance.randrange(8)
+    if kind == 0 and tensor.dim():
+        axis = chance.randrange(tensor.dim())
+        place = chance.randrange(tensor.shape[axis])
+        return tensor.select(axis, place), f".select({axis}, {place})"
+    if kind == 1 and tensor.dim():
+        axis = chance.randrange(tensor.dim())
+        start = chance.randrange(tensor.shape[axis])
+        length = chance.randint(1, tensor.shape[axis] - start)
+        return tensor.narrow(axis, start, length), f".narrow({axis}, {start}, {length})"
+    if kind == 2 and tensor.dim():
+        return tensor[::2], "[::2]"
+    if kind == 3 and tensor.dim() > 1:
+        return tensor.transpose(0, -1), ".transpose(0, -1)"
+    if kind == 4 and tensor.is_contiguous():
+        return tensor.view(-1), ".view(-1)"
+    if kind == 5:
+        return tensor.unsqueeze(0), ".unsqueeze(0)"
+    if kind == 6 and tensor.dim():
+        return tensor.expand(2, *tensor.shape), ".expand(2, ...)"
+    return tensor.detach(), ".detach()"
+
+
+def _attribute(model, i, tensor):
+    setattr(model, f"a{i}", tensor)
+    put = lambda t: setattr(model, f"a{i}", t)  # noqa: E731
+    return (lambda: getattr(model, f"a{i}")), put, f"self.a{i}"
+
+
+def _of_box(model, i, tensor):
+    box = (model.box, model.box.deeper)[i % 2]
+    setattr(box, f"a{i}", tensor)
+    put = lambda t: setattr(box, f"a{i}", t)  # noqa: E731
+    return (lambda: getattr(box, f"a{i}")), put, f"box.a{i}"
+
+
+def _of_list(model, i, tensor):
+    model.row.append(tensor)
+    at = len(model.row) - 1
+    put = lambda t: model.row.__setitem__(at, t)  # noqa: E731
+    return (lambda: model.row[at]), put, f"row[{at}]"
+
+
+def _of_dict(model, i, tensor):
+    model.table[i] = tensor
+    put = lambda t: model.table.__setitem__(i, t)  # noqa: E731
+    return (lambda: model.table[i]), put, f"table[{i}]"
+
+
+def _of_slots(model, i, tensor):
+    held = Slotted()
+    held.held = (tensor,)
+    setattr(model, f"slotted{i}", held)
+    put = lambda t: setattr(held, "more", t)  # noqa: E731
+    return (lambda: held.held[0]), put, f"slotted{i}.held[0]"
+
+
+def _of_record(model, i, tensor):
+    record = Record(None, [{"deep": tensor}])
+    model.table[f"record{i}"] = record
+    put = lambda t: record.more[0].__setitem__("deep", t)  # noqa: E731
+    return (lambda: record.more[0]["deep"]), put, f"record{i}.more[0]"
+
+
+def _of_closure(model, i, tensor):
+    get = lambda: tensor  # noqa: E731
+    setattr(model, f"get{i}", get)
+    return get, (lambda t: None), f"get{i}()"
+
+
+def _of_module(model, i, tensor):
+    setattr(model.inner, f"a{i}", tensor)
+    put = lambda t: setattr(model.inner, f"a{i}", t)  # noqa: E731
+    return (lambda: getattr(model.inner, f"a{i}")), put, f"inner.a{i}"
+
+
+def _second_buffer(model, i, tensor):
+    model.inner.register_buffer(f"again{i}", tensor)
+    put = lambda t: setattr(model.inner, f"again{i}", t)  # noqa: E731
+    return (lambda: getattr(model.inner, f"again{i}")), put, f"inner.again{i}"
+
+
+def _of_numpy(model, i, tensor):
+    setattr(model, f"array{i}", tensor.numpy())
+    other = torch.from_numpy(getattr(model, f"array{i}"))
+    setattr(model, f"a{i}", other)
+    put = lambda t: setattr(model, f"a{i}", t)  # noqa: E731
+    return (lambda: getattr(model, f"a{i}")), put, f"from_numpy a{i}"
+
+
+_PLACES = (
+    *(_attribute, _of_box, _of_list, _of_dict, _of_slots, _of_record),
+    *(_of_closure, _of_module, _second_buffer, _of_numpy),
+)
+
+
+def _operand(model, chance, like):
+    """Return a function of (x, n) that gives what is added: number, argument, alias."""
+    kind = chance.randrange(5)
+    number = chance.choice((1, 2, -1, 3, True))
+    other = model.ref(chance)
+    if kind == 0:
+        return lambda x, n: number
+    if kind == 1:
+        return lambda x, n: torch.full_like(like.get(), number)
+    if kind == 2:
+        return lambda x, n: n.to(like.get().dtype)
+    if kind == 3:
+        return lambda x, n: x.sum().to(like.get().dtype)
+    return lambda x, n: other.get().sum().clamp(-9, 9).to(like.get().dtype)
+
+
+def _adds(model, chance):
+    ref = model.ref(chance, writable=True)
+    operand = _operand(model, chance, ref)
+
+    def step(x, n):
+        ref.get().add_(operand(x, n))
+        return []
+
+    return step
+
+
+def _augments(model, chance):
+    """`box.a += x` assigns what it gives back."""
+    ref = model.ref(chance, writable=True)
+    operand = _operand(model, chance, ref)
+
+    def step(x, n):
+        held = ref.get()
+        held += operand(x, n)
+        if ref.text.startswith(("self", "box", "row", "table", "inner.a")):
+            ref.put(held)
+        return []
+
+    return step
+
+
+def _multiplies(model, chance):
+    ref = model.ref(chance, writable=True)
+    factor = chance.choice((-1, 0, 2, True))
+
+    def step(x, n):
+        ref.get().mul_(factor)
+        return []
+
+    return step
+
+
+def _copies(model, chance):
+    ref, other = model.ref(chance, writable=True), model.ref(chance)
+
+    def step(x, n):
+        new = (other.get().sum() + 1).clamp(-9, 9)
+        ref.get().copy_(new.expand(ref.get().shape))
+        return []
+
+    return step
+
+
+def _sets(model, chance):
+    ref = model.ref(chance, writable=True)
+    place, number = chance.choice((0, -1)), chance.randint(-2, 2)
+
+    def step(x, n):
+        if ref.get().dim():
+            ref.get()[place] = number
+        else:
+            ref.get().fill_(number)
+        return []
+
+    return step
+
+
+def _functional(model, chance):
+    ref, other = model.ref(chance, writable=True), model.ref(chance)
+
+    def step(x, n):
+        taken = other.get().sum().clamp(-9, 9)  # so that all sums are exact
+        new = torch.where(ref.get() > 2, ref.get() - taken, ref.get() + 1)
+        ref.get().copy_(new)
+        return [new]
+
+    return step
+
+
+def _reads(model, chance):
+    ref = model.ref(chance)
+
+    def step(x, n):
+        return [ref.get() + 1, ref.get().sum()]
+
+    return step
+
+
+def _hands_out(model, chance):
+    ref = model.ref(chance)
+    return lambda x, n: [ref.get().clone()]
+
+
+def _shows(model, chance):
+    ref = model.ref(chance)
+    return lambda x, n: [ref.get()]
+
+
+def _assigns(model, chance):
+    """A buffer that is assigned anew."""
+    name = chance.choice(model.bases)
+    owner, _, leaf = name.rpartition(".")
+    number = chance.randint(1, 2)
+
+    def step(x, n):
+        module = model.get_submodule(owner)
+        setattr(module, leaf, getattr(module, leaf) + number)
+        return []
+
+    return step
+
+
+_STEPS = (
+    *(_adds, _augments, _multiplies, _copies, _sets, _functional),
+    *(_reads, _hands_out, _shows, _reads, _adds),
+)
+_RARE_STEPS = (_assigns,)
+
+
+def reached(thing, path="", seen=None) -> Iterator[tuple[str, object]]:
+    """Yield every tensor, array and plain value that a model reaches, by path."""
+    seen = {} if seen is None else seen
+    if isinstance(thing, Tensor):
+        yield path, (id(thing), thing.data_ptr(), tuple(thing.shape), thing.stride())
+        yield path + ".values", thing.detach().clone().contiguous().numpy().tobytes()
+    elif isinstance(thing, np.ndarray):
+        yield path, thing.tobytes()
+    elif isinstance(thing, bool | int | float | str | type(None)):
+        yield path, thing
+    if isinstance(thing, Tensor) or id(thing) in seen:
+        return
+    seen[id(thing)] = thing
+    parts = dict(vars(thing)) if hasattr(thing, "__dict__") else {}
+    if isinstance(thing, dict):
+        parts |= {repr(k): v for k, v in thing.items()}
+    elif isinstance(thing, list | tuple):
+        parts |= dict(enumerate(thing))
+    elif isinstance(thing, Slotted):
+        parts["held"] = thing.held
+    for key, value in parts.items():
+        yield f"{path}.{key}", (type(value).__name__, id(value))
+        yield from reached(value, f"{path}.{key}", seen)
+
+
+class Changed(AssertionError):
+    """Compiling changed the model."""
+
+
+class Differs(AssertionError):
+    """The bundle gives something else than eager."""
+
+
+def check(seed: int, folder: Path, found: Counter, corrupt: bool = False) -> None:
+    """Compile the module of a seed, and hold it against eager over several calls.
+
+    Args:
+        seed: of module and calls.
+        folder: for the bundle.
+        found: counts what became of it: "right", or the reason of a refusal.
+        corrupt: change one element of eager's buffers after the first call.
+
+    Raises:
+        Changed, Differs: a defect.
+    """
+    model, eager = Aliased(seed), Aliased(seed)
+    chance = random.Random(-seed - 1)
+    names = list(model.steps)
+    methods = [Method(n, (torch.ones(3), torch.tensor(2))) for n in names]
+    before = dict(reached(model))
+    refused = None
+    try:
+        bundle = compile_program(model, methods)
+    except KvcError as error:
+        refused = error
+    after = dict(reached(model))
+    if before != after:
+        changed = sorted(
+            k for k in {**before, **after} if before.get(k) != after.get(k)
+        )
+        raise Changed(f"seed {seed}: {changed[:5]}")
+    if refused is not None:
+        if not isinstance(refused, CaptureError | StateConflict):
+            raise Differs(f"seed {seed}: {type(refused).__name__}: {refused}")
+        found[str(refused)[:60]] += 1
+        return
+    path = folder / "aliased.kvc"
+    bundle.save(path)
+    with load(path) as program, program.session() as session:
+        for turn in range(4):
+            name = names[turn % len(names)] if turn < 3 else chance.choice(names)
+            x, n = torch.arange(3.0) + turn, torch.tensor(turn)
+            with torch.no_grad():
+                wanted = getattr(eager, name)(x.clone(), n.clone())
+            given = session.call(name, x.numpy(), n.numpy())
+            _compare(seed, turn, wanted, given)
+            if corrupt and turn == 0:
+                buffer = eager.get_buffer(chance.choice(eager.bases))
+                buffer[(0,) * buffer.dim()] += 1
+    found["right"] += 1
+
+
+def _compare(seed, turn, wanted, given):
+    for i, (want, have) in enumerate(zip(wanted, given, strict=True)):
+        have = torch.from_numpy(np.ascontiguousarray(have)).reshape(have.shape)
+        if want.dtype != have.dtype or not torch.equal(want, have):
+            raise Differs(f"seed {seed}, turn {turn}, result {i}: {want} != {have}")
