@@ -232,6 +232,9 @@ def _by_entry(
 
 
 def _as_json(metadata: Mapping[str, object]) -> dict[str, str]:
+    for key in metadata:
+        if not isinstance(key, str):
+            raise CompileError(message=f"metadata: the key {key!r} is not text")
     try:
         return {k: json.dumps(v, sort_keys=True) for k, v in metadata.items()}
     except (TypeError, ValueError) as error:

@@ -38,13 +38,13 @@ def check_request(model: object, methods: object, states: object = ()) -> None:
 
 
 def check_mapping(what: str, given: object) -> None:
-    """Check that an argument is a mapping with text keys, or None.
+    """Check that an argument is a mapping or None.
 
     Raises:
-        CompileError: it is not.
+        CompileError: it is neither.
     """
-    if given is not None:
-        _check_keys(what, "a mapping", given)
+    if not isinstance(given, Mapping | None):
+        raise _unexpected(what, "a mapping", given)
 
 
 def _check_items(what: str, given: object, kind: type) -> None:

@@ -93,7 +93,7 @@ def test_axes_count_from_the_front():
             "states[0]: expected a kvc.compiler.StateSpec, found a val",
         ),
         ({"metadata": [1]}, "metadata: expected a mapping, found a value of type list"),
-        ({"metadata": {1: 2}}, "metadata, key 1: expected text, found a value of type"),
+        ({"metadata": {1: 2}}, "metadata: the key 1 is not text"),
         ({"files": ["a"]}, "files: expected a mapping, found a value of type list"),
         ({"max_copy_bytes": 3}, "max_copy_bytes: expected a mapping, found a value of"),
         (

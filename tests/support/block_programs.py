@@ -119,7 +119,9 @@ def _callable(made: Method) -> Method:
     """Return a method that is called by position and gives a tuple."""
     return replace(
         made,
-        input_tree=describe_call(made.input_names, made.inputs, {})[0],
+        input_tree=describe_call(made.input_names, [object() for _ in made.inputs], {})[
+            0
+        ],
         output_tree=flatten(tuple(object() for _ in made.outputs))[1],
     )
 
