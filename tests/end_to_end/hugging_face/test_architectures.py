@@ -63,7 +63,7 @@ REASONS = {
     "falcon_h1": "layers of the kind hybrid",
     "granitemoehybrid": "layers of the kind linear_attention",
     "lfm2": "layers of the kind conv",
-    "llama4_text": "mask asks for more than positions",
+    "llama4_text": "attention mask is no causal window",
     "mamba": "layers of the kind linear_attention",
     "minimax": "layers of the kind linear_attention",
     "openai-gpt": "code of its own",
