@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch._ops import HigherOrderOperator
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.overrides import TorchFunctionMode
-from torch.utils._pytree import tree_leaves
+from torch.utils._pytree import tree_leaves, tree_map_only
 
 from kvc.compiler.capture.geometry import (
     Layout,
@@ -193,8 +193,8 @@ class Aliases(TorchFunctionMode):
         return own.get(id(result), result)
 
     def traced(self, structure: object) -> object:
-        """Return nested containers with what is traced in the place of real memory."""
-        return _mapped(structure, self._stand_in)
+        """Return nested results with what is traced in the place of real memory."""
+        return tree_map_only(Tensor, self._stand_in, structure)
 
     def reshaped(self) -> Tensor | None:
         """Return a real tensor whose stand-in has another shape than at first."""

@@ -4,27 +4,24 @@
 integer tensor without dims, although `cache[:, p]` and `cache[:, p : p + 1] = x` work.
 Here it becomes a write into that view. Copies into another dtype or into more dims are
 spelled out (`explicit_copy`): torch drops the last copy into a buffer, cast and all.
+`x.data` gives a tensor that no trace knows; here it is `x.detach()`, of one memory too.
 Slices of a dynamic length may be as long as their axis (`overlaps_by_strides`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.overrides import TorchFunctionMode
 
+_GET_DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
-def traceable_assignments() -> AbstractContextManager[object]:
-    """Return what to trace a method within."""
-    return nullcontext() if torch.compiler.is_dynamo_compiling() else _ThroughViews()
-
-
-class _ThroughViews(TorchFunctionMode):
-    """Assigns to places that are read from tensors through the view of them."""
+class TraceableAssignments(TorchFunctionMode):
+    """What to trace a method within, so that torch meets words that it can trace."""
 
     def __torch_function__(
         self,
@@ -42,6 +39,11 @@ class _ThroughViews(TorchFunctionMode):
                 return None
         if func is torch._C._set_grad_enabled:
             return None  # there are no gradients; torch would make a branch of it
+        # Dynamo, which traces bodies of control flow, knows the attribute itself.
+        if not torch.compiler.is_dynamo_compiling() and func == _GET_DATA:
+            (tensor,) = args
+            assert isinstance(tensor, Tensor)
+            return tensor.detach()
         return func(*args, **(kwargs or {}))
 
 

@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import register_pytree_node
 
-from kvc.compiler.capture.data_reads import TraceableData
 from kvc.compiler.capture.examples import named_arguments
 from kvc.compiler.capture.sources import place_of
 from kvc.compiler.spec import Method
@@ -194,8 +193,7 @@ def typed_method(model: nn.Module, method: Method) -> Callable[..., object]:
     def typed(*args: object, **kwargs: object) -> object:
         own = {n: rebuilt(examples.get(n), thing) for n, thing in kwargs.items()}
         before = dict(_parts("", own))
-        with TraceableData():
-            results = function(*args, **own)
+        results = function(*args, **own)
         _refuse_changes(method, function, before, dict(_parts("", own)))
         try:
             return opened("its result", results)

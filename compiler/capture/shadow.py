@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from kvc.compiler.capture.aliases import Aliases, Memory, one_name_each
-from kvc.compiler.capture.assignments import traceable_assignments
+from kvc.compiler.capture.assignments import TraceableAssignments
 from kvc.compiler.capture.bodies import outside_of_bodies
 from kvc.compiler.capture.guard import Guard
 from kvc.compiler.capture.lifted import PARAMETER, Lifted, Reassigned, swapped
@@ -159,7 +159,7 @@ def _watched(watch: _Watch) -> Callable[..., object]:
         shapes = shapes_of(tensors)
         guard = Guard(method.name, watch.memory, watch.state)
         with unnoticed(), _forward(model, forward), outside_of_bodies(aliases, guard):
-            with traceable_assignments():
+            with TraceableAssignments():
                 results = function(*args, **kwargs)
             after = _tensors(model, args, kwargs, aliases)
             watch.note(aliases, guard)

@@ -3,6 +3,7 @@
 import functools
 from dataclasses import dataclass, field
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -22,6 +23,13 @@ class Layer:
 
     keys: torch.Tensor
     lengths: list = field(default_factory=list)
+
+
+class Shown(NamedTuple):
+    """Results over the memory of states."""
+
+    n: torch.Tensor
+    rows: list
 
 
 class Slotted:
@@ -126,6 +134,10 @@ class Reached(nn.Module):
     def shown(self):
         return self.box.n, self.k
 
+    def shown_in_a_record(self):
+        self.n.add_(1)
+        return Shown(self.box.n, [self.k])
+
 
 CALLS = {
     **dict.fromkeys(
@@ -135,7 +147,7 @@ CALLS = {
 }
 METHODS = [
     *("plain_object", "a_list", "a_dictionary", "slots", "a_closure", "a_partial"),
-    *("a_dataclass", "read", "shown", *CALLS),
+    *("a_dataclass", "read", "shown", "shown_in_a_record", *CALLS),
 ]
 
 

@@ -6,7 +6,7 @@ from torch import nn
 
 from kvc.compiler import Dim, Method
 from kvc.compiler.capture import capture
-from kvc.compiler.capture.assignments import traceable_assignments
+from kvc.compiler.capture.assignments import TraceableAssignments
 from kvc.schema.errors import CaptureError
 
 ROWS = torch.arange(12.0).reshape(2, 2, 3)
@@ -131,7 +131,7 @@ def test_a_write_into_an_expanded_tensor_is_still_refused():
 
 def test_plain_python_assigns_as_ever():
     tensor = torch.zeros(2, 3)
-    with traceable_assignments():
+    with TraceableAssignments():
         tensor[0, torch.tensor(-1)] = torch.tensor(4)
         tensor[1, :2] = 5
         with pytest.raises(IndexError):
