@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -59,6 +60,11 @@ class Extent:
         steps = zip(tensor.shape, tensor.stride(), strict=True)
         last = sum((int(size) - 1) * int(stride) for size, stride in steps)
         return cls(space, begin, begin + (last + 1) * tensor.itemsize)
+
+    @classmethod
+    def of_array(cls, array: np.ndarray) -> "Extent":
+        """Return the extent of a numpy array."""
+        return cls(0, *np.lib.array_utils.byte_bounds(array))
 
     def meets(self, other: "Extent") -> bool:
         """Tell whether two extents have bytes in common."""

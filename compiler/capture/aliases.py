@@ -95,9 +95,8 @@ class Memory:
         # Part of a weight is a weight too: stored, and packed, for itself.
         return isinstance(self.named[name], nn.Parameter)
 
-    def overlapping(self, tensor: Tensor) -> str | None:
-        """Return the name of a registered tensor that shares bytes with a real one."""
-        extent = Extent.of(tensor)
+    def overlapping(self, extent: Extent) -> str | None:
+        """Return the name of a registered tensor that has bytes of an extent."""
         return next((n for n, own in self._extents.items() if own.meets(extent)), None)
 
 

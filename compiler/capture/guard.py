@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from kvc.compiler.capture.aliases import Memory, is_real
 from kvc.compiler.capture.lines import user_place
 from kvc.compiler.capture.python_state import PythonState
+from kvc.compiler.identity import Extent
 from kvc.schema.errors import CaptureError, StateConflict
 
 
@@ -68,9 +69,12 @@ class Guard(TorchDispatchMode):
                 self.refused = self.refused or self._refusal(func, tensor)
                 raise self.refused
         for tensor in _real((args, kwargs)):
-            name = None if self._is_fresh(tensor) else self._memory.overlapping(tensor)
+            name = None if self._is_fresh(tensor) else self._met(tensor)
             if name is not None:
                 self.missed.setdefault(name, user_place(sys._getframe(2)))
+
+    def _met(self, tensor: Tensor) -> str | None:
+        return self._memory.overlapping(Extent.of(tensor))
 
     def _add_fresh(self, made: Iterable[Tensor]) -> None:
         for tensor in made:
@@ -81,7 +85,7 @@ class Guard(TorchDispatchMode):
 
     def _refusal(self, func: torch._ops.OpOverload, tensor: Tensor) -> CaptureError:
         path = self._state.path_of(tensor)
-        held = self._memory.overlapping(tensor)
+        held = self._met(tensor)
         what = f"{path!r}" if path else "a tensor that is kept outside of the model"
         if held is not None:
             remedy = f"shares memory with {held!r}; write into that, or a view of it"

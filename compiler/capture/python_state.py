@@ -29,11 +29,13 @@ class PythonState:
 
     Attributes:
         tensors: path -> tensor, for each way to every tensor that is reached.
+        arrays: path -> numpy array, for each that is reached.
     """
 
     def __init__(self, *roots: object) -> None:
         """Read everything that is reached from some objects; "" is the first's path."""
         self.tensors: dict[str, Tensor] = {}
+        self.arrays: dict[str, np.ndarray] = {}
         self._held: list[tuple[Holder, Contents]] = []
         self._seen: dict[int, object] = {}  # keeps all alive, so that ids stay theirs
         self._waiting: deque[tuple[str, object]] = deque()
@@ -49,6 +51,8 @@ class PythonState:
         if id(thing) in self._seen or isinstance(thing, _PLAIN):
             return
         self._seen[id(thing)] = thing
+        if isinstance(thing, np.ndarray):
+            self.arrays[path] = thing
         self._waiting.extend(_parts(path, thing))
         found = [*holders_of(path, thing)]
         for holder in found:

@@ -42,6 +42,7 @@ from kvc.compiler.capture.registered import (
     traced_slots,
 )
 from kvc.compiler.capture.unchanged import Unchanged
+from kvc.compiler.identity import Extent
 from kvc.compiler.spec import Method
 from kvc.schema.errors import CaptureError
 
@@ -56,11 +57,13 @@ class Observed:
         assigned: names of buffers that it assigned anew.
         missed: name of a registered tensor -> ` at module:line` where its memory was
             read, and no trace sees it.
+        arrays: name of a registered tensor -> path of a numpy array over its memory.
     """
 
     aliases: dict[str, str] = field(default_factory=dict)
     assigned: list[str] = field(default_factory=list)
     missed: dict[str, str] = field(default_factory=dict)
+    arrays: dict[str, str] = field(default_factory=dict)
 
 
 @contextmanager
@@ -78,6 +81,7 @@ def shadowed_forward(
     """
     memory, observed = Memory(model), Observed()
     with Unchanged(model, method.args, method.kwargs) as kept:
+        observed.arrays.update(_arrays(kept.state, memory))
         versions = _versions(kept.state)
         shadow = _watched(_Watch(model, method, lifted, memory, kept.state, observed))
         if lifted:
@@ -210,6 +214,14 @@ def _tensors(
     """Return what a method may put others in the place of, and what is there now."""
     passed = [t for t in tree_leaves((args, kwargs)) if isinstance(t, Tensor)]
     return traced_slots(registered(model) | memories(passed), aliases.traced)
+
+
+def _arrays(state: PythonState, memory: Memory) -> Iterator[tuple[str, str]]:
+    """Yield (name of a registered tensor, path of an array over its memory)."""
+    for path, array in state.arrays.items():
+        name = memory.overlapping(Extent.of_array(array))
+        if name is not None:
+            yield name, path
 
 
 def _versions(state: PythonState) -> dict[str, int]:

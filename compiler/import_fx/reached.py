@@ -9,25 +9,37 @@ from collections.abc import Sequence
 from kvc.compiler.capture import CapturedMethod
 from kvc.compiler.capture.guard import unseen
 from kvc.compiler.import_fx.tensors import TensorTable
-from kvc.schema.errors import CaptureError
+from kvc.schema.errors import CaptureError, StateConflict
 
 
 def check_reached(captured: Sequence[CapturedMethod], tensors: TensorTable) -> None:
     """Check that what methods reach of states is what the traces say.
 
     Raises:
-        StateConflict: a method reads the memory of a state in a way that is not traced.
+        StateConflict: a method reads the memory of a state in a way that is not traced,
+            or might.
         CaptureError: one assigns a buffer anew that is reached elsewhere too.
     """
     for one in captured:
         for name, place in one.observed.missed.items():
             if tensors.state(tensors.named[name]) is not None:
                 raise unseen(one.method.name, name, place)
+        for name, path in one.observed.arrays.items():
+            if tensors.state(tensors.named[name]) is not None:
+                raise _array(name, path)
     kept = {n: path for one in captured for n, path in one.observed.aliases.items()}
     for one in captured:
         for name in one.observed.assigned:
             if name in kept:
                 raise _apart(one.method.name, name, kept[name])
+
+
+def _array(name: str, path: str) -> StateConflict:
+    reason = (
+        f"{path!r} is a numpy array over its memory, and what a method reads there no "
+        "trace sees; keep a tensor, or make the array where it is needed"
+    )
+    return StateConflict(state=name, reason=reason)
 
 
 def _apart(method: str, name: str, path: str) -> CaptureError:

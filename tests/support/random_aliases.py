@@ -215,9 +215,7 @@ def _second_buffer(model, i, tensor):
 
 
 def _of_numpy(model, i, tensor):
-    setattr(model, f"array{i}", tensor.numpy())
-    other = torch.from_numpy(getattr(model, f"array{i}"))
-    setattr(model, f"a{i}", other)
+    setattr(model, f"a{i}", torch.from_numpy(tensor.numpy()))
     put = lambda t: setattr(model, f"a{i}", t)  # noqa: E731
     return (lambda: getattr(model, f"a{i}")), put, f"from_numpy a{i}"
 
