@@ -8,7 +8,6 @@ given are not changed.
 
 import copy
 import functools
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
@@ -18,7 +17,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import register_pytree_node
 
 from kvc.compiler.capture.examples import named_arguments
-from kvc.compiler.capture.sources import place_of
+from kvc.compiler.capture.sources import definition_of
 from kvc.compiler.spec import Method
 from kvc.schema.errors import CaptureError
 from kvc.schema.records import DATACLASS, MAPPING, RecordType, record_type, values_of
@@ -242,9 +241,5 @@ def _refuse_changes(
 def _refused(
     method: Method, function: Callable[..., object], reason: str
 ) -> CaptureError:
-    """Return an error at the line of the method's definition."""
-    code = getattr(inspect.unwrap(function), "__code__", None)
-    place = "" if code is None else place_of((code.co_filename, code.co_firstlineno))
-    return CaptureError(
-        method=method.name, place=f" at {place}" if place else "", reason=reason
-    )
+    place = definition_of(function)
+    return CaptureError(method=method.name, place=place, reason=reason)

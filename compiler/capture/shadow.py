@@ -41,6 +41,7 @@ from kvc.compiler.capture.registered import (
     shapes_of,
     traced_slots,
 )
+from kvc.compiler.capture.sources import definition_of
 from kvc.compiler.capture.unchanged import Unchanged
 from kvc.compiler.identity import Extent
 from kvc.compiler.spec import Method
@@ -91,8 +92,8 @@ def shadowed_forward(
             yield observed
         changed = changed_name(before, registered(model))
     if changed is not None:
-        raise _refused(method, anew(changed))
-    _check_versions(method, kept.state, versions)
+        raise _refused(model, method, anew(changed))
+    _check_versions(model, method, kept.state, versions)
 
 
 @contextmanager
@@ -137,7 +138,7 @@ class _Watch:
             raise guard.refused
         if aliases.given is not None:
             path = self.state.path_of(aliases.given) or "a tensor"
-            raise _refused(self.method, other_memory(path))
+            raise _refused(self.model, self.method, other_memory(path))
 
     def check_shapes(
         self, before: Mapping[str, torch.Size], after: Registered, aliases: Aliases
@@ -148,7 +149,7 @@ class _Watch:
         if reason is None and other is not None:
             reason = other_shape(self.state.path_of(other) or "a tensor")
         if reason is not None:
-            raise _refused(self.method, reason)
+            raise _refused(self.model, self.method, reason)
 
 
 def _watched(watch: _Watch) -> Callable[..., object]:
@@ -167,7 +168,7 @@ def _watched(watch: _Watch) -> Callable[..., object]:
                 results = function(*args, **kwargs)
             after = _tensors(model, args, kwargs, aliases)
             watch.note(aliases, guard)
-            _check_kept(method, tensors, after, before)
+            _check_kept(watch, tensors, after, before)
             watch.check_shapes(shapes, after, aliases)
             return _written_back(watch, tensors, after, aliases.traced(results))
 
@@ -175,16 +176,17 @@ def _watched(watch: _Watch) -> Callable[..., object]:
 
 
 def _check_kept(
-    method: Method, before: Registered, after: Registered, state: PythonState
+    watch: _Watch, before: Registered, after: Registered, state: PythonState
 ) -> None:
     """Check that a trace loses nothing of what a method has done."""
     lost = loss(before, after)
     if lost is not None:
-        raise _refused(method, lost)
+        raise _refused(watch.model, watch.method, lost)
     changed = state.changed()
     if changed is not None:
         raise _refused(
-            method,
+            watch.model,
+            watch.method,
             f"it changes the attribute {changed!r}, which tracing would freeze at "
             "the value of one call; keep it in a buffer (register_buffer) and "
             "write into that, or set it before compiling",
@@ -202,7 +204,7 @@ def _written_back(
         return write_back(watch.model, replaced, before, results, other_names)
     except Shared as error:
         reason = f"it assigns {error}; copy values instead, with copy_(...)"
-        raise _refused(watch.method, reason) from error
+        raise _refused(watch.model, watch.method, reason) from error
 
 
 def _tensors(
@@ -231,7 +233,7 @@ def _versions(state: PythonState) -> dict[str, int]:
 
 
 def _check_versions(
-    method: Method, state: PythonState, versions: dict[str, int]
+    model: nn.Module, method: Method, state: PythonState, versions: dict[str, int]
 ) -> None:
     """Check that no tensor was written while a method was traced.
 
@@ -244,7 +246,7 @@ def _check_versions(
                 f"it writes into {path!r} in a way that cannot be traced, and has done "
                 "so now: build the model anew, and use operators of torch"
             )
-            raise _refused(method, reason)
+            raise _refused(model, method, reason)
 
 
 def _with_buffers(
@@ -262,7 +264,7 @@ def _with_buffers(
             with swapped(model, lifted, traced):
                 return function(*args, **kwargs)
         except Reassigned as error:
-            raise _refused(method, anew(str(error))) from error
+            raise _refused(model, method, anew(str(error))) from error
 
     signature = inspect.signature(function)
     added = inspect.Parameter(PARAMETER, inspect.Parameter.KEYWORD_ONLY)
@@ -273,5 +275,6 @@ def _with_buffers(
     return with_buffers
 
 
-def _refused(method: Method, reason: str) -> CaptureError:
-    return CaptureError(method=method.name, place="", reason=reason)
+def _refused(model: nn.Module, method: Method, reason: str) -> CaptureError:
+    place = definition_of(getattr(model, method.name))
+    return CaptureError(method=method.name, place=place, reason=reason)

@@ -3,8 +3,10 @@
 File paths never leave this module: they would make two builds differ.
 """
 
+import inspect
 import re
 import sys
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -41,6 +43,14 @@ def place_of(frame: Frame) -> str:
     """Return a file and line as `package.module:line`."""
     file, line = frame
     return f"{_module_name(file)}:{line}"
+
+
+def definition_of(function: Callable[..., object]) -> str:
+    """Return ` at package.module:line` of a function's definition, "" if unknown."""
+    code = getattr(inspect.unwrap(function), "__code__", None)
+    if code is None:
+        return ""
+    return f" at {place_of((code.co_filename, code.co_firstlineno))}"
 
 
 def _module_path(meta: dict[str, object]) -> str:
