@@ -5,8 +5,8 @@ from torch import nn
 from kvc.schema.errors import CaptureError
 
 
-def with_front_end(model: nn.Module, error: CaptureError) -> CaptureError:
-    """Return an error with the front end for this model, itself if there is none.
+def with_front_end(model: nn.Module, error: CaptureError) -> CaptureError | None:
+    """Return an error with the front end for this model, None if there is none.
 
     Told from the names of classes, so that transformers is not imported.
     """
@@ -14,7 +14,7 @@ def with_front_end(model: nn.Module, error: CaptureError) -> CaptureError:
         (kind.__module__.split(".")[0], kind.__name__) for kind in type(model).__mro__
     }
     if ("transformers", "PreTrainedModel") not in kinds:
-        return error
+        return None
     advice = (
         "models of transformers are compiled with their caches by "
         "kvc.compiler.export_hf(folder), which declares the methods itself"

@@ -151,7 +151,10 @@ def _capture_all(
         try:
             captured.append(capture(model, method, states))
         except CaptureError as error:
-            raise with_front_end(model, error) from error
+            advised = with_front_end(model, error)
+            if advised is None:
+                raise
+            raise advised from error
     return tuple(captured)
 
 

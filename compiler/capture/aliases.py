@@ -7,10 +7,12 @@ registered tensor that a tensor lies in, and `Aliases`, a mode in which a real t
 over such memory is, for every operator, the same part of what is traced.
 """
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import Any
 from unittest.mock import patch
 
 import torch
@@ -31,6 +33,7 @@ from kvc.compiler.capture.registered import same_shape
 from kvc.compiler.identity import Extent
 from kvc.compiler.spec import tensors_of
 
+_MEMBERS = nn.Module._named_members
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 
 
@@ -56,6 +59,7 @@ class Memory:
     Attributes:
         named: name -> tensor, without what is another name for one of them, or for a
             part of a buffer.
+        hidden_slots: where the others are registered: table of a module, name.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -64,6 +68,13 @@ class Memory:
         self.named = {n: t for n, t in self._all.items() if n not in self._wholes}
         kept = {_slot(model, name) for name in self.named}
         self._hidden = {_slot(model, name) for name in self._wholes} - kept
+        self.hidden_slots: list[tuple[dict[str, Any], str]] = [
+            (table, name)
+            for module in model.modules()
+            for table in (module._parameters, module._buffers)
+            for name in table
+            if self.hides(module, name)
+        ]
         real = {n: t for n, t in self.named.items() if is_real(t)}
         self._extents = {name: Extent.of(tensor) for name, tensor in real.items()}
         self._layouts = {name: Layout.of(tensor) for name, tensor in real.items()}
@@ -74,6 +85,10 @@ class Memory:
     def hides(self, module: nn.Module, name: str) -> bool:
         """Tell whether what a module has registered is not one of `named`."""
         return (id(module), name) in self._hidden
+
+    def whole_of(self, name: str) -> str | None:
+        """Return the name that stands for memory of a tensor if it is not its own."""
+        return self._wholes.get(name)
 
     def other_name(self, name: str) -> str | None:
         """Return another place in the model for memory of a registered tensor."""
@@ -255,11 +270,30 @@ def _mapped(thing: object, change: Callable[[Tensor], Tensor]) -> object:
 
 
 @contextmanager
+def all_names(memory: Memory, aliases: Aliases) -> Iterator[None]:
+    """Let the traced method see what it knows: every name, and one tensor for each.
+
+    What torch is not told of gets what is traced of it.
+    """
+    before = [table[name] for table, name in memory.hidden_slots]
+    with patch.object(nn.Module, "_named_members", _MEMBERS):
+        try:
+            for table, name in memory.hidden_slots:
+                table[name] = aliases.traced(table[name])
+            yield
+        finally:
+            for (table, name), tensor in zip(memory.hidden_slots, before, strict=True):
+                table[name] = tensor
+
+
+@contextmanager
 def one_name_each(memory: Memory) -> Iterator[None]:
     """Let torch see each part of a model's memory under one name.
 
-    It cannot trace two inputs over the same bytes where one of them is written.
+    It cannot trace two inputs over the same bytes where one of them is written. Other
+    threads see all.
     """
+    thread = threading.get_ident()
 
     def named(
         self: nn.Module,
@@ -268,6 +302,9 @@ def one_name_each(memory: Memory) -> Iterator[None]:
         recurse: bool = True,
         remove_duplicate: bool = True,
     ) -> Iterator[tuple[str, Tensor]]:
+        if threading.get_ident() != thread:
+            yield from _MEMBERS(self, members_of, prefix, recurse, remove_duplicate)
+            return
         modules = self.named_modules(prefix=prefix) if recurse else [(prefix, self)]
         for path, module in modules:
             for name, tensor in members_of(module):

@@ -7,6 +7,8 @@ decomposition table keeps whole the ops that have fast kernels.
 
 import functools
 import logging
+import sys
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -39,6 +41,7 @@ from kvc.schema.errors import CaptureError, StateConflict
 logger = logging.getLogger(__name__)
 
 _aten = torch.ops.aten
+_ONE_AT_A_TIME = threading.RLock()  # torch is patched while it traces
 # Full decomposition makes two to three times the nodes and runs 1.2 to 1.3 times
 # slower (measured on a 30-layer decoder); these stay whole.
 KEPT_WHOLE = (
@@ -70,6 +73,8 @@ _NO_ARRAYS = (
     "torch's functions"
 )
 _NO_GRADIENTS = "it computes gradients, which a bundle does not"
+# Of two inputs over the same bytes, where one of them is written.
+_OF_OVERLAPS = ("compiled_fn", "input mutation")
 # What to do about torch's complaints, by a part of their text.
 _ADVICE = {
     "register it as buffer": (
@@ -162,22 +167,23 @@ def capture(
     """
     lifted = lifted_buffers(model, states)
     traced = traced_method(model, method, lifted)
-    with shadowed_forward(model, method, lifted) as observed:
+    with _ONE_AT_A_TIME, shadowed_forward(model, method, lifted) as observed:
         exported = _export(model, traced, observed)
     return CapturedMethod(traced.method, traced.arguments, lifted, exported, observed)
 
 
 def _export(model: nn.Module, traced: Traced, observed: Observed) -> ExportedProgram:
     asked: list[Question] = []
+    outer = sys.exception()
     with noted_constants() as fixed:
         try:
             return _attempt(model, traced, asked)
         except CaptureError:
             raise
         except Exception as error:
-            raise_interrupt(error)
+            raise_interrupt(error, outer)
             refuse_fixed(traced.method, traced.lifted, fixed, asked, error)
-            if "compiled_fn" in str(error):  # two inputs over the same bytes
+            if any(part in str(error) for part in _OF_OVERLAPS):
                 _refuse_overlaps(model, traced.method.name, observed)
             raise _translated(traced, error) from error
 
@@ -198,7 +204,7 @@ def _attempt(
         try:
             return _trace(model, traced, [], oblivious=True)
         except Exception as second:
-            raise_interrupt(second)
+            raise_interrupt(second, error)
             raise error from None
 
 

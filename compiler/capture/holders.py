@@ -2,37 +2,40 @@
 
 In: any object. Out: its `Holder`s, each of one kind: attributes, slots, attributes of
 a class, items, elements, variables of a closure, globals of a function, bytes of an
-array. `python_state` walks them; nothing here looks at what is held.
+array, what a function remembers. `python_state` walks them; nothing here looks at what
+is held. Objects may be hostile: only what Python itself knows of them is asked.
 """
 
+import array
 import functools
 import sys
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import CellType, FunctionType, MemberDescriptorType
-from typing import Any
+from inspect import getattr_static
+from pathlib import Path as FilePath
+from types import CellType, CodeType, FunctionType, MemberDescriptorType, ModuleType
+from typing import Any, Final, TypeAlias
 
 import numpy as np
-from torch import nn
+from torch import Tensor, nn
 
 Contents = dict[Any, object]
-
+Path = Callable[[], str]  # made when an error names it
 Label = Callable[[object], str]
+Memory: TypeAlias = "bytearray | array.array[Any] | np.ndarray"
 
-_TABLES = ("_parameters", "_buffers", "_modules")  # of a module, named as attributes
-_OWN = frozenset({"forward", "training", *_TABLES})
-_LARGEST_ARRAY = 1 << 26  # bytes; numpy arrays above this are not looked into
-# Of these, objects are not opened: they are large, shared, or nothing that a trace can
-# freeze. Modules of torch.nn are.
-_CLOSED = frozenset(
-    (
-        *("asyncio", "builtins", "concurrent", "io", "logging", "multiprocessing"),
-        *("numpy", "threading", "torch", "unittest", "weakref"),
-    )
-)
-# Whose classes and functions are not: they are not the user's.
-_LIBRARIES = _CLOSED | sys.stdlib_module_names | {"kvc", "transformers"}
+_PLAIN: Final = (list, dict, set, deque, bytearray, array.array, np.ndarray)
+_TABLES: Final = ("_parameters", "_buffers", "_modules")  # named as attributes
+_LARGEST: Final = 1 << 26  # bytes; arrays above this are not looked into
+# What nn.RNNBase keeps of its parameters, in the form that a library wants.
+_FLAT: Final = ("_flat_weights", "_flat_weight_refs")
+# Of these packages, objects are not opened: they are large, shared, or nothing that a
+# trace can freeze. Modules of torch.nn are, and plain containers of Python.
+_CLOSED: Final = sys.stdlib_module_names | {"builtins", "numpy", "torch"}
+_OPEN: Final = frozenset({"argparse", "collections", "types"})
+_INSTALLED: Final = ("site-packages", "dist-packages")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,23 +48,30 @@ class Holder:
         write: make it hold something else, in place.
         label: the path of what is held under a key.
         whole: a change of which keys there are is one of the object, not of a key.
-        ignored: tell whether what is under a key is not to be compared or looked into:
-            torch changes it itself while it traces, or it is looked at elsewhere.
+        ignored: tell whether what is under a key is looked at elsewhere.
+        remembered: tell whether what is under a new key is only kept from being
+            computed again.
         compared: whether anything of it is compared.
-        opened: whether objects that it holds are looked into too.
+        opened: tell whether an object that it holds is looked into too.
     """
 
-    path: str
+    path: Path
     read: Callable[[], Contents]
     write: Callable[[Contents], None]
     label: Label
     whole: bool = False
     ignored: Callable[[object], bool] = lambda _: False
+    remembered: Callable[[object], bool] = lambda _: False
     compared: bool = True
-    opened: bool = True
+    opened: Callable[[object], bool] = lambda _: True
 
 
-def holders_of(path: str, thing: object) -> Iterator[Holder]:
+def is_closed(thing: object) -> bool:
+    """Tell whether nothing is to be asked of an object, not even its class."""
+    return type(thing) in weakref.ProxyTypes
+
+
+def holders_of(path: Path, thing: object) -> Iterator[Holder]:
     """Yield the ways in which an object holds others; nothing for most."""
     match thing:
         case dict():
@@ -70,14 +80,15 @@ def holders_of(path: str, thing: object) -> Iterator[Holder]:
             yield _elements(path, thing)
         case set():
             yield _members(path, thing)
-        case bytearray():
-            yield _bytes(path, thing)
-        case np.ndarray():
-            if thing.nbytes <= _LARGEST_ARRAY and not thing.dtype.hasobject:
-                yield _numbers(path, thing)
+        case bytearray() | array.array() | np.ndarray():
+            if _is_small(thing):
+                yield _bytes(path, thing)
         case FunctionType():
-            if not _of_library(thing.__module__):
+            yield _attributes_of_function(path, thing)
+            if not of_library(thing.__module__):
                 yield from _variables(path, thing)
+        case functools._lru_cache_wrapper():
+            yield _remembered(path, thing)
         case _:
             pass
     if _is_open(thing):
@@ -87,45 +98,65 @@ def holders_of(path: str, thing: object) -> Iterator[Holder]:
 def _is_open(thing: object) -> bool:
     if isinstance(thing, type | FunctionType):
         return False
-    return isinstance(thing, nn.Module) or not _in(_CLOSED, type(thing).__module__)
+    package = str(type(thing).__module__).partition(".")[0]
+    return isinstance(thing, nn.Module) or package in _OPEN or package not in _CLOSED
 
 
-def _in(packages: frozenset[str], module: object) -> bool:
-    return str(module).partition(".")[0] in packages
+@functools.cache
+def of_library(module: str) -> bool:
+    """Tell whether a module is none of the user's: Python's, installed, or kvc's."""
+    package = str(module).partition(".")[0]
+    if package in _CLOSED or package == "kvc":
+        return True
+    file = getattr(sys.modules.get(str(module)), "__file__", None) or ""
+    return any(folder in FilePath(file).parts for folder in _INSTALLED)
 
 
-def _of_library(module: object) -> bool:
-    return _in(_LIBRARIES, module)
-
-
-def _attributes(path: str, thing: object) -> Iterator[Holder]:
+def _attributes(path: Path, thing: object) -> Iterator[Holder]:
     """Yield what an object of a Python class holds by name."""
 
     def label(name: object) -> str:
-        return f"{path}.{name}" if path else str(name)
+        return f"{path()}.{name}" if path() else str(name)
 
-    own = getattr(thing, "__dict__", None)
-    if type(own) is dict:
+    own = _dictionary(thing)
+    if own is not None:
         ignored = functools.partial(_is_ignored, thing)
-        yield Holder(path, lambda: dict(own), _into(own), label, ignored=ignored)
-    if isinstance(thing, nn.Module):
-        for name in _TABLES:
-            yield _table(path, vars(thing)[name], label, compared=name == "_modules")
+        cached = functools.partial(_is_cached_property, thing)
+        read, write = (lambda: dict(own)), _into(own)
+        yield Holder(path, read, write, label, ignored=ignored, remembered=cached)
+        for name in _TABLES if isinstance(thing, nn.Module) else ():
+            table = own.get(name)
+            if isinstance(table, dict):  # a compiled module has none of Python's
+                yield _table(path, table, label, compared=name == "_modules")
     slots = _slots(type(thing))
     if slots:
         read, write = _through(slots, thing)
         yield Holder(path, read, write, label)
 
 
+def _dictionary(thing: object) -> dict[str, Any] | None:
+    try:
+        own = object.__getattribute__(thing, "__dict__")
+    except Exception:  # what a property or the lack of one raises
+        return None
+    return own if type(own) is dict else None
+
+
+def _is_cached_property(owner: object, name: object) -> bool:
+    kind = type(owner)
+    held = getattr_static(kind, name, None) if isinstance(name, str) else None
+    return isinstance(held, functools.cached_property)
+
+
 def _is_ignored(owner: object, name: object) -> bool:
-    """Tell whether an attribute says nothing about what a traced method did."""
-    if isinstance(getattr(type(owner), str(name), None), functools.cached_property):
+    """Tell whether an attribute is looked at elsewhere, or says nothing."""
+    if isinstance(owner, nn.RNNBase) and name in _FLAT:
         return True
-    return isinstance(owner, nn.Module) and (name in _OWN or "hook" in str(name))
+    return isinstance(owner, nn.Module) and name in _TABLES
 
 
 def _table(
-    path: str, table: dict[object, object], label: Label, compared: bool
+    path: Path, table: dict[Any, object], label: Label, compared: bool
 ) -> Holder:
     """Return what a module has registered; tensors are compared elsewhere."""
     return Holder(path, lambda: dict(table), _into(table), label, compared=compared)
@@ -177,90 +208,141 @@ def _through(
 def of_class(kind: type) -> Iterator[Holder]:
     """Yield what classes of the user's hold: one, and those that it derives from."""
     for one in kind.__mro__:
-        if not _of_library(one.__module__):
+        if not of_library(one.__module__):
             yield _of_one_class(one)
 
 
 def _of_one_class(kind: type) -> Holder:
     def write(contents: Contents) -> None:
         now = dict(vars(kind))
-        for name in now.keys() - {str(name) for name in contents}:
+        for name in now.keys() - contents.keys():
             type.__delattr__(kind, name)
         for name, value in contents.items():
-            if now.get(str(name)) is not value:
-                type.__setattr__(kind, str(name), value)
+            if now.get(name) is not value:
+                type.__setattr__(kind, name, value)
 
-    name = kind.__qualname__
+    path = kind.__qualname__
     return Holder(
-        name, lambda: Contents(vars(kind)), write, lambda key: f"{name}.{key}"
+        lambda: path, lambda: dict(vars(kind)), write, lambda key: f"{path}.{key}"
     )
 
 
-def _items(path: str, items: dict[object, object]) -> Holder:
+def _items(path: Path, items: dict[Any, object]) -> Holder:
     return Holder(
         path,
-        lambda: dict(items),
+        lambda: dict(dict.items(items)),
         _into(items),
-        lambda key: f"{path}[{key!r}]",
+        lambda key: f"{path()}[{key!r}]",
         whole=True,
     )
 
 
-def _elements(path: str, elements: list[object] | deque[object]) -> Holder:
+def _elements(path: Path, elements: list[object] | deque[object]) -> Holder:
+    kind: Any = list if isinstance(elements, list) else deque
+
     def write(contents: Contents) -> None:
-        elements.clear()
-        elements.extend(contents.values())
+        kind.clear(elements)
+        kind.extend(elements, contents.values())
 
     return Holder(
         path,
-        lambda: dict(enumerate(elements)),
+        lambda: dict(enumerate(kind.__iter__(elements))),
         write,
-        lambda place: f"{path}[{place}]",
+        lambda place: f"{path()}[{place}]",
         whole=True,
     )
 
 
-def _members(path: str, members: set[object]) -> Holder:
+def _members(path: Path, members: set[object]) -> Holder:
     def write(contents: Contents) -> None:
-        members.clear()
-        members.update(contents)
+        set.clear(members)
+        set.update(members, contents)
 
     return Holder(
-        path, lambda: {m: m for m in members}, write, lambda _: path, whole=True
+        path,
+        lambda: {m: m for m in set.__iter__(members)},
+        write,
+        lambda _: path(),
+        whole=True,
     )
 
 
-def _bytes(path: str, held: bytearray) -> Holder:
+def _is_small(memory: Memory) -> bool:
+    """Tell whether the bytes of an array are worth keeping, and say what it holds."""
+    if isinstance(memory, np.ndarray):
+        return memory.nbytes <= _LARGEST and not memory.dtype.hasobject
+    return len(memory) * getattr(memory, "itemsize", 1) <= _LARGEST
+
+
+def _bytes(path: Path, memory: Memory) -> Holder:
     def write(contents: Contents) -> None:
         (raw,) = contents.values()
         assert isinstance(raw, bytes)
-        held[:] = raw
+        if isinstance(memory, np.ndarray):
+            memory[...] = np.frombuffer(raw, memory.dtype).reshape(memory.shape)
+        elif isinstance(memory, bytearray):
+            memory[:] = raw
+        else:
+            memory[:] = array.array(memory.typecode, raw)
 
-    return Holder(path, lambda: {0: bytes(held)}, write, lambda _: path)
+    def read() -> Contents:
+        return {0: bytes(memory) if isinstance(memory, bytearray) else memory.tobytes()}
+
+    return Holder(path, read, write, lambda _: path())
 
 
-def _numbers(path: str, array: np.ndarray) -> Holder:
+def _remembered(path: Path, function: Any) -> Holder:  # noqa: ANN401 it has no type
+    """Return what `functools.lru_cache` keeps; results of a trace are forgotten."""
+
     def write(contents: Contents) -> None:
-        (raw,) = contents.values()
-        assert isinstance(raw, bytes)
-        array[...] = np.frombuffer(raw, array.dtype).reshape(array.shape)
+        function.cache_clear()
 
-    return Holder(path, lambda: {0: array.tobytes()}, write, lambda _: path)
+    def read() -> Contents:
+        return {0: function.cache_info().currsize}
+
+    return Holder(path, read, write, lambda _: path(), compared=False)
 
 
-def _variables(path: str, function: FunctionType) -> Iterator[Holder]:
+def of_tensor(path: Path, tensor: Tensor) -> Iterator[Holder]:
+    """Yield what a tensor holds in Python; torch notes its own things there too."""
+    own = _dictionary(tensor)
+    if own is not None:
+        read, write = (lambda: dict(own)), _into(own)
+        yield Holder(
+            path,
+            read,
+            write,
+            lambda name: f"{path()}.{name}",
+            ignored=lambda name: str(name).startswith("_"),
+        )
+
+
+def _attributes_of_function(path: Path, function: FunctionType) -> Holder:
+    own = vars(function)
+    return Holder(path, lambda: dict(own), _into(own), lambda name: f"{path()}.{name}")
+
+
+def _variables(path: Path, function: FunctionType) -> Iterator[Holder]:
     """Yield what a function of the user's captures, and the globals that it names."""
-    cells = dict(
-        zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-    )
+    names = function.__code__.co_freevars
+    cells = dict(zip(names, function.__closure__ or (), strict=True))
     if cells:
         yield _of_cells(path, cells)
-    names = [n for n in function.__code__.co_names if n in function.__globals__]
-    if names:
-        yield _of_globals(function, names)
+    used, space = _names_in(function.__code__), function.__globals__
+    yield _of_space(function.__module__, space, used)
+    for held in [space[name] for name in used if name in space]:
+        if isinstance(held, ModuleType) and not of_library(held.__name__):
+            yield _of_space(held.__name__, vars(held), used)
 
 
-def _of_cells(path: str, cells: Mapping[str, CellType]) -> Holder:
+def _names_in(code: CodeType) -> list[str]:
+    """Return the names that code uses, and the functions that it defines."""
+    inner = [part for part in code.co_consts if isinstance(part, CodeType)]
+    names = [*code.co_names, *(name for part in inner for name in _names_in(part))]
+    return list(dict.fromkeys(names))
+
+
+def _of_cells(path: Path, cells: Mapping[str, CellType]) -> Holder:
     def read() -> Contents:
         found: Contents = {}
         for name, cell in cells.items():
@@ -272,22 +354,26 @@ def _of_cells(path: str, cells: Mapping[str, CellType]) -> Holder:
 
     def write(contents: Contents) -> None:
         for name, value in contents.items():
-            cells[str(name)].cell_contents = value
+            cells[name].cell_contents = value
 
-    return Holder(path, read, write, lambda name: f"{path}, variable {name}")
+    return Holder(path, read, write, lambda name: f"{path()}, variable {name}")
 
 
-def _of_globals(function: FunctionType, names: list[str]) -> Holder:
-    space = function.__globals__
-
-    def write(contents: Contents) -> None:
-        for name, value in contents.items():
-            space[str(name)] = value
-
+def _of_space(module: str, space: dict[str, Any], names: list[str]) -> Holder:
+    """Return what the globals of a module hold under some names."""
     return Holder(
-        function.__module__,
+        lambda: module,
         lambda: {name: space[name] for name in names if name in space},
-        write,
-        lambda name: f"{function.__module__}.{name}",
-        opened=False,
+        space.update,
+        lambda name: f"{module}.{name}",
+        opened=_is_users,
     )
+
+
+def _is_users(thing: object) -> bool:
+    """Tell whether an object is plain, or of a class or function of the user's."""
+    if isinstance(thing, (*_PLAIN, functools._lru_cache_wrapper)):
+        return True
+    kind = thing if isinstance(thing, FunctionType | type) else type(thing)
+    package = str(kind.__module__).partition(".")[0]
+    return package in _OPEN or not of_library(kind.__module__)

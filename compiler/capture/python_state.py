@@ -15,13 +15,32 @@ from types import FunctionType, MethodType
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils._pytree import tree_leaves
 
-from kvc.compiler.capture.holders import Contents, Holder, holders_of, of_class
+from kvc.compiler.capture.holders import (
+    Contents,
+    Holder,
+    Path,
+    holders_of,
+    is_closed,
+    of_class,
+    of_tensor,
+)
 
 _PLAIN = (
     *(bool, int, float, complex, str, bytes, range, type(None), enum.Enum),
     *(torch.dtype, torch.device, torch.Size, torch.memory_format),
 )
+
+
+# What wraps a function, and the attribute under which it is.
+_WRAPPED = {
+    staticmethod: "__func__",
+    classmethod: "__func__",
+    property: "fget",
+    functools.cached_property: "func",
+    functools._lru_cache_wrapper: "__wrapped__",
+}
 
 
 class PythonState:
@@ -38,21 +57,31 @@ class PythonState:
         self.arrays: dict[str, np.ndarray] = {}
         self._held: list[tuple[Holder, Contents]] = []
         self._seen: dict[int, object] = {}  # keeps all alive, so that ids stay theirs
-        self._waiting: deque[tuple[str, object]] = deque()
+        self._classes: set[type] = set()
+        self._waiting: deque[tuple[Path, object]] = deque()
         for i, root in enumerate(roots):
-            self._waiting.append((f"argument {i}" if i else "", root))
+            path = f"argument {i}" if i else ""
+            self._waiting.append((functools.partial(str, path), root))
         while self._waiting:
             self._open(*self._waiting.popleft())
 
-    def _open(self, path: str, thing: object) -> None:
-        if isinstance(thing, Tensor):
-            self.tensors[path] = thing
+    def _open(self, path: Path, thing: object) -> None:
+        if is_closed(thing):
             return
+        if isinstance(thing, Tensor):
+            self.tensors[path()] = thing
         if id(thing) in self._seen or isinstance(thing, _PLAIN):
             return
         self._seen[id(thing)] = thing
+        if isinstance(thing, Tensor):
+            for holder in of_tensor(path, thing):
+                self._hold(holder)
+            return
+        if isinstance(thing, type):
+            self._open_class(thing)
+            return
         if isinstance(thing, np.ndarray):
-            self.arrays[path] = thing
+            self.arrays[path()] = thing
         self._waiting.extend(_parts(path, thing))
         found = [*holders_of(path, thing)]
         for holder in found:
@@ -61,8 +90,8 @@ class PythonState:
             self._open_class(type(thing))
 
     def _open_class(self, kind: type) -> None:
-        if id(kind) not in self._seen:
-            self._seen[id(kind)] = kind
+        if kind not in self._classes:
+            self._classes.add(kind)
             for holder in of_class(kind):
                 self._hold(holder)
 
@@ -70,10 +99,9 @@ class PythonState:
         contents = holder.read()
         self._held.append((holder, contents))
         for key, value in contents.items():
-            label = holder.label(key)
-            container = isinstance(value, list | dict | set | deque | np.ndarray)
-            if not holder.ignored(key) and (holder.opened or container):
-                self._waiting.append((label, value))
+            plain = is_closed(value) or type(value) in _PLAIN
+            if not plain and not holder.ignored(key) and holder.opened(value):
+                self._waiting.append((functools.partial(holder.label, key), value))
 
     def changed(self) -> str | None:
         """Return the path of the first thing that differs now; None when none does.
@@ -96,34 +124,40 @@ class PythonState:
         return next(others, paths[0] if paths else "")
 
 
-def _parts(path: str, thing: object) -> Iterator[tuple[str, object]]:
+def _parts(path: Path, thing: object) -> Iterator[tuple[Path, object]]:
     """Yield what an object holds that cannot be put there anew."""
     match thing:
         case tuple() | frozenset():
-            yield from ((f"{path}[{i}]", one) for i, one in enumerate(thing))
+            for i, one in enumerate(thing):
+                yield functools.partial(_numbered, path, i), one
         case MethodType():
             yield path, thing.__self__
             yield path, thing.__func__
         case functools.partial():
             yield from ((path, p) for p in (thing.func, thing.args, thing.keywords))
-        case staticmethod() | classmethod():
-            yield path, thing.__func__
-        case property():
-            yield path, thing.fget
         case FunctionType():
-            defaults = (thing.__defaults__, thing.__kwdefaults__)
-            yield from ((f"{path}, a default", p) for p in defaults)
+            for held in (thing.__defaults__, thing.__kwdefaults__):
+                yield (lambda: f"{path()}, a default"), held
         case _:
-            return
+            inner = _WRAPPED.get(type(thing))
+            if inner is not None:
+                yield path, getattr(thing, inner)
+
+
+def _numbered(path: Path, place: int) -> str:
+    return f"{path()}[{place}]"
 
 
 def _difference(holder: Holder, before: Contents) -> str | None:
     """Return the path of what differs in a holder now, None where nothing does."""
     now = holder.read()
     if holder.whole and now.keys() != before.keys():
-        return holder.path
+        return holder.path()
     for key in (*now, *before):
-        if not holder.ignored(key) and not _same_under(key, now, before):
+        if holder.ignored(key) or _same_under(key, now, before):
+            continue
+        new = key not in before and holder.remembered(key)
+        if not (new and all(isinstance(v, _PLAIN) for v in tree_leaves(now[key]))):
             return holder.label(key)
     return None
 
@@ -136,7 +170,7 @@ def _same(a: object, b: object) -> bool:
     """Tell whether code can tell two values apart; tensors and objects by identity."""
     if a is b:
         return True
-    if type(a) is not type(b):
+    if type(a) is not type(b) or is_closed(a):
         return False
     match a, b:
         case (list() | tuple() | deque(), list() | tuple() | deque()):
@@ -153,6 +187,6 @@ def _identical(a: Contents, b: Contents) -> bool:
         return False
     pairs = zip(a.items(), b.items(), strict=True)
     return all(
-        k is m and (v is w or (isinstance(v, bytes) and v == w))
+        k is m and (v is w or (isinstance(v, bytes | int) and v == w))
         for (k, v), (m, w) in pairs
     )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
-from kvc.compiler.capture.aliases import Aliases, Memory, one_name_each
+from kvc.compiler.capture.aliases import Aliases, Memory, all_names, one_name_each
 from kvc.compiler.capture.assignments import TraceableAssignments
 from kvc.compiler.capture.bodies import outside_of_bodies
 from kvc.compiler.capture.guard import Guard
@@ -45,7 +45,7 @@ from kvc.compiler.capture.sources import definition_of
 from kvc.compiler.capture.unchanged import Unchanged
 from kvc.compiler.identity import Extent
 from kvc.compiler.spec import Method
-from kvc.schema.errors import CaptureError
+from kvc.schema.errors import CaptureError, StateConflict
 
 
 @dataclass(slots=True)
@@ -81,6 +81,7 @@ def shadowed_forward(
             model's, or assigns a buffer or parameter anew.
     """
     memory, observed = Memory(model), Observed()
+    _check_sized(lifted, memory)
     with Unchanged(model, method.args, method.kwargs) as kept:
         observed.arrays.update(_arrays(kept.state, memory))
         versions = _versions(kept.state)
@@ -94,6 +95,18 @@ def shadowed_forward(
     if changed is not None:
         raise _refused(model, method, anew(changed))
     _check_versions(model, method, kept.state, versions)
+
+
+def _check_sized(lifted: Sequence[Lifted], memory: Memory) -> None:
+    """Check that a buffer whose size is to be chosen is no part of another one."""
+    for one in lifted:
+        whole = memory.whole_of(one.name)
+        if whole is not None:
+            reason = (
+                f"StateSpec {one.pattern!r} matches it, but it lies within the buffer "
+                f"{whole!r}; name that one, or give it memory of its own"
+            )
+            raise StateConflict(state=one.name, reason=reason)
 
 
 @contextmanager
@@ -159,11 +172,14 @@ def _watched(watch: _Watch) -> Callable[..., object]:
 
     @functools.wraps(function)
     def watched(*args: object, **kwargs: object) -> object:
-        before, aliases = PythonState(model), watch.aliases()
+        aliases = watch.aliases()
         tensors = _tensors(model, args, kwargs, aliases)
         shapes = shapes_of(tensors)
         guard = Guard(method.name, watch.memory, watch.state)
-        with unnoticed(), _forward(model, forward), outside_of_bodies(aliases, guard):
+        modes = outside_of_bodies(aliases, guard)
+        names = all_names(watch.memory, aliases)
+        with unnoticed(), _forward(model, forward), modes, names:
+            before = PythonState(model)
             with TraceableAssignments():
                 results = function(*args, **kwargs)
             after = _tensors(model, args, kwargs, aliases)

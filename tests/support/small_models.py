@@ -5,6 +5,8 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+TOUCHED = 0  # a global that methods of other modules change
+
 
 class IndexCopyCache(nn.Module):
     """A cache [1, 8, 4] written by `index_copy_` at given slots, read whole."""

@@ -1,6 +1,7 @@
 """The memory of a model that code reaches in other ways than by its registered name."""
 
 import functools
+import threading
 from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import NamedTuple
@@ -429,3 +430,71 @@ def test_an_example_over_the_memory_of_a_buffer_is_not_that_buffer(tmp_path):
     with load(tmp_path / "m.kvc") as program, program.session() as session:
         assert session.write(X)[0].tolist() == [1, 1, 1, 1]
         assert session.write(X * 3)[0].tolist() == [4, 4, 4, 4]
+
+
+class Named(nn.Module):
+    """Code that goes through the names of a tied model."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False)
+        self.b.weight = self.a.weight
+        self.register_buffer("k", torch.arange(4.0))
+        self.b.register_buffer("first", self.k[:2])
+
+    def of_buffers(self, x):
+        self.k.add_(x)
+        return sum(b.sum() for b in self.buffers())
+
+    def of_parameters(self, x):
+        named = dict(self.named_parameters(remove_duplicate=False))
+        return x + named["b.weight"].sum() * len(named) + len([*self.parameters()])
+
+    def of_one_module(self, x):
+        dtype = next(self.b.parameters()).dtype
+        squares = [(p**2).sum() for m in (self.a, self.b) for p in m.parameters()]
+        return x.to(dtype) + sum(squares)
+
+    def is_one(self, x):
+        return x + 1 if self.a.weight is self.b.weight else x
+
+    def assigns(self, x):
+        self.b.first = self.b.first + x[:2]
+        return self.k + x
+
+
+@pytest.mark.parametrize("name", ["of_buffers", "of_parameters", "of_one_module"])
+def test_a_traced_method_sees_every_name(name, tmp_path):
+    run_both(Named(), [Method(name, (X,))], [(name, (X,))] * 2, tmp_path)
+
+
+def test_tied_tensors_are_one_object_in_a_traced_method(tmp_path):
+    run_both(Named(), [Method("is_one", (X,))], [("is_one", (X,))], tmp_path)
+
+
+def test_a_part_of_a_buffer_that_is_assigned_anew_is_refused():
+    error = refusal(Named(), Method("assigns", (X,)))
+    assert "assigns 'b.first' anew, which was one with 'k'" in str(error)
+
+
+def test_a_part_of_a_buffer_has_no_size_of_its_own():
+    spec = StateSpec("*first", axis=0, capacity=Dim("capacity", 1, 8))
+    error = refusal(Named(), Method("of_buffers", (X,)), states=[spec])
+    assert isinstance(error, StateConflict)
+    assert "lies within the buffer 'k'" in str(error)
+
+
+def test_models_are_compiled_in_threads_one_after_the_other(tmp_path):
+    members, found = nn.Module._named_members, []
+
+    def compiled():
+        compile_program(Named(), [Method("of_buffers", (X,))])
+        found.append(len([*Named().named_parameters(remove_duplicate=False)]))
+
+    threads = [threading.Thread(target=compiled) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert found == [2, 2, 2]
+    assert nn.Module._named_members is members

@@ -1,9 +1,13 @@
 import functools
+import queue
+import weakref
+from array import array
 from collections import OrderedDict, deque
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import small_models
 import torch
 from small_models import PythonState as Counts
 from torch import nn
@@ -15,7 +19,24 @@ from kvc.schema.errors import CaptureError
 
 X = torch.ones(2)
 SEEN = []
+STATE = SimpleNamespace(count=0)
 calls = 0
+
+
+class Counter:
+    """Counts for all."""
+
+    count = 0
+
+
+def helper():
+    """Has attributes."""
+
+
+def counted():
+    global calls
+    calls += 1
+    return calls
 
 
 @pytest.mark.parametrize(
@@ -46,7 +67,7 @@ def test_torch_says_nothing_of_its_own_while_tracing(capfd):
 class Slotted:
     """An object without a dictionary."""
 
-    __slots__ = ("count", "late")
+    __slots__ = ("__weakref__", "count", "late")
 
     def __init__(self):
         self.count = 0
@@ -61,6 +82,7 @@ class Hidden(nn.Module):
     def __init__(self):
         super().__init__()
         self.box = SimpleNamespace(count=0, deeper=SimpleNamespace(row=[]))
+        self.box.tensor = torch.ones(2)
         self.box.itself = self.box
         self.slotted = Slotted()
         self.names, self.row = {"a"}, deque([1, 2])
@@ -69,6 +91,14 @@ class Hidden(nn.Module):
         self.raw = bytearray(b"abc")
         self.pair = (SimpleNamespace(count=0), 1)
         self.act = nn.ReLU()
+        self.typed = array("i", [0])
+        self.hook_calls = 0
+        self.hooked = nn.Identity()
+        seen = []
+        hook = self.hooked.register_forward_hook(lambda *a: seen.append(a[2]))
+        self.hook_id, self.seen = hook.id, seen
+        self.register_buffer("k", torch.ones(2))
+        self.eval()
         count = 0
 
         def closure():
@@ -78,6 +108,10 @@ class Hidden(nn.Module):
 
         self.closure = closure
         self.partial = functools.partial(lambda held, x: held.append(1) or x, [])
+
+    @functools.cached_property
+    def twice(self):
+        return self.k * 2
 
     def of_object(self, x):
         self.box.count += 1
@@ -150,6 +184,59 @@ class Hidden(nn.Module):
         self.act = nn.Identity()
         return self.act(x)
 
+    def of_object_among_globals(self, x):
+        STATE.count += 1
+        return x * STATE.count
+
+    def of_function(self, x):
+        helper.calls = getattr(helper, "calls", 0) + 1
+        return x * helper.calls
+
+    def of_global_of_a_function(self, x):
+        return x * counted()
+
+    def of_typed_array(self, x):
+        self.typed[0] += 1
+        return x * self.typed[0]
+
+    def of_cached_tensor(self, x):
+        return x + self.twice
+
+    def of_mode(self, x):
+        x = x * 2 if self.training else x
+        self.train()
+        return x
+
+    def of_hook_calls(self, x):
+        self.hook_calls += 1
+        return x * self.hook_calls
+
+    def of_hook(self, x):
+        return self.hooked(x) * 1
+
+    def of_new_hook(self, x):
+        self.act.register_forward_hook(lambda *_: None)
+        return self.act(x)
+
+    def of_another_class(self, x):
+        Counter.count += 1
+        return x * Counter.count
+
+    def of_nested_function(self, x):
+        def note():
+            SEEN.append(1)
+            return len(SEEN)
+
+        return x * note()
+
+    def of_another_module(self, x):
+        small_models.TOUCHED += 1
+        return x * small_models.TOUCHED
+
+    def of_tensor(self, x):
+        self.box.tensor.calls = 1
+        return x + self.box.tensor
+
     def of_deleted(self, x):
         del self.box
         return x * 1
@@ -174,6 +261,19 @@ PLACES = {
     "of_global": f"{__name__}.calls",
     "of_container_of_globals": f"{__name__}.SEEN",
     "of_module": "act",
+    "of_object_among_globals": f"{__name__}.STATE.count",
+    "of_function": f"{__name__}.helper.calls",
+    "of_global_of_a_function": f"{__name__}.calls",
+    "of_typed_array": "typed",
+    "of_cached_tensor": "twice",
+    "of_mode": "training",
+    "of_hook_calls": "hook_calls",
+    "of_hook": "seen",
+    "of_new_hook": "act._forward_hooks",
+    "of_another_class": "Counter.count",
+    "of_nested_function": f"{__name__}.SEEN",
+    "of_another_module": "small_models.TOUCHED",
+    "of_tensor": "box.tensor.calls",
     "of_deleted": "box",
 }
 
@@ -190,7 +290,10 @@ def contents(model):
         (model.array.tolist(), bytes(model.raw), [*model.partial.args[0]]),
         model.closure.__closure__[0].cell_contents,
         [*Hidden.of_default.__defaults__[0]],
-        (calls, [*SEEN]),
+        (calls, [*SEEN], STATE.count, vars(helper).copy(), Counter.count),
+        (small_models.TOUCHED, vars(model.box.tensor).copy()),
+        (model.typed.tolist(), model.training, model.hook_calls, [*model.seen]),
+        [*model.act._forward_hooks],
     )
 
 
@@ -200,7 +303,7 @@ def test_python_state_is_found_wherever_it_is_and_put_back(name):
     before = contents(model)
     with pytest.raises(CaptureError) as caught:
         capture(model, Method(name, (X,)))
-    reason = caught.value.facts["reason"]
+    reason = caught.value.facts["reason"].replace(f"[{model.hook_id}]", "[KEY]")
     assert reason.startswith(
         f"it changes the attribute {PLACES[name]!r}, which tracing"
     )
@@ -231,6 +334,89 @@ def test_equal_values_and_cached_properties_are_no_change():
     capture(model, Method("forward", (X,)))
     assert model.sizes is sizes
     assert "table" not in vars(model)
+
+
+class Remembers(nn.Module):
+    """Keeps what it has computed in a cache of Python's."""
+
+    @functools.lru_cache  # noqa: B019
+    def table(self, n):
+        return torch.arange(n) * 2
+
+    def forward(self, x):
+        return x + self.table(2) + remembered(2)
+
+
+@functools.lru_cache
+def remembered(n):
+    return torch.arange(n)
+
+
+def test_results_of_a_trace_are_not_remembered():
+    model = Remembers()
+    capture(model, Method("forward", (X,)))
+    assert type(model.table(2)) is type(remembered(2)) is torch.Tensor
+    assert model(X).tolist() == [1, 4]
+
+
+class Raises:
+    """Refuses every question."""
+
+    __slots__ = ("held",)
+
+    def __getattr__(self, name):
+        raise RuntimeError(name)
+
+    def __repr__(self):
+        raise RuntimeError("repr")
+
+    def __eq__(self, other):
+        raise RuntimeError("eq")
+
+    __hash__ = object.__hash__
+
+
+class Mapped(dict):
+    """Is no mapping to those who ask it."""
+
+    def keys(self):
+        raise RuntimeError("keys")
+
+    __iter__ = items = keys
+
+
+class Listed(list):
+    """Is no list to those who ask it."""
+
+    def __iter__(self):
+        raise RuntimeError("iter")
+
+
+class WithHostileObjects(nn.Module):
+    """Holds objects that a trace has nothing to do with."""
+
+    def __init__(self):
+        super().__init__()
+        self.raises, self.keyed = Raises(), {Raises(): Raises()}
+        self.mapped, self.listed = Mapped(a=1), Listed([1])
+        self.gone = [weakref.proxy(Slotted())]
+        self.queue = queue.Queue()
+
+    def forward(self, x):
+        return x * 1
+
+
+def test_objects_that_refuse_questions_are_not_asked():
+    capture(WithHostileObjects(), Method("forward", (X,)))
+
+
+def test_a_queue_that_others_fill_is_none_of_the_models_state():
+    model = WithHostileObjects()
+    state = PythonState(model)
+    model.queue.put(1)
+    assert state.changed() is None
+    state.restore()
+    assert model.queue.get() == 1
 
 
 def test_everything_is_put_back_in_place():
