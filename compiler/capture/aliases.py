@@ -9,7 +9,15 @@ over such memory is, for every operator, the same part of what is traced.
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import (
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+    Sequence,
+    Set,
+)
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +26,12 @@ from unittest.mock import patch
 import torch
 from torch import Tensor, nn
 from torch._ops import HigherOrderOperator
-from torch._subclasses.fake_tensor import FakeTensor
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    FakeTensor,
+)
+from torch.fx.experimental.symbolic_shapes import GuardOnDataDependentSymNode
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
@@ -34,6 +47,12 @@ from kvc.compiler.identity import Extent
 from kvc.compiler.spec import tensors_of
 
 _MEMBERS = nn.Module._named_members
+# What torch raises where code asks for values, which a trace has not.
+_OF_TRACING = (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+    GuardOnDataDependentSymNode,
+)
 _SET_DATA = Tensor.data.__set__  # type: ignore[attr-defined]
 
 
@@ -53,13 +72,39 @@ class Alias:
     views: Views
 
 
+@dataclass(frozen=True, slots=True)
+class Table:
+    """A table of a module, some names of which torch does not see.
+
+    Attributes:
+        table: of parameters or buffers, by name.
+        whole: what it holds when nothing is hidden.
+        hidden: the names.
+    """
+
+    table: dict[str, Any]
+    whole: Mapping[str, Tensor | None]
+    hidden: frozenset[str]
+
+    def hide(self) -> None:
+        """Take the names away."""
+        for name in self.hidden:
+            self.table.pop(name, None)
+
+    def show(self, hidden: Mapping[str, object]) -> None:
+        """Put other values under the names, in their places; the others stay."""
+        known = {**hidden, **self.table}
+        self.table.clear()
+        self.table.update({name: known.pop(name) for name in self.whole}, **known)
+
+
 class Memory:
     """The registered tensors of a model, each part of memory under one name.
 
     Attributes:
         named: name -> tensor, without what is another name for one of them, or for a
             part of a buffer.
-        hidden_slots: where the others are registered: table of a module, name.
+        tables: those of modules that have such other names.
     """
 
     def __init__(self, model: nn.Module) -> None:
@@ -67,24 +112,14 @@ class Memory:
         self._wholes = _wholes(self._all)
         self.named = {n: t for n, t in self._all.items() if n not in self._wholes}
         kept = {_slot(model, name) for name in self.named}
-        self._hidden = {_slot(model, name) for name in self._wholes} - kept
-        self.hidden_slots: list[tuple[dict[str, Any], str]] = [
-            (table, name)
-            for module in model.modules()
-            for table in (module._parameters, module._buffers)
-            for name in table
-            if self.hides(module, name)
-        ]
+        hidden = {_slot(model, name) for name in self._wholes} - kept
+        self.tables = [*_tables(model, hidden)]
         real = {n: t for n, t in self.named.items() if is_real(t)}
         self._extents = {name: Extent.of(tensor) for name, tensor in real.items()}
         self._layouts = {name: Layout.of(tensor) for name, tensor in real.items()}
         modules = model.named_modules()  # one that is mounted twice comes once
         tables = ((p, t) for p, m in modules for t in (m._parameters, m._buffers))
         self._slots = [f"{p}.{n}" if p else n for p, table in tables for n in table]
-
-    def hides(self, module: nn.Module, name: str) -> bool:
-        """Tell whether what a module has registered is not one of `named`."""
-        return (id(module), name) in self._hidden
 
     def whole_of(self, name: str) -> str | None:
         """Return the name that stands for memory of a tensor if it is not its own."""
@@ -121,6 +156,14 @@ def _slot(model: nn.Module, name: str) -> tuple[int, str]:
     return id(model.get_submodule(owner)), leaf
 
 
+def _tables(model: nn.Module, hidden: Set[tuple[int, str]]) -> Iterator[Table]:
+    for module in model.modules():
+        for table in (module._parameters, module._buffers):
+            names = frozenset(name for name in table if (id(module), name) in hidden)
+            if names:
+                yield Table(table, dict(table), names)
+
+
 def _wholes(everything: Mapping[str, Tensor]) -> dict[str, str]:
     """Return name -> the name of another tensor in which that one lies, if it does.
 
@@ -155,6 +198,7 @@ class Aliases(TorchFunctionMode):
     Attributes:
         used: name of a registered tensor -> a real one over its memory that was met.
         given: a real tensor that was to have other memory (`.data = ...`), or None.
+        failed: an error that only a trace raises; code may have caught it.
     """
 
     def __init__(
@@ -174,6 +218,7 @@ class Aliases(TorchFunctionMode):
         super().__init__()
         self.used: dict[str, Tensor] = {}
         self.given: Tensor | None = None
+        self.failed: Exception | None = None
         self._memory = memory
         self._traced = traced
         self._sized = sized
@@ -202,7 +247,11 @@ class Aliases(TorchFunctionMode):
         named = {name: _mapped(one, traced) for name, one in (kwargs or {}).items()}
         if isinstance(func, HigherOrderOperator):
             inputs = _apart(inputs, own)
-        result = func(*inputs, **named)
+        try:
+            result = func(*inputs, **named)
+        except _OF_TRACING as error:
+            self.failed = self.failed or error
+            raise
         # `box.k += 1` assigns what it gives back: the tensor that was there.
         return own.get(id(result), result)
 
@@ -270,46 +319,45 @@ def _mapped(thing: object, change: Callable[[Tensor], Tensor]) -> object:
 
 
 @contextmanager
-def all_names(memory: Memory, aliases: Aliases) -> Iterator[None]:
-    """Let the traced method see what it knows: every name, and one tensor for each.
-
-    What torch is not told of gets what is traced of it.
-    """
-    before = [table[name] for table, name in memory.hidden_slots]
-    with patch.object(nn.Module, "_named_members", _MEMBERS):
-        try:
-            for table, name in memory.hidden_slots:
-                table[name] = aliases.traced(table[name])
-            yield
-        finally:
-            for (table, name), tensor in zip(memory.hidden_slots, before, strict=True):
-                table[name] = tensor
-
-
-@contextmanager
 def one_name_each(memory: Memory) -> Iterator[None]:
     """Let torch see each part of a model's memory under one name.
 
     It cannot trace two inputs over the same bytes where one of them is written. Other
-    threads see all.
+    threads see all that is not this model's.
     """
     thread = threading.get_ident()
 
     def named(
         self: nn.Module,
-        members_of: Callable[[nn.Module], Iterable[tuple[str, Tensor | None]]],
+        members_of: Callable[[nn.Module], Iterable[tuple[str, Tensor]]],
         prefix: str = "",
         recurse: bool = True,
         remove_duplicate: bool = True,
     ) -> Iterator[tuple[str, Tensor]]:
-        if threading.get_ident() != thread:
-            yield from _MEMBERS(self, members_of, prefix, recurse, remove_duplicate)
-            return
-        modules = self.named_modules(prefix=prefix) if recurse else [(prefix, self)]
-        for path, module in modules:
-            for name, tensor in members_of(module):
-                if tensor is not None and not memory.hides(module, name):
-                    yield f"{path}.{name}" if path else name, tensor
+        once = remove_duplicate or threading.get_ident() == thread
+        yield from _MEMBERS(self, members_of, prefix, recurse, once)
 
     with patch.object(nn.Module, "_named_members", named):
-        yield
+        try:
+            for table in memory.tables:
+                table.hide()
+            yield
+        finally:
+            for table in memory.tables:
+                table.show(table.whole)
+
+
+@contextmanager
+def all_names(memory: Memory, aliases: Aliases) -> Iterator[None]:
+    """Let the traced method see what it knows: every name, and one tensor for each.
+
+    What torch is not told of gets what is traced of it.
+    """
+    with patch.object(nn.Module, "_named_members", _MEMBERS):
+        try:
+            for table in memory.tables:
+                table.show({n: aliases.traced(t) for n, t in table.whole.items()})
+            yield
+        finally:
+            for table in memory.tables:
+                table.hide()

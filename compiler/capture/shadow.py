@@ -7,9 +7,11 @@ that are assigned anew. The model is left as it was.
 
 import functools
 import inspect
+from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from unittest.mock import patch
 
 import torch
 from torch import Tensor, nn
@@ -46,6 +48,9 @@ from kvc.compiler.capture.unchanged import Unchanged
 from kvc.compiler.identity import Extent
 from kvc.compiler.spec import Method
 from kvc.schema.errors import CaptureError, StateConflict
+
+# What runs when a module is called, and does not when one of its methods is.
+_HOOKS = ("_forward_pre_hooks", "_forward_hooks")
 
 
 @dataclass(slots=True)
@@ -89,12 +94,38 @@ def shadowed_forward(
         if lifted:
             shadow = _with_buffers(model, method, lifted, shadow)
         before = registered(model)
-        with _forward(model, shadow), one_name_each(memory):
+        hooks = _without_hooks(model, method)
+        with _forward(model, shadow), hooks, one_name_each(memory):
             yield observed
         changed = changed_name(before, registered(model))
     if changed is not None:
         raise _refused(model, method, anew(changed))
     _check_versions(model, method, kept.state, versions)
+
+
+@contextmanager
+def _default_dtype_kept(model: nn.Module, method: Method) -> Iterator[None]:
+    """Refuse another default dtype, which no trace notes."""
+
+    def refuse(dtype: object) -> None:
+        reason = (
+            f"it sets torch's default dtype, to {dtype}; give dtype= where it counts"
+        )
+        raise _refused(model, method, reason)
+
+    with patch.object(torch, "set_default_dtype", refuse):
+        yield
+
+
+@contextmanager
+def _set(attributes: dict[str, object], values: Mapping[str, object]) -> Iterator[None]:
+    """Let attributes have other values."""
+    before = {name: attributes[name] for name in values}
+    attributes.update(values)
+    try:
+        yield
+    finally:
+        attributes.update(before)
 
 
 def _check_sized(lifted: Sequence[Lifted], memory: Memory) -> None:
@@ -107,6 +138,26 @@ def _check_sized(lifted: Sequence[Lifted], memory: Memory) -> None:
                 f"{whole!r}; name that one, or give it memory of its own"
             )
             raise StateConflict(state=one.name, reason=reason)
+
+
+@contextmanager
+def _without_hooks(model: nn.Module, method: Method) -> Iterator[None]:
+    """Keep torch, which calls the model, from running the hooks of `forward`.
+
+    Raises:
+        CaptureError: the class has a `__call__` of its own, which torch would run.
+    """
+    if method.name == "forward":
+        yield
+        return
+    if type(model).__call__ is not nn.Module.__call__:
+        reason = (
+            f"{type(model).__name__} has a __call__ of its own, which tracing would "
+            "run for every method; move what it does to forward"
+        )
+        raise _refused(model, method, reason)
+    with _set(vars(model), {name: OrderedDict() for name in _HOOKS}):
+        yield
 
 
 @contextmanager
@@ -149,6 +200,8 @@ class _Watch:
         self.observed.missed.update(guard.missed)
         if guard.refused is not None:
             raise guard.refused
+        if aliases.failed is not None:
+            raise aliases.failed
         if aliases.given is not None:
             path = self.state.path_of(aliases.given) or "a tensor"
             raise _refused(self.model, self.method, other_memory(path))
@@ -169,17 +222,18 @@ def _watched(watch: _Watch) -> Callable[..., object]:
     """Return the method, refusing calls that change what tracing cannot follow."""
     model, method = watch.model, watch.method
     function, forward = typed_method(model, method), vars(model).get("forward")
+    hooks = {name: vars(model)[name] for name in _HOOKS}
 
     @functools.wraps(function)
     def watched(*args: object, **kwargs: object) -> object:
         aliases = watch.aliases()
-        tensors = _tensors(model, args, kwargs, aliases)
-        shapes = shapes_of(tensors)
         guard = Guard(method.name, watch.memory, watch.state)
         modes = outside_of_bodies(aliases, guard)
         names = all_names(watch.memory, aliases)
-        with unnoticed(), _forward(model, forward), modes, names:
-            before = PythonState(model)
+        own, kept = _set(vars(model), hooks), _default_dtype_kept(model, method)
+        with unnoticed(), _forward(model, forward), own, kept, modes, names:
+            before, tensors = PythonState(model), _tensors(model, args, kwargs, aliases)
+            shapes = shapes_of(tensors)
             with TraceableAssignments():
                 results = function(*args, **kwargs)
             after = _tensors(model, args, kwargs, aliases)
