@@ -7,12 +7,15 @@ not what it must be. Whether they fit the model's code is for others to find out
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import torch
 from torch import Tensor, nn
+from torch.nn import parameter
 
-from kvc.compiler.spec import Dim, Method, StateSpec
+from kvc.compiler.spec import Dim, Method, StateSpec, tensors_of
 from kvc.schema.errors import CompileError
 from kvc.schema.verify.methods import ROLES, SINGLE_ROLES
 
+_WITHOUT_SHAPE: Final = parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
 _DYNAMIC: Final = 'a mapping such as {"x": {1: Dim("seq", 1, 8)}}'
 _CARRY: Final = 'a mapping such as {"past": "present"}'
 
@@ -25,6 +28,7 @@ def check_request(model: object, methods: object, states: object = ()) -> None:
     """
     if not isinstance(model, nn.Module):
         raise _unexpected("the model", "a torch.nn.Module", model)
+    _check_tensors(model)
     _check_items("methods", methods, Method)
     _check_items("states", states, StateSpec)
     assert isinstance(methods, Sequence)  # of Method, as has been seen
@@ -35,6 +39,21 @@ def check_request(model: object, methods: object, states: object = ()) -> None:
     _check_unique("methods", [method.name for method in methods])
     # Prefills may be several, for different numbers of tokens.
     _check_unique("roles", [m.role for m in methods if m.role in SINGLE_ROLES])
+
+
+def _check_tensors(model: nn.Module) -> None:
+    """Check that all of a model is of a kind that can be compiled at all."""
+    for path, module in model.named_modules():
+        if isinstance(module, torch.jit.ScriptModule):
+            found = f"{path or 'it'} is compiled by torch.jit"
+            raise _unexpected("the model", "modules of Python", module, found)
+    for name, tensor in tensors_of(model).items():
+        if isinstance(tensor, _WITHOUT_SHAPE):
+            found = f"{name} has no shape yet; call the model once, which gives it one"
+            raise _unexpected("the model", "tensors with shapes", tensor, found)
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            found = f"{name} is sparse or quantized; call to_dense() or dequantize()"
+            raise _unexpected("the model", "dense tensors", tensor, found)
 
 
 def check_mapping(what: str, given: object) -> None:
@@ -65,6 +84,9 @@ def _check_method(method: Method) -> None:
     if not isinstance(name, str):
         raise _unexpected("the name of a method", "text", name)
     where = f"method {name}"
+    if name.startswith("__"):
+        message = f"{where}: a method of Python's own cannot be called on a bundle; "
+        raise CompileError(message=f"{message}compile forward, or one of another name")
     if method.role not in ROLES:
         expected = "expected 'prefill', 'decode', 'prefill_all' or '' for none"
         message = f"{where}, role: {expected}, found {method.role!r}"

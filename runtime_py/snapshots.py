@@ -134,7 +134,7 @@ class Snapshot(Closing):
         self._file, self._program = SnapshotFile(path), program
         self._require, self.header = self._file.require, self._file.header
         try:
-            of = f"it is of program {self.header.program}, this one is {digest}"
+            of = f"it is of program {self.header.program!r}, this one is {digest!r}"
             self._require(self.header.program == digest, of)
             self._shapes = self._check_header()
             self._check_pending()

@@ -171,6 +171,7 @@ def _equal(a: object, b: object) -> bool:
     if isinstance(a, dict) and type(a) is type(b):
         other = cast(dict[object, object], b)
         return a.keys() == other.keys() and all(_equal(a[k], other[k]) for k in a)
-    if a is b or not hasattr(a, "shape") or not hasattr(b, "shape"):
+    records = isinstance(a, MadeObject) or isinstance(b, MadeObject)
+    if a is b or records or not hasattr(a, "shape") or not hasattr(b, "shape"):
         return a is b or bool(a == b)
     return bool(a.shape == b.shape and (a == b).all())  # type: ignore[attr-defined]

@@ -31,7 +31,8 @@ def kept_session(
         OutputProblem, CannotWrite: the file cannot be written, or is in use.
         BadSnapshot, FileProblem: it cannot be restored.
     """
-    path = check_output(name)
+    # One file has one lock, whatever links lead to it.
+    path = check_output(name).resolve()
     with _alone(path):
         there = path.exists()
         with program.restore(path) if there else open_new() as session:

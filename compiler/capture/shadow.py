@@ -108,10 +108,9 @@ def _default_dtype_kept(model: nn.Module, method: Method) -> Iterator[None]:
     """Refuse another default dtype, which no trace notes."""
 
     def refuse(dtype: object) -> None:
-        reason = (
-            f"it sets torch's default dtype, to {dtype}; give dtype= where it counts"
-        )
-        raise _refused(model, method, reason)
+        if dtype is not torch.get_default_dtype():  # torch itself sets the same again
+            reason = f"it sets torch's default dtype to {dtype}; give dtype= instead"
+            raise _refused(model, method, reason)
 
     with patch.object(torch, "set_default_dtype", refuse):
         yield
@@ -190,6 +189,9 @@ class _Watch:
         """Return the mode for what stands in the tables of modules now."""
         slots = registered(self.model)
         traced = {n: t for n, (t, _) in slots.items() if t is not None}
+        for name, real in self.memory.named.items():
+            own = vars(traced[name])  # what code has noted on the tensor is there too
+            own.update({k: v for k, v in vars(real).items() if k not in own})
         sized = {name: [*one.axes] for one in self.lifted for name in one.names}
         return Aliases(self.memory, traced, sized)
 

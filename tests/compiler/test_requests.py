@@ -121,3 +121,36 @@ def test_a_sparse_example_is_refused():
     assert (
         "the argument x is of type tensor, but sparse, nested or quantized" in message
     )
+
+
+class Odd(nn.Module):
+    """Has what cannot be compiled at all."""
+
+    def __init__(self, part):
+        super().__init__()
+        if isinstance(part, nn.Module):
+            self.part = part
+        else:
+            self.register_buffer("part", part)
+
+    def forward(self, x):
+        return x * 1
+
+
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        (lambda: torch.jit.script(nn.ReLU()), "part is compiled by torch.jit"),
+        (lambda: nn.LazyLinear(3), "part.weight has no shape yet; call the model once"),
+        (lambda: torch.eye(3).to_sparse(), "part is sparse or quantized"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::UserWarning")
+def test_what_cannot_be_compiled_at_all_is_named(part, message):
+    with pytest.raises(CompileError, match=message):
+        compile_program(Odd(part()), [Method("forward", (torch.ones(3),))])
+
+
+def test_a_method_of_pythons_own_is_refused():
+    with pytest.raises(CompileError, match="method __call__: a method of Python's own"):
+        compile_program(Odd(torch.ones(3)), [Method("__call__", (torch.ones(3),))])

@@ -391,13 +391,9 @@ def test_a_session_that_cannot_be_filled_is_closed(saved, monkeypatch):
     assert taken[0].closed
 
 
-def test_a_closed_program_restores_nothing(saved):
+def test_a_restored_session_may_be_transactional_and_a_closed_program_has_none(saved):
     program, file = saved
+    assert program.restore(file, transactional=True)._states.transactional
     program.close()
     with pytest.raises(Closed):
         program.restore(file)
-
-
-def test_a_restored_session_may_be_transactional(saved):
-    program, file = saved
-    assert program.restore(file, transactional=True)._states.transactional

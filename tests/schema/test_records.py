@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from kvc.schema.records import RecordType, named_values, record_type
+from kvc.schema.records import DATACLASS, RecordType, named_values, record_type
 
 ONES = np.ones((2, 3))
 
@@ -95,3 +95,10 @@ def test_made_records_are_copied_and_pickled(kind):
 def test_a_type_cannot_be_changed():
     with pytest.raises(FrozenInstanceError):
         RecordType("dataclass", "A", ()).name = "B"
+
+
+def test_records_are_compared_whatever_their_fields_are_called():
+    kind = RecordType(DATACLASS, "Sized", ("shape", "inner"))
+    one, same, other = (kind.made([1, kind.made([n, 0])]) for n in (2, 2, 3))
+    assert one == same
+    assert one != other

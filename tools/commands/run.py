@@ -63,6 +63,8 @@ def run(
     with open_program(bundle, loading) as program:
         chosen = _method(program.methods, method)
         _check_output(output, len(chosen.graph.outputs))
+        if kept is not None and output is not None and _same_file(kept, output):
+            raise click.UsageError(f"--session and --output are both {output}")
         read = _arrays(chosen, inputs)
         arguments = _arguments(chosen, read)
         open_new = partial(_open_session, program, chosen, read)
@@ -71,6 +73,10 @@ def run(
             if output is not None:
                 _save(Path(output), arrays)
         _print_arrays(arrays)
+
+
+def _same_file(a: str, b: str) -> bool:
+    return Path(a).resolve() == Path(b).resolve()
 
 
 def _session(

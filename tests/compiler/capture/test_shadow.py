@@ -44,12 +44,21 @@ class Hooked(nn.Module):
         except Exception:
             return x * 3
 
+    def noted(self, x):
+        return x * getattr(self.inner.weight, "scale", 1) + self.n.shift
+
     def default(self, x):
         torch.set_default_dtype(torch.float64)
         try:
             return torch.ones(2) / 3 + x
         finally:
             torch.set_default_dtype(torch.float32)
+
+
+def test_attributes_of_tensors_are_those_of_the_model(tmp_path):
+    model = Hooked()
+    model.inner.weight.scale, model.n.shift = 4, 3.0
+    run_both(model, [Method("noted", (X,))], [("noted", (X,))], tmp_path)
 
 
 @pytest.mark.parametrize("name", ["step", "calls"])
@@ -91,7 +100,5 @@ def test_an_error_of_the_trace_that_code_catches_is_refused(name):
 
 
 def test_another_default_dtype_is_refused():
-    assert "sets torch's default dtype, to torch.float64" in refusal(
-        Hooked(), "default"
-    )
+    assert "sets torch's default dtype to torch.float64" in refusal(Hooked(), "default")
     assert torch.get_default_dtype() == torch.float32

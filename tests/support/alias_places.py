@@ -1,0 +1,122 @@
+"""Places where a module may keep a tensor, and views that it may keep there.
+
+Each place is a function of a module, a number and the tensor; it gives how to get it,
+how to put it there again, and what to call the place.
+"""
+
+from dataclasses import dataclass
+
+import torch
+
+
+class Box:
+    """A plain object."""
+
+
+class Slotted:
+    """An object without a dictionary."""
+
+    __slots__ = ("held", "more")
+
+
+@dataclass
+class Record:
+    """A dataclass with a list in it."""
+
+    held: object
+    more: list
+
+
+def view_of(tensor, chance):
+    kind = chance.randrange(8)
+    if kind == 0 and tensor.dim():
+        axis = chance.randrange(tensor.dim())
+        place = chance.randrange(tensor.shape[axis])
+        return tensor.select(axis, place), f".select({axis}, {place})"
+    if kind == 1 and tensor.dim():
+        axis = chance.randrange(tensor.dim())
+        start = chance.randrange(tensor.shape[axis])
+        length = chance.randint(1, tensor.shape[axis] - start)
+        return tensor.narrow(axis, start, length), f".narrow({axis}, {start}, {length})"
+    if kind == 2 and tensor.dim():
+        return tensor[::2], "[::2]"
+    if kind == 3 and tensor.dim() > 1:
+        return tensor.transpose(0, -1), ".transpose(0, -1)"
+    if kind == 4 and tensor.is_contiguous():
+        return tensor.view(-1), ".view(-1)"
+    if kind == 5:
+        return tensor.unsqueeze(0), ".unsqueeze(0)"
+    if kind == 6 and tensor.dim():
+        return tensor.expand(2, *tensor.shape), ".expand(2, ...)"
+    return tensor.detach(), ".detach()"
+
+
+def _attribute(model, i, tensor):
+    setattr(model, f"a{i}", tensor)
+    put = lambda t: setattr(model, f"a{i}", t)  # noqa: E731
+    return (lambda: getattr(model, f"a{i}")), put, f"self.a{i}"
+
+
+def _of_box(model, i, tensor):
+    box = (model.box, model.box.deeper)[i % 2]
+    setattr(box, f"a{i}", tensor)
+    put = lambda t: setattr(box, f"a{i}", t)  # noqa: E731
+    return (lambda: getattr(box, f"a{i}")), put, f"box.a{i}"
+
+
+def _of_list(model, i, tensor):
+    model.row.append(tensor)
+    at = len(model.row) - 1
+    put = lambda t: model.row.__setitem__(at, t)  # noqa: E731
+    return (lambda: model.row[at]), put, f"row[{at}]"
+
+
+def _of_dict(model, i, tensor):
+    model.table[i] = tensor
+    put = lambda t: model.table.__setitem__(i, t)  # noqa: E731
+    return (lambda: model.table[i]), put, f"table[{i}]"
+
+
+def _of_slots(model, i, tensor):
+    held = Slotted()
+    held.held = (tensor,)
+    setattr(model, f"slotted{i}", held)
+    put = lambda t: setattr(held, "more", t)  # noqa: E731
+    return (lambda: held.held[0]), put, f"slotted{i}.held[0]"
+
+
+def _of_record(model, i, tensor):
+    record = Record(None, [{"deep": tensor}])
+    model.table[f"record{i}"] = record
+    put = lambda t: record.more[0].__setitem__("deep", t)  # noqa: E731
+    return (lambda: record.more[0]["deep"]), put, f"record{i}.more[0]"
+
+
+def _of_closure(model, i, tensor):
+    get = lambda: tensor  # noqa: E731
+    setattr(model, f"get{i}", get)
+    return get, (lambda t: None), f"get{i}()"
+
+
+def _of_module(model, i, tensor):
+    setattr(model.inner, f"a{i}", tensor)
+    put = lambda t: setattr(model.inner, f"a{i}", t)  # noqa: E731
+    return (lambda: getattr(model.inner, f"a{i}")), put, f"inner.a{i}"
+
+
+def _second_buffer(model, i, tensor):
+    model.inner.register_buffer(f"again{i}", tensor)
+    put = lambda t: setattr(model.inner, f"again{i}", t)  # noqa: E731
+    return (lambda: getattr(model.inner, f"again{i}")), put, f"inner.again{i}"
+
+
+def _of_numpy(model, i, tensor):
+    setattr(model, f"a{i}", torch.from_numpy(tensor.numpy()))
+    put = lambda t: setattr(model, f"a{i}", t)  # noqa: E731
+    return (lambda: getattr(model, f"a{i}")), put, f"from_numpy a{i}"
+
+
+PLACES = (
+    *(_attribute, _of_box, _of_list, _of_dict, _of_slots, _of_record),
+    *(_of_closure, _of_module, _second_buffer, _of_numpy),
+)
