@@ -136,11 +136,9 @@ def test_an_interrupt_leaves_the_model_as_it_was():
     model = tiny_llama(num_hidden_layers=1)
     implementation, attributes = model.config._attn_implementation, set(vars(model))
     tensors = {name: id(tensor) for name, tensor in model.named_parameters()}
-    traced = []
 
     def interrupt(*_):
-        traced.append(1)
-        if len(traced) > 4:  # probed before; now it is traced
+        if torch.compiler.is_exporting():  # it is run before, to see what it caches
             signal.raise_signal(signal.SIGINT)
 
     handle = model.model.norm.register_forward_pre_hook(interrupt)

@@ -44,11 +44,13 @@ def test_a_byte_anywhere_in_any_of_the_files_is_found(files):
 def test_what_the_bundle_calls_a_blob_is_said_only_of_the_file_it_takes_it_from(files):
     path, first, second = files
     for file, text in ((second, "blob 0 is damaged"), (first, "x is damaged")):
-        raw = bytearray(file.read_bytes())
+        whole = file.read_bytes()
+        raw = bytearray(whole)
         raw[4100] ^= 1
         file.write_bytes(raw)
         with pytest.raises(FormatError, match=text):
             verify_bundle(path)
+        file.write_bytes(whole)
 
 
 def test_each_data_file_is_read_once(files, monkeypatch):
