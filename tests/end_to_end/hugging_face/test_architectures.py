@@ -68,7 +68,7 @@ REASONS = {
     "minimax": "layers of the kind linear_attention",
     "openai-gpt": "code of its own",
     "phi3, longrope, long texts": r"longer than 32 tokens.*max_length=32",
-    "phimoe, longrope": "cannot be run",
+    "phimoe, longrope": "asks for the value of a tensor",
     "qwen3_next": "layers of the kind linear_attention",
     "recurrent_gemma": "layers of the kind linear_attention",
     "rwkv": "code of its own",
