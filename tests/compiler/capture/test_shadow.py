@@ -102,3 +102,46 @@ def test_an_error_of_the_trace_that_code_catches_is_refused(name):
 def test_another_default_dtype_is_refused():
     assert "sets torch's default dtype to torch.float64" in refusal(Hooked(), "default")
     assert torch.get_default_dtype() == torch.float32
+
+
+class Recurrent(nn.Module):
+    """A layer of torch over a hidden state in a buffer."""
+
+    def __init__(self, kind):
+        super().__init__()
+        self.layer = kind(2, 3, batch_first=True)
+        self.register_buffer("hidden", torch.zeros(1, 1, 3))
+
+    def step(self, x):
+        y, hidden = self.layer(x, self.hidden)
+        self.hidden.copy_(hidden)
+        return y
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.GRU])
+def test_recurrent_layers_keep_their_hidden_state(kind, tmp_path):
+    rows = torch.linspace(-1, 1, 6).reshape(1, 3, 2)
+    calls = [("step", (rows * i,)) for i in (1, 2, -1)]
+    run_both(Recurrent(kind), [Method("step", (rows,))], calls, tmp_path, atol=1e-6)
+
+
+class Lstm(nn.Module):
+    """The same with two of them."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.LSTM(2, 3, num_layers=2, bidirectional=True)
+        self.register_buffer("h", torch.zeros(4, 1, 3))
+        self.register_buffer("c", torch.zeros(4, 1, 3))
+
+    def step(self, x):
+        y, (h, c) = self.layer(x, (self.h, self.c))
+        self.h.copy_(h)
+        self.c.copy_(c)
+        return y
+
+
+def test_an_lstm_keeps_its_state(tmp_path):
+    rows = torch.linspace(-1, 1, 6).reshape(3, 1, 2)
+    calls = [("step", (rows * i,)) for i in (1, 2, -1)]
+    run_both(Lstm(), [Method("step", (rows,))], calls, tmp_path, atol=1e-6)
