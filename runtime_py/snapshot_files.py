@@ -103,7 +103,7 @@ class SnapshotFile(Closing):
     def read_array(
         self, offset: int, shape: tuple[int, ...], dtype: "np.dtype[np.generic]"
     ) -> Array:
-        """Return an array that begins `offset` bytes behind the start.
+        """Return an array that begins `offset` bytes after the start.
 
         Raises:
             FileProblem, BadSnapshot: the file can no longer be read.

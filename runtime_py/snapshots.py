@@ -1,6 +1,6 @@
 """Sessions on disk: written whole or not at all, checked before memory is touched.
 
-What a file consists of is in `snapshot_files.py`. Of states whose slots behind the
+What a file consists of is in `snapshot_files.py`. Of states whose slots after the
 position are dead, and of those that grow, only the valid slots are there; so a file is
 as long as the conversation, not as the cache. It belongs to one program, told by its
 digest. A checksum is no signature: whatever a file says of sizes and positions is

@@ -95,6 +95,6 @@ class Stages:
 
 def _described(stage: str, item: str) -> str:
     """Return a stage and what it works on, of a long name the end, which tells more."""
-    name, room = escape(item), _TEXT_WIDTH - len(stage) - 2
-    shown = name if len(name) <= room else f"…{name[1 - room :]}"
+    name, width = escape(item), _TEXT_WIDTH - len(stage) - 2
+    shown = name if len(name) <= width else f"…{name[1 - width :]}"
     return f"{escape(stage)}  {shown}".rstrip()

@@ -42,7 +42,7 @@ from kvc.compiler.capture.geometry import (
     touched_axes,
     views_between,
 )
-from kvc.compiler.capture.registered import same_shape
+from kvc.compiler.capture.registered import memory, same_shape
 from kvc.compiler.identity import Extent
 from kvc.compiler.spec import tensors_of
 
@@ -290,10 +290,10 @@ def _apart(inputs: list[object], stand_ins: Collection[int]) -> list[object]:
     torch takes no operands that share memory; bodies do not write into any.
     """
     tensors = [leaf for leaf in tree_leaves(inputs) if isinstance(leaf, Tensor)]
-    shared = Counter(tensor.untyped_storage()._cdata for tensor in tensors)
+    shared = Counter(map(memory, tensors))
 
     def apart(tensor: Tensor) -> Tensor:
-        several = shared[tensor.untyped_storage()._cdata] > 1
+        several = shared[memory(tensor)] > 1
         return tensor.clone() if several and id(tensor) in stand_ins else tensor
 
     return [_mapped(argument, apart) for argument in inputs]

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 from kvc.compiler.capture.aliases import Memory, is_real
 from kvc.compiler.capture.lines import user_place
 from kvc.compiler.capture.python_state import PythonState
+from kvc.compiler.capture.registered import memory as memory_of
 from kvc.compiler.identity import Extent
 from kvc.schema.errors import CaptureError, StateConflict
 
@@ -39,7 +40,8 @@ class Guard(TorchDispatchMode):
         self._method = method
         self._memory = memory
         self._state = state
-        self._fresh: dict[int, Tensor] = {}  # made in the trace, by storage; kept alive
+        # What the trace has made, by its memory; kept alive.
+        self._fresh: dict[object, Tensor] = {}
 
     def __torch_dispatch__(
         self,
@@ -52,8 +54,8 @@ class Guard(TorchDispatchMode):
         if isinstance(func, torch._ops.OpOverload):
             self._check(func, args, kwargs)
         results = func(*args, **kwargs)
-        given = {_storage(tensor) for tensor in _real((args, kwargs))}
-        self._add_fresh(one for one in _real(results) if _storage(one) not in given)
+        given = {memory_of(tensor) for tensor in _real((args, kwargs))}
+        self._add_fresh(one for one in _real(results) if memory_of(one) not in given)
         return results
 
     def _check(
@@ -64,7 +66,7 @@ class Guard(TorchDispatchMode):
     ) -> None:
         if func._schema.name.startswith("aten::lift_fresh"):
             self._add_fresh(_real(args))  # what torch.tensor(...) has just made
-        for tensor in _real(_written(func, args, kwargs)):
+        for tensor in _real(written_arguments(func, args, kwargs)):
             if not self._is_fresh(tensor):
                 self.refused = self.refused or self._refusal(func, tensor)
                 raise self.refused
@@ -78,10 +80,10 @@ class Guard(TorchDispatchMode):
 
     def _add_fresh(self, made: Iterable[Tensor]) -> None:
         for tensor in made:
-            self._fresh.setdefault(_storage(tensor), tensor)
+            self._fresh.setdefault(memory_of(tensor), tensor)
 
     def _is_fresh(self, tensor: Tensor) -> bool:
-        return _storage(tensor) in self._fresh
+        return memory_of(tensor) in self._fresh
 
     def _refusal(self, func: torch._ops.OpOverload, tensor: Tensor) -> CaptureError:
         path = self._state.path_of(tensor)
@@ -108,17 +110,12 @@ def unseen(method: str, name: str, place: str) -> StateConflict:
     return StateConflict(state=name, reason=reason)
 
 
-def _storage(tensor: Tensor) -> int:
-    number: int = tensor.untyped_storage()._cdata
-    return number
-
-
 def _real(structure: object) -> Iterator[Tensor]:
     leaves = tree_leaves(structure)
     return (one for one in leaves if isinstance(one, Tensor) and is_real(one))
 
 
-def _written(
+def written_arguments(
     func: torch._ops.OpOverload, args: Sequence[object], kwargs: dict[str, object]
 ) -> list[object]:
     """Return the arguments that an operator writes."""

@@ -17,6 +17,8 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from kvc.compiler.capture.guard import written_arguments
+from kvc.compiler.capture.registered import memory
 from kvc.compiler.checkpoints.filled import attached
 
 _COPIED = 1 << 16  # elements; a larger tensor is a table that nobody writes
@@ -53,7 +55,7 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
         self.meetings: list[Meeting] = []
         self._fake = fake
         self._overwritten: list[Tensor] = []  # kept, so that no other has their memory
-        self._buffers = {_memory(buffer) for buffer in model.buffers()}
+        self._buffers = {memory(buffer) for buffer in model.buffers()}
 
     def __torch_dispatch__(
         self,
@@ -67,7 +69,7 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
         tensors = _tensors((args, given))
         known = [tensor for tensor in tensors if self._knows(tensor)]
         written = _written(func, args, given)
-        spared = self._buffers.isdisjoint(map(_memory, written))
+        spared = self._buffers.isdisjoint(map(memory, written))
         if len(known) == len(tensors) and spared:
             with unset_fake_temporarily():
                 return func(*args, **given)
@@ -93,13 +95,7 @@ class _Observer(TorchDispatchMode):  # type: ignore[no-untyped-call]  # its hook
     def _knows(self, tensor: Tensor) -> bool:
         if isinstance(tensor, FakeTensor | nn.Parameter) or attached(tensor):
             return False
-        return _memory(tensor) not in map(_memory, self._overwritten)
-
-
-def _memory(tensor: Tensor) -> int:
-    """Return what tells the memory of a real tensor from all other."""
-    address: int = tensor.untyped_storage()._cdata
-    return address
+        return memory(tensor) not in map(memory, self._overwritten)
 
 
 def _tensors(values: object) -> list[Tensor]:
@@ -112,13 +108,8 @@ def _copied(tensor: Tensor) -> Tensor:
 
 
 def _written(
-    func: torch._ops.OpOverload, args: tuple[object, ...], given: Mapping[str, object]
+    func: torch._ops.OpOverload, args: tuple[object, ...], given: dict[str, object]
 ) -> list[Tensor]:
     """Return the real tensors that an op writes."""
-    arguments = func._schema.arguments
-    if not func._schema.is_mutable:
-        return []
-    named = dict(zip([argument.name for argument in arguments], args, strict=False))
-    written = [a.name for a in arguments if a.alias_info and a.alias_info.is_write]
-    found = _tensors([(named | dict(given)).get(name) for name in written])
+    found = _tensors(written_arguments(func, args, given))
     return [tensor for tensor in found if not isinstance(tensor, FakeTensor)]

@@ -73,9 +73,9 @@ class Answer:
         return True
 
     def pending(self, held: int) -> tuple[int, ...]:
-        """Return the tokens of prompt and answer behind the first `held`."""
-        behind = max(0, held - len(self.prompt))
-        return (*self.prompt[held:], *self.chosen[behind:])
+        """Return the tokens of prompt and answer after the first `held`."""
+        fed = max(0, held - len(self.prompt))
+        return (*self.prompt[held:], *self.chosen[fed:])
 
     def spelling(self) -> Spelling:
         """Return what spells the answer piece by piece, the same each time.

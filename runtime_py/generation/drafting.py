@@ -72,7 +72,7 @@ class Drafting:
         self._text = [*lead]  # what the draft is to hold, and all that was chosen
         self._chosen: deque[int] = deque()  # and have not been asked for yet
         self._held: int | None = None  # None while the prompt runs
-        self._pending: tuple[int, ...] = ()  # behind what is held
+        self._pending: tuple[int, ...] = ()  # after what is held
         self._at_work = False
 
     @property

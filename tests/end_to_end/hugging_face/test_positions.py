@@ -1,6 +1,6 @@
 """A model whose first position is not 0: a full table of positions, and padding.
 
-RoBERTa's positions begin behind that of its padding token, 1: here its table has 130,
+RoBERTa's positions begin after that of its padding token, 1: here its table has 130,
 and a text 128 tokens at the most.
 """
 

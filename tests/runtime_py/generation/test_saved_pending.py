@@ -1,4 +1,4 @@
-"""Saved behind an answer, restored, and continued: as if it had never been saved."""
+"""Saved after an answer, restored, and continued: as if it had never been saved."""
 
 import pytest
 from drafting_models import write_decoder
