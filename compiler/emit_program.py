@@ -13,6 +13,8 @@ from kvc.compiler.memory.workspaces import with_workspaces
 from kvc.compiler.positions import Counting, find_counting
 from kvc.compiler.states import describe_states
 from kvc.schema import model
+from kvc.schema.control import graphs_within
+from kvc.schema.uses import constants_of
 from kvc.schema.verify.effects import state_effects
 
 PLACELESS = -1  # blob of a name whose blob has not been written yet
@@ -20,10 +22,10 @@ PLACELESS = -1  # blob of a name whose blob has not been written yet
 
 @dataclass(frozen=True, slots=True)
 class DelegateCall:
-    """A lowered part: its backend and the method that calls it."""
+    """A lowered part: its backend, its code as a block, and what the backend says."""
 
     backend: str
-    method: str
+    part: Method
     lowered: Lowered
 
 
@@ -47,15 +49,19 @@ def emit_program(
     flat = flatten(program)
     counting = find_counting(flat)
     emitter = _Emitter(program, name_ids, verdicts)
-    method_ids = {
-        one.name: i
+    places = {
+        block.block: (i, j)
         for i, method in enumerate(entries(program))
-        for one in (method, *emitter.blocks_of(method))
+        for j, block in enumerate(emitter.blocks_of(method))
     }
-    tails = [0] * len(method_ids)
+    tails = [0] * len(entries(program))
     for call in calls:
-        number = method_ids[call.method]
+        number, _ = places[call.part.block]
         tails[number] = max(tails[number], call.lowered.tail_nbytes)
+    methods = tuple(
+        emitter.emit(method, counting, tail)
+        for method, tail in zip(entries(program), tails, strict=True)
+    )
     return model.Program(
         provenance=provenance,
         symbols=program.symbols,
@@ -67,11 +73,10 @@ def emit_program(
         ),
         states=describe_states(flat, counting, name_ids),
         position=counting.position,
-        methods=tuple(
-            emitter.emit(method, counting, tail)
-            for method, tail in zip(entries(program), tails, strict=False)
+        methods=methods,
+        delegates=tuple(
+            _emit_delegate(call, methods, *places[call.part.block]) for call in calls
         ),
-        delegates=tuple(_emit_delegate(call, method_ids, name_ids) for call in calls),
         metadata=dict(sorted(metadata.items())),
     )
 
@@ -145,14 +150,16 @@ def _updates(method: Method, verdicts: Sequence[Verdict]) -> tuple[model.Update,
 
 
 def _emit_delegate(
-    call: DelegateCall, method_ids: Mapping[str, int], name_ids: Mapping[str, int]
+    call: DelegateCall, methods: Sequence[model.Method], method: int, block: int
 ) -> model.Delegate:
+    graphs, lowered = graphs_within(methods[method], block), call.lowered
     return model.Delegate(
         backend=call.backend,
-        method=method_ids[call.method],
-        payload=call.lowered.payload,
-        names=tuple(sorted(name_ids[name] for name in call.lowered.names)),
-        memory=call.lowered.memory,
-        workspace_nbytes=call.lowered.workspace_nbytes,
-        tail_nbytes=call.lowered.tail_nbytes,
+        method=method,
+        block=block,
+        payload=lowered.payload,
+        names=tuple(sorted(set().union(*map(constants_of, graphs)))),
+        memory=lowered.memory,
+        workspace_nbytes=max(lowered.workspace_nbytes, graphs[0].scratch_nbytes),
+        tail_nbytes=lowered.tail_nbytes,
     )

@@ -13,7 +13,7 @@ from importlib.metadata import version
 import torch
 from torch import nn
 
-from kvc.compiler.backends import Backend, find_backend
+from kvc.compiler.backends import Backend, Partition, find_backend
 from kvc.compiler.backends.answers import lowered_parts, supported_nodes
 from kvc.compiler.backends.outline import outline
 from kvc.compiler.bundle import Bundle
@@ -25,9 +25,10 @@ from kvc.compiler.files import Files, take_files
 from kvc.compiler.front_ends import with_front_end
 from kvc.compiler.generation_config import check_generation_config
 from kvc.compiler.import_fx import import_program
-from kvc.compiler.in_place import Verdict, prove_all
-from kvc.compiler.ir import Program
-from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
+from kvc.compiler.in_place import Verdict, in_write_order, prove_all
+from kvc.compiler.ir import Method as IrMethod
+from kvc.compiler.ir import Node, Program
+from kvc.compiler.ir.control import blocks_by_number, blocks_of, control_of, entries
 from kvc.compiler.ir.text import program_text
 from kvc.compiler.passes import Pass, run_passes
 from kvc.compiler.passes.append_to_caches import AppendToCaches
@@ -56,6 +57,7 @@ from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
 from kvc.schema.errors import CaptureError, CompileError
 from kvc.schema.model import Provenance
+from kvc.schema.ops import DELEGATE
 
 
 def compile_program(
@@ -119,8 +121,10 @@ def compile_program(
     check_roles(imported)
     program, _ = run_passes(passes_for(settings), imported)
     report("lower", 0, 1)
-    program, calls = _lower(program, backend)
+    if backend is not None:
+        program = _lower(program, backend)
     program, verdicts = _update_in_place(program)
+    calls = [] if backend is None else _make_payloads(program, backend)
     check_copy_budget(_by_entry(program, verdicts), max_copy_bytes or {})
     report("plan", 0, 1)
     emitted = emit_program(
@@ -180,29 +184,54 @@ def _backend_of(recipe: Recipe) -> Backend | None:
     return find_backend(recipe.backend)(recipe.backend_options)
 
 
-def _lower(
-    program: Program, backend: Backend | None
-) -> tuple[Program, list[DelegateCall]]:
-    """Let the recipe's backend take its parts of all methods, then make payloads."""
-    if backend is None:
-        return program, []
-    outlined, count = [], 0
-    rooms = find_rooms(program)
-    for method in program.methods:
+def _lower(program: Program, backend: Backend) -> Program:
+    """Let a backend take its parts of all methods, and of the blocks that are left."""
+    blocks, rooms = blocks_by_number(program), find_rooms(program)
+    done: list[IrMethod] = []
+    waiting = list(reversed(entries(program)))
+    count = max(blocks, default=-1) + 1
+    while waiting:
+        order = in_write_order(waiting.pop(), program)
+        method = order.method
         taken = supported_nodes(backend, method)
-        outlined.append(outline(method, taken, count, rooms[method.name]))
-        count += len(outlined[-1].partitions)
-    partitions = {one.method.name: one.partitions for one in outlined}
+        outlined = outline(
+            method, taken, count, rooms[method.name], order.waits, backend.in_place
+        )
+        done.append(outlined.method)
+        count += len(outlined.partitions)
+        run = [number for node in outlined.method.nodes for number in _blocks_at(node)]
+        waiting += [blocks[number] for number in reversed(run) if number in blocks]
+        for part in outlined.partitions:
+            done += [part.graph, *blocks_of(part.graph, blocks)]
+    changed = replace(program, methods=tuple(done))
+    check(changed, f"lowering to {backend.name}")
+    return changed
+
+
+def _blocks_at(node: Node) -> tuple[int, ...]:
+    control = control_of(node)
+    return () if control is None else control.blocks
+
+
+def _make_payloads(program: Program, backend: Backend) -> list[DelegateCall]:
+    """Let a backend see all proven parts, then make its payloads."""
+    blocks = blocks_by_number(program)
+    partitions = {
+        method.name: [
+            Partition(blocks[number])
+            for node in method.nodes
+            if node.op == DELEGATE
+            for number in _blocks_at(node)
+        ]
+        for method in program.methods
+    }
     constants = {c.name: c for c in program.constants}
     lowered = lowered_parts(backend, partitions, constants, program.symbols)
-    calls = [
-        DelegateCall(backend.name, name, part)
-        for name in partitions
-        for part in lowered[name]
+    return [
+        DelegateCall(backend.name, part.graph, made)
+        for name, parts in partitions.items()
+        for part, made in zip(parts, lowered[name], strict=True)
     ]
-    changed = replace(program, methods=tuple(one.method for one in outlined))
-    check(changed, f"lowering to {backend.name}")
-    return changed, calls
 
 
 def _update_in_place(

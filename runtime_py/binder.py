@@ -80,7 +80,7 @@ class Binder:
         if old is None:
             memory = replace(self._memory(), callers=moved or {})
             code = self.resources.code
-            blocks = method.graphs[1:]
+            blocks = self.resources.blocks(entry.id)
             frame = bind_graph(method.name, method.graph, sizes, memory, code, blocks)
         else:
             frame = rebind_graph(old.frame, sizes, moved)

@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping, Sequence
 from kvc.runtime.arenas import Within
 from kvc.runtime.arrays import Array, address_of, copy_into
 from kvc.runtime.executor import Frame
-from kvc.runtime.seats import Seat
+from kvc.runtime.operands import BoundOperands
 from kvc.runtime.values import Memory
-from kvc.schema.control import WORKSPACE, read_control
+from kvc.schema.control import read_control
 from kvc.schema.model import Graph, Instruction
 from kvc.schema.ops import COND, WHILE
 
@@ -31,42 +31,42 @@ class ControlStep:
         self._control = read_control(instruction.op, instruction.arguments)
         chosen = [blocks[number] for number in self._control.blocks]
         self._blocks = [_Block(graph, bind) for graph in chosen]
-        self._seat: Seat | None = None
+        self._bound: BoundOperands | None = None
         self._starts: Pairs = []
 
-    def settle(self, seat: Seat) -> None:
+    def settle(self, bound: BoundOperands) -> None:
         """Take other sizes or other memory."""
-        self._seat, control = seat, self._control
-        made = list(seat.results[:-WORKSPACE])
-        scratch = Within(seat.results[-1])
-        lent = list(seat.lent)
+        self._bound, control = bound, self._control
+        made = list(bound.results[:-1])
+        scratch = Within(bound.results[-1])
+        lent = list(bound.lent)
         self._starts = []
         if control.is_loop:
             for i in range(control.carried):
                 lent[i] = made[i]
                 if control.over[i] is None:
-                    self._starts.append((made[i], seat.operands[i]))
+                    self._starts.append((made[i], bound.operands[i]))
         inside = [None if control.is_scanned(i) else a for i, a in enumerate(lent)]
         for block in self._blocks:
-            block.settle(seat.sizes, seat.memory, scratch, inside)
+            block.settle(bound.sizes, bound.memory, scratch, inside)
 
     def run(self) -> None:
         """Run the instruction."""
-        assert self._seat is not None, "it is settled when it is bound"
+        assert self._bound is not None, "it is settled when it is bound"
         for target, source in self._starts:
             copy_into(target, source)
         if self._control.op == COND:
-            self._run_cond(self._seat)
+            self._run_cond(self._bound)
         elif self._control.op == WHILE:
             self._run_while()
         else:
-            self._run_scan(self._seat)
+            self._run_scan(self._bound)
 
-    def _run_cond(self, seat: Seat) -> None:
-        assert seat.pred is not None, "the verifier sees to it"
-        block = self._blocks[0 if seat.pred.item() else 1]
+    def _run_cond(self, bound: BoundOperands) -> None:
+        assert bound.pred is not None, "the verifier sees to it"
+        block = self._blocks[0 if bound.pred.item() else 1]
         outputs = block.run()
-        for i, (target, source) in enumerate(zip(seat.results, outputs, strict=False)):
+        for i, (target, source) in enumerate(zip(bound.results, outputs, strict=False)):
             if self._control.over[i] is None:
                 copy_into(target, source)
 
@@ -75,16 +75,16 @@ class ControlStep:
         while test.run()[0].item():
             body.run()
 
-    def _run_scan(self, seat: Seat) -> None:
+    def _run_scan(self, bound: BoundOperands) -> None:
         control, (body,) = self._control, self._blocks
         through = range(control.carried, control.carried + control.scanned)
-        stacked = range(control.carried, len(seat.results) - WORKSPACE)
-        for turn in range(seat.operands[control.carried].shape[0]):
+        stacked = range(control.carried, len(bound.results) - 1)
+        for turn in range(bound.operands[control.carried].shape[0]):
             for i in through:
-                copy_into(body.frame().inputs[i], seat.operands[i][turn])
+                copy_into(body.frame().inputs[i], bound.operands[i][turn])
             outputs = body.run()
             for i in stacked:
-                copy_into(seat.results[i][turn], outputs[i])
+                copy_into(bound.results[i][turn], outputs[i])
 
 
 class _Block:

@@ -23,10 +23,11 @@ from kvc.runtime.kernels import (
     load_preparations,
     load_row_check,
 )
-from kvc.runtime.seats import take_seat
+from kvc.runtime.operands import bind_operands
 from kvc.runtime.tensors import torch_dtype
 from kvc.runtime.threads import settle_threads
 from kvc.runtime.values import Memory, Values
+from kvc.schema.control import blocks_run
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
@@ -34,6 +35,7 @@ from kvc.schema.model import (
     Constant,
     Graph,
     Instruction,
+    Program,
     Ref,
 )
 from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
@@ -62,13 +64,36 @@ class Code:
     dependence: dict[int, Dependence] = field(default_factory=dict)
 
 
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks of a method.
+
+    Attributes:
+        graphs: their code.
+        delegates: of those that delegates run, block -> number of the delegate.
+    """
+
+    graphs: tuple[Graph, ...] = ()
+    delegates: Mapping[int, int] = field(default_factory=dict)
+
+
+def blocks_of(program: Program, method: int) -> Blocks:
+    """Return the blocks of a method of a program."""
+    delegates = {
+        delegate.block: number
+        for number, delegate in enumerate(program.delegates)
+        if delegate.method == method
+    }
+    return Blocks(program.methods[method].graphs[1:], delegates)
+
+
 def bind_graph(
     method: str,
     graph: Graph,
     sizes: Mapping[str, int],
     memory: Memory,
     code: Code,
-    blocks: Sequence[Graph] = (),
+    blocks: Blocks,
 ) -> Frame:
     """Bind a graph to the sizes of its symbols and to memory.
 
@@ -120,10 +145,11 @@ class _Binder:
         sizes: Mapping[str, int],
         memory: Memory,
         code: Code,
-        blocks: Sequence[Graph],
+        blocks: Blocks,
     ) -> None:
         self._method, self._graph, self._sizes = method, graph, sizes
         self._memory, self._blocks = memory, blocks
+        self._makers = {v: i.op for i in graph.instructions for v in i.results}
         self._controls: dict[int, ControlStep] = {}
         self._values = Values(graph, sizes, memory)
         self._workspace, self._code = memory.workspace, code
@@ -177,10 +203,8 @@ class _Binder:
         return found
 
     def _delegates(self) -> list[int]:
-        calls = (i for i in self._graph.instructions if i.op == DELEGATE)
-        return [
-            call.arguments[0] for call in calls if isinstance(call.arguments[0], int)
-        ]
+        called = blocks_run(self._graph, DELEGATE)
+        return [self._blocks.delegates[block] for block in called]
 
     def _mode(self) -> AbstractContextManager[object]:
         if not self._uses_torch:
@@ -317,33 +341,37 @@ class _Binder:
             self._values.define(value, view)
 
     def _bind_delegate(self, instruction: Instruction) -> Sequence[Step]:
-        delegate, operands = instruction.arguments
-        assert isinstance(delegate, int)
-        assert isinstance(operands, tuple)
-        inputs = [
-            self._values.array(ref.value) for ref in operands if isinstance(ref, Ref)
-        ]
-        for result in instruction.results:
-            storage = self._graph.values[result].storage
-            if isinstance(storage, Alias):
-                self._values.share(result, storage.base)
-        outputs = [self._values.array(i) for i in instruction.results]
-        handle = self._code.delegate(delegate)
+        bound = bind_operands(
+            instruction,
+            self._graph,
+            self._values,
+            self._memory,
+            self._sizes,
+            self._makers,
+        )
+        (block,) = bound.control.blocks
+        handle = self._code.delegate(self._blocks.delegates[block])
         self._beside_others |= not getattr(handle, "runs_torch", False)
         workspace = self._workspace
         assert workspace is not None, "a graph with delegates runs in a context"
-        return [(handle.prepare(inputs, outputs, workspace, self._sizes), ())]
+        run = handle.prepare(bound.lent, bound.results, workspace, self._sizes)
+        return [(run, ())]
 
     def _bind_control(self, index: int, instruction: Instruction) -> Sequence[Step]:
         """Put an instruction that runs blocks where its operands and results lie."""
         if index not in self._controls:
-            bind, blocks = self._bind_block, self._blocks
+            bind, blocks = self._bind_block, self._blocks.graphs
             self._controls[index] = ControlStep(instruction, blocks, bind)
             self._beside_others |= any(map(_has_delegates, blocks))
-        seat = take_seat(
-            instruction, self._graph, self._values, self._memory, self._sizes
+        bound = bind_operands(
+            instruction,
+            self._graph,
+            self._values,
+            self._memory,
+            self._sizes,
+            self._makers,
         )
-        self._controls[index].settle(seat)
+        self._controls[index].settle(bound)
         return [(self._controls[index].run, ())]
 
     def _bind_block(

@@ -14,7 +14,7 @@ from kvc.runtime.contexts import ContextPool, ExecutionContext
 from kvc.runtime.data import FreeableBuffer, NamedBuffers
 from kvc.runtime.delegates.base import Delegate, Handle, Options, Packing
 from kvc.runtime.delegates.table import DELEGATES
-from kvc.runtime.frames import Code
+from kvc.runtime.frames import Blocks, Code, blocks_of
 from kvc.runtime.threads import settle_threads
 from kvc.schema.model import Program
 
@@ -44,6 +44,7 @@ class Resources:
         self._handles: dict[int, Handle] = {}
         self.pool = ContextPool(self._make_context)
         self.code = Code(self._delegate)
+        self._blocks: dict[int, Blocks] = {}
 
     def constant(self, name: int) -> Array:
         """Return named data that stays in memory as long as this.
@@ -60,6 +61,12 @@ class Resources:
             if found is not taken:
                 buffer.free()
         return found[1]
+
+    def blocks(self, method: int) -> Blocks:
+        """Return the blocks of a method."""
+        if method not in self._blocks:
+            self._blocks[method] = blocks_of(self._program, method)
+        return self._blocks[method]
 
     def packed(self) -> Mapping[str, int]:
         """Return how many bytes delegates keep in a form of their own, by name."""

@@ -165,8 +165,11 @@ class Values:
                 return self._memory.constant(name)
             case StateSlot() | Caller():
                 return prefix(self._memory_of(value), self.shape(value))
-            case Alias():
+            case Alias() if value in self._tensors:
                 return tensor_as_array(self._tensors[value])
+            case Alias():  # longer or shorter than what it lies over
+                root = self._graph.root_of(value)
+                return prefix(self._memory_of(root), self.shape(value))
 
     def _part(self, root: int, shape: tuple[int, ...]) -> "Tensor":
         """Return the beginning of the memory of a state or of a caller's array."""

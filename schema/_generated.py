@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 6f5ba81f436190f259d3675fbec7b1c655c407f3016d14257035b13776374d48
+# sha256 of program.fbs: f4e4b3da5a9daff806e273db6033081151ce13122274161686147889ff341115
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -31,6 +31,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('memory', 'scalar', 'uint8', 1, False, 2),
         ('workspace_nbytes', 'scalar', 'uint64', 8, False, 0),
         ('tail_nbytes', 'scalar', 'uint64', 8, False, 0),
+        ('block', 'scalar', 'uint32', 4, False, 0),
     ),
     'Graph': (
         ('value_types', 'vector of scalar', 'uint32', 4, False, 0),
@@ -75,13 +76,6 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('types', 'vector of scalar', 'uint32', 4, False, 0),
         ('formats', 'vector of scalar', 'uint32', 4, False, 0),
         ('provenances', 'vector of scalar', 'uint32', 4, False, 0),
-    ),
-    'Payload': (
-        ('backend', 'string', 'string', 4, False, 0),
-        ('pool', 'table', 'Pool', 4, False, 0),
-        ('names', 'vector of string', 'string', 4, False, 0),
-        ('types', 'vector of scalar', 'uint32', 4, False, 0),
-        ('graph', 'table', 'Graph', 4, False, 0),
     ),
     'Pool': (
         ('symbol_names', 'vector of string', 'string', 4, False, 0),

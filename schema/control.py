@@ -1,4 +1,4 @@
-"""What a control instruction says: one view of `kvc::cond`, `while` and `scan`.
+"""What an instruction that runs blocks says: `kvc::cond`, `while`, `scan`, `delegate`.
 
 In: the arguments of such an instruction, of the file or of the compiler's IR. Out: its
 blocks, its operands, and which results lie over which operands. Blocks take all
@@ -10,17 +10,18 @@ operands, in order; how, is here too:
 - scan: the block is run for each place along axis 0 of the `scanned` operands, which
   stand behind the carried ones. Its outputs are the carried values of the next turn,
   then what is stacked along a new axis 0.
+- delegate: a backend runs the one block, whose outputs are the results.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar, cast
+from typing import Generic, TypeVar, cast
 
-from kvc.schema.ops import COND, SCAN, WHILE
+from kvc.schema.model import Graph, Method
+from kvc.schema.ops import COND, CONTROL_OPS, DELEGATE, SCAN, WHILE
 from kvc.schema.types import TensorType
 
 Operand = TypeVar("Operand")
-WORKSPACE: Final = 1  # results behind those of the blocks: scratch memory of the blocks
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +50,15 @@ class Control(Generic[Operand]):
     @property
     def is_loop(self) -> bool:
         """Tell whether blocks may run several times."""
-        return self.op != COND
+        return self.op in (WHILE, SCAN)
+
+    @property
+    def workspaces(self) -> int:
+        """Return how many results, the last, are scratch memory of the blocks.
+
+        One; but none of a delegate, which has the workspace of its context.
+        """
+        return 0 if self.op == DELEGATE else 1
 
     @property
     def fixed(self) -> int:
@@ -96,8 +105,25 @@ def read_control(op: str, arguments: Sequence[object]) -> Control[object]:
             op, cast("tuple[int, ...]", tuple(blocks)), pred, listed, places, 0, 0
         )
     numbers = cast("list[int]", first)
+    if op == DELEGATE:
+        return Control(op, tuple(numbers), None, listed, places, 0, 0)
     if op == WHILE:
         test, body, carried = numbers
         return Control(op, (test, body), None, listed, places, carried, 0)
     body, carried, scanned = numbers
     return Control(op, (body,), None, listed, places, carried, scanned)
+
+
+def blocks_run(graph: Graph, op: str | None = None) -> Iterator[int]:
+    """Yield the blocks that a graph's instructions run, all or those of one op."""
+    for step in graph.instructions:
+        if step.op in CONTROL_OPS and op in (None, step.op):
+            yield from read_control(step.op, step.arguments).blocks
+
+
+def graphs_within(method: Method, block: int) -> list[Graph]:
+    """Return the code of a block of a method, then that of the blocks it runs."""
+    found = [method.blocks[block].graph]
+    for graph in found:
+        found += [method.blocks[number].graph for number in blocks_run(graph)]
+    return found

@@ -133,10 +133,11 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Code that a control instruction of a method runs: a branch, or a turn of a loop.
+    """Code that a control instruction of a method runs.
 
-    Its inputs are lent: they lie in the memory of the instruction's operands
-    (`Caller`), apart from those that are parts of operands, which lie in scratch.
+    It is a branch, a turn of a loop, or what a delegate runs. Its inputs are lent: they
+    lie in the memory of the instruction's operands (`Caller`), apart from those that
+    are parts of operands, which lie in scratch.
 
     Attributes:
         graph: its code; it touches no state but by its inputs.
@@ -322,13 +323,14 @@ class MemoryKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Delegate:
-    """A part of a method that a backend runs; `kvc::delegate` calls it.
+    """A block of a method that a backend runs; `kvc::delegate` names the block.
 
     Attributes:
-        backend: name of the backend that made the payload.
+        backend: name of the backend.
         method: id of the method it belongs to.
-        payload: the backend's own bytes.
-        names: ids of the named data it uses, ascending.
+        block: which block of the method is its code.
+        payload: what the backend adds to that code, in a form of its own.
+        names: ids of the named data it uses, ascending; packed data among it.
         memory: who lays out its workspace.
         workspace_nbytes: bound of that workspace.
         tail_nbytes: bytes that must be readable behind each of its inputs and outputs.
@@ -336,30 +338,12 @@ class Delegate:
 
     backend: str
     method: int
+    block: int
     payload: bytes
     names: tuple[int, ...]
     memory: MemoryKind
     workspace_nbytes: int
     tail_nbytes: int
-
-
-@dataclass(frozen=True, slots=True)
-class Payload:
-    """A graph-shaped delegate payload: constants are named by the program's names.
-
-    Attributes:
-        backend: must equal the delegate's.
-        symbols: the symbols that the graph uses.
-        names: names of the data that `Constant` ids index.
-        types: the type of each name, checked against the program's.
-        graph: the code; it touches no state.
-    """
-
-    backend: str
-    symbols: tuple[Symbol, ...]
-    names: tuple[str, ...]
-    types: tuple[TensorType, ...]
-    graph: Graph
 
 
 @dataclass(frozen=True, slots=True)

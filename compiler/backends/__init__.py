@@ -30,7 +30,7 @@ def register_backend(backend: type[Backend]) -> None:
 
     Raises:
         BackendTaken: there is a backend of this name.
-        BadSetting: it is no class with a name and the methods of `Backend`.
+        BadSetting: it is no subclass of `Backend` with a name.
     """
     name = _check(backend)
     if name in BACKENDS:
@@ -61,10 +61,9 @@ def find_backend(name: str) -> type[Backend]:
 
 def _check(backend: object) -> str:
     """Return the name of what is a backend."""
+    known = isinstance(backend, type) and issubclass(backend, Backend)
     name = getattr(backend, "name", None)
-    methods = [getattr(backend, method, None) for method in ("supports", "lower")]
-    named = isinstance(name, str) and name
-    if not isinstance(backend, type) or not named or not all(map(callable, methods)):
-        expected = "a class with a name, supports and lower"
+    if not known or not isinstance(name, str) or not name:
+        expected = "a subclass of kvc.compiler.backends.Backend with a name"
         raise BadSetting(name="backend", expected=expected, found=repr(backend))
-    return str(name)
+    return name

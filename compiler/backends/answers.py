@@ -47,7 +47,7 @@ def lowered_parts(
         shown = listing(sorted(map(str, found)))
         raise _bad(backend, "lower", expected, shown)
     return {
-        name: _checked(backend, f"lower, method {name}", found[name], parts, constants)
+        name: _checked(backend, f"lower, method {name}", found[name], parts)
         for name, parts in partitions.items()
     }
 
@@ -57,7 +57,6 @@ def _checked(
     where: str,
     found: object,
     parts: Sequence[Partition],
-    constants: Mapping[str, Constant],
 ) -> tuple[Lowered, ...]:
     if not isinstance(found, Iterable):
         raise _bad(backend, where, f"{len(parts)} payloads", repr(found))
@@ -67,23 +66,16 @@ def _checked(
     for item in items:
         if not isinstance(item, Lowered):
             raise _bad(backend, where, "each item a Lowered", repr(item))
-        for expected, value, good in _facts(item, constants):
+        for expected, value, good in _facts(item):
             if not good:
                 raise _bad(backend, where, expected, repr(value))
     return items
 
 
-def _facts(
-    item: Lowered, constants: Mapping[str, Constant]
-) -> Iterable[tuple[str, object, bool]]:
+def _facts(item: Lowered) -> Iterable[tuple[str, object, bool]]:
     """Yield what must hold for a payload: (expected, found, whether it does)."""
     payload: object = item.payload
-    names: object = item.names
     yield "payload of bytes", payload, isinstance(payload, bytes)
-    known = isinstance(names, tuple) and all(
-        isinstance(name, str) and name in constants for name in names
-    )
-    yield "names that are a tuple of constants' names", names, known
     yield "memory a MemoryKind", item.memory, isinstance(item.memory, MemoryKind)
     for field in ("workspace_nbytes", "tail_nbytes"):
         nbytes = getattr(item, field)

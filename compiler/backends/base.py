@@ -1,13 +1,14 @@
-"""What a backend does ahead of time: take nodes, and turn them into payloads.
+"""What a backend does ahead of time: take nodes, and say what it needs to run them.
 
 A backend sees every partition of every method before it makes the first payload, so
-what is shared is known by then. Weights stay in the blob store under their names; a
-payload refers to them by name.
+what is shared is known by then. The code of a part is in the file in any case, as a
+block of its method; weights stay in the blob store under their names.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import ClassVar, Protocol
+from typing import ClassVar
 
 from kvc.compiler.ir import Constant, Method
 from kvc.recipes import Option
@@ -20,8 +21,9 @@ class Partition:
     """A part of a method that a backend runs.
 
     Attributes:
-        graph: the part as a method: its inputs and outputs are what crosses the
-            border, its constants are bound by name, it touches no state.
+        graph: the part as a block: its inputs and outputs are what crosses the border,
+            its constants are bound by name. States are inputs as anything else is; what
+            is left in the memory of an input says `input_out`, once it is proven.
     """
 
     graph: Method
@@ -29,53 +31,61 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """A payload and what the runtime must know about it.
+    """What the runtime must know about a part beside its code.
 
     Attributes:
-        payload: the backend's own bytes.
-        names: names of the constants that it reads.
+        payload: what the backend adds to the code, in a form of its own.
         memory: who lays out its workspace.
-        workspace_nbytes: bound of that workspace.
+        workspace_nbytes: bound of what it needs there beside what the reference
+            implementation of the code does.
         tail_nbytes: bytes that must be readable behind each input and output that
             lies in the method's scratch memory. Who lays it out sees to that; where
             states, constants and callers' arrays end is not known ahead of time.
     """
 
-    payload: bytes
-    names: tuple[str, ...]
-    memory: MemoryKind
-    workspace_nbytes: int
-    tail_nbytes: int
+    payload: bytes = b""
+    memory: MemoryKind = MemoryKind.PLANNED
+    workspace_nbytes: int = 0
+    tail_nbytes: int = 0
 
 
-class Backend(Protocol):
-    """The ahead-of-time half of a backend."""
+class Backend(ABC):
+    """The ahead-of-time half of a backend.
+
+    Attributes:
+        name: of the backend, as recipes and bundles have it.
+        in_place: whether its parts may write what they are lent, states above all,
+            piece by piece and while they read it, and take memory of any strides. What
+            writes a state over an old content that its part reads is left outside of
+            the parts of other backends.
+    """
 
     name: ClassVar[str]
+    in_place: ClassVar[bool] = False
 
+    @abstractmethod
     def __init__(self, options: Mapping[str, Option]) -> None:
         """Take what a recipe says in `[backend.options]`.
 
         Raises:
             RecipeError: an option that this backend does not have, or a wrong value.
         """
-        ...
 
+    @abstractmethod
     def supports(self, method: Method) -> frozenset[int]:
         """Return the indices of the nodes that it can run."""
-        ...
 
+    @abstractmethod
     def lower(
         self,
         partitions: Mapping[str, Sequence[Partition]],
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return a payload for each partition, by method.
+        """Return a payload for each partition, by method or block.
 
         Args:
-            partitions: those of all methods, by the method's name.
+            partitions: those of all methods, proven, by the name of what calls them.
             constants: the program's constants, by name.
             symbols: the program's symbols.
         """
-        ...

@@ -1,17 +1,18 @@
 """Cut the nodes that a backend takes out of a method, in parts as large as they come.
 
-Nodes are grouped by depth: how many times the way to them leaves the backend's
-nodes. All of the backend's nodes of one depth make one part. No way leads from a
-part through other nodes back into it, since that would raise the depth; so each part
-can run as one call. A part reads states where they lie. What writes a state over an old
-content that the same part would read stays outside, where that is in place.
+Nodes are grouped by depth: how many times the way to them enters the backend's nodes.
+All of the backend's nodes of one depth make one part, a block that a `kvc::delegate`
+runs. No way leads from a part through other nodes back into it, since that would raise
+the depth; so each part can run as one call. Memory that a part writes is lent to it.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from kvc.compiler.backends.base import Partition
-from kvc.compiler.backends.groups import groups_of
+from kvc.compiler.backends.groups import Waits, groups_of
 from kvc.compiler.backends.state_writers import without_writers
+from kvc.compiler.backends.whole_writes import whole_writes
 from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.passes.rewrite import rename_node
 from kvc.compiler.passes.rooms import Rooms
@@ -20,46 +21,57 @@ from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
 @dataclass(frozen=True, slots=True)
 class Outlined:
-    """A method with calls for its parts: delegate `base + i` is part i."""
+    """A method with calls for its parts, whose blocks are the partitions' graphs."""
 
     method: Method
     partitions: tuple[Partition, ...]
 
 
-def outline(method: Method, taken: frozenset[int], base: int, rooms: Rooms) -> Outlined:
+def outline(
+    method: Method,
+    taken: frozenset[int],
+    base: int,
+    rooms: Rooms,
+    waits: Waits,
+    in_place: bool = False,
+) -> Outlined:
     """Replace the taken nodes of a method by calls of delegates.
 
     Args:
-        method: the method.
+        method: the method, its nodes in write order.
         taken: indices of the nodes that the backend runs.
-        base: number of the first delegate.
-        rooms: the values with room behind them.
+        base: number of the first part's block.
+        rooms: the values with room after them.
+        waits: the readers that each write of memory waits for, by index.
+        in_place: of the backend, see `Backend`.
     """
-    taken = _without_fringe(method, without_writers(method, taken))
-    method, taken = _with_inputs_in_order(method, taken, rooms)
-    groups = groups_of(method, taken)
-    parts = [_partition(method, indices) for indices in groups]
+    if not in_place:
+        taken = without_writers(method, taken, waits)
+    taken = _without_fringe(method, taken)
+    cutter = _Cutter(method, taken, rooms, in_place)
+    groups = groups_of(method, taken, waits)
+    parts = [cutter.part(base + i, indices) for i, indices in enumerate(groups)]
     calls = {
-        indices[-1]: _call(method, base + i, part)
-        for i, (indices, part) in enumerate(zip(groups, parts, strict=True))
+        indices[-1]: _call(method, part)
+        for indices, part in zip(groups, parts, strict=True)
     }
-    outlined = {index for indices in groups for index in indices}
     nodes = [
         calls.get(i, node)
         for i, node in enumerate(method.nodes)
-        if i not in outlined or i in calls
+        if i not in taken or i in calls
     ]
-    changed = replace(method, nodes=_in_running_order(method, nodes))
-    return Outlined(_without_unread_constants(changed), tuple(parts))
+    changed = replace(method, nodes=_in_running_order(method, cutter.clones + nodes))
+    partitions = tuple(Partition(part) for part in parts)
+    return Outlined(_without_unread_constants(changed), partitions)
 
 
-def _call(method: Method, number: int, part: Partition) -> Node:
+def _call(method: Method, part: Method) -> Node:
     """Return a part's call; its source is that of a new content of a state, if any."""
-    graph = part.graph
     kept = {v.id for v, _ in (*method.state_out, *method.input_out)}
-    writers = [n for n in graph.nodes if any(v.id in kept for v in n.outputs)]
-    source = next((n.source for n in (*writers, *graph.nodes) if n.source), "")
-    return Node(DELEGATE, (number, graph.inputs), graph.outputs, source)
+    writers = [n for n in part.nodes if any(v.id in kept for v in n.outputs)]
+    source = next((n.source for n in (*writers, *part.nodes) if n.source), "")
+    over = (None,) * len(part.outputs)
+    return Node(DELEGATE, (part.block, part.inputs, over), part.outputs, source)
 
 
 def _without_unread_constants(method: Method) -> Method:
@@ -70,33 +82,6 @@ def _without_unread_constants(method: Method) -> Method:
     )
 
 
-def _with_inputs_in_order(
-    method: Method, taken: frozenset[int], rooms: Rooms
-) -> tuple[Method, frozenset[int]]:
-    """Clone views from outside that a part reads, and renumber the taken nodes."""
-    views = set(rooms) | {
-        value.id
-        for i, node in enumerate(method.nodes)
-        if i not in taken and _is_view(node)
-        for value in node.outputs
-    }
-    count = method.next_id()
-    clones: dict[int, Value] = {}
-    nodes: list[Node] = []
-    kept = set()
-    for i, node in enumerate(method.nodes):
-        if i in taken:
-            for value in node.inputs:
-                if value.id in views and value.id not in clones:
-                    clones[value.id] = Value(count, value.type)
-                    count += 1
-                    nodes.append(Node("aten::clone", (value,), (clones[value.id],)))
-            node = rename_node(node, clones)
-            kept.add(len(nodes))
-        nodes.append(node)
-    return replace(method, nodes=tuple(nodes)), frozenset(kept)
-
-
 def _is_view(node: Node) -> bool:
     return OPS[node.op].aliasing is Aliasing.VIEW
 
@@ -104,7 +89,7 @@ def _is_view(node: Node) -> bool:
 def _without_fringe(method: Method, taken: frozenset[int]) -> frozenset[int]:
     """Leave views outside whose results leave a part: they cost nothing there.
 
-    A part hands over only memory that it fills itself, and takes in memory in order.
+    A part hands over only memory that it fills itself.
     """
     kept = set(taken)
     results = {value.id for value in method.results}
@@ -129,42 +114,107 @@ def _without_fringe(method: Method, taken: frozenset[int]) -> frozenset[int]:
     return frozenset(kept)
 
 
-def _partition(method: Method, indices: list[int]) -> Partition:
-    nodes = tuple(method.nodes[i] for i in indices)
-    constants = {value.id: (value, name) for value, name in method.constants}
-    defined = {value.id for node in nodes for value in node.outputs}
-    read = {value.id: value for node in nodes for value in node.inputs}
-    inside = set(indices)
-    outside_reads = {value.id for value in method.results}
-    for i, node in enumerate(method.nodes):
-        if i not in inside:
-            outside_reads.update(value.id for value in node.inputs)
-    inputs = tuple(
-        v for v in read.values() if v.id not in defined and v.id not in constants
-    )
-    outputs = tuple(v for node in nodes for v in node.outputs if v.id in outside_reads)
-    graph = replace(
-        method,
-        role="",
-        inputs=inputs,
-        input_names=tuple(f"%{value.id}" for value in inputs),
-        position="",
-        input_tree="",
-        output_tree="",
-        constants=tuple(constants[i] for i in read if i in constants),
-        state_in=(),
-        state_out=(),
-        input_out=(),
-        nodes=nodes,
-        outputs=outputs,
-        block=None,
-        filled=(),
-    )
-    return Partition(graph)
+class _Cutter:
+    """Makes the parts of one method.
+
+    Attributes:
+        clones: nodes to add to the method: what parts cannot read where it lies.
+    """
+
+    def __init__(
+        self, method: Method, taken: frozenset[int], rooms: Rooms, in_place: bool
+    ) -> None:
+        self._method, self._taken, self._in_place = method, taken, in_place
+        self._constants = {value.id: (value, name) for value, name in method.constants}
+        self._views = {
+            value.id: node
+            for i, node in enumerate(method.nodes)
+            if i not in taken and _is_view(node)
+            for value in node.outputs
+        }
+        self._strided = {*rooms, *self._views}
+        self._whole_writes = {write.index: write.old for write in whole_writes(method)}
+        self._count = method.next_id()
+        self._cloned: dict[int, Value] = {}
+        self.clones: list[Node] = []
+
+    def part(self, block: int, indices: Sequence[int]) -> Method:
+        """Return some nodes as a block, with what they leave for others as outputs."""
+        method = self._method
+        nodes = [method.nodes[i] for i in indices]
+        nodes = self._with_views(nodes) if self._in_place else self._in_order(nodes)
+        defined = {value.id for node in nodes for value in node.outputs}
+        read = {value.id: value for node in nodes for value in node.inputs}
+        inputs = {
+            v.id: v
+            for v in read.values()
+            if v.id not in defined and v.id not in self._constants
+        }
+        filled = (self._whole_writes[i] for i in indices if i in self._whole_writes)
+        inputs.update((old.id, old) for old in filled)
+        inside = set(indices)
+        outside_reads = {value.id for value in method.results}
+        for i, node in enumerate(method.nodes):
+            if i not in inside:
+                outside_reads.update(value.id for value in node.inputs)
+        made = [value for i in indices for value in method.nodes[i].outputs]
+        return replace(
+            method,
+            name=f"{method.name}.{block}",
+            role="",
+            inputs=tuple(inputs.values()),
+            input_names=tuple(f"%{key}" for key in inputs),
+            position="",
+            input_tree="",
+            output_tree="",
+            constants=tuple(self._constants[i] for i in read if i in self._constants),
+            state_in=(),
+            state_out=(),
+            input_out=(),
+            nodes=tuple(nodes),
+            outputs=tuple(value for value in made if value.id in outside_reads),
+            block=block,
+            filled=(),
+            in_place=self._in_place,
+        )
+
+    def _with_views(self, nodes: Sequence[Node]) -> list[Node]:
+        """Return nodes with the views from outside that they read, made once more."""
+        names: dict[int, Value] = {}
+        found: list[Node] = []
+
+        def add(node: Node) -> None:
+            for value in node.inputs:
+                view = self._views.get(value.id)
+                if view is not None and value.id not in names:
+                    add(view)
+            renamed = rename_node(node, names)
+            if node.outputs and node.outputs[0].id in self._views:
+                fresh = tuple(self._fresh(value) for value in node.outputs)
+                pairs = zip(node.outputs, fresh, strict=True)
+                names.update((old.id, new) for old, new in pairs)
+                renamed = replace(renamed, outputs=fresh)
+            found.append(renamed)
+
+        for node in nodes:
+            add(node)
+        return found
+
+    def _in_order(self, nodes: Sequence[Node]) -> list[Node]:
+        """Return nodes that read clones of what does not lie in order, or has room."""
+        for value in dict.fromkeys(v for node in nodes for v in node.inputs):
+            if value.id in self._strided and value.id not in self._cloned:
+                clone = self._cloned[value.id] = self._fresh(value)
+                self.clones.append(Node("aten::clone", (value,), (clone,)))
+        return [rename_node(node, self._cloned) for node in nodes]
+
+    def _fresh(self, value: Value) -> Value:
+        self._count += 1
+        return Value(self._count - 1, value.type)
 
 
 def _in_running_order(method: Method, nodes: list[Node]) -> tuple[Node, ...]:
-    """Return the nodes so that each stands behind what it reads.
+    """Return the nodes so that each stands after what it reads.
 
     Calls run as soon as they can, so that a state which they read is still the old
     one; all else keeps its order, but for what must come earlier.

@@ -5,34 +5,40 @@ it goes, and so may one whose operands follow from the old content. A part that 
 the old content may not, since it is one call: all of the state would be copied.
 """
 
-from kvc.compiler.backends.groups import groups_of
+from kvc.compiler.backends.groups import Waits, groups_of
 from kvc.compiler.backends.whole_writes import WholeWrite, whole_writes
 from kvc.compiler.ir import Method
 from kvc.schema.ops import OPS, Aliasing
 
 
-def without_writers(method: Method, taken: frozenset[int]) -> frozenset[int]:
+def without_writers(
+    method: Method, taken: frozenset[int], waits: Waits
+) -> frozenset[int]:
     """Return the taken nodes without those that write what their own part reads.
 
     With a pointwise writer go the pointwise nodes that lead from the old content to it,
     unless somebody else needs them too. No other nodes are left outside, and so no
-    products of matrices.
+    products of matrices. Updates of states and of callers' arrays all are.
     """
+    fresh = {i for i in taken if OPS[method.nodes[i].op].aliasing is Aliasing.FRESH}
+    taken = frozenset(i for i in taken if i in fresh or i not in waits)
     while True:
-        write = _next_write(method, taken)
+        write = _next_write(method, taken, waits)
         if write is None:
             return taken
         taken -= _chain(method, taken, write)
 
 
-def _next_write(method: Method, taken: frozenset[int]) -> WholeWrite | None:
+def _next_write(
+    method: Method, taken: frozenset[int], waits: Waits
+) -> WholeWrite | None:
     """Return the first pointwise writer in a part that reads the old content.
 
     The first one, since what follows it is in another part once it is outside.
     """
     group_of = {
         i: number
-        for number, group in enumerate(groups_of(method, taken))
+        for number, group in enumerate(groups_of(method, taken, waits))
         for i in group
     }
     for write in sorted(whole_writes(method), key=lambda write: write.index):

@@ -1,16 +1,15 @@
 """The XNNPACK backend, ahead of time.
 
 Takes what `kvc.schema.backends.xnnpack` lists, in methods where that is worth a call:
-where there is a product of matrices or a convolution among it. A payload is a graph in
-the program's own form, with weights by name; `kvc.runtime` makes an XNNPACK subgraph of
-it, or runs it with XNNPACK's numerics on its own kernels.
+where there is a product of matrices or a convolution among it. `kvc.runtime` makes an
+XNNPACK subgraph of a part's block, or runs it with XNNPACK's numerics on its own
+kernels.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
-from kvc.compiler.backends.base import Lowered, Partition
-from kvc.compiler.emit_graph import emit_graph
+from kvc.compiler.backends.base import Backend, Lowered, Partition
 from kvc.compiler.ir import Argument, Constant, Method, Node, Value
 from kvc.recipes import Option
 from kvc.schema.backends.operands import Operand
@@ -20,10 +19,9 @@ from kvc.schema.backends.xnnpack import (
     TAIL_NBYTES,
     why_not,
 )
-from kvc.schema.codec import encode_payload
 from kvc.schema.errors import BadOption
-from kvc.schema.model import MemoryKind, Payload
-from kvc.schema.types import Symbol, symbols_in
+from kvc.schema.model import MemoryKind
+from kvc.schema.types import Symbol
 
 _PRODUCTS: Final = frozenset(
     [
@@ -38,7 +36,7 @@ _PRODUCTS: Final = frozenset(
 )
 
 
-class Xnnpack:
+class Xnnpack(Backend):
     """Runs float32 graphs with quantized linears."""
 
     name: ClassVar[str] = "xnnpack"
@@ -67,39 +65,9 @@ class Xnnpack:
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return a payload for each partition."""
-        return {
-            name: tuple(
-                self._lower_one(part.graph, constants, symbols) for part in parts
-            )
-            for name, parts in partitions.items()
-        }
-
-    def _lower_one(
-        self,
-        graph: Method,
-        constants: Mapping[str, Constant],
-        symbols: tuple[Symbol, ...],
-    ) -> Lowered:
-        names = tuple(sorted({name for _, name in graph.constants}))
-        emitted = emit_graph(
-            graph, {name: i for i, name in enumerate(names)}, {}, symbols
-        )
-        used = symbols_in(value.type for value in emitted.values)
-        payload = Payload(
-            backend=self.name,
-            symbols=tuple(s for s in symbols if s.name in used),
-            names=names,
-            types=tuple(constants[name].type for name in names),
-            graph=emitted,
-        )
-        return Lowered(
-            payload=encode_payload(payload),
-            names=names,
-            memory=MemoryKind.OPAQUE,
-            workspace_nbytes=emitted.scratch_nbytes,
-            tail_nbytes=TAIL_NBYTES,
-        )
+        """Return what the library needs of memory; the code is the part's block."""
+        made = Lowered(memory=MemoryKind.OPAQUE, tail_nbytes=TAIL_NBYTES)
+        return {name: (made,) * len(parts) for name, parts in partitions.items()}
 
 
 def _is_able(node: Node, constants: set[int]) -> bool:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from kvc.compiler.in_place.draft import Draft
-from kvc.compiler.ir import Node, Value
+from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.ir.control import control_of
 from kvc.compiler.memory.aliasing import RESHAPING_VIEWS
 from kvc.schema.ops import OPS, Aliasing
@@ -78,20 +78,28 @@ def find_homes(
 def _contents(draft: Draft, grows: Mapping[str, int]) -> list[_Content]:
     method = draft.method
     states = {name: value for value, name in method.state_in}
-    found = []
-    for new, name in method.state_out:
-        axis = grows.get(name)
-        if name not in states:  # written without being read
-            states[name] = draft.fresh(_emptied(new.type, axis))
-            bound = (*draft.method.state_in, (states[name], name))
-            draft.method = replace(draft.method, state_in=bound)
-        found.append(_Content(name, False, new, states[name], axis))
+    found = [
+        _Content(name, False, new, states[name], grows.get(name))
+        for new, name in method.state_out
+    ]
     inputs = dict(zip(method.input_names, method.inputs, strict=True))
     return found + [
         _Content(name, True, new, inputs[name], None)
         for new, name in method.input_out
         if new.id != inputs[name].id
     ]
+
+
+def with_old_contents(method: Method, grows: Mapping[str, int]) -> Method:
+    """Return a method with an old value of each state that it writes, read or not."""
+    known = {name for _, name in method.state_in}
+    written = [(new, name) for new, name in method.state_out if name not in known]
+    count = method.next_id()
+    added = tuple(
+        (Value(count + i, _emptied(new.type, grows.get(name))), name)
+        for i, (new, name) in enumerate(written)
+    )
+    return replace(method, state_in=(*method.state_in, *added))
 
 
 def _emptied(kind: TensorType, axis: int | None) -> TensorType:

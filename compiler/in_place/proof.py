@@ -13,7 +13,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from kvc.compiler.in_place.draft import Draft
-from kvc.compiler.in_place.homes import Home, Write, find_homes
+from kvc.compiler.in_place.homes import (
+    Home,
+    Write,
+    find_homes,
+    with_old_contents,
+)
 from kvc.compiler.in_place.index_checks import add_index_checks
 from kvc.compiler.in_place.through_blocks import Placer
 from kvc.compiler.ir import Method, Node, Program, Value
@@ -73,6 +78,7 @@ def prove(method: Method, program: Program) -> Proof:
     """Return a method in an order in which its writes are in place."""
     symbols = {symbol.name: symbol for symbol in program.symbols}
     grows = {s.name: s.grows for s in program.states if s.grows is not None}
+    method = with_old_contents(method, grows)
     draft = Draft(_without_placed(method))
     homes = find_homes(draft, grows, symbols)
     _forget_others(draft, homes)
@@ -95,6 +101,54 @@ def prove(method: Method, program: Program) -> Proof:
     ]
     verdicts.sort(key=lambda pair: pair[0])
     return Proof(final, tuple(verdict for _, verdict in verdicts))
+
+
+@dataclass(frozen=True, slots=True)
+class WriteOrder:
+    """A method whose readers of old contents come before the writes over them.
+
+    Attributes:
+        method: the method; a reader that needs the new content comes after it.
+        waits: the index of each node that writes memory which outlives the method, and
+            those of the readers that it waits for.
+    """
+
+    method: Method
+    waits: Mapping[int, frozenset[int]]
+
+
+def in_write_order(method: Method, program: Program) -> WriteOrder:
+    """Return a method's nodes in an order that leaves its writes in place."""
+    symbols = {symbol.name: symbol for symbol in program.symbols}
+    grows = {s.name: s.grows for s in program.states if s.grows is not None}
+    marked = with_old_contents(Placer(blocks_by_number(program)).mark(method), grows)
+    draft, count = Draft(marked), len(method.nodes)
+    waits: dict[int, set[int]] = {}
+    for home in find_homes(draft, grows, symbols):
+        for write in home.writes:
+            waits.setdefault(write.key, set()).update(_order_readers(draft, write))
+    keys = [key for key in draft.sorted() if key < count]
+    places = {key: i for i, key in enumerate(keys)}
+    nodes = tuple(method.nodes[key] for key in keys)
+    found = {
+        places[key]: frozenset(places[reader] for reader in readers if reader < count)
+        for key, readers in waits.items()
+        if key < count
+    }
+    return WriteOrder(replace(method, nodes=nodes, state_in=marked.state_in), found)
+
+
+def _order_readers(draft: Draft, write: Write) -> set[int]:
+    """Put the readers of an old content before a write, as far as they can be."""
+    if draft.nodes[write.key].op == "kvc::append":
+        return set()
+    readers = {
+        user for value in draft.closure(write.old) for user in draft.users(value)
+    }
+    readers -= {write.key, *draft.descendants(write.key)}
+    for reader in readers:
+        draft.order(reader, write.key)
+    return readers
 
 
 def _forget_others(draft: Draft, homes: Sequence[Home]) -> None:
@@ -170,12 +224,8 @@ def _clear(draft: Draft, write: Write) -> _Saved:
         if value.id in lost:
             saver.save_operand(value)
     readers = {user for value in lost for user in draft.users(value)} - {write.key}
-    late = draft.descendants(write.key) if readers else set()
-    for reader in sorted(readers):
-        if reader in late:
-            saver.save_reads(reader, lost)
-        else:
-            draft.order(reader, write.key)
+    for reader in sorted(readers - _order_readers(draft, write)):
+        saver.save_reads(reader, lost)
     for value in draft.method.outputs:
         if value.id in lost:
             saver.save_output(value)

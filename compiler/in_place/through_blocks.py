@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.ir.control import control_of, with_over
 from kvc.compiler.memory.aliasing import RESHAPING_VIEWS
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,6 +115,8 @@ class Placer:
                 led = [self._leads(block, result, i) for block in blocks]
                 same = value.type == node.outputs[result].type
                 fits = any(led) if same else all(led) and _grows(value, node, result)
+                if control.op == DELEGATE and same and not fits:
+                    fits = _may_fill(blocks[0], result, i)
             if fits:
                 yield i, value
 
@@ -138,6 +140,21 @@ class Placer:
 
     def _reaches(self, block: Method, value: Value, home: Value) -> bool:
         return self._trace(block, value, home) is not None
+
+
+def _may_fill(block: Method, output: int, operand: int) -> bool:
+    """Tell whether a delegate may make a new content in the memory of an operand."""
+    makers, home = block.makers(), block.inputs[operand]
+    current = _in_one_piece(block.outputs[output], makers)
+    while current.id in makers:
+        node = makers[current.id]
+        if OPS[node.op].aliasing is Aliasing.FRESH:
+            read = any(home in node.inputs for node in block.nodes)
+            return current.type == home.type and (block.in_place or not read)
+        if OPS[node.op].aliasing is not Aliasing.UPDATE:
+            break
+        current = _in_one_piece(node.inputs[0], makers)
+    return False
 
 
 def _grows(operand: Value, node: Node, result: int) -> bool:

@@ -10,7 +10,7 @@ from typing import cast
 
 from kvc.compiler.ir.graph import Argument, Method, Node, Program, Value
 from kvc.schema.control import Control, read_control
-from kvc.schema.ops import COND, CONTROL_OPS, SCAN, WHILE
+from kvc.schema.ops import COND, CONTROL_OPS, DELEGATE, SCAN, WHILE
 from kvc.schema.types import TensorType
 
 
@@ -26,6 +26,8 @@ def arguments_of(control: Control[Value]) -> tuple[Argument, ...]:
     last: tuple[Argument, ...] = (control.operands, control.over)
     if control.op == COND:
         return (control.pred, *control.blocks, *last)
+    if control.op == DELEGATE:
+        return (*control.blocks, *last)
     if control.op == WHILE:
         return (*control.blocks, control.carried, *last)
     assert control.op == SCAN

@@ -68,6 +68,8 @@ class Method:
         block: its number where it is a block, unique in the program.
         filled: of a block, the inputs that are parts of operands: they are put into
             memory of its own, all others are lent.
+        in_place: of a block, whether it may write over what it reads; the library of a
+            backend may not.
     """
 
     name: str
@@ -85,6 +87,7 @@ class Method:
     outputs: tuple[Value, ...]
     block: int | None = None
     filled: tuple[int, ...] = ()
+    in_place: bool = True
 
     @property
     def results(self) -> tuple[Value, ...]:

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kvc.compiler.ir.arguments import argument_faults
 from kvc.compiler.ir.control import blocks_by_number, control_faults, control_of
 from kvc.compiler.ir.graph import Argument, Method, Node, Program, State, Value
-from kvc.schema.ops import OPS, UNCHECKED, OpSpec
+from kvc.schema.ops import CONTROL_OPS, OPS, OpSpec
 from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred, ShapeMismatch
 from kvc.schema.types import Affine, Symbol, TensorType
 
@@ -196,7 +196,7 @@ def _verify_node(
         raise Malformed(method.name, node, "wrong number of arguments")
     for fault in argument_faults(spec, node.arguments):
         raise Malformed(method.name, node, fault)
-    if node.op not in UNCHECKED:
+    if node.op not in CONTROL_OPS:
         for sizes in samples:
             _check_shapes(method, node, spec, sizes)
 

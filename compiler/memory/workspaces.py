@@ -29,14 +29,12 @@ def with_workspaces(
     for node in method.nodes:
         control = control_of(node)
         if control is not None:
+            local = tuple(numbers[number] for number in control.blocks)
+            node = replace(node, arguments=arguments_of(replace(control, blocks=local)))
+        if control is not None and control.workspaces:
             nbytes = max(needs[number] for number in control.blocks)
             space = Value(count, TensorType(DType.UINT8, (nbytes,)))
             count += 1
-            local = tuple(numbers[number] for number in control.blocks)
-            node = replace(
-                node,
-                arguments=arguments_of(replace(control, blocks=local)),
-                outputs=(*node.outputs, space),
-            )
+            node = replace(node, outputs=(*node.outputs, space))
         nodes.append(node)
     return replace(method, nodes=tuple(nodes))

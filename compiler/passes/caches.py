@@ -13,7 +13,7 @@ from kvc.compiler.passes.cache_flow import CacheFlow, Values, passed_inputs
 from kvc.compiler.passes.whole_views import axis_order
 from kvc.schema.control import Control
 from kvc.schema.errors import CacheNotInt8
-from kvc.schema.ops import DELEGATE, OPS, Aliasing
+from kvc.schema.ops import OPS, Aliasing
 
 CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
 _CACHES, _SCALES = slice(1, 3), slice(13, 15)  # among the arguments of attention
@@ -88,7 +88,7 @@ def _is_attended(method: Method, state: str, places: slice, blocks: Blocks) -> b
 
 
 def _leads_on(node: Node) -> bool:
-    return node.op != DELEGATE and OPS[node.op].aliasing in _LEADS_ON
+    return OPS[node.op].aliasing in _LEADS_ON
 
 
 def _has_int8_caches(program: Program) -> bool:

@@ -1,8 +1,9 @@
-"""The reference run-time half: runs a graph-shaped payload with the ordinary kernels.
+"""The reference run-time half: runs the code of a delegate with the ordinary kernels.
 
-In: a decoded, verified payload and the program's data. Out: a handle whose prepared
-calls are frames: inputs and outputs are bound to the given memory without a copy
-where the graph allows it, the rest lies in the context's workspace.
+In: a delegate of a verified program, and the program's data. Out: a handle whose
+prepared calls are frames. Inputs are lent to the code as they are to any block, so that
+it works in the memory of states; other outputs are bound to the given memory without a
+copy where the graph allows it, and the rest lies in the context's workspace.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,10 +13,9 @@ from kvc.runtime.arrays import Array, copy_into
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Handle, Workspace
 from kvc.runtime.executor import Frame
-from kvc.runtime.frames import Code, bind_graph
+from kvc.runtime.frames import Code, bind_graph, blocks_of
 from kvc.runtime.values import Memory
-from kvc.schema.errors import BadProgram
-from kvc.schema.model import Alias, Graph, Payload, Scratch
+from kvc.schema.model import Alias, Delegate, Graph, Program, Scratch
 
 # Views that keep all elements in their order, so that base and view are the same bytes.
 _RESHAPING = frozenset(
@@ -24,16 +24,18 @@ _RESHAPING = frozenset(
 
 
 class ReferenceHandle:
-    """A payload run by the kernels of the runtime itself."""
+    """The code of a delegate, run by the kernels of the runtime itself."""
 
     runs_torch = True
 
     def __init__(
-        self, payload: Payload, data: Mapping[str, FreeableBuffer], method: str
+        self, program: Program, part: Delegate, data: Mapping[str, FreeableBuffer]
     ) -> None:
-        self._payload = payload
-        self._method = method
-        self._buffers = tuple(data[name] for name in payload.names)
+        method = program.methods[part.method]
+        self._method = method.name
+        self._graph = method.blocks[part.block].graph
+        self._blocks = blocks_of(program, part.method)
+        self._buffers = {i: data[program.names[i].name] for i in part.names}
         self._code = Code(_refuse_nesting)
 
     def prepare(
@@ -43,35 +45,34 @@ class ReferenceHandle:
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Bind the payload's graph; see `Handle.prepare`."""
-        graph = self._payload.graph
+        """Bind the code; see `Handle.prepare`."""
+        graph = self._graph
         memory = Memory(
             scratch=_arena_for(graph.scratch_nbytes, workspace.arena),
             constant=lambda name: self._buffers[name].private_array(),
-            given=place_interface(graph, sizes, inputs, outputs),
+            given=place_outputs(graph, sizes, outputs),
+            callers=dict(zip(graph.inputs, inputs, strict=True)),
+            workspace=workspace,
         )
-        frame = bind_graph(self._method, graph, sizes, memory, self._code)
+        frame = bind_graph(self._method, graph, sizes, memory, self._code, self._blocks)
         return _with_copies(frame, outputs)
 
     def close(self) -> None:
-        """Free the payload's data."""
-        for buffer in self._buffers:
+        """Free the data."""
+        for buffer in self._buffers.values():
             buffer.free()
 
 
-def place_interface(
-    graph: Graph,
-    sizes: Mapping[str, int],
-    inputs: Sequence[Array],
-    outputs: Sequence[Array],
+def place_outputs(
+    graph: Graph, sizes: Mapping[str, int], outputs: Sequence[Array]
 ) -> dict[int, Array]:
-    """Return the values that can lie in the memory of inputs and outputs, by id.
+    """Return the values that can lie in the memory of outputs, by id.
 
     An output that is a mere reshape of a scratch value puts that value there. What is
     left out (an output that is an input, a constant, a strided view, or there twice)
     must be copied after the run.
     """
-    given = dict(zip(graph.inputs, inputs, strict=True))
+    given: dict[int, Array] = {}
     makers = {v: i.op for i in graph.instructions for v in i.results}
     for value, array in zip(graph.outputs, outputs, strict=True):
         root = value
@@ -113,8 +114,4 @@ def _same_place(a: Array, b: Array) -> bool:
 
 
 def _refuse_nesting(delegate: int) -> Handle:
-    raise BadProgram(
-        path="payload",
-        where=f"delegate {delegate}",
-        what="a delegate inside a delegate",
-    )
+    raise AssertionError("a verified delegate runs no other one")

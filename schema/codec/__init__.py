@@ -1,4 +1,4 @@
-"""The codec: a `Program`, a `Payload` or an index of blobs to bytes and back.
+"""The codec: a `Program` or an index of blobs to bytes and back.
 
 Equal values give equal bytes. Decoding trusts nothing: the structural verifier runs
 first, then every id is checked, then the dataclasses are made. What they say is
@@ -10,28 +10,23 @@ from typing import Final
 
 from kvc.schema.codec.programs import (
     blobs_record,
-    payload_record,
     program_record,
     read_blobs,
-    read_payload,
     read_program,
 )
 from kvc.schema.codec.records import TableReader, write
 from kvc.schema.garbage import collection_paused
-from kvc.schema.model import Blob, Payload, Program
+from kvc.schema.model import Blob, Program
 from kvc.schema.verify.structure import verify_structure
 
 __all__ = [
     "decode",
     "decode_index",
-    "decode_payload",
     "encode",
     "encode_index",
-    "encode_payload",
 ]
 
 PROGRAM: Final = b"KVCP"
-PAYLOAD: Final = b"KVCX"
 INDEX: Final = b"KVCD"
 
 
@@ -55,17 +50,6 @@ def decode(buffer: bytes, path: str) -> Program:
     """
     verify_structure(buffer, "Program", PROGRAM, path)
     return read_program(TableReader.root(buffer, "Program"), path)
-
-
-def encode_payload(payload: Payload) -> bytes:
-    """Return the bytes of a delegate payload; raises as `encode`."""
-    return write(payload_record(payload), PAYLOAD)
-
-
-def decode_payload(buffer: bytes, where: str) -> Payload:
-    """Return the payload in `buffer`; raises as `decode`."""
-    verify_structure(buffer, "Payload", PAYLOAD, where)
-    return read_payload(TableReader.root(buffer, "Payload"), where)
 
 
 def encode_index(blobs: Sequence[Blob]) -> bytes:

@@ -1,7 +1,7 @@
-"""Programs and payloads as tables, apart from their graphs and pools.
+"""Programs as tables, apart from their graphs and pools.
 
-`program_record` and `payload_record` write, `read_program` and `read_payload` read
-a buffer that the structural verifier has passed.
+`program_record` writes, `read_program` reads a buffer that the structural verifier has
+passed.
 """
 
 from collections.abc import Iterable, Sequence
@@ -22,7 +22,6 @@ from kvc.schema.model import (
     MemoryKind,
     Method,
     NamedData,
-    Payload,
     Position,
     PositionKind,
     Program,
@@ -52,18 +51,6 @@ def program_record(program: Program) -> Record:
         "metadata_values": [text for _, text in metadata],
     }
     return Record("Program", {**fields, "pool": pool.record()})
-
-
-def payload_record(payload: Payload) -> Record:
-    """Return the table of a payload."""
-    pool = PoolWriter(payload.symbols)
-    fields: dict[str, FieldValue] = {
-        "backend": payload.backend,
-        "names": list(payload.names),
-        "types": _u32(pool.type(kind) for kind in payload.types),
-        "graph": graph_record(payload.graph, pool),
-    }
-    return Record("Payload", {**fields, "pool": pool.record()})
 
 
 def _u32(numbers: Iterable[int]) -> Numbers:
@@ -199,6 +186,7 @@ def _delegate_record(delegate: Delegate) -> Record:
         {
             "backend": delegate.backend,
             "method": delegate.method,
+            "block": delegate.block,
             "payload": _octets(delegate.payload),
             "names": _u32(delegate.names),
             "memory": int(delegate.memory),
@@ -235,19 +223,6 @@ def read_program(table: TableReader, path: str) -> Program:
         methods=tuple(_read_method(t, pool, path) for t in table.children("methods")),
         delegates=tuple(_read_delegate(t) for t in table.children("delegates")),
         metadata=dict(zip(keys, texts, strict=True)),
-    )
-
-
-def read_payload(table: TableReader, where: str) -> Payload:
-    """Return the payload in a verified buffer; as `read_program`."""
-    pool = read_pool(table.child("pool"), where)
-    ids = check_ids(table.vector("types"), len(pool.types), where, "types")
-    return Payload(
-        backend=table.text("backend"),
-        symbols=pool.symbols,
-        names=tuple(table.texts("names")),
-        types=tuple(pool.types[i] for i in ids),
-        graph=read_graph(table.child("graph"), pool, where, "graph"),
     )
 
 
@@ -377,6 +352,7 @@ def _read_delegate(table: TableReader) -> Delegate:
     return Delegate(
         backend=table.text("backend"),
         method=table.number("method"),
+        block=table.number("block"),
         payload=table.octets("payload"),
         names=tuple(table.integers("names")),
         memory=MemoryKind(table.number("memory")),

@@ -11,7 +11,6 @@ from kvc.schema.ops.table import (
     DELEGATE,
     OPS,
     SCAN,
-    UNCHECKED,
     WHILE,
 )
 
@@ -21,7 +20,6 @@ __all__ = [
     "DELEGATE",
     "OPS",
     "SCAN",
-    "UNCHECKED",
     "WHILE",
     "Aliasing",
     "OpSpec",

@@ -12,9 +12,8 @@ from kvc.schema.ops.spec import Aliasing, OpSpec, ShapeRule, parse
 
 DELEGATE = "kvc::delegate"
 COND, WHILE, SCAN = "kvc::cond", "kvc::while", "kvc::scan"
-CONTROL_OPS = frozenset({COND, WHILE, SCAN})
-# What comes out of these is not for a rule of shapes to say.
-UNCHECKED = CONTROL_OPS | {DELEGATE}
+# They run blocks; what comes out of these is not for a rule of shapes to say.
+CONTROL_OPS = frozenset({COND, WHILE, SCAN, DELEGATE})
 
 _UNARY = [
     "abs",
@@ -172,7 +171,6 @@ _FRESH: dict[str, ShapeRule] = {
     "kvc::expert_linear(Tensor x, Tensor weight, Tensor experts, Tensor? bias, bool transposed) -> Tensor": p.expert_linear,
     "kvc::expert_linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor experts, Tensor? bias) -> Tensor": p.expert_linear_qd8,
     "kvc::embedding_q8(Tensor weight, Tensor scale, Tensor indices) -> Tensor": i.embedding_q8,
-    f"{DELEGATE}(int delegate, Tensor[] inputs) -> Tensor[]": s.unchecked,
 }
 _VIEW: dict[str, ShapeRule] = {
     "aten::alias(Tensor self) -> Tensor": s.same,
@@ -201,6 +199,7 @@ _UPDATE: dict[str, ShapeRule] = {
 _CONTROL: dict[str, ShapeRule] = {
     f"{COND}(Tensor pred, int yes, int no, Tensor[] operands, int?[] over) -> Tensor[]": s.unchecked,
     f"{WHILE}(int test, int body, int carried, Tensor[] operands, int?[] over) -> Tensor[]": s.unchecked,
+    f"{DELEGATE}(int block, Tensor[] operands, int?[] over) -> Tensor[]": s.unchecked,
     f"{SCAN}(int body, int carried, int scanned, Tensor[] operands, int?[] over) -> Tensor[]": s.unchecked,
 }
 _CHECK: dict[str, ShapeRule] = {

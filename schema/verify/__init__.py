@@ -1,11 +1,11 @@
 """The checks that both sides run: structure, semantics, memory, effects.
 
-`verify_program`, `verify_payload` and `verify_index` take what the codec decoded, or
-what is about to be written, and raise the first thing that is wrong.
+`verify_program` and `verify_index` take what the codec decoded, or what is about to be
+written, and raise the first thing that is wrong.
 """
 
 from kvc.schema.verify.effects import state_effects
-from kvc.schema.verify.programs import verify_payload, verify_program
+from kvc.schema.verify.programs import verify_program
 from kvc.schema.verify.semantics import verify_index
 
-__all__ = ["state_effects", "verify_index", "verify_payload", "verify_program"]
+__all__ = ["state_effects", "verify_index", "verify_program"]

@@ -9,7 +9,7 @@ what it may write there, and scratch memory for all of it.
 from collections.abc import Iterator, Sequence
 from typing import Final
 
-from kvc.schema.control import WORKSPACE, Control, read_control
+from kvc.schema.control import Control, read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
@@ -154,7 +154,7 @@ class _Borders:
     def _check_step(
         self, graph: Graph, step: Instruction, control: Control[object], at: str
     ) -> None:
-        results = len(step.results) - WORKSPACE
+        results = len(step.results) - control.workspaces
         require = self._report.require
         require(results == len(control.over), at, f"it says where {control.over} lie")
         count, scanned = len(control.operands), control.carried + control.scanned
@@ -183,7 +183,8 @@ class _Step:
         chosen = [blocks[number].graph for number in self._control.blocks]
         self._check_pred()
         self._check_over()
-        self._check_workspace(max(graph.scratch_nbytes for graph in chosen))
+        if self._control.workspaces:
+            self._check_workspace(max(graph.scratch_nbytes for graph in chosen))
         for which, inside in enumerate(chosen):
             self._check_types(which, inside)
             self._check_lent(inside)
@@ -253,7 +254,8 @@ class _Step:
         passed = control.input_types([self._type(value) for value in self._passed])
         self._require(taken == list(passed), f"block {which} takes {taken}")
         given = [inside.values[value].type for value in inside.outputs]
-        results = [self._type(value) for value in self._results[:-WORKSPACE]]
+        own = self._results[: len(control.over)]
+        results = [self._type(value) for value in own]
         wanted = control.output_types(which, [], results)
         self._require(len(given) == len(wanted), f"block {which} gives {given}")
         for kind, one in zip(given, wanted, strict=True):

@@ -5,15 +5,15 @@ that is impossible. Each function checks one kind of thing. States are checked b
 `states.py`, methods by `methods.py`; where blobs lie by the container.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
+from kvc.schema.control import blocks_run, graphs_within, read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Blob,
     Delegate,
     Graph,
-    Instruction,
     Method,
     Program,
     Ref,
@@ -161,64 +161,25 @@ def _check_bundled(program: Program, used: set[int], report: Reporter) -> None:
 
 
 def check_delegates(program: Program, report: Reporter) -> None:
-    """Check the delegates, and that each is called once, from its own method."""
-    calls = [call for method in program.methods for call in _calls(method)]
-    owners = [i for i, m in enumerate(program.methods) for _ in _calls(m)]
+    """Check the delegates, and that each runs one block of its own method.
+
+    The blocks themselves, and what they are lent, have been checked.
+    """
+    found = [
+        (number, block)
+        for number, method in enumerate(program.methods)
+        for graph in method.graphs
+        for block in blocks_run(graph, DELEGATE)
+    ]
+    told = [(delegate.method, delegate.block) for delegate in program.delegates]
+    what = f"they run the blocks (method, block) {told}, called are {sorted(found)}"
+    report.require(sorted(told) == sorted(found), "delegates", what)
     for number, delegate in enumerate(program.delegates):
         _check_delegate(number, delegate, program, report)
-    expected = [(i, d.method) for i, d in enumerate(program.delegates)]
-    found = sorted(zip(calls, owners, strict=True))
-    what = f"calls (delegate, method) are {found}, they should be {expected}"
-    report.require(found == expected, "delegates", what)
-    for method in program.methods:
-        for graph in method.graphs:
-            for step in graph.instructions:
-                if step.op == DELEGATE:
-                    _check_tails(step, graph, program, report)
-        _check_lent_tails(method, program, report)
-
-
-def _check_lent_tails(method: Method, program: Program, report: Reporter) -> None:
-    """Check that a delegate in a block may read behind what the block is lent."""
-    inside = [number for block in method.blocks for number in _numbers(block.graph)]
-    tail = max((program.delegates[i].tail_nbytes for i in inside), default=0)
-    for graph in method.graphs if tail else ():
-        for value in graph.values:
-            storage = value.storage
-            if isinstance(storage, Scratch):
-                end = storage.offset + storage.nbytes + tail
-                what = "a value and the tail of a delegate end behind the scratch arena"
-                fits = end <= graph.scratch_nbytes
-                report.require(fits, f"method {method.name!r}", what)
-
-
-def _check_tails(
-    step: Instruction, graph: Graph, program: Program, report: Reporter
-) -> None:
-    """Check that the arena does not end before a delegate's reads do."""
-    number, operands = step.arguments
-    assert isinstance(number, int)
-    assert isinstance(operands, tuple)
-    tail = program.delegates[number].tail_nbytes
-    reads = [item.value for item in operands if isinstance(item, Ref)]
-    for value in (*reads, *step.results):
-        storage = graph.values[graph.root_of(value)].storage
-        if isinstance(storage, Scratch):
-            end = storage.offset + storage.nbytes + tail
-            what = f"value {value} and its tail end behind the scratch arena"
-            fits = end <= graph.scratch_nbytes
-            report.require(fits, f"delegate {number}", what)
-
-
-def _calls(method: Method) -> list[int]:
-    return [number for graph in method.graphs for number in _numbers(graph)]
-
-
-def _numbers(graph: Graph) -> list[int]:
-    """Return the delegates that a graph calls."""
-    steps = [step for step in graph.instructions if step.op == DELEGATE]
-    numbers = [step.arguments[0] for step in steps]
-    return [number if isinstance(number, int) else -1 for number in numbers]
+    for number, method in enumerate(program.methods):
+        own = [one for one in program.delegates if one.method == number]
+        tails = {one.block: one.tail_nbytes for one in own}
+        _check_tails(method, tails, report)
 
 
 def _check_delegate(
@@ -232,19 +193,43 @@ def _check_delegate(
     limit = limits.MAX_TENSOR_NBYTES
     report.limit(f"{where}: its workspace", delegate.workspace_nbytes, limit)
     report.limit(f"{where}: its tail", delegate.tail_nbytes, limits.MAX_DIM)
+    graphs = graphs_within(program.methods[delegate.method], delegate.block)
+    used = set().union(*map(constants_of, graphs))
+    strange = sorted(used - set(names))
+    report.require(not strange, where, f"it uses the data {strange} beside its names")
+    nested = any(True for graph in graphs for _ in blocks_run(graph, DELEGATE))
+    report.require(not nested, where, "it calls a delegate itself")
+    nbytes, needed = delegate.workspace_nbytes, graphs[0].scratch_nbytes
+    what = f"a workspace of {nbytes} bytes, its code needs {needed}"
+    report.require(nbytes >= needed, where, what)
 
 
-def call_of(
-    program: Program, delegate: Delegate
-) -> tuple[list[TensorType], list[TensorType]]:
-    """Return the types that a delegate's call takes, and those that it gives."""
-    number = program.delegates.index(delegate)
-    for graph in program.methods[delegate.method].graphs:
+def _check_tails(method: Method, tails: Mapping[int, int], report: Reporter) -> None:
+    """Check that no arena ends before what delegates may read behind values in it.
+
+    What a block is lent may lie in any arena of its method.
+    """
+    lent = any(True for one in method.blocks for _ in blocks_run(one.graph, DELEGATE))
+    most = max(tails.values(), default=0)
+    for graph in method.graphs if most else ():
+        if lent:
+            _check_tail(graph, range(len(graph.values)), most, method, report)
+            continue
         for step in graph.instructions:
-            if step.op == DELEGATE and step.arguments[0] == number:
-                operands = step.arguments[1]
-                assert isinstance(operands, tuple)
-                reads = [item.value for item in operands if isinstance(item, Ref)]
-                types = [value.type for value in graph.values]
-                return [types[i] for i in reads], [types[i] for i in step.results]
-    raise AssertionError("a verified program calls each delegate")
+            if step.op == DELEGATE:
+                control = read_control(step.op, step.arguments)
+                reads = [ref.value for ref in control.operands if isinstance(ref, Ref)]
+                tail = tails[control.blocks[0]]
+                _check_tail(graph, (*reads, *step.results), tail, method, report)
+
+
+def _check_tail(
+    graph: Graph, values: Iterable[int], tail: int, method: Method, report: Reporter
+) -> None:
+    for value in values:
+        storage = graph.values[graph.root_of(value)].storage
+        if isinstance(storage, Scratch):
+            end = storage.offset + storage.nbytes + tail
+            what = f"value {value} and its tail end behind the scratch arena"
+            fits = end <= graph.scratch_nbytes
+            report.require(fits, f"method {method.name!r}", what)

@@ -9,7 +9,7 @@ from typing import cast
 
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Argument, Instruction, Item, Ref
-from kvc.schema.ops import UNCHECKED, OpSpec, Param, ParamKind
+from kvc.schema.ops import CONTROL_OPS, OpSpec, Param, ParamKind
 from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred
 from kvc.schema.types import Affine, TensorType, symbols_of
 from kvc.schema.verify.dims import Sizes
@@ -40,7 +40,7 @@ def check_signature(
         raise Misfit(f"{len(instruction.arguments)} arguments for {len(spec.params)}")
     for param, argument in zip(spec.params, instruction.arguments, strict=True):
         _check_argument(param, argument, sizes)
-    if instruction.op in UNCHECKED:
+    if instruction.op in CONTROL_OPS:
         return
     results = [types[i] for i in instruction.results]
     operands = [types[i] for i in _refs(instruction.arguments)]

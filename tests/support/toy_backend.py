@@ -10,7 +10,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from kvc.compiler.backends import Lowered
+from kvc.compiler.backends import Backend, Lowered
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadOption, BadProgram
 from kvc.schema.model import MemoryKind
@@ -23,7 +23,7 @@ STEP = struct.Struct("<HHHQ")  # index in OPS, two operands, offset of the resul
 EVENTS = []
 
 
-class Toy:
+class Toy(Backend):
     """Ahead of time. `lowered` keeps what each call of `lower` was given."""
 
     name = "toy"

@@ -8,7 +8,6 @@ of another value: a view of it, or written over it). `# ...` is the user's sourc
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from kvc.schema.codec import PAYLOAD, decode_payload
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
@@ -16,7 +15,6 @@ from kvc.schema.model import (
     Argument,
     Caller,
     Constant,
-    Delegate,
     Graph,
     Instruction,
     Item,
@@ -27,7 +25,7 @@ from kvc.schema.model import (
     StateSlot,
     Value,
 )
-from kvc.schema.ops import CONTROL_OPS, DELEGATE
+from kvc.schema.ops import CONTROL_OPS
 from kvc.tools.reports.uses import operands
 from kvc.tools.text import escape
 
@@ -53,11 +51,7 @@ class ListingReport:
 
 
 def describe_listing(program: Program, method: Method) -> ListingReport:
-    """Return the code of a method.
-
-    Raises:
-        FormatError: a delegate's payload is damaged.
-    """
+    """Return the code of a method."""
     graph = method.graph
     names = [data.name for data in program.names]
     states = [state.name for state in program.states]
@@ -104,9 +98,6 @@ def _call(
             for number in control.blocks
             for line in _block(program, method, number, operands((control.operands,)))
         )
-    if call.op == DELEGATE and isinstance(call.arguments[0], int):
-        given = operands(call.arguments[1:])
-        inside = _inside(program.delegates[call.arguments[0]], given)
     return _report(graph, call, inside)
 
 
@@ -116,7 +107,8 @@ def _block(
     """Yield the code of a block, which numbers its values anew."""
     graph = method.blocks[number].graph
     names = [data.name for data in program.names]
-    yield InstructionReport("", f"block {number}", "", ())
+    runner = escape(_runner(program, method, number))
+    yield InstructionReport("", f"block {number}{runner}", "", ())
     given = [f"(the %{value} around it)" for value in lent]
     for line in _given(graph, given, names, ()):
         yield InstructionReport("", f"  {line}", "", ())
@@ -127,23 +119,13 @@ def _block(
     yield InstructionReport("", f"  return {_returns(graph)}", "", ())
 
 
-def _inside(
-    delegate: Delegate, given_values: Sequence[int]
-) -> tuple[InstructionReport, ...]:
-    """Return the code of a delegate, which numbers its values anew."""
-    if delegate.payload[4:8] != PAYLOAD:
-        backend = escape(delegate.backend)
-        text = f"{len(delegate.payload):,} bytes in a form of the backend {backend}"
-        return (InstructionReport("", text, "", ()),)
-    payload = decode_payload(delegate.payload, f"payload of {delegate.backend}")
-    graph = payload.graph
-    inputs = [f"(the method's %{value})" for value in given_values]
-    given = (
-        InstructionReport("", line, "", ())
-        for line in _given(graph, inputs, payload.names, ())
-    )
-    calls = (_report(graph, call, ()) for call in graph.instructions)
-    return (*given, *calls, InstructionReport("", f"return {_returns(graph)}", "", ()))
+def _runner(program: Program, method: Method, block: int) -> str:
+    """Say which backend runs a block, if one does, and what it added to the code."""
+    for part in program.delegates:
+        if part.block == block and program.methods[part.method] is method:
+            nbytes = f", with {len(part.payload):,} bytes of its own"
+            return f", run by the backend {part.backend}" + nbytes * bool(part.payload)
+    return ""
 
 
 def _report(

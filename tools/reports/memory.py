@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from kvc.schema.model import Graph, Method, Program, Scratch
 from kvc.schema.types import Symbol
-from kvc.tools.reports.methods import delegates_called
+from kvc.tools.reports.methods import delegates_of
 from kvc.tools.reports.polynomials import formula, nbytes_of
 from kvc.tools.reports.uses import operands
 from kvc.tools.text import columns, escape, share, size
@@ -84,7 +84,6 @@ def _describe(
     graph = method.graph
     at, live = _peak(graph)
     touched = {*method.reads, *method.writes}
-    called = (program.delegates[i] for i in delegates_called(method))
     return MethodMemory(
         method=method.name,
         planned=graph.scratch_nbytes,
@@ -94,7 +93,7 @@ def _describe(
         states=sum(program.states[i].type.max_nbytes(symbols) for i in touched),
         workspaces=tuple(
             WorkspaceReport(d.backend, d.memory.name.lower(), d.workspace_nbytes)
-            for d in called
+            for d in delegates_of(program, method)
         ),
     )
 

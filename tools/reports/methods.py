@@ -6,8 +6,7 @@ Sizes that a call chooses are named in the types; `SymbolReport` has their bound
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvc.schema.model import Graph, Method, Program
-from kvc.schema.ops import DELEGATE
+from kvc.schema.model import Delegate, Graph, Method, Program
 from kvc.tools.text import escape, plural
 
 
@@ -65,7 +64,7 @@ def _describe(program: Program, method: Method) -> MethodReport:
         outputs=tuple(TensorReport("", _type(graph, i)) for i in graph.outputs),
         symbols=_symbols(program, graph),
         instructions=sum(len(one.instructions) for one in method.graphs),
-        backends=tuple(program.delegates[i].backend for i in delegates_called(method)),
+        backends=tuple(part.backend for part in delegates_of(program, method)),
         reads=tuple(program.states[i].name for i in method.reads),
         writes=tuple(program.states[i].name for i in method.writes),
         advance="" if method.advance is None else str(method.advance),
@@ -73,11 +72,10 @@ def _describe(program: Program, method: Method) -> MethodReport:
     )
 
 
-def delegates_called(method: Method) -> tuple[int, ...]:
-    """Return the ids of the delegates that a method calls, those in blocks last."""
-    steps = (step for graph in method.graphs for step in graph.instructions)
-    calls = (step.arguments[0] for step in steps if step.op == DELEGATE)
-    return tuple(call for call in calls if isinstance(call, int))
+def delegates_of(program: Program, method: Method) -> tuple[Delegate, ...]:
+    """Return the delegates of a method, in the order of the file."""
+    parts = program.delegates
+    return tuple(part for part in parts if program.methods[part.method] is method)
 
 
 def _type(graph: Graph, value: int) -> str:

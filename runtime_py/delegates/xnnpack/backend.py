@@ -1,6 +1,6 @@
 """The XNNPACK backend, at run time: the library, or the reference of its arithmetic.
 
-In: a payload that is a graph of what `kvc.schema.backends.xnnpack` takes. Out: a handle
+In: a block of what `kvc.schema.backends.xnnpack` takes. Out: a handle
 that runs it, with the library where it is installed, otherwise with the runtime's own
 kernels, which compute the same: int8 and int4 linears over activations quantized per
 row, float32 between them.
@@ -30,10 +30,8 @@ from kvc.runtime.delegates.xnnpack.identities import digest_in
 from kvc.runtime.delegates.xnnpack.library import INSTALL, Library, find_library
 from kvc.runtime.delegates.xnnpack.statics import Copies, Statics
 from kvc.runtime.delegates.xnnpack.weights import Weights
-from kvc.schema.codec import decode_payload
 from kvc.schema.errors import MissingLibrary
 from kvc.schema.model import Delegate
-from kvc.schema.verify import verify_payload
 
 
 class Xnnpack:
@@ -79,22 +77,23 @@ class Xnnpack:
             raise MissingLibrary(**error.facts | {"reason": reason}) from error
 
     def init(self, part: Delegate, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Decode and check a payload; see `Delegate.init`."""
+        """Check a part; see `Delegate.init`."""
         program, path = self._options.program, self._options.path
-        method = program.methods[part.method].name
-        where = f"{path}: a delegate of method {method!r}"
-        payload = decode_payload(part.payload, where)
-        verify_payload(payload, program, part, path)
-        check_ops(payload, where)
+        method = program.methods[part.method]
+        where = f"{path}: a delegate of method {method.name!r}"
+        graph = method.blocks[part.block].graph
+        check_ops(graph, where)
+        # Also for sizes that the library refuses.
+        reference = partial(ReferenceHandle, program, part, data)
         if self._library is None or self._weights is None:
-            return ReferenceHandle(payload, data, method)
-        statics = Statics(program, payload, data, self._copies, self._weights)
-        check_scales(payload, statics, where)
-        what = f"method {method}, delegate {program.delegates.index(part)}"
+            return reference()
+        statics = Statics(program, data, self._copies, self._weights)
+        check_scales(graph, statics, program.names, where)
+        what = f"method {method.name}, delegate {program.delegates.index(part)}"
         pool = self._library.pool(self._options.threads)
-        # For sizes that the library refuses.
-        reference = partial(ReferenceHandle, payload, data, method)
-        return XnnpackHandle(payload, statics, self._weights, pool, what, reference)
+        return XnnpackHandle(
+            graph, program.symbols, statics, self._weights, pool, what, reference
+        )
 
     def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:
         """Pack the weights of some parts; see `Delegate`. The reference packs nothing.

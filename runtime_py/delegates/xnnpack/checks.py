@@ -1,11 +1,11 @@
-"""Checks of a payload that the library's safety and the numbers' sense depend on.
+"""Checks of a part that the library's safety and the numbers' sense depend on.
 
-In: a payload whose structure, types and memory have been verified. Out: nothing, or an
+In: a block whose structure, types and memory have been verified. Out: nothing, or an
 error before anything native sees it. The library takes each operand at the border for
 float32, and the three results of `kvc::quantize_rows` for one value; both must be so.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
@@ -19,7 +19,8 @@ from kvc.schema.backends.xnnpack import (
     why_not_outside,
 )
 from kvc.schema.errors import BadProgram
-from kvc.schema.model import Argument, Constant, Graph, Instruction, Payload, Ref
+from kvc.schema.model import Argument, Constant, Graph, Instruction, NamedData, Ref
+from kvc.schema.ops import OPS, Aliasing
 
 _SCALES = 4  # the index of the weight's scales among the arguments of a linear
 _ROWS = 3  # how many of its first arguments are quantized rows
@@ -30,13 +31,12 @@ class _Pinned(Protocol):
         """Return the data of a name."""
 
 
-def check_ops(payload: Payload, where: str) -> None:
+def check_ops(graph: Graph, where: str) -> None:
     """Check that XNNPACK can run every instruction, and takes every input and output.
 
     Raises:
         BadProgram: for the first that it cannot.
     """
-    graph = payload.graph
     rows: dict[int, tuple[int, ...]] = {}  # result of quantize_rows -> all three
     for index, instruction in enumerate(graph.instructions):
         arguments = [_operands(graph, each) for each in instruction.arguments]
@@ -51,6 +51,7 @@ def check_ops(payload: Payload, where: str) -> None:
         if instruction.op == QUANTIZE:
             rows.update(dict.fromkeys(instruction.results, instruction.results))
     _check_border(graph, rows, where)
+    _check_filled(graph, where)
 
 
 def _misuse_of_rows(
@@ -91,24 +92,46 @@ def _check_border(
             raise BadProgram(path=where, where=place, what=what)
 
 
-def check_scales(payload: Payload, statics: _Pinned, where: str) -> None:
+def _check_filled(graph: Graph, where: str) -> None:
+    """Check that what is made in the memory of an input is made of other memory.
+
+    The library may write any of its outputs before it has read all of its inputs.
+    """
+    filled, read = set[int](), set[int]()
+    old = {value: value for value in graph.inputs}  # views of inputs as they come
+    for step in graph.instructions:
+        taken = [old[v] for v in _references(step.arguments) if v in old]
+        if OPS[step.op].aliasing is Aliasing.VIEW:
+            old.update((v, taken[0]) for v in step.results if taken)
+        else:
+            read.update(taken)
+            filled.update(graph.root_of(value) for value in step.results)
+    for i, value in enumerate(graph.inputs):
+        if value in filled & read:
+            what = "the backend xnnpack cannot write over an input that it reads"
+            raise BadProgram(path=where, where=f"input {i}", what=what)
+
+
+def check_scales(
+    graph: Graph, statics: _Pinned, names: Sequence[NamedData], where: str
+) -> None:
     """Check that the scales of all quantized weights are positive normal numbers.
 
     Raises:
         BadProgram: for the first that are not.
         KvcError: as `FreeableBuffer.array`.
     """
-    for index, instruction in enumerate(payload.graph.instructions):
+    for index, instruction in enumerate(graph.instructions):
         if instruction.op not in QUANTIZED_LINEARS:
             continue
-        name = _scales_of(payload.graph, instruction)
+        name = _scales_of(graph, instruction)
         scales = statics.pinned(name).astype(np.float32)
         least = np.finfo(np.float32).smallest_normal
         if not (np.isfinite(scales).all() and (scales >= least).all()):
             raise BadProgram(
                 path=where,
                 where=f"instruction {index}",
-                what=f"scales {payload.names[name]!r} are not all positive and normal",
+                what=f"scales {names[name].name!r} are not all positive and normal",
             )
 
 

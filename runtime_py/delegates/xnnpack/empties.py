@@ -2,7 +2,7 @@
 
 It refuses matrix products that have no rows, columns, batches or nothing to sum over,
 and the softmax of empty rows; convolutions of nothing get another shape. With such
-sizes the reference runs a payload, at once: there is next to nothing to compute.
+sizes the reference runs a part, at once: there is next to nothing to compute.
 """
 
 from collections.abc import Iterator

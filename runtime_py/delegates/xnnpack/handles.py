@@ -1,4 +1,4 @@
-"""The handle of a payload that the library runs."""
+"""The handle of a part that the library runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -13,28 +13,30 @@ from kvc.runtime.delegates.xnnpack.statics import Statics
 from kvc.runtime.delegates.xnnpack.subgraph import Subgraph, build_subgraph
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace
-from kvc.schema.model import Payload
+from kvc.schema.model import Graph
+from kvc.schema.types import Symbol
 
 
 class XnnpackHandle:
-    """A payload; each context has a runtime of it. Used from many threads."""
+    """A part; each context has a runtime of it. Used from many threads."""
 
     def __init__(
         self,
-        payload: Payload,
+        graph: Graph,
+        symbols: Sequence[Symbol],
         statics: Statics,
         weights: Weights,
         pool: int | None,
         what: str,
         reference: Callable[[], ReferenceHandle],
     ) -> None:
-        self._payload = payload
+        self._graph, self._symbols = graph, symbols
         self._statics = statics
         self._weights = weights
         self._pool = pool
         self._what = what
         self._reference = reference
-        self._never_0 = dims_that_must_be(payload.graph)
+        self._never_0 = dims_that_must_be(graph)
 
     def prepare(
         self,
@@ -43,10 +45,10 @@ class XnnpackHandle:
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Return a function that runs the payload; see `Handle.prepare`.
+        """Return a function that runs the part; see `Handle.prepare`.
 
         Raises:
-            NativeCallFailed: the library refuses the payload or the sizes.
+            NativeCallFailed: the library refuses the part or the sizes.
             KvcError: the data of a weight cannot be had.
         """
         if any(dim.evaluate(sizes) == 0 for dim in self._never_0):
@@ -57,7 +59,7 @@ class XnnpackHandle:
 
     def pack(self) -> frozenset[Identity]:
         """Pack all weights, and return what they are; raises as `prepare`."""
-        sizes = {symbol.name: symbol.lower for symbol in self._payload.symbols}
+        sizes = {symbol.name: symbol.lower for symbol in self._symbols}
         workspace = Workspace(Arena(0))
         try:
             runtime = workspace.own(self, lambda: self._runtime(workspace))
@@ -77,7 +79,7 @@ class XnnpackHandle:
         def build(sizes: Mapping[str, int]) -> Subgraph:
             library = weights.library
             return build_subgraph(
-                library, self._payload, self._statics, sizes, self._what
+                library, self._graph, self._statics, sizes, self._what
             )
 
         return Runtime(Kit(weights, between, self._pool, self._what), build)

@@ -34,7 +34,7 @@ class Constant(Tensor):
     """Named data, read where it lies.
 
     Attributes:
-        name: id of the name in the payload.
+        name: id of the name in the program.
     """
 
     name: int = -1

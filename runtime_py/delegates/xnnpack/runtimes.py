@@ -1,4 +1,4 @@
-"""Runtimes: subgraphs that are ready to run, one for each payload in each context.
+"""Runtimes: subgraphs that are ready to run, one for each part in each context.
 
 In: a subgraph, arrays at addresses that stay, sizes. Out: a function that runs it,
 which makes one native call where nothing has changed since the last. Runtimes of a
@@ -114,7 +114,7 @@ class Runtime:
         What was prepared before can still be run; the two take turns.
 
         Raises:
-            NativeCallFailed: the library refuses the payload or these sizes.
+            NativeCallFailed: the library refuses the part or these sizes.
             OutOfMemory: it gets no memory for them.
             KvcError: the data of a weight cannot be had.
         """

@@ -1,7 +1,7 @@
-"""The named data of payloads, as subgraphs refer to it.
+"""The named data of delegates, as subgraphs refer to it.
 
 In: a program and its data. Out: for what XNNPACK reads as it is, copies at addresses
-that stay, with readable bytes behind them, one for all payloads; for what it packs, the
+that stay, with readable bytes behind them, one for all of them; for what it packs, the
 addresses that `weights.py` keeps. Data is checked by its digest before it is copied.
 """
 
@@ -13,7 +13,7 @@ from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.xnnpack.identities import Identity, identify
 from kvc.runtime.delegates.xnnpack.memory import padded_copy
 from kvc.runtime.delegates.xnnpack.weights import Weights
-from kvc.schema.model import NamedData, Payload, Program
+from kvc.schema.model import NamedData, Program
 from kvc.schema.types import TensorType
 
 Data = Mapping[str, FreeableBuffer]
@@ -49,7 +49,7 @@ class Copies:
 
 
 class Statics:
-    """The named data of one payload, by id; see `subgraph.Statics`.
+    """The named data of one delegate, by id; see `subgraph.Statics`.
 
     Attributes:
         identities: of the weights whose addresses have been asked for.
@@ -58,7 +58,6 @@ class Statics:
     def __init__(
         self,
         program: Program,
-        payload: Payload,
         data: Data,
         copies: Copies,
         weights: Weights,
@@ -68,12 +67,10 @@ class Statics:
         self._copies = copies
         self._weights = weights
         self.identities: set[Identity] = set()
-        known = {named.name: i for i, named in enumerate(program.names)}
-        self._ids = tuple(known[name] for name in payload.names)
 
     def pinned(self, name: int) -> Array:
         """Return data at an address that stays; raises as `FreeableBuffer.array`."""
-        named = self._program.names[self._ids[name]]
+        named = self._program.names[name]
         return self._copies.get(named, self._data)
 
     def packed(
@@ -88,7 +85,6 @@ class Statics:
         Raises:
             OutOfMemory: the system gives no address space.
         """
-        names = tuple(None if name is None else self._ids[name] for name in key)
-        identity = identify(self._program, names, layout, shape, call)
+        identity = identify(self._program, key, layout, shape, call)
         self.identities.add(identity)
         return self._weights.address(identity, self._data)

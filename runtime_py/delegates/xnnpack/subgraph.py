@@ -1,8 +1,8 @@
-"""Build an XNNPACK subgraph of a payload.
+"""Build an XNNPACK subgraph of a part.
 
 In: a verified payload whose nodes XNNPACK can run (`kvc.schema.backends.xnnpack`), and
 what its named data is. Out: a `Subgraph`, of which runtimes are made. Its external ids
-count the payload's inputs, then its outputs. Shapes inside follow from those of the
+count the part's inputs, then its outputs. Shapes inside follow from those of the
 inputs, so a runtime of it can be reshaped for any sizes but those in `empties.py`.
 
 Numbers: the library computes with subnormal numbers as zeros, given or made, and does
@@ -35,7 +35,7 @@ from kvc.runtime.delegates.xnnpack.nodes import (
 )
 from kvc.runtime.delegates.xnnpack.shapes import shape_of, size_array
 from kvc.runtime.delegates.xnnpack.translation import Translated, translate
-from kvc.schema.model import Payload
+from kvc.schema.model import Graph
 
 # For runtimes: XNN_FLAG_NO_OPERATOR_FUSION, so that nodes run as they are given. What
 # the library would merge is merged already, and its own rewriting has faults: a maximum
@@ -47,10 +47,10 @@ _INT4_ZERO_POINT: Final = 8  # what is stored for 0
 
 
 class Statics(Protocol):
-    """The named data of a payload, by id of the name."""
+    """The named data of a part, by id of the name."""
 
     def pinned(self, name: int) -> Array:
-        """Return data that stays where it is while the payload's handle lives.
+        """Return data that stays where it is while the part's handle lives.
 
         64 bytes behind it can be read: 16 behind an operand, 15 scales behind scales.
         """
@@ -92,7 +92,7 @@ class Subgraph:
 
     @property
     def inputs(self) -> range:
-        """Return the external ids of the payload's inputs, in order."""
+        """Return the external ids of the part's inputs, in order."""
         return range(len(self.translated.inputs))
 
     @property
@@ -104,7 +104,7 @@ class Subgraph:
     def external_shapes(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
         """Return the shapes of inputs and outputs, by external id.
 
-        A shape may be other than the payload's, of as many elements in the same order.
+        A shape may be other than the part's, of as many elements in the same order.
         """
         ends = (*self.translated.inputs, *self.translated.outputs)
         return [shape_of(tensor.dims, sizes) for tensor in ends]
@@ -118,24 +118,24 @@ class Subgraph:
 
 def build_subgraph(
     library: Library,
-    payload: Payload,
+    graph: Graph,
     statics: Statics,
     sizes: Mapping[str, int],
     what: str,
 ) -> Subgraph:
-    """Return the subgraph of a payload.
+    """Return the subgraph of a part.
 
     Args:
         library: XNNPACK.
-        payload: verified, of what XNNPACK takes alone.
+        graph: of a part, verified, of what XNNPACK takes alone.
         statics: its named data.
         sizes: of its symbols, any that are allowed; shapes at first.
-        what: the payload is, for messages.
+        what: the part is, for messages.
 
     Raises:
         NativeCallFailed: the library refuses a value or a node.
     """
-    translated = translate(payload.graph, sizes)
+    translated = translate(graph, sizes)
     subgraph = Subgraph(library, translated)
     count = len(translated.inputs) + len(translated.outputs)
     made = library.xnn.xnn_create_subgraph(count, 0, ctypes.byref(subgraph.pointer))

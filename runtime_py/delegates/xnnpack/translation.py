@@ -1,4 +1,4 @@
-"""From a payload's graph to nodes: an op at a time, then without what is not needed.
+"""From a part's graph to nodes: an op at a time, then without what is not needed.
 
 In: a verified payload. Out: `Translated`, the nodes and the tensors at their borders.
 """

@@ -1,4 +1,4 @@
-"""Where the operands and results of a control instruction lie: its `Seat`.
+"""Where the operands and results of a control instruction lie: `BoundOperands`.
 
 In: the instruction, and the values of the graph around it at some sizes. Out: an array
 for each of them. Results over an operand get their tensors here.
@@ -9,24 +9,26 @@ from dataclasses import dataclass
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.values import Memory, Values
-from kvc.schema.control import read_control
-from kvc.schema.model import Alias, Graph, Instruction, Ref, Scratch
+from kvc.schema.control import Control, read_control
+from kvc.schema.model import Alias, Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class BoundOperands:
     """Where the operands and results of a control instruction lie, at some sizes.
 
     Attributes:
+        control: what the instruction says.
         sizes: of the program's symbols.
         memory: of the graph around it.
         pred: what a cond asks, None for the others.
         operands: an array for each.
         lent: the memory of each operand, longer than the operand where it grows.
-        results: an array for each, the workspace last.
+        results: an array for each, the workspace of blocks last.
     """
 
+    control: Control[object]
     sizes: Mapping[str, int]
     memory: Memory
     pred: Array | None
@@ -35,22 +37,26 @@ class Seat:
     results: Sequence[Array]
 
 
-def take_seat(
+def bind_operands(
     instruction: Instruction,
     graph: Graph,
     values: Values,
     memory: Memory,
     sizes: Mapping[str, int],
-) -> Seat:
-    """Return the seat of an instruction of a graph whose earlier ones are bound."""
+    makers: Mapping[int, str],
+) -> BoundOperands:
+    """Bind the operands of an instruction of a graph whose earlier ones are bound.
+
+    `makers` has the op of each value that an instruction of the graph makes.
+    """
     control = read_control(instruction.op, instruction.arguments)
     operands = [ref.value for ref in control.operands if isinstance(ref, Ref)]
     for result, over in zip(instruction.results, control.over, strict=False):
         if over is not None:
             _place_over(result, operands[over], graph, values)
-    makers = {v: step.op for step in graph.instructions for v in step.results}
     pred = control.pred
-    return Seat(
+    return BoundOperands(
+        control=control,
         sizes=sizes,
         memory=memory,
         pred=values.array(pred.value) if isinstance(pred, Ref) else None,
@@ -62,11 +68,8 @@ def take_seat(
 
 def _place_over(result: int, operand: int, graph: Graph, values: Values) -> None:
     """Let a result lie over an operand; one that grows is made when asked for."""
-    root = graph.values[graph.root_of(operand)]
-    if isinstance(root.storage, Scratch):
-        values.define(result, values.tensor(operand))
-    else:
-        values.tensor(result)
+    if graph.values[result].type == graph.values[operand].type:
+        values.share(result, operand)
 
 
 def _lent(
