@@ -67,9 +67,8 @@ def _check_homes(method: Method, aliases: Aliases) -> None:
 
 
 def _all_values(method: Method) -> list[Value]:
-    bound = [value for value, _ in method.constants + method.state_in]
     defined = [value for node in method.nodes for value in node.outputs]
-    return [*method.inputs, *bound, *defined]
+    return [*method.inputs, *method.bound, *defined]
 
 
 def _number(method: Method) -> dict[int, int]:
@@ -93,6 +92,7 @@ def _storages(
         storages[value_id] = model.Constant(constant_ids[name])
     for value_id, name in bound_to(method.state_in).items():
         storages[value_id] = model.StateSlot(state_ids[name])
+    storages.update((value.id, slot) for value, slot in method.cursor_in)
     storages.update(dict.fromkeys(aliases.callers, model.Caller()))
     for value_id, base in aliases.base.items():
         storages[value_id] = model.Alias(numbers[base])

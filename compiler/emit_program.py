@@ -6,12 +6,9 @@ from dataclasses import dataclass
 from kvc.compiler.backends.base import Lowered
 from kvc.compiler.emit_graph import emit_graph
 from kvc.compiler.in_place import Verdict
-from kvc.compiler.in_place.flat import flatten
-from kvc.compiler.ir import Method, Program
+from kvc.compiler.ir import Method, Program, State
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
 from kvc.compiler.memory.workspaces import with_workspaces
-from kvc.compiler.positions import Counting, find_counting
-from kvc.compiler.states import describe_states
 from kvc.schema import model
 from kvc.schema.control import graphs_within
 from kvc.schema.uses import constants_of
@@ -46,8 +43,6 @@ def emit_program(
         metadata: the user's settings, as JSON text.
     """
     name_ids = {c.name: i for i, c in enumerate(program.constants)}
-    flat = flatten(program)
-    counting = find_counting(flat)
     emitter = _Emitter(program, name_ids, verdicts)
     places = {
         block.block: (i, j)
@@ -59,7 +54,7 @@ def emit_program(
         number, _ = places[call.part.block]
         tails[number] = max(tails[number], call.lowered.tail_nbytes)
     methods = tuple(
-        emitter.emit(method, counting, tail)
+        emitter.emit(method, tail)
         for method, tail in zip(entries(program), tails, strict=True)
     )
     return model.Program(
@@ -71,8 +66,8 @@ def emit_program(
             model.NamedData(c.name, PLACELESS, c.type, "plain", c.provenance)
             for c in program.constants
         ),
-        states=describe_states(flat, counting, name_ids),
-        position=counting.position,
+        states=tuple(_emit_state(state, name_ids) for state in program.states),
+        cursors=program.cursors,
         methods=methods,
         delegates=tuple(
             _emit_delegate(call, methods, *places[call.part.block]) for call in calls
@@ -99,7 +94,7 @@ class _Emitter:
         """Return the blocks of a method, each behind what runs it."""
         return blocks_of(method, self._blocks)
 
-    def emit(self, method: Method, counting: Counting, tail: int) -> model.Method:
+    def emit(self, method: Method, tail: int) -> model.Method:
         """Return a method as the file has it; `tail` bytes lie behind its scratch."""
         blocks = self.blocks_of(method)
         numbers = {one.block: i for i, one in enumerate(blocks)}
@@ -123,8 +118,8 @@ class _Emitter:
             output_tree=method.output_tree,
             reads=reads,
             writes=writes,
-            advance=counting.advances.get(method.name),
-            counts=counting.counts.get(method.name),
+            advance=method.advance,
+            counts=method.input_names.index(method.counts) if method.counts else None,
             updates=self._updates(ready),
             blocks=tuple(made),
         )
@@ -147,6 +142,20 @@ def _updates(method: Method, verdicts: Sequence[Verdict]) -> tuple[model.Update,
         merged = tuple(sorted({*before.copies, *copies}))
         found[at] = model.Update(at, before.reason or verdict.reason, merged)
     return tuple(found[at] for at in sorted(found))
+
+
+def _emit_state(state: State, name_ids: Mapping[str, int]) -> model.State:
+    return model.State(
+        name=state.name,
+        type=state.type,
+        kind=state.kind,
+        axis=state.axis,
+        layout=tuple(range(len(state.type.dims))),
+        initial=None if state.initial is None else name_ids[state.initial],
+        reset=model.ResetRule.INITIAL,
+        cursor=state.cursor,
+        window=state.window,
+    )
 
 
 def _emit_delegate(

@@ -13,6 +13,7 @@ from importlib.metadata import version
 import torch
 from torch import nn
 
+from kvc.compiler.analysis import declare
 from kvc.compiler.backends import Backend, Partition, find_backend
 from kvc.compiler.backends.answers import lowered_parts, supported_nodes
 from kvc.compiler.backends.outline import outline
@@ -120,6 +121,8 @@ def compile_program(
         imported = import_program(model, captured)
     check_roles(imported)
     program, _ = run_passes(passes_for(settings), imported)
+    program = DropDeadCode().run(declare(program))
+    check(program, "declaring states")
     report("lower", 0, 1)
     if backend is not None:
         program = _lower(program, backend)

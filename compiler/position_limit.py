@@ -44,4 +44,5 @@ def limited(program: Program, max_length: int | None) -> Program:
         )
         raise CompileError(message=message)
     capacity = min(least, max_length)
-    return replace(program, position=replace(position, capacity=capacity))
+    limit = replace(position, capacity=capacity)
+    return replace(program, cursors=(limit, *program.cursors[1:]))

@@ -7,7 +7,7 @@ of a method with a role; the common length of the states that grow.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from kvc.compiler.advances import (
     Step,
@@ -21,14 +21,19 @@ from kvc.compiler.ir import Method, Node, Program, State, Value
 from kvc.schema import model
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CompileError
-from kvc.schema.feeds import Feed, find_feed
-from kvc.schema.types import Dim, Symbol, bounds, symbols_in
+from kvc.schema.types import Dim, Symbol, bounds, symbols_in, symbols_of
 
 # Views and copies of a position that still say the same of each row.
 SAME_PLACES = {
     "aten::view", "aten::expand", "aten::unsqueeze", "aten::squeeze.dims",
     "aten::alias", "aten::clone", "aten::reshape",
 }  # fmt: skip
+
+
+def says_same(node: Node) -> bool:
+    """Tell whether a node's result says of each row what its first operand does."""
+    single = all(size == 1 for size in node.inputs[0].type.dims)
+    return node.op in SAME_PLACES and (node.op != "aten::expand" or single)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +46,14 @@ class Counting:
         counts: method -> index of the input that says how many of them count in each
             row; methods in which all do are left out.
         counters: names of the states that every method advances as the position.
+        places: methods that take the position of each token, and not of each row.
     """
 
-    position: model.Position | None = None
+    position: model.Cursor | None = None
     advances: Mapping[str, Dim] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     counters: frozenset[str] = frozenset()
+    places: frozenset[str] = frozenset()
 
 
 def find_counting(program: Program) -> Counting:
@@ -76,7 +83,7 @@ def _same_values(method: Method, start: Value, firsts: bool) -> set[int]:
     for node in method.nodes:
         if not node.inputs or node.inputs[0].id not in same:
             continue
-        if node.op in SAME_PLACES or (firsts and _is_first(node, start)):
+        if says_same(node) or (firsts and _is_first(node, start)):
             same.update(value.id for value in node.outputs)
     return same
 
@@ -100,13 +107,11 @@ def _is_first(node: Node, start: Value) -> bool:
     return False
 
 
-def start_of(
-    method: Method, position: model.Position, program: Program
-) -> Value | None:
+def start_of(method: Method, position: model.Cursor, program: Program) -> Value | None:
     """Return the value that is the position when a method starts, None without one."""
-    if position.kind is model.PositionKind.INPUT:
+    if position.kind is model.CursorKind.SESSION:
         named = zip(method.input_names, method.inputs, strict=True)
-        return next((v for name, v in named if name == position.input_name), None)
+        return next((v for name, v in named if name == position.name), None)
     if position.state is None:
         return None
     name = program.states[position.state].name
@@ -114,13 +119,19 @@ def start_of(
 
 
 def _by_input(program: Program, name: str, symbols: Mapping[str, Symbol]) -> Counting:
-    position = model.Position(model.PositionKind.INPUT, None, name, None)
+    position = model.Cursor(name, model.CursorKind.SESSION, None, None, None)
     advances: dict[str, Dim] = {}
     rows: dict[str, int] = {}
     starts = [start_of(method, position, program) for method in program.methods]
     pairs = list(zip(program.methods, starts, strict=True))
     # One place for each token, if that is so in any method.
     places = any(s is not None and are_places(m, s) for m, s in pairs)
+    fixed = symbols_in(state.type for state in program.states)
+    by_row = {
+        _rows(s.type.dims) for m, s in pairs if s is not None and not are_places(m, s)
+    } - {None}
+    known = [rows for rows in by_row if rows and symbols_of([rows]) <= set(fixed)]
+    position = replace(position, rows=min(known, key=str, default=None))
     for method, start in pairs:
         if start is None or not (method.state_out or method.input_out):
             continue
@@ -135,62 +146,51 @@ def _by_input(program: Program, name: str, symbols: Mapping[str, Symbol]) -> Cou
         if len(counts) != 1:
             raise _uncounted(method, name, counts)
         advances[method.name] = counts.pop()
-    _check_feeds(program, position, advances)
-    return _with_limits(program, position, advances, rows, symbols)
+    found = _find_places(program, position, advances)
+    counting = _with_limits(program, position, advances, rows, symbols)
+    return replace(counting, places=found)
 
 
-def _check_feeds(
-    program: Program, position: model.Position, advances: Mapping[str, Dim]
-) -> None:
-    """Check that each method is fed what it takes: sizes alone say so in the file.
+def _find_places(
+    program: Program, position: model.Cursor, advances: Mapping[str, Dim]
+) -> frozenset[str]:
+    """Return the methods whose position is that of each token, and not of each row.
 
-    Raises:
-        CompileError: they say of one that its position is of rows, where it is of
-            tokens, or the other way round.
+    What a method takes that writes nothing, those say that write.
     """
-    fixed = symbols_in(state.type for state in program.states)
-    taken: set[Feed] = set()
-    # What a method takes that writes nothing, those say that write.
+    found: dict[str, bool] = {}
     for method in sorted(program.methods, key=lambda m: m.name not in advances):
         start = start_of(method, position, program)
-        if start is None:
+        if start is None or start.type.dims in ((), (1,)):
             continue
-        advance = advances.get(method.name)
-        others = [value.type for value in method.inputs if value.id != start.id]
-        fed = find_feed(start.type.dims, advance, others, fixed)
-        if fed is Feed.ONE:
-            continue
-        if advance is not None:
-            meant = Feed.PLACES if are_places(method, start) else Feed.ROWS
-            taken.add(meant)
-        elif start.type.is_static and len(taken) == 1:
-            (meant,) = taken
+        if method.name in advances:
+            found[method.name] = are_places(method, start)
+        elif start.type.is_static and len(set(found.values())) == 1:
+            (found[method.name],) = set(found.values())
         else:
-            meant = fed
-        if meant is not fed:
-            raise _ambiguous(method, position.input_name, start, meant, fed)
+            found[method.name] = _looks_like_places(method, start, program)
+    return frozenset(name for name, places in found.items() if places)
 
 
-def _ambiguous(
-    method: Method, name: str, start: Value, meant: Feed, fed: Feed
-) -> CompileError:
-    """Return the error for a position whose size does not say what it is of."""
-    one = {
-        Feed.ROWS: "one place for each row",
-        Feed.PLACES: "one for each token",
-    }
-    message = (
-        f"method {method.name} takes its position {name!r}, {start.type}, as "
-        f"{one[meant]}, but from its size a session would take it for {one[fed]}. "
-        "Give rows a Dim of their own, with StateSpec(batch=...) and in "
-        "Method.dynamic, so that rows and tokens differ in size"
-    )
-    return CompileError(message=message)
+def _looks_like_places(method: Method, start: Value, program: Program) -> bool:
+    """Tell whether sizes say that a position is of tokens, not of rows."""
+    fixed = symbols_in(state.type for state in program.states)
+    if not symbols_of(start.type.dims).isdisjoint(fixed):
+        return False
+    others = [value.type.dims for value in method.inputs if value.id != start.id]
+    rows = {dims[0] for dims in others if dims}
+    tokens = {dims[1] for dims in others if len(dims) > 1}
+    return start.type.dims[0] not in rows - tokens
 
 
 def are_places(method: Method, start: Value) -> bool:
     """Tell whether a method is given the places of all its tokens, int64 [tokens]."""
     return start.type.dims not in ((), (1,)) and not _is_by_row(method, start)
+
+
+def _rows(dims: tuple[Dim, ...]) -> Dim | None:
+    """Return how many rows have positions of their own, None for one of all."""
+    return dims[0] if dims and dims != (1,) else None
 
 
 def _uncounted(method: Method, name: str, counts: set[Dim]) -> CompileError:
@@ -245,7 +245,8 @@ def _by_state(
         return None
     counts = {n: step.counts for n, step in steps.items() if step.counts is not None}
     number = program.states.index(state)
-    position = model.Position(model.PositionKind.STATE, number, "", None)
+    rows = _rows(state.type.dims)
+    position = model.Cursor(state.name, model.CursorKind.STATE, number, rows, None)
     return _with_limits(program, position, known, counts, symbols)
 
 
@@ -279,13 +280,13 @@ def _by_length(program: Program, symbols: Mapping[str, Symbol]) -> Counting:
         return Counting()
     lengths = [s.type.dims[s.grows] for s in growing if s.grows is not None]
     limit = min(size for size in lengths if isinstance(size, int))
-    position = model.Position(model.PositionKind.LENGTH, None, "", limit)
+    position = model.Cursor("", model.CursorKind.LENGTH, None, None, limit)
     return Counting(position, advances)
 
 
 def _with_limits(
     program: Program,
-    position: model.Position,
+    position: model.Cursor,
     advances: Mapping[str, Dim],
     counts: Mapping[str, int],
     symbols: Mapping[str, Symbol],
@@ -296,9 +297,7 @@ def _with_limits(
         start = start_of(method, position, program)
         if start is not None:
             slots += [w.slots for w in _writes_at(method, start) if w.mode == "linear"]
-    limited = model.Position(
-        position.kind, position.state, position.input_name, _least(slots, symbols)
-    )
+    limited = replace(position, capacity=_least(slots, symbols))
     told = {
         name: Step(None, counts[name]) if name in counts else Step(size)
         for name, size in advances.items()
@@ -354,9 +353,8 @@ def _is_position(
     """Tell whether a state that counts says where to write, or counts tokens."""
     if state.type.dtype is not DType.INT64:
         return False
-    position = model.Position(
-        model.PositionKind.STATE, program.states.index(state), "", None
-    )
+    number = program.states.index(state)
+    position = model.Cursor(state.name, model.CursorKind.STATE, number, None, None)
     for method in program.methods:
         start = start_of(method, position, program)
         if start is not None and any(_writes_at(method, start)):

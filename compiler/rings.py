@@ -16,16 +16,15 @@ from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.passes.caches import ATTENTION, SWAPS
 from kvc.compiler.passes.whole_views import axis_order
 from kvc.compiler.positions import (
-    SAME_PLACES,
     Counting,
     are_places,
     position_values,
+    says_same,
     start_of,
 )
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS
 from kvc.schema.types import Dim, bounds
-from kvc.schema.verify.rings import rows_fit
 
 _CACHES = ("k", "v", "k_scale", "v_scale")
 _SLOTS = 2  # the axis of slots in what attention reads
@@ -120,7 +119,7 @@ class _Uses:
             written = _Part(part.state, part.order, written=True)
             self._parts[result] = written
             whole = part.order == tuple(range(len(part.order)))
-            if not whole or not rows_fit(self._rows, node.inputs[0].type.dims):
+            if not whole or not _rows_fit(self._rows, node.inputs[0].type.dims):
                 self.unfit.add(part.state)
         elif node.op in SWAPS:
             order = tuple(part.order[axis] for axis in axis_order(node))
@@ -158,6 +157,14 @@ class _Uses:
         return tokens and alike and arguments["layout"] == "circular"
 
 
+def _rows_fit(rows: Sequence[Dim] | None, ring: Sequence[Dim]) -> bool:
+    """Tell whether each row of a ring is at the position of the row of its number.
+
+    `rows` are the dims of the position, None where it is the same in all rows.
+    """
+    return rows is None or tuple(rows) in ((), (1,), tuple(ring[:1]))
+
+
 def _ids(arguments: Iterator[Argument]) -> list[int]:
     return [argument.id for argument in arguments if isinstance(argument, Value)]
 
@@ -183,7 +190,7 @@ def _ends(method: Method, program: Program, counting: Counting) -> set[int]:
         if node.op == "aten::copy":
             first = node.inputs[1].id
         step = advance if first in firsts else 1 if first in lasts else None
-        same = node.op in SAME_PLACES or node.op == "aten::copy"
+        same = node.op == "aten::copy" or bool(node.inputs and says_same(node))
         same = same and node.outputs[0].type.dtype is DType.INT64
         added = step is not None and _adds(node, step)
         if counts is not None:

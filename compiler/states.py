@@ -1,11 +1,10 @@
-"""What kind of state each is: how it is written, and whether at the position.
+"""What kind of state each is: how it is written, and whether at the cursor.
 
-In: the proven program and what counts its tokens. Out: `schema.State`s. A state is
-LINEAR or RING when every write to it is a `cache_update` of that mode on one axis,
-APPEND when it grows, COUNTER when every method advances it as the position, and PLAIN
-otherwise. It is written at the position when every write begins there and is as long
-as what its method adds to the position. How far back a ring is seen is found by
-`rings.py`.
+In: the proven program and what counts its tokens. Out: its states, with what they are.
+A state is LINEAR or RING when every write to it is a `cache_update` of that mode on one
+axis, APPEND when it grows, COUNTER when every method advances it as the position, and
+PLAIN otherwise. It is at the cursor when every write begins there and is as long as
+what its method adds to it. How far back a ring is seen is found by `rings.py`.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,23 +32,23 @@ _KINDS = {"linear": Kind.LINEAR, "circular": Kind.RING}
 _Written = tuple[Method, Node]
 
 
-def describe_states(
-    program: Program, counting: Counting, name_ids: Mapping[str, int]
-) -> tuple[model.State, ...]:
-    """Return the states as the file has them; `name_ids` numbers named data."""
+def describe_states(program: Program, counting: Counting) -> tuple[State, ...]:
+    """Return the states with what they are."""
     writes: dict[str, list[_Written]] = {state.name: [] for state in program.states}
     for method in program.methods:
         for name, node in state_writes(method):
             writes[name].append((method, node))
     placed = {m.name: _position_values(m, program, counting) for m in program.methods}
     states = [
-        _describe(state, writes[state.name], program, counting, placed, name_ids)
+        _describe(state, writes[state.name], program, counting, placed)
         for state in program.states
     ]
     rings = {
         state.name: state.axis
         for state in states
-        if state.kind is Kind.RING and state.at_position and state.axis is not None
+        if state.kind is Kind.RING
+        and state.cursor is not None
+        and state.axis is not None
     }
     windows = find_windows(program, counting, rings) if rings else {}
     return tuple(replace(state, window=windows.get(state.name)) for state in states)
@@ -71,8 +70,7 @@ def _describe(
     program: Program,
     counting: Counting,
     placed: Mapping[str, frozenset[int]],
-    name_ids: Mapping[str, int],
-) -> model.State:
+) -> State:
     kind, axis = _kind(state, [node for _, node in writes], counting)
     at_position = False
     if kind is Kind.APPEND:
@@ -82,16 +80,7 @@ def _describe(
             _is_at_position(cache_write(state.name, node), method, counting, placed)
             for method, node in writes
         )
-    return model.State(
-        name=state.name,
-        type=state.type,
-        kind=kind,
-        axis=axis,
-        layout=tuple(range(len(state.type.dims))),
-        initial=None if state.initial is None else name_ids[state.initial],
-        reset=model.ResetRule.INITIAL,
-        at_position=at_position,
-    )
+    return replace(state, kind=kind, axis=axis, cursor=0 if at_position else None)
 
 
 def _kind(
@@ -122,7 +111,7 @@ def _grows_at_position(state: State, program: Program, counting: Counting) -> bo
     position = counting.position
     if not all(keeps_old_rows(method, state) for method in program.methods):
         return False
-    if position is not None and position.kind is model.PositionKind.LENGTH:
+    if position is not None and position.kind is model.CursorKind.LENGTH:
         return True
     if position is not None and position.state is not None:
         counted = program.states[position.state].initial is None

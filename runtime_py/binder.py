@@ -19,7 +19,7 @@ from kvc.runtime.inputs import Inputs
 from kvc.runtime.resources import Resources
 from kvc.runtime.states import StateMemory
 from kvc.runtime.values import Memory
-from kvc.schema.model import Position
+from kvc.schema.model import Cursor
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Binder:
         states: of its session, None without one.
     """
 
-    position: Position | None
+    position: Cursor | None
     resources: Resources
     context: ExecutionContext
     states: StateMemory | None
@@ -86,11 +86,10 @@ class Binder:
             frame = rebind_graph(old.frame, sizes, moved)
         fills = [
             (frame.inputs[index], leaf)
-            for leaf, index in enumerate(entry.passed)
+            for leaf, index in enumerate(range(len(frame.inputs)))
             if method.graph.inputs[index] not in where
         ]
-        fed = None if entry.position is None else frame.inputs[entry.position]
-        return Binding(frame, demand, fills, fed, where)
+        return Binding(frame, demand, fills, where)
 
     def _memory(self) -> Memory:
         """Return the memory of a method, except what is lent."""

@@ -16,12 +16,10 @@ class Binding:
         frame: what runs.
         demand: what a call asks of its session.
         fills: (array to fill, index among the arguments that fill it).
-        position: the input that the session fills, None where there is none.
         callers: where the callers' arrays lie, by the value that lies there.
     """
 
     frame: Frame
     demand: Demand
     fills: Sequence[tuple[Array, int]]
-    position: Array | None
     callers: Mapping[int, tuple[object, ...]]

@@ -73,7 +73,7 @@ def lend(entry: Entry, inputs: Inputs, sizes: Mapping[str, int]) -> tuple[Loan, 
     loans = []
     written: dict[int, Array] = {}
     for borrowed in entry.effects.borrowed:
-        leaf = entry.passed.index(borrowed.input)
+        leaf = borrowed.input
         lender = _Lender(entry, inputs, leaf)
         if borrowed.growth is None:
             loans.append(lender.lend_fixed(borrowed))

@@ -83,13 +83,12 @@ class CountsInput:
         return found
 
 
-def find_counts(method: Method, passed: Sequence[int]) -> CountsInput | None:
-    """Return the input of a method that counts; `passed` are those of a caller."""
+def find_counts(method: Method) -> CountsInput | None:
+    """Return the input of a method that counts."""
     if method.counts is None:
         return None
-    values = method.graph.values
-    types = [values[method.graph.inputs[i]].type for i in passed]
-    leaf = passed.index(method.counts)
+    types = [method.graph.values[i].type for i in method.graph.inputs]
+    leaf = method.counts
     (rows,) = types[leaf].dims
     name = method.input_names[method.counts]
     return CountsInput(method.name, name, leaf, types[leaf], _beside(types, leaf, rows))

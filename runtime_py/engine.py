@@ -26,7 +26,7 @@ from kvc.runtime.entries import Demand, Entry, make_entry
 from kvc.runtime.executor import Progress
 from kvc.runtime.inputs import Inputs, take_inputs
 from kvc.runtime.parts import count_excess, plan_parts, run_parts
-from kvc.runtime.positions import count_rows
+from kvc.runtime.positions import count_rows, fill_cursor
 from kvc.runtime.resources import Resources
 from kvc.runtime.states import StateMemory
 from kvc.runtime.transactions import Transaction, check_usable
@@ -142,8 +142,10 @@ class Engine:
         transaction = Transaction(entry, demand, states, position)
         progress = Progress()
         try:
-            if binding.position is not None:
-                entry.fill_position(binding.position, transaction.starts or (0,))
+            if binding.frame.cursor:
+                starts = transaction.starts or [0]
+                lengths = demand.steps(len(starts))
+                fill_cursor(binding.frame.cursor, starts, lengths, entry.method.name)
             results = _run(binding, inputs, loans, progress)
             transaction.commit()
         except BaseException as error:

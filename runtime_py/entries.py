@@ -8,17 +8,22 @@ session: tokens, slots, lengths. Nothing here runs or writes anything.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.counts import CountsInput, find_counts
 from kvc.runtime.effects import Effects, find_effects
 from kvc.runtime.inputs import Inputs
-from kvc.runtime.positions import fill_feed
 from kvc.runtime.sizes import Signature
 from kvc.runtime.states import StateMemory
 from kvc.runtime.tokens import TokenInput, find_tokens
 from kvc.schema.errors import CacheOverflow, StateMismatch
-from kvc.schema.feeds import Feed, feed_of, position_input
-from kvc.schema.model import Graph, Method, Position, PositionKind, Program, State
+from kvc.schema.model import (
+    Cursor,
+    CursorKind,
+    CursorSlot,
+    Graph,
+    Method,
+    Program,
+    State,
+)
 from kvc.schema.types import Dim, Symbol, evaluate, settle_symbol, symbols_of
 
 ALL_SLOTS = 1 << 62
@@ -59,10 +64,8 @@ class Entry:
     Attributes:
         id: of the method.
         method: as the file declares it.
-        passed: indices of the graph's inputs that the caller passes.
-        signature: of these.
-        position: index of the graph's input that the session fills, or None.
-        feed: what that input holds, None where there is none.
+        signature: of its inputs.
+        reads_cursor: whether it takes a part of the cursor.
         tokens: the input of tokens, None where there is none.
         counts: the input that says how many tokens count, None where all do.
         effects: what it writes.
@@ -75,10 +78,8 @@ class Entry:
 
     id: int
     method: Method
-    passed: tuple[int, ...]
     signature: Signature
-    position: int | None
-    feed: Feed | None
+    reads_cursor: bool
     tokens: TokenInput | None
     counts: CountsInput | None
     effects: Effects
@@ -91,7 +92,7 @@ class Entry:
     @property
     def only_reads(self) -> bool:
         """Tell whether a call leaves its session as it is, whatever happens."""
-        quiet = self.method.advance is None and self.position is None
+        quiet = self.method.advance is None and not self.reads_cursor
         return quiet and not self.method.writes
 
     def check_tokens(self, inputs: Inputs) -> None:
@@ -118,15 +119,6 @@ class Entry:
         given = inputs.arrays[self.counts.leaf]
         read = self.counts.read(given, demand.advance, inputs.left_out)
         return replace(demand, counts=read)
-
-    def fill_position(self, slot: Array, starts: Sequence[int]) -> None:
-        """Fill the method's input of the position; `starts` are those of the rows.
-
-        Raises:
-            StateMismatch: it takes one position, and the rows have several.
-        """
-        assert self.feed is not None
-        fill_feed(slot, starts, self.method.name, self.feed)
 
     def lengths(self, memory: StateMemory) -> tuple[int, ...]:
         """Return the lengths of the states that give this method sizes."""
@@ -206,29 +198,25 @@ class Entry:
 def make_entry(program: Program, index: int, symbols: Mapping[str, Symbol]) -> Entry:
     """Return the entry of a method."""
     method = program.methods[index]
-    position = position_input(method, program.position)
-    passed = tuple(i for i in range(len(method.graph.inputs)) if i != position)
-    types = [method.graph.values[method.graph.inputs[i]].type for i in passed]
+    values = method.graph.values
+    types = [values[i].type for i in method.graph.inputs]
     effects = find_effects(method, program.states)
     slots = _group_slots(method.graph, effects, program.states)
     followed = _lengths_of(method.graph, effects, slots)
     growing = tuple(i for i, k in enumerate(types) if followed & symbols_of(k.dims))
-    names = [method.input_names[i] for i in passed]
     return Entry(
         id=index,
         method=method,
-        passed=passed,
-        signature=Signature(method.name, names, types, symbols),
-        position=position,
-        feed=feed_of(method, program.position, program.states),
+        signature=Signature(method.name, method.input_names, types, symbols),
+        reads_cursor=any(isinstance(v.storage, CursorSlot) for v in values),
         tokens=find_tokens(method),
-        counts=find_counts(method, passed),
+        counts=find_counts(method),
         effects=effects,
         symbols=symbols,
         slots=slots,
         growth=_group_growth(effects),
         growing=growing,
-        steady=tuple(i for i in range(len(passed)) if i not in growing),
+        steady=tuple(i for i in range(len(types)) if i not in growing),
     )
 
 
@@ -297,15 +285,13 @@ def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
         )
 
 
-def check_growth(
-    demand: Demand, memory: StateMemory, position: Position | None
-) -> None:
+def check_growth(demand: Demand, memory: StateMemory, position: Cursor | None) -> None:
     """Check that states which grow have room.
 
     Raises:
         CacheOverflow: one has not.
     """
-    counts = position is not None and position.kind is PositionKind.LENGTH
+    counts = position is not None and position.kind is CursorKind.LENGTH
     for state, _, reach in demand.lengths:
         declared, length = memory.states[state], memory.tip.lengths[state]
         assert declared.axis is not None

@@ -33,6 +33,7 @@ from kvc.schema.model import (
     Alias,
     Argument,
     Constant,
+    CursorSlot,
     Graph,
     Instruction,
     Program,
@@ -150,6 +151,11 @@ class _Binder:
         self._method, self._graph, self._sizes = method, graph, sizes
         self._memory, self._blocks = memory, blocks
         self._makers = {v: i.op for i in graph.instructions for v in i.results}
+        self._cursor = [
+            (value.storage.part, i)
+            for i, value in enumerate(graph.values)
+            if isinstance(value.storage, CursorSlot)
+        ]
         self._controls: dict[int, ControlStep] = {}
         self._values = Values(graph, sizes, memory)
         self._workspace, self._code = memory.workspace, code
@@ -222,6 +228,7 @@ class _Binder:
             places=tuple(self._places),
             instructions=self._graph.instructions,
             torch_threads=self._torch_threads(),
+            cursor=tuple((part, self._values.array(i)) for part, i in self._cursor),
             rebind=self.rebind,
         )
 

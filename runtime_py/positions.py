@@ -5,6 +5,7 @@ how many rows it has, the greatest it may be, and what a method's input of it mu
 """
 
 from collections.abc import Mapping, Sequence
+from operator import add
 
 import numpy as np
 
@@ -17,14 +18,21 @@ from kvc.schema.errors import (
     UnknownName,
     listing,
 )
-from kvc.schema.feeds import Feed, feed_of, position_input
-from kvc.schema.model import Method, Position, PositionKind, Program, StateKind
-from kvc.schema.types import evaluate, symbols_in, symbols_of
+from kvc.schema.model import (
+    Cursor,
+    CursorKind,
+    CursorPart,
+    CursorSlot,
+    Method,
+    Program,
+    StateKind,
+)
+from kvc.schema.types import evaluate, symbols_in
 
 _CAPACITY, _BATCH = "capacity", "batch"
 
 
-def find_position(position: Position | None, memory: StateMemory) -> list[int]:
+def find_position(position: Cursor | None, memory: StateMemory) -> list[int]:
     """Return the position of each row.
 
     Raises:
@@ -33,13 +41,13 @@ def find_position(position: Position | None, memory: StateMemory) -> list[int]:
     if position is None:
         raise NoPosition(reason="no state of this program counts tokens")
     match position.kind:
-        case PositionKind.STATE:
+        case CursorKind.STATE:
             assert position.state is not None
             counts: list[int] = memory.arrays[position.state].reshape(-1).tolist()
             return counts
-        case PositionKind.INPUT:
+        case CursorKind.SESSION:
             return list(memory.tip.counted)
-        case PositionKind.LENGTH:
+        case CursorKind.LENGTH:
             return [_common_length(memory)] * len(memory.tip.counted)
 
 
@@ -48,31 +56,61 @@ def count_rows(program: Program, sizes: Mapping[str, int]) -> int:
     if _BATCH in sizes:
         return sizes[_BATCH]
     position = program.position
-    if position is not None and position.kind is PositionKind.INPUT:
-        return max((_rows_fed(m, program, sizes) for m in program.methods), default=1)
+    if position is not None and position.kind is CursorKind.SESSION:
+        return 1 if position.rows is None else evaluate(position.rows, sizes)
     for state in program.states:
         if state.kind is StateKind.APPEND and state.axis != 0:
             return evaluate(state.type.dims[0], sizes)
     return 1
 
 
-def fill_feed(slot: Array, starts: Sequence[int], method: str, feed: Feed) -> None:
-    """Fill a method's input of the position: int64 [], [batch], or [tokens].
+def fill_cursor(
+    parts: Sequence[tuple[CursorPart, Array]],
+    starts: Sequence[int],
+    lengths: Sequence[int],
+    method: str,
+) -> None:
+    """Fill what a method takes of its cursor.
+
+    Args:
+        parts: int64 [], [1], [rows] or [tokens].
+        starts: the position of each row before the call.
+        lengths: how many tokens of each row count.
+        method: its name, for messages.
 
     Raises:
         StateMismatch: it takes one position, and the rows have several.
     """
-    if feed is Feed.ROWS and slot.size == len(starts):
-        slot[...] = np.array(starts)
-        return
-    if len(set(starts)) > 1:
-        raise StateMismatch(
-            method=method,
-            state="position",
-            expected="one position for all rows",
-            found=listing([str(start) for start in starts]),
-        )
-    slot[...] = starts[0] + (np.arange(slot.size) if feed is Feed.PLACES else 0)
+    for part, array in parts:
+        if part is CursorPart.LENGTHS:
+            array[...] = lengths
+            continue
+        ends = part is CursorPart.END
+        found = list(map(add, starts, lengths)) if ends else starts
+        if part is CursorPart.PLACES or array.size != len(starts):
+            if len(set(found)) > 1:
+                raise StateMismatch(
+                    method=method,
+                    state="position",
+                    expected="one position for all rows",
+                    found=listing([str(start) for start in found]),
+                )
+            array[...] = found[0]
+            if part is CursorPart.PLACES:
+                np.add(array, np.arange(array.size), out=array)
+        else:
+            array[...] = np.reshape(found, array.shape)
+
+
+def takes_one_position(method: Method, rows: int) -> bool:
+    """Tell whether a method takes one position, or places of tokens, for all rows."""
+    slots = [(v.type.dims, v.storage) for v in method.graph.values]
+    return rows > 1 and any(
+        slot.part is CursorPart.PLACES
+        or (slot.part is CursorPart.START and dims in ((), (1,)))
+        for dims, slot in slots
+        if isinstance(slot, CursorSlot)
+    )
 
 
 def choose_sizes(
@@ -132,7 +170,7 @@ def choose_capacity(
     return capacity
 
 
-def _limit(position: Position, sizes: Mapping[str, int]) -> int | None:
+def _limit(position: Cursor, sizes: Mapping[str, int]) -> int | None:
     return None if position.capacity is None else evaluate(position.capacity, sizes)
 
 
@@ -157,13 +195,3 @@ def _common_length(memory: StateMemory) -> int:
         lengths = listing([f"{name} has {length}" for name, length in grown])
         raise NoPosition(reason=f"what grows has different lengths: {lengths}")
     return grown[0][1] if grown else 0
-
-
-def _rows_fed(method: Method, program: Program, sizes: Mapping[str, int]) -> int:
-    """Return the rows of a method's input of the position, 1 where it has none."""
-    if feed_of(method, program.position, program.states) is not Feed.ROWS:
-        return 1
-    index = position_input(method, program.position)
-    assert index is not None
-    (dim,) = method.graph.values[method.graph.inputs[index]].type.dims
-    return evaluate(dim, sizes) if symbols_of([dim]) <= sizes.keys() else 1

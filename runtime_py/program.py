@@ -216,8 +216,8 @@ class Program(Closing):
         method = self._engine.program.methods[index]
         for state in method.reads + method.writes:
             return self._engine.program.states[state].name
-        entry = self._engine.entry(index)
-        return "" if entry.position is None else method.input_names[entry.position]
+        reads = self._engine.entry(index).reads_cursor
+        return self._engine.program.cursors[0].name if reads else ""
 
     def pack(self) -> tuple[Packing, ...]:
         """Have backends pack the weights of all methods now, not in the first calls.

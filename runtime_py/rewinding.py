@@ -11,13 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
-from kvc.runtime.positions import find_position
+from kvc.runtime.positions import find_position, takes_one_position
 from kvc.runtime.rings import check_forgettable, forget, held_slots, reached_by
 from kvc.runtime.states import StateMemory, Tip
 from kvc.runtime.transactions import check_usable, rows_of
 from kvc.schema.errors import BadSetting, CannotRewind, NoPosition, NotRewindable
-from kvc.schema.feeds import Feed, feed_of
-from kvc.schema.model import PositionKind, Program, State, StateKind
+from kvc.schema.model import CursorKind, Program, State, StateKind
 
 
 def rewind(program: Program, memory: StateMemory, count: object) -> bool:
@@ -45,7 +44,7 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
     forget(memory, starts, ends, firsts)
     _count_down(memory, counts)
     position = program.position
-    _shorten(memory, ends, position is not None and position.kind is PositionKind.INPUT)
+    _shorten(memory, ends, position is not None and position.kind is CursorKind.SESSION)
     memory.poisoned = ""
     return True
 
@@ -180,8 +179,7 @@ def _check_rows(program: Program, memory: StateMemory, counts: Sequence[int]) ->
     if len(set(counts)) < 2:
         return
     for method in program.methods:
-        feed = feed_of(method, program.position, program.states)
-        if feed is not None and feed is not Feed.ROWS:
+        if takes_one_position(method, len(counts)):
             reason = f"method {method.name} is given one position for all of them"
             raise CannotRewind(reason=reason)
     for declared, array in zip(memory.states, memory.arrays, strict=True):

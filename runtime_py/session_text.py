@@ -8,10 +8,10 @@ from collections.abc import Sequence
 from kvc.runtime.positions import find_position
 from kvc.runtime.states import StateMemory
 from kvc.schema.errors import NoPosition
-from kvc.schema.model import Position
+from kvc.schema.model import Cursor
 
 
-def state_text(position: Position | None, states: StateMemory) -> str:
+def state_text(position: Cursor | None, states: StateMemory) -> str:
     """Say how far open states of this process are."""
     if states.poisoned:
         return f"poisoned by {states.poisoned}"

@@ -46,7 +46,7 @@ from kvc.schema.errors import (
     SavedUnsynced,
     UnknownName,
 )
-from kvc.schema.model import Position, PositionKind, Program, State, StateKind
+from kvc.schema.model import Cursor, CursorKind, Program, State, StateKind
 
 
 class _NewFile(AtomicFile):
@@ -206,7 +206,7 @@ class Snapshot(Closing):
         inside = all(0 <= count <= most for count in found)
         self._require(inside, f"position {list(found)} of a capacity of {most}")
         if header.position is not None:
-            grown = position.kind is PositionKind.LENGTH
+            grown = position.kind is CursorKind.LENGTH
             rows = found[:1] * len(header.counted) if grown else found
             self._require(header.position == rows, f"position {header.position}")
         if find_rings(self._program.states, header.sizes):
@@ -215,17 +215,17 @@ class Snapshot(Closing):
             known = known and all(map(ge, reached, found))
             self._require(known, f"reached {reached} at position {list(found)}")
 
-    def _found_position(self, position: Position) -> list[int]:
+    def _found_position(self, position: Cursor) -> list[int]:
         """Return what the states say of the position, or the lengths of what grows."""
         header, states = self.header, self._program.states
         match position.kind:
-            case PositionKind.STATE:
+            case CursorKind.STATE:
                 assert position.state is not None
                 counts = self._read_state(position.state)
                 return [int(count) for count in counts.reshape(-1)]
-            case PositionKind.INPUT:
+            case CursorKind.SESSION:
                 return list(header.counted)
-            case PositionKind.LENGTH:
+            case CursorKind.LENGTH:
                 grows = [state.kind is StateKind.APPEND for state in states]
                 return list(compress(header.lengths, grows)) or [0]
 

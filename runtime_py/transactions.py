@@ -22,7 +22,7 @@ from kvc.schema.errors import (
     NoPosition,
     Poisoned,
 )
-from kvc.schema.model import Position, PositionKind
+from kvc.schema.model import Cursor, CursorKind
 
 # These errors promise that the instruction has written nothing.
 _CLEAN = (CacheOverflow, CountOutOfRange, IndexOutOfRange)
@@ -53,7 +53,7 @@ class Transaction:
         entry: Entry,
         demand: Demand,
         memory: StateMemory,
-        position: Position | None,
+        position: Cursor | None,
     ) -> None:
         """Check that the call may run, and note what a failure needs.
 
@@ -91,7 +91,7 @@ class Transaction:
     def commit(self) -> None:
         """Count what the call has added."""
         memory, position = self._memory, self._position
-        counts = position is not None and position.kind is PositionKind.INPUT
+        counts = position is not None and position.kind is CursorKind.SESSION
         if counts or self._demand.lengths:
             memory.tip = self._advanced(counts)
         memory.poisoned = ""
@@ -185,7 +185,7 @@ class Transaction:
         return [(array, own_copy(array)) for array in arrays]
 
 
-def _starts(position: Position | None, memory: StateMemory) -> list[int] | None:
+def _starts(position: Cursor | None, memory: StateMemory) -> list[int] | None:
     """Return the position of each row, None where there is none."""
     if position is None:
         return None

@@ -13,12 +13,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from kvc.runtime.arenas import Arena, Within
 from kvc.runtime.arrays import Array, prefix
 from kvc.runtime.delegates.base import Workspace
 from kvc.runtime.dependents import Dependents, Dims
 from kvc.runtime.tensors import array_as_tensor, tensor_as_array
-from kvc.schema.model import Alias, Caller, Constant, Graph, Scratch, StateSlot
+from kvc.schema.model import (
+    Alias,
+    Caller,
+    Constant,
+    CursorSlot,
+    Graph,
+    Scratch,
+    StateSlot,
+)
 from kvc.schema.types import evaluate
 
 if TYPE_CHECKING:
@@ -137,6 +147,8 @@ class Values:
                 tensor.resize_(shape)
             case Caller():
                 tensor.set_(self._part(root, shape))  # type: ignore[call-overload]
+            case CursorSlot():
+                tensor.set_(array_as_tensor(self.array(root)))  # type: ignore[call-overload]
             case _:
                 tensor.as_strided_(shape, self._all_of(root).stride())
 
@@ -165,6 +177,8 @@ class Values:
                 return self._memory.constant(name)
             case StateSlot() | Caller():
                 return prefix(self._memory_of(value), self.shape(value))
+            case CursorSlot():
+                return np.zeros(self.shape(value), np.int64)
             case Alias() if value in self._tensors:
                 return tensor_as_array(self._tensors[value])
             case Alias():  # longer or shorter than what it lies over

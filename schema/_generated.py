@@ -1,4 +1,4 @@
-# sha256 of program.fbs: f4e4b3da5a9daff806e273db6033081151ce13122274161686147889ff341115
+# sha256 of program.fbs: 53ad245667df96cb1a8353e6c284e6ac863aacf75fcd60824239abe8410cf1ee
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -19,6 +19,15 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
     ),
+    'Cursor': (
+        ('name', 'string', 'string', 4, False, 0),
+        ('kind', 'scalar', 'uint8', 1, False, 3),
+        ('state', 'scalar', 'uint32', 4, True, 0),
+        ('rows_kind', 'scalar', 'uint8', 1, True, 2),
+        ('rows', 'scalar', 'int64', 8, True, 0),
+        ('capacity_kind', 'scalar', 'uint8', 1, True, 2),
+        ('capacity', 'scalar', 'int64', 8, True, 0),
+    ),
     'DataFile': (
         ('name', 'string', 'string', 4, False, 0),
         ('digest', 'vector of scalar', 'uint8', 1, False, 0),
@@ -35,7 +44,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
     ),
     'Graph': (
         ('value_types', 'vector of scalar', 'uint32', 4, False, 0),
-        ('value_storages', 'vector of scalar', 'uint8', 1, False, 5),
+        ('value_storages', 'vector of scalar', 'uint8', 1, False, 6),
         ('value_places', 'vector of scalar', 'uint64', 8, False, 0),
         ('inputs', 'vector of scalar', 'uint32', 4, False, 0),
         ('outputs', 'vector of scalar', 'uint32', 4, False, 0),
@@ -96,13 +105,6 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('product_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('product_symbols', 'vector of scalar', 'uint32', 4, False, 0),
     ),
-    'Position': (
-        ('kind', 'scalar', 'uint8', 1, False, 3),
-        ('state', 'scalar', 'uint32', 4, True, 0),
-        ('input_name', 'string', 'string', 4, False, 0),
-        ('capacity_kind', 'scalar', 'uint8', 1, True, 2),
-        ('capacity', 'scalar', 'int64', 8, True, 0),
-    ),
     'Program': (
         ('provenance', 'table', 'Provenance', 4, False, 0),
         ('pool', 'table', 'Pool', 4, False, 0),
@@ -110,7 +112,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('blobs', 'table', 'Blobs', 4, False, 0),
         ('names', 'table', 'Names', 4, False, 0),
         ('states', 'vector of table', 'State', 4, False, 0),
-        ('position', 'table', 'Position', 4, True, 0),
+        ('cursors', 'vector of table', 'Cursor', 4, False, 0),
         ('methods', 'vector of table', 'Method', 4, False, 0),
         ('delegates', 'vector of table', 'Delegate', 4, False, 0),
         ('metadata_keys', 'vector of string', 'string', 4, False, 0),
@@ -131,7 +133,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('layout', 'vector of scalar', 'uint8', 1, False, 0),
         ('initial', 'scalar', 'uint32', 4, True, 0),
         ('reset', 'scalar', 'uint8', 1, False, 2),
-        ('at_position', 'scalar', 'bool', 1, False, 0),
+        ('cursor', 'scalar', 'uint32', 4, True, 0),
         ('window', 'scalar', 'uint64', 8, True, 0),
     ),
 }

@@ -61,7 +61,27 @@ class Caller:
     """The value is an input that lies in the caller's own array."""
 
 
-Storage = Constant | StateSlot | Scratch | Alias | Caller
+class CursorPart(IntEnum):
+    """What a value says of where a call is; the number is the one in the file."""
+
+    START = 0  # int64 [], [1] or [rows]: the position of each row as the call begins
+    END = 1  # the same as the call ends
+    LENGTHS = 2  # int64 [rows]: how many tokens of each row count
+    PLACES = 3  # int64 [tokens]: the position of each token, where all rows have one
+
+
+@dataclass(frozen=True, slots=True)
+class CursorSlot:
+    """The value is a part of a cursor, which the session fills in before each call.
+
+    It is only read.
+    """
+
+    cursor: int
+    part: CursorPart
+
+
+Storage = Constant | StateSlot | Scratch | Alias | Caller | CursorSlot
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,8 +238,8 @@ class State:
         layout: order of the dims in memory, outermost first; a permutation.
         initial: id of the named data it starts as; None for zeros.
         reset: what `Session.reset` does to it.
-        at_position: whether every write to it begins at the program's position, so
-            that what lies behind the position is dead; LINEAR, RING and APPEND only.
+        cursor: id of the cursor at which every write to it begins, so that what lies
+            after the cursor is dead; LINEAR, RING and APPEND only. None for any other.
         window: how many positions a query sees, its own too, where calls write a RING
             at the position and `kvc::attention` alone reads it behind that, else None.
     """
@@ -231,33 +251,41 @@ class State:
     layout: tuple[int, ...]
     initial: int | None
     reset: ResetRule
-    at_position: bool
+    cursor: int | None
     window: int | None = None
 
+    @property
+    def at_position(self) -> bool:
+        """Tell whether every write to it begins at its cursor."""
+        return self.cursor is not None
 
-class PositionKind(IntEnum):
-    """Where a program's position comes from; the number is the one in the file."""
+
+class CursorKind(IntEnum):
+    """Where a cursor comes from; the number is the one in the file."""
 
     STATE = 0  # an integer state proven to advance by the token count
-    INPUT = 1  # an input that the session fills
+    SESSION = 1  # the session counts, and methods take it as `CursorSlot`s
     LENGTH = 2  # the common length of its APPEND states
 
 
 @dataclass(frozen=True, slots=True)
-class Position:
-    """The program's one position, int64 [batch].
+class Cursor:
+    """Where each row stands: how many tokens it holds, int64 [rows].
 
     Attributes:
+        name: of the input or state that it stands for, "" where there is none.
         kind: where it comes from.
         state: id of the state (STATE), None otherwise.
-        input_name: name of the input (INPUT), "" otherwise.
+        rows: how many rows have positions of their own, in terms of symbols that a
+            session fixes; None where there is one for all rows.
         capacity: greatest position, in terms of symbols that a session fixes; None
             where nothing limits it.
     """
 
-    kind: PositionKind
+    name: str
+    kind: CursorKind
     state: int | None
-    input_name: str
+    rows: Dim | None
     capacity: Dim | None
 
 
@@ -366,7 +394,7 @@ class Program:
         symbols: bounded sizes, by unique name.
         files, blobs, names: the data, see each.
         states: memory that outlives a call.
-        position: None when the program has none.
+        cursors: where rows stand; the first is the program's position.
         methods: entry points.
         delegates: parts that backends run.
         metadata: the user's own settings, text to JSON text.
@@ -378,7 +406,12 @@ class Program:
     blobs: tuple[Blob, ...]
     names: tuple[NamedData, ...]
     states: tuple[State, ...]
-    position: Position | None
+    cursors: tuple[Cursor, ...]
     methods: tuple[Method, ...]
     delegates: tuple[Delegate, ...]
     metadata: Mapping[str, str]
+
+    @property
+    def position(self) -> Cursor | None:
+        """Return the cursor that counts the tokens of prefill and decode."""
+        return self.cursors[0] if self.cursors else None

@@ -169,6 +169,7 @@ class _Cutter:
             output_tree="",
             constants=tuple(self._constants[i] for i in read if i in self._constants),
             state_in=(),
+            cursor_in=(),
             state_out=(),
             input_out=(),
             nodes=tuple(nodes),
@@ -219,8 +220,7 @@ def _in_running_order(method: Method, nodes: list[Node]) -> tuple[Node, ...]:
     Calls run as soon as they can, so that a state which they read is still the old
     one; all else keeps its order, but for what must come earlier.
     """
-    bound = [v for v, _ in method.constants + method.state_in]
-    ready = {value.id for value in (*method.inputs, *bound)}
+    ready = {value.id for value in (*method.inputs, *method.bound)}
     makers = {value.id: node for node in nodes for value in node.outputs}
     calls = [node for node in nodes if node.op == DELEGATE]
     order: dict[int, Node] = {}  # by identity

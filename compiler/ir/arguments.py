@@ -1,11 +1,23 @@
-"""Are the arguments of a call of the kinds that its op takes?"""
+"""The arguments of a call by name, and whether they are of the kinds its op takes."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-from kvc.compiler.ir.graph import Argument, Item, Value
+from kvc.compiler.ir.graph import Argument, Item, Node, Value
 from kvc.compiler.ir.text import argument_text
-from kvc.schema.ops import OpSpec, Param
+from kvc.schema.ops import OPS, OpSpec, Param
 from kvc.schema.verify.signatures import accepts
+
+
+def named(node: Node) -> dict[str, Argument]:
+    """Return the arguments of a node by the names of its op's parameters."""
+    names = (parameter.name for parameter in OPS[node.op].params)
+    return dict(zip(names, node.arguments, strict=True))
+
+
+def with_named(node: Node, changes: Mapping[str, Argument]) -> Node:
+    """Return a node with some arguments replaced, by name."""
+    return replace(node, arguments=tuple((named(node) | dict(changes)).values()))
 
 
 def argument_faults(spec: OpSpec, arguments: tuple[Argument, ...]) -> Iterator[str]:

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 
 from kvc.compiler.constants import Source
 from kvc.schema.dtypes import DType
-from kvc.schema.types import Affine, Symbol, TensorType
+from kvc.schema.model import Cursor, CursorSlot, StateKind
+from kvc.schema.types import Affine, Dim, Symbol, TensorType
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,9 @@ class Method:
         block: its number where it is a block, unique in the program.
         filled: of a block, the inputs that are parts of operands: they are put into
             memory of its own, all others are lent.
+        cursor_in: (value, the part of a cursor that it is).
+        advance: tokens that a call adds to the cursor, None when it adds none.
+        counts: name of the input that says how many of them count in each row, or "".
         in_place: of a block, whether it may write over what it reads; the library of a
             backend may not.
     """
@@ -87,7 +91,16 @@ class Method:
     outputs: tuple[Value, ...]
     block: int | None = None
     filled: tuple[int, ...] = ()
+    cursor_in: tuple[tuple[Value, CursorSlot], ...] = ()
+    advance: Dim | None = None
+    counts: str = ""
     in_place: bool = True
+
+    @property
+    def bound(self) -> tuple[Value, ...]:
+        """Return the values that are there beside the inputs: constants, states, ..."""
+        named = self.constants + self.state_in
+        return (*(v for v, _ in named), *(v for v, _ in self.cursor_in))
 
     @property
     def results(self) -> tuple[Value, ...]:
@@ -101,8 +114,7 @@ class Method:
 
     def next_id(self) -> int:
         """Return an id above all ids in use."""
-        bound = self.constants + self.state_in
-        ids = [v.id for v in self.inputs] + [v.id for v, _ in bound]
+        ids = [v.id for v in (*self.inputs, *self.bound)]
         ids += [v.id for node in self.nodes for v in node.outputs]
         return max(ids, default=-1) + 1
 
@@ -135,22 +147,33 @@ class State:
         initial: name of the constant that it starts as; None means zeros.
         grows: the axis along which its size changes from call to call; values of it
             have their own size there. None for a state of one size.
+        kind, axis, cursor, window: what it is, as in the file; known once the program
+            has been analysed (`kvc.compiler.analysis`).
     """
 
     name: str
     type: TensorType
     initial: str | None
     grows: int | None = None
+    kind: StateKind = StateKind.PLAIN
+    axis: int | None = None
+    cursor: int | None = None
+    window: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """All methods of a model, with what they share."""
+    """All methods of a model, with what they share.
+
+    Attributes:
+        cursors: where rows stand, once the program has been analysed.
+    """
 
     symbols: tuple[Symbol, ...]
     constants: tuple[Constant, ...]
     states: tuple[State, ...]
     methods: tuple[Method, ...]
+    cursors: tuple[Cursor, ...] = ()
 
 
 def values_in(arguments: tuple[Argument, ...]) -> Iterator[Value]:

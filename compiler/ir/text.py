@@ -2,8 +2,9 @@
 
 from collections.abc import Iterator
 
-from kvc.compiler.ir.graph import Argument, Method, Node, Program, Value
+from kvc.compiler.ir.graph import Argument, Method, Node, Program, State, Value
 from kvc.schema.dtypes import DType
+from kvc.schema.model import StateKind
 
 
 def program_text(program: Program) -> str:
@@ -17,10 +18,22 @@ def _program_lines(program: Program) -> Iterator[str]:
     for constant in program.constants:
         yield f"constant {constant.name}: {constant.type} ({constant.provenance})"
     for state in program.states:
-        grows = "" if state.grows is None else f" grows along {state.grows}"
-        yield f"state {state.name}: {state.type} = {state.initial or 'zeros'}{grows}"
+        initial = state.initial or "zeros"
+        yield f"state {state.name}: {state.type} = {initial}{_said(state)}"
+    for cursor in program.cursors:
+        rows = "" if cursor.rows is None else f" of {cursor.rows} rows"
+        yield f"cursor {cursor.name}: {cursor.kind.name}{rows} up to {cursor.capacity}"
     for method in program.methods:
         yield from _method_lines(method)
+
+
+def _said(state: State) -> str:
+    """Return what is known of how a state is written."""
+    text = "" if state.grows is None else f" grows along {state.grows}"
+    if state.kind is not StateKind.PLAIN:
+        text += f" {state.kind.name} along {state.axis}"
+    text += "" if state.cursor is None else f" at cursor {state.cursor}"
+    return text + ("" if state.window is None else f" window {state.window}")
 
 
 def _method_lines(method: Method) -> Iterator[str]:
@@ -33,6 +46,9 @@ def _method_lines(method: Method) -> Iterator[str]:
         yield f"  %{value.id} = constant {name}"
     for value, name in method.state_in:
         yield f"  %{value.id} = state {name}"
+    for value, slot in method.cursor_in:
+        part = slot.part.name.lower()
+        yield f"  %{value.id} = cursor {slot.cursor} {part}: {value.type}"
     for node in method.nodes:
         yield f"  {_node_text(node)}"
     for value, name in method.state_out:

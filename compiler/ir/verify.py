@@ -8,6 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from kvc.compiler.ir.arguments import argument_faults
 from kvc.compiler.ir.control import blocks_by_number, control_faults, control_of
 from kvc.compiler.ir.graph import Argument, Method, Node, Program, State, Value
+from kvc.schema.dtypes import DType
 from kvc.schema.ops import CONTROL_OPS, OPS, OpSpec
 from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred, ShapeMismatch
 from kvc.schema.types import Affine, Symbol, TensorType
@@ -142,6 +143,11 @@ def _starts(
     for value, name in method.state_in:
         if name not in states or not _is_of(value, states[name]):
             raise Malformed(method.name, None, f"%{value.id} is not the type of {name}")
+        _define(method, None, defined, value)
+    for value, slot in method.cursor_in:
+        if value.type.dtype is not DType.INT64 or len(value.type.dims) > 1:
+            what = f"%{value.id} is {value.type}, no {slot.part.name} of a cursor"
+            raise Malformed(method.name, None, what)
         _define(method, None, defined, value)
     return defined
 

@@ -37,7 +37,7 @@ class Aliases:
 def analyse(method: Method) -> Aliases:
     """Return the memory relations of a method."""
     stored, callers = _stored(method), callers_of(method)
-    bound = [*method.inputs, *(v for v, _ in method.constants + method.state_in)]
+    bound = [*method.inputs, *method.bound]
     base: dict[int, int] = {}
     root = {value.id: value.id for value in bound}
     scratch = {value.id for value in method.inputs}  # what is whole, and its own

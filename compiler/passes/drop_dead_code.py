@@ -54,4 +54,5 @@ def _drop_in_method(method: Method) -> Method:
         nodes=tuple(reversed(kept)),
         constants=tuple(b for b in method.constants if b[0].id in needed),
         state_in=tuple(b for b in method.state_in if b[0].id in needed),
+        cursor_in=tuple(b for b in method.cursor_in if b[0].id in needed),
     )

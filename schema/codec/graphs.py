@@ -20,6 +20,8 @@ from kvc.schema.model import (
     Argument,
     Caller,
     Constant,
+    CursorPart,
+    CursorSlot,
     Graph,
     Instruction,
     Item,
@@ -31,7 +33,7 @@ from kvc.schema.model import (
 )
 from kvc.schema.types import Affine
 
-CONSTANT, STATE, SCRATCH, ALIAS, CALLER = range(5)
+CONSTANT, STATE, SCRATCH, ALIAS, CALLER, CURSOR = range(6)
 NONE, VALUE, INT, FLOAT, BOOL, TEXT, DTYPE, AFFINE, LIST = range(9)
 
 Coded = tuple[int, int]  # kind, value
@@ -70,6 +72,8 @@ def _place(storage: Storage) -> Coded:
             return ALIAS, base
         case Caller():
             return CALLER, 0
+        case CursorSlot(cursor, part):
+            return CURSOR, 4 * cursor + part
 
 
 def graph_record(graph: Graph, pool: PoolWriter) -> Record:
@@ -160,9 +164,14 @@ def _read_values(
         iter(build(Scratch, places[kinds == SCRATCH].tolist(), sizes)),
         iter(build(Alias, places[kinds == ALIAS].tolist())),
         repeat(Caller()),
+        iter([_cursor_slot(place) for place in places[kinds == CURSOR].tolist()]),
     )
     storages = [next(made[kind]) for kind in kinds.tolist()]
     return tuple(build(Value, [pool.types[i] for i in ids], storages))
+
+
+def _cursor_slot(place: int) -> CursorSlot:
+    return CursorSlot(place // len(CursorPart), CursorPart(place % len(CursorPart)))
 
 
 def _read_instructions(

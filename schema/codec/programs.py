@@ -17,13 +17,13 @@ from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
     Blob,
     Block,
+    Cursor,
+    CursorKind,
     DataFile,
     Delegate,
     MemoryKind,
     Method,
     NamedData,
-    Position,
-    PositionKind,
     Program,
     Provenance,
     ResetRule,
@@ -37,14 +37,14 @@ from kvc.schema.types import Dim
 def program_record(program: Program) -> Record:
     """Return the table of a program."""
     pool = PoolWriter(program.symbols)
-    position, metadata = program.position, sorted(program.metadata.items())
+    metadata = sorted(program.metadata.items())
     fields: dict[str, FieldValue] = {
         "provenance": _provenance_record(program.provenance),
         "files": [_file_record(file) for file in program.files],
         "blobs": blobs_record(program.blobs),
         "names": _names_record(program.names, pool),
         "states": [_state_record(state, pool) for state in program.states],
-        "position": _position_record(position, pool) if position else None,
+        "cursors": [_cursor_record(cursor, pool) for cursor in program.cursors],
         "methods": [_method_record(method, pool) for method in program.methods],
         "delegates": [_delegate_record(delegate) for delegate in program.delegates],
         "metadata_keys": [key for key, _ in metadata],
@@ -116,20 +116,23 @@ def _state_record(state: State, pool: PoolWriter) -> Record:
             "layout": np.array(state.layout, np.uint8),
             "initial": state.initial,
             "reset": int(state.reset),
-            "at_position": int(state.at_position),
+            "cursor": state.cursor,
             "window": state.window,
         },
     )
 
 
-def _position_record(position: Position, pool: PoolWriter) -> Record:
-    kind, capacity = _dim_fields(position.capacity, pool)
+def _cursor_record(cursor: Cursor, pool: PoolWriter) -> Record:
+    kind, capacity = _dim_fields(cursor.capacity, pool)
+    rows_kind, rows = _dim_fields(cursor.rows, pool)
     return Record(
-        "Position",
+        "Cursor",
         {
-            "kind": int(position.kind),
-            "state": position.state,
-            "input_name": position.input_name,
+            "name": cursor.name,
+            "kind": int(cursor.kind),
+            "state": cursor.state,
+            "rows_kind": rows_kind,
+            "rows": rows,
             "capacity_kind": kind,
             "capacity": capacity,
         },
@@ -217,9 +220,7 @@ def read_program(table: TableReader, path: str) -> Program:
         blobs=read_blobs(table.child("blobs"), path),
         names=_read_names(table.child("names"), pool, path),
         states=tuple(_read_state(t, pool, path) for t in table.children("states")),
-        position=_read_position(table.child("position"), pool, path)
-        if "position" in table
-        else None,
+        cursors=tuple(_read_cursor(t, pool, path) for t in table.children("cursors")),
         methods=tuple(_read_method(t, pool, path) for t in table.children("methods")),
         delegates=tuple(_read_delegate(t) for t in table.children("delegates")),
         metadata=dict(zip(keys, texts, strict=True)),
@@ -278,17 +279,18 @@ def _read_state(table: TableReader, pool: Pool, path: str) -> State:
         layout=tuple(table.integers("layout")),
         initial=table.optional_number("initial"),
         reset=ResetRule(table.number("reset")),
-        at_position=bool(table.number("at_position")),
+        cursor=table.optional_number("cursor"),
         window=table.optional_number("window"),
     )
 
 
-def _read_position(table: TableReader, pool: Pool, path: str) -> Position:
-    return Position(
-        kind=PositionKind(table.number("kind")),
+def _read_cursor(table: TableReader, pool: Pool, path: str) -> Cursor:
+    return Cursor(
+        name=table.text("name"),
+        kind=CursorKind(table.number("kind")),
         state=table.optional_number("state"),
-        input_name=table.text("input_name"),
-        capacity=_read_dim(table, "capacity", pool, path, "position"),
+        rows=_read_dim(table, "rows", pool, path, "cursor"),
+        capacity=_read_dim(table, "capacity", pool, path, "cursor"),
     )
 
 

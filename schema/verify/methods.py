@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Graph, Method, PositionKind, Program, StateKind, Update
+from kvc.schema.model import CursorKind, Graph, Method, Program, StateKind, Update
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.effects import effects
@@ -33,28 +33,13 @@ def check_methods(program: Program, sizes: Sizes, report: Reporter) -> None:
         inputs, names = method.graph.inputs, method.input_names
         report.require(len(names) == len(inputs), where, "names and inputs differ")
         report.unique(list(names), f"{where}, inputs")
-        filled = _check_filled(method, program, where, report)
-        _check_trees(method, len(inputs) - filled, where, report)
+        _check_trees(method, len(inputs), where, report)
         if method.role == "prefill_all":
             _check_all_logits(method.graph, where, report)
         if method.advance is not None:
-            placed = program.position is not None
-            report.require(placed, where, "it advances a position that is not there")
+            placed = bool(program.cursors)
+            report.require(placed, where, "it advances a cursor that is not there")
             sizes.check_dim(method.advance, where)
-
-
-def _check_filled(
-    method: Method, program: Program, where: str, report: Reporter
-) -> int:
-    """Check the input that the session fills, and return how many of them there are."""
-    name = program.position.input_name if program.position else ""
-    if name not in method.input_names:
-        return 0
-    graph = method.graph
-    kind = graph.values[graph.inputs[method.input_names.index(name)]].type
-    fits = kind.dtype is DType.INT64 and len(kind.dims) <= 1
-    report.require(fits, where, f"its position {name!r} is {kind}, not int64 [batch]")
-    return 1
 
 
 def _check_all_logits(graph: Graph, where: str, report: Reporter) -> None:
@@ -132,7 +117,7 @@ def _check_counting(
         told = method.advance is not None
         report.require(told, where, "it writes a counter without an advance")
     position = program.position
-    if position and position.kind is PositionKind.STATE and method.advance is not None:
+    if position and position.kind is CursorKind.STATE and method.advance is not None:
         counted = position.state in method.writes
         report.require(counted, where, "it advances a position that it does not write")
 

@@ -3,13 +3,12 @@
 from kvc.schema.garbage import collection_paused
 from kvc.schema.model import Program
 from kvc.schema.verify.blocks import check_blocks
-from kvc.schema.verify.counts import check_counts
+from kvc.schema.verify.cursors import CursorChecker
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.graphs import GraphChecker
 from kvc.schema.verify.memory import check_memory
 from kvc.schema.verify.methods import check_effects, check_methods
-from kvc.schema.verify.rings import RingChecker
 from kvc.schema.verify.semantics import check_delegates, check_tables
 from kvc.schema.verify.values import Surroundings
 
@@ -32,7 +31,7 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
     check_tables(program, sizes, report)
     check_methods(program, sizes, report)
     checker = GraphChecker(report)
-    rings = RingChecker(program, sizes, report)
+    cursors = CursorChecker(program, sizes, report)
     constants = [named.type for named in program.names]
     for method in program.methods:
         where = f"method {method.name!r}"
@@ -40,8 +39,7 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
         operands = checker.check(method.graph, around)
         check_memory(method.graph, operands, where, report, thorough)
         check_effects(method, operands, program, report)
-        rings.check(method, operands)
         check_blocks(method, checker, around, thorough)
-        check_counts(method, program, report)
-    rings.finish()
+        cursors.check(method)
+    cursors.finish()
     check_delegates(program, report)

@@ -12,6 +12,7 @@ from kvc.schema.model import (
     Alias,
     Caller,
     Constant,
+    CursorSlot,
     Graph,
     Instruction,
     Ref,
@@ -46,7 +47,7 @@ class Definitions:
         self.roots = {
             i: i
             for i, storage in enumerate(self.storages)
-            if isinstance(storage, (Constant, StateSlot))
+            if isinstance(storage, (Constant, StateSlot, CursorSlot))
         }
         self._axes: dict[int, int] = {}  # along which callers' arrays grow
 
@@ -95,8 +96,8 @@ class Definitions:
         if not isinstance(first, Ref) or first.value != base:
             raise BadResult(self._misplaced(step, value))
         root = self.roots[base]
-        if aliasing is Aliasing.UPDATE and isinstance(self.storages[root], Constant):
-            raise BadResult("writes over a constant")
+        if aliasing is Aliasing.UPDATE:
+            self._check_writable(root)
         if step.op in _GROWING:
             self._check_growth(step, base, root)
         return root
@@ -108,10 +109,14 @@ class Definitions:
         inside = over is not None and 0 <= over < len(control.operands)
         if over is None or not inside or control.operands[over] != Ref(base):
             raise BadResult(self._misplaced(step, value))
-        root = self.roots[base]
-        if isinstance(self.storages[root], Constant):
-            raise BadResult("writes over a constant")
-        return root
+        self._check_writable(self.roots[base])
+        return self.roots[base]
+
+    def _check_writable(self, root: int) -> None:
+        storage = self.storages[root]
+        if isinstance(storage, (Constant, CursorSlot)):
+            what = "a constant" if isinstance(storage, Constant) else "a cursor"
+            raise BadResult(f"writes over {what}")
 
     def _written_root(self, step: Instruction, value: int, base: int) -> int:
         """Return the memory that a result which is no update is written over."""

@@ -232,5 +232,5 @@ def test_rows_of_a_ring_are_those_of_the_position(
     program = compile_program(Candidates(rows), methods).program
     states = {state.name: state for state in program.states}
     assert states["ring"].kind is StateKind.RING
-    assert states["ring"].at_position
+    assert states["ring"].at_position == (window is not None)
     assert states["ring"].window == window

@@ -14,6 +14,7 @@ from kvc.schema.model import (
     Alias,
     Argument,
     Caller,
+    CursorSlot,
     Constant,
     Graph,
     Instruction,
@@ -81,6 +82,8 @@ def _given(
         elif isinstance(value.storage, StateSlot):
             name = escape(states[value.storage.state])
             yield f"%{index} = state {name}: {value.type}"
+        elif isinstance(value.storage, CursorSlot):
+            yield f"%{index} = {_typed(value)}"
 
 
 def _returns(graph: Graph) -> str:
@@ -143,6 +146,8 @@ def _report(
 def _typed(value: Value) -> str:
     """Write a value's type, and where it lives unless that is said elsewhere."""
     match value.storage:
+        case CursorSlot(cursor, part):
+            return f"{value.type}, the {part.name.lower()} of cursor {cursor}"
         case Scratch(offset=offset):
             return f"{value.type} at {offset}"
         case Alias(base=base):

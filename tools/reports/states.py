@@ -82,9 +82,7 @@ def describe_position(program: Program) -> PositionReport | None:
     position = program.position
     if position is None:
         return None
-    source = position.input_name
-    if position.state is not None:
-        source = program.states[position.state].name
+    source = position.name
     kind, limit = position.kind.name.lower(), position.capacity
     if limit is None:
         return PositionReport(kind, source, None, "")

@@ -5,6 +5,7 @@ from contextlib import ExitStack
 from functools import cache
 
 import pytest
+from greedy_backends import compiling_with
 from ragged_models import opened_ragged
 
 from kvc.runtime import Program
@@ -12,7 +13,7 @@ from kvc.runtime import Program
 
 @pytest.fixture(scope="session")
 def ragged(
-    tmp_path_factory: pytest.TempPathFactory,
+    tmp_path_factory: pytest.TempPathFactory, backend: str
 ) -> Iterator[Callable[[str], Program]]:
     """Return what gives the program of a kind of `ragged_models.RAGGED`."""
     with ExitStack() as stack:
@@ -23,3 +24,10 @@ def ragged(
             return stack.enter_context(opened_ragged(kind, folder))
 
         yield program
+
+
+@pytest.fixture(scope="session", params=["", "greedy", "parts"], autouse=True)
+def backend(request: pytest.FixtureRequest) -> Iterator[str]:
+    """Run every test with each way to run its methods; see `greedy_backends`."""
+    with compiling_with(request.param):
+        yield request.param
