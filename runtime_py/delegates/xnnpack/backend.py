@@ -75,8 +75,10 @@ class Xnnpack:
             return packed_format(find_library())
         except MissingLibrary as error:
             features = f"this machine's FEATURES are {processor_features()}"
-            reason = f"{error.facts['reason']} ({features})"
-            raise MissingLibrary(**error.facts | {"reason": reason}) from error
+            reason = f"{error.reason} ({features})"
+            raise MissingLibrary(
+                library=error.library, reason=reason, install=error.install
+            ) from error
 
     def init(self, part: Delegate, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Decode and check a payload; see `Delegate.init`."""
@@ -156,7 +158,7 @@ def _warn(error: MissingLibrary) -> None:
     if not _warned:
         _warned = True
         text = (
-            f"{error.facts['reason']}: what XNNPACK would run is run by its slower "
+            f"{error.reason}: what XNNPACK would run is run by its slower "
             f"reference implementation; `{INSTALL}` brings the library, "
             "load(..., reference=True) silences this"
         )
