@@ -329,7 +329,7 @@ class _Binder:
                 self._values.share(result, storage.base)
         outputs = [self._values.array(i) for i in instruction.results]
         handle = self._code.delegate(delegate)
-        self._beside_others |= not getattr(handle, "runs_torch", False)
+        self._beside_others |= not handle.runs_torch
         workspace = self._workspace
         assert workspace is not None, "a graph with delegates runs in a context"
         return [(handle.prepare(inputs, outputs, workspace, self._sizes), ())]

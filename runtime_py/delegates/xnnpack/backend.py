@@ -13,6 +13,7 @@ from functools import partial
 
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import (
+    Delegate,
     Handle,
     Options,
     Packing,
@@ -32,11 +33,11 @@ from kvc.runtime.delegates.xnnpack.statics import Copies, Statics
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.schema.codec import decode_payload
 from kvc.schema.errors import MissingLibrary
-from kvc.schema.model import Delegate
+from kvc.schema.model import Delegate as Part
 from kvc.schema.verify import verify_payload
 
 
-class Xnnpack:
+class Xnnpack(Delegate):
     """Runs float32 and dynamically quantized graphs."""
 
     def __init__(self, options: Options) -> None:
@@ -80,7 +81,7 @@ class Xnnpack:
                 library=error.library, reason=reason, install=error.install
             ) from error
 
-    def init(self, part: Delegate, data: Mapping[str, FreeableBuffer]) -> Handle:
+    def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Decode and check a payload; see `Delegate.init`."""
         program, path = self._options.program, self._options.path
         method = program.methods[part.method].name
