@@ -204,7 +204,7 @@ def _own_mistakes(path: str) -> Iterator[None]:
     try:
         yield
     except FormatError as error:
-        if error.facts.get("path") != path:
+        if error.path != path:
             raise
         if isinstance(error, LimitExceeded):
             reason = f"{error}; lower the bounds of its sizes: rows, tokens, positions"

@@ -19,5 +19,5 @@ def with_front_end(model: nn.Module, error: CaptureError) -> CaptureError | None
         "models of transformers are compiled with their caches by "
         "kvc.compiler.export_hf(folder), which declares the methods itself"
     )
-    facts = {**error.facts, "reason": f"{error.facts['reason']}. Instead: {advice}"}
+    facts = vars(error) | {"reason": f"{error.reason}. Instead: {advice}"}
     return type(error)(**facts)

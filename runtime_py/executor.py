@@ -106,7 +106,9 @@ def fail(
     place = f" at {instruction.source}" if instruction.source else ""
     if isinstance(error, IndexOutOfRange):
         label = f"method {method}, instruction {index}, {instruction.op}{place}: "
-        raise IndexOutOfRange(**{**error.facts, "place": label}) from error
+        raise IndexOutOfRange(
+            place=label, index=error.index, size=error.size
+        ) from error
     if isinstance(error, KvcError):
         raise error
     raise KernelFailed(

@@ -34,9 +34,7 @@ def import_beside_packing(
     try:
         with suppress(KvcError):
             for number in delegates:
-                pack = getattr(handle_of(number), "pack", None)
-                if pack is not None:
-                    pack()
+                handle_of(number).pack()
     finally:
         importing.join()
 

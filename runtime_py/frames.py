@@ -358,7 +358,7 @@ class _Binder:
         )
         (block,) = bound.control.blocks
         handle = self._code.delegate(self._blocks.delegates[block])
-        self._beside_others |= not getattr(handle, "runs_torch", False)
+        self._beside_others |= not handle.runs_torch
         workspace = self._workspace
         assert workspace is not None, "a graph with delegates runs in a context"
         run = handle.prepare(bound.lent, bound.results, workspace, self._sizes)

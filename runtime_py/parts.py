@@ -188,7 +188,9 @@ def _takes_tokens(entry: Entry) -> bool:
 
     It may take counts behind them, and adds those that count then.
     """
-    if entry.tokens is None or len(entry.signature.types) != 1 + (entry.counts is not None):
+    if entry.tokens is None or len(entry.signature.types) != 1 + (
+        entry.counts is not None
+    ):
         return False
     if entry.counts is not None and entry.counts.leaf != 1:
         return False

@@ -102,11 +102,12 @@ def fill_cursor(
             array[...] = np.reshape(found, array.shape)
 
 
-def takes_one_position(method: Method, rows: int) -> bool:
-    """Tell whether a method takes one position, or places of tokens, for all rows."""
+def takes_one_position(method: Method, cursor: Cursor) -> bool:
+    """Tell whether a method takes one position for all rows."""
     slots = [(v.type.dims, v.storage) for v in method.graph.values]
-    return rows > 1 and any(
-        slot.part is CursorPart.PLACES
+    return any(
+        cursor.rows is None
+        or slot.part is CursorPart.PLACES
         or (slot.part is CursorPart.START and dims in ((), (1,)))
         for dims, slot in slots
         if isinstance(slot, CursorSlot)

@@ -7,7 +7,8 @@ and everything goes when the last call that uses it ends; sessions keep their st
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from itertools import chain
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.contexts import ContextPool, ExecutionContext
@@ -87,13 +88,9 @@ class Resources:
         for index, part in enumerate(self._program.delegates):
             handles = by_backend.setdefault(part.backend, {})
             handles[index] = self._delegate(index)
-        packings: list[Packing] = []
-        for name, handles in by_backend.items():
-            pack: Callable[[Mapping[int, Handle]], Sequence[Packing]] | None
-            pack = getattr(self._backends[name], "pack", None)
-            if pack is not None:
-                packings.extend(pack(handles))
-        return tuple(packings)
+        backends = self._backends
+        packed = (backends[name].pack(by_id) for name, by_id in by_backend.items())
+        return tuple(chain.from_iterable(packed))
 
     def close(self, when_gone: Callable[[], None]) -> None:
         """Let go of everything once no call uses it, and then call `when_gone`."""

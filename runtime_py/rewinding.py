@@ -179,7 +179,7 @@ def _check_rows(program: Program, memory: StateMemory, counts: Sequence[int]) ->
     if len(set(counts)) < 2:
         return
     for method in program.methods:
-        if takes_one_position(method, len(counts)):
+        if takes_one_position(method, program.cursors[0]):
             reason = f"method {method.name} is given one position for all of them"
             raise CannotRewind(reason=reason)
     for declared, array in zip(memory.states, memory.arrays, strict=True):

@@ -8,9 +8,11 @@ kernels to refuse.
 from dataclasses import dataclass
 
 from kvc.runtime.arrays import Array
+from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import InputMismatch
 from kvc.schema.model import Graph, Method, Ref
+from kvc.schema.ops import DELEGATE
 
 _CHOICE = "aten::where.self"
 _LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
@@ -55,27 +57,34 @@ def find_tokens(method: Method) -> TokenInput | None:
     kind = graph.values[graph.inputs[0]].type
     if kind.dtype is not DType.INT64 or len(kind.dims) != 2:
         return None
-    return TokenInput(method.name, method.input_names[0], _vocabulary(graph))
+    vocabulary = _vocabulary(method, graph, graph.inputs[0])
+    return TokenInput(method.name, method.input_names[0], vocabulary)
 
 
-def _vocabulary(graph: Graph) -> int | None:
-    """Return the rows of the first table in which the first input is looked up."""
+def _vocabulary(method: Method, graph: Graph, tokens: int) -> int | None:
+    """Return the rows of the first table in which a value is looked up."""
+    found = _tokens_and_filled(graph, tokens)
     for call in graph.instructions:
+        if call.op == DELEGATE:
+            control = read_control(call.op, call.arguments)
+            inside = method.blocks[control.blocks[0]].graph
+            for operand, own in zip(control.operands, inside.inputs, strict=True):
+                if isinstance(operand, Ref) and graph.root_of(operand.value) in found:
+                    return _vocabulary(method, inside, own)
         if call.op not in _LOOKUPS:
             continue
         table, indices = call.arguments[0], call.arguments[-1]
         if not isinstance(table, Ref) or not isinstance(indices, Ref):
             continue
         rows = graph.values[table.value].type.dims[0]
-        looked_up = graph.root_of(indices.value) in _tokens_and_filled(graph)
-        if looked_up and isinstance(rows, int):
+        if graph.root_of(indices.value) in found and isinstance(rows, int):
             return rows
     return None
 
 
-def _tokens_and_filled(graph: Graph) -> set[int]:
-    """Return the first input, and what it is with other tokens for padding."""
-    found = {graph.inputs[0]}
+def _tokens_and_filled(graph: Graph, tokens: int) -> set[int]:
+    """Return the tokens, and what they are with other tokens for padding."""
+    found = {tokens}
     for call in graph.instructions:
         operands = call.arguments[1:] if call.op == _CHOICE else ()
         roots = {graph.root_of(ref.value) for ref in operands if isinstance(ref, Ref)}

@@ -38,9 +38,9 @@ def open_rows(program: "Program", rows: int, capacity: int | None) -> "Session":
     try:
         return program.session(capacity, batch=rows)
     except BadSetting as error:
-        if error.facts["name"] != "batch":
+        if error.name != "batch":
             raise
-        most = error.facts["expected"]
+        most: object = error.expected
     except UnknownName:  # a program whose rows are not chosen has a fixed number
         session = program.session(capacity)
         most = count_rows(session)

@@ -64,7 +64,7 @@ def _alone(path: Path) -> Iterator[None]:
     try:
         fd = os.open(lock, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     except OSError as error:
-        raise CannotWrite(path=path, reason=reason_of(error)) from error
+        raise CannotWrite(path=str(path), reason=reason_of(error)) from error
     try:
         _take(fd, lock, path)
         try:
@@ -82,6 +82,6 @@ def _take(fd: int, lock: Path, path: Path) -> None:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         same = os.path.samestat(os.fstat(fd), lock.stat())
     except OSError as error:
-        raise CannotWrite(path=path, reason=reason) from error
+        raise CannotWrite(path=str(path), reason=reason) from error
     if not same:
-        raise CannotWrite(path=path, reason=reason)
+        raise CannotWrite(path=str(path), reason=reason)

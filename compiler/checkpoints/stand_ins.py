@@ -68,7 +68,7 @@ def _named(model: nn.Module) -> Iterator[None]:
         names = tuple(_kept_elsewhere(model))
         known = f"{listing(names)}: " if names else ""
         elsewhere = "it is no parameter or buffer of a module, only refers to one"
-        what = f"{known}{met.facts['what']}; {elsewhere}"
+        what = f"{known}{met.what}; {elsewhere}"
         raise ParametersEmpty(names=names, what=what) from error
 
 

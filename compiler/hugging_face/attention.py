@@ -107,8 +107,9 @@ def sight(*, mask_function: MaskFunction, config: object = None, **_: object) ->
     except UnsupportedModel as error:
         if getattr(config, "is_decoder", None) is not False:
             raise
-        known = error.facts["reason"]
-        reason = f"{known}; an encoder is causal with is_decoder=True in its config"
+        reason = (
+            f"{error.reason}; an encoder is causal with is_decoder=True in its config"
+        )
         raise UnsupportedModel(model="the model", reason=reason) from error
 
 

@@ -38,6 +38,11 @@ Tensor = Value | Made
 class Unsupported(Exception):
     """The call cannot be expressed; the text says why."""
 
+    @property
+    def reason(self) -> str:
+        """Return the text."""
+        return str(self)
+
 
 Rule = Callable[[Named, TensorType | None], Call]
 

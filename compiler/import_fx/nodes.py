@@ -163,8 +163,7 @@ class NodeImporter:
             arguments = self._arguments(call, self._source(node))
         except (Unsupported, CaptureError) as error:
             self._unknown.add(node)
-            reason = getattr(error, "reason", str(error))
-            self._miss(op, reason if is_known(op) else why_unknown(op), node)
+            self._miss(op, error.reason if is_known(op) else why_unknown(op), node)
             return
         outputs = tuple(self._new_value(kind) for kind in types[: call.results])
         self.nodes.append(Node(call.op, arguments, outputs, self._source(node)))
@@ -251,8 +250,7 @@ class NodeImporter:
             self._add_control(node, call)
         except (Unsupported, CaptureError) as error:
             self._unknown.add(node)
-            reason = getattr(error, "reason", str(error))
-            self._miss(higher_name(node), reason, node)
+            self._miss(higher_name(node), error.reason, node)
 
     def _add_control(self, node: fx.Node, call: Higher) -> None:
         """Add the node of a call whose bodies are imported on the way."""

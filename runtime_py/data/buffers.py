@@ -20,6 +20,8 @@ class FreeableBuffer:
         nbytes: how long it is.
     """
 
+    _freed = True  # of one whose constructor failed
+
     def __init__(
         self, named: NamedData, nbytes: int, blobs: HeldBlobs, for_calls: bool
     ) -> None:
@@ -102,8 +104,7 @@ class FreeableBuffer:
         self.free()
 
     def __del__(self) -> None:
-        # Also runs on a handle whose constructor failed.
-        if not getattr(self, "_freed", True):
+        if not self._freed:
             self._blobs.drop(self._named.blob)
 
     def __repr__(self) -> str:

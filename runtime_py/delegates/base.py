@@ -101,10 +101,12 @@ class Workspace:
 class Handle(Protocol):
     """A payload that is ready to be prepared; used from many threads.
 
-    A handle whose attribute `runs_torch` is true computes with torch's threads; any
-    other one is taken to have threads of its own, and torch gets a single one in calls
-    that run both.
+    Attributes:
+        runs_torch: whether it computes with torch's threads. Any other one is taken to
+            have threads of its own, and torch gets a single one in calls that run both.
     """
+
+    runs_torch: bool = False
 
     def prepare(
         self,
@@ -122,18 +124,42 @@ class Handle(Protocol):
             sizes: of the program's symbols in the calls that it is prepared for.
         """
 
+    def pack(self) -> object:
+        """Pack the weights, while another thread imports torch; `prepare` may do it."""
+        return None
+
     def close(self) -> None:
         """Release what the handle holds; no prepared function runs afterwards."""
 
 
 class Delegate(Protocol):
-    """A backend's run-time half; made with `Options`.
+    """A backend's run-time half.
 
-    One whose packed data a bundle may hold has a method `pack` as well, which takes
-    ready handles by the ids of their parts, packs all that they will use, and returns
-    `Packing`s; and a static method `packed_format`, which returns the `format` of the
-    names of what it packs here, BACKEND:BUILD:FEATURES.
+    One whose packed data a bundle may hold has its own `pack` and `packed_format`.
     """
+
+    def __init__(self, options: Options) -> None:
+        """Make it for the resources of a program."""
+
+    @staticmethod
+    def check_library() -> None:
+        """Check, for `load(..., reference=False)`, that the library can be used.
+
+        Raises:
+            LoadError: it cannot.
+        """
+        return
+
+    @staticmethod
+    def packed_format() -> str:
+        """Return the `format` of the names of what it packs here.
+
+        BACKEND:BUILD:FEATURES, or "" where bundles do not hold what it packs.
+
+        Raises:
+            MissingLibrary: it needs a library that cannot be used.
+        """
+        return ""
 
     def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Decode and check a payload, and take the data that it needs.
@@ -141,6 +167,10 @@ class Delegate(Protocol):
         Raises:
             FormatError: the payload is damaged, or names what it may not.
         """
+
+    def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:
+        """Pack all that ready handles, by the ids of their parts, will use."""
+        return ()
 
     def packed(self) -> Mapping[str, int]:
         """Return how many bytes are kept in a form of their own, by data name."""

@@ -23,7 +23,7 @@ _RESHAPING = frozenset(
 )
 
 
-class ReferenceHandle:
+class ReferenceHandle(Handle):
     """The code of a delegate, run by the kernels of the runtime itself."""
 
     runs_torch = True

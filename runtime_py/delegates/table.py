@@ -5,10 +5,9 @@ the group `kvc.delegates`, which is looked up only for a name that is in no tabl
 bundle can choose among what is installed here, and nothing else.
 """
 
-from collections.abc import Callable
 from importlib.metadata import entry_points
 
-from kvc.runtime.delegates.base import Delegate, Options
+from kvc.runtime.delegates.base import Delegate
 from kvc.runtime.delegates.xnnpack import Xnnpack
 from kvc.schema.errors import BackendTaken, BadSetting, MissingDelegate, listing
 from kvc.schema.model import Delegate as Part
@@ -16,7 +15,7 @@ from kvc.schema.model import Program
 
 ENTRY_POINTS = "kvc.delegates"
 
-Factory = Callable[[Options], Delegate]
+Factory = type[Delegate]
 
 DELEGATES: dict[str, Factory] = {"xnnpack": Xnnpack}
 
@@ -26,14 +25,12 @@ def register_delegate(name: str, factory: Factory) -> None:
 
     Args:
         name: of the backend, as recipes and bundles have it.
-        factory: called with `Options` once for each time that the resources of a
-            program are made. Where it has a `check_library`, that is called without
-            arguments when a bundle is loaded with `reference=False`, to raise if the
-            backend's library is missing.
+        factory: the class, called with `Options` once for each time that the resources
+            of a program are made.
 
     Raises:
         BackendTaken: there is a backend of this name.
-        BadSetting: the name is no text, or the factory cannot be called.
+        BadSetting: the name is no text, or the factory is no class.
     """
     _check(name, factory)
     if name in DELEGATES:
@@ -44,8 +41,8 @@ def register_delegate(name: str, factory: Factory) -> None:
 def _check(name: object, factory: object) -> None:
     if not isinstance(name, str) or not name:
         raise BadSetting(name="name", expected="a name", found=repr(name))
-    if not callable(factory):
-        raise BadSetting(name="factory", expected="a callable", found=repr(factory))
+    if not isinstance(factory, type):
+        raise BadSetting(name="factory", expected="a class", found=repr(factory))
 
 
 def check_backends(program: Program, path: str, reference: bool | None = None) -> None:
@@ -66,9 +63,8 @@ def check_backends(program: Program, path: str, reference: bool | None = None) -
             continue
         checked.add(part.backend)
         factory = _find(part, program, path)
-        check = getattr(factory, "check_library", None)
-        if reference is False and check is not None:
-            check()
+        if reference is False:
+            factory.check_library()
 
 
 def packed_format(backend: str) -> str:
@@ -79,8 +75,8 @@ def packed_format(backend: str) -> str:
     Raises:
         MissingLibrary: it needs a library that cannot be used.
     """
-    say: Callable[[], str] | None = getattr(_look_up(backend), "packed_format", None)
-    return "" if say is None else say()
+    found = _look_up(backend)
+    return "" if isinstance(found, str) else found.packed_format()
 
 
 def _find(part: Part, program: Program, path: str) -> Factory:

@@ -75,16 +75,22 @@ class BatchFeeder:
         for row, prompt in enumerate(prompts):
             if self._vocabulary is not None:
                 self._vocabulary.check(np.array(prompt, np.int64))
-            room = self.room(row)
-            if room is not None and len(prompt) > room:
-                raise PromptTooLong(
-                    row=row,
-                    rows=len(prompts),
-                    start=self.starts[row] if self.starts else None,
-                    count=len(prompt),
-                    capacity=self._session.capacity,
-                    room=room,
-                )
+            room, starts, capacity = self.room(row), self.starts, self._session.capacity
+            if (
+                room is None
+                or starts is None
+                or capacity is None
+                or len(prompt) <= room
+            ):
+                continue
+            raise PromptTooLong(
+                row=row,
+                rows=len(prompts),
+                start=starts[row],
+                count=len(prompt),
+                capacity=capacity,
+                room=room,
+            )
 
     def feed_prompts(self, prompts: Sequence[Sequence[int]]) -> list[Logits]:
         """Run prompts in chunks; return the logits behind the last token of each.

@@ -93,15 +93,12 @@ class Feeder:
         """
         if self._tokens is not None:
             self._tokens.check(np.array(prompt, np.int64))
-        room = self.room
-        if room is not None and len(prompt) > room:
-            raise PromptTooLong(
-                row=0,
-                start=self.start,
-                count=len(prompt),
-                capacity=self.session.capacity,
-                room=room,
-            )
+        room, start, capacity = self.room, self.start, self.session.capacity
+        if room is None or start is None or capacity is None or len(prompt) <= room:
+            return
+        raise PromptTooLong(
+            row=0, start=start, count=len(prompt), capacity=capacity, room=room
+        )
 
     def feed_prompt(self, prompt: Sequence[int]) -> Logits:
         """Run one or more tokens in chunks; return the logits after the last one.

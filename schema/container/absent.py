@@ -5,6 +5,8 @@ nothing else may be left behind: the bundle opens without it, and whoever asks f
 blob of it is told what is missing.
 """
 
+from copy import copy
+
 from kvc.schema.container.sealed import SealedFile
 from kvc.schema.errors import DataFileMissing
 from kvc.schema.model import Program
@@ -16,7 +18,7 @@ class AbsentFile(SealedFile):
 
     def __init__(self, error: DataFileMissing) -> None:
         """Keep the error that a search has ended with."""
-        self.path = str(error.facts["name"])
+        self.path = error.name
         self.fd = -1
         self.size = 0
         self._error = error
@@ -27,11 +29,11 @@ class AbsentFile(SealedFile):
         Raises:
             DataFileMissing: always.
         """
-        raise DataFileMissing(**self._error.facts)
+        raise copy(self._error)
 
     def check_zeros(self, start: int, end: int) -> None:
         """Say that the file is missing, as `pread_into`."""
-        raise DataFileMissing(**self._error.facts)
+        raise copy(self._error)
 
     def check_unchanged(self) -> None:
         """Check nothing: what is not there stays as it is."""

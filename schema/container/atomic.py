@@ -13,7 +13,7 @@ from typing import ClassVar
 from kvc.schema.container.kinds import DATA_MAGIC
 from kvc.schema.container.paths import path_text, resolved
 from kvc.schema.container.temporary import TemporaryFile, sync_folder
-from kvc.schema.errors import KvcError, OutputUnsynced, reason_of
+from kvc.schema.errors import OutputUnsynced, SavedUnsynced, reason_of
 
 
 class AtomicFile(TemporaryFile):
@@ -26,7 +26,7 @@ class AtomicFile(TemporaryFile):
         unsynced: what is raised where the new file is there, but may not stay.
     """
 
-    unsynced: ClassVar[type[KvcError]] = OutputUnsynced
+    unsynced: ClassVar[type[OutputUnsynced | SavedUnsynced]] = OutputUnsynced
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Look at `path`; nothing is made yet.

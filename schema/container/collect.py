@@ -152,7 +152,9 @@ def collect_garbage(folder: Folder, dry_run: bool = False) -> Collected:
                 done.take(found[start : start + _AT_ONCE])
         except CannotCollect as error:
             gone = () if dry_run else tuple(one.name for one in done.removed)
-            raise CannotCollect(**error.facts | {"removed": gone}) from error
+            raise CannotCollect(
+                folder=error.folder, path=error.path, reason=error.reason, removed=gone
+            ) from error
         if done.removed and not dry_run:
             with suppress(OSError):  # what comes back after a crash goes the next time
                 os.fsync(fd)

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from kvc.schema.errors import BadSetting, FileProblem, KvcError, reason_of
+from kvc.schema.errors import BadSetting, FileProblem, OutputProblem, reason_of
 
 Folder = str | os.PathLike[str]
 
@@ -22,7 +22,9 @@ def path_text(path: object, name: str = "path") -> str:
         raise BadSetting(name=name, expected=expected, found=repr(path)) from error
 
 
-def resolved(path: Folder, problem: type[KvcError] = FileProblem) -> Path:
+def resolved(
+    path: Folder, problem: type[FileProblem | OutputProblem] = FileProblem
+) -> Path:
     """Return a path with links followed, whether there is such a file or not.
 
     Raises:

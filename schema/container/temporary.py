@@ -15,7 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Final, Self
 
-from kvc.schema.errors import KvcError, OutputProblem, reason_of
+from kvc.schema.errors import FileProblem, OutputProblem, reason_of
 
 TEMPORARY: Final = re.compile(r"\.kvc-\d+-[0-9a-f]+\.tmp")
 _CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -31,7 +31,7 @@ class TemporaryFile:
         problem: what is raised, with `path` and `reason`, where the system refuses.
     """
 
-    problem: ClassVar[type[KvcError]] = OutputProblem
+    problem: ClassVar[type[FileProblem | OutputProblem]] = OutputProblem
 
     def __init__(self, path: str, folder: Path) -> None:
         """Remember where; nothing is made yet."""

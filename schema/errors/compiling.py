@@ -1,15 +1,25 @@
 """Models, recipes and checkpoints that cannot be compiled."""
 
+from typing import TYPE_CHECKING
+
 from kvc.schema.errors.base import KvcError, listing, meant
 
 
 class CompileError(KvcError):
     """A model cannot be compiled."""
 
+    template = "{message}"
+    if TYPE_CHECKING:  # not a field: the kinds of it have no such fact
+
+        def __init__(self, *, message: str) -> None: ...
+
 
 class ModelNotFound(CompileError):
     """MODEL names nothing that can be imported or read."""
 
+    model: str
+    reason: str
+    known: str
     template = "no model {model!r}: {reason}; give the path of a Hugging Face folder, a built-in name ({known}) or package.module:factory"
 
 
@@ -19,150 +29,221 @@ class WrongTorch(CompileError):
     Attributes: found (its version), expected (the range, as pip takes it).
     """
 
+    found: str
+    expected: str
     template = "torch {found} is installed, but kvc's compiler works with {expected}: it patches functions of torch that change between releases, and could compile a wrong program without noticing; get one with `pip install '{expected}'`"
 
 
 class MissingTransformers(CompileError):
     """Hugging Face models need a package that is not installed."""
 
+    package: str
     template = "Hugging Face models need the package {package}, which is not installed; get what they need with `pip install 'transformers>=5.23,<6' 'safetensors>=0.8' 'tokenizers>=0.23' 'jinja2>=3.1.6'`"
 
 
 class BadModelSetting(CompileError):
     """A setting of an export, or of a model's own files, cannot be what it is."""
 
+    place: str
+    setting: str
+    expected: str
+    found: str
     template = "{place}, {setting}: expected {expected}, found {found}"
 
 
 class BadModelFolder(CompileError):
     """A folder does not have what a model of transformers needs."""
 
+    path: str
+    reason: str
     template = "model folder {path}: {reason}"
 
 
 class UnsupportedModel(CompileError):
     """A model of transformers does what kvc's front end for them cannot express."""
 
+    model: str
+    reason: str
     template = "{model} is not supported: {reason}"
 
 
 class CaptureError(CompileError):
     """A method cannot be traced."""
 
+    method: str
+    place: str
+    reason: str
     template = "cannot capture method {method}{place}: {reason}"
 
 
 class CapacityFixed(CaptureError):
     """A buffer's size is to be chosen when a session is opened, but the code fixes it."""
 
+    buffer: str
+    dim: str
+    axis: int
     template = "cannot capture method {method}{place}: the buffer {buffer} is to have any size of Dim {dim} along axis {axis}, but {reason}"
 
 
 class UnsupportedOps(CompileError):
     """Methods use ops that kvc has no kernel for; all of them are listed."""
 
+    count: int
+    listing: str
+    ops: tuple[str, ...]
     template = "no kernel for {count} op(s):\n{listing}"
 
 
 class StateConflict(CompileError):
     """Two methods, or two names, disagree about one state."""
 
+    state: str
+    reason: str
     template = "state {state}: {reason}"
 
 
 class CacheNotInt8(CompileError):
     """The recipe stores caches as int8, but a state is used in another way."""
 
+    state: str
+    what: str
+    method: str
+    reader: str
+    source: str
+    reason: str
     template = "{what} cannot be an int8 cache: {reason}; only kvc::cache_update may write such a state and only kvc::attention read it; change the model, or leave caches float32 (in the recipe: [cache] dtype)"
 
 
 class CopyBudgetExceeded(CompileError):
     """Writing the states of a method copies more bytes than it may."""
 
+    method: str
+    nbytes: int
+    allowed: int
+    listing: str
     template = "method {method} copies {nbytes:,} bytes in a call to write its states, but {allowed:,} are allowed:\n{listing}"
 
 
 class PassFailed(CompileError):
     """A pass produced a program that does not verify: a bug in kvc."""
 
+    step: str
+    method: str
+    node: str
+    place: str
+    reason: str
     template = "after {step}: method {method}, {node}{place}: {reason}; this is a bug in kvc, please report it"
 
 
 class PlanFailed(CompileError):
     """A memory plan does not pass the independent checker: a bug in kvc."""
 
+    method: str
+    reason: str
     template = "the memory plan of method {method} is wrong: {reason}; this is a bug in kvc, please report it"
 
 
 class OutputProblem(CompileError):
     """A bundle cannot be written; what was there before is untouched."""
 
+    path: str
+    reason: str
     template = "cannot write {path}: {reason}"
 
 
 class OutputUnsynced(CompileError):
     """A new bundle is in place and whole, but may not survive a crash of the machine."""
 
+    path: str
+    reason: str
     template = "{path} is replaced by the new bundle, which is whole, but the system could not say that it is safe on disk: {reason}; write it again if the machine fails"
 
 
 class CannotPack(CompileError):
     """Weights cannot be packed as it is asked for."""
 
+    wanted: str
+    reason: str
     template = "cannot pack for {wanted!r}: {reason}"
 
 
 class BadFile(CompileError):
     """A file cannot go along in a bundle."""
 
+    file: str
+    reason: str
     template = "cannot put the file {file!r} into the bundle: {reason}"
 
 
 class NotFinite(CompileError):
     """A weight that is to be quantized has values that are no finite numbers."""
 
+    weight: str
+    dtype: str
+    count: int
+    total: int
     template = "weight {weight} cannot be quantized to {dtype}: {count:,} of its {total:,} values are NaN or infinite; nothing is written; mend the weight, or use a recipe that does not quantize it"
 
 
 class BadBackend(CompileError):
     """A backend's ahead-of-time half gave back what it may not."""
 
+    backend: str
+    where: str
+    expected: str
+    found: str
     template = "backend {backend}, {where}: expected {expected}, found {found}; this is a bug in the backend"
 
 
 class CheckpointError(CompileError):
     """A checkpoint cannot be used; `listing` tells what is wrong, line by line."""
 
+    path: str
     template = "checkpoint {path}: {reason}"
+    if TYPE_CHECKING:  # `reason` is no field: not all kinds of it have one
+
+        def __init__(self, *, path: str, reason: str) -> None: ...
 
 
 class PickleCheckpoint(CheckpointError):
     """A checkpoint is a pickle, which may run any code when it is read."""
 
+    files: str
     template = "checkpoint {path}: {files} is a pickle, which can run any code when it is loaded, so kvc does not read it; convert it once, where you trust it: safetensors.torch.save_file(torch.load(PICKLE, weights_only=True), 'model.safetensors')"
 
 
 class BadCheckpoint(CheckpointError):
     """Files of a checkpoint are damaged, cut short, missing, or contradict each other."""
 
+    problems: tuple[str, ...]
+    listing: str
     template = "checkpoint {path} is not whole:\n{listing}"
 
 
 class CheckpointMismatch(CheckpointError):
     """A checkpoint is whole, but is not of this model; `problems` has all reasons."""
 
+    model: str
+    problems: tuple[str, ...]
+    missing: tuple[str, ...]
+    unexpected: tuple[str, ...]
+    listing: str
     template = "checkpoint {path} does not fit {model}:\n{listing}"
 
 
 class CheckpointChanged(CheckpointError):
     """A checkpoint is no longer what was opened, so that a tensor cannot be read."""
 
+    tensor: str
+    reason: str
     template = "checkpoint {path}: cannot read {tensor}: {reason}"
 
 
 class ParametersEmpty(CompileError):
     """Tensors of a model have no values, on the meta device, but some are needed."""
 
+    names: tuple[str, ...]
+    what: str
     template = "{what}; parameters made in empty_parameters() have no memory: Checkpoint(path).load_into(model) says where compile_program reads them; a model that is to run by itself must be built outside of it"
 
 
@@ -175,16 +256,16 @@ class UnknownRecipe(RecipeError):
 
     recipe: str
     known: tuple[str, ...]
-    template = "no recipe {recipe!r}{meant}; there are: {listed}, or give the path of a .toml file"
 
     def _text(self) -> str:
-        told = {"meant": meant(self.recipe, self.known), "listed": listing(self.known)}
-        return self.template.format(**told, **self.facts)
+        return f"no recipe {self.recipe!r}{meant(self.recipe, self.known)}; there are: {listing(self.known)}, or give the path of a .toml file"
 
 
 class BadRecipe(RecipeError):
     """A recipe file is wrong."""
 
+    path: str
+    what: str
     template = "{path}: {what}"
 
 
@@ -192,17 +273,20 @@ class UnknownBackend(RecipeError):
     """A recipe names a backend that is not here; `known` are those that are."""
 
     backend: str
+    reason: str
     known: tuple[str, ...]
-    template = "no backend {backend!r}{meant}: {reason}; there are: {listed}; install a package that brings it (entry point group kvc.backends), or call kvc.compiler.register_backend first"
 
     def _text(self) -> str:
-        told = {"meant": meant(self.backend, self.known), "listed": listing(self.known)}
-        return self.template.format(**told, **self.facts)
+        return f"no backend {self.backend!r}{meant(self.backend, self.known)}: {self.reason}; there are: {listing(self.known)}; install a package that brings it (entry point group kvc.backends), or call kvc.compiler.register_backend first"
 
 
 class BadOption(RecipeError):
     """A recipe sets an option that its backend does not have, or to what it cannot be."""
 
+    backend: str
+    option: str
+    expected: str
+    found: str
     template = (
         "backend {backend}, option {option!r}: expected {expected}, found {found}"
     )

@@ -10,6 +10,8 @@ class LoadError(KvcError):
 class FileProblem(LoadError):
     """The operating system refused to open or read a file."""
 
+    path: str
+    reason: str
     template = "cannot read {path}: {reason}"
 
 
@@ -28,24 +30,36 @@ class SavedUnsynced(FileProblem):
 class BadSnapshot(LoadError):
     """A saved session is damaged, or belongs to another program."""
 
+    path: str
+    reason: str
     template = "{path}: cannot restore a session from it: {reason}"
 
 
 class FileChanged(LoadError):
     """A mapped file is not the one that was opened."""
 
+    path: str
     template = "{path} changed while it was in use; load it again"
 
 
 class DataFileMissing(LoadError):
     """A bundle keeps data in another file, which is nowhere to be found."""
 
+    path: str
+    name: str
+    expected: str
+    folders: str
     template = "{path}: its data file {name} (digest {expected}) is not there; looked in: {folders}; put it beside the bundle, or give its folder (data_folders=, --data-folder)"
 
 
 class DataFileMismatch(LoadError):
     """A file has the name of a bundle's data file, but holds other data."""
 
+    path: str
+    name: str
+    expected: str
+    found: str
+    folders: str
     template = "{path}: its data file {name} must have digest {expected}, but what has this name has {found} (in {folders}); it belongs to another build: fetch or compile both files again, or give the folder of the right one (data_folders=, --data-folder)"
 
 
@@ -59,31 +73,43 @@ class CannotCollect(KvcError):
         removed: names of the files that had gone before.
     """
 
+    folder: str
+    path: str
+    reason: str
+    removed: tuple[str, ...]
+
     def _text(self) -> str:
-        folder, path, reason, removed = map(
-            self.facts.__getitem__, ("folder", "path", "reason", "removed")
-        )
-        assert isinstance(removed, tuple)
-        gone = f"nothing more is removed after {listing(removed)}"
-        why = f"{reason}; try again"
-        if path:
-            why = f"{path} may need any of its data files and cannot be read: {reason}; move it away or compile it again, then try again"
-        return f"{folder}: {gone if removed else 'nothing is removed'}, since {why}"
+        gone = f"nothing more is removed after {listing(self.removed)}"
+        why = f"{self.reason}; try again"
+        if self.path:
+            why = f"{self.path} may need any of its data files and cannot be read: {self.reason}; move it away or compile it again, then try again"
+        return f"{self.folder}: {gone if self.removed else 'nothing is removed'}, since {why}"
 
 
 class BackendTaken(KvcError):
     """A backend has the name of one that is there already."""
 
+    name: str
+    new: str
+    found: str
     template = "cannot register {new} as the backend {name!r}: that is {found}; choose another name"
 
 
 class MissingDelegate(LoadError):
     """A bundle needs a backend that this runtime does not have."""
 
+    path: str
+    method: str
+    backend: str
+    reason: str
+    known: str
     template = "{path}: method {method} needs the backend {backend}, but {reason}; this runtime has: {known}; install a package that brings it (entry point group kvc.delegates), or call kvc.runtime.register_delegate before load"
 
 
 class MissingLibrary(LoadError):
     """A backend's library is not installed, or is not the one that is needed."""
 
+    library: str
+    reason: str
+    install: str
     template = "the library {library} cannot be used: {reason}; get it with `{install}`, or run the reference implementation (reference=True)"

@@ -327,7 +327,7 @@ def test_torch_has_one_thread_beside_a_backend_that_has_its_own(
     kernels = {**load_kernels(), "aten::exp": exp}
     monkeypatch.setattr(frames, "load_kernels", lambda: kernels)
     monkeypatch.setattr(frames, "settle_threads", lambda: 3)
-    monkeypatch.setattr(ToyHandle, "runs_torch", runs_torch, raising=False)
+    monkeypatch.setattr(ToyHandle, "runs_torch", runs_torch)
     before = torch.get_num_threads()
     with load(path) as program, program.session() as session:
         session.prefill(X)

@@ -7,10 +7,14 @@ from kvc.runtime.first_call import import_beside_packing
 
 ALONE = """
 import sys, threading
+from kvc.runtime.delegates.base import Handle
 from kvc.runtime.first_call import import_beside_packing
 from kvc.schema.errors import Closed
 
 packed = []
+
+class Plain(Handle):
+    pass
 
 class Packs:
     def pack(self):
@@ -20,7 +24,7 @@ class Fails:
     def pack(self):
         raise Closed(kind="program")
 
-handles = [object(), Packs(), Fails(), Packs()]
+handles = [Plain(), Packs(), Fails(), Packs()]
 import_beside_packing(range(4), handles.__getitem__)
 assert packed == [True], packed
 assert "kvc.runtime.kernels.attention" in sys.modules

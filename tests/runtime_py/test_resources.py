@@ -13,6 +13,7 @@ from hand_built import affine_program, cache_program, write_bundle
 from resident_memory import LINUX, map_field, resident_nbytes
 
 from kvc.runtime import Closed, DigestMismatch, FileChanged, load
+from kvc.runtime.delegates.base import Handle
 from kvc.runtime.delegates.table import DELEGATES
 
 MIB = 1 << 20
@@ -135,7 +136,7 @@ def test_contexts_and_what_is_bound_go(tmp_path):
         assert np.array_equal(program.forward(x), expected)
 
 
-class Counting:
+class Counting(Handle):
     """A backend that tells how many of its handles are open, and can be held up."""
 
     open = 0

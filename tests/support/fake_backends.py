@@ -1,5 +1,7 @@
 """Backends of which only the handles matter."""
 
+from kvc.runtime.delegates.base import Delegate
+
 
 def backend_of(make_handle):
     """Return what a table of delegates holds, for handles made by `(part, data)`.
@@ -7,7 +9,7 @@ def backend_of(make_handle):
     What a handle's `packed` says is summed up.
     """
 
-    class Backend:
+    class Backend(Delegate):
         def __init__(self, options):
             self.options = options
             self.handles = []

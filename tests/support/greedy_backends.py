@@ -16,10 +16,10 @@ from kvc.compiler.backends import Backend, Lowered, Partition
 from kvc.compiler.ir import Constant, Method
 from kvc.recipes import Option, Recipe
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Handle, Options
+from kvc.runtime.delegates.base import Delegate, Handle, Options
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.table import DELEGATES
-from kvc.schema.model import Delegate
+from kvc.schema.model import Delegate as Part
 from kvc.schema.types import Symbol
 
 
@@ -53,13 +53,13 @@ class Parts(Greedy):
         return frozenset(i for i in super().supports(method) if i % 3 != 1)
 
 
-class ByReference:
+class ByReference(Delegate):
     """The run-time half of all of them."""
 
     def __init__(self, options: Options) -> None:
         self._program = options.program
 
-    def init(self, part: Delegate, data: Mapping[str, FreeableBuffer]) -> Handle:
+    def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
         return ReferenceHandle(self._program, part, data)
 
     def packed(self) -> Mapping[str, int]:

@@ -11,6 +11,7 @@ from typing import ClassVar
 import numpy as np
 
 from kvc.compiler.backends import Backend, Lowered
+from kvc.runtime.delegates.base import Delegate, Handle
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadOption, BadProgram
 from kvc.schema.model import MemoryKind
@@ -88,7 +89,7 @@ def _lower(graph, bounds):
     return Lowered(b"".join(parts), tuple(names), MemoryKind.PLANNED, nbytes, 0)
 
 
-class ToyDelegate:
+class ToyDelegate(Delegate):
     """At run time. Packs each weight once, for all handles."""
 
     def __init__(self, options):
@@ -106,9 +107,9 @@ class ToyDelegate:
                 path=self.options.path, where=where, what=f"payload: {error}"
             ) from error
         EVENTS.append("handle made")
-        return ToyHandle(code, self.pack(code, data))
+        return ToyHandle(code, self.take(code, data))
 
-    def pack(self, code, data):
+    def take(self, code, data):
         for key in code.weights:
             if key not in self.weights:
                 self.weights[key] = _pack(key, data)
@@ -127,7 +128,7 @@ class ToyDelegate:
 class AloneDelegate(ToyDelegate):
     """Packs the weights of each handle for itself."""
 
-    def pack(self, code, data):
+    def take(self, code, data):
         mine = [_pack(key, data) for key in code.weights]
         for number, (key, weight) in enumerate(zip(code.weights, mine, strict=True)):
             self.weights[key[0], (len(self.weights), number)] = weight
@@ -195,7 +196,7 @@ class Counter:
         EVENTS.append(f"counter closed after {self.runs} runs")
 
 
-class ToyHandle:
+class ToyHandle(Handle):
     """Each run waits for `meeting`, if there is one; `prepared` is what came last."""
 
     meeting = None

@@ -12,6 +12,7 @@ from fake_backends import backend_of
 from hand_built import write_bundle
 
 from kvc.runtime import LoadError
+from kvc.runtime.delegates.base import Handle
 from kvc.runtime.delegates.table import DELEGATES
 
 KVC = Path(sys.executable).parent / "kvc"
@@ -21,7 +22,7 @@ class Missing(LoadError):
     template = "no libmine.so"
 
 
-class Echo:
+class Echo(Handle):
     """A handle that computes nothing."""
 
     def __init__(self, part, data):

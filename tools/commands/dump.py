@@ -108,7 +108,7 @@ def _find(
             index_nbytes = found.header.tail_nbytes
             return FoundFile(found.path, found.size, index_nbytes, found.blobs)
     except DataFileMissing as error:
-        text = f"it is not there; looked in: {error.facts['folders']}"
+        text = f"it is not there; looked in: {error.folders}"
         if not is_spare(bundle.program, number):
             return text
         return f"{text}; the bundle works without: its weights are packed at load"

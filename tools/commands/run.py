@@ -236,6 +236,6 @@ def _save(path: Path, arrays: Sequence["Array"]) -> None:
                 np.savez(file, allow_pickle=False, **named)
         partial.replace(path)
     except OSError as error:
-        raise OutputProblem(path=path, reason=reason_of(error)) from error
+        raise OutputProblem(path=str(path), reason=reason_of(error)) from error
     finally:
         partial.unlink(missing_ok=True)

@@ -13,6 +13,7 @@ from functools import partial
 
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import (
+    Delegate,
     Handle,
     Options,
     Packing,
@@ -31,10 +32,10 @@ from kvc.runtime.delegates.xnnpack.library import INSTALL, Library, find_library
 from kvc.runtime.delegates.xnnpack.statics import Copies, Statics
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.schema.errors import MissingLibrary
-from kvc.schema.model import Delegate
+from kvc.schema.model import Delegate as Part
 
 
-class Xnnpack:
+class Xnnpack(Delegate):
     """Runs float32 and dynamically quantized graphs."""
 
     def __init__(self, options: Options) -> None:
@@ -73,10 +74,12 @@ class Xnnpack:
             return packed_format(find_library())
         except MissingLibrary as error:
             features = f"this machine's FEATURES are {processor_features()}"
-            reason = f"{error.facts['reason']} ({features})"
-            raise MissingLibrary(**error.facts | {"reason": reason}) from error
+            reason = f"{error.reason} ({features})"
+            raise MissingLibrary(
+                library=error.library, reason=reason, install=error.install
+            ) from error
 
-    def init(self, part: Delegate, data: Mapping[str, FreeableBuffer]) -> Handle:
+    def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
         """Check a part; see `Delegate.init`."""
         program, path = self._options.program, self._options.path
         method = program.methods[part.method]
@@ -155,7 +158,7 @@ def _warn(error: MissingLibrary) -> None:
     if not _warned:
         _warned = True
         text = (
-            f"{error.facts['reason']}: what XNNPACK would run is run by its slower "
+            f"{error.reason}: what XNNPACK would run is run by its slower "
             f"reference implementation; `{INSTALL}` brings the library, "
             "load(..., reference=True) silences this"
         )

@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array
-from kvc.runtime.delegates.base import Workspace
+from kvc.runtime.delegates.base import Handle, Workspace
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.xnnpack.empties import dims_that_must_be
 from kvc.runtime.delegates.xnnpack.identities import Identity
@@ -17,7 +17,7 @@ from kvc.schema.model import Graph
 from kvc.schema.types import Symbol
 
 
-class XnnpackHandle:
+class XnnpackHandle(Handle):
     """A part; each context has a runtime of it. Used from many threads."""
 
     def __init__(

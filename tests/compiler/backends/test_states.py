@@ -12,6 +12,7 @@ from kvc.compiler.backends import BACKENDS
 from kvc.compiler.backends.xnnpack import Xnnpack
 from kvc.recipes import Recipe
 from kvc.runtime import load
+from kvc.runtime.delegates.base import Delegate
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.schema.codec import decode_payload
@@ -40,7 +41,7 @@ class ToyHandle(ReferenceHandle):
         return super().prepare(inputs, outputs, workspace, sizes)
 
 
-class ToyDelegate:
+class ToyDelegate(Delegate):
     def __init__(self, options):
         self.options = options
 

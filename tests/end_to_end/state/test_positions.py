@@ -183,22 +183,22 @@ def test_rows_that_are_told_the_places_of_all_tokens_go_back_together(
     assert got[:, :4, 0].tolist() == [[1, 7, 7, 0]] * 2
 
 
-def test_as_many_rows_as_tokens_are_refused_where_rows_have_positions(
-    tmp_path: Path,
-) -> None:
-    with pytest.raises(
-        CompileError,
-        match=r"step takes its position 'at', int64\[2\], as one place for each row",
-    ):
-        opened(Told(), [told("step", AT, tokens=2)], tmp_path).__enter__()
-
-
-def test_as_many_rows_as_tokens_are_refused_where_nothing_is_written(
-    tmp_path: Path,
-) -> None:
-    methods = [told("look", AT, tokens=2), told("step", AT)]
-    with pytest.raises(CompileError, match=r"method look takes .* StateSpec"):
-        opened(Told(), methods, tmp_path).__enter__()
+def test_as_many_rows_as_tokens_are_told_apart(tmp_path: Path) -> None:
+    """Sizes do not say whether a position is of rows or of tokens; the file does."""
+    methods = [told("look", AT, tokens=2), told("step", AT, tokens=2)]
+    with opened(Told(), methods, tmp_path) as program:
+        session = program.session()
+        session.call("step", np.ones((2, 2, 3), np.float32))
+        session.rewind(np.array([0, 1]))
+        assert session.position.tolist() == [2, 1]
+        session.call("step", np.full((2, 2, 3), 7, np.float32))
+        assert session.state["k"][:, :5, 0].tolist() == [
+            [1, 1, 7, 7, 0],
+            [1, 7, 7, 0, 0],
+        ]
+        session.rewind(1)
+        seen = session.call("look", np.zeros((2, 2, 3), np.float32))
+    assert seen[:, 0, 0].tolist() == [0, 0]
 
 
 def test_places_are_filled_where_nothing_is_written(tmp_path: Path) -> None:

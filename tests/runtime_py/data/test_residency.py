@@ -11,6 +11,7 @@ from hand_built import write_bundle
 from resident_memory import LINUX, map_field
 
 from kvc.runtime import Closed, Totals, load
+from kvc.runtime.delegates.base import Handle
 from kvc.runtime.delegates.table import DELEGATES
 
 MODES = ("map", "read", "huge")
@@ -76,7 +77,7 @@ def test_a_closed_program_has_no_report(opened):
         opened.residency()
 
 
-class Packing:
+class Packing(Handle):
     """A backend that keeps its data in a form of its own."""
 
     def __init__(self, part, data):

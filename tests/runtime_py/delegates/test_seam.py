@@ -10,17 +10,18 @@ SCRIPT = """
 import sys
 import numpy as np
 from kvc.runtime import load
+from kvc.runtime.delegates.base import Delegate, Handle
 from kvc.runtime.delegates.table import DELEGATES
 
-class Doubling:
+class Doubling(Delegate):
     def __init__(self, options):
         pass
     def init(self, part, data):
-        return Handle()
+        return Doubles()
     def close(self):
         print("backend closed")
 
-class Handle:
+class Doubles(Handle):
     def prepare(self, inputs, outputs, workspace, sizes):
         def run():
             for out in outputs:
