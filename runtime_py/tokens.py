@@ -70,7 +70,9 @@ def _vocabulary(method: Method, graph: Graph, tokens: int) -> int | None:
             inside = method.blocks[control.blocks[0]].graph
             for operand, own in zip(control.operands, inside.inputs, strict=True):
                 if isinstance(operand, Ref) and graph.root_of(operand.value) in found:
-                    return _vocabulary(method, inside, own)
+                    known = _vocabulary(method, inside, own)
+                    if known is not None:
+                        return known
         if call.op not in _LOOKUPS:
             continue
         table, indices = call.arguments[0], call.arguments[-1]
