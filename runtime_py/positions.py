@@ -9,7 +9,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.states import StateMemory
+from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.table import kind_of
 from kvc.schema.errors import (
     BadSetting,
     NoPosition,
@@ -18,8 +19,8 @@ from kvc.schema.errors import (
     listing,
 )
 from kvc.schema.feeds import Feed, feed_of, position_input
-from kvc.schema.model import Method, Position, PositionKind, Program, StateKind
-from kvc.schema.types import evaluate, symbols_in, symbols_of
+from kvc.schema.model import Method, Position, PositionKind, Program
+from kvc.schema.types import Dim, affine, evaluate, symbols_in, symbols_of
 
 _CAPACITY, _BATCH = "capacity", "batch"
 
@@ -38,9 +39,9 @@ def find_position(position: Position | None, memory: StateMemory) -> list[int]:
             counts: list[int] = memory.arrays[position.state].reshape(-1).tolist()
             return counts
         case PositionKind.INPUT:
-            return list(memory.tip.counted)
+            return list(memory.counted)
         case PositionKind.LENGTH:
-            return [_common_length(memory)] * len(memory.tip.counted)
+            return [_common_length(memory)] * len(memory.counted)
 
 
 def count_rows(program: Program, sizes: Mapping[str, int]) -> int:
@@ -51,9 +52,26 @@ def count_rows(program: Program, sizes: Mapping[str, int]) -> int:
     if position is not None and position.kind is PositionKind.INPUT:
         return max((_rows_fed(m, program, sizes) for m in program.methods), default=1)
     for state in program.states:
-        if state.kind is StateKind.APPEND and state.axis != 0:
+        if kind_of(state).grows and state.axis != 0:
             return evaluate(state.type.dims[0], sizes)
     return 1
+
+
+def row_dim(program: Program) -> Dim | None:
+    """Return the size of axis 0 of states with a row for each row of the position.
+
+    None where nothing says it, as with one position for all rows.
+    """
+    position = program.position
+    if position is not None and position.state is not None:
+        dims = program.states[position.state].type.dims
+        return dims[0] if dims else None
+    fed = (_dim_fed(method, program) for method in program.methods)
+    batch = _BATCH in symbols_in(state.type for state in program.states)
+    return next(
+        (dim for dim in fed if dim is not None),
+        affine(0, {_BATCH: 1}) if batch else None,
+    )
 
 
 def fill_feed(slot: Array, starts: Sequence[int], method: str, feed: Feed) -> None:
@@ -148,22 +166,27 @@ def _whole(name: str, size: object) -> int:
 
 
 def _common_length(memory: StateMemory) -> int:
-    grown = [
-        (state.name, length)
-        for state, length in zip(memory.states, memory.tip.lengths, strict=True)
-        if state.kind is StateKind.APPEND
-    ]
-    if len({length for _, length in grown}) > 1:
-        lengths = listing([f"{name} has {length}" for name, length in grown])
-        raise NoPosition(reason=f"what grows has different lengths: {lengths}")
-    return grown[0][1] if grown else 0
+    grown = sorted(s for kind in memory.kinds if kind.grows for s in kind.group.states)
+    lengths = [memory.lengths[state] for state in grown]
+    if len(set(lengths)) > 1:
+        names = [memory.declared(state).name for state in grown]
+        found = [f"{name} has {n}" for name, n in zip(names, lengths, strict=True)]
+        reason = f"what grows has different lengths: {listing(found)}"
+        raise NoPosition(reason=reason)
+    return lengths[0] if lengths else 0
 
 
 def _rows_fed(method: Method, program: Program, sizes: Mapping[str, int]) -> int:
     """Return the rows of a method's input of the position, 1 where it has none."""
+    dim = _dim_fed(method, program)
+    known = dim is not None and symbols_of([dim]) <= sizes.keys()
+    return evaluate(dim, sizes) if dim is not None and known else 1
+
+
+def _dim_fed(method: Method, program: Program) -> Dim | None:
+    """Return the size of a method's input of the position, if it has one a row."""
     if feed_of(method, program.position, program.states) is not Feed.ROWS:
-        return 1
+        return None
     index = position_input(method, program.position)
     assert index is not None
-    (dim,) = method.graph.values[method.graph.inputs[index]].type.dims
-    return evaluate(dim, sizes) if symbols_of([dim]) <= sizes.keys() else 1
+    return method.graph.values[method.graph.inputs[index]].type.dims[0]
