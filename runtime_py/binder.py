@@ -17,7 +17,7 @@ from kvc.runtime.entries import Demand, Entry, check_growth
 from kvc.runtime.frames import bind_graph, rebind_graph
 from kvc.runtime.inputs import Inputs
 from kvc.runtime.resources import Resources
-from kvc.runtime.states import StateMemory
+from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.values import Memory
 from kvc.schema.model import Cursor
 

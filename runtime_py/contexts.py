@@ -13,7 +13,7 @@ from collections.abc import Callable
 from kvc.runtime.arenas import Arena
 from kvc.runtime.bindings import Binding
 from kvc.runtime.delegates.base import Workspace
-from kvc.runtime.states import StateMemory
+from kvc.runtime.states.memory import StateMemory
 
 FRAMES_KEPT = 8
 Version = tuple[object, ...]  # lengths and addresses that a frame is bound to

@@ -1,13 +1,16 @@
 """What a method does to memory that outlives its call, read off its graph.
 
-In: a method of a verified program. Out: which states it writes and how far back that
-can be undone, how far each that grows gets, and which inputs lie in the caller's own
-arrays. All of it is known before any call; sizes are put in at each one.
+In: a method of a verified program. Out: how it writes which states, how far each that
+grows gets, and which inputs lie in the caller's own arrays. All of it is known before
+any call; sizes are put in at each one.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
+from kvc.runtime.states.access import Access, Mode
+from kvc.runtime.states.table import kind_of
 from kvc.schema.control import read_control
 from kvc.schema.model import (
     Alias,
@@ -17,13 +20,17 @@ from kvc.schema.model import (
     Method,
     Ref,
     State,
-    StateKind,
     StateSlot,
 )
 from kvc.schema.ops import CONTROL_OPS, OPS, Aliasing
 from kvc.schema.types import Dim
 
 APPEND, REPLACE, CACHE_UPDATE = "kvc::append", "kvc::replace", "kvc::cache_update"
+_MODES: Final = {
+    APPEND: Mode.APPEND,
+    REPLACE: Mode.REPLACE,
+    CACHE_UPDATE: Mode.AT_CURSOR,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,21 +46,6 @@ class Growth:
     axis: int
     length: Dim
     reach: tuple[Dim, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Hazard:
-    """A write that leaves a state half written if it breaks off.
-
-    Attributes:
-        instruction: index of the one that writes.
-        state: id of the state.
-        only_filled: whether it matters only when the state has rows.
-    """
-
-    instruction: int
-    state: int
-    only_filled: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,21 +74,13 @@ class Effects:
     Attributes:
         slots: values that are a state which grows, and that state: (value, state).
         growth: of states, by state id.
-        rows: ids of the LINEAR states it writes whose slots behind the position are
-            dead.
-        rings: ids of the rings with a window that it writes.
-        extents: how many slots writes of `rows` take from the position on; None for
-            all.
-        hazards: writes that cannot be undone by knowing the position, in order.
+        accesses: writes of states, in order.
         borrowed: inputs in the caller's arrays.
     """
 
     slots: tuple[tuple[int, int], ...]
     growth: dict[int, Growth]
-    rows: tuple[int, ...]
-    rings: tuple[int, ...]
-    extents: tuple[Dim, ...] | None
-    hazards: tuple[Hazard, ...]
+    accesses: tuple[Access, ...]
     borrowed: tuple[Borrowed, ...]
 
 
@@ -167,10 +151,7 @@ class _Finder:
         self._method = method
         self._writes: dict[int, _Writes] = {}
         self._state_growth: dict[int, _Writes] = {}
-        self._rows: set[int] = set()
-        self._rings: set[int] = set()
-        self._extents: list[Dim] | None = []
-        self._hazards: list[Hazard] = []
+        self._accesses: list[Access] = []
 
     def find(self) -> Effects:
         for index, result, root in self._updates():
@@ -180,7 +161,7 @@ class _Finder:
                 writes = self._state_growth.setdefault(storage.state, writes)
             for write in writes_of(self._method, index, result):
                 if isinstance(storage, StateSlot):
-                    self._add_state(index, write, storage.state)
+                    self._accesses.append(_access(storage.state, index, write))
                 self._add(writes, write)
             writes.newest = result
             if writes.lengths:
@@ -189,10 +170,7 @@ class _Finder:
         return Effects(
             slots=tuple(self._slots()),
             growth=self._growth(),
-            rows=tuple(sorted(self._rows)),
-            rings=tuple(sorted(self._rings)),
-            extents=None if self._extents is None else tuple(set(self._extents)),
-            hazards=tuple(self._hazards),
+            accesses=tuple(self._accesses),
             borrowed=tuple(self._borrowed()),
         )
 
@@ -216,35 +194,6 @@ class _Finder:
         writes.axis = _axis(write.step, len(dims))
         writes.lengths.append(dims[writes.axis])
 
-    def _add_state(self, index: int, write: BlockWrite, state: int) -> None:
-        step = write.step
-        declared = self._states[state]
-        match declared.kind:
-            case StateKind.COUNTER:
-                return
-            case StateKind.LINEAR if declared.at_position:
-                self._rows.add(state)
-                self._add_extent(write)
-                if step.op != CACHE_UPDATE:  # it may reach rows before the position
-                    self._hazards.append(Hazard(index, state, False))
-            case StateKind.APPEND if step.op == APPEND:
-                return
-            case StateKind.RING if declared.window is not None:
-                self._rings.add(state)
-            case _:
-                self._hazards.append(Hazard(index, state, step.op == REPLACE))
-
-    def _add_extent(self, write: BlockWrite) -> None:
-        """Note how many slots from the position on an update may write."""
-        step = write.step
-        if step.op != CACHE_UPDATE or self._extents is None:
-            self._extents = None
-            return
-        update = step.arguments[1]
-        assert isinstance(update, Ref)
-        dims = write.graph.values[update.value].type.dims
-        self._extents.append(dims[_axis(step, len(dims))])
-
     def _slots(self) -> Iterator[tuple[int, int]]:
         for value, declared in enumerate(self._graph.values):
             storage = declared.storage
@@ -252,7 +201,7 @@ class _Finder:
                 yield value, storage.state
 
     def _grows(self, state: int) -> bool:
-        return self._states[state].kind is StateKind.APPEND
+        return kind_of(self._states[state]).grows
 
     def _growth(self) -> dict[int, Growth]:
         found = {s: writes.growth() for s, writes in self._state_growth.items()}
@@ -267,6 +216,18 @@ class _Finder:
             newest = enumerate(graph.outputs)
             outputs = tuple(i for i, output in newest if output == writes.newest)
             yield Borrowed(index, value, writes.mutated, writes.growth(), outputs)
+
+
+def _access(state: int, instruction: int, write: BlockWrite) -> Access:
+    """Return what one write does to a state."""
+    step = write.step
+    mode = _MODES.get(step.op, Mode.ANYWHERE)
+    if step.op != CACHE_UPDATE:
+        return Access(state, mode, instruction, None)
+    update = step.arguments[1]
+    assert isinstance(update, Ref)
+    dims = write.graph.values[update.value].type.dims
+    return Access(state, mode, instruction, dims[_axis(step, len(dims))])
 
 
 def _axis(step: Instruction, rank: int) -> int:

@@ -11,6 +11,7 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import cached_property
 
 import numpy as np
 
@@ -26,10 +27,12 @@ from kvc.runtime.entries import Demand, Entry, make_entry
 from kvc.runtime.executor import Progress
 from kvc.runtime.inputs import Inputs, take_inputs
 from kvc.runtime.parts import count_excess, plan_parts, run_parts
-from kvc.runtime.positions import count_rows, fill_cursor
+from kvc.runtime.positions import count_rows, fill_cursor, row_dim
 from kvc.runtime.resources import Resources
-from kvc.runtime.states import StateMemory
-from kvc.runtime.transactions import Transaction, check_usable
+from kvc.runtime.states.groups import Group, group_states
+from kvc.runtime.states.host import HostMemory
+from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.transactions import Transaction
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import CallMismatch, Closed, Forked
 from kvc.schema.model import Program
@@ -93,9 +96,15 @@ class Engine:
         """Return what is known of a method before any call."""
         found = self._entries.get(method)
         if found is None:
-            found = make_entry(self.program, method, self.symbols)
+            found = make_entry(self.program, method, self.symbols, self.groups)
             self._entries[method] = found
         return found
+
+    @cached_property
+    def groups(self) -> tuple[Group, ...]:
+        """Return the states that sessions handle together."""
+        program = self.program
+        return group_states(program.states, program.methods, row_dim(program))
 
     def _run_call(
         self, entry: Entry, inputs: Inputs, states: StateMemory | None
@@ -103,7 +112,7 @@ class Engine:
         """Run a method, in parts where rings want it so."""
         if states is None:
             return self._run_once(entry, inputs, None)
-        check_usable(states)
+        states.check_usable()
         count = count_excess(entry, inputs, states)
         if not count:
             return self._run_once(entry, inputs, states)
@@ -164,9 +173,9 @@ class Engine:
         """
         self.check_open()
         return StateMemory(
-            self.program.states,
+            self.groups,
+            HostMemory(self.groups, sizes, self._initial_value),
             sizes,
-            self._initial_value,
             capacity=capacity,
             rows=count_rows(self.program, sizes),
             transactional=transactional,

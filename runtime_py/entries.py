@@ -12,7 +12,11 @@ from kvc.runtime.counts import CountsInput, find_counts
 from kvc.runtime.effects import Effects, find_effects
 from kvc.runtime.inputs import Inputs
 from kvc.runtime.sizes import Signature
-from kvc.runtime.states import StateMemory
+from kvc.runtime.states.access import Writes
+from kvc.runtime.states.groups import Group
+from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.owner import ALL_SLOTS
+from kvc.runtime.states.table import find_writes
 from kvc.runtime.tokens import TokenInput, find_tokens
 from kvc.schema.errors import CacheOverflow, StateMismatch
 from kvc.schema.model import (
@@ -26,8 +30,6 @@ from kvc.schema.model import (
 )
 from kvc.schema.types import Dim, Symbol, evaluate, settle_symbol, symbols_of
 
-ALL_SLOTS = 1 << 62
-
 
 @dataclass(frozen=True, slots=True)
 class Demand:
@@ -35,26 +37,21 @@ class Demand:
 
     Attributes:
         advance: tokens that it adds to the position, None when it leaves it alone.
-        extent: slots from the position on that it may write.
+        extents: of the states of each group that it writes, the most slots from the
+            position on.
         lengths: of each state that grows: (state, length after the call, greatest
             length on the way).
         counts: how many of `advance` count in each row, None where all do.
     """
 
     advance: int | None
-    extent: int
+    extents: tuple[int, ...]
     lengths: tuple[tuple[int, int, int], ...]
     counts: tuple[int, ...] | None = None
 
     def steps(self, rows: int) -> Sequence[int]:
         """Return how many tokens the call adds to each row."""
         return (self.advance or 0,) * rows if self.counts is None else self.counts
-
-    def extents(self, rows: int) -> Sequence[int]:
-        """Return how many slots of each row the call may write."""
-        if self.counts is None or self.extent == ALL_SLOTS:
-            return (self.extent,) * rows
-        return self.counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +66,7 @@ class Entry:
         tokens: the input of tokens, None where there is none.
         counts: the input that says how many tokens count, None where all do.
         effects: what it writes.
+        writes: the same of states, by groups.
         symbols: of the program, by name.
         slots: states that grow by the lengths that the method takes them to have.
         growth: states that it makes longer, by their new and all new lengths.
@@ -83,6 +81,7 @@ class Entry:
     tokens: TokenInput | None
     counts: CountsInput | None
     effects: Effects
+    writes: tuple[Writes, ...]
     symbols: Mapping[str, Symbol]
     slots: tuple[tuple[Dim, tuple[int, ...]], ...]
     growth: tuple[tuple[Dim, tuple[Dim, ...], tuple[int, ...]], ...]
@@ -122,7 +121,7 @@ class Entry:
 
     def lengths(self, memory: StateMemory) -> tuple[int, ...]:
         """Return the lengths of the states that give this method sizes."""
-        lengths = memory.tip.lengths
+        lengths = memory.lengths
         return tuple([lengths[state] for _, states in self.slots for state in states])
 
     def solve(self, inputs: Inputs, memory: StateMemory | None) -> dict[str, int]:
@@ -141,12 +140,10 @@ class Entry:
 
     def demand(self, sizes: Mapping[str, int]) -> Demand:
         """Return what a call of these sizes asks for."""
-        advance, extents = self.method.advance, self.effects.extents
-        reached = (ALL_SLOTS,) if extents is None else ()
-        known = tuple(evaluate(dim, sizes) for dim in extents or ())
+        advance = self.method.advance
         return Demand(
             None if advance is None else evaluate(advance, sizes),
-            max(reached + known, default=0),
+            tuple(_extent(writes, sizes) for writes in self.writes),
             tuple(self._grown(sizes)),
         )
 
@@ -162,7 +159,7 @@ class Entry:
         """Return the sizes that a session fixed, and those that its lengths give."""
         sizes = dict(memory.sizes)
         for dim, states in self.slots:
-            settle_symbol(dim, memory.tip.lengths[states[0]], sizes)
+            settle_symbol(dim, memory.lengths[states[0]], sizes)
         return sizes
 
     def _check_lengths(
@@ -173,7 +170,7 @@ class Entry:
         memory: StateMemory,
     ) -> None:
         """Check states' lengths; a dim of 0 is one that the method does not read."""
-        expected, lengths = evaluate(dim, sizes), memory.tip.lengths
+        expected, lengths = evaluate(dim, sizes), memory.lengths
         for state in states:
             if lengths[state] != expected and dim != 0:
                 raise self._mismatch(memory, state, f"length {expected}")
@@ -189,14 +186,19 @@ class Entry:
     ) -> StateMismatch:
         return StateMismatch(
             method=self.method.name,
-            state=memory.states[state].name,
+            state=memory.declared(state).name,
             expected=expected,
-            found=f"length {memory.tip.lengths[state]}",
+            found=f"length {memory.lengths[state]}",
         )
 
 
-def make_entry(program: Program, index: int, symbols: Mapping[str, Symbol]) -> Entry:
-    """Return the entry of a method."""
+def make_entry(
+    program: Program,
+    index: int,
+    symbols: Mapping[str, Symbol],
+    groups: Sequence[Group],
+) -> Entry:
+    """Return the entry of a method; `groups` are the program's states."""
     method = program.methods[index]
     values = method.graph.values
     types = [values[i].type for i in method.graph.inputs]
@@ -212,12 +214,20 @@ def make_entry(program: Program, index: int, symbols: Mapping[str, Symbol]) -> E
         tokens=find_tokens(method),
         counts=find_counts(method),
         effects=effects,
+        writes=find_writes(method, effects.accesses, groups),
         symbols=symbols,
         slots=slots,
         growth=_group_growth(effects),
         growing=growing,
         steady=tuple(i for i in range(len(types)) if i not in growing),
     )
+
+
+def _extent(writes: Writes, sizes: Mapping[str, int]) -> int:
+    """Return the most slots that a method writes from the position on."""
+    if writes.extents is None:
+        return ALL_SLOTS
+    return max((evaluate(dim, sizes) for dim in writes.extents), default=0)
 
 
 def _group_slots(
@@ -254,20 +264,24 @@ def _lengths_of(
     return set(symbols_of(dims))
 
 
-def check_room(demand: Demand, starts: Sequence[int], memory: StateMemory) -> None:
-    """Check that a call's tokens fit behind the position.
+def check_room(
+    steps: Sequence[int], starts: Sequence[int], capacity: int | None
+) -> None:
+    """Check that a call's tokens fit after the position.
+
+    Args:
+        steps: tokens that it adds to each row.
+        starts: the position of each row.
+        capacity: the greatest position, None where nothing limits it.
 
     Raises:
         CacheOverflow: they do not.
     """
-    if demand.advance is None or memory.capacity is None:
+    if capacity is None:
         return
-    steps = demand.steps(len(starts))
     for row, (start, count) in enumerate(zip(starts, steps, strict=True)):
-        if start + count > memory.capacity:
-            raise CacheOverflow(
-                row=row, start=start, count=count, capacity=memory.capacity
-            )
+        if start + count > capacity:
+            raise CacheOverflow(row=row, start=start, count=count, capacity=capacity)
 
 
 def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
@@ -292,12 +306,14 @@ def check_growth(demand: Demand, memory: StateMemory, position: Cursor | None) -
         CacheOverflow: one has not.
     """
     counts = position is not None and position.kind is CursorKind.LENGTH
+    rooms = {
+        state: kind.room(memory.capacity, counts)
+        for kind in memory.kinds
+        if kind.grows
+        for state in kind.group.states
+    }
     for state, _, reach in demand.lengths:
-        declared, length = memory.states[state], memory.tip.lengths[state]
-        assert declared.axis is not None
-        capacity = memory.arrays[state].shape[declared.axis]
-        if memory.capacity is not None and (counts or declared.at_position):
-            capacity = min(capacity, memory.capacity)
+        length, capacity = memory.lengths[state], rooms[state]
         if reach > capacity:
             raise CacheOverflow(
                 row=0, start=length, count=max(reach - length, 0), capacity=capacity

@@ -14,11 +14,11 @@ import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.chunks import Chunk, chunk_sizes, plan_chunks
-from kvc.runtime.entries import Demand, Entry, check_room
+from kvc.runtime.entries import Entry, check_room
 from kvc.runtime.inputs import Inputs, take_inputs
 from kvc.runtime.positions import find_position
-from kvc.runtime.savepoints import Savepoint
-from kvc.runtime.states import StateMemory
+from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.transactions import Savepoint
 from kvc.schema.errors import CallTooLong
 from kvc.schema.model import Program
 from kvc.schema.types import bounds, evaluate
@@ -41,18 +41,18 @@ def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
     Raises:
         InputMismatch: the inputs do not have the declared shapes.
     """
-    ring, advance = states.narrowest, entry.method.advance
-    if ring is None or advance is None:
+    limit, advance = states.narrowest, entry.method.advance
+    if limit is None or advance is None:
         return 0
     if entry.counts is not None:
-        return _excess_of_rows(entry, inputs, states, ring.longest)
+        return _excess_of_rows(entry, inputs, states, limit.longest)
     if isinstance(advance, int) and entry.method.role != "prefill":
-        return advance if advance > ring.longest else 0
+        return advance if advance > limit.longest else 0
     if _takes_tokens(entry) and len(inputs.shapes[0]) == 2:
         count = inputs.shapes[0][1]
-        return count if count > _most(entry, ring.longest) else 0
+        return count if count > _most(entry, limit.longest) else 0
     count = evaluate(advance, entry.solve(inputs, states))
-    return count if count > ring.longest else 0
+    return count if count > limit.longest else 0
 
 
 def _excess_of_rows(
@@ -97,11 +97,11 @@ def plan_parts(
         CallTooLong: the method has not the role "prefill", or takes more than tokens,
             or no methods with a role take so many together.
     """
-    ring = states.narrowest
-    assert ring is not None, "others allow calls of any length"
+    limit = states.narrowest
+    assert limit is not None, "others allow calls of any length"
     alike = {e.method.name: e for e in entries if _takes_alike(e, entry)}
     sizes = {
-        name: chunk_sizes(other.method, entry.symbols, ring.longest)
+        name: chunk_sizes(other.method, entry.symbols, limit.longest)
         for name, other in alike.items()
     }
     usable = [name for name, found in sizes.items() if found.least <= found.most]
@@ -114,10 +114,10 @@ def plan_parts(
         raise CallTooLong(
             method=entry.method.name,
             count=count,
-            longest=ring.longest,
-            state=ring.name,
-            slots=ring.slots,
-            window=ring.window,
+            longest=limit.longest,
+            state=limit.name,
+            slots=limit.slots,
+            window=limit.window,
         )
     firsts = accumulate((chunk.count for chunk in plan), initial=0)
     return [
@@ -144,8 +144,8 @@ def run_parts(
     starts = find_position(program.position, states)
     tokens = inputs.arrays[0]
     counts = _counts_of(parts[0].entry, inputs)
-    listed = None if counts is None else tuple(counts.tolist())
-    check_room(Demand(tokens.shape[1], 0, (), listed), starts, states)
+    steps = [tokens.shape[1]] * len(starts) if counts is None else counts.tolist()
+    check_room(steps, starts, states.capacity)
     taken = [_take_part(part, tokens, counts) for part in parts]
     results: list[object] = []
     with Savepoint([part.entry for part in parts], states, starts):
@@ -188,9 +188,8 @@ def _takes_tokens(entry: Entry) -> bool:
 
     It may take counts behind them, and adds those that count then.
     """
-    if entry.tokens is None or len(entry.signature.types) != 1 + (
-        entry.counts is not None
-    ):
+    inputs = 1 + (entry.counts is not None)
+    if entry.tokens is None or len(entry.signature.types) != inputs:
         return False
     if entry.counts is not None and entry.counts.leaf != 1:
         return False

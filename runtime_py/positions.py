@@ -10,7 +10,8 @@ from operator import add
 import numpy as np
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.states import StateMemory
+from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.table import kind_of
 from kvc.schema.errors import (
     BadSetting,
     NoPosition,
@@ -25,9 +26,8 @@ from kvc.schema.model import (
     CursorSlot,
     Method,
     Program,
-    StateKind,
 )
-from kvc.schema.types import evaluate, symbols_in
+from kvc.schema.types import Dim, affine, evaluate, symbols_in
 
 _CAPACITY, _BATCH = "capacity", "batch"
 
@@ -46,9 +46,9 @@ def find_position(position: Cursor | None, memory: StateMemory) -> list[int]:
             counts: list[int] = memory.arrays[position.state].reshape(-1).tolist()
             return counts
         case CursorKind.SESSION:
-            return list(memory.tip.counted)
+            return list(memory.counted)
         case CursorKind.LENGTH:
-            return [_common_length(memory)] * len(memory.tip.counted)
+            return [_common_length(memory)] * len(memory.counted)
 
 
 def count_rows(program: Program, sizes: Mapping[str, int]) -> int:
@@ -59,9 +59,24 @@ def count_rows(program: Program, sizes: Mapping[str, int]) -> int:
     if position is not None and position.kind is CursorKind.SESSION:
         return 1 if position.rows is None else evaluate(position.rows, sizes)
     for state in program.states:
-        if state.kind is StateKind.APPEND and state.axis != 0:
+        if kind_of(state).grows and state.axis != 0:
             return evaluate(state.type.dims[0], sizes)
     return 1
+
+
+def row_dim(program: Program) -> Dim | None:
+    """Return the size of axis 0 of states with a row for each row of the position.
+
+    None where nothing says it, as with one position for all rows.
+    """
+    position = program.position
+    if position is not None and position.state is not None:
+        dims = program.states[position.state].type.dims
+        return dims[0] if dims else None
+    if position is not None and position.rows is not None:
+        return position.rows
+    batch = _BATCH in symbols_in(state.type for state in program.states)
+    return affine(0, {_BATCH: 1}) if batch else None
 
 
 def fill_cursor(
@@ -187,12 +202,11 @@ def _whole(name: str, size: object) -> int:
 
 
 def _common_length(memory: StateMemory) -> int:
-    grown = [
-        (state.name, length)
-        for state, length in zip(memory.states, memory.tip.lengths, strict=True)
-        if state.kind is StateKind.APPEND
-    ]
-    if len({length for _, length in grown}) > 1:
-        lengths = listing([f"{name} has {length}" for name, length in grown])
-        raise NoPosition(reason=f"what grows has different lengths: {lengths}")
-    return grown[0][1] if grown else 0
+    grown = sorted(s for kind in memory.kinds if kind.grows for s in kind.group.states)
+    lengths = [memory.lengths[state] for state in grown]
+    if len(set(lengths)) > 1:
+        names = [memory.declared(state).name for state in grown]
+        found = [f"{name} has {n}" for name, n in zip(names, lengths, strict=True)]
+        reason = f"what grows has different lengths: {listing(found)}"
+        raise NoPosition(reason=reason)
+    return lengths[0] if lengths else 0

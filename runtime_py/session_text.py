@@ -6,7 +6,7 @@ In: the states' memory, which nobody else uses meanwhile. Out: a line that never
 from collections.abc import Sequence
 
 from kvc.runtime.positions import find_position
-from kvc.runtime.states import StateMemory
+from kvc.runtime.states.memory import StateMemory
 from kvc.schema.errors import NoPosition
 from kvc.schema.model import Cursor
 

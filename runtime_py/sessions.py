@@ -17,7 +17,6 @@ import numpy as np
 from kvc.runtime.arrays import Array
 from kvc.runtime.data import BundledFiles
 from kvc.runtime.engine import Engine
-from kvc.runtime.forks.forking import fork_states
 from kvc.runtime.forks.residency import SessionResidency, describe_states
 from kvc.runtime.methods import MethodTable
 from kvc.runtime.positions import (
@@ -30,8 +29,7 @@ from kvc.runtime.rewinding import most_rewindable, rewind, trim
 from kvc.runtime.session_text import state_text
 from kvc.runtime.snapshots import save_snapshot
 from kvc.runtime.state_views import StateViews
-from kvc.runtime.states import StateMemory
-from kvc.runtime.transactions import check_usable
+from kvc.runtime.states.memory import StateMemory
 from kvc.schema.closing import Closing
 from kvc.schema.errors import Busy, Closed
 from kvc.schema.model import Method
@@ -171,11 +169,11 @@ class Session(Closing):
             Poisoned, Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("fork"):
-            check_usable(self._states)
+            self._states.check_usable()
             wanted = (
                 self._states.transactional if transactional is None else transactional
             )
-            return Session(self._engine, fork_states(self._states, wanted))
+            return Session(self._engine, self._states.fork(wanted))
 
     def residency(self) -> SessionResidency:
         """Return what memory the states take just now.
@@ -184,7 +182,7 @@ class Session(Closing):
             Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("residency"):
-            return describe_states(self._states)
+            return describe_states(self._states.owner)
 
     def check_usable(self) -> None:
         """Check what does not depend on the arguments of a call.
@@ -193,7 +191,7 @@ class Session(Closing):
             Poisoned, Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("check_usable"):
-            check_usable(self._states)
+            self._states.check_usable()
 
     def before_use(self, settle: Callable[[], None] | None) -> None:
         """Have something run before the session is used next, whoever uses it.
@@ -282,8 +280,8 @@ class Session(Closing):
 
         A call of the role "prefill" may have more: the session takes it in parts.
         """
-        ring = self._states.narrowest
-        return None if ring is None else ring.longest
+        limit = self._states.narrowest
+        return None if limit is None else limit.longest
 
     @property
     def capacity(self) -> int | None:

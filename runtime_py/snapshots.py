@@ -18,14 +18,13 @@ from operator import ge
 
 import numpy as np
 
-from kvc.runtime.arrays import Array, copy_into, own_copy, prefix
+from kvc.runtime.arrays import Array
 from kvc.runtime.positions import (
     choose_capacity,
     choose_sizes,
     count_rows,
     find_position,
 )
-from kvc.runtime.rings import find_rings, reached_by
 from kvc.runtime.snapshot_files import (
     DIGEST_NBYTES,
     LEAD,
@@ -34,8 +33,10 @@ from kvc.runtime.snapshot_files import (
     Header,
     SnapshotFile,
 )
-from kvc.runtime.states import StateMemory, Tip
-from kvc.runtime.transactions import check_usable
+from kvc.runtime.states.kind import Kind, Marks
+from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.owner import ALL_SLOTS, Span
+from kvc.runtime.states.table import kind_of
 from kvc.schema.closing import Closing
 from kvc.schema.container import SESSION_MAGIC, AtomicFile, path_text
 from kvc.schema.errors import (
@@ -46,7 +47,7 @@ from kvc.schema.errors import (
     SavedUnsynced,
     UnknownName,
 )
-from kvc.schema.model import Cursor, CursorKind, Program, State, StateKind
+from kvc.schema.model import Cursor, CursorKind, Program, State
 
 
 class _NewFile(AtomicFile):
@@ -65,22 +66,22 @@ def save_snapshot(
         CannotWrite: the system refuses; the old file is untouched.
         SavedUnsynced: the file is there, but may not outlive a crash.
     """
-    check_usable(memory)
+    memory.check_usable()
     file_name = path_text(path)
-    tip, written = memory.tip, min(memory.written, MOST)
-    reached = _reached(program, memory)
-    held = max(reached, default=0)
-    shapes = state_shapes(program, memory.sizes, tip.lengths, written, held)
+    position, marks = _position(program, memory), Marks(list(memory.lengths))
+    for kind in memory.kinds:
+        kind.mark(marks, position)
+    shapes = state_shapes(program, memory.sizes, marks)
     header = Header(
         program=digest,
         sizes=memory.sizes,
         capacity=memory.capacity,
-        position=_position(program, memory),
+        position=position,
         pending=memory.pending,
-        counted=tip.counted,
-        lengths=tip.lengths,
-        written=written,
-        reached=reached,
+        counted=memory.counted,
+        lengths=marks.lengths,
+        written=marks.written,
+        reached=marks.reached,
         states=_describe(program.states, shapes),
     )
     text = json.dumps(asdict(header), separators=(",", ":")).encode()
@@ -94,22 +95,17 @@ def save_snapshot(
 
 
 def state_shapes(
-    program: Program,
-    sizes: Mapping[str, int],
-    lengths: Sequence[int],
-    written: int,
-    reached: int,
+    program: Program, sizes: Mapping[str, int], marks: Marks
 ) -> list[tuple[int, ...]]:
     """Return the shape of what a file holds of each state."""
     shapes = []
-    for state, length in zip(program.states, lengths, strict=True):
-        shape = list(state.type.shape(sizes))
-        if state.axis is not None and state.kind is StateKind.APPEND:
-            shape[state.axis] = length
-        elif state.axis is not None and _ends_at_position(state):
-            shape[state.axis] = min(written, shape[state.axis])
-        elif state.axis is not None and state.window is not None:
-            shape[state.axis] = min(reached, shape[state.axis])
+    for number, state in enumerate(program.states):
+        shape, slots = (
+            list(state.type.shape(sizes)),
+            kind_of(state).saved(marks, number),
+        )
+        if slots is not None and state.axis is not None:
+            shape[state.axis] = min(slots, shape[state.axis])
         shapes.append(tuple(shape))
     return shapes
 
@@ -149,12 +145,13 @@ class Snapshot(Closing):
         Raises:
             FileProblem, BadSnapshot: the file can no longer be read.
         """
-        for number, array in enumerate(memory.arrays):
-            copy_into(prefix(array, self._shapes[number]), self._read_state(number))
+        for number in range(len(memory.arrays)):
+            kind, span = _place(memory, number, self._shapes[number])
+            kind.store.write(span, self._read_state(number))
+        for kind in memory.kinds:
+            kind.take(self._marks)
         memory.pending = tuple(map(tuple, self.header.pending))
-        memory.written = self.header.written
-        memory.reached = list(self.header.reached)
-        memory.tip = Tip(tuple(self.header.lengths), tuple(self.header.counted))
+        memory.counted = tuple(self.header.counted)
 
     def _check_header(self) -> list[tuple[int, ...]]:
         """Return the shapes of the states, after a check of what is said of them."""
@@ -168,15 +165,13 @@ class Snapshot(Closing):
         self._require(capacity == header.capacity, f"capacity {header.capacity!r}")
         self._check_number("counted", header.counted, count_rows(program, sizes))
         self._check_number("lengths", header.lengths, len(program.states))
-        rings = find_rings(program.states, sizes)
-        rows = len(header.reached) if rings else 0
+        rows = len(header.reached) if self._goes_round() else 0
         self._check_number("reached", header.reached, rows)
         for state, length in zip(program.states, header.lengths, strict=True):
-            grows = state.kind is StateKind.APPEND and state.axis is not None
+            grows = kind_of(state).grows and state.axis is not None
             most = state.type.shape(sizes)[state.axis or 0] if grows else 0
             self._require(length <= most, f"{state.name} has length {length}")
-        held = max(header.reached, default=0)
-        shapes = state_shapes(program, sizes, header.lengths, header.written, held)
+        shapes = state_shapes(program, sizes, self._marks)
         expected = _describe(program.states, shapes)
         self._require(header.states == expected, "its states are not the program's")
         nbytes = sum(
@@ -209,7 +204,7 @@ class Snapshot(Closing):
             grown = position.kind is CursorKind.LENGTH
             rows = found[:1] * len(header.counted) if grown else found
             self._require(header.position == rows, f"position {header.position}")
-        if find_rings(self._program.states, header.sizes):
+        if self._goes_round():
             reached = header.reached
             known = len(reached) == len(found)
             known = known and all(map(ge, reached, found))
@@ -226,8 +221,17 @@ class Snapshot(Closing):
             case CursorKind.SESSION:
                 return list(header.counted)
             case CursorKind.LENGTH:
-                grows = [state.kind is StateKind.APPEND for state in states]
+                grows = [kind_of(state).grows for state in states]
                 return list(compress(header.lengths, grows)) or [0]
+
+    @property
+    def _marks(self) -> Marks:
+        """Return what the file says of how far states have been written."""
+        header = self.header
+        return Marks(header.lengths, header.written, list(header.reached))
+
+    def _goes_round(self) -> bool:
+        return any(kind_of(state).goes_round for state in self._program.states)
 
     def _read_state(self, state: int) -> Array:
         """Return what the file holds of a state."""
@@ -248,8 +252,19 @@ def _parts(
     """Yield what a file holds, apart from its digest."""
     yield LEAD.pack(SESSION_MAGIC, VERSION, len(text))
     yield text
-    for array, shape in zip(memory.arrays, shapes, strict=True):
-        yield own_copy(prefix(array, shape)).reshape(-1).view(np.uint8).data
+    for number, shape in enumerate(shapes):
+        kind, span = _place(memory, number, shape)
+        yield kind.store.read(span).reshape(-1).view(np.uint8).data
+
+
+def _place(
+    memory: StateMemory, number: int, shape: tuple[int, ...]
+) -> tuple[Kind, Span]:
+    """Return where what a file holds of a state lies."""
+    kind, index = memory.find(number)
+    axis = kind.group.first.axis
+    high = ALL_SLOTS if axis is None else shape[axis]
+    return kind, Span(high=high, state=index)
 
 
 def _position(program: Program, memory: StateMemory) -> list[int] | None:
@@ -258,13 +273,6 @@ def _position(program: Program, memory: StateMemory) -> list[int] | None:
         return find_position(program.position, memory)
     except NoPosition:
         return None
-
-
-def _reached(program: Program, memory: StateMemory) -> list[int]:
-    """Return how far rings were written, nothing without rings."""
-    if not memory.rings:
-        return []
-    return reached_by(memory, find_position(program.position, memory))
 
 
 def _describe(
@@ -283,7 +291,3 @@ def _describe(
 
 def _nbytes(state: State, shape: tuple[int, ...]) -> int:
     return math.prod(shape) * state.type.dtype.itemsize
-
-
-def _ends_at_position(state: State) -> bool:
-    return state.at_position and state.kind is StateKind.LINEAR

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.states import StateMemory
+from kvc.runtime.states.memory import StateMemory
 from kvc.schema.errors import Closed, UnknownName
 from kvc.schema.model import Program
 

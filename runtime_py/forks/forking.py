@@ -1,10 +1,10 @@
 """Forking: new memory that begins as a session's is, over the same pages.
 
-In: the memory of a session. Out: a second one with the same content, and the first with
-what it had. What the two have in common lies in frozen pages that both map; what has
-been written since the last fork joins it, or is copied where that is little. Everything
-behind is fresh anonymous memory, since a page that is written first in a map of a file
-takes a page of the file too.
+In: an arena, and which of its pages hold anything. Out: a second one with the same
+content, and the first with what it had. What the two have in common lies in frozen
+pages that both map; what has been written since the last fork joins it, or is copied
+where that is little. Everything after it is fresh anonymous memory, since a page that
+is written first in a map of a file takes a page of the file too.
 
 Three ways, from the best to the one that always works: each run of pages is mapped
 apart; where the process has not enough maps left for that, the arena is mapped whole,
@@ -22,7 +22,6 @@ from kvc.runtime.arenas import PAGE_NBYTES, Arena
 from kvc.runtime.arrays import Array, copy_into
 from kvc.runtime.data.pages import PageTable
 from kvc.runtime.forks import mapping
-from kvc.runtime.forks.extents import changed_pages, held_pages
 from kvc.runtime.forks.frozen import Frozen
 from kvc.runtime.forks.intervals import (
     NONE,
@@ -35,7 +34,6 @@ from kvc.runtime.forks.intervals import (
     without,
 )
 from kvc.runtime.forks.shared_pages import SharedPages, maps_of
-from kvc.runtime.states import UNCHANGED, StateMemory
 
 # A shorter run is copied: that takes no longer than two calls that map it.
 LEAST_MAPPED: Final = 4 * PAGE_NBYTES
@@ -43,32 +41,22 @@ LEAST_MAPPED: Final = 4 * PAGE_NBYTES
 _LEAST_LOOKED_AT: Final = 16 * PAGE_NBYTES
 
 
-def fork_states(memory: StateMemory, transactional: bool) -> StateMemory:
-    """Return memory with the content of a session's.
+def share_arena(
+    arena: Arena, twin: Arena, held: Intervals, changed: Intervals, table: PageTable
+) -> None:
+    """Let an arena of zeros hold what another does.
 
-    Raises:
-        OutOfMemory: the system gives no address space.
+    Args:
+        arena: which goes on as it is.
+        twin: of the same size.
+        held: the pages with anything that the twin must have.
+        changed: those that may be new since the last time.
+        table: of the pages of this process.
     """
-    twin = memory.twin(transactional)
-    try:
-        with PageTable() as table:
-            for rule, arena in memory.arenas.items():
-                if not arena.nbytes:
-                    continue
-                held = held_pages(memory, rule)
-                if not mapping.is_available():
-                    _copy(arena, twin.arenas[rule], held)
-                    continue
-                changed = changed_pages(memory, rule)
-                _Fork(arena, twin.arenas[rule]).share(held, changed, table)
-    except BaseException:
-        twin.close()
-        raise
-    twin.tip, twin.written = memory.tip, memory.written
-    twin.reached, twin.pending = list(memory.reached), memory.pending
-    twin.shared = memory.shared = True
-    memory.changed = [UNCHANGED] * len(memory.states)
-    return twin
+    if mapping.is_available():
+        _Fork(arena, twin).share(held, changed, table)
+    else:
+        _copy(arena, twin, held)
 
 
 @dataclass(frozen=True, slots=True)

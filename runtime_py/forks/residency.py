@@ -13,7 +13,7 @@ from kvc.runtime.arenas import PAGE_NBYTES, Arena
 from kvc.runtime.data.pages import Flags, PageTable
 from kvc.runtime.forks.intervals import lengths, units_of
 from kvc.runtime.forks.shared_pages import SharedPages
-from kvc.runtime.states import StateMemory
+from kvc.runtime.states.host import HostMemory
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class SessionResidency:
         return None if self.own is None else self.own + sum(self.frozen.values())
 
 
-def describe_states(memory: StateMemory) -> SessionResidency:
+def describe_states(memory: HostMemory) -> SessionResidency:
     """Return what memory the states of a session take just now."""
     own: int | None = 0
     shared = maps = 0

@@ -17,11 +17,15 @@ from stateful_programs import (
     fed_program,
     linear_program,
     mixed_program,
+    state,
 )
 
 from kvc.runtime import BadSetting, CannotRewind, NoPosition, NotRewindable
-from kvc.runtime.rewinding import _check_states, rewind
+from kvc.runtime.states.counter import Counter
+from kvc.runtime.states.groups import group_states
+from kvc.schema.dtypes import DType
 from kvc.schema.model import StateKind
+from kvc.schema.types import TensorType
 
 RANDOM = np.random.default_rng(0)
 rows = partial(random_rows, width=64)
@@ -157,15 +161,13 @@ def test_rows_of_one_length_go_back_together(opened):
 
 
 def test_a_counter_without_rows_goes_back_as_one(opened):
-    with opened(fed_program((BATCH,), BATCH)) as program:
+    made, arrays = fed_program((BATCH,), BATCH)
+    count = state("count", TensorType(DType.INT64, ()), StateKind.COUNTER)
+    with opened((replace(made, states=(*made.states, count)), arrays)) as program:
         session = program.session(batch=2)
         session.write(rows(3, batch=2, width=2))
-        memory = session._states
-        memory.states = [*memory.states]
-        memory.arrays.append(np.zeros((), np.int64))
-        memory.states.append(mixed_program()[0].states[2])
         with pytest.raises(CannotRewind, match="count has no rows of its own"):
-            rewind(session._engine.program, memory, np.array([1, 2]))
+            session.rewind(np.array([1, 2]))
         assert session.position.tolist() == [3, 3]
 
 
@@ -195,8 +197,10 @@ def test_a_counter_that_not_all_methods_count_does_not_go_back():
     made = mixed_program(None)[0]
     other = replace(made.methods[0], name="other", writes=(0, 1))
     built = replace(made, methods=(*made.methods, other))
+    group = group_states(built.states, built.methods)[2]
+    counting = frozenset({"run", "other"})
     with pytest.raises(NotRewindable, match=r"count.*method other does not count it"):
-        _check_states(built)
+        Counter(group, None, []).check_goes_back(counting)
 
 
 def test_a_plain_state_that_no_method_writes_does_not_matter(opened):

@@ -269,14 +269,14 @@ def test_an_interrupt_just_after_a_call_was_counted_takes_it_back(
 
 
 def test_an_interrupt_while_a_failure_is_handled_poisons(opened, fault, monkeypatch):
-    from kvc.runtime.states import StateMemory
+    from kvc.runtime.states.host import HostStore
 
     def interrupted(*_):
         raise KeyboardInterrupt
 
     with opened(mixed_program(None)).session(transactional=True) as session:
         session.run(rows(3))
-        monkeypatch.setattr(StateMemory, "restore_counters", interrupted)
+        monkeypatch.setattr(HostStore, "write", interrupted)
         fail_once(session, fault, "run", rows(5), 3, KeyboardInterrupt())
         with pytest.raises(Poisoned):
             session.run(rows(1))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import BranchMismatch, CacheOverflow, Program
 from kvc.schema.errors import CaptureError, CompileError, UnsupportedOps
-from kvc.schema.model import PositionKind, StateKind
+from kvc.schema.model import CursorKind, StateKind
 from kvc.tools.reports.copies import describe_copies
 
 TEXT = np.random.default_rng(6).integers(0, VOCAB, (1, SLOTS))
@@ -211,4 +211,4 @@ def test_a_condition_on_sizes_is_refused(tmp_path: Path) -> None:
 
 def test_a_position_is_found_in_branches(program: Program, merged: Program) -> None:
     kinds = [one._engine.program.position.kind for one in (program, merged)]
-    assert kinds == [PositionKind.STATE, PositionKind.LENGTH]
+    assert kinds == [CursorKind.STATE, PositionKind.LENGTH]

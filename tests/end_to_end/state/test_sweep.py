@@ -37,7 +37,7 @@ from state_runs import opened
 from kvc.compiler import Method
 from kvc.runtime import Program
 from kvc.runtime.growing import GrowingArray
-from kvc.schema.model import PositionKind, StateKind
+from kvc.schema.model import CursorKind, StateKind
 
 TEXT = np.random.default_rng(5).integers(0, VOCAB, (1, SLOTS))
 Feed = Callable[[np.ndarray], np.ndarray]
@@ -236,12 +236,12 @@ EXPECTED_KINDS = {
     "growing arrays of the caller": {},
 }
 EXPECTED_POSITIONS = {
-    "linear": PositionKind.STATE,
-    "index_copy": PositionKind.INPUT,
-    "slices": PositionKind.STATE,
-    "slices where told": PositionKind.INPUT,
-    "append": PositionKind.LENGTH,
-    "append begun without past": PositionKind.LENGTH,
+    "linear": CursorKind.STATE,
+    "index_copy": CursorKind.INPUT,
+    "slices": CursorKind.STATE,
+    "slices where told": CursorKind.INPUT,
+    "append": CursorKind.LENGTH,
+    "append begun without past": CursorKind.LENGTH,
 }
 
 

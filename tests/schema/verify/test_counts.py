@@ -22,7 +22,7 @@ from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
     Graph,
     Instruction,
-    PositionKind,
+    CursorKind,
     Program,
     Ref,
     StateKind,
@@ -99,7 +99,7 @@ def test_the_rows_are_those_of_the_position():
 
 
 def test_rows_have_no_places_of_all_tokens():
-    counts = replace(P.position, kind=PositionKind.LENGTH, state=None, capacity=None)
+    counts = replace(P.position, kind=CursorKind.LENGTH, state=None, capacity=None)
     grown = rows_type(CAPACITY, BATCH, width=2)
     grows = state("grown", grown, StateKind.APPEND, 2)
     states = (*P.states, grows)

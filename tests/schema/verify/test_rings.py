@@ -25,7 +25,7 @@ from kvc.schema.model import (
     Alias,
     Instruction,
     Position,
-    PositionKind,
+    CursorKind,
     Ref,
     StateKind,
     StateSlot,
@@ -246,7 +246,7 @@ def test_a_position_that_a_session_fills_will_do():
         whole = replace(
             WHOLE,
             states=WHOLE.states[1:],
-            position=Position(PositionKind.INPUT, None, "at", None),
+            position=Position(CursorKind.INPUT, None, "at", None),
             methods=(replace(made, input_tree=tree),),
         )
         verify_program(whole, "x", thorough=True)

@@ -6,7 +6,7 @@ from sample_programs import sample_program
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, FormatError
-from kvc.schema.model import Position, PositionKind, StateKind
+from kvc.schema.model import Position, CursorKind, StateKind
 from kvc.schema.types import Affine, TensorType, affine
 from kvc.schema.verify import verify_program
 
@@ -103,18 +103,18 @@ def test_a_growing_state_starts_empty():
 @pytest.mark.parametrize(
     "position",
     [
-        Position(PositionKind.STATE, None, "", None),
-        Position(PositionKind.STATE, 2, "", None),
-        Position(PositionKind.STATE, 0, "", None),
-        Position(PositionKind.STATE, 1, "x", None),
-        Position(PositionKind.INPUT, None, "", None),
-        Position(PositionKind.INPUT, 1, "x", None),
-        Position(PositionKind.INPUT, None, "x\n", None),
-        Position(PositionKind.LENGTH, 1, "", None),
-        Position(PositionKind.STATE, 1, "", 2**40),
-        Position(PositionKind.STATE, 1, "", -1),
-        Position(PositionKind.STATE, 1, "", affine(-2, {"seq": 1})),
-        Position(PositionKind.STATE, 1, "", Affine(1, ())),
+        Position(CursorKind.STATE, None, "", None),
+        Position(CursorKind.STATE, 2, "", None),
+        Position(CursorKind.STATE, 0, "", None),
+        Position(CursorKind.STATE, 1, "x", None),
+        Position(CursorKind.INPUT, None, "", None),
+        Position(CursorKind.INPUT, 1, "x", None),
+        Position(CursorKind.INPUT, None, "x\n", None),
+        Position(CursorKind.LENGTH, 1, "", None),
+        Position(CursorKind.STATE, 1, "", 2**40),
+        Position(CursorKind.STATE, 1, "", -1),
+        Position(CursorKind.STATE, 1, "", affine(-2, {"seq": 1})),
+        Position(CursorKind.STATE, 1, "", Affine(1, ())),
     ],
 )
 def test_a_bad_position_is_refused(position):
@@ -132,7 +132,7 @@ def test_a_position_is_a_counter():
 
 
 def test_a_length_is_of_a_state_that_grows():
-    length = Position(PositionKind.LENGTH, None, "", None)
+    length = Position(CursorKind.LENGTH, None, "", None)
     refuse(replace(P, position=length), "no state grows by appending")
 
 

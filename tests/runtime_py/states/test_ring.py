@@ -4,6 +4,7 @@ import hashlib
 import json
 import struct
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,10 +12,12 @@ from ring_programs import SLOTS, WINDOW, ring_program
 from session_contents import contents
 
 from kvc.runtime import BadSnapshot, CallTooLong, NotRewindable
-from kvc.runtime.rings import Ring, written_slots
+from kvc.runtime.states.groups import Group
+from kvc.runtime.states.ring import Ring
 
 LONGEST = SLOTS - WINDOW + 1
-RING = Ring(1, "keys", SLOTS, WINDOW)
+KEYS = ring_program()[0].states[1]
+RING = Ring(Group((1,), (KEYS,), frozenset(), True), SimpleNamespace(slots=SLOTS), [])
 LEAD = struct.Struct("<8sIQ")
 
 
@@ -41,7 +44,7 @@ def attended(all_rows):
 )
 def test_how_much_a_row_may_forget(start, reached, most):
     assert RING.longest == LONGEST == 8
-    assert RING.most_forgotten(start, reached) == most
+    assert RING.forgettable(start, reached) == most
 
 
 @pytest.mark.parametrize(
@@ -54,7 +57,7 @@ def test_how_much_a_row_may_forget(start, reached, most):
     ],
 )
 def test_which_slots_a_call_writes(starts, counts, slots):
-    assert list(written_slots(RING, starts, counts)) == slots
+    assert list(RING.written_slots(starts, counts)) == slots
 
 
 def test_calls_of_every_length_up_to_the_longest(opened):

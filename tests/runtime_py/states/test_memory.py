@@ -2,7 +2,9 @@
 
 import numpy as np
 
-from kvc.runtime.states import StateMemory
+from kvc.runtime.states.groups import group_states
+from kvc.runtime.states.host import HostMemory
+from kvc.runtime.states.memory import StateMemory
 from kvc.schema.dtypes import DType
 from kvc.schema.model import ResetRule, State, StateKind
 from kvc.schema.types import Affine, TensorType
@@ -15,7 +17,8 @@ def state(dims, layout=None, initial=None, reset=ResetRule.INITIAL, dtype=DType.
 
 
 def memory(*states, sizes=None, initial=None):
-    return StateMemory(states, sizes or {}, initial)
+    groups = group_states(states)
+    return StateMemory(groups, HostMemory(groups, sizes or {}, initial), sizes or {})
 
 
 def test_states_begin_at_multiples_of_64_bytes_and_do_not_touch():

@@ -1,0 +1,73 @@
+"""States that are alike, which a session handles together: layers differ in name alone.
+
+In: the states and methods of a program. Out: groups of one kind, one type and one way
+to begin, written by the same methods. They are the same for all sessions.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from kvc.schema.model import Method, State
+from kvc.schema.types import Dim
+
+
+@dataclass(frozen=True, slots=True)
+class Group:
+    """States that are alike.
+
+    Attributes:
+        states: their ids, ascending.
+        declared: each of them.
+        writers: names of the methods that write them.
+        has_rows: whether axis 0 is the rows of a batch, which have slots of their own.
+    """
+
+    states: tuple[int, ...]
+    declared: tuple[State, ...]
+    writers: frozenset[str]
+    has_rows: bool
+
+    @property
+    def first(self) -> State:
+        """Return the first of them, for what they have in common."""
+        return self.declared[0]
+
+
+def group_states(
+    states: Sequence[State], methods: Sequence[Method] = (), rows: Dim | None = None
+) -> tuple[Group, ...]:
+    """Return groups in the order of their first states.
+
+    Args:
+        states: as the program declares them.
+        methods: of the program.
+        rows: the size of a batch, None where nothing says it.
+    """
+    writers: list[list[str]] = [[] for _ in states]
+    for method in methods:
+        for number in method.writes:
+            writers[number].append(method.name)
+    groups: dict[object, list[int]] = {}
+    for i, state in enumerate(states):
+        begins = state.initial is None
+        key = (
+            state.type,
+            state.layout,
+            (state.kind, state.axis, state.at_position, state.window),
+            (state.reset, begins, tuple(writers[i])),
+        )
+        groups.setdefault(key, []).append(i)
+    return tuple(
+        Group(
+            tuple(ids),
+            tuple(states[i] for i in ids),
+            frozenset(writers[ids[0]]),
+            _has_rows(states[ids[0]], rows),
+        )
+        for ids in groups.values()
+    )
+
+
+def _has_rows(state: State, rows: Dim | None) -> bool:
+    dims = state.type.dims
+    return rows is not None and state.axis != 0 and bool(dims) and dims[0] == rows

@@ -1,0 +1,210 @@
+"""The host as the owner of states: reserved arenas, initial values, shared pages.
+
+In: groups of states, the sizes that a session fixed, initial values. Out: a store for
+each group, and arrays at addresses that stay, for kernels. A reset gives all pages of
+an arena back at once; a clone maps the same pages (`forks/`).
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kvc.runtime.arenas import PAGE_NBYTES, Arena
+from kvc.runtime.arrays import Array, copy_into, own_copy, zero
+from kvc.runtime.data.pages import PageTable
+from kvc.runtime.forks.extents import pages_of
+from kvc.runtime.forks.forking import share_arena
+from kvc.runtime.forks.intervals import Intervals
+from kvc.runtime.states.groups import Group
+from kvc.runtime.states.layout import Layout, lay_out
+from kvc.runtime.states.owner import ALL_SLOTS, WHOLE, Span
+from kvc.schema.model import ResetRule
+
+InitialValue = Callable[[int], Array]
+_UNCHANGED = (ALL_SLOTS, 0)
+
+
+class HostStore:
+    """States that are alike, in an arena; see `Store`.
+
+    Attributes:
+        layout: where they lie.
+        slots, rows: how many each has; 0 without.
+        begins: whether they begin as something else than zeros.
+        shared: whether it has been cloned, or is a clone.
+        changed: slots that may not hold what they held at the last clone: from one to
+            before another.
+    """
+
+    def __init__(self, layout: Layout, arena: Arena, initial: InitialValue) -> None:
+        self.layout, self.slots = layout, layout.slots
+        self.rows = layout.shape[0] if layout.shape else 0
+        self.begins = layout.group.first.initial is not None
+        self.shared, self.changed = False, _UNCHANGED
+        self._arena, self._initial = arena, initial
+        self._all = layout.all(arena)
+
+    def read(self, span: Span = WHOLE) -> Array:
+        """Return a copy of what a span holds; see `Store.read`."""
+        return own_copy(self._part(self._all, span))
+
+    def write(self, span: Span, content: Array) -> None:
+        """Write what `read` has returned."""
+        self.note(span.low, span.high)
+        copy_into(self._part(self._all, span), content)
+
+    def fill(self, span: Span) -> None:
+        """Give a span its initial content again."""
+        high = min(span.high, self.slots) if self.slots else span.high
+        if span.low >= high:
+            return
+        self.note(span.low, high)
+        if self.begins:
+            self._fill_initial(span)
+            return
+        nbytes = (high - span.low) * self.layout.slot_nbytes
+        if nbytes < PAGE_NBYTES or self._is_between(span):
+            zero(self._part(self._all, span))
+            return
+        for start in self.layout.runs(span).tolist():
+            self._arena.clear(start, nbytes)
+
+    def give_back(self, span: Span) -> None:
+        """Give back whole pages within a span, which holds its initial content."""
+        nbytes = (min(span.high, self.slots) - span.low) * self.layout.slot_nbytes
+        if self.begins or self._is_between(span):
+            return
+        if nbytes >= PAGE_NBYTES:
+            for start in self.layout.runs(span).tolist():
+                self._arena.give_back(start, nbytes)
+
+    def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
+        """Note that slots are written."""
+        first, end = self.changed
+        self.changed = min(first, low), max(end, high)
+
+    def first(self, state: int) -> Array:
+        """Return a copy of what one of the states begins as."""
+        initial = self.layout.group.declared[state].initial
+        if initial is not None:
+            return self._initial(initial)
+        start = own_copy(self._all[state])
+        zero(start)
+        return start
+
+    def begin(self) -> None:
+        """Put initial values into memory of zeros."""
+        if self.begins:
+            self._fill_initial(WHOLE)
+
+    def _fill_initial(self, span: Span) -> None:
+        states = range(len(self._all)) if span.state is None else (span.state,)
+        for state in states:
+            part = self._part(self._all, span._replace(state=state))
+            start = self.first(state)[None]
+            copy_into(part, self._part(start, span._replace(state=0)))
+
+    def _is_between(self, span: Span) -> bool:
+        """Tell whether other rows have slots among those of a row."""
+        return span.row is not None and self.layout.within_slots(0)
+
+    def _part(self, array: Array, span: Span) -> Array:
+        """Return what a span has of an array [states, *shape]."""
+        if span is WHOLE:
+            return array
+        where: list[slice | int] = [slice(None)] * array.ndim
+        if span.row is not None:
+            where[1] = slice(span.row, span.row + 1)
+        if self.layout.axis is not None:
+            where[1 + self.layout.axis] = slice(span.low, span.high)
+        if span.state is not None:
+            where[0] = span.state
+        return array[tuple(where)]
+
+
+class HostMemory:
+    """The memory of all states of a session, on the host; see `Owner`.
+
+    Attributes:
+        stores: of the groups.
+        arrays: all of each state's memory, by its id.
+        arenas: where they lie, by what a reset does to them.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        sizes: Mapping[str, int],
+        initial: InitialValue,
+        begun: bool = True,
+    ) -> None:
+        """Reserve memory, and put initial values in unless it is not to be `begun`.
+
+        Raises:
+            OutOfMemory: the system gives no address space.
+        """
+        self._again = groups, sizes, initial
+        layouts, nbytes = lay_out(groups, sizes)
+        self.arenas = {
+            rule: Arena(nbytes[rule], "the states of a session") for rule in ResetRule
+        }
+        self.stores: Sequence[HostStore] = [
+            HostStore(layout, self.arenas[layout.group.first.reset], initial)
+            for layout in layouts
+        ]
+        arrays = {
+            state: layout.array(self.arenas[layout.group.first.reset], index)
+            for layout in layouts
+            for index, state in enumerate(layout.group.states)
+        }
+        self.arrays = [arrays[state] for state in range(len(arrays))]
+        for store in self.stores if begun else ():
+            store.begin()
+
+    def clone(self, held: Sequence[int | None]) -> "HostMemory":
+        """Return memory with the same content, over the same pages where it can be.
+
+        Raises:
+            OutOfMemory: the system gives no address space.
+        """
+        twin = HostMemory(*self._again, begun=False)
+        try:
+            with PageTable() as table:
+                for rule, arena in self.arenas.items():
+                    if arena.nbytes:
+                        pages = self._held(rule, held), self._changed(rule)
+                        share_arena(arena, twin.arenas[rule], *pages, table)
+        except BaseException:
+            twin.close()
+            raise
+        for store in (*self.stores, *twin.stores):
+            store.shared, store.changed = True, _UNCHANGED
+        return twin
+
+    def discard(self, rule: ResetRule) -> None:
+        """Give all pages of states with a reset rule back; they begin anew."""
+        self.arenas[rule].discard()
+        for store in self.stores:
+            if store.layout.group.first.reset is rule:
+                store.begin()
+
+    def synchronise(self) -> None:
+        """Do nothing: on the host all is done at once."""
+
+    def close(self) -> None:
+        """Let go of the memory; arrays that are still alive keep it."""
+        self.arenas, self.arrays, self.stores = {}, [], ()
+
+    def _held(self, rule: ResetRule, held: Sequence[int | None]) -> Intervals:
+        """Return the pages with anything that a clone must have."""
+        return pages_of(
+            (store.layout, None if store.begins or end is None else (0, end))
+            for store, end in zip(self.stores, held, strict=True)
+            if store.layout.group.first.reset is rule
+        )
+
+    def _changed(self, rule: ResetRule) -> Intervals:
+        """Return the pages with anything that may be new since the last clone."""
+        return pages_of(
+            (store.layout, store.changed)
+            for store in self.stores
+            if store.layout.group.first.reset is rule
+        )

@@ -1,0 +1,120 @@
+"""Where states that are alike lie in an arena: one after the other, at equal steps.
+
+In: a group of states, the sizes that a session fixes. Out: offsets, strides, and runs
+of bytes that hold some of their slots. It is the same for all sessions of one size.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from kvc.runtime.arenas import Arena, align_up
+from kvc.runtime.arrays import Array
+from kvc.runtime.states.groups import Group
+from kvc.runtime.states.owner import WHOLE, Span
+from kvc.schema.model import ResetRule
+
+Offsets = npt.NDArray[np.int64]
+
+
+class Layout:
+    """The place of the states of one group.
+
+    Attributes:
+        group: which they are.
+        shape: of each.
+        strides: of each, in bytes; they follow the layout that is declared.
+        offset: of the first in its arena, in bytes.
+        nbytes: of each.
+        step: from one to the next.
+        axis: of the slots, None without.
+        slots: how many each has; 0 without.
+        slot_nbytes: what a slot takes in each run of bytes.
+    """
+
+    def __init__(self, group: Group, sizes: Mapping[str, int], offset: int) -> None:
+        first = group.first
+        self.group, self.offset, self.axis = group, offset, first.axis
+        self.shape = shape = first.type.shape(sizes)
+        self.strides = _strides(shape, first.layout, first.type.dtype.itemsize)
+        self.nbytes = math.prod(shape) * first.type.dtype.itemsize
+        self.step = align_up(self.nbytes)
+        self.slots = 0 if self.axis is None else shape[self.axis]
+        self.slot_nbytes = 0 if self.axis is None else self.strides[self.axis]
+
+    @property
+    def end(self) -> int:
+        """Return where the next group may begin."""
+        return self.offset + self.step * len(self.group.states)
+
+    def array(self, arena: Arena, state: int) -> Array:
+        """Return the array of one of the states in an arena."""
+        dtype, offset = self.group.first.type.dtype.numpy, self.offset
+        offset += state * self.step
+        return np.ndarray(self.shape, dtype, arena.owner, offset, self.strides)
+
+    def all(self, arena: Arena) -> Array:
+        """Return all of them as one array, [states, *shape]."""
+        shape, dtype = (
+            (len(self.group.states), *self.shape),
+            self.group.first.type.dtype,
+        )
+        strides = (self.step, *self.strides)
+        return np.ndarray(shape, dtype.numpy, arena.owner, self.offset, strides)
+
+    def within_slots(self, dim: int) -> bool:
+        """Tell whether a dim lies within one slot in memory, not around the slots."""
+        assert self.axis is not None, "only states with an axis have slots"
+        order = self.group.first.layout
+        return order.index(dim) >= order.index(self.axis)
+
+    @property
+    def starts(self) -> Offsets:
+        """Return where each of the states begins in the arena."""
+        return self.offset + np.arange(len(self.group.states)) * self.step
+
+    def runs(self, span: Span = WHOLE) -> Offsets:
+        """Return where the runs of bytes from the first slot of a span on begin.
+
+        Each is as long as its slots.
+        """
+        assert self.axis is not None, "only states with an axis have slots"
+        order = self.group.first.layout
+        states = _chosen(span.state, len(self.group.states))
+        starts = self.offset + span.low * self.slot_nbytes + states * self.step
+        for dim in order[: order.index(self.axis)]:
+            indices = _chosen(span.row if dim == 0 else None, self.shape[dim])
+            starts = (starts[:, None] + indices * self.strides[dim]).reshape(-1)
+        return starts
+
+
+def lay_out(
+    groups: Sequence[Group], sizes: Mapping[str, int]
+) -> tuple[tuple[Layout, ...], Mapping[ResetRule, int]]:
+    """Return where each group lies, and how many bytes the arenas of all have.
+
+    States that a reset clears lie in one arena, those that it keeps in another.
+    """
+    ends = dict.fromkeys(ResetRule, 0)
+    layouts = []
+    for group in groups:
+        layout = Layout(group, sizes, ends[group.first.reset])
+        ends[group.first.reset] = layout.end
+        layouts.append(layout)
+    return tuple(layouts), ends
+
+
+def _chosen(index: int | None, count: int) -> Offsets:
+    return np.arange(count) if index is None else np.array([index])
+
+
+def _strides(
+    shape: Sequence[int], order: Sequence[int], itemsize: int
+) -> tuple[int, ...]:
+    strides, step = [0] * len(shape), itemsize
+    for dim in reversed(order):
+        strides[dim] = step
+        step *= shape[dim]
+    return tuple(strides)

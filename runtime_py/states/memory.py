@@ -1,0 +1,145 @@
+"""The states of one session: their memory, their kinds, and how far they are.
+
+In: the states a program declares, the sizes that a session fixed, who has the memory.
+Out: one kind for the states that are alike, one array for each state at an address that
+stays. When calls may happen, and what they may write, is left to `transactions.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from kvc.runtime.arrays import Array, prefix
+from kvc.runtime.states.groups import Group
+from kvc.runtime.states.host import HostMemory
+from kvc.runtime.states.kind import Kind, Limit, Marks
+from kvc.runtime.states.table import kind_of
+from kvc.schema.errors import Poisoned
+from kvc.schema.model import ResetRule, State
+
+
+class StateMemory:
+    """The states of one session; compared and hashed by identity.
+
+    Attributes:
+        groups: the states that are alike.
+        sizes: of the symbols that the session fixed.
+        capacity: greatest position, None where nothing limits it.
+        transactional: whether calls copy what they could not put back otherwise.
+        owner: of the memory.
+        arrays: all of each state's memory; states that grow at their greatest length.
+        lengths: of the states that grow along their axes, 0 for others; by state id.
+        kinds: of the groups.
+        counted: the position where the session counts it, int64 [batch].
+        narrowest: what allows the shortest calls, None where nothing limits them.
+        pending: tokens of each row that a generation has made and the states do not
+            hold yet; empty where there are none.
+        poisoned: name of the call that left states half written, or "".
+        closed: whether the memory has been given back.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[Group],
+        owner: HostMemory,
+        sizes: Mapping[str, int],
+        capacity: int | None = None,
+        rows: int = 1,
+        transactional: bool = False,
+    ) -> None:
+        """Take new memory; `rows` are those of a position that no state holds."""
+        self.groups, self.owner, self.sizes = groups, owner, dict(sizes)
+        self.capacity, self.transactional = capacity, transactional
+        self.arrays = owner.arrays
+        self.lengths = [0] * len(self.arrays)
+        self.kinds: Sequence[Kind] = [
+            kind_of(group.first)(group, store, self.lengths)
+            for group, store in zip(groups, owner.stores, strict=True)
+        ]
+        self.counted = (0,) * rows
+        self.pending: tuple[tuple[int, ...], ...] = ()
+        limits = [limit for kind in self.kinds if (limit := kind.limit()) is not None]
+        self.narrowest: Limit | None = min(
+            limits, key=lambda limit: limit.longest, default=None
+        )
+        self.poisoned = ""
+        self.closed = False
+
+    def fork(self, transactional: bool) -> "StateMemory":
+        """Return memory that holds the same.
+
+        Raises:
+            OutOfMemory: the system gives no address space.
+        """
+        owner = self.owner.clone([kind.held() for kind in self.kinds])
+        twin = StateMemory(
+            self.groups,
+            owner,
+            self.sizes,
+            self.capacity,
+            len(self.counted),
+            transactional,
+        )
+        for kind, other in zip(self.kinds, twin.kinds, strict=True):
+            marks = Marks(self.lengths)
+            kind.mark(marks, None)
+            other.take(marks)
+        twin.counted, twin.pending = self.counted, self.pending
+        return twin
+
+    def find(self, state: int) -> tuple[Kind, int]:
+        """Return the kind of a state, and which of its states it is."""
+        for kind in self.kinds:
+            if state in kind.group.states:
+                return kind, kind.group.states.index(state)
+        raise AssertionError("every state is of a group")
+
+    def declared(self, state: int) -> State:
+        """Return a state as the program declares it."""
+        kind, index = self.find(state)
+        return kind.group.declared[index]
+
+    def current(self, state: int) -> Array:
+        """Return what a state holds now: its memory, up to its length if it grows."""
+        array, axis = self.arrays[state], self.declared(state).axis
+        kind, _ = self.find(state)
+        if not kind.grows or axis is None:
+            return array
+        shape = list(array.shape)
+        shape[axis] = self.lengths[state]
+        return prefix(array, tuple(shape))
+
+    def first_counts(self, state: int) -> list[int]:
+        """Return what a counter holds in a new session."""
+        kind, index = self.find(state)
+        counts: list[int] = kind.store.first(index).reshape(-1).tolist()
+        return counts
+
+    def check_usable(self) -> None:
+        """Check that no call has left states half written.
+
+        Raises:
+            Poisoned: one has.
+        """
+        if self.poisoned:
+            raise Poisoned(method=self.poisoned)
+
+    def reset(self) -> None:
+        """Give the pages of what a reset clears back, and copy initial values in.
+
+        Where a call has left states half written, kept ones are lost as well, and
+        begin anew.
+        """
+        rules = list(ResetRule) if self.poisoned else [ResetRule.INITIAL]
+        self.poisoned = "reset"
+        for rule in rules:
+            self.owner.discard(rule)
+        for kind in self.kinds:
+            if kind.group.first.reset in rules:
+                kind.clear()
+        self.counted = (0,) * len(self.counted)
+        self.poisoned = ""
+
+    def close(self) -> None:
+        """Let go of the memory; arrays that are still alive keep it."""
+        self.closed = True
+        self.owner.close()
+        self.arrays, self.kinds = [], ()

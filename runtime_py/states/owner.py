@@ -1,0 +1,99 @@
+"""Who has the memory of a session's states: the interface that kinds speak to.
+
+In: states that are alike, spans of their rows and slots. Out: their content, copied to
+and fro. The host's arenas are one owner (`host.py`); a device with memory of its own
+may be another, since nothing here is an array over that memory.
+"""
+
+from collections.abc import Sequence
+from typing import Final, NamedTuple, Protocol
+
+from kvc.runtime.arrays import Array
+from kvc.schema.model import ResetRule
+
+ALL_SLOTS: Final = 1 << 62
+
+
+class Span(NamedTuple):
+    """Slots of the states of a store.
+
+    Attributes:
+        low: the first slot.
+        high: the one after the last; more than there are means all.
+        row: index on axis 0; None for all rows.
+        state: index among the states of the store; None for all of them.
+    """
+
+    low: int = 0
+    high: int = ALL_SLOTS
+    row: int | None = None
+    state: int | None = None
+
+
+WHOLE: Final = Span()
+
+
+class Store(Protocol):
+    """The memory of states that are alike: of one shape, [rows, ...] with slots.
+
+    Attributes:
+        slots: how many slots each has; 0 where they have no sequence axis.
+        rows: how many rows each has on axis 0; 0 where there is none.
+        shared: whether it has been cloned, or is a clone.
+    """
+
+    slots: int
+    rows: int
+    shared: bool
+
+    def read(self, span: Span = WHOLE) -> Array:
+        """Return a copy of what a span holds.
+
+        Of shape [states, *shape], or as the state is shaped where the span names one; a
+        row that is named stays as an axis of 1.
+        """
+
+    def write(self, span: Span, content: Array) -> None:
+        """Write what `read` of a span of that shape has returned."""
+
+    def fill(self, span: Span) -> None:
+        """Give a span its initial content again."""
+
+    def give_back(self, span: Span) -> None:
+        """Give back whole pages within a span, which holds its initial content."""
+
+    def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
+        """Note that a call may write slots; for the next clone."""
+
+    def first(self, state: int) -> Array:
+        """Return a copy of what one of the states begins as."""
+
+
+class Owner(Protocol):
+    """Who has the memory of all states of a session.
+
+    Attributes:
+        stores: of the states that are alike, in the order of their groups.
+    """
+
+    stores: Sequence[Store]
+
+    def clone(self, held: Sequence[int | None]) -> "Owner":
+        """Return memory with the same content.
+
+        Args:
+            held: for each store, how many slots, the first, may not hold their initial
+                content; None for all.
+
+        Raises:
+            OutOfMemory: the system gives no memory.
+        """
+
+    def discard(self, rule: ResetRule) -> None:
+        """Give all memory of states with a reset rule back; they begin anew."""
+
+    def synchronise(self) -> None:
+        """Wait until what was asked for has been done."""
+
+    def close(self) -> None:
+        """Let go of the memory."""

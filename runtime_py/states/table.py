@@ -1,0 +1,52 @@
+"""The kinds of states that there are, and which states are of which.
+
+A new kind is a file beside this one and a line in the table.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from kvc.runtime.states.access import Access, Writes
+from kvc.runtime.states.append import Append
+from kvc.runtime.states.counter import Counter
+from kvc.runtime.states.groups import Group
+from kvc.runtime.states.kind import Kind
+from kvc.runtime.states.linear import Linear
+from kvc.runtime.states.plain import Plain
+from kvc.runtime.states.ring import Ring
+from kvc.schema.model import Method, State
+
+KINDS: Final[tuple[type[Kind], ...]] = (Counter, Linear, Ring, Append, Plain)
+
+
+def kind_of(state: State) -> type[Kind]:
+    """Return the kind of a state: the first that takes it."""
+    return next(kind for kind in KINDS if kind.takes(state))
+
+
+def find_writes(
+    method: Method, accesses: Sequence[Access], groups: Sequence[Group]
+) -> tuple[Writes, ...]:
+    """Return what a method writes, by groups.
+
+    Args:
+        method: as the file declares it.
+        accesses: its writes of states, in order.
+        groups: of the program's states.
+    """
+    by_state: Mapping[int, list[Access]] = {state: [] for state in method.writes}
+    for access in accesses:
+        by_state[access.state].append(access)
+    found = []
+    for number, group in enumerate(groups):
+        if method.name in group.writers:
+            own = [access for state in group.states for access in by_state[state]]
+            found.append(_writes(number, own, kind_of(group.first)))
+    return tuple(found)
+
+
+def _writes(group: int, accesses: Sequence[Access], kind: type[Kind]) -> Writes:
+    risks = tuple(access for access in accesses if access.mode not in kind.undoes)
+    extents = {access.extent for access in accesses}
+    known = tuple(extent for extent in extents if extent is not None)
+    return Writes(group, risks, None if None in extents else known)
