@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from payload_sketch import SEQ, Sketch
+from part_sketch import SEQ, Sketch
 from xnnpack_graphs import Native, compare, noise, run_reference
 
 INF, NAN = np.inf, np.nan

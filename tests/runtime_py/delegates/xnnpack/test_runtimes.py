@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from hand_built import write_bundle
-from payload_sketch import SEQ, Sketch
+from part_sketch import SEQ, Sketch
 from resident_memory import LINUX
 from xnnpack_graphs import library_or_skip
 from xnnpack_programs import float_sketch, linear_sketch, numbers, part_program
@@ -272,7 +272,7 @@ def crowd(opened, monkeypatch):
         e = sketch("aten::exp", x)
         return sketch, (sketch("aten::exp", sketch("aten::bmm", e, y)),)
 
-    monkeypatch.setattr("payload_sketch._PLACE_NBYTES", 1 << 24)
+    monkeypatch.setattr("part_sketch._PLACE_NBYTES", 1 << 24)
     program = opened(first=chain(8192), refused=product(), large=chain(16384))
     return [handle_of(program, i) for i in range(3)]
 

@@ -1,7 +1,7 @@
 """What becomes of inputs, outputs and views; most of it needs no library."""
 
 import pytest
-from payload_sketch import SEQ, Sketch
+from part_sketch import SEQ, Sketch
 from xnnpack_graphs import Native, compare, noise
 
 from kvc.runtime.delegates.xnnpack.translation import DEFINITIONS, translate
