@@ -23,7 +23,6 @@ from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine, Symbol, TensorType, affine, evaluate
 
 SEQ = Affine(0, (("seq", 1),))
-_PLACE_NBYTES = 1 << 22
 
 
 def _renamed(value: Value, first: int) -> Value:
@@ -45,6 +44,7 @@ class Sketch:
         bounds = symbols or {"seq": (1, 64)}
         self.symbols = {name: Symbol(name, *ends) for name, ends in bounds.items()}
         self._values: list[Value] = []
+        self._top = 0  # bytes of scratch memory, none of which is used again
         self._inputs: list[int] = []
         self._instructions: list[Instruction] = []
         self.arrays: dict[str, np.ndarray] = {}
@@ -80,7 +80,7 @@ class Sketch:
 
     def graph(self, *outputs: Ref, first_name: int = 0) -> Graph:
         """Return the code with these results; the names of its data count from one."""
-        nbytes = len(self._values) * _PLACE_NBYTES
+        nbytes = self._top
         return Graph(
             values=tuple(_renamed(value, first_name) for value in self._values),
             inputs=tuple(self._inputs),
@@ -95,8 +95,11 @@ class Sketch:
         return self._values[value.value].type.dims
 
     def _value(self, kind: TensorType, base: int | None = None) -> Ref:
-        place = Scratch(len(self._values) * _PLACE_NBYTES, _PLACE_NBYTES)
-        return self._add(kind, place if base is None else Alias(base))
+        if base is not None:
+            return self._add(kind, Alias(base))
+        nbytes = kind.max_nbytes(self.symbols)
+        offset, self._top = self._top, self._top + -(-nbytes // 64) * 64
+        return self._add(kind, Scratch(offset, nbytes))
 
     def _add(self, kind: TensorType, storage: Storage) -> Ref:
         self._values.append(Value(kind, storage))
