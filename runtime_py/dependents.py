@@ -1,23 +1,24 @@
 """What of a bound graph depends on the sizes of some symbols, or on callers' memory.
 
-In: a graph, the symbols whose sizes are others than before, and whether inputs lie in
-other arrays of the caller. Out: the values whose tensors change, and the few
+In: a graph, the blocks of its method, the symbols whose sizes are others than before,
+and whether inputs lie in other arrays of the caller. Out: the values whose tensors change, and the few
 instructions that must be bound again. It is a property of the graph alone: found on
 first need, then kept. All other instructions keep their steps, since a tensor that
 changes its shape stays the same object.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from kvc.runtime.effects import APPEND, REPLACE
+from kvc.schema.control import blocks_run, read_control
 from kvc.schema.model import Alias, Argument, Caller, Graph, Instruction, Ref
-from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
+from kvc.schema.ops import CONTROL_OPS, OPS, Aliasing
 from kvc.schema.types import Affine, Dim
 
 Dims = tuple[Dim, ...]
 # Their results get their tensors where these are asked for.
-_PLACED = {APPEND, REPLACE, DELEGATE, *CONTROL_OPS}
+_PLACED = {APPEND, REPLACE, *CONTROL_OPS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,23 +42,30 @@ class Dependents:
 class Dependence:
     """The dependents of one graph, kept by what they depend on."""
 
-    def __init__(self, graph: Graph) -> None:
-        self._graph = graph
+    def __init__(self, graph: Graph, blocks: Sequence[Graph]) -> None:
+        self._graph, self._blocks = graph, blocks
         self._found: dict[tuple[frozenset[str], bool], Dependents] = {}
 
     def of(self, symbols: frozenset[str], callers: bool) -> Dependents:
         """Return what depends on the sizes of symbols and, if told, callers' memory."""
         key = (symbols, callers)
         if key not in self._found:
-            self._found[key] = _Search(self._graph, symbols, callers).find()
+            search = _Search(self._graph, self._blocks, symbols, callers)
+            self._found[key] = search.find()
         return self._found[key]
 
 
 class _Search:
     """The dependents of one graph while they are gathered."""
 
-    def __init__(self, graph: Graph, symbols: frozenset[str], callers: bool) -> None:
-        self._graph, self._symbols = graph, symbols
+    def __init__(
+        self,
+        graph: Graph,
+        blocks: Sequence[Graph],
+        symbols: frozenset[str],
+        callers: bool,
+    ) -> None:
+        self._graph, self._blocks, self._symbols = graph, blocks, symbols
         self._values = {
             value
             for value, declared in enumerate(graph.values)
@@ -91,21 +99,32 @@ class _Search:
     def _is_bound_again(self, instruction: Instruction) -> bool:
         """Tell whether more than the shapes of its tensors changes.
 
-        A view has a tensor to be made from its operand's; delegates are prepared for
-        arrays, and an update that is not in place for a part of its result.
+        A view has a tensor to be made from its operand's; what runs blocks is prepared
+        for arrays, and for sizes that nothing around the blocks may have; an update
+        that is not in place for a part of its result.
         """
         if any(self._mentions(argument) for argument in instruction.arguments):
             return True
-        if instruction.op in CONTROL_OPS:
-            return True  # blocks may depend on sizes that nothing around them has
-        if instruction.op != DELEGATE:
-            match OPS[instruction.op].aliasing:
-                case Aliasing.FRESH | Aliasing.CHECK:
-                    return False
-                case Aliasing.UPDATE if self._aliased(instruction.results[0]):
-                    return False
+        match OPS[instruction.op].aliasing:
+            case Aliasing.CONTROL:
+                run = read_control(instruction.op, instruction.arguments).blocks
+                if any(self._changes_within(block) for block in run):
+                    return True
+            case Aliasing.FRESH | Aliasing.CHECK:
+                return False
+            case Aliasing.UPDATE if self._aliased(instruction.results[0]):
+                return False
         used = {ref.value for ref in _refs(instruction.arguments)}
         return not self._values.isdisjoint(used.union(instruction.results))
+
+    def _changes_within(self, block: int) -> bool:
+        """Tell whether the code of a block, or what it runs, has one of the symbols."""
+        graph = self._blocks[block]
+        return (
+            any(self._mentions(value.type.dims) for value in graph.values)
+            or any(self._mentions(step.arguments) for step in graph.instructions)
+            or any(self._changes_within(inner) for inner in blocks_run(graph))
+        )
 
     def _resized(self) -> tuple[tuple[Dims, tuple[tuple[int, int], ...]], ...]:
         """Return the values that change without an instruction that makes them."""

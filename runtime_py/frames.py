@@ -205,7 +205,8 @@ class _Binder:
         # By identity: what is kept keeps its graph alive.
         found = self._code.dependence.get(id(self._graph))
         if found is None:
-            found = self._code.dependence[id(self._graph)] = Dependence(self._graph)
+            found = Dependence(self._graph, self._blocks.graphs)
+            self._code.dependence[id(self._graph)] = found
         return found
 
     def _delegates(self) -> list[int]:
@@ -361,7 +362,10 @@ class _Binder:
         self._beside_others |= not handle.runs_torch
         workspace = self._workspace
         assert workspace is not None, "a graph with delegates runs in a context"
-        run = handle.prepare(bound.lent, bound.results, workspace, self._sizes)
+        inputs = list(bound.operands)
+        for i in bound.grown:
+            inputs[i] = bound.lent[i]
+        run = handle.prepare(inputs, bound.results, workspace, self._sizes)
         return [(run, ())]
 
     def _bind_control(self, index: int, instruction: Instruction) -> Sequence[Step]:

@@ -25,6 +25,7 @@ class BoundOperands:
         pred: what a cond asks, None for the others.
         operands: an array for each.
         lent: the memory of each operand, longer than the operand where it grows.
+        grown: the operands over which a longer result lies.
         results: an array for each, the workspace of blocks last.
     """
 
@@ -34,6 +35,7 @@ class BoundOperands:
     pred: Array | None
     operands: Sequence[Array]
     lent: Sequence[Array]
+    grown: Sequence[int]
     results: Sequence[Array]
 
 
@@ -51,9 +53,14 @@ def bind_operands(
     """
     control = read_control(instruction.op, instruction.arguments)
     operands = [ref.value for ref in control.operands if isinstance(ref, Ref)]
+    grown = []
     for result, over in zip(instruction.results, control.over, strict=False):
-        if over is not None:
-            _place_over(result, operands[over], graph, values)
+        if over is None:
+            continue
+        if graph.values[result].type == graph.values[operands[over]].type:
+            values.share(result, operands[over])
+        else:  # it is made when it is asked for
+            grown.append(over)
     pred = control.pred
     return BoundOperands(
         control=control,
@@ -62,14 +69,9 @@ def bind_operands(
         pred=values.array(pred.value) if isinstance(pred, Ref) else None,
         operands=[values.array(i) for i in operands],
         lent=[_lent(i, graph, values, makers) for i in operands],
+        grown=grown,
         results=[values.array(i) for i in instruction.results],
     )
-
-
-def _place_over(result: int, operand: int, graph: Graph, values: Values) -> None:
-    """Let a result lie over an operand; one that grows is made when asked for."""
-    if graph.values[result].type == graph.values[operand].type:
-        values.share(result, operand)
 
 
 def _lent(

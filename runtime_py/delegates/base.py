@@ -1,7 +1,7 @@
 """What a backend's run-time half is: small protocols, with numpy at the seam.
 
-A `Delegate` is made once for each time that a program's resources are loaded, and turns
-payloads into `Handle`s. A handle prepares a call for arrays at fixed addresses, so that
+A `Delegate` is made once for each time that a program's resources are loaded, and makes
+`Handle`s of its parts. A handle prepares a call for arrays at fixed addresses, so that
 nothing that depends on shapes is left to do while it runs. What a handle needs for each
 execution context alone it keeps in the context's `Workspace`. None of this needs torch;
 bfloat16 arrays come through `ml_dtypes`.
@@ -99,7 +99,7 @@ class Workspace:
 
 
 class Handle(Protocol):
-    """A payload that is ready to be prepared; used from many threads.
+    """A part that is ready to be prepared; used from many threads.
 
     Attributes:
         runs_torch: whether it computes with torch's threads. Any other one is taken to
@@ -118,8 +118,9 @@ class Handle(Protocol):
         """Return a function that computes the outputs from the inputs.
 
         Args:
-            inputs: arrays at addresses that stay, of any strides; states included.
-            outputs: as `inputs`; the function writes them.
+            inputs: arrays at addresses that stay, of any strides; states included. One
+                that the part makes longer is all of its memory, room included.
+            outputs: as `inputs`; the function writes them. One may lie over an input.
             workspace: of the execution context in which the function will run.
             sizes: of the program's symbols in the calls that it is prepared for.
         """
@@ -162,10 +163,13 @@ class Delegate(Protocol):
         return ""
 
     def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Decode and check a payload, and take the data that it needs.
+        """Check a part, its code and its payload, and take the data that it needs.
+
+        The code is the block of the program; that it is sound has been checked, that
+        the backend can run it has not.
 
         Raises:
-            FormatError: the payload is damaged, or names what it may not.
+            FormatError: the payload is damaged, or the code is not for this backend.
         """
 
     def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:

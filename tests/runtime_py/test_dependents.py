@@ -5,7 +5,16 @@ from hand_built import F32, SEQ, Built
 from stateful_programs import LONGER, PAST, Builder, caller_program, rows_type
 
 from kvc.runtime.dependents import Dependence
-from kvc.schema.model import Graph, Ref, StateSlot
+from kvc.schema.model import (
+    Caller,
+    Graph,
+    Instruction,
+    Ref,
+    Scratch,
+    StateSlot,
+    Value,
+)
+from kvc.schema.ops import DELEGATE
 from kvc.schema.types import TensorType
 
 LENGTH, BOTH = frozenset({"past"}), frozenset({"past", "seq"})
@@ -27,7 +36,7 @@ def builder():
 
 def dependents(builder, symbols=LENGTH):
     graph = builder.method("run", {"x": 0}, [0]).graph
-    return Dependence(graph).of(symbols, False)
+    return Dependence(graph, ()).of(symbols, False)
 
 
 def test_an_append_resizes_what_it_makes_and_is_not_bound_again(builder):
@@ -75,23 +84,55 @@ def test_an_update_of_a_copy_is_bound_again_and_one_in_place_is_not(builder):
     assert dependents(builder).instructions == (2,)
 
 
+def calls(builder, *blocks):
+    """Return what is bound again of calls, each of x alone, of blocks 0 and 1."""
+    for block in range(2):
+        arguments = (block, (Ref(0),), (None,))
+        builder.step(DELEGATE, arguments, builder.scratch(rows_type(SEQ)))
+    graph = builder.method("run", {"x": 0}, [0]).graph
+    return Dependence(graph, blocks).of(LENGTH, False).instructions
+
+
+def block_of(*steps, kind=rows_type(SEQ)):
+    values = (Value(rows_type(SEQ), Caller()), Value(kind, Scratch(0, 4096)))
+    return Graph(values, (0,), (0,), steps, 4096, 0)
+
+
+PLAIN = block_of(Instruction("aten::neg", (Ref(0),), (1,)))
+
+
+def test_what_runs_blocks_is_bound_again_where_their_values_depend_on_it(builder):
+    longer = block_of(kind=rows_type(PAST))
+    assert calls(builder, PLAIN, longer) == (2,)
+
+
+def test_what_runs_blocks_is_bound_again_where_their_code_says_it(builder):
+    told = block_of(Instruction("aten::add.Scalar", (Ref(0), PAST, 1), (1,)))
+    assert calls(builder, told, PLAIN) == (1,)
+
+
+def test_what_a_block_runs_counts_too(builder):
+    outer = block_of(Instruction(DELEGATE, (2, (Ref(0),), (None,)), (1,)))
+    assert calls(builder, PLAIN, outer, block_of(kind=rows_type(PAST))) == (2,)
+
+
 def test_inputs_and_outputs_that_change_are_named(builder):
     mask = builder.scratch(TensorType(F32, (LONGER,)))
     method = builder.method("run", {"x": 0, "mask": mask}, [0, 2])
-    found = Dependence(method.graph).of(LENGTH, False)
+    found = Dependence(method.graph, ()).of(LENGTH, False)
     assert (found.inputs, found.outputs) == ((1,), (1,))
 
 
 def test_a_callers_memory_takes_along_what_lies_over_it():
     graph = graph_of(caller_program(), 0)  # total, x, product, added
-    found = Dependence(graph).of(frozenset(), True)
+    found = Dependence(graph, ()).of(frozenset(), True)
     assert found.values == {0, 3}
     assert [values for _, values in found.resized] == [((0, 0),)]
-    assert Dependence(graph).of(frozenset(), False).values == frozenset()
+    assert Dependence(graph, ()).of(frozenset(), False).values == frozenset()
 
 
 def test_what_was_found_is_kept():
-    dependence = Dependence(graph_of(caller_program(), 1))
+    dependence = Dependence(graph_of(caller_program(), 1), ())
     assert dependence.of(LENGTH, False) is dependence.of(LENGTH, False)
     assert dependence.of(LENGTH, True) is not dependence.of(LENGTH, False)
 

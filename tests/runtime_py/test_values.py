@@ -34,7 +34,7 @@ def values(memory):
 
 
 def resize(values, past):
-    changed = Dependence(GRAPH).of(frozenset({"past"}), False)
+    changed = Dependence(GRAPH, ()).of(frozenset({"past"}), False)
     values.resize({"past": past, "seq": 1}, None, changed)
 
 

@@ -13,12 +13,11 @@ from ragged_programs import ragged_program
 from sample_programs import (
     SYMBOLS,
     layered_program,
-    sample_payload,
     sample_program,
     with_graph,
 )
 
-from kvc.schema.codec import PROGRAM, decode, decode_payload, encode, encode_payload
+from kvc.schema.codec import PROGRAM, decode, encode, encode_index
 from kvc.schema.codec.programs import program_record
 from kvc.schema.codec.records import write
 from kvc.schema.dtypes import DType
@@ -168,11 +167,6 @@ def test_fields_that_do_not_fit_are_refused(table, fields, text):
         decode(changed(table, **fields), "x")
 
 
-def test_a_payload_comes_back_as_it_was():
-    payload = sample_payload()
-    assert decode_payload(encode_payload(payload), "x") == payload
-
-
 def test_equal_programs_make_equal_bytes():
     assert encode(sample_program()) == encode(sample_program())
 
@@ -187,9 +181,9 @@ def test_a_program_without_a_position_has_none():
     assert decode(encode(program), "x").position is None
 
 
-def test_a_payload_is_not_a_program():
+def test_an_index_is_not_a_program():
     with pytest.raises(BadMagic):
-        decode(encode_payload(sample_payload()), "x")
+        decode(encode_index(sample_program().blobs), "x")
 
 
 def test_an_undeclared_symbol_is_refused_when_encoding():

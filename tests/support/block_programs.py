@@ -7,19 +7,22 @@ their own.
 
 from dataclasses import replace
 
-from ir_samples import I64, method, node, program, value
+import torch
+from ir_samples import I64, constant, method, node, program, value
 
-from kvc.compiler.emit_program import emit_program
+from kvc.compiler.backends import Lowered
+from kvc.compiler.emit_program import DelegateCall, emit_program
 from kvc.compiler.ir import Method, Program
 from kvc.compiler.pipeline import _update_in_place
 from kvc.schema import model
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Graph, Instruction, Provenance
-from kvc.schema.ops import COND, SCAN, WHILE
+from kvc.schema.model import Blob, Graph, Instruction, Provenance
+from kvc.schema.ops import COND, DELEGATE, SCAN, WHILE
 from kvc.schema.trees import describe_call, flatten
 
 SQUARE = (3, 3)
 BOOL = DType.BOOL
+_NOTHING = Lowered()
 
 
 def _square(key: int):
@@ -103,16 +106,80 @@ def nested_program() -> model.Program:
     made = method(
         node(COND, p, 0, 1, (p, c), (None,), to=y), inputs=(p, c), outputs=(y,)
     )
-    blocks = [
-        replace(each, name=f"step/{k}", block=k) for k, each in enumerate(first + last)
-    ]
-    return _emitted(program(_callable(made), *blocks))
+    return _emitted(program(_callable(made), *_numbered(*first, *last)))
 
 
-def _emitted(whole: Program) -> model.Program:
+def delegated_branches() -> model.Program:
+    """Return a program whose block 0, a delegate's, asks which of two others runs.
+
+    Block 1 multiplies by the one weight there is, block 2 gives its input back.
+    """
+    p, c, w, y = value(0, dtype=BOOL), *(_square(k) for k in (1, 2, 3))
+    product = node("aten::mul.Tensor", c, w, to=y)
+    weighed = method(product, inputs=(p, c), outputs=(y,), constants=((w, "w"),))
+    inner = node(COND, p, 1, 2, (p, c), (None,), to=y)
+    made = method(node(DELEGATE, 0, (p, c), (None,), to=y), inputs=(p, c), outputs=(y,))
+    blocks = _numbered(
+        method(inner, inputs=(p, c), outputs=(y,)),
+        weighed,
+        method(inputs=(p, c), outputs=(c,)),
+    )
+    weight = constant("w", torch.ones(SQUARE))
+    return _emitted(program(_callable(made), *blocks, constants=(weight,)), blocks[0])
+
+
+def branching_delegate(tail_nbytes: int = 0) -> model.Program:
+    """Return a program whose block 0, a branch, calls a delegate, which is block 2."""
+    p, c, y = value(0, dtype=BOOL), _square(1), _square(2)
+    call = node(DELEGATE, 2, (c,), (None,), to=y)
+    made = method(
+        node(COND, p, 0, 1, (p, c), (None,), to=y), inputs=(p, c), outputs=(y,)
+    )
+    blocks = _numbered(
+        method(call, inputs=(p, c), outputs=(y,)),
+        method(inputs=(p, c), outputs=(c,)),
+        method(node("aten::neg", c, to=y), inputs=(c,), outputs=(y,)),
+    )
+    lowered = Lowered(tail_nbytes=tail_nbytes)
+    return _emitted(program(_callable(made), *blocks), blocks[2], lowered=lowered)
+
+
+def nested_delegates(in_branch: bool) -> model.Program:
+    """Return a program that no file may have: delegate 0 runs delegate 1.
+
+    It does so in a branch of its own, or at once.
+    """
+    p, c, y = value(0, dtype=BOOL), _square(1), _square(2)
+    ends = {"inputs": (p, c), "outputs": (y,)}
+    made = method(node(DELEGATE, 0, (p, c), (None,), to=y), **ends)
+    if in_branch:
+        first = method(node(COND, p, 2, 3, (p, c), (None,), to=y), **ends)
+    else:
+        first = method(node(DELEGATE, 1, (p, c), (None,), to=y), **ends)
+    last = method(node("aten::neg", c, to=y), **ends)
+    call = method(node(DELEGATE, 1, (p, c), (None,), to=y), **ends)
+    others = (call, last) if in_branch else ()
+    blocks = _numbered(first, last, *others)
+    return _emitted(program(_callable(made), *blocks), *blocks[:2])
+
+
+def _numbered(*blocks: Method) -> list[Method]:
+    return [replace(each, name=f"step/{k}", block=k) for k, each in enumerate(blocks)]
+
+
+def _emitted(
+    whole: Program, *parts: Method, lowered: Lowered = _NOTHING
+) -> model.Program:
     proven, verdicts = _update_in_place(whole)
     source = Provenance("0", "0", "fp32", "", "")
-    return emit_program(proven, verdicts, (), source, {})
+    calls = [DelegateCall("sample", part, lowered) for part in parts]
+    made = emit_program(proven, verdicts, calls, source, {})
+    blobs = tuple(
+        Blob(bytes([i] * 32), named.type.nbytes({}), 0, 4096 * i, 64)
+        for i, named in enumerate(made.names)
+    )
+    names = tuple(replace(named, blob=i) for i, named in enumerate(made.names))
+    return replace(made, blobs=blobs, names=names)
 
 
 def _callable(made: Method) -> Method:

@@ -3,15 +3,15 @@
 import numpy as np
 from hand_built import F32, SEQ, Built, method, program
 
-from kvc.schema.codec import encode_payload
 from kvc.schema.model import (
     Alias,
+    Block,
+    Caller,
     Constant,
     Delegate,
     Graph,
     Instruction,
     MemoryKind,
-    Payload,
     Ref,
     Scratch,
     Value,
@@ -19,16 +19,16 @@ from kvc.schema.model import (
 from kvc.schema.types import Symbol, TensorType
 
 
-def payload_graph() -> Graph:
+def part_graph() -> Graph:
     """Return the code of `y = x * scale; (y as [4, seq], softmax(y), x)`."""
     x, turned = TensorType(F32, (SEQ, 4)), TensorType(F32, (4, SEQ))
     return Graph(
         values=(
-            Value(x, Scratch(0, 128)),
+            Value(x, Caller()),
             Value(TensorType(F32, (4,)), Constant(0)),
-            Value(x, Scratch(128, 128)),
+            Value(x, Scratch(0, 128)),
             Value(turned, Alias(2)),
-            Value(x, Scratch(256, 128)),
+            Value(x, Scratch(128, 128)),
         ),
         inputs=(0,),
         outputs=(3, 4, 0),
@@ -37,17 +37,14 @@ def payload_graph() -> Graph:
             Instruction("aten::view", (Ref(2), (4, SEQ)), (3,), "model:41"),
             Instruction("aten::softmax.int", (Ref(2), 1), (4,), "model:42"),
         ),
-        scratch_nbytes=384,
-        peak_nbytes=384,
+        scratch_nbytes=256,
+        peak_nbytes=256,
     )
 
 
 def delegated_program(backend: str = "xnnpack", graph: Graph | None = None) -> Built:
     """Return `forward(x)`, x float32 [seq, 4], all of it one delegate."""
-    inner = graph or payload_graph()
     x, turned = TensorType(F32, (SEQ, 4)), TensorType(F32, (4, SEQ))
-    symbol, scale = Symbol("seq", 1, 8), TensorType(F32, (4,))
-    payload = Payload(backend, (symbol,), ("scale",), (scale,), inner)
     outer = Graph(
         values=(
             Value(x, Scratch(0, 128)),
@@ -58,17 +55,21 @@ def delegated_program(backend: str = "xnnpack", graph: Graph | None = None) -> B
         inputs=(0,),
         outputs=(1, 2, 3),
         instructions=(
-            Instruction("kvc::delegate", (0, (Ref(0),)), (1, 2, 3), "model:39"),
+            Instruction(
+                "kvc::delegate",
+                (0, (Ref(0),), (None, None, None)),
+                (1, 2, 3),
+                "model:39",
+            ),
         ),
         scratch_nbytes=512,
         peak_nbytes=512,
     )
-    part = Delegate(
-        backend, 0, encode_payload(payload), (0,), MemoryKind.PLANNED, 384, 0
-    )
+    part = Delegate(backend, 0, 0, b"", (0,), MemoryKind.PLANNED, 384, 0)
+    block = Block(graph or part_graph(), ())
     return program(
-        [method("forward", outer, ["x"])],
+        [method("forward", outer, ["x"], blocks=(block,))],
         {"scale": np.array([1, 2, 3, -4], np.float32)},
-        symbols=[symbol],
+        symbols=[Symbol("seq", 1, 8)],
         delegates=[part],
     )

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 
-from kvc.schema.codec import encode_payload
 from kvc.schema.container import Content, save_bundle
 from kvc.schema.digests import blob_digest
 from kvc.schema.dtypes import DType
@@ -17,6 +16,8 @@ from kvc.schema.model import (
     Alias,
     Argument,
     Blob,
+    Block,
+    Caller,
     Constant,
     DataFile,
     Delegate,
@@ -25,7 +26,6 @@ from kvc.schema.model import (
     MemoryKind,
     Method,
     NamedData,
-    Payload,
     Position,
     PositionKind,
     Program,
@@ -128,7 +128,10 @@ def method(name: str, role: str, seq: "int | object") -> Method:
     )
     out = (
         b.step(
-            "kvc::delegate", (0, (Ref(y),)), b.scratch(rows), source="model:14 (head)"
+            "kvc::delegate",
+            (0, (Ref(y),), (None,)),
+            b.scratch(rows),
+            source="model:14 (head)",
         )
         if name == "prefill"
         else y
@@ -151,19 +154,18 @@ def method(name: str, role: str, seq: "int | object") -> Method:
             Update(write, "", ()),
             Update(advance, "it is computed beside the old value", (advance,)),
         ),
+        (Block(part_graph(), ()),) if name == "prefill" else (),
     )
 
 
-def sample_payload() -> Payload:
-    """Return a payload that doubles its input."""
+def part_graph() -> Graph:
+    """Return the code of the delegate, which adds the bias to its input."""
     b = GraphBuilder()
     rows = TensorType(F32, (1, SEQ, 8))
-    x = b.scratch(rows)
-    bias = b.value(TensorType(F32, (8,)), Constant(0))
+    x = b.value(rows, Caller())
+    bias = b.value(TensorType(F32, (8,)), Constant(1))
     out = b.step("aten::add.Tensor", (Ref(x), Ref(bias), 1), b.scratch(rows))
-    return Payload(
-        "sample", SYMBOLS, ("bias",), (TensorType(F32, (8,)),), b.graph((x,), (out,))
-    )
+    return b.graph((x,), (out,))
 
 
 def sample_names() -> tuple[NamedData, ...]:
@@ -211,17 +213,7 @@ def sample_program() -> Program:
         ),
         position=Position(PositionKind.STATE, 1, "", 16),
         methods=(method("prefill", "prefill", SEQ), method("decode", "decode", 1)),
-        delegates=(
-            Delegate(
-                "sample",
-                0,
-                encode_payload(sample_payload()),
-                (1,),
-                MemoryKind.PLANNED,
-                64,
-                0,
-            ),
-        ),
+        delegates=(Delegate("sample", 0, 0, b"", (1,), MemoryKind.PLANNED, 256, 0),),
         metadata={"stop": "[2]", "name": '"sample"'},
     )
 

@@ -1,15 +1,16 @@
-"""Payloads run by XNNPACK and by the reference.
+"""Parts run by XNNPACK and by the reference.
 
-A `Sketch` makes a payload; `Native` runs it with a minimal runtime of its own, without
+A `Sketch` makes a part; `Native` runs it with a minimal runtime of its own, without
 cache and pool; `run_reference` runs it with the kernels of torch.
 """
 
 import ctypes
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pytest
-from payload_sketch import Sketch
+from part_sketch import Sketch
+from xnnpack_programs import part_program
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.delegates.base import Workspace
@@ -20,7 +21,7 @@ from kvc.runtime.delegates.xnnpack.library import find_library
 from kvc.runtime.delegates.xnnpack.shapes import size_array
 from kvc.runtime.delegates.xnnpack.subgraph import RUNTIME_FLAGS, build_subgraph
 from kvc.schema.errors import MissingLibrary
-from kvc.schema.model import Payload, Ref
+from kvc.schema.model import Ref
 
 _TAIL_NBYTES = 128
 
@@ -36,8 +37,8 @@ def library_or_skip():
 class PlainStatics:
     """Named data as arrays, each with bytes behind it; packed ones are read anew."""
 
-    def __init__(self, payload: Payload, arrays: Mapping[str, np.ndarray]) -> None:
-        self._arrays = [with_tail(arrays[name]) for name in payload.names]
+    def __init__(self, arrays: Iterable[np.ndarray]) -> None:
+        self._arrays = [with_tail(array) for array in arrays]
         self._arranged: list[np.ndarray] = []
 
     def pinned(self, name: int) -> np.ndarray:
@@ -57,17 +58,17 @@ def with_tail(array: np.ndarray) -> np.ndarray:
 
 
 class Native:
-    """A payload run by XNNPACK, with one runtime that is reshaped from size to size."""
+    """A part run by XNNPACK, with one runtime that is reshaped from size to size."""
 
     def __init__(
         self, sketch: Sketch, *outputs: Ref, flags: int = RUNTIME_FLAGS, **sizes: int
     ) -> None:
-        self.payload = sketch.payload(*outputs)
+        self.graph = sketch.graph(*outputs)
         self._library = library_or_skip()
         first = sizes or {n: symbol.upper for n, symbol in sketch.symbols.items()}
-        statics = PlainStatics(self.payload, sketch.arrays)
+        statics = PlainStatics(sketch.arrays.values())
         self.subgraph = build_subgraph(
-            self._library, self.payload, statics, first, "test"
+            self._library, self.graph, statics, first, "test"
         )
         self._kept = statics
         self._runtime = ctypes.c_void_p()
@@ -94,7 +95,7 @@ class Native:
             check(status, "xnn_reshape_external_value")
         check(xnn.xnn_reshape_runtime(self._runtime), "xnn_reshape_runtime")
         given = [with_tail(x) for x in inputs]
-        kinds = [self.payload.graph.values[i].type for i in self.payload.graph.outputs]
+        kinds = [self.graph.values[i].type for i in self.graph.outputs]
         made = [with_tail(np.full(kind.shape(sizes), 7, np.float32)) for kind in kinds]
         for external, kind in zip(self.subgraph.outputs, made, strict=True):
             assert self._shape(external) == shapes[external]
@@ -136,15 +137,16 @@ class _Buffer:
 
 
 def run_reference(
-    payload: Payload,
-    arrays: Mapping[str, np.ndarray],
+    sketch: Sketch,
+    made: Sequence[Ref],
     inputs: Sequence[np.ndarray],
     sizes: Mapping[str, int],
 ) -> list[np.ndarray]:
-    """Return what the kernels of torch make of a payload."""
+    """Return what the kernels of torch make of a part."""
+    program, arrays = part_program({"test": (sketch, tuple(made))})
     buffers = {name: _Buffer(array) for name, array in arrays.items()}
-    handle = ReferenceHandle(payload, buffers, "test")
-    graph = payload.graph
+    handle = ReferenceHandle(program, program.delegates[0], buffers)
+    graph = program.methods[0].blocks[0].graph
     kinds = [graph.values[i].type for i in graph.outputs]
     outputs = [np.zeros(kind.shape(sizes), np.float32) for kind in kinds]
     workspace = Workspace(Arena(graph.scratch_nbytes))
@@ -178,17 +180,15 @@ def compare(
         transform: what is done to each input first.
     """
     native = Native(sketch, *outputs)
-    payload = native.payload
+    graph = native.graph
     for length in lengths:
         sizes = dict.fromkeys(sketch.symbols, length)
-        shapes = [
-            payload.graph.values[i].type.shape(sizes) for i in payload.graph.inputs
-        ]
+        shapes = [graph.values[i].type.shape(sizes) for i in graph.inputs]
         inputs = [noise(*shape, seed=i) for i, shape in enumerate(shapes)]
         if transform is not None:
             inputs = [transform(x) for x in inputs]
         found = native(*inputs, **sizes)
-        expected = run_reference(payload, sketch.arrays, inputs, sizes)
+        expected = run_reference(sketch, outputs, inputs, sizes)
         for ours, theirs in zip(found, expected, strict=True):
             np.testing.assert_allclose(
                 ours, theirs, rtol, atol, err_msg=f"{native.functions} at {length}"

@@ -4,25 +4,23 @@
 weight, scales and bias the tests choose.
 """
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from hand_built import Built, method, program
-from payload_sketch import SEQ, Sketch
+from part_sketch import SEQ, Sketch
 
-from kvc.schema.codec import encode_payload
 from kvc.schema.model import (
+    Block,
     Delegate,
     Graph,
     Instruction,
     MemoryKind,
-    Payload,
     Ref,
     Scratch,
     Value,
 )
-from kvc.schema.types import TensorType
+from kvc.schema.types import Symbol, TensorType
 
 Drawn = tuple[Sketch, tuple[Ref, ...]]
 
@@ -37,33 +35,33 @@ def part_program(parts: Mapping[str, Drawn]) -> Built:
         own = {f"{name}.{key}": array for key, array in sketch.arrays.items()}
         first = len(arrays)
         arrays.update(own)
-        payload = replace(sketch.payload(*outputs), names=tuple(own))
+        inside = sketch.graph(*outputs, first_name=first)
         ids = tuple(range(first, len(arrays)))
-        delegates.append(_delegate(payload, index, ids))
-        inputs = [f"x{i}" for i in range(len(payload.graph.inputs))]
-        methods.append(method(name, _caller(payload, index), inputs))
+        delegates.append(_delegate(inside, index, ids))
+        inputs = [f"x{i}" for i in range(len(inside.inputs))]
+        caller = _caller(inside, list(sketch.symbols.values()))
+        methods.append(method(name, caller, inputs, blocks=(Block(inside, ()),)))
         symbols.update(sketch.symbols)
     return program(methods, arrays, symbols=list(symbols.values()), delegates=delegates)
 
 
-def _delegate(payload: Payload, method_id: int, names: tuple[int, ...]) -> Delegate:
-    nbytes = payload.graph.scratch_nbytes
-    raw = encode_payload(payload)
-    return Delegate("xnnpack", method_id, raw, names, MemoryKind.OPAQUE, nbytes, 16)
+def _delegate(graph: Graph, method_id: int, names: tuple[int, ...]) -> Delegate:
+    nbytes, opaque = graph.scratch_nbytes, MemoryKind.OPAQUE
+    return Delegate("xnnpack", method_id, 0, b"", names, opaque, nbytes, 16)
 
 
-def _caller(payload: Payload, index: int) -> Graph:
+def _caller(graph: Graph, symbols: Sequence[Symbol]) -> Graph:
     """Return the code that calls a delegate, and nothing else."""
-    graph = payload.graph
     values, offset = [], 0
     for kind in _types(graph, (*graph.inputs, *graph.outputs)):
-        nbytes = kind.max_nbytes({symbol.name: symbol for symbol in payload.symbols})
+        nbytes = kind.max_nbytes({symbol.name: symbol for symbol in symbols})
         values.append(Value(kind, Scratch(offset, nbytes)))
         offset += -(-nbytes // 64) * 64
     count = len(graph.inputs)
     results = tuple(range(count, len(values)))
     operands = tuple(Ref(i) for i in range(count))
-    call = Instruction("kvc::delegate", (index, operands), results, "model:1")
+    arguments = (0, operands, (None,) * len(results))
+    call = Instruction("kvc::delegate", arguments, results, "model:1")
     inputs = tuple(range(count))
     nbytes = offset + 64  # behind the last one, where the library may read
     return Graph(tuple(values), inputs, results, (call,), nbytes, offset)

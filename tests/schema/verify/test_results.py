@@ -12,7 +12,7 @@ from growing_programs import (
     positioned_program,
     rows,
 )
-from sample_programs import SEQ, in_place, sample_payload, sample_program, with_graph
+from sample_programs import SEQ, in_place, sample_program, with_graph
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import FormatError
@@ -24,11 +24,10 @@ from kvc.schema.model import (
     Scratch,
     StateKind,
     StateSlot,
-    Update,
     Value,
 )
 from kvc.schema.types import Symbol, TensorType, affine
-from kvc.schema.verify import verify_payload, verify_program
+from kvc.schema.verify import verify_program
 
 P = growing_program()
 GROW, RESTART = P.methods[0].graph, P.methods[1].graph
@@ -67,14 +66,6 @@ def test_only_inputs_lie_in_the_caller_s_array():
     refuse_value("may not lie at Caller", 5, storage=Caller())
     extra = Value(ROW, Caller())
     refuse_grow("value 7: is never defined", values=(*GROW.values, extra))
-
-
-def test_a_payload_has_no_caller():
-    program, payload = sample_program(), sample_payload()
-    values = put(payload.graph.values, 0, storage=Caller())
-    changed = replace(payload, graph=replace(payload.graph, values=values))
-    with pytest.raises(FormatError, match="it uses a caller's array"):
-        verify_payload(changed, program, program.delegates[0], "m.kvc")
 
 
 @pytest.mark.parametrize(
@@ -311,20 +302,3 @@ def test_a_check_has_no_results():
 )
 def test_a_check_takes_what_it_can_check(arguments, text):
     refuse_step(text, CHECK, arguments=arguments)
-
-
-def test_delegates_write_over_memory_too():
-    program = sample_program()
-    graph = program.methods[0].graph
-    calls = {step.op: i for i, step in enumerate(graph.instructions)}
-    call = calls["kvc::delegate"]
-    (out,) = graph.instructions[call].results
-    kind = graph.values[out].type
-    values = put(graph.values, out, storage=Alias(0))
-    values = put(values, 0, storage=Caller())
-    changed = replace(graph, values=values)
-    updates = (*program.methods[0].updates, Update(call, "", ()))
-    method = replace(program.methods[0], graph=changed, updates=updates)
-    changed = replace(program, methods=(method, program.methods[1]))
-    assert kind == values[0].type
-    verify_program(changed, "m.kvc", thorough=True)

@@ -181,41 +181,6 @@ def test_too_many_methods_are_refused():
     refuse(replace(P, methods=methods, delegates=()), "limit of 64", LimitExceeded)
 
 
-@pytest.mark.parametrize(
-    ("change", "text"),
-    [
-        ({"backend": ""}, "empty"),
-        ({"method": 1}, "calls"),
-        ({"names": (1, 1)}, "names"),
-        ({"names": (2, 1)}, "names"),
-        ({"names": (3,)}, "names"),
-        ({"workspace_nbytes": 2**41}, "workspace"),
-        ({"tail_nbytes": 2**41}, "tail"),
-    ],
-)
-def test_a_bad_delegate_is_refused(change, text):
-    delegates = (replace(P.delegates[0], **change),)
-    refuse(replace(P, delegates=delegates), text, FormatError)
-
-
-def test_a_delegate_that_nobody_calls_is_refused():
-    refuse(replace(P, delegates=P.delegates * 2), "calls")
-    refuse(replace(P, delegates=()), "calls")
-
-
-def with_tail(nbytes):
-    return replace(P, delegates=(replace(P.delegates[0], tail_nbytes=nbytes),))
-
-
-def test_the_arena_reaches_as_far_behind_a_call_s_values_as_the_delegate_reads():
-    graph = P.methods[P.delegates[0].method].graph
-    (call,) = (s for s in graph.instructions if s.op == "kvc::delegate")
-    result = graph.values[call.results[0]].storage
-    room = graph.scratch_nbytes - result.offset - result.nbytes
-    verify_program(with_tail(room), "m.kvc")
-    refuse(with_tail(room + 1), "its tail end behind the scratch arena")
-
-
 FILE = NamedData("files/a.txt", 0, TensorType(DType.UINT8, (256,)), "file", "file")
 
 

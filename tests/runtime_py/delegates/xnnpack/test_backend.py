@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from delegated_parts import delegated_program, payload_graph
+from delegated_parts import delegated_program, part_graph
 from hand_built import write_bundle
 from xnnpack_graphs import library_or_skip
 from xnnpack_programs import float_sketch, linear_sketch, numbers, part_program
@@ -135,7 +135,7 @@ def test_scales_that_are_no_scales_are_refused(tmp_path, wrong):
 @pytest.mark.parametrize("reference", [False, True])
 def test_an_op_that_the_library_does_not_take_is_refused(tmp_path, reference):
     """By the reference, too: a bundle runs here if it runs where the library is."""
-    graph = payload_graph()
+    graph = part_graph()
     spoiled = Instruction("aten::cumsum", (Ref(2), 1), (4,), "")
     steps = (*graph.instructions[:2], spoiled)
     built = delegated_program(graph=replace(graph, instructions=steps))

@@ -1,7 +1,7 @@
 """Views, joins and copies run by XNNPACK, against the kernels of torch."""
 
 import pytest
-from payload_sketch import SEQ, Sketch
+from part_sketch import SEQ, Sketch
 from xnnpack_graphs import compare, noise
 
 from kvc.schema.types import Affine

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from payload_sketch import SEQ, Sketch
+from part_sketch import SEQ, Sketch
 from xnnpack_graphs import Native, compare, noise, run_reference
 
 INF, NAN = np.inf, np.nan
@@ -103,7 +103,7 @@ def test_nan_and_infinities_spread_through_their_row_alone(op, arguments):
     y = sketch(f"aten::{op}", sketch.input(SEQ, 8), *arguments)
     native = Native(sketch, y)
     (found,) = native(ROWS, seq=9)
-    (expected,) = run_reference(native.payload, {}, [ROWS], {"seq": 9})
+    (expected,) = run_reference(sketch, [y], [ROWS], {"seq": 9})
     np.testing.assert_allclose(found, expected, 2e-6, 1e-6)
     assert np.isnan(found).any()
     native.close()

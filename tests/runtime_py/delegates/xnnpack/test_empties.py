@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from hand_built import write_bundle
-from payload_sketch import Sketch
+from part_sketch import Sketch
 from xnnpack_graphs import library_or_skip, noise
 from xnnpack_programs import part_program
 
@@ -61,7 +61,7 @@ def test_a_size_of_0_is_computed_between_others(tmp_path, make):
     outputs = (make(sketch),)
     built = part_program({"forward": (sketch, outputs)})
     path = write_bundle(tmp_path / "p.kvc", built)
-    graph = sketch.payload(*outputs).graph
+    graph = sketch.graph(*outputs)
     kinds = [graph.values[value].type for value in graph.inputs]
     with load(path, reference=False) as ours, load(path, reference=True) as theirs:
         for size in (3, 0, 5, 0, 3):
@@ -77,9 +77,9 @@ def test_only_sizes_that_the_library_refuses_are_named():
     y = sketch("aten::linear", x, const(sketch, 4, 3), None)
     y = sketch("aten::mm", y, const(sketch, 4, 5))
     y = sketch("aten::softmax.int", sketch("aten::relu", y), -1)
-    assert dims_that_must_be(sketch.payload(y).graph) == ()
+    assert dims_that_must_be(sketch.graph(y)) == ()
     y = sketch("aten::mm", sketch("aten::transpose.int", y, 0, 1), y)
-    assert dims_that_must_be(sketch.payload(y).graph) == (A,)
+    assert dims_that_must_be(sketch.graph(y)) == (A,)
 
 
 def test_the_weights_of_a_program_that_may_start_with_nothing_are_packed(tmp_path):

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from hand_built import write_bundle
-from payload_sketch import SEQ, Sketch
+from part_sketch import SEQ, Sketch
 from xnnpack_graphs import library_or_skip, noise
 from xnnpack_programs import float_sketch, linear_sketch, numbers, part_program
 

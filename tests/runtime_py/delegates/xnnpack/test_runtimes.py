@@ -12,7 +12,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from hand_built import write_bundle
-from payload_sketch import SEQ, Sketch
+from part_sketch import SEQ, Sketch
 from resident_memory import LINUX
 from xnnpack_graphs import library_or_skip
 from xnnpack_programs import float_sketch, linear_sketch, numbers, part_program
@@ -213,7 +213,7 @@ def test_bytes_behind_an_operand_can_be_read_within_what_it_is_a_view_of():
     assert is_readable_behind(arena.array(0, DType.UINT8, (mmap.PAGESIZE,)), 16)
 
 
-def test_payloads_that_share_memory_between_nodes_do_not_disturb_each_other(opened):
+def test_parts_that_share_memory_between_nodes_do_not_disturb_each_other(opened):
     """The second asks for more, which moves the memory of the first."""
 
     def sums(width):
@@ -252,7 +252,7 @@ def test_a_failing_call_names_method_and_delegate(handle, workspace, monkeypatch
 
 
 @pytest.fixture
-def crowd(opened, monkeypatch):
+def crowd(opened):
     """Three prepared methods of one context: `first`, `refused`, `large`.
 
     Each is (prepare, x, y, wanted). The memory between nodes that `large` asks for is
@@ -272,7 +272,6 @@ def crowd(opened, monkeypatch):
         e = sketch("aten::exp", x)
         return sketch, (sketch("aten::exp", sketch("aten::bmm", e, y)),)
 
-    monkeypatch.setattr("payload_sketch._PLACE_NBYTES", 1 << 24)
     program = opened(first=chain(8192), refused=product(), large=chain(16384))
     return [handle_of(program, i) for i in range(3)]
 

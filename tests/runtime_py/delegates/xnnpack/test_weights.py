@@ -5,7 +5,7 @@ import gc
 import numpy as np
 import pytest
 from hand_built import write_bundle
-from payload_sketch import Sketch
+from part_sketch import Sketch
 from resident_memory import LINUX, is_resident, resident_nbytes
 from xnnpack_graphs import library_or_skip
 from xnnpack_programs import (

@@ -1,4 +1,4 @@
-"""Hostile payloads with quantized linears: every shape and dtype is checked."""
+"""Hostile parts with quantized linears: every shape and dtype is checked."""
 
 from dataclasses import replace
 
@@ -7,22 +7,23 @@ import numpy as np
 import pytest
 from hand_built import F32, method, program
 
-from kvc.schema.codec import decode_payload, encode_payload
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
+    Blob,
+    Block,
+    Caller,
     Constant,
     Delegate,
     Graph,
     Instruction,
     MemoryKind,
-    Payload,
     Ref,
     Scratch,
     Value,
 )
 from kvc.schema.types import TensorType
-from kvc.schema.verify import verify_payload
+from kvc.schema.verify import verify_program
 
 BF16, I8, I32, U8 = DType.BFLOAT16, DType.INT8, DType.INT32, DType.UINT8
 INT4 = TensorType(U8, (8, 32)), TensorType(BF16, (8, 2))
@@ -43,7 +44,7 @@ def built(op, weight, scale, width=64):
         for i, kind in enumerate((*trio, y))
     )
     inner = Graph(
-        values=(Value(x, Scratch(0, x.nbytes({}))), *stored, *rows),
+        values=(Value(x, Caller()), *stored, *rows),
         inputs=(0,),
         outputs=(6,),
         instructions=(
@@ -60,17 +61,13 @@ def built(op, weight, scale, width=64):
         ),
         inputs=(0,),
         outputs=(1,),
-        instructions=(Instruction("kvc::delegate", (0, (Ref(0),)), (1,)),),
+        instructions=(Instruction("kvc::delegate", (0, (Ref(0),), (None,)), (1,)),),
         scratch_nbytes=4096,
         peak_nbytes=0,
     )
-    names, types = ("weight", "weight_scale"), (weight, scale)
-    payload = Payload("xnnpack", (), names, types, inner)
-    part = Delegate(
-        "xnnpack", 0, encode_payload(payload), (0, 1), MemoryKind.OPAQUE, 0, 16
-    )
+    part = Delegate("xnnpack", 0, 0, b"", (0, 1), MemoryKind.OPAQUE, 10240, 16)
     made, _ = program(
-        [method("forward", outer, ["x"])],
+        [method("forward", outer, ["x"], blocks=(Block(inner, ()),))],
         {"weight": zeros(weight), "weight_scale": zeros(scale)},
         delegates=[part],
     )
@@ -78,8 +75,11 @@ def built(op, weight, scale, width=64):
 
 
 def check(made):
-    part = made.delegates[0]
-    verify_payload(decode_payload(part.payload, "m.kvc"), made, part, "m.kvc")
+    blobs = tuple(
+        Blob(bytes([i] * 32), named.type.nbytes({}), 0, 4096 * i, 64)
+        for i, named in enumerate(made.names)
+    )
+    verify_program(replace(made, blobs=blobs), "m.kvc", thorough=True)
 
 
 def test_bfloat16_data_has_a_numpy_dtype():
@@ -131,5 +131,5 @@ def test_an_int8_linear_that_does_not_fit_is_refused(weight, scale, text):
 def test_int4_data_has_the_type_that_the_program_gives_it():
     made = built("kvc::linear_qb4", *INT4)
     cut = replace(made.names[0], type=TensorType(U8, (8, 31)))
-    with pytest.raises(BadProgram, match="'weight' as"):
+    with pytest.raises(BadProgram, match=r"named data 0 is uint8\[8, 31\]"):
         check(replace(made, names=(cut, made.names[1])))

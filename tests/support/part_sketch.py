@@ -1,6 +1,7 @@
-"""Small payloads of the backend xnnpack, drawn an op at a time."""
+"""Small parts for the backend xnnpack, drawn an op at a time."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
@@ -9,23 +10,31 @@ from kvc.schema.backends.xnnpack import why_not
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
+    Caller,
     Constant,
     Graph,
     Instruction,
-    Payload,
     Ref,
     Scratch,
+    Storage,
     Value,
 )
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine, Symbol, TensorType, affine, evaluate
 
 SEQ = Affine(0, (("seq", 1),))
-_PLACE_NBYTES = 1 << 22
+
+
+def _renamed(value: Value, first: int) -> Value:
+    """Return a value whose named data is counted from another number."""
+    storage = value.storage
+    if not isinstance(storage, Constant):
+        return value
+    return replace(value, storage=Constant(first + storage.name))
 
 
 class Sketch:
-    """A payload in the making; its values are `Ref`s.
+    """The code of a part in the making; its values are `Ref`s.
 
     Attributes:
         symbols: by name, "seq" in 1..64 unless others are given.
@@ -35,13 +44,18 @@ class Sketch:
         bounds = symbols or {"seq": (1, 64)}
         self.symbols = {name: Symbol(name, *ends) for name, ends in bounds.items()}
         self._values: list[Value] = []
+        self._top = 0  # bytes of scratch memory, none of which is used again
         self._inputs: list[int] = []
         self._instructions: list[Instruction] = []
         self.arrays: dict[str, np.ndarray] = {}
 
     def input(self, *dims: int | Affine) -> Ref:
         """Add a float32 input."""
-        made = self._value(TensorType(DType.FLOAT32, dims))
+        return self.input_of(TensorType(DType.FLOAT32, dims))
+
+    def input_of(self, kind: TensorType) -> Ref:
+        """Add an input."""
+        made = self._add(kind, Caller())
         self._inputs.append(made.value)
         return made
 
@@ -50,8 +64,7 @@ class Sketch:
         name = len(self.arrays)
         self.arrays[f"c{name}"] = array
         kind = TensorType(DType.from_numpy(array.dtype), array.shape)
-        self._values.append(Value(kind, Constant(name)))
-        return Ref(len(self._values) - 1)
+        return self._add(kind, Constant(name))
 
     def __call__(self, op: str, *arguments: object) -> Ref | tuple[Ref, ...]:
         """Add an instruction; return its result, or all of them if it has several."""
@@ -65,31 +78,31 @@ class Sketch:
         self._instructions.append(Instruction(op, arguments, ids, "test:1"))
         return results if len(results) > 1 or OPS[op].variadic else results[0]
 
-    def payload(self, *outputs: Ref) -> Payload:
-        """Return the payload with these results."""
-        nbytes = len(self._values) * _PLACE_NBYTES
-        graph = Graph(
-            values=tuple(self._values),
+    def graph(self, *outputs: Ref, first_name: int = 0) -> Graph:
+        """Return the code with these results; the names of its data count from one."""
+        nbytes = self._top
+        return Graph(
+            values=tuple(_renamed(value, first_name) for value in self._values),
             inputs=tuple(self._inputs),
             outputs=tuple(output.value for output in outputs),
             instructions=tuple(self._instructions),
             scratch_nbytes=nbytes,
             peak_nbytes=nbytes,
         )
-        types = [
-            TensorType(DType.from_numpy(array.dtype), array.shape)
-            for array in self.arrays.values()
-        ]
-        symbols = tuple(self.symbols.values())
-        return Payload("xnnpack", symbols, tuple(self.arrays), tuple(types), graph)
 
     def dims(self, value: Ref) -> tuple[int | Affine, ...]:
         """Return the shape of a value."""
         return self._values[value.value].type.dims
 
     def _value(self, kind: TensorType, base: int | None = None) -> Ref:
-        place = Scratch(len(self._values) * _PLACE_NBYTES, _PLACE_NBYTES)
-        self._values.append(Value(kind, place if base is None else Alias(base)))
+        if base is not None:
+            return self._add(kind, Alias(base))
+        nbytes = kind.max_nbytes(self.symbols)
+        offset, self._top = self._top, self._top + -(-nbytes // 64) * 64
+        return self._add(kind, Scratch(offset, nbytes))
+
+    def _add(self, kind: TensorType, storage: Storage) -> Ref:
+        self._values.append(Value(kind, storage))
         return Ref(len(self._values) - 1)
 
     def _operands(self, argument: object) -> object:
