@@ -5,17 +5,24 @@ complete `GenerationSettings`. Names and meanings are those of transformers; whe
 `max_tokens` and `stop_tokens` stand for its `max_new_tokens` and `eos_token_id`.
 """
 
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypedDict, TypeVar
 
+from kvc.runtime.generation.ignored import (
+    refuse_unknown,
+    warn_of_cache_settings,
+    warn_of_config,
+)
 from kvc.schema.errors import BadSetting
-from kvc.schema.generation_config import Said
+from kvc.schema.generation_config import Said, read_settings
 
 _Checked = TypeVar("_Checked")
 
 # What transformers takes where a model's generation_config does not say it.
 _TRANSFORMERS_TOP_K: Final = 50
+_CONFIG: Final = "the bundle's generation_config"
 
 
 class Arguments(TypedDict, total=False):
@@ -66,7 +73,43 @@ class GenerationSettings:
     stop_strings: tuple[str, ...] = ()
 
 
-def settle(bundle: Said | None, given: Said) -> GenerationSettings:
+def settings_of(
+    metadata: Mapping[str, str], given: Arguments, stacklevel: int = 1
+) -> GenerationSettings:
+    """Return the settings of a bundle, with a caller's in their place.
+
+    Args:
+        metadata: of the bundle.
+        given: by the caller.
+        stacklevel: whom warnings are about, 1 for the caller of this function.
+
+    Raises:
+        BadSetting: a setting is impossible, or is not one that kvc has.
+        TypeError: there is no such argument.
+    """
+    refuse_unknown(given, frozenset(Arguments.__annotations__))
+    config = _config_of(metadata)
+    bundle = None if config is None else read_settings(config, f"{_CONFIG}, ")
+    settings = _combine(bundle, read_settings(given))
+    warn_of_cache_settings(given, stacklevel + 1)
+    warn_of_config(config or {}, stacklevel + 1)
+    return settings
+
+
+def _config_of(metadata: Mapping[str, str]) -> Mapping[str, object] | None:
+    text = metadata.get("generation_config")
+    if text is None:
+        return None
+    try:
+        found: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadSetting(name=_CONFIG, expected="JSON", found=repr(text)) from error
+    if not isinstance(found, dict):
+        raise BadSetting(name=_CONFIG, expected="an object", found=repr(found))
+    return found
+
+
+def _combine(bundle: Said | None, given: Said) -> GenerationSettings:
     """Return the settings of a generation: what the caller says, else the bundle.
 
     Args:
@@ -106,7 +149,8 @@ def _temperature(base: Said, given: Said) -> float:
     only says them does not, as in transformers, without `do_sample`.
     """
     shaping = (given.temperature, given.top_k, given.top_p, given.min_p)
-    samples = _first(given.do_sample, True if any(_said(shaping)) else base.do_sample)
+    shaped = any(setting is not None for setting in shaping)
+    samples = _first(given.do_sample, True if shaped else base.do_sample)
     if not samples:
         return 0.0
     temperature = _or(_first(given.temperature, base.temperature), 1.0)
@@ -114,10 +158,6 @@ def _temperature(base: Said, given: Said) -> float:
         expected = "above 0, since do_sample is True"
         raise BadSetting(name="temperature", expected=expected, found=temperature)
     return temperature
-
-
-def _said(values: Sequence[object]) -> list[bool]:
-    return [value is not None for value in values]
 
 
 def _first(given: _Checked | None, base: _Checked | None) -> _Checked | None:

@@ -1,15 +1,15 @@
-"""Where the next token comes from: `Source`, and `Feeding`, the plain way.
+"""Where the next tokens come from: `Source`, and `Decoding`, the plain way.
 
-In: the prompt, then each token that was handed out. Out: the token that follows it,
-chosen from the target's logits. `drafting.py` has the way with a second model.
+In: the prompts, then the tokens that were handed out. Out: the token that follows in
+each row, chosen from the model's logits. `drafting.py` has the way with a second model.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from kvc.runtime.generation.choosing import Chooser
-from kvc.runtime.generation.feeding import Feeder, Pace
+from kvc.runtime.generation.answer import Answer
+from kvc.runtime.generation.feeding import Feeder, Pace, Row
 
 
 @dataclass(slots=True)
@@ -34,36 +34,18 @@ class Source(Protocol):
     """Gives the tokens of one generation.
 
     Attributes:
+        rows: how much of prompt and answer each row of the session holds. It may hold
+            more until `settle`.
+        prefill: the pace of the prompts.
         drafted: what a draft has guessed so far.
     """
 
+    rows: Sequence[Row]
+    prefill: Pace
     drafted: Drafted
 
-    @property
-    def start(self) -> int | None:
-        """Return the position before the prompt, None where nothing counts."""
-        ...
-
-    @property
-    def held(self) -> int:
-        """Return how many tokens of prompt and answer the session holds.
-
-        It may hold more until `settle`.
-        """
-        ...
-
-    @property
-    def room(self) -> int | None:
-        """Return how many more tokens the session takes, None for no limit."""
-        ...
-
-    @property
-    def prefill(self) -> Pace:
-        """Return the pace of the prompt."""
-        ...
-
-    def begin(self, prompt: Sequence[int]) -> int:
-        """Run the prompt; return the token after it.
+    def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
+        """Run the prompts; return the token after each.
 
         Raises:
             StateMismatch: something else has used a session.
@@ -72,64 +54,44 @@ class Source(Protocol):
         """
         ...
 
-    def follow(self, token: int, wanted: int | None) -> int:
-        """Take the last token, which was handed out, and return the one after it.
-
-        Args:
-            token: the last one that was returned.
-            wanted: how many more tokens there may be, None for no limit.
+    def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:
+        """Return the token after the last of each answer, None where it has ended.
 
         Raises as `begin` does.
         """
         ...
 
     def settle(self) -> None:
-        """Leave the session with what `held` says and no more."""
+        """Leave the session with what `rows` say and no more."""
         ...
 
-    def leave_pending(self, tokens: Sequence[int]) -> None:
-        """Have the session say which tokens of the answer it does not hold."""
+    def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
+        """Have the session say which tokens of each row it does not hold."""
         ...
 
 
-class Feeding:
-    """Tokens one after the other, each fed to the session when the next is wanted."""
+class Decoding:
+    """A token of each row for each call, fed to the session when the next is wanted."""
 
-    def __init__(self, feeder: Feeder, chooser: Chooser) -> None:
-        self._feeder, self._chooser = feeder, chooser
-        self.drafted = Drafted()
+    def __init__(self, feeder: Feeder) -> None:
+        self._feeder = feeder
+        self.rows: Sequence[Row] = feeder.rows
+        self.prefill, self.drafted = feeder.prefill, Drafted()
 
-    @property
-    def start(self) -> int | None:
-        """Return the position before the prompt, None where nothing counts."""
-        return self._feeder.start
+    def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
+        """Run the prompts; return the token after each."""
+        prompts = [answer.prompt for answer in answers]
+        logits = self._feeder.feed_prompts(prompts)
+        return list(map(Answer.choose, answers, logits))
 
-    @property
-    def held(self) -> int:
-        """Return how many tokens of prompt and answer the session holds."""
-        return self._feeder.fed
-
-    @property
-    def room(self) -> int | None:
-        """Return how many more tokens the session takes, None for no limit."""
-        return self._feeder.room
-
-    @property
-    def prefill(self) -> Pace:
-        """Return the pace of the prompt."""
-        return self._feeder.prefill
-
-    def begin(self, prompt: Sequence[int]) -> int:
-        """Run the prompt; return the token after it."""
-        return self._chooser.choose(self._feeder.feed_prompt(prompt))
-
-    def follow(self, token: int, wanted: int | None) -> int:
-        """Feed the last token; return the one after it."""
-        return self._chooser.choose(self._feeder.feed(token))
+    def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:
+        """Feed the last token of each answer; return the one after it."""
+        logits = self._feeder.feed([answer.last for answer in answers])
+        return list(map(Answer.choose, answers, logits))
 
     def settle(self) -> None:
         """Do nothing: the session is never ahead."""
 
-    def leave_pending(self, tokens: Sequence[int]) -> None:
-        """Have the session say which tokens of the answer it does not hold."""
+    def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
+        """Have the session say which tokens of each row it does not hold."""
         self._feeder.leave_pending(tokens)
