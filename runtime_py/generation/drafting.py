@@ -20,8 +20,8 @@ from weakref import ref
 from kvc.runtime.chunks import ChunkSizes
 from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.choosing import Logits
-from kvc.runtime.generation.feeding import Feeder, Row
-from kvc.runtime.generation.sources import Drafted
+from kvc.runtime.generation.decoding import Decoding
+from kvc.runtime.generation.feeding import Feeder
 from kvc.schema.errors import (
     Busy,
     Closed,
@@ -35,16 +35,11 @@ from kvc.schema.errors import (
 _LEFT: Final = (Busy, Closed, Forked, NotRewindable, Poisoned)
 
 
-class Drafting:
+class Drafting(Decoding):
     """Tokens of a target session of one row, several at a time where a draft guesses.
 
     While tokens are handed out that the target has taken already, its session is ahead.
     Who else uses it meanwhile finds it settled.
-
-    Attributes:
-        rows: the target's, as far as tokens were handed out.
-        prefill: the pace of the prompt in the target.
-        drafted: what the draft has guessed so far.
     """
 
     def __init__(
@@ -65,9 +60,9 @@ class Drafting:
             draft_tokens: the most guesses at a time, which `checks` takes with one
                 more.
         """
-        self._row = replace(target.rows[0])
-        self.rows: Sequence[Row] = (self._row,)
-        self.prefill, self.drafted = target.prefill, Drafted()
+        super().__init__(target)
+        self._row = replace(target.rows[0])  # as far as tokens were handed out
+        self.rows = (self._row,)
         self._target, self._checks, self._draft = target, checks, draft
         self._draft_tokens, self._lead = draft_tokens, len(lead)
         self._sequence = [*lead]  # what the draft is to hold, and all that was chosen
@@ -120,7 +115,7 @@ class Drafting:
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
         """Have the target say which tokens it does not hold when it is settled."""
         self._pending = tokens
-        self._target.leave_pending(tokens)
+        super().leave_pending(tokens)
 
     def _level_draft(self, count: int) -> None:
         """Have the draft hold `count` tokens of the sequence, if few are to run."""

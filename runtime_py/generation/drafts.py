@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvc.runtime.chunks import ChunkSizes, chunk_sizes
+from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.drafting import Drafting
 from kvc.runtime.generation.feeding import Feeder, find_all_logits, missing_role
-from kvc.runtime.generation.sources import Decoding, Source
 from kvc.runtime.sessions import Session
 from kvc.schema.errors import BadSetting
 from kvc.schema.setting_checks import check_count
@@ -46,7 +46,7 @@ def start_drafting(
     draft: Session,
     history: Sequence[int],
     draft_tokens: int | None,
-) -> Source:
+) -> Decoding:
     """Return what gives the tokens of a target and its draft.
 
     Args:

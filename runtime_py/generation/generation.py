@@ -11,9 +11,9 @@ from collections.abc import Generator, Iterator, Sequence
 from typing import TypeVar
 
 from kvc.runtime.generation.answer import Answer, Reason
+from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.feeding import Pace
 from kvc.runtime.generation.settings import GenerationSettings
-from kvc.runtime.generation.sources import Source
 from kvc.runtime.generation.spelling import Spelling
 from kvc.schema.errors import CacheOverflow
 
@@ -25,19 +25,15 @@ class _Run(Iterator[_Handed]):
     """Answers that grow step by step; one prompt is a batch of one."""
 
     def __init__(
-        self, source: Source, answers: Sequence[Answer], settings: GenerationSettings
+        self, source: Decoding, answers: Sequence[Answer], settings: GenerationSettings
     ) -> None:
         """Begin; there are as many answers as rows of the source."""
         self.settings = settings
         self.decode = Pace()
         self.time_to_first_token: float | None = None
+        self.prefill = source.prefill
         self._source, self._answers = source, tuple(answers)
         self._steps = self._make_steps()
-
-    @property
-    def prefill(self) -> Pace:
-        """Return how many tokens of the prompts have run, and their pace."""
-        return self._source.prefill
 
     def close(self) -> None:
         """End it here; closing twice is safe."""

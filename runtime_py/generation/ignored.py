@@ -1,12 +1,11 @@
 """Settings of other libraries that kvc does not have, and what happens to them.
 
-In: names and values, from a bundle's generation_config or from a caller. Out: one
-warning, or an error. A value that changes nothing, such as `num_beams: 1`, passes.
+In: names and values, from a bundle's generation_config or from a caller. Out: what to
+warn of, or an error. A value that changes nothing, such as `num_beams: 1`, passes.
 """
 
 import reprlib
-import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 from kvc.schema.errors import BadSetting, meant
@@ -83,23 +82,19 @@ def refuse_unknown(found: Mapping[str, object], known: frozenset[str]) -> None:
             raise TypeError(message)
 
 
-def warn_of_cache_settings(found: Mapping[str, object], stacklevel: int) -> None:
-    """Warn once if there are settings of the cache among the arguments."""
-    given = [name for name in CACHE_SETTINGS if found.get(name) is not None]
-    if given:
-        message = (
-            f"{', '.join(given)}: ignored; the session owns the cache, whose kind is "
+def what_is_ignored(
+    given: Mapping[str, object], config: Mapping[str, object]
+) -> Iterator[str]:
+    """Yield what to say of a caller's settings, and of a bundle's generation_config."""
+    cache = [name for name in CACHE_SETTINGS if given.get(name) is not None]
+    if cache:
+        yield (
+            f"{', '.join(cache)}: ignored; the session owns the cache, whose kind is "
             "in the bundle and whose size is chosen by program.session(capacity=...)"
         )
-        warnings.warn(message, SettingIgnored, stacklevel=stacklevel + 1)
-
-
-def warn_of_config(found: Mapping[str, object], stacklevel: int) -> None:
-    """Warn once if a bundle asks for something that kvc does not have."""
-    missing = [f"{name}={value}" for name, value in missing_settings(found).items()]
+    missing = [f"{name}={value}" for name, value in missing_settings(config).items()]
     if missing:
-        message = (
+        yield (
             f"the bundle's generation_config: {', '.join(missing)}: ignored; kvc takes "
             "the likeliest token or samples, no more"
         )
-        warnings.warn(message, SettingIgnored, stacklevel=stacklevel + 1)

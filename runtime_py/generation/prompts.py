@@ -1,18 +1,21 @@
-"""What a caller gives as a prompt: a text, tokens, or several of them; to token ids.
+"""What a caller gives as prompts, as the tokens of each row.
 
-In: what `generate` was given, and a tokenizer for when it is needed. Out: the prompt of
-each row as a text or tokens, then its tokens, and the tokens that the row holds.
+In: what `generate` was given: a text, tokens, several of them, or an array that is
+padded at either end; a tokenizer for when it is needed. Out: the prompt of each row as
+a text or tokens, then its tokens, and the tokens that the row holds already.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
+import numpy.typing as npt
 
-from kvc.runtime.generation.padding import right_padded
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
 from kvc.schema.setting_checks import check_tokens
+
+Ids = npt.NDArray[np.int64]
 
 
 @runtime_checkable
@@ -25,34 +28,53 @@ class _Array(Protocol):
     def tolist(self) -> object: ...
 
 
-def is_batch(prompt: object, attention_mask: object) -> bool:
-    """Tell whether a prompt is several: a list of prompts, or an array [batch, n]."""
-    if attention_mask is not None:
-        return True
-    if isinstance(prompt, list | tuple):
-        return any(_is_prompt(part) for part in prompt)
-    return (
-        isinstance(prompt, _Array) and len(prompt.shape) == 2 and prompt.shape[0] != 1
-    )
+def batch_of(prompt: object, attention_mask: object) -> Sequence[object] | None:
+    """Return the prompts of a list or of an array [batch, n], None for one by itself.
+
+    Raises:
+        BadSetting: they do not fit their mask, or texts have one.
+    """
+    parts = prompt if isinstance(prompt, list | tuple) else ()
+    if attention_mask is None:
+        if any(map(_is_prompt, parts)):
+            return parts
+        shape = prompt.shape if isinstance(prompt, _Array) else ()
+        if len(shape) != 2 or shape[0] == 1:
+            return None
+    if isinstance(prompt, str) or any(isinstance(part, str) for part in parts):
+        raise _bad(
+            "attention_mask",
+            "none with texts; it says which of the token ids [batch, n] count",
+            "one",
+        )
+    tokens, lengths = right_padded(prompt, attention_mask)
+    rows = zip(tokens.tolist(), lengths.tolist(), strict=True)
+    return [row[:length] for row, length in rows]
 
 
 def prompts_of(
-    prompt: object, attention_mask: object
-) -> Sequence[str | tuple[int, ...]]:
+    prompt: object, batch: Sequence[object] | None
+) -> list[str | tuple[int, ...]]:
     """Return the prompt of each row, a text or tokens, which are checked.
 
+    Args:
+        prompt: as a caller gave it.
+        batch: what `batch_of` makes of it.
+
     Raises:
-        BadSetting: there is none, one is empty or no prompt, or they do not fit their
-            mask.
+        BadSetting: there is none, or one is empty or no prompt.
     """
-    if not is_batch(prompt, attention_mask):
+    if batch is None:
         return [prompt if isinstance(prompt, str) else _check_tokens(prompt)]
-    prompts = _parts_of(prompt, attention_mask)
-    if not prompts:
-        raise BadSetting(name="prompt", expected="at least one", found="none")
+    if not batch:
+        raise _bad("prompt", "at least one", "none")
+    for number, part in enumerate(batch):
+        if not _is_prompt(part):
+            found = f"{part!r} as prompt {number}"
+            raise _bad("prompt", "each a text or its tokens", found)
     return [
         part if isinstance(part, str) else _check_tokens(part, f" in prompt {number}")
-        for number, part in enumerate(prompts)
+        for number, part in enumerate(batch)
     ]
 
 
@@ -88,41 +110,81 @@ def histories_of(
     Raises:
         BadSetting: there are not as many as prompts, or they are no tokens.
     """
-    if prompts is None:
-        return [check_tokens("history", _listed(history))]
-    if not len(history):
-        return [()] * prompts
-    if len(history) != prompts:
+    rows = [history] if prompts is None else history
+    if not len(rows):
+        return [()] * (prompts or 1)
+    if len(rows) != (prompts or 1):
         expected = f"tokens for each prompt, {prompts} times"
-        raise BadSetting(name="history", expected=expected, found=f"{len(history)}")
-    for past in history:
-        if not _is_prompt(past):
+        raise _bad("history", expected, f"{len(rows)}")
+    for row in rows:
+        if prompts is not None and not _is_prompt(row):
             # A number would pass for the tokens of a row, as one stop token does.
-            expected = "a list of tokens for each prompt"
-            raise BadSetting(name="history", expected=expected, found=repr(past))
-    return [check_tokens("history", _listed(past)) for past in history]
+            raise _bad("history", "a list of tokens for each prompt", repr(row))
+    return [check_tokens("history", _listed(row)) for row in rows]
 
 
-def _parts_of(prompts: object, attention_mask: object) -> Sequence[object]:
-    """Return the prompts of a batch, each a text or tokens.
+def right_padded(tokens: object, attention_mask: object = None) -> tuple[Ids, Ids]:
+    """Return the tokens of each row, right padded, and how many each row has.
+
+    Args:
+        tokens: whole numbers [batch, n]: an array or a tensor of any library, or lists
+            of equal lengths.
+        attention_mask: 0 or 1 [batch, n], as a tokenizer of transformers gives it: the
+            tokens of a row that count follow each other; padding is on the left, on the
+            right, or on both sides. None: all count.
+
+    Returns:
+        tokens int64 [batch, longest], 0 where there are none, and lengths int64
+        [batch]; what prefills of a program with `lengths` take.
 
     Raises:
-        BadSetting: they do not fit their mask, texts have one, or one is no prompt.
+        BadSetting: shapes or values are others, or a mask hides tokens between others.
     """
-    parts = prompts if isinstance(prompts, list | tuple) else [prompts]
-    if attention_mask is not None and any(isinstance(part, str) for part in parts):
-        expected = "none with texts; it says which of the token ids [batch, n] count"
-        raise BadSetting(name="attention_mask", expected=expected, found="one")
-    if attention_mask is not None or parts is not prompts:
-        tokens, lengths = right_padded(prompts, attention_mask)
-        rows = zip(tokens.tolist(), lengths.tolist(), strict=True)
-        return [row[:length] for row, length in rows]
-    for number, part in enumerate(parts):
-        if not _is_prompt(part):
-            expected = "each a text or its tokens"
-            found = f"{part!r} as prompt {number}"
-            raise BadSetting(name="prompt", expected=expected, found=found)
-    return parts
+    found = _matrix("tokens", tokens)
+    rows, width = found.shape
+    if attention_mask is None:
+        return found.copy(), np.full(rows, width, np.int64)
+    mask = _mask(attention_mask, found.shape)
+    lengths = mask.sum(axis=1)
+    longest = int(lengths.max(initial=0))
+    padded = np.zeros((rows, longest), np.int64)
+    for row, (shown, length) in enumerate(zip(mask, lengths, strict=True)):
+        first = int(shown.argmax()) if length else 0
+        if not shown[first : first + length].all():
+            raise BadSetting(
+                name="attention_mask",
+                expected="ones that follow each other in each row; tokens are padded "
+                "at their ends alone",
+                found=f"zeros between ones in row {row}",
+            )
+        padded[row, :length] = found[row, first : first + length]
+    return padded, lengths.astype(np.int64)
+
+
+def _mask(attention_mask: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    mask = _matrix("attention_mask", attention_mask)
+    if mask.shape != shape:
+        expected = f"as many as tokens, {list(shape)}"
+        raise _bad("attention_mask", expected, f"{list(mask.shape)}")
+    if not np.isin(mask, (0, 1)).all():
+        other = mask[~np.isin(mask, (0, 1))][0]
+        raise _bad("attention_mask", "0 or 1 for each token", str(other))
+    return mask.astype(np.bool_)
+
+
+def _matrix(name: str, found: object) -> Ids:
+    """Return whole numbers or bools [batch, n] as int64."""
+    try:
+        array = np.asarray(found)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise _bad(
+            name, "numbers [batch, n], as many in each row", str(error)
+        ) from error
+    if array.ndim != 2:
+        raise _bad(name, "two axes, [batch, n]", f"{array.ndim}")
+    if array.size and array.dtype.kind not in "iub":
+        raise _bad(name, "whole numbers", str(array.dtype))
+    return array.astype(np.int64)
 
 
 def _check_tokens(tokens: object, place: str = "") -> tuple[int, ...]:
@@ -137,8 +199,7 @@ def _check_tokens(tokens: object, place: str = "") -> tuple[int, ...]:
     """
     found = check_tokens("prompt", _listed(tokens))
     if not found:
-        expected = "at least one token"
-        raise BadSetting(name="prompt", expected=expected, found=f"none{place}")
+        raise _bad("prompt", "at least one token", f"none{place}")
     return found
 
 
@@ -157,3 +218,7 @@ def _is_prompt(part: object) -> bool:
         return False
     is_array = isinstance(part, _Array) and len(part.shape) > 0
     return is_array or isinstance(part, str | list | tuple)
+
+
+def _bad(name: str, expected: str, found: str) -> BadSetting:
+    return BadSetting(name=name, expected=expected, found=found)

@@ -6,14 +6,15 @@ complete `GenerationSettings`. Names and meanings are those of transformers; whe
 """
 
 import json
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypedDict, TypeVar
 
 from kvc.runtime.generation.ignored import (
+    SettingIgnored,
     refuse_unknown,
-    warn_of_cache_settings,
-    warn_of_config,
+    what_is_ignored,
 )
 from kvc.schema.errors import BadSetting
 from kvc.schema.generation_config import Said, read_settings
@@ -91,8 +92,8 @@ def settings_of(
     config = _config_of(metadata)
     bundle = None if config is None else read_settings(config, f"{_CONFIG}, ")
     settings = _combine(bundle, read_settings(given))
-    warn_of_cache_settings(given, stacklevel + 1)
-    warn_of_config(config or {}, stacklevel + 1)
+    for message in what_is_ignored(given, config or {}):
+        warnings.warn(message, SettingIgnored, stacklevel=stacklevel + 1)
     return settings
 
 

@@ -14,12 +14,13 @@ from weakref import WeakKeyDictionary
 
 from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.choosing import Chooser
+from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.generation.generation import BatchGeneration, Generation
 from kvc.runtime.generation.prompts import (
+    batch_of,
     histories_of,
-    is_batch,
     prompts_of,
     tokens_of,
 )
@@ -28,7 +29,6 @@ from kvc.runtime.generation.settings import (
     GenerationSettings,
     settings_of,
 )
-from kvc.runtime.generation.sources import Decoding, Source
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 
@@ -128,10 +128,10 @@ def generate(
             for that kvc does not have.
     """
     chosen = settings_of(session.metadata, settings, stacklevel=2)
-    several = is_batch(prompt, attention_mask)
-    draft_tokens = draft_tokens_of(draft, draft_tokens, several)
-    prompts = prompts_of(prompt, attention_mask)
-    histories = histories_of(history, len(prompts) if several else None)
+    batch = batch_of(prompt, attention_mask)
+    draft_tokens = draft_tokens_of(draft, draft_tokens, batch is not None)
+    prompts = prompts_of(prompt, batch)
+    histories = histories_of(history, None if batch is None else len(batch))
 
     def find_tokenizer() -> Tokenizer:
         return _tokenizer_of(session) if tokenizer is None else tokenizer
@@ -142,7 +142,7 @@ def generate(
         for prompt, row in zip(prompts, feeder.rows, strict=True)
     ]
     feeder.check_prompts(tokens)
-    source: Source = Decoding(feeder)
+    source = Decoding(feeder)
     if draft is not None:
         source = start_drafting(feeder, draft, histories[0], draft_tokens)
     choosers = [
@@ -153,7 +153,7 @@ def generate(
         Answer(prompt, row, chooser, chosen, find_tokenizer)
         for prompt, row, chooser in zip(tokens, source.rows, choosers, strict=True)
     ]
-    made = BatchGeneration if several else Generation
+    made = Generation if batch is None else BatchGeneration
     return made(source, answers, chosen)
 
 

@@ -1,4 +1,4 @@
-"""Where the next tokens come from: `Source`, and `Decoding`, the plain way.
+"""`Decoding`: where the next tokens come from, a call of the model for each.
 
 In: the prompts, then the tokens that were handed out. Out: the token that follows in
 each row, chosen from the model's logits. `drafting.py` has the way with a second model.
@@ -6,10 +6,9 @@ each row, chosen from the model's logits. `drafting.py` has the way with a secon
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from kvc.runtime.generation.answer import Answer
-from kvc.runtime.generation.feeding import Feeder, Pace, Row
+from kvc.runtime.generation.feeding import Feeder, Row
 
 
 @dataclass(slots=True)
@@ -30,8 +29,8 @@ class Drafted:
         return self.accepted / self.tokens if self.tokens else 0.0
 
 
-class Source(Protocol):
-    """Gives the tokens of one generation.
+class Decoding:
+    """Gives the tokens of one generation; each is fed when the next is wanted.
 
     Attributes:
         rows: how much of prompt and answer each row of the session holds. It may hold
@@ -40,9 +39,10 @@ class Source(Protocol):
         drafted: what a draft has guessed so far.
     """
 
-    rows: Sequence[Row]
-    prefill: Pace
-    drafted: Drafted
+    def __init__(self, feeder: Feeder) -> None:
+        self._feeder = feeder
+        self.rows: Sequence[Row] = feeder.rows
+        self.prefill, self.drafted = feeder.prefill, Drafted()
 
     def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
         """Run the prompts; return the token after each.
@@ -52,45 +52,19 @@ class Source(Protocol):
             UnusableLogits: there is nothing to choose from.
             ExecutionError: as `Session.call`.
         """
-        ...
+        logits = self._feeder.feed_prompts([answer.prompt for answer in answers])
+        return list(map(Answer.choose, answers, logits))
 
     def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:
         """Return the token after the last of each answer, None where it has ended.
 
         Raises as `begin` does.
         """
-        ...
-
-    def settle(self) -> None:
-        """Leave the session with what `rows` say and no more."""
-        ...
-
-    def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Have the session say which tokens of each row it does not hold."""
-        ...
-
-
-class Decoding:
-    """A token of each row for each call, fed to the session when the next is wanted."""
-
-    def __init__(self, feeder: Feeder) -> None:
-        self._feeder = feeder
-        self.rows: Sequence[Row] = feeder.rows
-        self.prefill, self.drafted = feeder.prefill, Drafted()
-
-    def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
-        """Run the prompts; return the token after each."""
-        prompts = [answer.prompt for answer in answers]
-        logits = self._feeder.feed_prompts(prompts)
-        return list(map(Answer.choose, answers, logits))
-
-    def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:
-        """Feed the last token of each answer; return the one after it."""
         logits = self._feeder.feed([answer.last for answer in answers])
         return list(map(Answer.choose, answers, logits))
 
     def settle(self) -> None:
-        """Do nothing: the session is never ahead."""
+        """Leave the session with what `rows` say and no more."""
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
         """Have the session say which tokens of each row it does not hold."""
