@@ -3,11 +3,11 @@
 from kvc.runtime.generation.answer import Reason
 from kvc.runtime.generation.feeding import Pace
 from kvc.runtime.generation.generation import BatchGeneration, Generation
-from kvc.runtime.generation.ignored import SettingIgnored
 from kvc.runtime.generation.prompts import right_padded
 from kvc.runtime.generation.settings import (
     Arguments,
     GenerationSettings,
+    SettingIgnored,
     settings_of,
 )
 from kvc.runtime.generation.start import generate

@@ -1,16 +1,19 @@
-"""`Answer`: what follows one prompt, in its row of a session.
+"""`Answer`: what follows one prompt, in its row of a session, and `Spelling`, its text.
 
 In: a prompt, its row, settings, logits at each step. Out: the token that is chosen,
-whether it is handed out, why the answer ends, and its text.
+whether it is handed out, why the answer ends, and its text: pieces of complete
+characters, of what no stop string can begin in any more. However a text is cut into
+pieces, what is shown together is the same: the text before the stop string that is
+complete first, and of several that are complete at the same place before the longest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Literal
 
 from kvc.runtime.generation.choosing import Chooser, Logits
 from kvc.runtime.generation.feeding import Row
 from kvc.runtime.generation.settings import GenerationSettings
-from kvc.runtime.generation.spelling import Spelling
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
 
@@ -53,7 +56,8 @@ class Answer:
         self.chosen: list[int] = []
         self.reason: Reason | None = "max_tokens" if self._most == 0 else None
         self._stop_strings, self._tokenizer = settings.stop_strings, tokenizer
-        self._spelling = self._new_spelling() if settings.stop_strings else None
+        if self._stop_strings:
+            _ = self.spelling  # raises before anything runs
 
     @property
     def last(self) -> int | None:
@@ -95,16 +99,15 @@ class Answer:
         self.reason = self._limit()
         return token
 
-    def spelling(self) -> Spelling:
-        """Return what spells the answer piece by piece, the same each time.
+    @cached_property
+    def spelling(self) -> "Spelling":
+        """Return what spells the answer piece by piece.
 
         Raises:
             BadSetting, MissingPackage, BadTokenizer: the bundle's tokenizer cannot be
                 used.
         """
-        if self._spelling is None:
-            self._spelling = self._new_spelling()
-        return self._spelling
+        return self._new_spelling()
 
     def text(self) -> str:
         """Return all of the text so far, cut before a stop string.
@@ -116,15 +119,14 @@ class Answer:
         spelling.spell(self.tokens)
         return spelling.take() + spelling.finish()
 
-    def _new_spelling(self) -> Spelling:
+    def _new_spelling(self) -> "Spelling":
         return Spelling(self._tokenizer(), self.prompt, self._stop_strings)
 
     def _limit(self) -> Reason | None:
         """Return why the token that is about to be handed out is the last one."""
         if self._stop_strings:
-            spelling = self.spelling()
-            spelling.spell(self.tokens)
-            if spelling.stopped:
+            self.spelling.spell(self.tokens)
+            if self.spelling.stopped:
                 return "stop_string"
         if self.wanted == 0:
             return "max_tokens"
@@ -148,3 +150,90 @@ def _most_tokens(settings: GenerationSettings, held: int) -> int | None:
             found=settings.max_length,
         )
     return settings.max_length - held
+
+
+class Spelling:
+    """The text of one answer.
+
+    Attributes:
+        stopped: whether a stop string has been found.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], stop_strings: Sequence[str]
+    ) -> None:
+        """Start after a prompt."""
+        self._stream = tokenizer.stream(after=prompt)
+        self._stops = StopStrings(stop_strings)
+        self._spelled = 0
+        self._ready: list[str] = []
+        self._finished = False
+
+    @property
+    def stopped(self) -> bool:
+        """Tell whether a stop string has been found."""
+        return self._stops.found
+
+    def spell(self, tokens: Sequence[int]) -> None:
+        """Take over what is new in the tokens of the whole answer."""
+        for token in tokens[self._spelled :]:
+            self._ready.append(self._stops.push(self._stream.push(token)))
+        self._spelled = len(tokens)
+
+    def take(self) -> str:
+        """Return the text that can be shown and has not been taken yet."""
+        text = "".join(self._ready)
+        self._ready.clear()
+        return text
+
+    def finish(self) -> str:
+        """Return the rest, now that no more tokens come; nothing the second time."""
+        if self._finished:
+            return ""
+        self._finished = True
+        last = self._stops.push(self._stream.finish())
+        return self.take() + last + self._stops.finish()
+
+
+class StopStrings:
+    """Looks for stop strings.
+
+    Attributes:
+        found: whether one has been found; nothing is shown from then on.
+    """
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._strings = tuple(strings)
+        self._held = ""  # the longest end of the text that a stop string begins with
+        self.found = False
+
+    def push(self, piece: str) -> str:
+        """Return what can be shown now."""
+        if self.found:
+            return ""
+        text = self._held + piece
+        start = self._find(text)
+        if start is None:
+            start = len(text) - self._count_held(text)
+            self._held = text[start:]
+        else:
+            self.found, self._held = True, ""
+        return text[:start]
+
+    def finish(self) -> str:
+        """Return what was held back, now that no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+    def _find(self, text: str) -> int | None:
+        """Return where the stop string begins that ends first, None without one."""
+        starts = [(text.find(string), len(string)) for string in self._strings]
+        spans = [(start + size, start) for start, size in starts if start >= 0]
+        return min(spans)[1] if spans else None
+
+    def _count_held(self, text: str) -> int:
+        """Return how long the end of a text is that a string begins with, not whole."""
+        beginnings = (
+            string[:length] for string in self._strings for length in range(len(string))
+        )
+        return max((len(b) for b in beginnings if text.endswith(b)), default=0)

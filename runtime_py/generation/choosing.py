@@ -28,9 +28,13 @@ _GROUP: Final = 64  # logits of which the greatest is looked for first
 class Chooser:
     """Chooses the tokens of one row by its settings and what was there before."""
 
-    def __init__(self, settings: GenerationSettings, seen: Sequence[int]) -> None:
+    def __init__(
+        self, settings: GenerationSettings, seen: Sequence[int], row: int = 0
+    ) -> None:
+        """Begin; rows have seeds of their own, or they would choose alike."""
         self._settings = settings
-        self._random = np.random.default_rng(settings.seed)
+        seed = None if settings.seed is None else settings.seed + row
+        self._random = np.random.default_rng(seed)
         self._seen = np.unique(np.array(seen, np.int64))
 
     def copy(self) -> "Chooser":

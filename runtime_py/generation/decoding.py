@@ -5,28 +5,9 @@ each row, chosen from the model's logits. `drafting.py` has the way with a secon
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.feeding import Feeder, Row
-
-
-@dataclass(slots=True)
-class Drafted:
-    """Tokens that a draft has guessed.
-
-    Attributes:
-        tokens: that were checked.
-        accepted: that the target has chosen, too.
-    """
-
-    tokens: int = 0
-    accepted: int = 0
-
-    @property
-    def acceptance(self) -> float:
-        """Return the share that was accepted, 0 when nothing was drafted."""
-        return self.accepted / self.tokens if self.tokens else 0.0
 
 
 class Decoding:
@@ -36,13 +17,15 @@ class Decoding:
         rows: how much of prompt and answer each row of the session holds. It may hold
             more until `settle`.
         prefill: the pace of the prompts.
-        drafted: what a draft has guessed so far.
+        drafted: how many tokens a draft has guessed that the model has checked.
+        accepted: how many of them were right.
     """
 
     def __init__(self, feeder: Feeder) -> None:
         self._feeder = feeder
         self.rows: Sequence[Row] = feeder.rows
-        self.prefill, self.drafted = feeder.prefill, Drafted()
+        self.prefill = feeder.prefill
+        self.drafted = self.accepted = 0
 
     def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
         """Run the prompts; return the token after each.

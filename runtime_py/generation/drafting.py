@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from typing import Final, cast
+from typing import Final
 from weakref import ref
 
 from kvc.runtime.chunks import ChunkSizes
@@ -128,21 +128,17 @@ class Drafting(Decoding):
 
     def _run_draft(self, tokens: Sequence[int]) -> Logits:
         """Return the draft's logits after tokens; one alone is what decode is for."""
-        if len(tokens) == 1:
-            (logits,) = self._draft.feed(tokens)
-        else:
-            (logits,) = self._draft.feed_prompts([tokens])
-        return cast(Logits, logits)
+        one = len(tokens) == 1
+        logits = self._draft.feed(tokens) if one else self._draft.feed_prompts([tokens])
+        return logits.reshape(-1)
 
     def _check(self, answer: Answer) -> int:
         """Have guesses made and checked; return the first token that was chosen."""
         guesses = self._guess(answer)
         before = len(self._sequence)
         fed = (answer.tokens[-1], *guesses)
-        if guesses:
-            logits = self._target.run(self._checks.method, [fed])
-        else:
-            logits = self._target.feed(fed)
+        check = self._checks.method
+        logits = self._target.run(check, [fed]) if guesses else self._target.feed(fed)
         self._row.fed += 1
         chosen = _choose(answer, logits, guesses)
         accepted = len(chosen) - 1
@@ -150,8 +146,8 @@ class Drafting(Decoding):
         self._ahead.extend(chosen[1:])
         self._target.go_back(self._row.fed + accepted)
         self._draft.go_back(before + accepted)
-        self.drafted.tokens += len(guesses)
-        self.drafted.accepted += accepted
+        self.drafted += len(guesses)
+        self.accepted += accepted
         return chosen[0]
 
     def _guess(self, answer: Answer) -> list[int]:

@@ -28,10 +28,12 @@ def draft_tokens_of(draft: object, count: object, is_batch: bool) -> int | None:
     if draft is not None and not isinstance(draft, Session):
         raise BadSetting(name="draft", expected="a session", found=repr(draft))
     if draft is not None and is_batch:
-        expected = (
-            "none for a list of prompts; it guesses for one prompt, given by itself"
+        raise BadSetting(
+            name="draft",
+            expected="none for a list of prompts; it guesses for one prompt, given by "
+            "itself",
+            found="a session",
         )
-        raise BadSetting(name="draft", expected=expected, found="a session")
     if count is None:
         return None
     expected = "1 or more" if draft is not None else "it left out: there is no draft"
@@ -62,8 +64,11 @@ def start_drafting(
         Poisoned, Busy, Closed, Forked: as `Session.call`.
     """
     if draft is target.session:
-        expected = "another session than the one that it guesses for"
-        raise BadSetting(name="draft", expected=expected, found="the same")
+        raise BadSetting(
+            name="draft",
+            expected="another session than the one that it guesses for",
+            found="the same",
+        )
     checks = _find_checks(target.session)
     feeder = Feeder(draft, name="draft")
     if feeder.vocabulary != target.vocabulary:
@@ -117,11 +122,12 @@ def _count_guesses(
         most = min(most, draft.longest_call)
     count = min(max(_USUAL_GUESSES, least), most) if wanted is None else wanted
     if not least <= count <= most:
-        expected = (
-            f"from {least} to {most}, which {checks.method} takes with one more and "
-            "rings can forget"
+        raise BadSetting(
+            name="draft_tokens",
+            expected=f"from {least} to {most}, which {checks.method} takes with one "
+            "more and rings can forget",
+            found=count,
         )
-        raise BadSetting(name="draft_tokens", expected=expected, found=count)
     return count
 
 
@@ -146,8 +152,9 @@ def _find_lead(
         return tuple(history[behind.start :])
     if behind.capacity is not None and behind.capacity <= ahead.start:
         return None
-    expected = (
-        f"a session that holds the same {ahead.start} tokens as the one it guesses "
-        "for (or history=, all of these tokens)"
+    raise BadSetting(
+        name="draft",
+        expected=f"a session that holds the same {ahead.start} tokens as the one it "
+        "guesses for (or history=, all of these tokens)",
+        found=f"{behind.start} tokens",
     )
-    raise BadSetting(name="draft", expected=expected, found=f"{behind.start} tokens")

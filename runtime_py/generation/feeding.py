@@ -193,7 +193,7 @@ class Feeder:
         logits = cast(Logits, self.session.call(method, tokens, **row_lengths))
         for number, part in enumerate(parts):  # quicker than a strict zip of few
             self.rows[number].fed += len(part)
-        self._note()
+        self._changes, self._calling = self.session.changes, False
         return logits.reshape(-1, logits.shape[-1])
 
     def go_back(self, fed: int) -> bool:
@@ -216,7 +216,7 @@ class Feeder:
         if held > fed:
             self.session.rewind(held - fed)
         row.fed = min(fed, held)
-        self._note()
+        self._changes, self._calling = self.session.changes, False
         return True
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
@@ -228,10 +228,6 @@ class Feeder:
     def _is_alone(self) -> bool:
         """Tell whether nothing else has changed what the session holds."""
         return self.session.changes == self._changes
-
-    def _note(self) -> None:
-        self._changes = self.session.changes
-        self._calling = False
 
     def _arguments(
         self, name: str, parts: Sequence[Sequence[int]]
@@ -260,19 +256,16 @@ class Feeder:
         """
         if self._is_alone:
             return
-        state, expected = "session", "what this generation has left there"
-        found = "something else"
-        starts = [row.start for row in self.rows if row.start is not None]
-        if starts:
-            left = [a + row.fed for a, row in zip(starts, self.rows, strict=True)]
-            state = "position"
-            expected = f"{_one(left)}, where this generation has left it"
-            found = _one(_positions(self.session) or [])
+        left = [row.start + row.fed for row in self.rows if row.start is not None]
+        found = _positions(self.session)
         raise StateMismatch(
             method=method,
-            state=state,
-            expected=expected,
-            found=f"{found}; something else has used the {self._name} meanwhile",
+            state="position" if left else "session",
+            expected=f"{_one(left)}, where this generation has left it"
+            if left
+            else "what this generation has left there",
+            found=f"{_one(found) if found else 'something else'}; "
+            f"something else has used the {self._name} meanwhile",
         )
 
 
@@ -290,18 +283,16 @@ def find_roles(session: Session, role: str) -> list[Method]:
 
 def missing_role(session: Session, role: str, hint: str = "") -> UnknownName:
     """Return the error for a program without a method of a role."""
-    roles = dict.fromkeys(m.role for m in session.methods.values() if m.role)
-    known = tuple(roles)
-    return UnknownName(kind="method of the role", name=role, known=known, hint=hint)
+    known = dict.fromkeys(m.role for m in session.methods.values() if m.role)
+    return UnknownName(
+        kind="method of the role", name=role, known=tuple(known), hint=hint
+    )
 
 
 def find_all_logits(session: Session) -> Method | None:
     """Return the method that appends tokens and gives the logits of each, or None."""
-    for method in session.methods.values():
-        appends = method.writes and method.advance is not None
-        if method.role == "prefill_all" and appends:
-            return method
-    return None
+    with_all = (m for m in session.methods.values() if m.role == "prefill_all")
+    return next((m for m in with_all if m.writes and m.advance is not None), None)
 
 
 def _of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:
@@ -314,11 +305,12 @@ def _of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:
         return methods
     found = [method for method in methods if method.counts is not None]
     if not found:
-        expected = (
-            f"one, since no method of the role {methods[0].role} takes how many tokens "
-            "of each row count (lengths, active)"
+        raise BadSetting(
+            name="prompt",
+            expected=f"one, since no method of the role {methods[0].role} takes how "
+            "many tokens of each row count (lengths, active)",
+            found=f"{rows}",
         )
-        raise BadSetting(name="prompt", expected=expected, found=f"{rows}")
     return found
 
 
@@ -331,23 +323,24 @@ def _check_rows(name: str, prompts: int, rows: int) -> None:
     if rows == prompts:
         return
     if prompts > 1:
-        expected = (
-            f"as many as the session has rows, {rows} "
-            f"(session(batch={prompts}) has {prompts})"
+        raise BadSetting(
+            name="prompt",
+            expected=f"as many as the session has rows, {rows} "
+            f"(session(batch={prompts}) has {prompts})",
+            found=f"{prompts}",
         )
-        raise BadSetting(name="prompt", expected=expected, found=f"{prompts}")
     more = ", or a list with a prompt for each" if name == "session" else ""
-    expected = f"a session of one row{more}"
-    raise BadSetting(name=name, expected=expected, found=f"{rows} rows")
+    raise BadSetting(
+        name=name, expected=f"a session of one row{more}", found=f"{rows} rows"
+    )
 
 
 def _positions(session: Session) -> list[int] | None:
     """Return how many tokens each row holds, None where nothing counts."""
     try:
-        found: list[int] = session.position.tolist()
+        return list(map(int, session.position))
     except NoPosition:
         return None
-    return found
 
 
 def _one(positions: Sequence[int]) -> str:

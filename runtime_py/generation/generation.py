@@ -10,11 +10,10 @@ import time
 from collections.abc import Generator, Iterator, Sequence
 from typing import TypeVar
 
-from kvc.runtime.generation.answer import Answer, Reason
+from kvc.runtime.generation.answer import Answer, Reason, Spelling
 from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.feeding import Pace
 from kvc.runtime.generation.settings import GenerationSettings
-from kvc.runtime.generation.spelling import Spelling
 from kvc.schema.errors import CacheOverflow
 
 Step = tuple[int | None, ...]
@@ -43,30 +42,27 @@ class _Run(Iterator[_Handed]):
         if not self._going():  # no token was asked for
             return
         try:
-            yield from self._take_steps()
+            began = time.perf_counter()
+            step = self._take(self._source.begin(self._answers))
+            self.time_to_first_token = time.perf_counter() - began
+            while step.count(None) < len(step):
+                self._source.leave_pending(self._pending())
+                yield step
+                going = self._going()
+                if not going:
+                    return
+                began = time.perf_counter()
+                try:
+                    step = self._take(self._source.follow(self._answers))
+                except CacheOverflow:
+                    for answer in going:
+                        answer.reason = "length"
+                    return
+                self.decode.tokens += len(going)
+                self.decode.seconds += time.perf_counter() - began
         finally:
             self._source.settle()
             self._source.leave_pending(self._pending())
-
-    def _take_steps(self) -> Generator[Step, None, None]:
-        began = time.perf_counter()
-        step = self._take(self._source.begin(self._answers))
-        self.time_to_first_token = time.perf_counter() - began
-        while step.count(None) < len(step):
-            self._source.leave_pending(self._pending())
-            yield step
-            going = self._going()
-            if not going:
-                return
-            began = time.perf_counter()
-            try:
-                step = self._take(self._source.follow(self._answers))
-            except CacheOverflow:
-                for answer in going:
-                    answer.reason = "length"
-                return
-            self.decode.tokens += len(going)
-            self.decode.seconds += time.perf_counter() - began
 
     def _going(self) -> list[Answer]:
         return [answer for answer in self._answers if answer.reason is None]
@@ -112,17 +108,17 @@ class Generation(_Run[int]):
     @property
     def drafted(self) -> int:
         """Return how many tokens a draft has guessed that the target has checked."""
-        return self._source.drafted.tokens
+        return self._source.drafted
 
     @property
     def accepted(self) -> int:
         """Return how many of the guesses were right."""
-        return self._source.drafted.accepted
+        return self._source.accepted
 
     @property
     def acceptance(self) -> float:
         """Return the share of the guesses that were right, 0 when there were none."""
-        return self._source.drafted.acceptance
+        return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -149,7 +145,7 @@ class Generation(_Run[int]):
             BadSetting, MissingPackage, BadTokenizer: the bundle's tokenizer cannot be
                 used.
         """
-        return self._spell(self._answers[0].spelling())
+        return self._spell(self._answers[0].spelling)
 
     def __repr__(self) -> str:
         return f"<Generation: {len(self.tokens)} tokens, {self.reason or 'goes on'}>"

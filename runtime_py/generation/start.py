@@ -8,7 +8,6 @@ run, or a `BatchGeneration`; one prompt is a batch of one.
 """
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import TYPE_CHECKING, Final, Unpack, overload
 from weakref import WeakKeyDictionary
 
@@ -24,11 +23,7 @@ from kvc.runtime.generation.prompts import (
     prompts_of,
     tokens_of,
 )
-from kvc.runtime.generation.settings import (
-    Arguments,
-    GenerationSettings,
-    settings_of,
-)
+from kvc.runtime.generation.settings import Arguments, settings_of
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 
@@ -146,7 +141,7 @@ def generate(
     if draft is not None:
         source = start_drafting(feeder, draft, histories[0], draft_tokens)
     choosers = [
-        Chooser(_of_row(chosen, row), (*histories[row], *tokens[row]))
+        Chooser(chosen, (*histories[row], *tokens[row]), row)
         for row in range(len(tokens))
     ]
     answers = [
@@ -155,13 +150,6 @@ def generate(
     ]
     made = Generation if batch is None else BatchGeneration
     return made(source, answers, chosen)
-
-
-def _of_row(settings: GenerationSettings, row: int) -> GenerationSettings:
-    """Return the settings of a row: a seed of its own, or rows would choose alike."""
-    if settings.seed is None:
-        return settings
-    return replace(settings, seed=settings.seed + row)
 
 
 def _tokenizer_of(session: Session) -> Tokenizer:

@@ -164,9 +164,8 @@ def _start(
     with telling_what_is_ignored():
         if len(texts) > 1:
             return generate(session, texts, **settings)
-        (text,) = texts
         return generate(
-            session, text, draft=draft, draft_tokens=draft_tokens, **settings
+            session, texts[0], draft=draft, draft_tokens=draft_tokens, **settings
         )
 
 
@@ -176,18 +175,17 @@ def _warm_up(program: "Program", draft: "Program | None") -> None:
     What is loaded or packed on first need is then done, and the figures are those of
     the model.
     """
-    from kvc.runtime import SettingIgnored
-    from kvc.runtime import generate as start
+    from kvc.runtime import SettingIgnored, generate
 
     with ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingIgnored)
         session = stack.enter_context(program.session())
         plain: Arguments = {"max_tokens": 2, "stop_tokens": [], "stop_strings": []}
-        run: Iterator[object] = start(session, [[0]] * _count_rows(session), **plain)
+        run: Iterator[object] = generate(session, [[0]] * _count_rows(session), **plain)
         if draft is not None:
             guesser = stack.enter_context(draft.session())
             plain["max_tokens"] = 4  # of which two are guessed
-            run = start(session, [0], draft=guesser, **plain)
+            run = generate(session, [0], draft=guesser, **plain)
         for _ in run:
             pass
 
