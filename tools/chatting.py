@@ -97,17 +97,12 @@ def run_chat(
             case "/reset":
                 conversation.reset()
                 terminal.note("a new conversation")
-            case word if _is_command(word):
+            case word if word[:1] == "/" and word[1:].isalpha():  # a path is said
                 terminal.note(f"there is no {word}; {HELP}")
             case "" if conversation.is_chat:
                 pass
             case _:
                 _answer(conversation, terminal, said, capacity, stops)
-
-
-def _is_command(word: str) -> bool:
-    """Return whether a line is meant for the loop; a path is not."""
-    return word[:1] == "/" and word[1:].isalpha()
 
 
 def _answer(

@@ -48,9 +48,16 @@ class Answer:
         Raises:
             BadSetting: the prompt is longer than `max_length` allows.
         """
-        self._most = _most_tokens(settings, (row.start or 0) + len(prompt))
-        self._row = row
-        self.prompt, self.chooser = prompt, chooser
+        held, max_length = (row.start or 0) + len(prompt), settings.max_length
+        if max_length is not None and max_length <= held:
+            raise BadSetting(
+                name="max_length",
+                expected=f"more than {held}, which are there with the prompt "
+                "(max_tokens counts the answer alone)",
+                found=max_length,
+            )
+        self._most = settings.max_tokens if max_length is None else max_length - held
+        self._row, self.prompt, self.chooser = row, prompt, chooser
         self.stop_tokens = frozenset(settings.stop_tokens)
         self.tokens: list[int] = []
         self.chosen: list[int] = []
@@ -130,26 +137,7 @@ class Answer:
                 return "stop_string"
         if self.wanted == 0:
             return "max_tokens"
-        room = self._row.room
-        return "length" if room is not None and room < 1 else None
-
-
-def _most_tokens(settings: GenerationSettings, held: int) -> int | None:
-    """Return how many tokens may be made after those held, None for no limit.
-
-    Raises:
-        BadSetting: the prompt is longer than `max_length` allows.
-    """
-    if settings.max_length is None:
-        return settings.max_tokens
-    if settings.max_length <= held:
-        raise BadSetting(
-            name="max_length",
-            expected=f"more than {held}, which are there with the prompt (max_tokens "
-            "counts the answer alone)",
-            found=settings.max_length,
-        )
-    return settings.max_length - held
+        return "length" if self._row.room == 0 else None
 
 
 class Spelling:
@@ -232,8 +220,10 @@ class StopStrings:
         return min(spans)[1] if spans else None
 
     def _count_held(self, text: str) -> int:
-        """Return how long the end of a text is that a string begins with, not whole."""
+        """Return how long the end of a text is that a stop string may begin with."""
         beginnings = (
-            string[:length] for string in self._strings for length in range(len(string))
+            string[:length]
+            for string in self._strings
+            for length in range(min(len(string), len(text) + 1))
         )
         return max((len(b) for b in beginnings if text.endswith(b)), default=0)

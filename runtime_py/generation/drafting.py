@@ -64,7 +64,7 @@ class Drafting(Decoding):
         self._row = replace(target.rows[0])  # as far as tokens were handed out
         self.rows = (self._row,)
         self._target, self._checks, self._draft = target, checks, draft
-        self._draft_tokens, self._lead = draft_tokens, len(lead)
+        self._draft_tokens, self._lead_length = draft_tokens, len(lead)
         self._sequence = [*lead]  # what the draft is to hold, and all that was chosen
         self._ahead: deque[int] = deque()  # were chosen, and not asked for yet
         self._pending: Sequence[Sequence[int]] = ((),)  # after what is held
@@ -110,7 +110,7 @@ class Drafting(Decoding):
         with self._working(), suppress(*_LEFT):
             self._target.go_back(self._row.fed)
             self._target.leave_pending(self._pending)
-            self._level_draft(self._lead + self._row.fed)
+            self._level_draft(self._lead_length + self._row.fed)
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
         """Have the target say which tokens it does not hold when it is settled."""
@@ -122,8 +122,7 @@ class Drafting(Decoding):
         if not self._draft.go_back(count):
             return
         missing = self._sequence[self._draft.rows[0].fed : count]
-        few = 0 < len(missing) <= self._draft_tokens + 1
-        if few and self._draft_takes(missing):
+        if 0 < len(missing) <= self._draft_tokens + 1 and self._draft_takes(missing):
             self._run_draft(missing)
 
     def _run_draft(self, tokens: Sequence[int]) -> Logits:
@@ -166,19 +165,16 @@ class Drafting(Decoding):
 
     def _most_guesses(self, wanted: int | None) -> int:
         """Return how many guesses there is room and use for."""
-        most = [self._draft_tokens]
-        room = self._target.rows[0].room
-        most += [limit - 1 for limit in (room, wanted) if limit is not None]
         (row,) = self._draft.rows
+        limits = [self._draft_tokens + 1, wanted, self._target.rows[0].room]
         if row.room is not None:
-            most.append(row.room + row.fed - len(self._sequence) + 1)
-        return self._that_fit(min(most))
+            limits.append(row.room + row.fed - len(self._sequence) + 2)
+        return self._that_fit(min(limit for limit in limits if limit is not None) - 1)
 
     def _that_fit(self, count: int) -> int:
         """Return the most guesses that can be checked together with a token before."""
-        if count + 1 < self._checks.least:
-            return 0
-        return self._checks.greatest(count + 1) - 1
+        fits = count + 1 >= self._checks.least
+        return self._checks.greatest(count + 1) - 1 if fits else 0
 
     def _draft_takes(self, tokens: Sequence[int]) -> bool:
         room = self._draft.rows[0].room
@@ -189,8 +185,7 @@ class Drafting(Decoding):
         myself = ref(self)
 
         def settle() -> None:
-            drafting = myself()
-            if drafting is not None:
+            if (drafting := myself()) is not None:
                 drafting.settle()
 
         self._target.session.before_use(settle)

@@ -36,10 +36,13 @@ def draft_tokens_of(draft: object, count: object, is_batch: bool) -> int | None:
         )
     if count is None:
         return None
-    expected = "1 or more" if draft is not None else "it left out: there is no draft"
     number = check_count("draft_tokens", count)
     if number < 1 or draft is None:
-        raise BadSetting(name="draft_tokens", expected=expected, found=count)
+        raise BadSetting(
+            name="draft_tokens",
+            expected="it left out: there is no draft" if draft is None else "1 or more",
+            found=count,
+        )
     return number
 
 

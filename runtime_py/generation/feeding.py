@@ -62,9 +62,11 @@ class Row:
     @property
     def room(self) -> int | None:
         """Return how many more tokens it takes, None for no limit."""
-        if self.start is None or self.capacity is None:
-            return None
-        return self.capacity - self.start - self.fed
+        return (
+            None
+            if self.start is None or self.capacity is None
+            else self.capacity - self.start - self.fed
+        )
 
 
 class Feeder:
@@ -101,9 +103,8 @@ class Feeder:
         self._decode = chunk_sizes(decode, symbols)
         self._methods = {method.name: method for method in (*prefills, decode)}
         self._token_input = find_tokens(prefills[0])
-        self.vocabulary: Dim = decode.graph.values[decode.graph.outputs[0]].type.dims[
-            -1
-        ]
+        logits = decode.graph.values[decode.graph.outputs[0]].type
+        self.vocabulary: Dim = logits.dims[-1]
         self.session, self._name = session, name
         self.rows = [Row(start, session.capacity) for start in starts]
         self.prefill = Pace()
@@ -211,8 +212,7 @@ class Feeder:
         if not self._is_alone and not self._calling:
             return False
         (row,) = self.rows
-        assert row.start is not None
-        held = int(self.session.position.item()) - row.start
+        held = int(self.session.position.item()) - (row.start or 0)
         if held > fed:
             self.session.rewind(held - fed)
         row.fed = min(fed, held)

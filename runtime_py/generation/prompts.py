@@ -48,8 +48,7 @@ def batch_of(prompt: object, attention_mask: object) -> Sequence[object] | None:
             "one",
         )
     tokens, lengths = right_padded(prompt, attention_mask)
-    rows = zip(tokens.tolist(), lengths.tolist(), strict=True)
-    return [row[:length] for row, length in rows]
+    return [row[:length] for row, length in zip(tokens, lengths, strict=True)]
 
 
 def prompts_of(
@@ -146,8 +145,7 @@ def right_padded(tokens: object, attention_mask: object = None) -> tuple[Ids, Id
         return found.copy(), np.full(rows, width, np.int64)
     mask = _mask(attention_mask, found.shape)
     lengths = mask.sum(axis=1)
-    longest = int(lengths.max(initial=0))
-    padded = np.zeros((rows, longest), np.int64)
+    padded = np.zeros((rows, lengths.max(initial=0)), np.int64)
     for row, (shown, length) in enumerate(zip(mask, lengths, strict=True)):
         first = int(shown.argmax()) if length else 0
         if not shown[first : first + length].all():
@@ -164,8 +162,9 @@ def right_padded(tokens: object, attention_mask: object = None) -> tuple[Ids, Id
 def _mask(attention_mask: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
     mask = _matrix("attention_mask", attention_mask)
     if mask.shape != shape:
-        expected = f"as many as tokens, {list(shape)}"
-        raise _bad("attention_mask", expected, f"{list(mask.shape)}")
+        raise _bad(
+            "attention_mask", f"as many as tokens, {list(shape)}", f"{list(mask.shape)}"
+        )
     if not np.isin(mask, (0, 1)).all():
         other = mask[~np.isin(mask, (0, 1))][0]
         raise _bad("attention_mask", "0 or 1 for each token", str(other))
@@ -208,16 +207,18 @@ def _listed(tokens: object) -> object:
     if not isinstance(tokens, _Array):
         return tokens
     found = tokens.tolist()
-    is_row = len(tokens.shape) == 2 and tokens.shape[0] == 1
-    return found[0] if is_row and isinstance(found, list) else found
+    if isinstance(found, list) and len(found) == 1 and len(tokens.shape) == 2:
+        return found[0]
+    return found
 
 
 def _is_prompt(part: object) -> bool:
     """Tell whether a part of a list is a prompt, and no token."""
     if isinstance(part, int | np.integer):  # quicker to ask; a list may be long
         return False
-    is_array = isinstance(part, _Array) and len(part.shape) > 0
-    return is_array or isinstance(part, str | list | tuple)
+    if isinstance(part, _Array):
+        return len(part.shape) > 0
+    return isinstance(part, str | list | tuple)
 
 
 def _bad(name: str, expected: str, found: str) -> BadSetting:

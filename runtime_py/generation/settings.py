@@ -191,14 +191,16 @@ def _temperature(base: Said, given: Said) -> float:
     only says them does not, as in transformers, without `do_sample`.
     """
     shaping = (given.temperature, given.top_k, given.top_p, given.min_p)
-    shaped = any(setting is not None for setting in shaping)
-    samples = _first(given.do_sample, True if shaped else base.do_sample)
-    if not samples:
+    asked = any(setting is not None for setting in shaping) or base.do_sample
+    if not _first(given.do_sample, asked):
         return 0.0
     temperature = _or(_first(given.temperature, base.temperature), 1.0)
     if temperature == 0 and given.do_sample:
-        expected = "above 0, since do_sample is True"
-        raise BadSetting(name="temperature", expected=expected, found=temperature)
+        raise BadSetting(
+            name="temperature",
+            expected="above 0, since do_sample is True",
+            found=temperature,
+        )
     return temperature
 
 
@@ -227,13 +229,17 @@ def _refuse_unknown(found: Mapping[str, object], known: frozenset[str]) -> None:
         TypeError: one is no setting at all.
     """
     for name, value in _missing_settings(found).items():
-        expected = "it left out: kvc takes the likeliest token or samples, no more"
-        raise BadSetting(name=name, expected=expected, found=value)
+        raise BadSetting(
+            name=name,
+            expected="it left out: kvc takes the likeliest token or samples, no more",
+            found=value,
+        )
     for name in found:
         if name not in known and name not in _NEUTRAL and name not in _CACHE_SETTINGS:
-            near = meant(name, known)
-            message = f"generate() got an unexpected keyword argument {name!r}{near}"
-            raise TypeError(message)
+            raise TypeError(
+                f"generate() got an unexpected keyword argument {name!r}"
+                f"{meant(name, known)}"
+            )
 
 
 def _what_is_ignored(

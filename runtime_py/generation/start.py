@@ -122,7 +122,7 @@ def generate(
         SettingIgnored: of settings of the cache, and of what the bundle's settings ask
             for that kvc does not have.
     """
-    chosen = settings_of(session.metadata, settings, stacklevel=2)
+    combined = settings_of(session.metadata, settings, stacklevel=2)
     batch = batch_of(prompt, attention_mask)
     draft_tokens = draft_tokens_of(draft, draft_tokens, batch is not None)
     prompts = prompts_of(prompt, batch)
@@ -140,21 +140,22 @@ def generate(
     source = Decoding(feeder)
     if draft is not None:
         source = start_drafting(feeder, draft, histories[0], draft_tokens)
-    choosers = [
-        Chooser(chosen, (*histories[row], *tokens[row]), row)
-        for row in range(len(tokens))
-    ]
     answers = [
-        Answer(prompt, row, chooser, chosen, find_tokenizer)
-        for prompt, row, chooser in zip(tokens, source.rows, choosers, strict=True)
+        Answer(
+            tokens[number],
+            row,
+            Chooser(combined, (*histories[number], *tokens[number]), number),
+            combined,
+            find_tokenizer,
+        )
+        for number, row in enumerate(source.rows)
     ]
     made = Generation if batch is None else BatchGeneration
-    return made(source, answers, chosen)
+    return made(source, answers, combined)
 
 
 def _tokenizer_of(session: Session) -> Tokenizer:
     """Return the bundle's tokenizer, read once for all turns on a session."""
-    found = _TOKENIZERS.get(session)
-    if found is None:
-        found = _TOKENIZERS[session] = tokenizer_of(session)
-    return found
+    if session not in _TOKENIZERS:
+        _TOKENIZERS[session] = tokenizer_of(session)
+    return _TOKENIZERS[session]

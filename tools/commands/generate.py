@@ -85,12 +85,12 @@ def generate(
     with ExitStack() as stack:
         program = stack.enter_context(open_program(bundle, loading))
         session = stack.enter_context(_open_rows(program, len(texts), capacity))
-        guessing = guesser = None
+        draft_program = draft_session = None
         if draft is not None:
-            guessing = stack.enter_context(open_program(draft, loading))
-            guesser = stack.enter_context(guessing.session())
-        run = _start(session, texts, settings, guesser, draft_tokens)
-        _warm_up(program, guessing)
+            draft_program = stack.enter_context(open_program(draft, loading))
+            draft_session = stack.enter_context(draft_program.session())
+        run = _start(session, texts, settings, draft_session, draft_tokens)
+        _warm_up(program, draft_program)
         ready = time.perf_counter() - began
         try:
             _show(run, texts)
@@ -181,8 +181,10 @@ def _warm_up(program: "Program", draft: "Program | None") -> None:
         warnings.simplefilter("ignore", SettingIgnored)
         session = stack.enter_context(program.session())
         plain: Arguments = {"max_tokens": 2, "stop_tokens": [], "stop_strings": []}
-        run: Iterator[object] = generate(session, [[0]] * _count_rows(session), **plain)
-        if draft is not None:
+        if draft is None:
+            prompts = [[0]] * _count_rows(session)
+            run: Iterator[object] = generate(session, prompts, **plain)
+        else:
             guesser = stack.enter_context(draft.session())
             plain["max_tokens"] = 4  # of which two are guessed
             run = generate(session, [0], draft=guesser, **plain)
@@ -232,8 +234,9 @@ def _figures(
         f"{'' if alone else ', of all prompts together'}"
     )
     if isinstance(run, Generation) and run.drafted:
-        share = f"{run.acceptance:.0%}"
-        figures.append(f"{run.accepted} of {run.drafted} guesses right ({share})")
+        figures.append(
+            f"{run.accepted} of {run.drafted} guesses right ({run.acceptance:.0%})"
+        )
     return "; ".join([*figures, _why(run, settings)])
 
 
