@@ -195,7 +195,7 @@ class Conversation:
             self._held = []
 
     def _without_first_space(self, piece: str, answer: Generation) -> str:
-        """Return a piece without the space that is there only behind the prompt."""
+        """Return a piece without the space that is there only after the prompt."""
         if self._template is None or not piece.startswith(" "):
             return piece
         stream = self._tokenizer.stream()

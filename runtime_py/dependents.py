@@ -122,7 +122,9 @@ class _Search:
         graph = self._blocks[block]
         return (
             any(self._mentions(value.type.dims) for value in graph.values)
-            or any(self._mentions(step.arguments) for step in graph.instructions)
+            or any(
+                self._mentions(a) for step in graph.instructions for a in step.arguments
+            )
             or any(self._changes_within(inner) for inner in blocks_run(graph))
         )
 

@@ -9,8 +9,9 @@ does.
 import signal
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, closing, contextmanager
 from dataclasses import dataclass
+from io import TextIOWrapper
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
@@ -34,15 +35,12 @@ class Terminal(Protocol):
             EOFError: nothing more comes.
             KeyboardInterrupt: the user has had enough.
         """
-        ...
 
     def write(self, text: str) -> None:
         """Show a piece of an answer."""
-        ...
 
     def note(self, text: str) -> None:
         """Show what is not part of the conversation."""
-        ...
 
 
 @dataclass(slots=True)
@@ -99,17 +97,12 @@ def run_chat(
             case "/reset":
                 conversation.reset()
                 terminal.note("a new conversation")
-            case word if _is_command(word):
+            case word if word[:1] == "/" and word[1:].isalpha():  # a path is said
                 terminal.note(f"there is no {word}; {HELP}")
             case "" if conversation.is_chat:
                 pass
             case _:
                 _answer(conversation, terminal, said, capacity, stops)
-
-
-def _is_command(word: str) -> bool:
-    """Return whether a line is meant for the loop; a path is not."""
-    return word[:1] == "/" and word[1:].isalpha()
 
 
 def _answer(
@@ -123,16 +116,12 @@ def _answer(
 
     before, stopped = conversation.answer, False
     try:
-        with stops() as stop:
-            pieces = conversation.say(said)
-            try:
-                for piece in pieces:
-                    terminal.write(piece)
-                    if stop.asked:
-                        break
-            finally:
-                pieces.close()
-            stopped = stop.asked
+        with stops() as stop, closing(conversation.say(said)) as pieces:
+            for piece in pieces:
+                terminal.write(piece)
+                if stop.asked:
+                    break
+        stopped = stop.asked
     except KeyboardInterrupt:
         stopped = True
     except CacheOverflow as error:
@@ -173,8 +162,8 @@ class Console:
         if self._prompt:
             import readline  # noqa: F401  gives input() a line that can be edited
         for stream, errors in ((sys.stdin, "surrogateescape"), (sys.stdout, "replace")):
-            if (reconfigure := getattr(stream, "reconfigure", None)) is not None:
-                reconfigure(errors=errors)
+            if isinstance(stream, TextIOWrapper):
+                stream.reconfigure(errors=errors)
 
     def ask(self) -> str:
         """Read a line from stdin; on a terminal, leave the line of the prompt."""

@@ -1,11 +1,11 @@
 """Options of commands that generate text: how tokens are chosen, when to stop.
 
 A command decorated with `generation_options` gets them as one argument, `settings`, for
-`start_generation`. What is left out is as the bundle says.
+`kvc.runtime.generate`. What is left out is as the bundle says.
 """
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import wraps
 from typing import TYPE_CHECKING
@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from kvc.runtime import BatchGeneration, Generation, Session
     from kvc.runtime.generation import Arguments
 
 _SHARE = click.FloatRange(min=0, max=1)
@@ -101,42 +100,9 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
     return with_settings
 
 
-def start_generation(
-    session: "Session",
-    prompt: str | Sequence[int],
-    settings: "Arguments",
-    draft: "Session | None" = None,
-    draft_tokens: int | None = None,
-) -> "Generation":
-    """Return a generation; what it ignores is said on stderr.
-
-    Raises:
-        KvcError: as `kvc.runtime.generate`.
-    """
-    from kvc.runtime import generate
-
-    with _telling_what_is_ignored():
-        return generate(
-            session, prompt, draft=draft, draft_tokens=draft_tokens, **settings
-        )
-
-
-def start_batch(
-    session: "Session", prompts: Sequence[str], settings: "Arguments"
-) -> "BatchGeneration":
-    """Return a generation of several prompts; what it ignores is said on stderr.
-
-    Raises:
-        KvcError: as `kvc.runtime.generate`.
-    """
-    from kvc.runtime import generate
-
-    with _telling_what_is_ignored():
-        return generate(session, list(prompts), **settings)
-
-
 @contextmanager
-def _telling_what_is_ignored() -> Iterator[None]:
+def telling_what_is_ignored() -> Iterator[None]:
+    """Say on stderr which settings a generation that is started in here ignores."""
     from kvc.runtime import SettingIgnored
 
     with warnings.catch_warnings(record=True) as caught:

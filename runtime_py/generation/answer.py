@@ -1,14 +1,19 @@
-"""`Answer`: what follows one prompt, apart from where its tokens come from.
+"""`Answer`: what follows one prompt, in its row of a session, and `Spelling`, its text.
 
-In: a prompt, settings, each token as it is chosen. Out: whether it is handed out, and
-why the answer ends.
+In: a prompt, its row, settings, logits at each step. Out: the token that is chosen,
+whether it is handed out, why the answer ends, and its text: pieces of complete
+characters, of what no stop string can begin in any more. However a text is cut into
+pieces, what is shown together is the same: the text before the stop string that is
+complete first, and of several that are complete at the same place before the longest.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from typing import Literal
 
+from kvc.runtime.generation.choosing import Chooser, Logits
+from kvc.runtime.generation.feeding import Row
 from kvc.runtime.generation.settings import GenerationSettings
-from kvc.runtime.generation.spelling import Spelling
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
 
@@ -20,6 +25,8 @@ class Answer:
 
     Attributes:
         prompt: the tokens before it.
+        chooser: chooses its tokens.
+        stop_tokens: end it.
         tokens: that were handed out.
         chosen: all tokens, a stop token too.
         reason: why it ended, None while it goes on. "stop": the model made a stop
@@ -31,62 +38,83 @@ class Answer:
     def __init__(
         self,
         prompt: tuple[int, ...],
-        start: int | None,
+        row: Row,
+        chooser: Chooser,
         settings: GenerationSettings,
         tokenizer: Callable[[], Tokenizer],
     ) -> None:
-        """Begin behind a prompt that begins at `start`, None where nothing counts.
+        """Begin after a prompt; the row says how much of prompt and answer it holds.
 
         Raises:
             BadSetting: the prompt is longer than `max_length` allows.
         """
-        most = _most_tokens(settings, (start or 0) + len(prompt))
-        self.prompt = prompt
+        held, max_length = (row.start or 0) + len(prompt), settings.max_length
+        if max_length is not None and max_length <= held:
+            raise BadSetting(
+                name="max_length",
+                expected=f"more than {held}, which are there with the prompt "
+                "(max_tokens counts the answer alone)",
+                found=max_length,
+            )
+        self._most = settings.max_tokens if max_length is None else max_length - held
+        self._row, self.prompt, self.chooser = row, prompt, chooser
+        self.stop_tokens = frozenset(settings.stop_tokens)
         self.tokens: list[int] = []
         self.chosen: list[int] = []
-        self.reason: Reason | None = "max_tokens" if most == 0 else None
-        self._settings, self._most, self._tokenizer = settings, most, tokenizer
-        self._stop_tokens = frozenset(settings.stop_tokens)
-        self._spelling = self._new_spelling() if settings.stop_strings else None
+        self.reason: Reason | None = "max_tokens" if self._most == 0 else None
+        self._stop_strings, self._tokenizer = settings.stop_strings, tokenizer
+        if self._stop_strings:
+            _ = self.spelling  # raises before anything runs
+
+    @property
+    def last(self) -> int | None:
+        """Return the token that is to be fed next, None when the answer has ended."""
+        return self.tokens[-1] if self.reason is None else None
 
     @property
     def wanted(self) -> int | None:
         """Return how many more tokens may be made, None for no limit."""
         return None if self._most is None else self._most - len(self.tokens)
 
-    def take(self, token: int, room: int | None) -> bool:
-        """Take the token that was chosen; tell whether it is handed out.
+    @property
+    def pending(self) -> tuple[int, ...]:
+        """Return the tokens of prompt and answer that are not in the session."""
+        held = self._row.fed
+        return (*self.prompt[held:], *self.chosen[max(0, held - len(self.prompt)) :])
+
+    def choose(self, logits: Logits) -> int | None:
+        """Return the token that comes next, None where the answer has ended.
+
+        Raises:
+            UnusableLogits: there is nothing to choose from.
+        """
+        return self.chooser.choose(logits) if self.reason is None else None
+
+    def take(self, token: int | None) -> int | None:
+        """Take a token that was chosen; return it, None where it is not handed out.
 
         Why it is the last one is known before it goes out: the caller may not come back
         for another.
-
-        Args:
-            token: the next one.
-            room: how many more tokens the cache takes, None for no limit.
         """
+        if token is None:
+            return None
         self.chosen.append(token)
-        if token in self._stop_tokens:
+        if token in self.stop_tokens:
             self.reason = "stop"
-            return False
+            return None
         self.tokens.append(token)
-        self.reason = self._limit(room)
-        return True
+        self.reason = self._limit()
+        return token
 
-    def pending(self, held: int) -> tuple[int, ...]:
-        """Return the tokens of prompt and answer after the first `held`."""
-        fed = max(0, held - len(self.prompt))
-        return (*self.prompt[held:], *self.chosen[fed:])
-
-    def spelling(self) -> Spelling:
-        """Return what spells the answer piece by piece, the same each time.
+    @cached_property
+    def spelling(self) -> "Spelling":
+        """Return what spells the answer piece by piece.
 
         Raises:
             BadSetting, MissingPackage, BadTokenizer: the bundle's tokenizer cannot be
                 used.
         """
-        if self._spelling is None:
-            self._spelling = self._new_spelling()
-        return self._spelling
+        return self._new_spelling()
 
     def text(self) -> str:
         """Return all of the text so far, cut before a stop string.
@@ -98,34 +126,104 @@ class Answer:
         spelling.spell(self.tokens)
         return spelling.take() + spelling.finish()
 
-    def _new_spelling(self) -> Spelling:
-        return Spelling(self._tokenizer(), self.prompt, self._settings.stop_strings)
+    def _new_spelling(self) -> "Spelling":
+        return Spelling(self._tokenizer(), self.prompt, self._stop_strings)
 
-    def _limit(self, room: int | None) -> Reason | None:
+    def _limit(self) -> Reason | None:
         """Return why the token that is about to be handed out is the last one."""
-        if self._settings.stop_strings:
-            spelling = self.spelling()
-            spelling.spell(self.tokens)
-            if spelling.stopped:
+        if self._stop_strings:
+            self.spelling.spell(self.tokens)
+            if self.spelling.stopped:
                 return "stop_string"
         if self.wanted == 0:
             return "max_tokens"
-        return "length" if room is not None and room < 1 else None
+        return "length" if self._row.room == 0 else None
 
 
-def _most_tokens(settings: GenerationSettings, held: int) -> int | None:
-    """Return how many tokens may be made behind those held, None for no limit.
+class Spelling:
+    """The text of one answer.
 
-    Raises:
-        BadSetting: the prompt is longer than `max_length` allows.
+    Attributes:
+        stopped: whether a stop string has been found.
     """
-    if settings.max_length is None:
-        return settings.max_tokens
-    if settings.max_length <= held:
-        raise BadSetting(
-            name="max_length",
-            expected=f"more than {held}, which are there with the prompt (max_tokens "
-            "counts the answer alone)",
-            found=settings.max_length,
+
+    def __init__(
+        self, tokenizer: Tokenizer, prompt: Sequence[int], stop_strings: Sequence[str]
+    ) -> None:
+        """Start after a prompt."""
+        self._stream = tokenizer.stream(after=prompt)
+        self._stops = StopStrings(stop_strings)
+        self._spelled = 0
+        self._ready: list[str] = []
+        self._finished = False
+
+    @property
+    def stopped(self) -> bool:
+        """Tell whether a stop string has been found."""
+        return self._stops.found
+
+    def spell(self, tokens: Sequence[int]) -> None:
+        """Take over what is new in the tokens of the whole answer."""
+        for token in tokens[self._spelled :]:
+            self._ready.append(self._stops.push(self._stream.push(token)))
+        self._spelled = len(tokens)
+
+    def take(self) -> str:
+        """Return the text that can be shown and has not been taken yet."""
+        text = "".join(self._ready)
+        self._ready.clear()
+        return text
+
+    def finish(self) -> str:
+        """Return the rest, now that no more tokens come; nothing the second time."""
+        if self._finished:
+            return ""
+        self._finished = True
+        last = self._stops.push(self._stream.finish())
+        return self.take() + last + self._stops.finish()
+
+
+class StopStrings:
+    """Looks for stop strings.
+
+    Attributes:
+        found: whether one has been found; nothing is shown from then on.
+    """
+
+    def __init__(self, strings: Sequence[str]) -> None:
+        self._strings = tuple(strings)
+        self._held = ""  # the longest end of the text that a stop string begins with
+        self.found = False
+
+    def push(self, piece: str) -> str:
+        """Return what can be shown now."""
+        if self.found:
+            return ""
+        text = self._held + piece
+        start = self._find(text)
+        if start is None:
+            start = len(text) - self._count_held(text)
+            self._held = text[start:]
+        else:
+            self.found, self._held = True, ""
+        return text[:start]
+
+    def finish(self) -> str:
+        """Return what was held back, now that no more text comes."""
+        held, self._held = self._held, ""
+        return held
+
+    def _find(self, text: str) -> int | None:
+        """Return where the stop string begins that ends first, None without one."""
+        starts = [(text.find(string), len(string)) for string in self._strings]
+        spans = [(start + size, start) for start, size in starts if start >= 0]
+        return min(spans)[1] if spans else None
+
+    def _count_held(self, text: str) -> int:
+        """Return how long the end of a text is that a stop string may begin with."""
+        beginnings = (
+            string[:length]
+            for string in self._strings
+            for length in range(min(len(string), len(text) + 1))
         )
-    return settings.max_length - held
+        return max((len(b) for b in beginnings if text.endswith(b)), default=0)

@@ -1,24 +1,40 @@
 """`Chooser`: one row of a generation chooses its tokens, one after the other.
 
 In: settings, the tokens that were there, logits float32 [vocab] at each step. Out: a
-token at each step. What chance there is comes from one generator, seeded once.
+token at each step. What is done, and in which order, is as in transformers 5
+(generation/logits_process.py): repetition penalty, temperature, top-k, top-p, min-p. No
+step sorts the vocabulary. What chance there is comes from one generator, seeded once.
 """
 
+import math
 from collections.abc import Sequence
 from copy import copy, deepcopy
+from typing import Final
 
 import numpy as np
+import numpy.typing as npt
 
-from kvc.runtime.generation.chances import Logits, choose_token, penalize
 from kvc.runtime.generation.settings import GenerationSettings
+from kvc.schema.errors import UnusableLogits
+
+Logits = npt.NDArray[np.float32]
+Ids = npt.NDArray[np.int64]
+Scores = npt.NDArray[np.float64]
+
+_FEW: Final = 1024  # are sorted at once
+_GROUP: Final = 64  # logits of which the greatest is looked for first
 
 
 class Chooser:
     """Chooses the tokens of one row by its settings and what was there before."""
 
-    def __init__(self, settings: GenerationSettings, seen: Sequence[int]) -> None:
+    def __init__(
+        self, settings: GenerationSettings, seen: Sequence[int], row: int = 0
+    ) -> None:
+        """Begin; rows have seeds of their own, or they would choose alike."""
         self._settings = settings
-        self._random = np.random.default_rng(settings.seed)
+        seed = None if settings.seed is None else settings.seed + row
+        self._random = np.random.default_rng(seed)
         self._seen = np.unique(np.array(seen, np.int64))
 
     def copy(self) -> "Chooser":
@@ -45,3 +61,139 @@ class Chooser:
         if not np.array_equal(self._seen[place : place + 1], [token]):
             self._seen = np.insert(self._seen, place, token)
         return token
+
+
+def choose_token(
+    logits: Logits, settings: GenerationSettings, random: np.random.Generator
+) -> int:
+    """Return a token id.
+
+    Raises:
+        UnusableLogits: they hold NaN, or nothing to choose from.
+    """
+    if settings.temperature == 0:
+        token = int(logits.argmax())  # of a NaN, if there is one
+        _check_best(float(logits[token]))
+        return token
+    ids, scores = keep_tokens(logits, settings)
+    totals = np.exp(scores - scores.max()).cumsum()
+    # `random` gives 1 - 2**-53 at most: however it is rounded, this is below the total.
+    place = random.random() * totals[-1]
+    return int(ids[np.searchsorted(totals, place, side="right")])
+
+
+def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scores]:
+    """Return the tokens that may be chosen, ascending, and their scores.
+
+    Args:
+        logits: float32 [vocab], after any repetition penalty.
+        settings: with a temperature above 0.
+
+    Returns:
+        ids: int64 [kept].
+        scores: logits divided by the temperature, float64 [kept].
+
+    Raises:
+        UnusableLogits: they hold NaN or infinity, or nothing to choose from.
+    """
+    best = float(logits.max())
+    _check_best(best, most=math.inf)
+    ids = _keep_top_k(logits, settings.top_k)
+    scores = logits[ids].astype(np.float64) / settings.temperature
+    if settings.top_p < 1:
+        kept = _keep_top_p(scores, settings.top_p)
+        ids, scores = ids[kept], scores[kept]
+    if settings.min_p > 0:
+        kept = scores >= scores.max() + math.log(settings.min_p)
+        ids, scores = ids[kept], scores[kept]
+    return ids, scores
+
+
+def penalize(logits: Logits, seen: Ids, penalty: float) -> Logits:
+    """Return logits in which tokens that were there are less likely.
+
+    Args:
+        logits: float32 [vocab].
+        seen: the tokens that were there, each once.
+        penalty: above 1; below 1 makes them more likely.
+    """
+    found = logits[seen].astype(np.float64)
+    weakened = logits.copy()
+    with np.errstate(over="ignore"):
+        weakened[seen] = np.where(found < 0, found * penalty, found / penalty)
+    return weakened
+
+
+def _keep_top_k(logits: Logits, top_k: int) -> Ids:
+    """Return the ids of the k greatest and of those equal to the least of them."""
+    if not 0 < top_k < logits.size:
+        return np.flatnonzero(logits > -np.inf)
+    ids = _among_greatest(logits, top_k)
+    found = logits[ids]
+    floor = max(np.partition(found, -top_k)[-top_k], np.finfo(found.dtype).min)
+    kept: Ids = ids[found >= floor]
+    return kept
+
+
+def _among_greatest(logits: Logits, count: int) -> Ids:
+    """Return some ids, ascending, that the `count` greatest are among.
+
+    The greatest of so many groups are so many logits, so that none below the least of
+    these is needed: mostly few remain, without a search through all.
+    """
+    groups = logits.size // _GROUP
+    if count > groups:
+        return np.arange(logits.size)
+    tops = logits[: groups * _GROUP].reshape(_GROUP, groups).max(axis=0)
+    floor = float(np.partition(tops, -count)[-count])
+    return np.flatnonzero(logits >= floor)
+
+
+def _keep_top_p(scores: Scores, top_p: float) -> Ids:
+    """Return the indices, ascending, of the likeliest scores that reach the share.
+
+    Scores that are less likely than an even part of what is left out are left out
+    themselves, all together: mostly few remain.
+    """
+    chances = np.exp(scores - scores.max())
+    chances /= chances.sum()
+    likely = np.flatnonzero(chances > (1 - top_p) / chances.size)
+    if not likely.size:  # top_p is 0, or as good as that
+        return np.array([scores.argmax()])
+    kept, likely, share = _halve(chances, likely, top_p)
+    order = likely[np.argsort(-chances[likely], kind="stable")]
+    count = int(np.searchsorted(chances[order].cumsum(), share, side="left")) + 1
+    return np.sort(np.concatenate([*kept, order[:count]]))
+
+
+def _halve(chances: Scores, likely: Ids, share: float) -> tuple[list[Ids], Ids, float]:
+    """Search for the place where a share is reached, until few are left to sort.
+
+    Returns:
+        kept: indices that belong to the share for certain.
+        likely: those of which some do.
+        share: what these have to reach.
+    """
+    kept = []
+    while likely.size > _FEW:
+        middle = likely.size // 2
+        halves = np.argpartition(-chances[likely], middle)
+        upper = likely[halves[:middle]]
+        reached = float(chances[upper].sum())
+        if reached < share:
+            kept.append(upper)
+            share -= reached
+            likely = likely[halves[middle:]]
+        else:
+            likely = upper
+    return kept, likely, share
+
+
+def _check_best(best: float, most: float = math.nan) -> None:
+    """Check the greatest of some logits, which is NaN if one of them is."""
+    if math.isnan(best):
+        raise UnusableLogits(reason="NaN is among them")
+    if best == -math.inf:
+        raise UnusableLogits(reason="all of them are minus infinity")
+    if best == most:
+        raise UnusableLogits(reason="infinity is among them")

@@ -13,14 +13,15 @@ guesses miss that rejection sampling would take.
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import Final
 from weakref import ref
 
 from kvc.runtime.chunks import ChunkSizes
-from kvc.runtime.generation.chances import Logits
-from kvc.runtime.generation.choosing import Chooser
-from kvc.runtime.generation.feeding import Feeder, Pace
-from kvc.runtime.generation.sources import Drafted
+from kvc.runtime.generation.answer import Answer
+from kvc.runtime.generation.choosing import Logits
+from kvc.runtime.generation.decoding import Decoding
+from kvc.runtime.generation.feeding import Feeder
 from kvc.schema.errors import (
     Busy,
     Closed,
@@ -34,14 +35,11 @@ from kvc.schema.errors import (
 _LEFT: Final = (Busy, Closed, Forked, NotRewindable, Poisoned)
 
 
-class Drafting:
-    """Tokens of a target session, several at a time where a draft guesses them.
+class Drafting(Decoding):
+    """Tokens of a target session of one row, several at a time where a draft guesses.
 
     While tokens are handed out that the target has taken already, its session is ahead.
     Who else uses it meanwhile finds it settled.
-
-    Attributes:
-        drafted: what the draft has guessed so far.
     """
 
     def __init__(
@@ -50,79 +48,59 @@ class Drafting:
         checks: ChunkSizes,
         draft: Feeder,
         lead: Sequence[int],
-        count: int,
-        chooser: Chooser,
-        stop_tokens: frozenset[int],
+        draft_tokens: int,
     ) -> None:
-        """Take two sessions that can go back.
+        """Take two sessions of one row that can go back.
 
         Args:
             target: whose tokens are wanted.
             checks: its method of the role "prefill_all".
             draft: guesses them.
             lead: what the target holds and the draft does not.
-            count: the most guesses at a time, which `checks` takes with one more.
-            chooser: of the target.
-            stop_tokens: are not worth a check.
+            draft_tokens: the most guesses at a time, which `checks` takes with one
+                more.
         """
-        self.drafted = Drafted()
+        super().__init__(target)
+        self._row = replace(target.rows[0])  # as far as tokens were handed out
+        self.rows = (self._row,)
         self._target, self._checks, self._draft = target, checks, draft
-        self._count, self._chooser, self._stops = count, chooser, stop_tokens
-        self._lead = tuple(lead)
-        self._text = [*lead]  # what the draft is to hold, and all that was chosen
-        self._chosen: deque[int] = deque()  # and have not been asked for yet
-        self._held: int | None = None  # None while the prompt runs
-        self._pending: tuple[int, ...] = ()  # after what is held
+        self._draft_tokens, self._lead_length = draft_tokens, len(lead)
+        self._sequence = [*lead]  # what the draft is to hold, and all that was chosen
+        self._ahead: deque[int] = deque()  # were chosen, and not asked for yet
+        self._pending: Sequence[Sequence[int]] = ((),)  # after what is held
         self._at_work = False
 
-    @property
-    def start(self) -> int | None:
-        """Return the position before the prompt."""
-        return self._target.start
-
-    @property
-    def held(self) -> int:
-        """Return how many tokens the target holds, or will when it is settled."""
-        return self._target.fed if self._held is None else self._held
-
-    @property
-    def room(self) -> int | None:
-        """Return how many more tokens the target takes, None for no limit."""
-        room = self._target.room
-        return None if room is None else room + self._target.fed - self.held
-
-    @property
-    def prefill(self) -> Pace:
-        """Return the pace of the prompt in the target."""
-        return self._target.prefill
-
-    def begin(self, prompt: Sequence[int]) -> int:
+    def begin(self, answers: Sequence[Answer]) -> list[int]:
         """Run the prompt in both; return the token after it."""
+        (answer,) = answers
         with self._working():
-            self._text += prompt
+            self._sequence += answer.prompt
             self._draft.go_back(0)
-            if _fits(self._text, self._draft):
+            if self._draft_takes(self._sequence):
                 # First, so that the draft is never behind when this breaks off.
-                self._draft.feed_prompt(self._text)
-            token = self._chooser.choose(self._target.feed_prompt(prompt))
-            self._held = self._target.fed
-            self._text.append(token)
+                self._draft.feed_prompts([self._sequence])
+            try:
+                (logits,) = self._target.feed_prompts([answer.prompt])
+            finally:
+                self._row.fed = self._target.rows[0].fed
+            token = answer.chooser.choose(logits)
+            self._sequence.append(token)
             self._watch()
-        return token
+        return [token]
 
-    def follow(self, token: int, wanted: int | None) -> int:
+    def follow(self, answers: Sequence[Answer]) -> list[int]:
         """Return the token after the last one, by a check if none is left of one."""
+        (answer,) = answers
         with self._working():
-            if not self._chosen:
-                return self._check(token, wanted)
-            if self._target.fed == self._held:  # settled since
-                self._target.feed(token)
-            assert self._held is not None
-            self._held += 1
-        return self._chosen.popleft()
+            if not self._ahead:
+                return [self._check(answer)]
+            if self._target.rows[0].fed == self._row.fed:  # settled since
+                self._target.feed([answer.last])
+            self._row.fed += 1
+        return [self._ahead.popleft()]
 
     def settle(self) -> None:
-        """Leave both sessions with what `held` says.
+        """Leave both sessions with what `rows` say.
 
         The draft may be behind by a few tokens, which it takes now. One that is full
         stays behind. A session that cannot be used any more is left as it is.
@@ -130,101 +108,84 @@ class Drafting:
         if self._at_work:  # the session is being used by this very generation
             return
         with self._working(), suppress(*_LEFT):
-            self._target.go_back(self.held)
+            self._target.go_back(self._row.fed)
             self._target.leave_pending(self._pending)
-            self._level_draft(len(self._lead) + self.held)
+            self._level_draft(self._lead_length + self._row.fed)
 
-    def leave_pending(self, tokens: Sequence[int]) -> None:
+    def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
         """Have the target say which tokens it does not hold when it is settled."""
-        self._pending = tuple(tokens)
-        self._target.leave_pending(tokens)
+        self._pending = tokens
+        super().leave_pending(tokens)
 
     def _level_draft(self, count: int) -> None:
-        """Have the draft hold `count` tokens of the text, if they are few to run."""
+        """Have the draft hold `count` tokens of the sequence, if few are to run."""
         if not self._draft.go_back(count):
             return
-        missing = self._text[self._draft.fed : count]
-        if 0 < len(missing) <= self._count + 1 and _fits(missing, self._draft):
+        missing = self._sequence[self._draft.rows[0].fed : count]
+        if 0 < len(missing) <= self._draft_tokens + 1 and self._draft_takes(missing):
             self._run_draft(missing)
 
     def _run_draft(self, tokens: Sequence[int]) -> Logits:
         """Return the draft's logits after tokens; one alone is what decode is for."""
         one = len(tokens) == 1
-        return self._draft.feed(tokens[0]) if one else self._draft.feed_prompt(tokens)
+        logits = self._draft.feed(tokens) if one else self._draft.feed_prompts([tokens])
+        return logits.reshape(-1)
 
-    def _check(self, token: int, wanted: int | None) -> int:
+    def _check(self, answer: Answer) -> int:
         """Have guesses made and checked; return the first token that was chosen."""
-        guesses = self._guess(wanted)
-        before = len(self._text)
-        if guesses:
-            logits = self._target.feed_all(self._checks, (token, *guesses))
-        else:
-            logits = self._target.feed(token).reshape(1, -1)
-        assert self._held is not None
-        self._held += 1
-        chosen = self._choose(logits, guesses)
+        guesses = self._guess(answer)
+        before = len(self._sequence)
+        fed = (answer.tokens[-1], *guesses)
+        check = self._checks.method
+        logits = self._target.run(check, [fed]) if guesses else self._target.feed(fed)
+        self._row.fed += 1
+        chosen = _choose(answer, logits, guesses)
         accepted = len(chosen) - 1
-        self._text += chosen
-        self._chosen.extend(chosen[1:])
-        self._target.go_back(self._held + accepted)
+        self._sequence += chosen
+        self._ahead.extend(chosen[1:])
+        self._target.go_back(self._row.fed + accepted)
         self._draft.go_back(before + accepted)
-        self.drafted.tokens += len(guesses)
-        self.drafted.accepted += accepted
+        self.drafted += len(guesses)
+        self.accepted += accepted
         return chosen[0]
 
-    def _choose(self, logits: Logits, guesses: Sequence[int]) -> list[int]:
-        """Return the target's tokens up to the first that was not guessed."""
-        chosen: list[int] = []
-        for row, guess in zip(logits, (*guesses, None), strict=True):
-            try:
-                chosen.append(self._chooser.choose(row))
-            except UnusableLogits:
-                if not chosen:
-                    raise
-                break  # comes again when these tokens have been handed out
-            if chosen[-1] != guess:
-                break
-        return chosen
-
-    def _guess(self, wanted: int | None) -> list[int]:
+    def _guess(self, answer: Answer) -> list[int]:
         """Return what the draft would choose next, nothing where it cannot say."""
-        count = self._most_guesses(wanted)
+        count = self._most_guesses(answer.wanted)
         if count < 1:
             return []
-        chooser = self._chooser.copy()
-        logits = self._run_draft(self._text[self._draft.fed :])
+        chooser, stop_tokens = answer.chooser.copy(), answer.stop_tokens
+        logits = self._run_draft(self._sequence[self._draft.rows[0].fed :])
         guesses = [chooser.choose(logits)]
-        while len(guesses) < count and guesses[-1] not in self._stops:
-            guesses.append(chooser.choose(self._draft.feed(guesses[-1])))
-        if guesses[-1] in self._stops:  # is chosen without being fed
+        while len(guesses) < count and guesses[-1] not in stop_tokens:
+            guesses.append(chooser.choose(self._draft.feed(guesses[-1:])[0]))
+        if guesses[-1] in stop_tokens:  # is chosen without being fed
             guesses.pop()
         return guesses[: self._that_fit(len(guesses))]
 
     def _most_guesses(self, wanted: int | None) -> int:
         """Return how many guesses there is room and use for."""
-        most = [self._count]
-        if self._target.room is not None:
-            most.append(self._target.room - 1)
-        if wanted is not None:
-            most.append(wanted - 1)
-        if self._draft.room is not None:
-            missing = len(self._text) - self._draft.fed
-            most.append(self._draft.room - missing + 1)
-        return self._that_fit(min(most))
+        (row,) = self._draft.rows
+        limits = [self._draft_tokens + 1, wanted, self._target.rows[0].room]
+        if row.room is not None:
+            limits.append(row.room + row.fed - len(self._sequence) + 2)
+        return self._that_fit(min(limit for limit in limits if limit is not None) - 1)
 
     def _that_fit(self, count: int) -> int:
         """Return the most guesses that can be checked together with a token before."""
-        if count + 1 < self._checks.least:
-            return 0
-        return self._checks.greatest(count + 1) - 1
+        fits = count + 1 >= self._checks.least
+        return self._checks.greatest(count + 1) - 1 if fits else 0
+
+    def _draft_takes(self, tokens: Sequence[int]) -> bool:
+        room = self._draft.rows[0].room
+        return room is None or len(tokens) <= room
 
     def _watch(self) -> None:
         """Settle before anything else uses the target."""
         myself = ref(self)
 
         def settle() -> None:
-            drafting = myself()
-            if drafting is not None:
+            if (drafting := myself()) is not None:
                 drafting.settle()
 
         self._target.session.before_use(settle)
@@ -239,5 +200,16 @@ class Drafting:
             self._at_work = False
 
 
-def _fits(tokens: Sequence[int], feeder: Feeder) -> bool:
-    return feeder.room is None or len(tokens) <= feeder.room
+def _choose(answer: Answer, logits: Logits, guesses: Sequence[int]) -> list[int]:
+    """Return the target's tokens up to the first that was not guessed."""
+    chosen: list[int] = []
+    for row, guess in zip(logits, (*guesses, None), strict=True):
+        try:
+            chosen.append(answer.chooser.choose(row))
+        except UnusableLogits:
+            if not chosen:
+                raise
+            break  # comes again when these tokens have been handed out
+        if chosen[-1] != guess:
+            break
+    return chosen

@@ -8,10 +8,9 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvc.runtime.chunks import ChunkSizes, chunk_sizes
-from kvc.runtime.generation.choosing import Chooser
+from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.drafting import Drafting
 from kvc.runtime.generation.feeding import Feeder, find_all_logits, missing_role
-from kvc.runtime.generation.sources import Feeding, Source
 from kvc.runtime.sessions import Session
 from kvc.schema.errors import BadSetting
 from kvc.schema.setting_checks import check_count
@@ -19,20 +18,31 @@ from kvc.schema.setting_checks import check_count
 _USUAL_GUESSES: Final = 4
 
 
-def draft_tokens_of(draft: object, count: object) -> int | None:
+def draft_tokens_of(draft: object, count: object, is_batch: bool) -> int | None:
     """Return how many tokens a draft is asked to guess, None where nobody said.
 
     Raises:
-        BadSetting: it is no number of tokens, or there is no draft.
+        BadSetting: it is no number of tokens, there is no draft, or there is one for a
+            batch.
     """
     if draft is not None and not isinstance(draft, Session):
         raise BadSetting(name="draft", expected="a session", found=repr(draft))
+    if draft is not None and is_batch:
+        raise BadSetting(
+            name="draft",
+            expected="none for a list of prompts; it guesses for one prompt, given by "
+            "itself",
+            found="a session",
+        )
     if count is None:
         return None
-    expected = "1 or more" if draft is not None else "it left out: there is no draft"
     number = check_count("draft_tokens", count)
     if number < 1 or draft is None:
-        raise BadSetting(name="draft_tokens", expected=expected, found=count)
+        raise BadSetting(
+            name="draft_tokens",
+            expected="it left out: there is no draft" if draft is None else "1 or more",
+            found=count,
+        )
     return number
 
 
@@ -40,19 +50,15 @@ def start_drafting(
     target: Feeder,
     draft: Session,
     history: Sequence[int],
-    guesses: int | None,
-    chooser: Chooser,
-    stop_tokens: frozenset[int],
-) -> Source:
+    draft_tokens: int | None,
+) -> Decoding:
     """Return what gives the tokens of a target and its draft.
 
     Args:
         target: of the session that is continued.
         draft: guesses.
         history: what the target holds, or nothing.
-        guesses: the most at a time, None for the usual number.
-        chooser: of the target.
-        stop_tokens: of the generation.
+        draft_tokens: the most guesses at a time, None for the usual number.
 
     Raises:
         BadSetting: the two do not belong together.
@@ -61,10 +67,13 @@ def start_drafting(
         Poisoned, Busy, Closed, Forked: as `Session.call`.
     """
     if draft is target.session:
-        expected = "another session than the one that it guesses for"
-        raise BadSetting(name="draft", expected=expected, found="the same")
+        raise BadSetting(
+            name="draft",
+            expected="another session than the one that it guesses for",
+            found="the same",
+        )
     checks = _find_checks(target.session)
-    feeder = Feeder(draft, "draft")
+    feeder = Feeder(draft, name="draft")
     if feeder.vocabulary != target.vocabulary:
         raise BadSetting(
             name="draft",
@@ -73,11 +82,11 @@ def start_drafting(
         )
     for session in (target.session, draft):
         _ = session.rewindable  # raises what going back would
-    count = _count_guesses(guesses, checks, target.session, draft)
+    count = _count_guesses(draft_tokens, checks, target.session, draft)
     lead = _find_lead(target, feeder, history)
     if lead is None:
-        return Feeding(target, chooser)
-    return Drafting(target, checks, feeder, lead, count, chooser, stop_tokens)
+        return Decoding(target)
+    return Drafting(target, checks, feeder, lead, count)
 
 
 def _find_checks(session: Session) -> ChunkSizes:
@@ -116,11 +125,12 @@ def _count_guesses(
         most = min(most, draft.longest_call)
     count = min(max(_USUAL_GUESSES, least), most) if wanted is None else wanted
     if not least <= count <= most:
-        expected = (
-            f"from {least} to {most}, which {checks.method} takes with one more and "
-            "rings can forget"
+        raise BadSetting(
+            name="draft_tokens",
+            expected=f"from {least} to {most}, which {checks.method} takes with one "
+            "more and rings can forget",
+            found=count,
         )
-        raise BadSetting(name="draft_tokens", expected=expected, found=count)
     return count
 
 
@@ -135,18 +145,19 @@ def _find_lead(
     Raises:
         BadSetting: it holds less, and nobody says what is missing.
     """
-    assert target.start is not None
-    assert draft.start is not None
-    if draft.start >= target.start:
-        draft.start = target.start
+    (ahead,), (behind,) = target.rows, draft.rows
+    assert ahead.start is not None
+    assert behind.start is not None
+    if behind.start >= ahead.start:
+        behind.start = ahead.start
         return ()
-    if len(history) == target.start:
-        return tuple(history[draft.start :])
-    capacity = draft.session.capacity
-    if capacity is not None and capacity <= target.start:
+    if len(history) == ahead.start:
+        return tuple(history[behind.start :])
+    if behind.capacity is not None and behind.capacity <= ahead.start:
         return None
-    expected = (
-        f"a session that holds the same {target.start} tokens as the one it guesses "
-        "for (or history=, all of these tokens)"
+    raise BadSetting(
+        name="draft",
+        expected=f"a session that holds the same {ahead.start} tokens as the one it "
+        "guesses for (or history=, all of these tokens)",
+        found=f"{behind.start} tokens",
     )
-    raise BadSetting(name="draft", expected=expected, found=f"{draft.start} tokens")

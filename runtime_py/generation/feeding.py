@@ -1,18 +1,20 @@
-"""What a generation does to its session: tokens in, logits out, nothing else.
+"""What a generation does to its session: tokens of each row in, logits of each row out.
 
-In: a session of a program that has methods of the roles "prefill" and "decode". Out:
-the logits that follow the last token, and what the session holds by then.
+In: a session of a program that has methods of the roles "prefill" and "decode", of as
+many rows as there are prompts. Out: the logits after the last token of each row, and
+how many tokens of each row the session has taken.
 """
 
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
+import numpy.typing as npt
 
-from kvc.runtime.chunks import Chunk, ChunkSizes, chunk_sizes, plan_chunks
-from kvc.runtime.generation.chances import Logits
+from kvc.runtime.chunks import chunk_sizes, plan_chunks
+from kvc.runtime.generation.choosing import Logits
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokens import find_tokens
 from kvc.schema.errors import (
@@ -24,6 +26,10 @@ from kvc.schema.errors import (
 )
 from kvc.schema.model import Method
 from kvc.schema.types import Dim
+
+_Tokens = npt.NDArray[np.int64]
+
+_PADDING: Final = 0  # a token of every model; what padding holds does not matter
 
 
 @dataclass(slots=True)
@@ -39,177 +45,231 @@ class Pace:
         return self.tokens / self.seconds if self.seconds else 0.0
 
 
+@dataclass(slots=True)
+class Row:
+    """How far one row of a session has been fed.
+
+    Attributes:
+        start: its position before the first token, None where nothing counts.
+        capacity: its greatest position, None for no limit.
+        fed: how many tokens it has taken.
+    """
+
+    start: int | None
+    capacity: int | None
+    fed: int = 0
+
+    @property
+    def room(self) -> int | None:
+        """Return how many more tokens it takes, None for no limit."""
+        return (
+            None
+            if self.start is None or self.capacity is None
+            else self.capacity - self.start - self.fed
+        )
+
+
 class Feeder:
     """Feeds the tokens of one generation to its session.
 
     Attributes:
         session: that is fed.
-        fed: how many tokens the session has taken.
-        start: the position before the first of them, None where nothing counts.
-        prefill: the pace of the prompt.
-        vocabulary: how many logits there are.
+        rows: how far each of its rows is.
+        prefill: the pace of the prompts, tokens of all rows together.
+        vocabulary: how many logits a token has.
     """
 
-    def __init__(self, session: Session, name: str = "session") -> None:
+    def __init__(self, session: Session, rows: int = 1, name: str = "session") -> None:
         """Find the methods.
 
         Args:
-            session: of one row.
-            name: what messages call it.
+            session: of so many rows.
+            rows: as many as there are prompts.
+            name: what messages call the session.
 
         Raises:
             UnknownName: the program lacks a role.
-            BadSetting: the session has several rows.
+            BadSetting: the session has another number of rows, or there are several and
+                no methods that take how many tokens of each row count.
             Poisoned, Busy, Closed, Forked: as `Session.call`.
         """
         session.check_usable()
-        prefills = find_roles(session, "prefill")
-        (decode,) = find_roles(session, "decode")
+        prefills = _of_rows(find_roles(session, "prefill"), rows)
+        (decode,) = _of_rows(find_roles(session, "decode"), rows)
+        starts: Sequence[int | None] = _positions(session) or [None] * rows
+        _check_rows(name, rows, len(starts))
         symbols, longest = session.symbols, session.longest_call
         self._prefills = [chunk_sizes(m, symbols, longest) for m in prefills]
         self._decode = chunk_sizes(decode, symbols)
-        self._tokens = find_tokens(prefills[0])
-        self.vocabulary: Dim = _logits_of(decode)
+        self._methods = {method.name: method for method in (*prefills, decode)}
+        self._token_input = find_tokens(prefills[0])
+        logits = decode.graph.values[decode.graph.outputs[0]].type
+        self.vocabulary: Dim = logits.dims[-1]
         self.session, self._name = session, name
-        self.start = _position(session, name)
-        self.fed = 0
+        self.rows = [Row(start, session.capacity) for start in starts]
         self.prefill = Pace()
         self._changes = session.changes
-        self._calling = False  # while a call runs, and behind one that broke off
+        self._calling = False  # while a call runs, and after one that broke off
 
-    @property
-    def room(self) -> int | None:
-        """Return how many more tokens the session takes, None for no limit."""
-        if self.start is None or self.session.capacity is None:
-            return None
-        return self.session.capacity - self.start - self.fed
-
-    def check_prompt(self, prompt: Sequence[int]) -> None:
-        """Check a prompt before anything runs.
+    def check_prompts(self, prompts: Sequence[Sequence[int]]) -> None:
+        """Check prompts, one for each row, before anything runs.
 
         Raises:
             InputMismatch: the model does not have a token.
-            PromptTooLong: there is no room for it.
+            PromptTooLong: there is no room for a prompt.
         """
-        if self._tokens is not None:
-            self._tokens.check(np.array(prompt, np.int64))
-        room, start, capacity = self.room, self.start, self.session.capacity
-        if room is None or start is None or capacity is None or len(prompt) <= room:
-            return
-        raise PromptTooLong(
-            row=0, start=start, count=len(prompt), capacity=capacity, room=room
-        )
+        for number, (row, prompt) in enumerate(zip(self.rows, prompts, strict=True)):
+            if self._token_input is not None:
+                self._token_input.check(np.array(prompt, np.int64))
+            room, start, capacity = row.room, row.start, row.capacity
+            if room is None or start is None or capacity is None:
+                continue
+            if len(prompt) > room:
+                raise PromptTooLong(
+                    row=number,
+                    rows=len(prompts),
+                    start=start,
+                    count=len(prompt),
+                    capacity=capacity,
+                    room=room,
+                )
 
-    def feed_prompt(self, prompt: Sequence[int]) -> Logits:
-        """Run one or more tokens in chunks; return the logits after the last one.
+    def feed_prompts(self, prompts: Sequence[Sequence[int]]) -> Logits:
+        """Run prompts in chunks; return the logits after the last token of each.
 
-        Raises:
-            StateMismatch: something else has used the session.
-            ExecutionError: as `Session.call`.
-        """
-        logits, at = np.zeros(0, np.float32), 0
-        for chunk in plan_chunks(len(prompt), self._prefills, self._decode):
-            began = time.perf_counter()
-            logits = self._run(chunk, prompt[at : at + chunk.count])
-            self.prefill.seconds += time.perf_counter() - began
-            self.prefill.tokens += chunk.count
-            at += chunk.count
-        return logits
-
-    def feed(self, token: int) -> Logits:
-        """Run one token; return the logits after it.
-
-        Raises:
-            StateMismatch: something else has used the session.
-            ExecutionError: as `Session.call`.
-        """
-        return self._run(Chunk(self._decode.method, 1), (token,))
-
-    def feed_all(self, method: ChunkSizes, tokens: Sequence[int]) -> Logits:
-        """Run tokens in one call; return the logits after each, float32 [n, vocab].
+        All begin in the first chunk. A chunk is as wide as what the longest prompt has
+        left needs, and a row that has nothing left is not touched.
 
         Args:
-            method: of the role "prefill_all".
-            tokens: as many as it takes.
+            prompts: of each row one token or more.
+
+        Returns:
+            float32 [rows, vocab].
 
         Raises:
             StateMismatch: something else has used the session.
             ExecutionError: as `Session.call`.
         """
-        made = self._run(Chunk(method.method, len(tokens)), tokens)
-        return made.reshape(len(tokens), -1)
+        last, at = np.zeros((0, 0), np.float32), 0
+        longest = max(map(len, prompts))
+        for chunk in plan_chunks(longest, self._prefills, self._decode):
+            parts = [prompt[at : at + chunk.count] for prompt in prompts]
+            began = time.perf_counter()
+            logits = self.run(chunk.method, parts)
+            self.prefill.seconds += time.perf_counter() - began
+            self.prefill.tokens += sum(map(len, parts))
+            for row, part in enumerate(parts):
+                logits[row] = logits[row] if part else last[row]
+            last, at = logits, at + chunk.count
+        return last
+
+    def feed(self, tokens: Sequence[int | None]) -> Logits:
+        """Run one token of each row, none where it is None.
+
+        Returns:
+            The logits after each, float32 [rows, vocab].
+
+        Raises:
+            StateMismatch: something else has used the session.
+            ExecutionError: as `Session.call`.
+        """
+        parts = [() if token is None else (token,) for token in tokens]
+        return self.run(self._decode.method, parts)
+
+    def run(self, method: str, parts: Sequence[Sequence[int]]) -> Logits:
+        """Run tokens of each row in one call.
+
+        Args:
+            method: of the role "prefill" or "decode"; of one row, "prefill_all" too.
+            parts: tokens of each row, as many as the method takes in the longest.
+
+        Returns:
+            What the call gives: float32 [rows, vocab], or of each token of one row
+            [tokens, vocab].
+
+        Raises:
+            StateMismatch: something else has used the session.
+            ExecutionError: as `Session.call`.
+        """
+        self._check_alone(method)
+        tokens, row_lengths = self._arguments(method, parts)
+        self._calling = True
+        logits = cast(Logits, self.session.call(method, tokens, **row_lengths))
+        for number, part in enumerate(parts):  # quicker than a strict zip of few
+            self.rows[number].fed += len(part)
+        self._changes, self._calling = self.session.changes, False
+        return logits.reshape(-1, logits.shape[-1])
 
     def go_back(self, fed: int) -> bool:
-        """Have the session hold no more than the first `fed` tokens.
+        """Have the one row hold no more than the first `fed` tokens.
 
         What a call that broke off has left is forgotten too.
 
         Returns:
-            False when something else has used it since: nothing happens.
+            False when something else has used the session since: nothing happens.
 
         Raises:
             NotRewindable: a state cannot go back.
             Poisoned, Busy, Closed, Forked: as `Session.call`.
         """
-        if not self.is_alone and not self._calling:
+        if not self._is_alone and not self._calling:
             return False
-        position = _position(self.session, self._name)
-        assert position is not None
-        assert self.start is not None
-        if position > self.start + fed:
-            self.session.rewind(position - self.start - fed)
-        self.fed = min(fed, position - self.start)
-        self._note()
+        (row,) = self.rows
+        held = int(self.session.position.item()) - (row.start or 0)
+        if held > fed:
+            self.session.rewind(held - fed)
+        row.fed = min(fed, held)
+        self._changes, self._calling = self.session.changes, False
         return True
 
-    def leave_pending(self, tokens: Sequence[int]) -> None:
+    def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
         """Have the session say what is to be fed next, unless it is used elsewhere."""
-        if self.is_alone:
-            self.session.leave_pending((tokens,))
+        if self._is_alone:
+            self.session.leave_pending(tokens)
 
     @property
-    def is_alone(self) -> bool:
+    def _is_alone(self) -> bool:
         """Tell whether nothing else has changed what the session holds."""
         return self.session.changes == self._changes
 
-    def _run(self, chunk: Chunk, tokens: Sequence[int]) -> Logits:
-        self._check_alone(chunk.method)
-        self._calling = True
-        made = self.session.call(chunk.method, np.array([tokens], np.int64))
-        self.fed += chunk.count
-        self._note()
-        return cast(Logits, made).reshape(-1)
+    def _arguments(
+        self, name: str, parts: Sequence[Sequence[int]]
+    ) -> tuple[_Tokens, dict[str, npt.NDArray[np.generic]]]:
+        """Return tokens int64 [rows, longest], and how many of each row count.
 
-    def _note(self) -> None:
-        self._changes = self.session.changes
-        self._calling = False
+        Of one row all count, and nothing says so.
+        """
+        if len(parts) == 1:
+            return np.array(parts, np.int64), {}
+        lengths = [len(part) for part in parts]
+        tokens = np.full((len(parts), max(lengths)), _PADDING, np.int64)
+        for row, part in zip(tokens, parts, strict=True):
+            row[: len(part)] = part
+        method = self._methods[name]
+        assert method.counts is not None
+        value = method.graph.values[method.graph.inputs[method.counts]]
+        row_lengths = np.array(lengths, value.type.dtype.numpy)
+        return tokens, {method.input_names[method.counts]: row_lengths}
 
     def _check_alone(self, method: str) -> None:
-        """Check that the session holds what this generation has fed, and no more."""
-        if self.is_alone:
+        """Check that the session holds what this generation has fed, and no more.
+
+        Raises:
+            StateMismatch: something else has used it.
+        """
+        if self._is_alone:
             return
-        left = None if self.start is None else self.start + self.fed
-        found = _position(self.session, self._name)
-        raise used_meanwhile(method, self._name, left, found)
-
-
-def used_meanwhile(
-    method: str, name: str, left: object, found: object
-) -> StateMismatch:
-    """Return the error for a session that something else has used.
-
-    `left` is the position where a generation has left it, `found` where it is; None
-    where nothing counts.
-    """
-    counts = left is not None
-    expected = f"{left}, where this generation has left it"
-    return StateMismatch(
-        method=method,
-        state="position" if counts else "session",
-        expected=expected if counts else "what this generation has left there",
-        found=f"{found if counts else 'something else'}; something else has used the "
-        f"{name} meanwhile",
-    )
+        left = [row.start + row.fed for row in self.rows if row.start is not None]
+        found = _positions(self.session)
+        raise StateMismatch(
+            method=method,
+            state="position" if left else "session",
+            expected=f"{_one(left)}, where this generation has left it"
+            if left
+            else "what this generation has left there",
+            found=f"{_one(found) if found else 'something else'}; "
+            f"something else has used the {self._name} meanwhile",
+        )
 
 
 def find_roles(session: Session, role: str) -> list[Method]:
@@ -226,37 +286,66 @@ def find_roles(session: Session, role: str) -> list[Method]:
 
 def missing_role(session: Session, role: str, hint: str = "") -> UnknownName:
     """Return the error for a program without a method of a role."""
-    roles = dict.fromkeys(m.role for m in session.methods.values() if m.role)
-    known = tuple(roles)
-    return UnknownName(kind="method of the role", name=role, known=known, hint=hint)
+    known = dict.fromkeys(m.role for m in session.methods.values() if m.role)
+    return UnknownName(
+        kind="method of the role", name=role, known=tuple(known), hint=hint
+    )
 
 
 def find_all_logits(session: Session) -> Method | None:
     """Return the method that appends tokens and gives the logits of each, or None."""
-    for method in session.methods.values():
-        appends = method.writes and method.advance is not None
-        if method.role == "prefill_all" and appends:
-            return method
-    return None
+    with_all = (m for m in session.methods.values() if m.role == "prefill_all")
+    return next((m for m in with_all if m.writes and m.advance is not None), None)
 
 
-def _logits_of(method: Method) -> Dim:
-    return method.graph.values[method.graph.outputs[0]].type.dims[-1]
-
-
-def _position(session: Session, name: str) -> int | None:
-    """Return how many tokens a session of one row holds, None where nothing counts.
+def _of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:
+    """Return the methods that take so many rows of different lengths.
 
     Raises:
-        BadSetting: it has several rows.
+        BadSetting: there is none.
     """
+    if rows == 1:
+        return methods
+    found = [method for method in methods if method.counts is not None]
+    if not found:
+        raise BadSetting(
+            name="prompt",
+            expected=f"one, since no method of the role {methods[0].role} takes how "
+            "many tokens of each row count (lengths, active)",
+            found=f"{rows}",
+        )
+    return found
+
+
+def _check_rows(name: str, prompts: int, rows: int) -> None:
+    """Check that a session has a row for each prompt, and no more.
+
+    Raises:
+        BadSetting: it has another number.
+    """
+    if rows == prompts:
+        return
+    if prompts > 1:
+        raise BadSetting(
+            name="prompt",
+            expected=f"as many as the session has rows, {rows} "
+            f"(session(batch={prompts}) has {prompts})",
+            found=f"{prompts}",
+        )
+    more = ", or a list with a prompt for each" if name == "session" else ""
+    raise BadSetting(
+        name=name, expected=f"a session of one row{more}", found=f"{rows} rows"
+    )
+
+
+def _positions(session: Session) -> list[int] | None:
+    """Return how many tokens each row holds, None where nothing counts."""
     try:
-        position = session.position
+        return list(map(int, session.position))
     except NoPosition:
         return None
-    if position.size != 1:
-        expected = "a session of one row"
-        if name == "session":
-            expected += ", or a list with a prompt for each"
-        raise BadSetting(name=name, expected=expected, found=f"{position.size} rows")
-    return int(position.item())
+
+
+def _one(positions: Sequence[int]) -> str:
+    """Return the positions of rows for a message, of one row its number alone."""
+    return f"{positions[0] if len(positions) == 1 else positions}"

@@ -1,24 +1,81 @@
-"""`Generation`: tokens, or text, as they are made.
+"""`Generation` and `BatchGeneration`: tokens, or text, as they are made.
 
-In: a source of tokens, a prompt, settings, all checked. Out: tokens or pieces of text,
-why it stopped, and how fast it went. A token that has been handed out enters the
-session only when the next one is asked for, so the last one never does: it is
-`pending`.
+In: a source of tokens, answers without tokens, settings, all checked. Out: at each step
+one more token of each answer that goes on, why answers ended, and how fast it went. A
+token that has been handed out enters the session only when the next one is asked for,
+so the last one never does: it is `pending`.
 """
 
 import time
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
+from typing import TypeVar
 
-from kvc.runtime.generation.answer import Answer, Reason
+from kvc.runtime.generation.answer import Answer, Reason, Spelling
+from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.feeding import Pace
 from kvc.runtime.generation.settings import GenerationSettings
-from kvc.runtime.generation.sources import Source
-from kvc.runtime.generation.spelling import Spelling
-from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import CacheOverflow
 
+Step = tuple[int | None, ...]
+_Handed = TypeVar("_Handed")
 
-class Generation(Iterator[int]):
+
+class _Run(Iterator[_Handed]):
+    """Answers that grow step by step; one prompt is a batch of one."""
+
+    def __init__(
+        self, source: Decoding, answers: Sequence[Answer], settings: GenerationSettings
+    ) -> None:
+        """Begin; there are as many answers as rows of the source."""
+        self.settings = settings
+        self.decode = Pace()
+        self.time_to_first_token: float | None = None
+        self.prefill = source.prefill
+        self._source, self._answers = source, tuple(answers)
+        self._steps = self._make_steps()
+
+    def close(self) -> None:
+        """End it here; closing twice is safe."""
+        self._steps.close()
+
+    def _make_steps(self) -> Generator[Step, None, None]:
+        if not self._going():  # no token was asked for
+            return
+        try:
+            began = time.perf_counter()
+            step = self._take(self._source.begin(self._answers))
+            self.time_to_first_token = time.perf_counter() - began
+            while step.count(None) < len(step):
+                self._source.leave_pending(self._pending())
+                yield step
+                going = self._going()
+                if not going:
+                    return
+                began = time.perf_counter()
+                try:
+                    step = self._take(self._source.follow(self._answers))
+                except CacheOverflow:
+                    for answer in going:
+                        answer.reason = "length"
+                    return
+                self.decode.tokens += len(going)
+                self.decode.seconds += time.perf_counter() - began
+        finally:
+            self._source.settle()
+            self._source.leave_pending(self._pending())
+
+    def _going(self) -> list[Answer]:
+        return [answer for answer in self._answers if answer.reason is None]
+
+    def _take(self, tokens: Sequence[int | None]) -> Step:
+        """Have each answer take the token that was chosen; return what goes out."""
+        return tuple(map(Answer.take, self._answers, tokens))
+
+    def _pending(self) -> tuple[tuple[int, ...], ...]:
+        return tuple([answer.pending for answer in self._answers])
+
+
+class Generation(_Run[int]):
     """Tokens as they are made; `text()` gives text instead.
 
     The first token that is asked for runs the prompt. Whoever stops asking leaves the
@@ -33,24 +90,10 @@ class Generation(Iterator[int]):
         time_to_first_token: seconds from asking for it, None before.
     """
 
-    def __init__(
-        self,
-        source: Source,
-        prompt: tuple[int, ...],
-        settings: GenerationSettings,
-        tokenizer: Callable[[], Tokenizer],
-    ) -> None:
-        self.settings = settings
-        self.decode = Pace()
-        self.time_to_first_token: float | None = None
-        self._source = source
-        self._answer = Answer(prompt, source.start, settings, tokenizer)
-        self._making = self._make()
-
     @property
     def tokens(self) -> list[int]:
         """Return all tokens that were handed out so far."""
-        return self._answer.tokens
+        return self._answers[0].tokens
 
     @property
     def reason(self) -> Reason | None:
@@ -60,27 +103,22 @@ class Generation(Iterator[int]):
         which the last token completes. "length": the cache is full. "max_tokens": the
         most tokens that were asked for, by number or by `max_length`.
         """
-        return self._answer.reason
-
-    @property
-    def prefill(self) -> Pace:
-        """Return how many tokens of the prompt have run, and their pace."""
-        return self._source.prefill
+        return self._answers[0].reason
 
     @property
     def drafted(self) -> int:
         """Return how many tokens a draft has guessed that the target has checked."""
-        return self._source.drafted.tokens
+        return self._source.drafted
 
     @property
     def accepted(self) -> int:
         """Return how many of the guesses were right."""
-        return self._source.drafted.accepted
+        return self._source.accepted
 
     @property
     def acceptance(self) -> float:
         """Return the share of the guesses that were right, 0 when there were none."""
-        return self._source.drafted.acceptance
+        return self.accepted / self.drafted if self.drafted else 0.0
 
     @property
     def pending(self) -> tuple[int, ...]:
@@ -89,13 +127,12 @@ class Generation(Iterator[int]):
         As a rule the last token of the answer, or the stop token that ended it. After
         an interrupted prompt, the rest of it.
         """
-        return self._answer.pending(self._source.held)
-
-    def __iter__(self) -> "Generation":
-        return self
+        return self._pending()[0]
 
     def __next__(self) -> int:
-        return next(self._making)
+        (token,) = next(self._steps)
+        assert token is not None, "an answer that has ended ends all"
+        return token
 
     def text(self) -> Iterator[str]:
         """Return the text in pieces, each of complete characters, none empty.
@@ -108,11 +145,7 @@ class Generation(Iterator[int]):
             BadSetting, MissingPackage, BadTokenizer: the bundle's tokenizer cannot be
                 used.
         """
-        return self._spell(self._answer.spelling())
-
-    def close(self) -> None:
-        """End it here; closing twice is safe."""
-        self._making.close()
+        return self._spell(self._answers[0].spelling)
 
     def __repr__(self) -> str:
         return f"<Generation: {len(self.tokens)} tokens, {self.reason or 'goes on'}>"
@@ -127,29 +160,55 @@ class Generation(Iterator[int]):
         if piece := spelling.finish():
             yield piece
 
-    def _make(self) -> Generator[int, None, None]:
-        if self.reason is not None:  # no token was asked for
-            return
-        try:
-            yield from self._run()
-        finally:
-            self._source.settle()
-            self._source.leave_pending(self.pending)
 
-    def _run(self) -> Generator[int, None, None]:
-        began = time.perf_counter()
-        token = self._source.begin(self._answer.prompt)
-        self.time_to_first_token = time.perf_counter() - began
-        while self._answer.take(token, self._source.room):
-            self._source.leave_pending(self.pending)
-            yield token
-            if self.reason is not None:
-                return
-            began = time.perf_counter()
-            try:
-                token = self._source.follow(token, self._answer.wanted)
-            except CacheOverflow:
-                self._answer.reason = "length"
-                return
-            self.decode.tokens += 1
-            self.decode.seconds += time.perf_counter() - began
+class BatchGeneration(_Run[Step]):
+    """Tokens of all rows as they are made; `texts()` gives texts instead.
+
+    Each step is a tuple with the new token of each row, None for one that has ended.
+    The first step that is asked for runs the prompts. Rows end by themselves, and are
+    not touched from then on; iteration ends with the last of them. Whoever stops asking
+    leaves the session usable. To go on, give for each row its `pending` and what is to
+    follow as the next prompt.
+
+    Attributes:
+        settings: what it goes by; row r chooses by `seed` + r.
+        prefill, decode: tokens run of all rows, and their pace: for decode, from one
+            step to the next without what the caller does in between.
+        time_to_first_token: seconds from asking for the first step, None before.
+    """
+
+    @property
+    def tokens(self) -> tuple[list[int], ...]:
+        """Return the tokens of each row that were handed out so far."""
+        return tuple(answer.tokens for answer in self._answers)
+
+    @property
+    def reason(self) -> tuple[Reason | None, ...]:
+        """Return why each row ended, as `Generation.reason`; None while it goes on."""
+        return tuple(answer.reason for answer in self._answers)
+
+    @property
+    def pending(self) -> tuple[tuple[int, ...], ...]:
+        """Return the tokens of prompt and answer of each row that the session lacks."""
+        return self._pending()
+
+    def __next__(self) -> Step:
+        return next(self._steps)
+
+    def texts(self) -> list[str]:
+        """Return the text of each row's answer, after running what is left of it.
+
+        A stop string is left out.
+
+        Raises:
+            BadSetting, MissingPackage, BadTokenizer: the bundle's tokenizer cannot be
+                used.
+            ExecutionError: as `Session.call`.
+        """
+        for _ in self:
+            pass
+        return [answer.text() for answer in self._answers]
+
+    def __repr__(self) -> str:
+        rows = (f"{len(a.tokens)} {a.reason or 'goes on'}" for a in self._answers)
+        return f"<BatchGeneration, tokens of each row: {', '.join(rows)}>"

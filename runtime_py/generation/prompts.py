@@ -1,32 +1,86 @@
-"""What a caller gives as a prompt: a text, tokens, or several of them; to token ids.
+"""What a caller gives as prompts, as the tokens of each row.
 
-In: a prompt of `generate`, and a tokenizer for when it is needed. Out: its tokens, or
-those of each prompt of a batch.
+In: what `generate` was given: a text, tokens, several of them, or an array that is
+padded at either end; a tokenizer for when it is needed. Out: the prompt of each row as
+a text or tokens, then its tokens, and the tokens that the row holds already.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
-from kvc.runtime.generation.padding import right_padded
+import numpy as np
+import numpy.typing as npt
+
 from kvc.runtime.tokenizers import Tokenizer
 from kvc.schema.errors import BadSetting
 from kvc.schema.setting_checks import check_tokens
 
+Ids = npt.NDArray[np.int64]
 
-def is_batch(prompt: object, attention_mask: object) -> bool:
-    """Tell whether a prompt is several: a list of prompts, or an array [batch, n]."""
-    if attention_mask is not None:
-        return True
-    if isinstance(prompt, list | tuple):
-        return any(is_prompt(part) for part in prompt)
-    shape: Sequence[int] = getattr(prompt, "shape", ())
-    return len(shape) == 2 and shape[0] != 1
+
+@runtime_checkable
+class _Array(Protocol):
+    """An array or a tensor of any library."""
+
+    @property
+    def shape(self) -> Sequence[int]: ...
+
+    def tolist(self) -> object: ...
+
+
+def batch_of(prompt: object, attention_mask: object) -> Sequence[object] | None:
+    """Return the prompts of a list or of an array [batch, n], None for one by itself.
+
+    Raises:
+        BadSetting: they do not fit their mask, or texts have one.
+    """
+    parts = prompt if isinstance(prompt, list | tuple) else ()
+    if attention_mask is None:
+        if any(map(_is_prompt, parts)):
+            return parts
+        shape = prompt.shape if isinstance(prompt, _Array) else ()
+        if len(shape) != 2 or shape[0] == 1:
+            return None
+    if isinstance(prompt, str) or any(isinstance(part, str) for part in parts):
+        raise _bad(
+            "attention_mask",
+            "none with texts; it says which of the token ids [batch, n] count",
+            "one",
+        )
+    tokens, lengths = right_padded(prompt, attention_mask)
+    return [row[:length] for row, length in zip(tokens, lengths, strict=True)]
+
+
+def prompts_of(
+    prompt: object, batch: Sequence[object] | None
+) -> list[str | tuple[int, ...]]:
+    """Return the prompt of each row, a text or tokens, which are checked.
+
+    Args:
+        prompt: as a caller gave it.
+        batch: what `batch_of` makes of it.
+
+    Raises:
+        BadSetting: there is none, or one is empty or no prompt.
+    """
+    if batch is None:
+        return [prompt if isinstance(prompt, str) else _check_tokens(prompt)]
+    if not batch:
+        raise _bad("prompt", "at least one", "none")
+    for number, part in enumerate(batch):
+        if not _is_prompt(part):
+            found = f"{part!r} as prompt {number}"
+            raise _bad("prompt", "each a text or its tokens", found)
+    return [
+        part if isinstance(part, str) else _check_tokens(part, f" in prompt {number}")
+        for number, part in enumerate(batch)
+    ]
 
 
 def tokens_of(
-    prompt: object,
+    prompt: str | tuple[int, ...],
     find_tokenizer: Callable[[], Tokenizer],
     is_start: bool,
-    place: str = "",
 ) -> tuple[int, ...]:
     """Return the tokens of a prompt; the special ones belong to the first alone.
 
@@ -34,61 +88,138 @@ def tokens_of(
         prompt: a text or tokens.
         find_tokenizer: for a text.
         is_start: whether nothing is before it.
-        place: where it is, for messages, such as " in prompt 2".
 
     Raises:
-        BadSetting: it is empty or no prompt.
+        BadSetting: a text has no tokens.
     """
     if isinstance(prompt, str):
-        tokens = check_tokens("prompt", list(find_tokenizer().encode(prompt, is_start)))
-    else:
-        tokens = check_tokens("prompt", listed(prompt))
-    if not tokens:
-        raise BadSetting(
-            name="prompt", expected="at least one token", found=f"none{place}"
-        )
-    return tokens
+        return _check_tokens(list(find_tokenizer().encode(prompt, is_start)))
+    return prompt
 
 
-def prompts_of(prompts: object, attention_mask: object) -> Sequence[object]:
-    """Return the prompts of a batch, each a text or tokens.
+def histories_of(
+    history: Sequence[object], prompts: int | None
+) -> Sequence[tuple[int, ...]]:
+    """Return the tokens that each row holds already.
+
+    Args:
+        history: tokens, or of a batch those of each prompt, or nothing.
+        prompts: of a batch; None for one prompt that is given by itself.
 
     Raises:
-        BadSetting: they are no batch, or do not fit their mask, or texts have one.
+        BadSetting: there are not as many as prompts, or they are no tokens.
     """
-    texts = [prompts] if isinstance(prompts, str) else prompts
-    if attention_mask is not None and _has_texts(texts):
-        expected = "none with texts; it says which of the token ids [batch, n] count"
-        raise BadSetting(name="attention_mask", expected=expected, found="one")
-    if attention_mask is not None or not isinstance(prompts, list | tuple):
-        tokens, lengths = right_padded(prompts, attention_mask)
-        rows = zip(tokens.tolist(), lengths.tolist(), strict=True)
-        return [row[:length] for row, length in rows]
-    for number, prompt in enumerate(prompts):
-        if not is_prompt(prompt):
-            expected = "each a text or its tokens"
-            found = f"{prompt!r} as prompt {number}"
-            raise BadSetting(name="prompt", expected=expected, found=found)
-    return prompts
+    rows = [history] if prompts is None else history
+    if not len(rows):
+        return [()] * (prompts or 1)
+    if len(rows) != (prompts or 1):
+        expected = f"tokens for each prompt, {prompts} times"
+        raise _bad("history", expected, f"{len(rows)}")
+    for row in rows:
+        if prompts is not None and not _is_prompt(row):
+            # A number would pass for the tokens of a row, as one stop token does.
+            raise _bad("history", "a list of tokens for each prompt", repr(row))
+    return [check_tokens("history", _listed(row)) for row in rows]
 
 
-def listed(tokens: object) -> object:
+def right_padded(tokens: object, attention_mask: object = None) -> tuple[Ids, Ids]:
+    """Return the tokens of each row, right padded, and how many each row has.
+
+    Args:
+        tokens: whole numbers [batch, n]: an array or a tensor of any library, or lists
+            of equal lengths.
+        attention_mask: 0 or 1 [batch, n], as a tokenizer of transformers gives it: the
+            tokens of a row that count follow each other; padding is on the left, on the
+            right, or on both sides. None: all count.
+
+    Returns:
+        tokens int64 [batch, longest], 0 where there are none, and lengths int64
+        [batch]; what prefills of a program with `lengths` take.
+
+    Raises:
+        BadSetting: shapes or values are others, or a mask hides tokens between others.
+    """
+    found = _matrix("tokens", tokens)
+    rows, width = found.shape
+    if attention_mask is None:
+        return found.copy(), np.full(rows, width, np.int64)
+    mask = _mask(attention_mask, found.shape)
+    lengths = mask.sum(axis=1)
+    padded = np.zeros((rows, lengths.max(initial=0)), np.int64)
+    for row, (shown, length) in enumerate(zip(mask, lengths, strict=True)):
+        first = int(shown.argmax()) if length else 0
+        if not shown[first : first + length].all():
+            raise BadSetting(
+                name="attention_mask",
+                expected="ones that follow each other in each row; tokens are padded "
+                "at their ends alone",
+                found=f"zeros between ones in row {row}",
+            )
+        padded[row, :length] = found[row, first : first + length]
+    return padded, lengths.astype(np.int64)
+
+
+def _mask(attention_mask: object, shape: tuple[int, ...]) -> npt.NDArray[np.bool_]:
+    mask = _matrix("attention_mask", attention_mask)
+    if mask.shape != shape:
+        raise _bad(
+            "attention_mask", f"as many as tokens, {list(shape)}", f"{list(mask.shape)}"
+        )
+    if not np.isin(mask, (0, 1)).all():
+        other = mask[~np.isin(mask, (0, 1))][0]
+        raise _bad("attention_mask", "0 or 1 for each token", str(other))
+    return mask.astype(np.bool_)
+
+
+def _matrix(name: str, found: object) -> Ids:
+    """Return whole numbers or bools [batch, n] as int64."""
+    try:
+        array = np.asarray(found)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise _bad(
+            name, "numbers [batch, n], as many in each row", str(error)
+        ) from error
+    if array.ndim != 2:
+        raise _bad(name, "two axes, [batch, n]", f"{array.ndim}")
+    if array.size and array.dtype.kind not in "iub":
+        raise _bad(name, "whole numbers", str(array.dtype))
+    return array.astype(np.int64)
+
+
+def _check_tokens(tokens: object, place: str = "") -> tuple[int, ...]:
+    """Return the tokens of one prompt.
+
+    Args:
+        tokens: as a caller gave them.
+        place: where they are, for messages, such as " in prompt 2".
+
+    Raises:
+        BadSetting: there are none, or they are no tokens.
+    """
+    found = check_tokens("prompt", _listed(tokens))
+    if not found:
+        raise _bad("prompt", "at least one token", f"none{place}")
+    return found
+
+
+def _listed(tokens: object) -> object:
     """Return an array [n] or [1, n] of any library as a list, all else as it is."""
-    to_list = getattr(tokens, "tolist", None)
-    if to_list is None:
+    if not isinstance(tokens, _Array):
         return tokens
-    found: object = to_list()
-    if isinstance(found, list) and len(found) == 1 and isinstance(found[0], list):
+    found = tokens.tolist()
+    if isinstance(found, list) and len(found) == 1 and len(tokens.shape) == 2:
         return found[0]
     return found
 
 
-def is_prompt(part: object) -> bool:
+def _is_prompt(part: object) -> bool:
     """Tell whether a part of a list is a prompt, and no token."""
-    return isinstance(part, str | list | tuple) or bool(getattr(part, "shape", ()))
+    if isinstance(part, int | np.integer):  # quicker to ask; a list may be long
+        return False
+    if isinstance(part, _Array):
+        return len(part.shape) > 0
+    return isinstance(part, str | list | tuple)
 
 
-def _has_texts(prompts: object) -> bool:
-    """Tell whether one of several prompts is a text."""
-    given = prompts if isinstance(prompts, list | tuple) else ()
-    return any(isinstance(prompt, str) for prompt in given)
+def _bad(name: str, expected: str, found: str) -> BadSetting:
+    return BadSetting(name=name, expected=expected, found=found)

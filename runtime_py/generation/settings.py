@@ -5,17 +5,66 @@ complete `GenerationSettings`. Names and meanings are those of transformers; whe
 `max_tokens` and `stop_tokens` stand for its `max_new_tokens` and `eos_token_id`.
 """
 
-from collections.abc import Sequence
+import json
+import reprlib
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, TypedDict, TypeVar
 
-from kvc.schema.errors import BadSetting
-from kvc.schema.generation_config import Said
+from kvc.schema.errors import BadSetting, meant
+from kvc.schema.generation_config import Said, read_settings
 
 _Checked = TypeVar("_Checked")
 
 # What transformers takes where a model's generation_config does not say it.
 _TRANSFORMERS_TOP_K: Final = 50
+_CONFIG: Final = "the bundle's generation_config"
+
+_CACHE_SETTINGS: Final = (
+    "cache_implementation",
+    "cache_config",
+    "max_cache_len",
+    "use_cache",
+    "past_key_values",
+)
+
+# Settings of transformers that change what is generated -> the values that do not.
+_NEUTRAL: Final[Mapping[str, tuple[object, ...]]] = {
+    "bad_words_ids": ([],),
+    "begin_suppress_tokens": ([],),
+    "constraints": ([],),
+    "diversity_penalty": (0,),
+    "dola_layers": (),
+    "encoder_no_repeat_ngram_size": (0,),
+    "encoder_repetition_penalty": (1,),
+    "epsilon_cutoff": (0, 1),
+    "eta_cutoff": (0, 1),
+    "exponential_decay_length_penalty": (),
+    "force_words_ids": ([],),
+    "forced_bos_token_id": (),
+    "forced_eos_token_id": (),
+    "guidance_scale": (1,),
+    "max_time": (),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "no_repeat_ngram_size": (0,),
+    "num_beam_groups": (1,),
+    "num_beams": (1,),
+    "num_return_sequences": (1,),
+    "penalty_alpha": (0,),
+    "remove_invalid_values": (False,),
+    "sequence_bias": ([], {}),
+    "suppress_tokens": ([],),
+    "token_healing": (False,),
+    "top_h": (),
+    "typical_p": (1,),
+    "watermarking_config": (),
+}
+
+
+class SettingIgnored(UserWarning):
+    """A setting is not used; the message says why."""
 
 
 class Arguments(TypedDict, total=False):
@@ -66,7 +115,43 @@ class GenerationSettings:
     stop_strings: tuple[str, ...] = ()
 
 
-def settle(bundle: Said | None, given: Said) -> GenerationSettings:
+def settings_of(
+    metadata: Mapping[str, str], given: Arguments, stacklevel: int = 1
+) -> GenerationSettings:
+    """Return the settings of a bundle, with a caller's in their place.
+
+    Args:
+        metadata: of the bundle.
+        given: by the caller.
+        stacklevel: whom warnings are about, 1 for the caller of this function.
+
+    Raises:
+        BadSetting: a setting is impossible, or is not one that kvc has.
+        TypeError: there is no such argument.
+    """
+    _refuse_unknown(given, frozenset(Arguments.__annotations__))
+    config = _config_of(metadata)
+    bundle = None if config is None else read_settings(config, f"{_CONFIG}, ")
+    settings = _combine(bundle, read_settings(given))
+    for message in _what_is_ignored(given, config or {}):
+        warnings.warn(message, SettingIgnored, stacklevel=stacklevel + 1)
+    return settings
+
+
+def _config_of(metadata: Mapping[str, str]) -> Mapping[str, object] | None:
+    text = metadata.get("generation_config")
+    if text is None:
+        return None
+    try:
+        found: object = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadSetting(name=_CONFIG, expected="JSON", found=repr(text)) from error
+    if not isinstance(found, dict):
+        raise BadSetting(name=_CONFIG, expected="an object", found=repr(found))
+    return found
+
+
+def _combine(bundle: Said | None, given: Said) -> GenerationSettings:
     """Return the settings of a generation: what the caller says, else the bundle.
 
     Args:
@@ -106,18 +191,17 @@ def _temperature(base: Said, given: Said) -> float:
     only says them does not, as in transformers, without `do_sample`.
     """
     shaping = (given.temperature, given.top_k, given.top_p, given.min_p)
-    samples = _first(given.do_sample, True if any(_said(shaping)) else base.do_sample)
-    if not samples:
+    asked = any(setting is not None for setting in shaping) or base.do_sample
+    if not _first(given.do_sample, asked):
         return 0.0
     temperature = _or(_first(given.temperature, base.temperature), 1.0)
     if temperature == 0 and given.do_sample:
-        expected = "above 0, since do_sample is True"
-        raise BadSetting(name="temperature", expected=expected, found=temperature)
+        raise BadSetting(
+            name="temperature",
+            expected="above 0, since do_sample is True",
+            found=temperature,
+        )
     return temperature
-
-
-def _said(values: Sequence[object]) -> list[bool]:
-    return [value is not None for value in values]
 
 
 def _first(given: _Checked | None, base: _Checked | None) -> _Checked | None:
@@ -126,3 +210,51 @@ def _first(given: _Checked | None, base: _Checked | None) -> _Checked | None:
 
 def _or(value: _Checked | None, default: _Checked) -> _Checked:
     return default if value is None else value
+
+
+def _missing_settings(found: Mapping[str, object]) -> dict[str, str]:
+    """Return the settings that ask for what kvc does not have, with their values."""
+    return {
+        name: reprlib.repr(value)
+        for name, value in found.items()
+        if name in _NEUTRAL and value is not None and value not in _NEUTRAL[name]
+    }
+
+
+def _refuse_unknown(found: Mapping[str, object], known: frozenset[str]) -> None:
+    """Refuse arguments that kvc does not have.
+
+    Raises:
+        BadSetting: one is a setting of transformers that would change the result.
+        TypeError: one is no setting at all.
+    """
+    for name, value in _missing_settings(found).items():
+        raise BadSetting(
+            name=name,
+            expected="it left out: kvc takes the likeliest token or samples, no more",
+            found=value,
+        )
+    for name in found:
+        if name not in known and name not in _NEUTRAL and name not in _CACHE_SETTINGS:
+            raise TypeError(
+                f"generate() got an unexpected keyword argument {name!r}"
+                f"{meant(name, known)}"
+            )
+
+
+def _what_is_ignored(
+    given: Mapping[str, object], config: Mapping[str, object]
+) -> Iterator[str]:
+    """Yield what to say of a caller's settings, and of a bundle's generation_config."""
+    cache = [name for name in _CACHE_SETTINGS if given.get(name) is not None]
+    if cache:
+        yield (
+            f"{', '.join(cache)}: ignored; the session owns the cache, whose kind is "
+            "in the bundle and whose size is chosen by program.session(capacity=...)"
+        )
+    missing = [f"{name}={value}" for name, value in _missing_settings(config).items()]
+    if missing:
+        yield (
+            f"the bundle's generation_config: {', '.join(missing)}: ignored; kvc takes "
+            "the likeliest token or samples, no more"
+        )

@@ -1,37 +1,31 @@
 """`generate`: checks all that is asked for, then leaves the rest to `Generation`.
 
+    prompts --Feeder, in chunks--> logits of each row --Chooser--> a token of each row
+      --Answer--> handed out, or the end --Spelling--> text
+
 In: a session, a prompt or several, settings. Out: a `Generation` of which nothing has
-run, or a `BatchGeneration`.
+run, or a `BatchGeneration`; one prompt is a batch of one.
 """
 
-import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Final, Unpack, overload
 from weakref import WeakKeyDictionary
 
-from kvc.runtime.generation.batch import BatchGeneration
-from kvc.runtime.generation.batch_start import start_batch
+from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.choosing import Chooser
+from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
 from kvc.runtime.generation.feeding import Feeder
-from kvc.runtime.generation.generation import Generation
-from kvc.runtime.generation.ignored import (
-    refuse_unknown,
-    warn_of_cache_settings,
-    warn_of_config,
+from kvc.runtime.generation.generation import BatchGeneration, Generation
+from kvc.runtime.generation.prompts import (
+    batch_of,
+    histories_of,
+    prompts_of,
+    tokens_of,
 )
-from kvc.runtime.generation.prompts import is_batch, listed, prompts_of, tokens_of
-from kvc.runtime.generation.settings import (
-    Arguments,
-    GenerationSettings,
-    settle,
-)
-from kvc.runtime.generation.sources import Feeding, Source
+from kvc.runtime.generation.settings import Arguments, settings_of
 from kvc.runtime.sessions import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
-from kvc.schema.errors import BadSetting
-from kvc.schema.generation_config import read_settings
-from kvc.schema.setting_checks import check_tokens
 
 if TYPE_CHECKING:
     import numpy as np
@@ -39,8 +33,6 @@ if TYPE_CHECKING:
     Prompt = str | Sequence[int] | np.typing.NDArray[np.int64]
     Prompts = Sequence[Prompt] | np.typing.NDArray[np.int64]
 
-_KNOWN: Final = frozenset(Arguments.__annotations__)
-_CONFIG: Final = "the bundle's generation_config"
 _TOKENIZERS: Final[WeakKeyDictionary[Session, Tokenizer]] = WeakKeyDictionary()
 
 
@@ -130,82 +122,40 @@ def generate(
         SettingIgnored: of settings of the cache, and of what the bundle's settings ask
             for that kvc does not have.
     """
-    chosen = settings_of(session.metadata, settings, stacklevel=2)
-    guesses = draft_tokens_of(draft, draft_tokens)
+    combined = settings_of(session.metadata, settings, stacklevel=2)
+    batch = batch_of(prompt, attention_mask)
+    draft_tokens = draft_tokens_of(draft, draft_tokens, batch is not None)
+    prompts = prompts_of(prompt, batch)
+    histories = histories_of(history, None if batch is None else len(batch))
 
     def find_tokenizer() -> Tokenizer:
         return _tokenizer_of(session) if tokenizer is None else tokenizer
 
-    if is_batch(prompt, attention_mask):
-        prompts = prompts_of(prompt, attention_mask)
-        _check_no_draft(draft)
-        return start_batch(session, prompts, history, chosen, find_tokenizer)
-    past = check_tokens("history", listed(history))
-    if not isinstance(prompt, str):  # before the session is looked at: it may be right
-        prompt = tokens_of(prompt, find_tokenizer, is_start=True)
-    feeder = Feeder(session)
-    tokens = tokens_of(prompt, find_tokenizer, is_start=not feeder.start)
-    feeder.check_prompt(tokens)
-    chooser = Chooser(chosen, (*past, *tokens))
-    source: Source = Feeding(feeder, chooser)
+    feeder = Feeder(session, len(prompts))
+    tokens = [
+        tokens_of(prompt, find_tokenizer, is_start=not row.start)
+        for prompt, row in zip(prompts, feeder.rows, strict=True)
+    ]
+    feeder.check_prompts(tokens)
+    source = Decoding(feeder)
     if draft is not None:
-        stops = frozenset(chosen.stop_tokens)
-        source = start_drafting(feeder, draft, past, guesses, chooser, stops)
-    return Generation(source, tokens, chosen, find_tokenizer)
-
-
-def _check_no_draft(draft: Session | None) -> None:
-    """Check that no draft guesses for several prompts.
-
-    Raises:
-        BadSetting: one is to.
-    """
-    if draft is not None:
-        expected = (
-            "none for a list of prompts; it guesses for one prompt, given by itself"
+        source = start_drafting(feeder, draft, histories[0], draft_tokens)
+    answers = [
+        Answer(
+            tokens[number],
+            row,
+            Chooser(combined, (*histories[number], *tokens[number]), number),
+            combined,
+            find_tokenizer,
         )
-        raise BadSetting(name="draft", expected=expected, found="a session")
-
-
-def settings_of(
-    metadata: Mapping[str, str], given: Arguments, stacklevel: int = 1
-) -> GenerationSettings:
-    """Return the settings of a bundle, with a caller's in their place.
-
-    Args:
-        metadata: of the bundle.
-        given: by the caller.
-        stacklevel: whom warnings are about, 1 for the caller of this function.
-
-    Raises:
-        BadSetting: a setting is impossible, or is not one that kvc has.
-        TypeError: there is no such argument.
-    """
-    refuse_unknown(given, _KNOWN)
-    config = _config_of(metadata)
-    bundle = None if config is None else read_settings(config, f"{_CONFIG}, ")
-    chosen = settle(bundle, read_settings(given))
-    warn_of_cache_settings(given, stacklevel + 1)
-    warn_of_config(config or {}, stacklevel + 1)
-    return chosen
+        for number, row in enumerate(source.rows)
+    ]
+    made = Generation if batch is None else BatchGeneration
+    return made(source, answers, combined)
 
 
 def _tokenizer_of(session: Session) -> Tokenizer:
     """Return the bundle's tokenizer, read once for all turns on a session."""
-    found = _TOKENIZERS.get(session)
-    if found is None:
-        found = _TOKENIZERS[session] = tokenizer_of(session)
-    return found
-
-
-def _config_of(metadata: Mapping[str, str]) -> Mapping[str, object] | None:
-    text = metadata.get("generation_config")
-    if text is None:
-        return None
-    try:
-        found: object = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadSetting(name=_CONFIG, expected="JSON", found=repr(text)) from error
-    if not isinstance(found, dict):
-        raise BadSetting(name=_CONFIG, expected="an object", found=repr(found))
-    return found
+    if session not in _TOKENIZERS:
+        _TOKENIZERS[session] = tokenizer_of(session)
+    return _TOKENIZERS[session]

@@ -100,10 +100,10 @@ class ByTokens:
         """Yield a row for each token; see `Scorer`."""
         self._session.reset()
         feeder = Feeder(self._session)
-        feeder.check_prompt(tokens[:-1])
-        yield feeder.feed_prompt(tokens[:first]).reshape(1, -1)
+        feeder.check_prompts([tokens[:-1]])
+        yield feeder.feed_prompts([tokens[:first]])
         for token in tokens[first:-1]:
-            yield feeder.feed(token).reshape(1, -1)
+            yield feeder.feed([token])
 
 
 class ByChunks:
@@ -122,8 +122,8 @@ class ByChunks:
         """Yield a chunk's rows at a time; see `Scorer`."""
         self._session.reset()
         feeder = Feeder(self._session)
-        feeder.check_prompt(tokens[:-1])
-        yield feeder.feed_prompt(tokens[:first]).reshape(1, -1)
+        feeder.check_prompts([tokens[:-1]])
+        yield feeder.feed_prompts([tokens[:first]])
         rest = np.array([tokens[first:-1]], np.int64)
         if not rest.size:
             return

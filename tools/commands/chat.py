@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from kvc.tools.loading import Loading, loading_options, open_program
-from kvc.tools.sampling import generation_options
+from kvc.tools.sampling import generation_options, telling_what_is_ignored
 
 if TYPE_CHECKING:
     from kvc.runtime import Conversation, Program, Session
@@ -58,7 +58,7 @@ def _begin(
     program: "Program", session: "Session", system: str | None, settings: "Arguments"
 ) -> "Conversation":
     """Return a conversation; what it ignores, and lacks, is said on stderr."""
-    from kvc.runtime import Conversation, SettingIgnored
+    from kvc.runtime import Conversation
     from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
 
     template = chat_template_of(program)
@@ -68,13 +68,9 @@ def _begin(
         if system is not None:
             note = "--system needs a chat template, which the bundle does not have"
             raise click.UsageError(note)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", SettingIgnored)
+    with telling_what_is_ignored():
         tokenizer = tokenizer_of(program)
-        made = Conversation(session, tokenizer, template, system, **settings)
-    for warning in caught:
-        click.echo(f"warning: {warning.message}", err=True)
-    return made
+        return Conversation(session, tokenizer, template, system, **settings)
 
 
 def _unrepeated() -> "warnings.catch_warnings[None]":

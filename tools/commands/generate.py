@@ -1,21 +1,35 @@
-"""`kvc generate`: continue a text, streaming to stdout."""
+"""`kvc generate`: continue texts, each in a row of one session.
+
+One text goes to stdout as it is made; of several each prompt with its answer, when all
+have ended. Why they ended, and how fast it went, goes to stderr.
+"""
 
 import os
 import sys
 import time
 import warnings
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
 import click
 
-from kvc.tools.batches import count_rows, open_rows, print_batch
 from kvc.tools.loading import Loading, loading_options, open_program
-from kvc.tools.sampling import generation_options, start_generation
+from kvc.tools.sampling import generation_options, telling_what_is_ignored
 
 if TYPE_CHECKING:
-    from kvc.runtime import Generation, Program
+    from kvc.runtime import BatchGeneration, Generation, Program, Session
     from kvc.runtime.generation import Arguments
+
+# Why an answer ended: said of one alone, and of some among several.
+_WHY = {
+    "stop": ("the model ended the text", "ended by the model"),
+    "stop_string": ("a stop string came", "ended by a stop string"),
+    "length": ("the cache is full", "ended by a full cache"),
+    "max_tokens": ("--max-tokens was reached", "ended by the limit of tokens"),
+    None: ("interrupted", "interrupted"),
+}
 
 
 @click.command()
@@ -68,32 +82,22 @@ def generate(
     if draft is not None and len(prompts) > 1:
         raise click.UsageError("--draft guesses for one PROMPT")
     texts = [_read(prompt) for prompt in prompts]
-    if len(texts) > 1:
-        with (
-            open_program(bundle, loading) as program,
-            open_rows(program, len(texts), capacity) as session,
-        ):
-            _warm_up(program)
-            print_batch(session, texts, settings, began)
-        return
-    (text,) = texts
     with ExitStack() as stack:
         program = stack.enter_context(open_program(bundle, loading))
-        session = stack.enter_context(program.session(capacity=capacity))
-        guessing = guesser = None
+        session = stack.enter_context(_open_rows(program, len(texts), capacity))
+        draft_program = draft_session = None
         if draft is not None:
-            guessing = stack.enter_context(open_program(draft, loading))
-            guesser = stack.enter_context(guessing.session())
-        run = start_generation(session, text, settings, guesser, draft_tokens)
-        _warm_up(program, guessing)
+            draft_program = stack.enter_context(open_program(draft, loading))
+            draft_session = stack.enter_context(draft_program.session())
+        run = _start(session, texts, settings, draft_session, draft_tokens)
+        _warm_up(program, draft_program)
         ready = time.perf_counter() - began
         try:
-            _stream(run, text)
+            _show(run, texts)
         except KeyboardInterrupt:
-            click.echo(err=True)
-            click.echo(_figures(run, ready, "interrupted"), err=True)
+            click.echo(f"\n{_figures(run, ready, settings)}", err=True)
             raise
-        click.echo(_figures(run, ready, _why(run, settings)), err=True)
+        click.echo(_figures(run, ready, settings), err=True)
 
 
 def _read(prompt: str) -> str:
@@ -105,65 +109,141 @@ def _read(prompt: str) -> str:
     return os.fsdecode(sys.stdin.buffer.read())
 
 
-def _warm_up(program: "Program", draft: "Program | None" = None) -> None:
+def _open_rows(program: "Program", rows: int, capacity: int | None) -> "Session":
+    """Open a session with a row for each prompt.
+
+    Raises:
+        click.ClickException: the bundle does not take as many prompts at once.
+    """
+    from kvc.runtime import BadSetting, UnknownName
+
+    if rows == 1:
+        return program.session(capacity)
+    try:
+        return program.session(capacity, batch=rows)
+    except BadSetting as error:
+        if error.name != "batch":
+            raise
+        most: object = error.expected
+    except UnknownName:  # a program whose rows are not chosen has a fixed number
+        session = program.session(capacity)
+        most = _count_rows(session)
+        if most == rows:
+            return session
+        session.close()
+    raise click.ClickException(
+        f"there are {rows} prompts, and this bundle takes {most} at a time; "
+        "kvc compile FOLDER --max-batch N makes one for more"
+    )
+
+
+def _count_rows(session: "Session") -> int:
+    """Return how many prompts a session runs at once."""
+    from kvc.runtime import NoPosition
+
+    try:
+        return session.position.size
+    except NoPosition:
+        return 1
+
+
+def _start(
+    session: "Session",
+    texts: Sequence[str],
+    settings: "Arguments",
+    draft: "Session | None",
+    draft_tokens: int | None,
+) -> "Generation | BatchGeneration":
+    """Return a generation; what it ignores is said on stderr.
+
+    Raises:
+        KvcError: as `kvc.runtime.generate`.
+    """
+    from kvc.runtime import generate
+
+    with telling_what_is_ignored():
+        if len(texts) > 1:
+            return generate(session, texts, **settings)
+        return generate(
+            session, texts[0], draft=draft, draft_tokens=draft_tokens, **settings
+        )
+
+
+def _warm_up(program: "Program", draft: "Program | None") -> None:
     """Run each method that is needed once, in sessions of their own.
 
     What is loaded or packed on first need is then done, and the figures are those of
     the model.
     """
-    from kvc.runtime import SettingIgnored
-    from kvc.runtime import generate as start
+    from kvc.runtime import SettingIgnored, generate
 
     with ExitStack() as stack, warnings.catch_warnings():
         warnings.simplefilter("ignore", SettingIgnored)
         session = stack.enter_context(program.session())
-        guesser = None if draft is None else stack.enter_context(draft.session())
-        most = 2 if draft is None else 4  # of which two are guessed
-        plain: Arguments = {"max_tokens": most, "stop_tokens": [], "stop_strings": []}
-        if (rows := count_rows(session)) > 1:
-            for _ in start(session, [[0]] * rows, **plain):
-                pass
-            return
-        for _ in start(session, [0], draft=guesser, **plain):
+        plain: Arguments = {"max_tokens": 2, "stop_tokens": [], "stop_strings": []}
+        if draft is None:
+            prompts = [[0]] * _count_rows(session)
+            run: Iterator[object] = generate(session, prompts, **plain)
+        else:
+            guesser = stack.enter_context(draft.session())
+            plain["max_tokens"] = 4  # of which two are guessed
+            run = generate(session, [0], draft=guesser, **plain)
+        for _ in run:
             pass
 
 
-def _stream(run: "Generation", prompt: str) -> None:
-    """Write the text as it comes; a terminal gets prompt and line end, too."""
-    out = sys.stdout.buffer
-    is_terminal = sys.stdout.isatty()
-    if is_terminal:
-        click.echo(prompt, nl=False)
-    for piece in run.text():
-        out.write(piece.encode("utf-8", "replace"))
+def _show(run: "Generation | BatchGeneration", prompts: Sequence[str]) -> None:
+    """Write one text as it comes, or prompts and texts when all have ended.
+
+    On a terminal, one text gets its prompt and a line end, too.
+    """
+    from kvc.runtime import Generation
+
+    out, is_terminal = sys.stdout.buffer, sys.stdout.isatty()
+    if isinstance(run, Generation):
+        if is_terminal:
+            click.echo(prompts[0], nl=False)
+        for piece in run.text():
+            out.write(piece.encode("utf-8", "replace"))
+            out.flush()
+        click.echo(err=not is_terminal)
+        return
+    try:
+        run.texts()
+    finally:  # what there is
+        run.close()
+        answers = zip(prompts, run.texts(), strict=True)
+        shown = "\n".join(f"> {prompt}\n{text}\n" for prompt, text in answers)
+        out.write(shown.encode("utf-8", "replace"))
         out.flush()
-    click.echo(err=not is_terminal)
 
 
-def _why(run: "Generation", settings: "Arguments") -> str:
-    match run.reason:
-        case "stop":
-            return "the model ended the text"
-        case "stop_string":
-            return "a stop string came"
-        case "length":
-            return "the cache is full"
-        case _ if settings.get("max_tokens") is None:
-            return "the bundle's limit of tokens was reached"
-    return "--max-tokens was reached"
+def _figures(
+    run: "Generation | BatchGeneration", ready: float, settings: "Arguments"
+) -> str:
+    from kvc.runtime import Generation
 
-
-def _figures(run: "Generation", ready: float, why: str) -> str:
     prefill, decode, first = run.prefill, run.decode, run.time_to_first_token
-    guessed = ""
-    if run.drafted:
-        guessed = (
-            f"{run.accepted} of {run.drafted} guesses right ({run.acceptance:.0%}); "
-        )
-    waited = "" if first is None else f"first token {first:.2f} s later; "
-    return (
-        f"ready after {ready:.1f} s; {waited}"
+    alone = isinstance(run, Generation)
+    figures = [f"ready after {ready:.1f} s"]
+    if first is not None:
+        figures.append(f"first token{'' if alone else 's'} {first:.2f} s later")
+    figures.append(
         f"prefill {prefill.tokens_per_second:.1f} tokens/s ({prefill.tokens} tokens), "
-        f"decode {decode.tokens_per_second:.1f} tokens/s ({decode.tokens} tokens); "
-        f"{guessed}{why}"
+        f"decode {decode.tokens_per_second:.1f} tokens/s ({decode.tokens} tokens)"
+        f"{'' if alone else ', of all prompts together'}"
     )
+    if isinstance(run, Generation) and run.drafted:
+        figures.append(
+            f"{run.accepted} of {run.drafted} guesses right ({run.acceptance:.0%})"
+        )
+    return "; ".join([*figures, _why(run, settings)])
+
+
+def _why(run: "Generation | BatchGeneration", settings: "Arguments") -> str:
+    if isinstance(run.reason, tuple):
+        ends = Counter(_WHY[reason][1] for reason in run.reason)
+        return ", ".join(f"{count} {end}" for end, count in ends.items())
+    if run.reason == "max_tokens" and settings.get("max_tokens") is None:
+        return "the bundle's limit of tokens was reached"
+    return _WHY[run.reason][0]

@@ -7,7 +7,7 @@ import pytest
 
 from kvc.runtime import UnusableLogits
 from kvc.runtime.generation import GenerationSettings
-from kvc.runtime.generation.chances import choose_token, keep_tokens, penalize
+from kvc.runtime.generation.choosing import choose_token, keep_tokens, penalize
 
 LOGITS = np.array([0.0, 3.0, 2.0, -1.0], np.float32)
 

@@ -5,7 +5,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kvc.runtime.generation.stop_strings import StopStrings
+from kvc.runtime.generation.answer import StopStrings
 
 
 def show(strings, pieces):

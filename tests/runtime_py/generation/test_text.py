@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from spelling_tokenizers import PieceTokenizer
 
 from kvc.runtime import generate, load
-from kvc.runtime.generation.spelling import Spelling
+from kvc.runtime.generation.answer import Spelling
 
 # Token n stands for the n-th; é and € come in parts.
 PIECES = [b"", b"a", b"b\xc3", b"\xa9", b"\xe2\x82", b"\xac<", b"end", b">c", b"d"]

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from kvc.runtime.generation import GenerationSettings
-from kvc.runtime.generation.chances import keep_tokens, penalize
+from kvc.runtime.generation.choosing import keep_tokens, penalize
 
 processors = pytest.importorskip("transformers").generation.logits_process
 SEEN = [3, 3, 17, 250, 9]

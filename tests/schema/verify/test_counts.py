@@ -20,9 +20,9 @@ from kvc.runtime import load
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
+    CursorKind,
     Graph,
     Instruction,
-    CursorKind,
     Program,
     Ref,
     StateKind,

@@ -23,9 +23,9 @@ from kvc.schema.codec import decode, encode
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
     Alias,
+    CursorKind,
     Instruction,
     Position,
-    CursorKind,
     Ref,
     StateKind,
     StateSlot,

@@ -6,7 +6,7 @@ from sample_programs import sample_program
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, FormatError
-from kvc.schema.model import Position, CursorKind, StateKind
+from kvc.schema.model import CursorKind, Position, StateKind
 from kvc.schema.types import Affine, TensorType, affine
 from kvc.schema.verify import verify_program
 

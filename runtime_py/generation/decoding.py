@@ -1,0 +1,54 @@
+"""`Decoding`: where the next tokens come from, a call of the model for each.
+
+In: the prompts, then the tokens that were handed out. Out: the token that follows in
+each row, chosen from the model's logits. `drafting.py` has the way with a second model.
+"""
+
+from collections.abc import Sequence
+
+from kvc.runtime.generation.answer import Answer
+from kvc.runtime.generation.feeding import Feeder, Row
+
+
+class Decoding:
+    """Gives the tokens of one generation; each is fed when the next is wanted.
+
+    Attributes:
+        rows: how much of prompt and answer each row of the session holds. It may hold
+            more until `settle`.
+        prefill: the pace of the prompts.
+        drafted: how many tokens a draft has guessed that the model has checked.
+        accepted: how many of them were right.
+    """
+
+    def __init__(self, feeder: Feeder) -> None:
+        self._feeder = feeder
+        self.rows: Sequence[Row] = feeder.rows
+        self.prefill = feeder.prefill
+        self.drafted = self.accepted = 0
+
+    def begin(self, answers: Sequence[Answer]) -> Sequence[int | None]:
+        """Run the prompts; return the token after each.
+
+        Raises:
+            StateMismatch: something else has used a session.
+            UnusableLogits: there is nothing to choose from.
+            ExecutionError: as `Session.call`.
+        """
+        logits = self._feeder.feed_prompts([answer.prompt for answer in answers])
+        return list(map(Answer.choose, answers, logits))
+
+    def follow(self, answers: Sequence[Answer]) -> Sequence[int | None]:
+        """Return the token after the last of each answer, None where it has ended.
+
+        Raises as `begin` does.
+        """
+        logits = self._feeder.feed([answer.last for answer in answers])
+        return list(map(Answer.choose, answers, logits))
+
+    def settle(self) -> None:
+        """Leave the session with what `rows` say and no more."""
+
+    def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
+        """Have the session say which tokens of each row it does not hold."""
+        self._feeder.leave_pending(tokens)
