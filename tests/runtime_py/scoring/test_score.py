@@ -9,6 +9,7 @@ import pytest
 import torch
 from counting_model import VOCAB, counting_program
 from hand_built import write_bundle
+from made_once import MadeOnce
 from scored_model import CONFIG, scored_model, write_scored
 from torch.nn import functional
 
@@ -29,11 +30,9 @@ TOKENS = list(b"def score(text):\n    return 'bits', 8 * text # and so on ...")
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scored")
-    paths = {
-        kind: write_scored(folder / f"{kind}.kvc", *names)
-        for kind, names in KINDS.items()
-    }
-    opened = {kind: load(path) for kind, path in paths.items()}
+    opened = MadeOnce(
+        lambda kind: load(write_scored(folder / f"{kind}.kvc", *KINDS[kind]))
+    )
     yield opened
     for program in opened.values():
         program.close()
