@@ -1,15 +1,29 @@
+"""What the pages say, done: their examples in Python, and their commands.
+
+Commands, and what compiles the demo, run in this process, which has torch already.
+"""
+
 import ast
+import contextlib
+import io
 import os
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
+from click.testing import CliRunner
 from hf_folders import word_tokenizer
 from safetensors import safe_open
+from traced_once import traced_once
 
+from kvc.compiler import compile_program
+from kvc.compiler.models import BUILTIN
 from kvc.runtime import load
+from kvc.tools.cli import main
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text()
@@ -24,50 +38,121 @@ COMPILE_ROWS, COMPILE_LARGE = re.findall(
 CALM = "draft_tokens=4, max_tokens=40, temperature=0"
 PYTHON = [text for language, text in BLOCKS if language == "python"]
 SHELL = [text for language, text in BLOCKS if language == "sh"]
-ENVIRONMENT = os.environ | {
-    "PATH": f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-}
 
 
-def run(folder, *command):
+def run(folder, example):
+    """Return what an example prints, in a process of its own."""
     done = subprocess.run(
-        command, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True
+        [sys.executable, "-c", example], cwd=folder, capture_output=True, text=True
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
 
 
+def run_here(folder, example):
+    """Return what an example prints, in this process, which has imported torch."""
+    printed = io.StringIO()
+    with contextlib.chdir(folder), contextlib.redirect_stdout(printed):
+        exec(example, {"__name__": "__main__"})
+    return printed.getvalue()
+
+
 def shell(folder, text):
-    return run(folder, "bash", "-euc", text)
+    """Return what the lines of a shell print, in this process."""
+    return "".join(command(folder, *shlex.split(line)) for line in text.splitlines())
 
 
-def test_the_first_example_runs_in_fifteen_lines(tmp_path):
-    example = PYTHON[0]
-    assert len([line for line in example.splitlines() if line.strip()]) <= 15
-    text = run(tmp_path, "python", "-c", example)
-    assert len(text) == 40
-    assert "prefill + decode + prefill_all, shared" in shell(tmp_path, SHELL[3])
-    likeliest = ("demo.kvc", "def ", "--max-tokens", "40", "--temperature", "0")
-    assert run(tmp_path, "kvc", "generate", *likeliest) == text
-    assert run(tmp_path, "python", "-c", PYTHON[3]) == "[9] of 512\n"
-    assert "touched" in run(tmp_path, "python", "-c", PYTHON[4])
-    told = run(tmp_path, "python", "-c", GENERATING)
-    assert re.search(r"^(stop_string|max_tokens), \d+ tokens$", told, re.MULTILINE)
-    assert " tokens/s\n" in told
-    assert ": position 24 of 1024> SessionResidency(" in page(
-        tmp_path, "runtime_py/forks"
-    )
-    assert page(tmp_path, "tools").endswith(" of 1024\n")
-    shell(tmp_path, COMPILE_LARGE)
-    told = run(tmp_path, "python", "-c", DRAFTING.replace("draft_tokens=4", CALM))
-    assert re.search(r"^(\d+) of (\d+) guesses, \d+%$", told, re.MULTILINE)
+def command(folder, program, *arguments):
+    if program == "python":
+        return run_here(folder, arguments[1])
+    assert program == "kvc"
+    with contextlib.chdir(folder):
+        given = [name for word in arguments for name in names_of(word)]
+        done = CliRunner().invoke(main, given)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def names_of(word):
+    """Return what a shell makes of a word."""
+    return sorted(map(str, Path().glob(word))) if "*" in word else [word]
 
 
 def page(folder, name):
     """Return what the first example of a page prints."""
     text = (ROOT / name / "README.md").read_text()
     example = re.findall(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE)[0]
-    return run(folder, "python", "-c", example)
+    return run(folder, example)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def demo():
+    """Let all commands and examples take one demo, whose methods are traced once."""
+    spec = BUILTIN["demo"]()
+    with pytest.MonkeyPatch.context() as patch, traced_once(spec.model):
+        patch.setitem(BUILTIN, "demo", lambda: spec)
+        yield spec
+
+
+@pytest.mark.parametrize("name", ["prefill", "decode", "prefill_all"])
+def test_the_demo_has_the_methods_of_a_decoder(demo, name):
+    (method,) = [method for method in demo.methods if method.name == name]
+    bundle = compile_program(demo.model, [method], states=demo.states)
+    assert [made.name for made in bundle.program.methods] == [name]
+
+
+class First:
+    """What the first example leaves in its folder, and what it prints."""
+
+    def __init__(self, folder):
+        self.folder, self.example = folder, PYTHON[0]
+        self.text = run_here(folder, self.example)
+
+
+@pytest.fixture(scope="module")
+def first(demo, tmp_path_factory):
+    return First(tmp_path_factory.mktemp("first"))
+
+
+def test_the_first_example_runs_in_fifteen_lines(first):
+    assert len([line for line in first.example.splitlines() if line.strip()]) <= 15
+    assert len(first.text) == 40
+    assert (first.folder / "demo.kvc").exists()
+
+
+def test_its_commands_do_what_it_does(first):
+    assert "prefill + decode + prefill_all, shared" in shell(first.folder, SHELL[3])
+    likeliest = ("demo.kvc", "def ", "--max-tokens", "40", "--temperature", "0")
+    assert command(first.folder, "kvc", "generate", *likeliest) == first.text
+
+
+def test_a_session_is_saved_rewound_and_forked(first):
+    assert run(first.folder, PYTHON[3]) == "[9] of 512\n"
+
+
+def test_memory_is_told_and_given_back(first):
+    assert "touched" in run(first.folder, PYTHON[4])
+
+
+def test_the_runtime_s_page_generates(first):
+    told = run(first.folder, GENERATING)
+    assert re.search(r"^(stop_string|max_tokens), \d+ tokens$", told, re.MULTILINE)
+    assert " tokens/s\n" in told
+
+
+def test_the_page_of_forks_shares_a_prefix(first):
+    told = page(first.folder, "runtime_py/forks")
+    assert ": position 24 of 1024> SessionResidency(" in told
+
+
+def test_the_page_of_the_tools_talks(first):
+    assert page(first.folder, "tools").endswith(" of 1024\n")
+
+
+def test_a_small_model_drafts_for_a_large_one(first):
+    shell(first.folder, COMPILE_LARGE)
+    told = run(first.folder, DRAFTING.replace("draft_tokens=4", CALM))
+    assert re.search(r"^(\d+) of (\d+) guesses, \d+%$", told, re.MULTILINE)
 
 
 def test_the_compilers_page_streams_a_checkpoint(tmp_path):
@@ -76,35 +161,74 @@ def test_the_compilers_page_streams_a_checkpoint(tmp_path):
         assert list(program.methods) == ["forward"]
 
 
-def test_a_model_of_ones_own_compiles_and_runs(tmp_path):
-    (tmp_path / "total.py").write_text(PYTHON[1])
-    called = shell(tmp_path, SHELL[4])
+@pytest.fixture(scope="module")
+def total(tmp_path_factory):
+    """The folder with a model of one's own, compiled; and what calling it printed."""
+    folder = tmp_path_factory.mktemp("total")
+    (folder / "total.py").write_text(PYTHON[1])
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(folder)
+        yield folder, shell(folder, SHELL[4])
+    sys.modules.pop("total")
+
+
+def test_a_model_of_ones_own_compiles_and_runs(total):
+    _, called = total
     assert "result 0: float32[4]" in called
-    kept = shell(tmp_path, SHELL[5]).splitlines()
+
+
+def test_its_session_is_kept_in_a_file(total):
+    folder, _ = total
+    kept = shell(folder, SHELL[5]).splitlines()
     assert kept[0] == kept[2] == "result 0: float32[4]"
     once, twice = (np.fromstring(kept[i].strip("[]"), sep=" ") for i in (1, 3))
     np.testing.assert_allclose(twice, 2 * once, rtol=1e-4)
     assert kept[4].startswith("total.session: a saved session")
-    run(tmp_path, "python", "-c", PYTHON[5])
+
+
+def test_its_weights_come_from_a_checkpoint(total):
+    folder, _ = total
+    run(folder, PYTHON[5])
     with (
-        load(tmp_path / "total.kvc") as program,
-        safe_open(tmp_path / "total.safetensors", "numpy") as weights,
+        load(folder / "total.kvc") as program,
+        safe_open(folder / "total.safetensors", "numpy") as weights,
     ):
         stored = program.data["project.weight"].array()
         assert np.array_equal(stored, weights.get_tensor("project.weight"))
 
 
-def test_a_hugging_face_folder_becomes_a_bundle_that_generates(tmp_path):
-    (tmp_path / "tiny").mkdir()
-    (tmp_path / "tiny" / "tokenizer.json").write_text(word_tokenizer(256))
-    run(tmp_path, "python", "-c", PYTHON[2])
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    """The folder in which a tiny model of Hugging Face was saved and compiled."""
+    folder = tmp_path_factory.mktemp("tiny")
+    (folder / "tiny").mkdir()
+    (folder / "tiny" / "tokenizer.json").write_text(word_tokenizer(256))
+    run_here(folder, PYTHON[2])
+    return folder
+
+
+def test_a_hugging_face_folder_becomes_a_bundle_that_generates(tiny):
     assert SHELL[6] == "pip install -e '.[hf]'\n"
     downloading, compiling, generating = SHELL[7].splitlines()
     assert downloading.startswith("hf download HuggingFaceTB/SmolLM2-135M --local-dir")
     assert compiling.startswith("kvc compile ./SmolLM2-135M --recipe xnnpack_q8")
-    assert shell(tmp_path, generating.replace("smol.kvc", "tiny.kvc"))
-    shell(tmp_path, COMPILE_ROWS)
-    told = run(tmp_path, "python", "-c", ROWS).splitlines()
+    assert shell(tiny, generating.replace("smol.kvc", "tiny.kvc"))
+
+
+@pytest.fixture(scope="module")
+def rows(tiny):
+    """The folder in which the tiny model was compiled for several rows too."""
+    shell(tiny, COMPILE_ROWS)
+    return tiny
+
+
+def test_it_may_have_several_rows(rows):
+    with load(rows / "rows.kvc") as program, program.session(batch=3) as session:
+        assert session.position.tolist() == [0, 0, 0]
+
+
+def test_it_answers_several_prompts_at_a_time(rows):
+    told = run(rows, ROWS).splitlines()
     assert [line.partition(":")[0] for line in told[:3]] == [
         "[5, 6, 7]", "[8]", "[9, 10]"
     ]  # fmt: skip
@@ -123,7 +247,7 @@ def test_the_commands_that_set_up_everything_exist():
     for text in (SHELL[0], SHELL[2]):
         script = ROOT / text.strip()
         assert os.access(script, os.X_OK)
-        run(ROOT, "bash", "-n", script)
+        subprocess.run(["bash", "-n", script], check=True)
     assert SHELL[1] == ". .venv/bin/activate\n"
     assert len(SHELL) == 9
 

@@ -8,6 +8,7 @@ import pytest
 import torch
 from grown_model import MOST, WIDTH, Grown, grown_methods
 from hand_built import write_bundle
+from made_once import MadeOnce
 from stateful_programs import caller_program
 
 from kvc.compiler import compile_program
@@ -23,14 +24,16 @@ NONE = torch.zeros(1, 0, WIDTH)
 @pytest.fixture(scope="module")
 def bundles(tmp_path_factory):
     folder = tmp_path_factory.mktemp("grown")
-    made = {}
-    for name in RECIPES:
-        made[name] = folder / f"{name}.kvc"
+
+    def made(name):
+        path, recipe = folder / f"{name}.kvc", name
         methods = grown_methods(chunks=name == "fp32")
-        compile_program(Grown(), methods, name).save(made[name])
-    made["callers"] = folder / "callers.kvc"
-    compile_program(Grown(), grown_methods(carried=False)).save(made["callers"])
-    return made
+        if name == "callers":
+            methods, recipe = grown_methods(carried=False), "fp32"
+        compile_program(Grown(), methods, recipe).save(path)
+        return path
+
+    return MadeOnce(made)
 
 
 @pytest.fixture(params=RECIPES)

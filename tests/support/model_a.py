@@ -1,5 +1,7 @@
 """Model A: the shape of SmolLM2-135M, with seeded random weights."""
 
+from dataclasses import replace
+
 import torch
 
 from kvc.compiler import ModelSpec
@@ -18,15 +20,16 @@ CONFIG = DecoderConfig(
 )
 
 
-def model_a() -> ModelSpec:
+def model_a(layers: int | None = None) -> ModelSpec:
     """Return the model; its weights are normal, wide enough for lively logits."""
+    config = replace(CONFIG, layers=layers or CONFIG.layers)
     generator = torch.Generator().manual_seed(0)
-    model = Decoder(CONFIG).eval()
+    model = Decoder(config).eval()
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 2:
                 deviation = 1.5 * parameter.shape[1] ** -0.5
                 parameter.normal_(0, deviation, generator=generator)
     return ModelSpec(
-        model, decoder_methods(CONFIG, max_chunk=512), (decoder_caches(CONFIG),)
+        model, decoder_methods(config, max_chunk=512), (decoder_caches(config),)
     )

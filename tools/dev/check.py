@@ -2,14 +2,13 @@
 
 With `--fast`, only what takes seconds: format, lint, schema, types, architecture. The
 same command runs by hand and in CI. Stops at the first of these that fails, with its
-output; then tests and wheel run side by side. Tests that fail are run once more, alone,
-when all else is done: `steps.py` says why.
+output; then tests and wheel run side by side, and all that failed is told.
 """
 
 import argparse
 import sys
 
-from kvc.tools.dev.steps import Outcome, Step, Tests, second_run
+from kvc.tools.dev.steps import Outcome, Step
 
 PYTHON = sys.executable
 
@@ -22,14 +21,15 @@ FAST = {
     "architecture": [PYTHON, "-m", "pytest", "tests/test_architecture.py"],
 }
 WHOLE = "tests/end_to_end"  # about half of the time
-DURATIONS = "--durations=10"
+# Two runs at a time: neither writes what the other reads.
+TESTS = [PYTHON, "-m", "pytest", "--durations=10", "-p", "no:cacheprovider"]
 
 
 def start_slow() -> list[Step]:
     """Start what takes minutes, side by side."""
     return [
-        Tests("tests", [DURATIONS, f"--ignore={WHOLE}"]),
-        Tests("end-to-end tests", [DURATIONS, WHOLE]),
+        Step("tests", [*TESTS, f"--ignore={WHOLE}"]),
+        Step("end-to-end tests", [*TESTS, WHOLE]),
         Step("wheel", [PYTHON, "tools/dev/check_wheel.py"]),
     ]
 
@@ -45,24 +45,10 @@ def report(name: str, outcome: Outcome) -> bool:
     return outcome.code == 0
 
 
-def run_again(name: str, first: Outcome) -> bool:
-    """Give failed tests their second run; return whether all passed then."""
-    second = second_run(name, first)
-    if second is None:
-        return False
-    passed = report(f"{name}, again", second)
-    if passed:
-        print("PASSED ONLY IN A SECOND RUN, see the tracebacks above; mend these:")
-        print("".join(f"    {test}\n" for test in first.failed), end="", flush=True)
-    return passed
-
-
 def run_slow() -> bool:
     """Run what takes minutes; return whether all passed."""
-    outcomes = [(step.name, step.wait()) for step in start_slow()]
-    failed = [(name, one) for name, one in outcomes if not report(name, one)]
-    again = [run_again(name, one) for name, one in failed]
-    return all(again)
+    passed = [report(step.name, step.wait()) for step in start_slow()]
+    return all(passed)
 
 
 def main() -> int:

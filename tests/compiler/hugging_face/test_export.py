@@ -1,4 +1,5 @@
 import signal
+from contextlib import contextmanager
 
 import numpy as np
 import pytest
@@ -26,24 +27,18 @@ def llama():
     return tiny_llama(num_hidden_layers=1)
 
 
-@pytest.fixture(scope="module")
-def path(llama, tmp_path_factory):
-    path = tmp_path_factory.mktemp("llama") / "llama.kvc"
-    bundle = export_hf(
-        llama,
-        cache=CacheConfig(max_length=64, batch=2),
-        prefill_chunk=16,
-        prefill_sizes=(4,),
-        all_logits=True,
-        inputs_embeds=True,
-    )
-    bundle.save(path)
-    return path
+@contextmanager
+def exported(llama, folder, batch, **options):
+    cache = CacheConfig(max_length=64, batch=batch)
+    bundle = export_hf(llama, cache=cache, prefill_chunk=16, **options)
+    bundle.save(folder / "llama.kvc")
+    with load(folder / "llama.kvc") as program:
+        yield program
 
 
 @pytest.fixture(scope="module")
-def program(path):
-    with load(path) as program:
+def program(llama, tmp_path_factory):
+    with exported(llama, tmp_path_factory.mktemp("llama"), batch=2) as program:
         yield program
 
 
@@ -77,12 +72,16 @@ def test_a_session_rewinds_and_is_restored(llama, program, tmp_path):
         assert_close(again.decode(tokens[:, [10]]), expected[:, 10])
 
 
-def test_prefills_of_all_kinds_write_one_cache(llama, program):
+def test_prefills_of_all_kinds_write_one_cache(llama, tmp_path):
+    kinds = {"prefill_sizes": (4,), "all_logits": True, "inputs_embeds": True}
     tokens = random_tokens(14)
     expected = eager(llama, tokens)
     with torch.no_grad():
         embeds = llama.get_input_embeddings()(torch.from_numpy(tokens)).numpy()
-    with program.session() as chat:
+    with (
+        exported(llama, tmp_path, batch=1, **kinds) as program,
+        program.session() as chat,
+    ):
         assert_close(chat.prefill_4(tokens[:, :4]), expected[:, 3])
         assert_close(chat.prefill_all(tokens[:, 4:9]), expected[:, 4:9])
         assert_close(chat.prefill_embeds(embeds[:, 9:12]), expected[:, 11])

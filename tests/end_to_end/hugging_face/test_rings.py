@@ -71,6 +71,12 @@ def program_of(
         yield made
 
 
+@pytest.fixture(scope="module")
+def mistral(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+    with compiled(build("mistral"), tmp_path_factory.mktemp("mistral")) as program:
+        yield program
+
+
 @pytest.mark.parametrize("name", SOME)
 def test_a_text_of_many_windows_gives_the_model_s_logits(name, program_of):
     tokens = text(LENGTH)
@@ -92,6 +98,15 @@ def test_a_text_of_many_windows_gives_the_model_s_logits(name, program_of):
         for place in range(50, 90):
             found = session.decode(tokens[:, place : place + 1])
             assert np.abs(found - wanted[place]).max() < TOLERANCE * spread
+
+
+@pytest.mark.parametrize("name", SOME)
+def test_a_text_goes_back_as_far_as_the_slack_and_on(name, program_of):
+    tokens = text(LENGTH)
+    wanted = eager_logits(build(name), tokens)
+    spread = wanted.std()
+    with program_of(name).session() as session:
+        session.prefill(tokens[:, :90])
         session.rewind(CHUNK + SLACK)
         with pytest.raises(NotRewindable):
             session.rewind(1)
@@ -101,15 +116,16 @@ def test_a_text_of_many_windows_gives_the_model_s_logits(name, program_of):
         assert np.abs(found[0] - here).max() < TOLERANCE * spread
         # The control: a slot that the next query sees.
         place = start + CHUNK
-        zero_row(session.state[f"kvc_cache.{rings[0]}.keys"], (place - 2) % SLOTS)
+        ring = f"kvc_cache.{MODELS[name][0][0]}.keys"
+        zero_row(session.state[ring], (place - 2) % SLOTS)
         found = session.decode(tokens[:, place : place + 1])
         assert np.abs(found - wanted[place]).max() > NOTICED * spread
 
 
-def test_a_slot_behind_the_window_changes_nothing(program_of):
+def test_a_slot_behind_the_window_changes_nothing(mistral):
     tokens, found = text(LENGTH), []
     for back in (None, WINDOW, WINDOW - 1):
-        with program_of("mistral").session() as session:
+        with mistral.session() as session:
             session.prefill(tokens[:, :60])
             for layer in (0, 1) if back else ():
                 slot = (60 - back) % SLOTS
@@ -173,8 +189,8 @@ def test_rings_of_several_rows_and_of_int8(tmp_path):
 
 
 @LINUX
-def test_memory_is_that_of_the_window(program_of):
-    with program_of("mistral").session() as session:
+def test_memory_is_that_of_the_window(mistral):
+    with mistral.session() as session:
         session.prefill(text(SLOTS))
         held = session.residency().own
         session.prefill(text(LENGTH - SLOTS))

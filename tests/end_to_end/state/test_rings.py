@@ -1,11 +1,13 @@
 """Sessions over rings: going back, failing, long prefills, forks, files, memory."""
 
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import numpy as np
 import pytest
 from broken_steps import broken_run
+from made_once import MadeOnce
 from resident_memory import LINUX
 from ring_models import RingDecoder, Shape, ring_methods, ring_states, text
 from state_runs import opened, snapshot
@@ -57,18 +59,15 @@ class Opened:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Opened]]:
-    openings = {
-        kind: opened(
-            RingDecoder(shape),
-            ring_methods(LONGEST, shape.rows),
-            tmp_path_factory.mktemp(kind),
-            states=ring_states(shape),
-        )
-        for kind, shape in KINDS.items()
-    }
-    yield {k: Opened(o.__enter__(), KINDS[k]) for k, o in openings.items()}
-    for opening in openings.values():
-        opening.__exit__(None, None, None)
+    with ExitStack() as stack:
+
+        def make(kind: str) -> Opened:
+            shape, folder = KINDS[kind], tmp_path_factory.mktemp(kind)
+            model, methods = RingDecoder(shape), ring_methods(LONGEST, shape.rows)
+            opening = opened(model, methods, folder, states=ring_states(shape))
+            return Opened(stack.enter_context(opening), shape)
+
+        yield MadeOnce(make)
 
 
 @pytest.fixture(params=KINDS)

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from hypothesis.stateful import run_state_machine_as_test
+from made_once import MadeOnce
 from session_kinds import KINDS
 from session_machine import SETTINGS, Conversations
 
@@ -23,13 +24,14 @@ from kvc.schema.errors import InputMismatch
 def programs() -> Iterator[dict[str, Program]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
-        made = {}
-        for number, (name, kind) in enumerate(KINDS.items()):
-            path = folder / f"{number}.kvc"
+
+        def made(name: str) -> Program:
+            kind, path = KINDS[name], folder / f"{list(KINDS).index(name)}.kvc"
             options = {"states": kind.states, "recipe": kind.recipe}
             compile_program(kind.model(), kind.methods, **options).save(path)
-            made[name] = stack.enter_context(load(path))
-        yield made
+            return stack.enter_context(load(path))
+
+        yield MadeOnce(made)
 
 
 @pytest.fixture
@@ -66,7 +68,7 @@ def test_so_it_is_where_forks_copy(
 def _run(programs: dict[str, Program], folder: Path, name: str, how: settings) -> None:
     class Here(Conversations):
         kind, program = KINDS[name], programs[name]
-        other = next(found for key, found in programs.items() if key != name)
+        other = programs[next(key for key in KINDS if key != name)]
 
     Here.name, Here.folder = name, folder
     run_state_machine_as_test(Here, settings=how)

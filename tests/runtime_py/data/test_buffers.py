@@ -62,14 +62,14 @@ def test_memory_comes_with_use_and_goes_with_the_last_handle(opened, mode, path)
     first.free()
     assert held_nbytes(mode, path) - before >= 16 * MIB
     second.free()
-    assert held_nbytes(mode, path) - before <= MIB
+    assert held_nbytes(mode, path) - before <= 4 * MIB
 
 
 @LINUX
 def test_a_handle_that_is_dropped_gives_the_memory_back(opened, mode, path):
     before = held_nbytes(mode, path)
     assert opened.data["table"].array().max() == 4095
-    assert held_nbytes(mode, path) - before <= MIB
+    assert held_nbytes(mode, path) - before <= 4 * MIB
 
 
 @LINUX
@@ -137,7 +137,7 @@ def test_own_memory_goes_with_the_last_view(path, mode):
         assert resident_nbytes() - before >= 16 * MIB
         assert opened.residency().blobs[0].freed == 0
         del row
-        assert resident_nbytes() - before <= MIB
+        assert resident_nbytes() - before <= 4 * MIB
         assert opened.residency().blobs[0].freed == 16 * MIB
 
 
@@ -193,7 +193,7 @@ def test_many_threads_may_take_and_free(opened, mode, path):
     for thread in threads:
         thread.join()
     assert not wrong
-    assert held_nbytes(mode, path) - before <= 2 * MIB
+    assert held_nbytes(mode, path) - before <= 8 * MIB  # stacks of threads
 
 
 def test_a_program_works_after_the_user_freed_its_data(opened):

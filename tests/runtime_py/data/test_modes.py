@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 from data_programs import shared_program, table_program, write_data_bundle
+from resident_memory import LINUX, count_descriptors
 
 from kvc.runtime import BadSetting, DataFileMismatch, DataFileMissing, load
 
@@ -60,9 +61,8 @@ def test_another_builds_data_file_is_an_error_at_load(tmp_path):
         load(path)
 
 
+@LINUX
 def test_a_load_that_fails_leaves_no_file_open(tmp_path):
-    from resident_memory import count_descriptors
-
     path = write_data_bundle(tmp_path / "t.kvc", table_program(2), external=True)
     (found,) = tmp_path.glob("*.kvd")
     found.unlink()

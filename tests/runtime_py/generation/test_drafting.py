@@ -7,6 +7,7 @@ import pytest
 from drafting_models import VOCAB, write_decoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from made_once import MadeOnce
 
 from kvc.runtime import StateMismatch, generate, load
 
@@ -18,7 +19,7 @@ def programs(tmp_path_factory):
     """The target, and models that guess: the same, a similar one, another one."""
     folder = tmp_path_factory.mktemp("drafts")
     noises = {"target": 0.0, "similar": 0.15, "other": 2.0}
-    opened = {n: load(write_decoder(folder / n, noise)) for n, noise in noises.items()}
+    opened = MadeOnce(lambda name: load(write_decoder(folder / name, noises[name])))
     yield opened
     for program in opened.values():
         program.close()

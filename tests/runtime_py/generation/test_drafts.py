@@ -159,33 +159,46 @@ def test_logits_that_cannot_be_used_come_up_where_they_would_without_a_draft(ope
     assert run.pending == ()
 
 
-@pytest.mark.parametrize(
-    "temperature", [0.7, pytest.param(1.6, marks=pytest.mark.exhaustive)]
-)
+def likely_rows():
+    """Return the scores of a target, and of a draft that has others."""
+    torch.manual_seed(5)
+    rows = torch.randn(16, 16)
+    return rows, rows + 0.7 * torch.randn(16, 16)
+
+
+@pytest.fixture(params=[0.7, pytest.param(1.6, marks=pytest.mark.exhaustive)])
+def temperature(request):
+    return request.param
+
+
 def test_with_chance_tokens_come_as_often_as_the_target_has_them(opened, temperature):
     """Pearson's chi-squared of 6,000 pairs against the exact chances.
 
-    Of 15 degrees of freedom 44.3 is exceeded once in 10,000 times; a draft whose
-    tokens were taken unchecked must be far beyond it.
+    Of 15 degrees of freedom 44.3 is exceeded once in 10,000 times.
     """
-    torch.manual_seed(5)
-    rows = torch.randn(16, 16)
-    target = opened(write_table, Table(rows))
-    draft = opened(write_table, Table(rows + 0.7 * torch.randn(16, 16)))
+    rows, others = likely_rows()
+    target, draft = (opened(write_table, Table(scores)) for scores in (rows, others))
     run = generate(
         target, [0], draft=draft, temperature=temperature, seed=11, max_tokens=6000
     )
     tokens = [0, *run]
     assert 0.1 < run.acceptance < 0.95
+    assert unlikely(tokens, rows, temperature) < 44.3
+
+
+def test_a_draft_whose_tokens_were_taken_unchecked_is_far_beyond_it(
+    opened, temperature
+):
+    rows, others = likely_rows()
+    draft = opened(write_table, Table(others))
+    guesses = generate(draft, [0], temperature=temperature, seed=3, max_tokens=6000)
+    assert unlikely([0, *guesses], rows, temperature) > 80
+
+
+def unlikely(tokens, rows, temperature):
+    """Return chi-squared of which token comes, whatever is before it."""
     scores = rows.double().numpy() / temperature
     chances = np.exp(scores) / np.exp(scores).sum(1, keepdims=True)
-    assert unlikely(tokens, chances) < 44.3
-    guesses = generate(draft, [0], temperature=temperature, seed=3, max_tokens=6000)
-    assert unlikely([0, *guesses], chances) > 80
-
-
-def unlikely(tokens, chances):
-    """Return chi-squared of which token comes, whatever is before it."""
     before = Counter(tokens[:-1])
     expected = sum(count * chances[token] for token, count in before.items())
     found = np.bincount(tokens[1:], minlength=16)

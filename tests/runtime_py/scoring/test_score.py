@@ -9,6 +9,7 @@ import pytest
 import torch
 from counting_model import VOCAB, counting_program
 from hand_built import write_bundle
+from made_once import MadeOnce
 from scored_model import CONFIG, scored_model, write_scored
 from torch.nn import functional
 
@@ -29,11 +30,9 @@ TOKENS = list(b"def score(text):\n    return 'bits', 8 * text # and so on ...")
 @pytest.fixture(scope="module")
 def programs(tmp_path_factory):
     folder = tmp_path_factory.mktemp("scored")
-    paths = {
-        kind: write_scored(folder / f"{kind}.kvc", *names)
-        for kind, names in KINDS.items()
-    }
-    opened = {kind: load(path) for kind, path in paths.items()}
+    opened = MadeOnce(
+        lambda kind: load(write_scored(folder / f"{kind}.kvc", *KINDS[kind]))
+    )
     yield opened
     for program in opened.values():
         program.close()
@@ -181,17 +180,17 @@ def test_a_token_that_is_ruled_out_costs_infinitely_much():
 
 
 @pytest.mark.parametrize("names", [("prefill", "decode"), ("forward",)])
-def test_loading_is_not_measured(tmp_path, names):
+def test_loading_is_not_measured(tmp_path, names, monkeypatch):
     """What only a process's first calls do takes longer than the rest together."""
     with load(write_scored(tmp_path / "m.kvc", *names)) as program:
-        waited = []
+        hours = [0]
 
         def slow_at_first(*given):
-            if not waited:
-                waited.append(time.sleep(0.5))
+            hours[0] = hours[0] or 1
             return taken(*given)
 
         held = program._engine._blobs
         taken, held.touch = held.touch, slow_at_first
-        assert score_tokens(program, range(12)).seconds < 0.5
-        assert waited
+        monkeypatch.setattr(time, "perf_counter", lambda: 3600.0 * hours[0])
+        assert score_tokens(program, range(12)).seconds == 0
+        assert hours == [1]

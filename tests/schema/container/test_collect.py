@@ -4,10 +4,10 @@ import os
 import subprocess
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from asked_locks import asked_to_share
 from named_bytes import SMALL, names, read_blobs, save_data
 
 from kvc.schema.container import collect, collect_garbage, unreferenced, verify_bundle
@@ -279,17 +279,18 @@ def test_a_folder_that_is_none_is_refused(tmp_path, path):
             collect_garbage(folder)
 
 
-def test_a_writer_that_waits_for_the_collector_writes_anew(path, tmp_path):
+def test_a_writer_that_waits_for_the_collector_writes_anew(path, monkeypatch):
     """It finds the data file, waits for its lock, and then the file is gone."""
     data = Path(save_data(path, SMALL, external=True).data_path)
     path.unlink()
     with data.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
+        asked = asked_to_share(monkeypatch)
         writer = threading.Thread(
             target=save_data, args=(path, SMALL), kwargs={"external": True}
         )
         writer.start()
-        time.sleep(0.2)
+        assert asked.wait(60)
         assert writer.is_alive()
         data.unlink()
     writer.join(60)

@@ -15,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from asked_locks import asked_to_share
 from named_bytes import SMALL, data_program, names, read_blobs, save_data
 
 from kvc.schema.container import (
@@ -225,13 +226,16 @@ def test_a_data_file_that_goes_is_locked_until_it_is_gone(path, tmp_path, monkey
     assert names(tmp_path) == []
 
 
-def test_a_writer_that_waited_for_a_failed_one_uses_what_a_third_has_made(path):
+def test_a_writer_that_waited_for_a_failed_one_uses_what_a_third_has_made(
+    path, monkeypatch
+):
     data = Path(save_data(path, SMALL, external=True).data_path)
     raw = data.read_bytes()
-    with data.open("rb") as failing, ThreadPoolExecutor() as pool:
+    with ThreadPoolExecutor() as pool, data.open("rb") as failing:
         fcntl.flock(failing, fcntl.LOCK_EX)
+        asked = asked_to_share(monkeypatch)
         waiting = pool.submit(save_data, path, SMALL, external=True)
-        time.sleep(0.2)
+        assert asked.wait(60)
         assert not waiting.done()
         data.unlink()
         data.write_bytes(raw)

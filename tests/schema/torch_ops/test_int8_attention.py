@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 import pytest
 import torch
+from int8_ways import take_way
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -24,19 +25,12 @@ from kvc.schema.torch_ops import (
 EXACT = torch.float64
 
 
-def take(digits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let digits be multiplied, or never."""
-    if digits and not int8_products.is_exact():
-        pytest.skip("the int8 product of torch saturates here")
-    monkeypatch.setattr(int8_products, "_multiplies_int8", lambda: digits)
-
-
 @pytest.fixture(params=["digits", "widened"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Take one way of multiplying, whatever the processor and the sizes."""
     monkeypatch.setattr(int8_products, "DIGITS_KEYS", 1)
     digits = request.param == "digits"
-    take(digits, monkeypatch)
+    take_way(digits, monkeypatch)
     monkeypatch.setattr(int8_products, "PIECE_CELLS", 64)
     monkeypatch.setattr(int8_products, "PRODUCTS", 96)
     return request.param
@@ -193,7 +187,7 @@ def long_cache() -> Iterator[tuple[Tensor, ...]]:
     [(1, {}), (1, {"softcap": 2.0}), (2, {"layout": "circular"}), (9, {})],
 )
 def test_no_call_widens_a_long_cache(digits, seq, options, long_cache, monkeypatch):
-    take(digits, monkeypatch)
+    take_way(digits, monkeypatch)
     q, valid = torch.zeros(1, 4, seq, 16), torch.tensor([59000])
     (k, k_scale, v, v_scale), found = long_cache, torch.empty_like(q)
     names = ("scale", "causal", "window_left", "window_right", "softcap")

@@ -1,0 +1,19 @@
+"""Wait for a thread that is about to wait for the lock of a file."""
+
+import fcntl
+import threading
+
+import pytest
+
+
+def asked_to_share(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
+    """Return an event that is set when anybody asks to share a lock."""
+    asked, lock = threading.Event(), fcntl.flock
+
+    def ask(file: int, operation: int) -> None:
+        if operation == fcntl.LOCK_SH:
+            asked.set()
+        lock(file, operation)
+
+    monkeypatch.setattr(fcntl, "flock", ask)
+    return asked

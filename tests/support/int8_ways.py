@@ -1,0 +1,23 @@
+"""Both ways of multiplying by int8, on every processor."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from kvc.schema.torch_ops import int8_products
+
+
+def take_way(digits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let digits be multiplied, or never.
+
+    Where torch's own product saturates, an exact one stands in for it: what is made of
+    digits is tested there too.
+    """
+    if digits and not int8_products.is_exact():
+        monkeypatch.setattr(torch, "_int_mm", _exact_product)
+    monkeypatch.setattr(int8_products, "_multiplies_int8", lambda: digits)
+
+
+def _exact_product(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:
+    product = torch.mm(left.double(), right.double()).to(torch.int32)
+    return product if out is None else out.copy_(product)
