@@ -11,6 +11,7 @@ from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
 from kvc.compiler.memory.workspaces import with_workspaces
 from kvc.schema import model
 from kvc.schema.control import graphs_within
+from kvc.schema.types import Dim
 from kvc.schema.uses import constants_of
 from kvc.schema.verify.effects import state_effects
 
@@ -118,8 +119,7 @@ class _Emitter:
             output_tree=method.output_tree,
             reads=reads,
             writes=writes,
-            advance=method.advance,
-            counts=method.input_names.index(method.counts) if method.counts else None,
+            advances=tuple(_emit_advance(method, *one) for one in method.advances),
             updates=self._updates(ready),
             blocks=tuple(made),
         )
@@ -142,6 +142,13 @@ def _updates(method: Method, verdicts: Sequence[Verdict]) -> tuple[model.Update,
         merged = tuple(sorted({*before.copies, *copies}))
         found[at] = model.Update(at, before.reason or verdict.reason, merged)
     return tuple(found[at] for at in sorted(found))
+
+
+def _emit_advance(
+    method: Method, cursor: int, tokens: Dim, lengths: str
+) -> model.Advance:
+    index = method.input_names.index(lengths) if lengths else None
+    return model.Advance(cursor, tokens, index)
 
 
 def _emit_state(state: State, name_ids: Mapping[str, int]) -> model.State:

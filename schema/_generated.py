@@ -1,10 +1,16 @@
-# sha256 of program.fbs: 53ad245667df96cb1a8353e6c284e6ac863aacf75fcd60824239abe8410cf1ee
+# sha256 of program.fbs: 5ff6733dbadac44f76d69baecbf473f5be1ab8ea669c6a3032b1c63b0ecbd541
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
 Field = tuple[str, str, str, int, bool, int]
 
 TABLES: dict[str, tuple[Field, ...]] = {
+    'Advance': (
+        ('cursor', 'scalar', 'uint32', 4, False, 0),
+        ('tokens_kind', 'scalar', 'uint8', 1, False, 2),
+        ('tokens', 'scalar', 'int64', 8, False, 0),
+        ('lengths', 'scalar', 'uint32', 4, True, 0),
+    ),
     'Blobs': (
         ('digests', 'vector of scalar', 'uint8', 1, False, 0),
         ('nbytes', 'vector of scalar', 'uint64', 8, False, 0),
@@ -70,14 +76,12 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('output_tree', 'string', 'string', 4, False, 0),
         ('reads', 'vector of scalar', 'uint32', 4, False, 0),
         ('writes', 'vector of scalar', 'uint32', 4, False, 0),
-        ('advance_kind', 'scalar', 'uint8', 1, True, 2),
-        ('advance', 'scalar', 'int64', 8, True, 0),
+        ('advances', 'vector of table', 'Advance', 4, False, 0),
         ('update_instructions', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_reasons', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
         ('blocks', 'vector of table', 'Block', 4, False, 0),
-        ('counts', 'scalar', 'uint32', 4, True, 0),
     ),
     'Names': (
         ('names', 'vector of string', 'string', 4, False, 0),

@@ -169,6 +169,22 @@ class Block:
 
 
 @dataclass(frozen=True, slots=True)
+class Advance:
+    """What a call of a method adds to a cursor.
+
+    Attributes:
+        cursor: its id.
+        tokens: how many a call adds to each row.
+        lengths: index among the graph's inputs of how many of `tokens` count in each
+            row, int64 [rows], or bool [rows] where that is 1; None where all count.
+    """
+
+    cursor: int
+    tokens: Dim
+    lengths: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Method:
     """An entry point.
 
@@ -180,12 +196,10 @@ class Method:
         input_tree: JSON of how arguments nest, see `kvc.schema.trees`.
         output_tree: JSON of how results nest.
         reads, writes: ids of the states it reads and writes, ascending.
-        advance: tokens that a call adds to the position; None when it adds none.
+        advances: what a call adds to cursors, ascending by cursor.
         updates: a verdict for each write over a state or a caller's input, in order.
         blocks: code of control instructions; each is named by one argument of one
             instruction, of the method or of a block before it.
-        counts: index among `graph.inputs` of how many of `advance` count in each row,
-            int64 [batch], or bool [batch] where that is 1; None where all count.
     """
 
     name: str
@@ -196,10 +210,25 @@ class Method:
     output_tree: str
     reads: tuple[int, ...]
     writes: tuple[int, ...]
-    advance: Dim | None
+    advances: tuple[Advance, ...]
     updates: tuple[Update, ...]
     blocks: tuple[Block, ...] = ()
-    counts: int | None = None
+
+    def advance_of(self, cursor: int) -> Advance | None:
+        """Return what a call adds to a cursor, None when it adds nothing."""
+        return next((one for one in self.advances if one.cursor == cursor), None)
+
+    @property
+    def advance(self) -> Dim | None:
+        """Return how many tokens a call adds to the position; None for none."""
+        found = self.advance_of(0)
+        return None if found is None else found.tokens
+
+    @property
+    def counts(self) -> int | None:
+        """Return the input of how many of these count in each row; None for all."""
+        found = self.advance_of(0)
+        return None if found is None else found.lengths
 
     @property
     def graphs(self) -> tuple[Graph, ...]:

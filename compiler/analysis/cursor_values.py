@@ -78,9 +78,10 @@ class _Rewriter:
         self._done = done
         start = start_of(method, program.cursors[0], program)
         named_inputs = zip(method.input_names, method.inputs, strict=True)
-        lengths = dict(named_inputs).get(method.counts)
+        _, tokens, counted = next(iter(method.advances), (0, None, ""))
+        lengths = dict(named_inputs).get(counted)
         apart = program.cursors[0].rows is not None
-        self._known = Known(start, places, lengths, method.advance, apart)
+        self._known = Known(start, places, lengths, tokens, apart)
 
     def run(self) -> None:
         """Replace operands in the entry and in the blocks that it runs."""
@@ -192,7 +193,7 @@ class _Rewriter:
         if node.op != "aten::add.Scalar" or node.arguments[2] != 1:
             return None
         by: Mapping[_Meaning | None, Dim | None] = {
-            Part.START: None if self._entry.counts else self._entry.advance,
+            Part.START: self._known.advance if self._known.lengths is None else None,
             _LAST: 1,
         }
         step = by.get(told[0])

@@ -36,9 +36,9 @@ def declare(program: Program) -> Program:
 
 
 def _declared(method: Method, counting: Counting) -> Method:
+    tokens = counting.advances.get(method.name)
+    if tokens is None:
+        return method
     counts = counting.counts.get(method.name)
-    return replace(
-        method,
-        advance=counting.advances.get(method.name),
-        counts="" if counts is None else method.input_names[counts],
-    )
+    lengths = "" if counts is None else method.input_names[counts]
+    return replace(method, advances=((0, tokens, lengths),))

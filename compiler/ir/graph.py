@@ -70,8 +70,8 @@ class Method:
         filled: of a block, the inputs that are parts of operands: they are put into
             memory of its own, all others are lent.
         cursor_in: (value, the part of a cursor that it is).
-        advance: tokens that a call adds to the cursor, None when it adds none.
-        counts: name of the input that says how many of them count in each row, or "".
+        advances: cursor -> tokens that a call adds to it, and the name of the input
+            that says how many of them count in each row, or "".
         in_place: of a block, whether it may write over what it reads; the library of a
             backend may not.
     """
@@ -92,8 +92,7 @@ class Method:
     block: int | None = None
     filled: tuple[int, ...] = ()
     cursor_in: tuple[tuple[Value, CursorSlot], ...] = ()
-    advance: Dim | None = None
-    counts: str = ""
+    advances: tuple[tuple[int, Dim, str], ...] = ()
     in_place: bool = True
 
     @property

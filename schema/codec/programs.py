@@ -15,6 +15,7 @@ from kvc.schema.codec.records import FieldValue, Record, TableReader
 from kvc.schema.digests import DIGEST_NBYTES
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
+    Advance,
     Blob,
     Block,
     Cursor,
@@ -144,8 +145,20 @@ def _dim_fields(dim: Dim | None, pool: PoolWriter) -> tuple[int | None, int | No
     return (None, None) if dim is None else pool.dim(dim)
 
 
+def _advance_record(advance: Advance, pool: PoolWriter) -> Record:
+    kind, tokens = pool.dim(advance.tokens)
+    return Record(
+        "Advance",
+        {
+            "cursor": advance.cursor,
+            "tokens_kind": kind,
+            "tokens": tokens,
+            "lengths": advance.lengths,
+        },
+    )
+
+
 def _method_record(method: Method, pool: PoolWriter) -> Record:
-    kind, advance = _dim_fields(method.advance, pool)
     return Record(
         "Method",
         {
@@ -157,11 +170,9 @@ def _method_record(method: Method, pool: PoolWriter) -> Record:
             "output_tree": method.output_tree,
             "reads": _u32(method.reads),
             "writes": _u32(method.writes),
-            "advance_kind": kind,
-            "advance": advance,
+            "advances": [_advance_record(one, pool) for one in method.advances],
             **_update_fields(method.updates, pool),
             "blocks": [_block_record(block, pool) for block in method.blocks],
-            "counts": method.counts,
         },
     )
 
@@ -306,6 +317,15 @@ def _read_dim(
     return pool.read_dim(kind, number, path, where)
 
 
+def _read_advance(table: TableReader, pool: Pool, path: str, where: str) -> Advance:
+    kind, tokens = table.number("tokens_kind"), table.number("tokens")
+    return Advance(
+        cursor=table.number("cursor"),
+        tokens=pool.read_dim(kind, tokens, path, where),
+        lengths=table.optional_number("lengths"),
+    )
+
+
 def _read_method(table: TableReader, pool: Pool, path: str) -> Method:
     name = table.text("name")
     where = f"method {name!r}"
@@ -318,13 +338,14 @@ def _read_method(table: TableReader, pool: Pool, path: str) -> Method:
         output_tree=table.text("output_tree"),
         reads=tuple(table.integers("reads")),
         writes=tuple(table.integers("writes")),
-        advance=_read_dim(table, "advance", pool, path, where),
+        advances=tuple(
+            _read_advance(one, pool, path, where) for one in table.children("advances")
+        ),
         updates=_read_updates(table, pool, path, where),
         blocks=tuple(
             _read_block(block, pool, path, f"{where}, block {number}")
             for number, block in enumerate(table.children("blocks"))
         ),
-        counts=table.optional_number("counts"),
     )
 
 

@@ -36,10 +36,13 @@ def check_methods(program: Program, sizes: Sizes, report: Reporter) -> None:
         _check_trees(method, len(inputs), where, report)
         if method.role == "prefill_all":
             _check_all_logits(method.graph, where, report)
-        if method.advance is not None:
-            placed = bool(program.cursors)
-            report.require(placed, where, "it advances a cursor that is not there")
-            sizes.check_dim(method.advance, where)
+        advanced = [one.cursor for one in method.advances]
+        ascending = advanced == sorted(set(advanced))
+        known = not advanced or advanced[-1] < len(program.cursors)
+        what = f"it advances the cursors {advanced}"
+        report.require(ascending and known, where, what)
+        for advance in method.advances:
+            sizes.check_dim(advance.tokens, where)
 
 
 def _check_all_logits(graph: Graph, where: str, report: Reporter) -> None:
