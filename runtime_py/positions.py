@@ -97,11 +97,9 @@ def fill_cursor(
         StateMismatch: it takes one position, and the rows have several.
     """
     for part, array in parts:
-        if part is CursorPart.LENGTHS:
-            array[...] = lengths
-            continue
-        ends = part is CursorPart.END
-        found = list(map(add, starts, lengths)) if ends else starts
+        found = lengths if part is CursorPart.LENGTHS else starts
+        if part is CursorPart.END:
+            found = list(map(add, starts, lengths))
         if part is CursorPart.PLACES or array.size != len(starts):
             if len(set(found)) > 1:
                 raise StateMismatch(

@@ -14,7 +14,7 @@ from stateful_programs import (
     BATCH,
     carry_program,
     copied_program,
-    fed_program,
+    session_program,
     linear_program,
     mixed_program,
     state,
@@ -161,7 +161,7 @@ def test_rows_of_one_length_go_back_together(opened):
 
 
 def test_a_counter_without_rows_goes_back_as_one(opened):
-    made, arrays = fed_program((BATCH,), BATCH)
+    made, arrays = session_program((BATCH,), BATCH)
     count = state("count", TensorType(DType.INT64, ()), StateKind.COUNTER)
     with opened((replace(made, states=(*made.states, count)), arrays)) as program:
         session = program.session(batch=2)
