@@ -93,7 +93,10 @@ def calls(builder, *blocks):
     return Dependence(graph, blocks).of(LENGTH, False).instructions
 
 
-def block_of(*steps, kind=rows_type(SEQ)):
+ROWS = rows_type(SEQ)
+
+
+def block_of(*steps, kind=ROWS):
     values = (Value(rows_type(SEQ), Caller()), Value(kind, Scratch(0, 4096)))
     return Graph(values, (0,), (0,), steps, 4096, 0)
 

@@ -7,9 +7,9 @@ from stateful_programs import (
     BATCH,
     SEQ,
     carry_program,
-    session_program,
     linear_program,
     mixed_program,
+    session_program,
 )
 
 from kvc.runtime import (

@@ -5,7 +5,7 @@ import os
 import pytest
 from counting_model import counting_program
 from hand_built import write_bundle
-from stateful_programs import BATCH, session_program, linear_program
+from stateful_programs import BATCH, linear_program, session_program
 
 from kvc.runtime import generate, load
 

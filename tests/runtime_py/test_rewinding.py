@@ -14,9 +14,9 @@ from stateful_programs import (
     BATCH,
     carry_program,
     copied_program,
-    session_program,
     linear_program,
     mixed_program,
+    session_program,
     state,
 )
 

@@ -15,9 +15,9 @@ from session_contents import random_rows as rows
 from stateful_programs import (
     BATCH,
     carry_program,
-    session_program,
     linear_program,
     mixed_program,
+    session_program,
 )
 
 from kvc.runtime import (

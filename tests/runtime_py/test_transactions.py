@@ -12,9 +12,9 @@ from stateful_programs import (
     carry_program,
     checked_program,
     copied_program,
-    session_program,
     linear_program,
     mixed_program,
+    session_program,
 )
 
 from kvc.runtime import (

@@ -14,9 +14,9 @@ from session_contents import contents, random_rows
 from stateful_programs import (
     BATCH,
     carry_program,
-    session_program,
     linear_program,
     mixed_program,
+    session_program,
     state,
 )
 
