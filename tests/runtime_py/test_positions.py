@@ -2,10 +2,11 @@
 
 import numpy as np
 import pytest
-from hand_built import cache_program, sized_program
+from hand_built import I64, cache_program, sized_program
 from stateful_programs import (
     BATCH,
     SEQ,
+    Builder,
     carry_program,
     linear_program,
     mixed_program,
@@ -19,8 +20,9 @@ from kvc.runtime import (
     StateMismatch,
     UnknownName,
 )
-from kvc.runtime.positions import fill_feed
-from kvc.schema.feeds import Feed
+from kvc.runtime.positions import fill_cursor, takes_one_position
+from kvc.schema.model import Cursor, CursorKind, CursorPart, CursorSlot
+from kvc.schema.types import TensorType
 
 
 def rows(count, batch=1, width=64):
@@ -109,7 +111,7 @@ def test_what_does_not_fit_is_told_before_anything_runs(opened):
 
 
 @pytest.mark.parametrize("shape", [(), (1,), (SEQ,)])
-def test_the_session_fills_an_input_of_the_position(opened, shape):
+def test_the_session_fills_what_a_method_takes_of_the_cursor(opened, shape):
     with opened(session_program(shape)) as program, program.session() as session:
         session.write(rows(3, width=2))
         told = session.write(rows(2, width=2))
@@ -119,7 +121,7 @@ def test_the_session_fills_an_input_of_the_position(opened, shape):
         assert session.state["cache"][0, 0, :, 0].tolist()[:6] == [1, 1, 1, 1, 1, 0]
 
 
-def test_an_input_of_the_position_has_the_batch_of_the_session(opened):
+def test_a_cursor_has_the_batch_of_the_session(opened):
     with opened(session_program((BATCH,), BATCH)) as program:
         session = program.session(batch=3)
         assert session.position.tolist() == [0, 0, 0]
@@ -129,33 +131,75 @@ def test_an_input_of_the_position_has_the_batch_of_the_session(opened):
         assert session.position.tolist() == [5, 4, 1]
 
 
-@pytest.mark.parametrize(
-    ("feed", "shape"),
-    [
-        (Feed.ONE, ()),
-        (Feed.ONE, (1,)),
-        (Feed.PLACES, (2,)),
-        (Feed.PLACES, (3,)),
-        (Feed.ROWS, (3,)),
-    ],
-)
-def test_one_position_for_rows_that_differ_is_refused(feed, shape):
+@pytest.mark.parametrize("part", list(CursorPart))
+@pytest.mark.parametrize("shape", [(), (1,), (3,)])
+def test_one_position_for_rows_that_differ_is_refused(part, shape):
     slot = np.zeros(shape, np.int64)
     with pytest.raises(StateMismatch, match="expected one position for all rows"):
-        fill_feed(slot, [1, 2], "step", feed)
+        fill_cursor([(part, slot)], [1, 2], [3, 4], "step")
     assert not slot.any()
 
 
-@pytest.mark.parametrize(
-    ("feed", "expected"), [(Feed.ROWS, [7, 7]), (Feed.PLACES, [7, 8])]
-)
-def test_as_many_rows_as_tokens_are_no_riddle(feed, expected):
+def test_rows_that_differ_have_no_places_of_all_tokens():
     slot = np.zeros(2, np.int64)
-    fill_feed(slot, [7, 7], "step", feed)
+    with pytest.raises(StateMismatch, match="expected one position for all rows"):
+        fill_cursor([(CursorPart.PLACES, slot)], [1, 2], [2, 2], "step")
+
+
+@pytest.mark.parametrize(
+    ("part", "expected"),
+    [
+        (CursorPart.START, [7, 4]),
+        (CursorPart.END, [8, 6]),
+        (CursorPart.LENGTHS, [1, 2]),
+    ],
+)
+def test_each_row_has_its_own_number(part, expected):
+    slot = np.zeros(2, np.int64)
+    fill_cursor([(part, slot)], [7, 4], [1, 2], "step")
     assert slot.tolist() == expected
 
 
-def test_a_position_that_is_an_input_has_a_capacity_too(opened):
+@pytest.mark.parametrize(
+    ("part", "expected"), [(CursorPart.START, [7, 7]), (CursorPart.PLACES, [7, 8])]
+)
+def test_as_many_rows_as_tokens_are_no_riddle(part, expected):
+    slot = np.zeros(2, np.int64)
+    fill_cursor([(part, slot)], [7, 7], [2, 2], "step")
+    assert slot.tolist() == expected
+
+
+@pytest.mark.parametrize(
+    ("part", "number"), [(CursorPart.START, 7), (CursorPart.END, 9)]
+)
+@pytest.mark.parametrize("shape", [(), (1,)])
+def test_rows_at_one_place_share_a_number(part, number, shape):
+    slot = np.zeros(shape, np.int64)
+    fill_cursor([(part, slot)], [7, 7, 7], [2, 2, 2], "step")
+    assert slot.reshape(-1).tolist() == [number]
+
+
+@pytest.mark.parametrize(
+    ("slots", "rows", "single"),
+    [
+        ([(CursorPart.START, ())], BATCH, True),
+        ([(CursorPart.START, (1,))], BATCH, True),
+        ([(CursorPart.START, (BATCH,))], BATCH, False),
+        ([(CursorPart.START, (BATCH,))], None, True),
+        ([(CursorPart.PLACES, (SEQ,))], BATCH, True),
+        ([(CursorPart.START, (BATCH,)), (CursorPart.END, (BATCH,))], BATCH, False),
+        ([], None, False),
+    ],
+)
+def test_what_a_method_takes_says_whether_rows_may_differ(slots, rows, single):
+    b = Builder()
+    for part, dims in slots:
+        b.value(TensorType(I64, dims), CursorSlot(0, part))
+    cursor = Cursor("at", CursorKind.SESSION, None, rows, None)
+    assert takes_one_position(b.method("look", {}, []), cursor) == single
+
+
+def test_a_cursor_of_the_session_has_a_capacity_too(opened):
     with opened(session_program((1,))) as program:
         session = program.session(capacity=4)
         session.write(rows(4, width=2))

@@ -66,7 +66,7 @@ def test_slots_get_their_initial_content_again(opened):
         {"start": start},
         symbols=made.symbols,
         states=(replace(made.states[0], initial=0), made.states[1]),
-        position=made.position,
+        cursors=made.cursors,
     )
     with opened(built).session() as session:
         session.prefill(np.full((1, 1, 5, 2), 9, np.float32))

@@ -114,7 +114,7 @@ def test_reset_restores_an_initial_value_and_keeps_what_it_must(tmp_path):
         (0, 1, 2, 3),
         0,
         ResetRule.INITIAL,
-        at_position=False,
+        cursor=None,
     )
     made = cache_program()[0]
     built = program(
@@ -122,7 +122,7 @@ def test_reset_restores_an_initial_value_and_keeps_what_it_must(tmp_path):
         {"start": start},
         symbols=made.symbols,
         states=(cache, other),
-        position=made.position,
+        cursors=made.cursors,
     )
     with load(write_bundle(tmp_path / "i.kvc", built)) as opened:
         session = opened.session()
@@ -136,14 +136,14 @@ def test_reset_restores_an_initial_value_and_keeps_what_it_must(tmp_path):
 def test_a_state_may_lie_in_memory_in_another_order(tmp_path):
     cache, position = cache_states()
     turned = State(
-        cache.name, cache.type, cache.kind, 2, (0, 2, 1, 3), None, cache.reset, True
+        cache.name, cache.type, cache.kind, 2, (0, 2, 1, 3), None, cache.reset, 0
     )
     made = cache_program()[0]
     built = program(
         made.methods,
         symbols=made.symbols,
         states=(turned, position),
-        position=made.position,
+        cursors=made.cursors,
     )
     with load(write_bundle(tmp_path / "l.kvc", built)) as opened:
         session = opened.session()
@@ -246,7 +246,7 @@ def test_a_method_does_not_take_the_place_of_the_classs_own_name(tmp_path):
     built = program(
         [method("close", look_graph(), [], reads=(0,))],
         states=cache_states(),
-        position=cache_program()[0].position,
+        cursors=cache_program()[0].cursors,
     )
     with load(write_bundle(tmp_path / "n.kvc", built)) as opened:
         session = opened.session()
@@ -284,7 +284,7 @@ def test_opening_a_session_reserves_memory_without_using_it(tmp_path):
         (0,),
         None,
         ResetRule.INITIAL,
-        at_position=False,
+        cursor=None,
     )
     made = affine_program()[0]
     built = program(

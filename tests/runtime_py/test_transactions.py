@@ -165,7 +165,7 @@ def test_a_replacement_elsewhere_cannot_unless_it_was_empty(
     opened, fault, transactional
 ):
     made, arrays = carry_program()
-    states = tuple(replace(state, at_position=False) for state in made.states)
+    states = tuple(replace(state, cursor=None) for state in made.states)
     program = opened((replace(made, states=states), arrays))
     with program.session(transactional=transactional) as session:
         fail_once(session, fault, "restart", rows(3, 64), 1)

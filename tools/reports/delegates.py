@@ -15,7 +15,7 @@ class DelegateReport:
     Attributes:
         method: that it belongs to.
         backend: by name.
-        payload_nbytes: of its code.
+        payload_nbytes: of what the backend adds to its code.
         names: how many weights it reads.
         weights_nbytes: of these, each blob once.
         packed_nbytes: of those that lie here packed as well, for some machine.

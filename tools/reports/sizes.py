@@ -171,7 +171,7 @@ def _program(program: Program, nbytes: int, by_method: bool) -> Iterator[PartRep
             yield PartReport("program", f"{method.name}: code", 1, code)
         payloads = [d.payload for d in program.delegates if d.method == index]
         inside = sum(map(len, payloads))
-        if payloads:
+        if inside:
             what = f"{method.name}: delegate payloads"
             left -= inside
             yield PartReport("program", what, len(payloads), inside)

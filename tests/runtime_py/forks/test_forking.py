@@ -164,7 +164,7 @@ def test_initial_content_is_kept_and_comes_back(opened, way):
         {"start": start},
         symbols=made.symbols,
         states=(replace(made.states[0], initial=0), made.states[1]),
-        position=made.position,
+        cursors=made.cursors,
     )
     with opened(built).session() as parent:
         parent.prefill(np.full((1, 1, 5, 2), 9, np.float32))

@@ -15,9 +15,9 @@ def test_in_place_the_bundle_becomes_small(kvc, path, tmp_path):
     result = kvc("split", path)
     assert result.exit_code == 0
     (data,) = (name for name in names(tmp_path) if name.endswith(".kvd"))
-    assert result.stdout == f"{path}: 1.18 kB; its data: {data}, 8.81 kB\n"
+    assert result.stdout == f"{path}: 1.19 kB; its data: {data}, 8.81 kB\n"
     verify_bundle(path)
-    assert kvc("split", path).stdout == f"{path}: 1.18 kB, no data to move\n"
+    assert kvc("split", path).stdout == f"{path}: 1.19 kB, no data to move\n"
 
 
 def test_an_output_leaves_the_bundle_alone(kvc, path, tmp_path):
