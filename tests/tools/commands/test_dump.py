@@ -105,7 +105,7 @@ def test_the_overview_explains_its_words(kvc, sample):
         "bundles of equal content have equal digests",
         "kept between calls (r: reads, w: writes)",
         "; reads and writes 2 states\n",
-        "parts of a method that a backend runs; payload is the backend's own",
+        "parts of a method that a backend runs; payload is their own",
         "memory, laid out by kvc: 256 B",
     ):
         assert part in text, part
