@@ -19,6 +19,7 @@ from typing import Final, cast
 from kvc.schema.control import Control, read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
+    Advance,
     Alias,
     Argument,
     Cursor,
@@ -35,7 +36,7 @@ from kvc.schema.model import (
     StateSlot,
 )
 from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
-from kvc.schema.types import TensorType, bounds, symbols_of
+from kvc.schema.types import Dim, TensorType, bounds, symbols_of
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.places import place
@@ -119,15 +120,19 @@ class CursorChecker:
             BadProgram: it is not what the states it writes say.
         """
         where = f"method {method.name!r}"
-        if method.counts is not None:
-            self._check_lengths(method, method.counts, where)
-        if method.advance is not None:
-            missed = sorted(self._widest.keys() - set(method.writes))
-            what = f"it advances the position and does not write the rings {missed}"
+        for advance in method.advances:
+            if advance.lengths is not None:
+                self._check_lengths(method, advance, advance.lengths, where)
+            states = self._program.states
+            rings = [i for i in self._widest if states[i].cursor == advance.cursor]
+            missed = sorted(set(rings) - set(method.writes))
+            what = f"it advances their cursor and does not write the rings {missed}"
             self._report.require(not missed, where, what)
         _Uses(method, self._program, self._widest, self._report).check()
 
-    def _check_lengths(self, method: Method, index: int, where: str) -> None:
+    def _check_lengths(
+        self, method: Method, advance: Advance, index: int, where: str
+    ) -> None:
         """Check the input that says how many tokens of each row count."""
         require, inputs = self._report.require, method.graph.inputs
         require(index < len(inputs), where, f"no input {index} of row lengths")
@@ -135,13 +140,13 @@ class CursorChecker:
         what = f"its row lengths {method.input_names[index]!r}, {kind}"
         whole = kind.dtype in (DType.INT64, DType.BOOL) and len(kind.dims) == 1
         require(whole, where, f"{what}, are not int64 or bool of rows")
-        require(method.advance is not None, where, f"{what}, advance nothing")
-        single = kind.dtype is not DType.BOOL or method.advance == 1
-        require(single, where, f"{what}, are of {method.advance} tokens")
-        rows = self._program.cursors[0].rows if self._program.cursors else None
+        single = kind.dtype is not DType.BOOL or advance.tokens == 1
+        require(single, where, f"{what}, are of {advance.tokens} tokens")
+        rows = self._program.cursors[advance.cursor].rows
         agree = kind.dims == (1 if rows is None else rows,)
         require(agree, where, f"{what}, are not those of the cursor's rows {rows}")
-        grown = [i for i in method.writes if _grows_at_cursor(self._program.states[i])]
+        states, at = self._program.states, advance.cursor
+        grown = [i for i in method.writes if _grows_at(states[i], at)]
         what = f"the rows of the states {grown}, which are written at the cursor,"
         require(not grown, where, f"{what} have one length")
 
@@ -158,8 +163,8 @@ class CursorChecker:
             self._report.require(widest == state.window, where, what)
 
 
-def _grows_at_cursor(state: State) -> bool:
-    return state.kind is StateKind.APPEND and state.cursor is not None
+def _grows_at(state: State, cursor: int) -> bool:
+    return state.kind is StateKind.APPEND and state.cursor == cursor
 
 
 class _Uses:
@@ -206,7 +211,7 @@ class _Uses:
         what = f"{kind} is not the {slot.part.name} of a cursor"
         self._require(fits, where, what)
         counted = slot.part in (CursorPart.END, CursorPart.LENGTHS)
-        told = not counted or self._method.advance is not None
+        told = not counted or self._method.advance_of(slot.cursor) is not None
         what = f"the {slot.part.name} of a method that advances nothing"
         self._require(told, where, what)
         placed = slot.part is CursorPart.PLACES
@@ -314,9 +319,9 @@ class _Uses:
         found = f"axis {axis}, {arguments['mode']}"
         what = f"{state.name!r}, {state.kind.name} along {state.axis}, along {found}"
         self._require(whole and along, at, f"it writes the state {what}")
-        count, method = update.dims[axis], self._method
-        what = f"a write of {count} positions, the call adds {method.advance}"
-        self._require(count == method.advance, at, what)
+        count, added = update.dims[axis], self._added(state)
+        what = f"a write of {count} positions, the call adds {added}"
+        self._require(count == added, at, what)
         begins = _is_part(arguments["write_indices"], parts, state, CursorPart.START)
         what = f"the state {state.name!r} is not written at its cursor"
         self._require(begins, at, what)
@@ -336,7 +341,9 @@ class _Uses:
     ) -> None:
         """Check that an operator counts tokens as the method does."""
         lengths = arguments["counts"]
-        if self._method.counts is None:
+        assert state.cursor is not None
+        advance = self._method.advance_of(state.cursor)
+        if advance is None or advance.lengths is None:
             self._require(lengths is None, at, "it counts tokens, the method does not")
             return
         same = _is_part(lengths, parts, state, CursorPart.LENGTHS)
@@ -365,19 +372,20 @@ class _Uses:
             return
         if step.op != _ATTENTION:
             self._refuse_windows([held[v].state for v in rings], f"{step.op} of", at)
-        arguments, method = _by_name(step), self._method
+        arguments = _by_name(step)
         caches = [arguments[name] for name in _CACHES]
         taken = {i.value for i in caches if isinstance(i, Ref)}
         self._require(taken >= set(rings), at, "a ring is no cache here")
         circular = arguments["layout"] == "circular"
         self._require(circular, at, "a ring is read as linear")
         queries = graph.values[cast(Ref, arguments["q"]).value].type.dims[2]
-        what = f"{queries} queries over a ring, the call adds {method.advance}"
-        self._require(queries == method.advance, at, what)
         left = arguments["window_left"]
         self._require(type(left) is int, at, "a ring is read without a window")
         for one in (held[value] for value in rings):
             state = self._program.states[one.state]
+            added = self._added(state)
+            what = f"{queries} queries over a ring, the call adds {added}"
+            self._require(queries == added, at, what)
             ends = _is_part(arguments["valid_length"], parts, state, CursorPart.END)
             what = "a ring is not read up to where its cursor ends"
             self._require(ends, at, what)
@@ -387,6 +395,12 @@ class _Uses:
             self._require(along, at, "a ring's slots are no positions here")
             widest = self._widest[one.state]
             self._widest[one.state] = max(widest, cast(int, left) + 1)
+
+    def _added(self, state: State) -> Dim | None:
+        """Return how many tokens a call adds to the cursor that a state is at."""
+        assert state.cursor is not None
+        advance = self._method.advance_of(state.cursor)
+        return None if advance is None else advance.tokens
 
     def _refuse_windows(self, states: list[int], what: str, at: str) -> None:
         rings = [state for state in states if state in self._widest]
