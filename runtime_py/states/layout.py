@@ -6,6 +6,7 @@ of bytes that hold some of their slots. It is the same for all sessions of one s
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -49,12 +50,6 @@ class Layout:
         """Return where the next group may begin."""
         return self.offset + self.step * len(self.group.states)
 
-    def array(self, arena: Arena, state: int) -> Array:
-        """Return the array of one of the states in an arena."""
-        dtype, offset = self.group.first.type.dtype.numpy, self.offset
-        offset += state * self.step
-        return np.ndarray(self.shape, dtype, arena.owner, offset, self.strides)
-
     def all(self, arena: Arena) -> Array:
         """Return all of them as one array, [states, *shape]."""
         shape, dtype = (
@@ -75,7 +70,12 @@ class Layout:
         """Return where each of the states begins in the arena."""
         return self.offset + np.arange(len(self.group.states)) * self.step
 
-    def runs(self, span: Span = WHOLE) -> Offsets:
+    @cached_property
+    def all_runs(self) -> Offsets:
+        """Return where the runs of all slots of all states begin."""
+        return self.runs(WHOLE)
+
+    def runs(self, span: Span) -> Offsets:
         """Return where the runs of bytes from the first slot of a span on begin.
 
         Each is as long as its slots.
