@@ -46,16 +46,13 @@ class HostStore:
         self.all = layout.all(arena)
 
     def read(self, span: Span = WHOLE) -> Array:
-        """Return a copy of what a span holds; see `Store.read`."""
         return own_copy(self.all if span is WHOLE else self._part(self.all, span))
 
     def write(self, span: Span, content: Array) -> None:
-        """Write what `read` has returned."""
         self.note(span.low, span.high)
         copy_into(self._part(self.all, span), content)
 
     def fill(self, span: Span) -> None:
-        """Give a span its initial content again."""
         high = min(span.high, self.slots) if self.slots else span.high
         if span.low >= high:
             return
@@ -64,28 +61,25 @@ class HostStore:
             self._fill_initial(span)
             return
         nbytes = (high - span.low) * self.layout.slot_nbytes
-        if nbytes < PAGE_NBYTES or self._is_between(span):
+        if nbytes < PAGE_NBYTES or (span.row is not None and self.layout.mixes_rows()):
             zero(self._part(self.all, span))
             return
         for start in self.layout.runs(span).tolist():
             self._arena.clear(start, nbytes)
 
     def give_back(self, span: Span) -> None:
-        """Give back whole pages within a span, which holds its initial content."""
         nbytes = (min(span.high, self.slots) - span.low) * self.layout.slot_nbytes
-        if self.begins or self._is_between(span):
+        if self.begins or nbytes < PAGE_NBYTES:
             return
-        if nbytes >= PAGE_NBYTES:
+        if span.row is None or not self.layout.mixes_rows():
             for start in self.layout.runs(span).tolist():
                 self._arena.give_back(start, nbytes)
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
-        """Note that slots are written."""
         first, end = self.changed
         self.changed = min(first, low), max(end, high)
 
     def first(self, state: int) -> Array:
-        """Return a copy of what one of the states begins as."""
         initial = self.layout.group.declared[state].initial
         if initial is None:
             return np.zeros(self.shape, self.all.dtype)
@@ -102,10 +96,6 @@ class HostStore:
             part = self._part(self.all, span._replace(state=state))
             start = self.first(state)[None]
             copy_into(part, self._part(start, span._replace(state=0)))
-
-    def _is_between(self, span: Span) -> bool:
-        """Tell whether other rows have slots among those of a row."""
-        return span.row is not None and self.layout.within_slots(0)
 
     def _part(self, array: Array, span: Span) -> Array:
         """Return what a span has of an array [states, *shape]."""
@@ -185,14 +175,13 @@ class HostMemory:
         return twin
 
     def discard(self, rule: ResetRule) -> None:
-        """Give all pages of states with a reset rule back; they begin anew."""
         self.arenas[rule].discard()
         for store in self.stores:
             if store.layout.group.first.reset is rule:
                 store.begin()
 
     def synchronise(self) -> None:
-        """Do nothing: on the host all is done at once."""
+        pass  # on the host all is done at once
 
     def close(self) -> None:
         """Let go of the memory; arrays that are still alive keep it."""

@@ -45,11 +45,6 @@ class Layout:
         self.slots = 0 if self.axis is None else shape[self.axis]
         self.slot_nbytes = 0 if self.axis is None else self.strides[self.axis]
 
-    @property
-    def end(self) -> int:
-        """Return where the next group may begin."""
-        return self.offset + self.step * len(self.group.states)
-
     def all(self, arena: Arena) -> Array:
         """Return all of them as one array, [states, *shape]."""
         shape, dtype = (
@@ -59,11 +54,10 @@ class Layout:
         strides = (self.step, *self.strides)
         return np.ndarray(shape, dtype.numpy, arena.owner, self.offset, strides)
 
-    def within_slots(self, dim: int) -> bool:
-        """Tell whether a dim lies within one slot in memory, not around the slots."""
-        assert self.axis is not None, "only states with an axis have slots"
+    def mixes_rows(self) -> bool:
+        """Tell whether a run of slots of one row has slots of other rows in it."""
         order = self.group.first.layout
-        return order.index(dim) >= order.index(self.axis)
+        return self.axis is not None and order.index(0) >= order.index(self.axis)
 
     @property
     def starts(self) -> Offsets:
@@ -101,7 +95,7 @@ def lay_out(
     layouts = []
     for group in groups:
         layout = Layout(group, sizes, ends[group.first.reset])
-        ends[group.first.reset] = layout.end
+        ends[group.first.reset] += layout.step * len(group.states)
         layouts.append(layout)
     return tuple(layouts), ends
 

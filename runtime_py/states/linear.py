@@ -37,8 +37,7 @@ class Linear(Kind):
         if self.store.shared:
             self.note(starts if at_cursor else None, ends)
         self.reached = self.reach(ends)
-        undo = partial(self.rewind, starts, starts, starts)
-        return undo if copy is None else partial(_both, undo, copy)
+        return copy or partial(self.rewind, starts, starts, starts)
 
     def note(self, lows: Sequence[int] | None, highs: Sequence[int]) -> None:
         if lows is None:
@@ -58,8 +57,3 @@ class Linear(Kind):
         if ends is not None:
             self.rewind(ends, ends, ends)
             self.by_row(self.store.give_back, ends, [ALL_SLOTS] * len(ends))
-
-
-def _both(first: Undo, then: Undo) -> None:
-    first()
-    then()

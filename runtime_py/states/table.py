@@ -48,12 +48,9 @@ def find_writes(
     for number, group in enumerate(groups):
         if method.name in group.writers:
             own = [access for state in group.states for access in by_state[state]]
-            found.append(_writes(number, own, kind_of(group.first)))
+            kind = kind_of(group.first)
+            risks = tuple(access for access in own if access.mode not in kind.undoes)
+            extents = {access.extent for access in own if kind.placed}
+            known = tuple(extent for extent in extents if extent is not None)
+            found.append(Writes(number, risks, None if None in extents else known))
     return tuple(found)
-
-
-def _writes(group: int, accesses: Sequence[Access], kind: type[Kind]) -> Writes:
-    risks = tuple(access for access in accesses if access.mode not in kind.undoes)
-    extents = {access.extent for access in accesses if kind.placed}
-    known = tuple(extent for extent in extents if extent is not None)
-    return Writes(group, risks, None if None in extents else known)
