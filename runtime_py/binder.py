@@ -13,10 +13,11 @@ from kvc.runtime.arrays import borrowed
 from kvc.runtime.bindings import Binding
 from kvc.runtime.callers import Loan, lend
 from kvc.runtime.contexts import ExecutionContext
-from kvc.runtime.entries import Demand, Entry, check_growth
+from kvc.runtime.entries import Entry, check_growth
 from kvc.runtime.frames import bind_graph, rebind_graph
 from kvc.runtime.inputs import Inputs
 from kvc.runtime.resources import Resources
+from kvc.runtime.states.access import Demand
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.values import Memory
 from kvc.schema.model import Cursor

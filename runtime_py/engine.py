@@ -23,12 +23,13 @@ from kvc.runtime.contexts import ContextPool, ExecutionContext
 from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.base import Packing
-from kvc.runtime.entries import Demand, Entry, make_entry
+from kvc.runtime.entries import Entry, make_entry
 from kvc.runtime.executor import Progress
 from kvc.runtime.inputs import Inputs, take_inputs
 from kvc.runtime.parts import count_excess, plan_parts, run_parts
 from kvc.runtime.positions import count_rows, fill_cursor, row_dim
 from kvc.runtime.resources import Resources
+from kvc.runtime.states.access import Demand
 from kvc.runtime.states.groups import Group, group_states
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.memory import StateMemory
@@ -58,6 +59,8 @@ class Engine:
         self._blobs = hold_blobs(stored, mode)
         self.data = NamedBuffers(self.program, self._blobs)
         self._constants = NamedBuffers(self.program, self._blobs, for_calls=True)
+        methods = enumerate(self.program.methods)
+        self.method_ids = {method.name: i for i, method in methods}
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
         self._entries: dict[int, Entry] = {}
         self._lock = threading.RLock()
@@ -173,8 +176,9 @@ class Engine:
         """
         self.check_open()
         return StateMemory(
+            self.program.states,
             self.groups,
-            HostMemory(self.groups, sizes, self._initial_value),
+            HostMemory.allocate(self.groups, sizes, self._initial_value),
             sizes,
             capacity=capacity,
             rows=count_rows(self.program, sizes),

@@ -12,7 +12,7 @@ from kvc.runtime.counts import CountsInput, find_counts
 from kvc.runtime.effects import Effects, find_effects
 from kvc.runtime.inputs import Inputs
 from kvc.runtime.sizes import Signature
-from kvc.runtime.states.access import Writes
+from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.groups import Group
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.owner import ALL_SLOTS
@@ -29,29 +29,6 @@ from kvc.schema.model import (
     State,
 )
 from kvc.schema.types import Dim, Symbol, evaluate, settle_symbol, symbols_of
-
-
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What one call asks of its session, at the call's sizes.
-
-    Attributes:
-        advance: tokens that it adds to the position, None when it leaves it alone.
-        extents: of the states of each group that it writes, the most slots from the
-            position on.
-        lengths: of each state that grows: (state, length after the call, greatest
-            length on the way).
-        counts: how many of `advance` count in each row, None where all do.
-    """
-
-    advance: int | None
-    extents: tuple[int, ...]
-    lengths: tuple[tuple[int, int, int], ...]
-    counts: tuple[int, ...] | None = None
-
-    def steps(self, rows: int) -> Sequence[int]:
-        """Return how many tokens the call adds to each row."""
-        return (self.advance or 0,) * rows if self.counts is None else self.counts
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,7 +120,7 @@ class Entry:
         advance = self.method.advance
         return Demand(
             None if advance is None else evaluate(advance, sizes),
-            tuple(_extent(writes, sizes) for writes in self.writes),
+            tuple([_extent(w, sizes) if w.extents != () else 0 for w in self.writes]),
             tuple(self._grown(sizes)),
         )
 
@@ -186,7 +163,7 @@ class Entry:
     ) -> StateMismatch:
         return StateMismatch(
             method=self.method.name,
-            state=memory.declared(state).name,
+            state=memory.states[state].name,
             expected=expected,
             found=f"length {memory.lengths[state]}",
         )
@@ -227,7 +204,7 @@ def _extent(writes: Writes, sizes: Mapping[str, int]) -> int:
     """Return the most slots that a method writes from the position on."""
     if writes.extents is None:
         return ALL_SLOTS
-    return max((evaluate(dim, sizes) for dim in writes.extents), default=0)
+    return max(evaluate(dim, sizes) for dim in writes.extents)
 
 
 def _group_slots(
@@ -306,12 +283,10 @@ def check_growth(demand: Demand, memory: StateMemory, position: Cursor | None) -
         CacheOverflow: one has not.
     """
     counts = position is not None and position.kind is CursorKind.LENGTH
-    rooms = {
-        state: kind.room(memory.capacity, counts)
-        for kind in memory.kinds
-        if kind.grows
-        for state in kind.group.states
-    }
+    rooms: dict[int, int] = {}
+    for kind in memory.kinds if demand.lengths else ():
+        room = kind.room(memory.capacity, counts) if kind.grows else 0
+        rooms |= dict.fromkeys(kind.group.states, room)
     for state, _, reach in demand.lengths:
         length, capacity = memory.lengths[state], rooms[state]
         if reach > capacity:

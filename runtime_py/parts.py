@@ -18,7 +18,7 @@ from kvc.runtime.entries import Entry, check_room
 from kvc.runtime.inputs import Inputs, take_inputs
 from kvc.runtime.positions import find_position
 from kvc.runtime.states.memory import StateMemory
-from kvc.runtime.transactions import Savepoint
+from kvc.runtime.transactions import all_or_nothing
 from kvc.schema.errors import CallTooLong
 from kvc.schema.model import Program
 from kvc.schema.types import bounds, evaluate
@@ -115,8 +115,8 @@ def plan_parts(
             method=entry.method.name,
             count=count,
             longest=limit.longest,
-            state=limit.name,
-            slots=limit.slots,
+            state=limit.group.first.name,
+            slots=limit.store.slots,
             window=limit.window,
         )
     firsts = accumulate((chunk.count for chunk in plan), initial=0)
@@ -148,7 +148,7 @@ def run_parts(
     check_room(steps, starts, states.capacity)
     taken = [_take_part(part, tokens, counts) for part in parts]
     results: list[object] = []
-    with Savepoint([part.entry for part in parts], states, starts):
+    with all_or_nothing([part.entry for part in parts], states, starts):
         for part, given in zip(parts, taken, strict=True):
             made = run(part.entry, given)
             if counts is not None and results:

@@ -202,10 +202,9 @@ def _whole(name: str, size: object) -> int:
 
 
 def _common_length(memory: StateMemory) -> int:
-    grown = sorted(s for kind in memory.kinds if kind.grows for s in kind.group.states)
-    lengths = [memory.lengths[state] for state in grown]
+    lengths = list(map(memory.lengths.__getitem__, memory.growing))
     if len(set(lengths)) > 1:
-        names = [memory.declared(state).name for state in grown]
+        names = [memory.states[state].name for state in memory.growing]
         found = [f"{name} has {n}" for name, n in zip(names, lengths, strict=True)]
         reason = f"what grows has different lengths: {listing(found)}"
         raise NoPosition(reason=reason)

@@ -11,8 +11,9 @@ import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
 from kvc.runtime.positions import find_position, takes_one_position
+from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.errors import BadSetting, CannotRewind, NoPosition
+from kvc.schema.errors import BadSetting, CannotRewind, NoPosition, NotRewindable
 from kvc.schema.model import CursorKind, Program
 
 
@@ -28,15 +29,17 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
     """
     starts, firsts = _check_goes_back(program, memory)
     counts = _check_counts(count, starts, firsts)
+    kinds = [kind for kind in memory.kinds if kind.group.writers]
     if len(set(counts)) > 1:
-        _check_taken(program)
-    for kind in memory.kinds:
-        kind.check_rewind(starts, counts, firsts)
+        _check_rows(program, kinds)
+    for kind in kinds:
+        if reason := kind.why_gone(starts, counts, firsts):
+            raise NotRewindable(state=kind.group.first.name, reason=reason)
     if not any(counts):
         return False
     memory.poisoned = "rewind"  # stands if an interrupt comes in between
     ends = [start - some for start, some in zip(starts, counts, strict=True)]
-    for kind in memory.kinds:
+    for kind in kinds:
         kind.rewind(starts, ends, firsts)
     if program.position is not None and program.position.kind is CursorKind.SESSION:
         memory.counted = tuple(ends)
@@ -55,7 +58,7 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
     starts, firsts = _check_goes_back(program, memory)
     most = [start - first for start, first in zip(starts, firsts, strict=True)]
     for kind in memory.kinds:
-        most = list(map(min, most, kind.most_forgotten(starts) or most))
+        most = list(map(min, most, kind.most_forgotten(starts)))
     return most
 
 
@@ -84,24 +87,33 @@ def _check_goes_back(
     memory.check_usable()
     position = program.position
     starts = find_position(position, memory)
-    counting = {m.name for m in program.methods if m.advance is not None}
+    counting = frozenset(m.name for m in program.methods if m.advance is not None)
     for kind in memory.kinds:
-        kind.check_goes_back(frozenset(counting))
+        reason = kind.why_lost(counting) if kind.group.writers else ""
+        if reason:
+            raise NotRewindable(state=kind.group.first.name, reason=reason)
     if position is None or position.state is None:
         return starts, [0] * len(starts)
     return starts, memory.first_counts(position.state)
 
 
-def _check_taken(program: Program) -> None:
-    """Check that every method can be given positions that differ.
+def _check_rows(program: Program, kinds: Sequence[Kind]) -> None:
+    """Check that rows may go back by different counts.
 
     Raises:
-        CannotRewind: one cannot.
+        CannotRewind: they may not.
     """
+    problems = [why_together(program), *(kind.row_problem() for kind in kinds)]
+    for reason in filter(None, problems):
+        raise CannotRewind(reason=reason)
+
+
+def why_together(program: Program) -> str:
+    """Return why all rows must have one position, "" where they need not."""
     for method in program.methods:
         if takes_one_position(method, program.cursors[0]):
-            reason = f"method {method.name} is given one position for all of them"
-            raise CannotRewind(reason=reason)
+            return f"method {method.name} is given one position for all of them"
+    return ""
 
 
 def _check_counts(

@@ -7,18 +7,16 @@ stay here from one call to the next. A session belongs to one thread at a time.
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.data import BundledFiles
 from kvc.runtime.engine import Engine
 from kvc.runtime.forks.residency import SessionResidency, describe_states
-from kvc.runtime.methods import MethodTable
+from kvc.runtime.methods import Callables
 from kvc.runtime.positions import (
     choose_capacity,
     choose_sizes,
@@ -26,26 +24,24 @@ from kvc.runtime.positions import (
     find_position,
 )
 from kvc.runtime.rewinding import most_rewindable, rewind, trim
+from kvc.runtime.rows import reset_row, take_row
 from kvc.runtime.session_text import state_text
 from kvc.runtime.snapshots import save_snapshot
 from kvc.runtime.state_views import StateViews
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.closing import Closing
-from kvc.schema.errors import Busy, Closed
-from kvc.schema.model import Method
+from kvc.schema.errors import BadSetting, Busy, Closed
 from kvc.schema.types import Symbol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Session(Closing):
+class Session(Callables):
     """Owns the memory of a program's states; weights are shared with all sessions."""
 
     def __init__(self, engine: Engine, states: StateMemory) -> None:
         """Take states that are nobody else's; `open` makes new ones."""
         self._engine = engine
-        self._table = MethodTable(engine)
         self._states = states
         self._lock = threading.Lock()
         self._running = ""
@@ -108,7 +104,7 @@ class Session(Closing):
                 file has changed, is damaged, or cannot be read.
             Closed, Forked: session or program are closed, or of another process.
         """
-        index = self._table.find(name)
+        index = self._find(name)
         with self._exclusive(name):
             made = self._engine.call(index, args, kwargs, self._states)
             if self._engine.program.methods[index].writes:
@@ -142,6 +138,54 @@ class Session(Closing):
         with self._exclusive("rewind"):
             if rewind(self._engine.program, self._states, count):
                 self._note_change()
+
+    def reset_row(self, row: int) -> None:
+        """Make one row of a batch as `reset` makes all; the other rows stay.
+
+        Raises:
+            BadSetting: there is no such row.
+            StateMismatch: a state, or the position, has no rows of its own.
+            Poisoned, Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("reset_row"):
+            reset_row(self._engine.program, self._states, row)
+            self._note_change()
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Make one row of a batch as another one is; all but the target stay.
+
+        Raises as `reset_row`.
+        """
+        with self._exclusive("copy_row"):
+            program, states = self._engine.program, self._states
+            names = "copy_row", "target", "source"
+            take_row(program, states, target, states, source, names)
+            self._note_change()
+
+    def admit(self, row: int, other: "Session", other_row: int = 0) -> None:
+        """Take a row of another session over into a row of this one; others stay.
+
+        The other session is of the same program and sizes, but for the number of its
+        rows, and stays as it is. So a prompt may be read in a session of one row, and
+        join a batch that has been running for long.
+
+        Raises:
+            BadSetting: there is no such row, or the other is of another program.
+            StateMismatch: as `reset_row`, or the sessions have other sizes.
+            CacheOverflow: the row has more tokens than this session's capacity.
+            Poisoned, Busy, Closed, Forked: as `call`, of both sessions.
+        """
+        if other is self:
+            self.copy_row(other_row, row)
+            return
+        with self._exclusive("admit"), other._exclusive("admit"):
+            mine, theirs = self._engine.digest, other._engine.digest
+            if mine != theirs:
+                expected = f"a session of program {mine}"
+                raise BadSetting(name="other", expected=expected, found=theirs)
+            names, states = ("admit", "row", "other_row"), other._states
+            take_row(self._engine.program, self._states, row, states, other_row, names)
+            self._note_change()
 
     def trim(self) -> None:
         """Give memory back that holds nothing: behind the position, and idle scratch.
@@ -294,21 +338,6 @@ class Session(Closing):
         return StateViews(self._engine.program, self._states, self)
 
     @property
-    def methods(self) -> Mapping[str, Method]:
-        """Return the program's methods by name."""
-        return {method.name: method for method in self._engine.program.methods}
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """Return the program's metadata, name to JSON text."""
-        return MappingProxyType(dict(self._engine.program.metadata))
-
-    @property
-    def files(self) -> Mapping[str, bytes]:
-        """Return the files that go along with the program, as `Program.files` does."""
-        return BundledFiles(self._engine.program, self._engine.data)
-
-    @property
     def symbols(self) -> Mapping[str, Symbol]:
         """Return the program's symbolic sizes by name."""
         return self._engine.symbols
@@ -349,15 +378,6 @@ class Session(Closing):
         finally:
             self._running = ""
             self._lock.release()
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        # Also asked before __init__ has run, for example by copy and pickle.
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self._table.shorthand(self, self.call, name)
-
-    def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *self._table.names()]
 
     def __repr__(self) -> str:
         return f"<Session of {self._engine.path}: {self._text()}>"

@@ -33,7 +33,7 @@ from kvc.runtime.snapshot_files import (
     Header,
     SnapshotFile,
 )
-from kvc.runtime.states.kind import Kind, Marks
+from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.owner import ALL_SLOTS, Span
 from kvc.runtime.states.table import kind_of
@@ -68,10 +68,13 @@ def save_snapshot(
     """
     memory.check_usable()
     file_name = path_text(path)
-    position, marks = _position(program, memory), Marks(list(memory.lengths))
-    for kind in memory.kinds:
-        kind.mark(marks, position)
-    shapes = state_shapes(program, memory.sizes, marks)
+    position = _position(program, memory)
+    lengths, written, reached = (
+        memory.lengths,
+        _written(memory),
+        _reached(memory, position),
+    )
+    shapes = state_shapes(program, memory.sizes, lengths, written, reached)
     header = Header(
         program=digest,
         sizes=memory.sizes,
@@ -79,9 +82,9 @@ def save_snapshot(
         position=position,
         pending=memory.pending,
         counted=memory.counted,
-        lengths=marks.lengths,
-        written=marks.written,
-        reached=marks.reached,
+        lengths=lengths,
+        written=written,
+        reached=reached,
         states=_describe(program.states, shapes),
     )
     text = json.dumps(asdict(header), separators=(",", ":")).encode()
@@ -95,17 +98,20 @@ def save_snapshot(
 
 
 def state_shapes(
-    program: Program, sizes: Mapping[str, int], marks: Marks
+    program: Program,
+    sizes: Mapping[str, int],
+    lengths: Sequence[int],
+    written: int,
+    reached: Sequence[int],
 ) -> list[tuple[int, ...]]:
     """Return the shape of what a file holds of each state."""
+    slots = {"written": written, "reached": max(reached, default=0)}
     shapes = []
-    for number, state in enumerate(program.states):
-        shape, slots = (
-            list(state.type.shape(sizes)),
-            kind_of(state).saved(marks, number),
-        )
-        if slots is not None and state.axis is not None:
-            shape[state.axis] = min(slots, shape[state.axis])
+    for state, length in zip(program.states, lengths, strict=True):
+        shape = list(state.type.shape(sizes))
+        found = {**slots, "lengths": length}.get(kind_of(state).recorded)
+        if found is not None and state.axis is not None:
+            shape[state.axis] = min(found, shape[state.axis])
         shapes.append(tuple(shape))
     return shapes
 
@@ -148,8 +154,11 @@ class Snapshot(Closing):
         for number in range(len(memory.arrays)):
             kind, span = _place(memory, number, self._shapes[number])
             kind.store.write(span, self._read_state(number))
+        header = self.header
+        found = {"written": [header.written], "reached": header.reached}
         for kind in memory.kinds:
-            kind.take(self._marks)
+            kind.reached = list(found.get(kind.recorded, ()))
+        memory.lengths[:] = header.lengths
         memory.pending = tuple(map(tuple, self.header.pending))
         memory.counted = tuple(self.header.counted)
 
@@ -171,7 +180,8 @@ class Snapshot(Closing):
             grows = kind_of(state).grows and state.axis is not None
             most = state.type.shape(sizes)[state.axis or 0] if grows else 0
             self._require(length <= most, f"{state.name} has length {length}")
-        shapes = state_shapes(program, sizes, self._marks)
+        marks = header.lengths, header.written, header.reached
+        shapes = state_shapes(program, sizes, *marks)
         expected = _describe(program.states, shapes)
         self._require(header.states == expected, "its states are not the program's")
         nbytes = sum(
@@ -224,14 +234,8 @@ class Snapshot(Closing):
                 grows = [kind_of(state).grows for state in states]
                 return list(compress(header.lengths, grows)) or [0]
 
-    @property
-    def _marks(self) -> Marks:
-        """Return what the file says of how far states have been written."""
-        header = self.header
-        return Marks(header.lengths, header.written, list(header.reached))
-
     def _goes_round(self) -> bool:
-        return any(kind_of(state).goes_round for state in self._program.states)
+        return any(kind_of(s).recorded == "reached" for s in self._program.states)
 
     def _read_state(self, state: int) -> Array:
         """Return what the file holds of a state."""
@@ -273,6 +277,19 @@ def _position(program: Program, memory: StateMemory) -> list[int] | None:
         return find_position(program.position, memory)
     except NoPosition:
         return None
+
+
+def _written(memory: StateMemory) -> int:
+    """Return from where on slots are as at first, in all states that say it so."""
+    kinds = (kind for kind in memory.kinds if kind.recorded == "written")
+    return min(max((max(k.reached, default=0) for k in kinds), default=0), MOST)
+
+
+def _reached(memory: StateMemory, position: Sequence[int] | None) -> list[int]:
+    """Return how far each row of what goes round was written; [] where nothing does."""
+    kinds = [kind for kind in memory.kinds if kind.recorded == "reached"]
+    rows = [kind.reach(position or ()) for kind in kinds]
+    return [max(reached) for reached in zip(*rows, strict=True)]
 
 
 def _describe(

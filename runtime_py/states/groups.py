@@ -62,12 +62,9 @@ def group_states(
             tuple(ids),
             tuple(states[i] for i in ids),
             frozenset(writers[ids[0]]),
-            _has_rows(states[ids[0]], rows),
+            rows is not None
+            and states[ids[0]].axis != 0
+            and rows in states[ids[0]].type.dims[:1],
         )
         for ids in groups.values()
     )
-
-
-def _has_rows(state: State, rows: Dim | None) -> bool:
-    dims = state.type.dims
-    return rows is not None and state.axis != 0 and bool(dims) and dims[0] == rows
