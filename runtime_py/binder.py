@@ -28,13 +28,13 @@ class Binder:
     """Binds methods for the calls of one execution context.
 
     Attributes:
-        position: of the program.
+        cursors: of the program.
         resources: what calls share.
         context: of the call.
         states: of its session, None without one.
     """
 
-    position: Cursor | None
+    cursors: Sequence[Cursor]
     resources: Resources
     context: ExecutionContext
     states: StateMemory | None
@@ -57,7 +57,7 @@ class Binder:
             sizes = sizes or entry.solve(inputs, self.states)
             demand = entry.demand(sizes)
             if self.states is not None:
-                check_growth(demand, self.states, self.position)
+                check_growth(demand, self.states, self.cursors)
             # Out of the context's hands: one that breaks off is of no use any more.
             old = self.context.take(key)
             found = self._bind(entry, sizes, demand, loans, old)

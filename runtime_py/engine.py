@@ -27,7 +27,7 @@ from kvc.runtime.entries import Entry, make_entry
 from kvc.runtime.executor import Progress
 from kvc.runtime.inputs import Inputs, take_inputs
 from kvc.runtime.parts import count_excess, plan_parts, run_parts
-from kvc.runtime.positions import count_rows, fill_cursor, row_dim
+from kvc.runtime.positions import count_rows, fill_cursors, row_dim
 from kvc.runtime.resources import Resources
 from kvc.runtime.states.access import Demand
 from kvc.runtime.states.groups import Group, group_states
@@ -133,7 +133,7 @@ class Engine:
         """Run a method in one go."""
         with self._lease(states) as (resources, context):
             self._blobs.check_unchanged()
-            binder = Binder(self.program.position, resources, context, states)
+            binder = Binder(self.program.cursors, resources, context, states)
             binding, loans = binder.bind(entry, inputs)
             demand = entry.with_counts(binding.demand, inputs)
             if states is None or entry.only_reads:
@@ -150,14 +150,11 @@ class Engine:
         states: StateMemory,
     ) -> list[object]:
         """Run a bound method on a session: all of it, or as if it had not run."""
-        position = self.program.position
-        transaction = Transaction(entry, demand, states, position)
+        transaction = Transaction(entry, demand, states, self.program.cursors)
         progress = Progress()
         try:
-            if binding.frame.cursor:
-                starts = transaction.starts or [0]
-                lengths = demand.steps(len(starts))
-                fill_cursor(binding.frame.cursor, starts, lengths, entry.method.name)
+            if values := binding.frame.cursors:
+                fill_cursors(values, transaction.starts, demand, entry.method.name)
             results = _run(binding, inputs, loans, progress)
             transaction.commit()
         except BaseException as error:
@@ -181,7 +178,10 @@ class Engine:
             HostMemory.allocate(self.groups, sizes, self._initial_value),
             sizes,
             capacity=capacity,
-            rows=count_rows(self.program, sizes),
+            rows=tuple(
+                count_rows(self.program, sizes, number)
+                for number in range(max(1, len(self.program.cursors)))
+            ),
             transactional=transactional,
         )
 

@@ -39,7 +39,8 @@ class Entry:
         id: of the method.
         method: as the file declares it.
         signature: of its inputs.
-        reads_cursor: whether it takes a part of the cursor.
+        reads_cursor: whether it takes a part of a cursor.
+        cursor: which one it adds to; of several, the one whose row lengths it takes.
         tokens: the input of tokens, None where there is none.
         counts: the input that says how many tokens count, None where all do.
         effects: what it writes.
@@ -55,6 +56,7 @@ class Entry:
     method: Method
     signature: Signature
     reads_cursor: bool
+    cursor: int
     tokens: TokenInput | None
     counts: CountsInput | None
     effects: Effects
@@ -68,7 +70,7 @@ class Entry:
     @property
     def only_reads(self) -> bool:
         """Tell whether a call leaves its session as it is, whatever happens."""
-        quiet = self.method.advance is None and not self.reads_cursor
+        quiet = not self.method.advances and not self.reads_cursor
         return quiet and not self.method.writes
 
     def check_tokens(self, inputs: Inputs) -> None:
@@ -188,6 +190,7 @@ def make_entry(
         method=method,
         signature=Signature(method.name, method.input_names, types, symbols),
         reads_cursor=any(isinstance(v.storage, CursorSlot) for v in values),
+        cursor=_own_cursor(method),
         tokens=find_tokens(method),
         counts=find_counts(method),
         effects=effects,
@@ -205,6 +208,12 @@ def _extent(writes: Writes, sizes: Mapping[str, int]) -> int:
     if writes.extents is None:
         return ALL_SLOTS
     return max(evaluate(dim, sizes) for dim in writes.extents)
+
+
+def _own_cursor(method: Method) -> int:
+    """Return the cursor that a method adds to, by row lengths if by any."""
+    advances = sorted(method.advances, key=lambda one: one.lengths is None)
+    return advances[0].cursor if advances else 0
 
 
 def _group_slots(
@@ -276,16 +285,20 @@ def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
         )
 
 
-def check_growth(demand: Demand, memory: StateMemory, position: Cursor | None) -> None:
+def check_growth(
+    demand: Demand, memory: StateMemory, cursors: Sequence[Cursor]
+) -> None:
     """Check that states which grow have room.
 
     Raises:
         CacheOverflow: one has not.
     """
-    counts = position is not None and position.kind is CursorKind.LENGTH
+    counts = bool(cursors) and cursors[0].kind is CursorKind.LENGTH
     rooms: dict[int, int] = {}
     for kind in memory.kinds if demand.lengths else ():
-        room = kind.room(memory.capacity, counts) if kind.grows else 0
+        own = kind.group.first.cursor in (None, 0)
+        limit = memory.capacity if own else None
+        room = kind.room(limit, counts) if kind.grows else 0
         rooms |= dict.fromkeys(kind.group.states, room)
     for state, _, reach in demand.lengths:
         length, capacity = memory.lengths[state], rooms[state]

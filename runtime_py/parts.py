@@ -141,7 +141,7 @@ def run_parts(
         CacheOverflow: not all tokens fit; nothing has run.
         ExecutionError: a part failed; the session is as it was before the first one.
     """
-    starts = find_position(program.position, states)
+    starts = find_position(program.cursors, states)
     tokens = inputs.arrays[0]
     counts = _counts_of(parts[0].entry, inputs)
     steps = [tokens.shape[1]] * len(starts) if counts is None else counts.tolist()

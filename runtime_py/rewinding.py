@@ -6,6 +6,7 @@ kinds to say. Everything is checked before anything changes.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
@@ -15,6 +16,8 @@ from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.errors import BadSetting, CannotRewind, NoPosition, NotRewindable
 from kvc.schema.model import CursorKind, Program
+
+_CURSOR: Final = 0  # the one that counts the tokens of prefill and decode
 
 
 def rewind(program: Program, memory: StateMemory, count: object) -> bool:
@@ -30,19 +33,21 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
     starts, firsts = _check_goes_back(program, memory)
     counts = _check_counts(count, starts, firsts)
     kinds = [kind for kind in memory.kinds if kind.group.writers]
+    own = [kind for kind in kinds if kind.group.first.cursor == _CURSOR]
     if len(set(counts)) > 1:
-        _check_rows(program, kinds)
-    for kind in kinds:
+        _check_rows(program, own)
+    ends = [start - some for start, some in zip(starts, counts, strict=True)]
+    for kind in own:
         if reason := kind.why_gone(starts, counts, firsts):
             raise NotRewindable(state=kind.group.first.name, reason=reason)
     if not any(counts):
         return False
+    _check_beside(program, memory, ends)
     memory.poisoned = "rewind"  # stands if an interrupt comes in between
-    ends = [start - some for start, some in zip(starts, counts, strict=True)]
-    for kind in kinds:
+    for kind in own:
         kind.rewind(starts, ends, firsts)
-    if program.position is not None and program.position.kind is CursorKind.SESSION:
-        memory.counted = tuple(ends)
+    if program.cursors[_CURSOR].kind is CursorKind.SESSION:
+        memory.count(_CURSOR, tuple(ends))
     memory.poisoned = ""
     return True
 
@@ -57,19 +62,28 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
     """
     starts, firsts = _check_goes_back(program, memory)
     most = [start - first for start, first in zip(starts, firsts, strict=True)]
+    counting = _counting(program)
     for kind in memory.kinds:
-        most = list(map(min, most, kind.most_forgotten(starts)))
+        if kind.group.first.cursor == _CURSOR:
+            most = list(map(min, most, kind.most_forgotten(starts)))
+        elif kind.group.writers & counting:
+            last = kind.ends.get(_CURSOR, firsts)
+            kept = [start - end for start, end in zip(starts, last, strict=False)]
+            most = list(map(min, most, kept))
     return most
 
 
 def trim(program: Program, memory: StateMemory) -> None:
     """Give back whole pages at and after the position, of each row."""
-    try:
-        ends = find_position(program.position, memory) or [0]
-    except NoPosition:
-        ends = None
+    positions: list[Sequence[int] | None] = []
+    for number in range(len(program.cursors)):
+        try:
+            positions.append(find_position(program.cursors, memory, number) or [0])
+        except NoPosition:
+            positions.append(None)
     for kind in memory.kinds:
-        kind.trim(ends)
+        cursor = kind.group.first.cursor
+        kind.trim(None if cursor is None else positions[cursor])
 
 
 def _check_goes_back(
@@ -85,16 +99,35 @@ def _check_goes_back(
         Poisoned: a call left states half written.
     """
     memory.check_usable()
-    position = program.position
-    starts = find_position(position, memory)
-    counting = frozenset(m.name for m in program.methods if m.advance is not None)
+    starts, counting = find_position(program.cursors, memory), _counting(program)
     for kind in memory.kinds:
-        reason = kind.why_lost(counting) if kind.group.writers else ""
+        own = kind.group.first.cursor == _CURSOR
+        lost = own or (kind.group.writers and kind.group.writers >= counting)
+        reason = kind.why_lost(counting) if lost and kind.group.writers else ""
         if reason:
             raise NotRewindable(state=kind.group.first.name, reason=reason)
-    if position is None or position.state is None:
-        return starts, [0] * len(starts)
-    return starts, memory.first_counts(position.state)
+    state = program.cursors[_CURSOR].state
+    return starts, [0] * len(starts) if state is None else memory.first_counts(state)
+
+
+def _counting(program: Program) -> frozenset[str]:
+    """Return the names of the methods that advance the position."""
+    methods = (m for m in program.methods if m.advance_of(_CURSOR) is not None)
+    return frozenset(method.name for method in methods)
+
+
+def _check_beside(program: Program, memory: StateMemory, ends: Sequence[int]) -> None:
+    """Check that states which are not at the position outlive what is forgotten.
+
+    Raises:
+        NotRewindable: one was written by a call that would be forgotten.
+    """
+    counting = _counting(program)
+    for kind in memory.kinds:
+        if kind.group.first.cursor != _CURSOR:
+            reason = kind.why_beside(_CURSOR, counting, ends)
+            if reason:
+                raise NotRewindable(state=kind.group.first.name, reason=reason)
 
 
 def _check_rows(program: Program, kinds: Sequence[Kind]) -> None:
@@ -111,7 +144,7 @@ def _check_rows(program: Program, kinds: Sequence[Kind]) -> None:
 def why_together(program: Program) -> str:
     """Return why all rows must have one position, "" where they need not."""
     for method in program.methods:
-        if takes_one_position(method, program.cursors[0]):
+        if program.cursors and takes_one_position(method, program, _CURSOR):
             return f"method {method.name} is given one position for all of them"
     return ""
 

@@ -14,7 +14,7 @@ from kvc.runtime.rewinding import why_together
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.errors import BadSetting, CacheOverflow, StateMismatch
-from kvc.schema.model import PositionKind, Program, ResetRule
+from kvc.schema.model import CursorKind, Program, ResetRule
 
 
 def reset_row(program: Program, memory: StateMemory, row: object) -> None:
@@ -79,7 +79,7 @@ def _positions(program: Program, memory: StateMemory) -> Sequence[int]:
     """Return the position of each row; zeros where nothing counts."""
     if program.position is None:
         return [0] * count_rows(program, memory.sizes)
-    return find_position(program.position, memory)
+    return find_position(program.cursors, memory)
 
 
 def _written(memory: StateMemory) -> Sequence[Kind]:
@@ -135,8 +135,8 @@ def _check_shape(method: str, mine: Kind, theirs: Kind) -> None:
 
 def _count(program: Program, memory: StateMemory, row: int, position: int) -> None:
     """Note the position of a row where the session counts it; the row is whole."""
-    if program.position is not None and program.position.kind is PositionKind.INPUT:
-        counted = list(memory.counted)
+    if program.cursors and program.cursors[0].kind is CursorKind.SESSION:
+        counted = list(memory.counted[0])
         counted[row] = position
-        memory.counted = tuple(counted)
+        memory.count(0, tuple(counted))
     memory.poisoned = ""

@@ -11,12 +11,12 @@ from kvc.schema.errors import NoPosition
 from kvc.schema.model import Cursor
 
 
-def state_text(position: Cursor | None, states: StateMemory) -> str:
+def state_text(cursors: Sequence[Cursor], states: StateMemory) -> str:
     """Say how far open states of this process are."""
     if states.poisoned:
         return f"poisoned by {states.poisoned}"
     try:
-        found = find_position(position, states)
+        found = find_position(cursors, states)
     except NoPosition:
         return "no position"
     most = "" if states.capacity is None else f" of {states.capacity}"

@@ -22,6 +22,7 @@ from kvc.runtime.positions import (
     choose_sizes,
     count_rows,
     find_position,
+    known_positions,
 )
 from kvc.runtime.rewinding import most_rewindable, rewind, trim
 from kvc.runtime.rows import reset_row, take_row
@@ -279,8 +280,22 @@ class Session(Callables):
             Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("position"):
-            found = find_position(self._engine.program.position, self._states)
+            found = find_position(self._engine.program.cursors, self._states)
             return np.array(found, np.int64)
+
+    @property
+    def positions(self) -> Mapping[str, Array]:
+        """Return where rows stand at each cursor, int64 [rows], the position first.
+
+        A cursor is called as the input or state that it stands for, or as the first
+        state that grows by it. Those that are not known are left out.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("positions"):
+            found = known_positions(self._engine.program, self._states)
+            return {name: np.array(rows, np.int64) for name, rows in found.items()}
 
     @property
     def pending(self) -> tuple[tuple[int, ...], ...]:
@@ -391,7 +406,7 @@ class Session(Callables):
         if not self._lock.acquire(blocking=False):
             return f"running {self._running or 'a method'}"
         try:
-            return state_text(self._engine.program.position, self._states)
+            return state_text(self._engine.program.cursors, self._states)
         finally:
             self._lock.release()
 

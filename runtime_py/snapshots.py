@@ -12,7 +12,7 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
+from contextlib import suppress
 from itertools import compress
 from operator import ge
 
@@ -81,13 +81,14 @@ def save_snapshot(
         capacity=memory.capacity,
         position=position,
         pending=memory.pending,
-        counted=memory.counted,
+        counted=memory.counted[0],
+        others=memory.counted[1:],
         lengths=lengths,
         written=written,
         reached=reached,
         states=_describe(program.states, shapes),
     )
-    text = json.dumps(asdict(header), separators=(",", ":")).encode()
+    text = json.dumps(header.as_written(), separators=(",", ":")).encode()
     total = hashlib.sha256()
     with _NewFile(file_name) as file:
         for part in _parts(text, memory, shapes):
@@ -160,7 +161,16 @@ class Snapshot(Closing):
             kind.reached = list(found.get(kind.recorded, ()))
         memory.lengths[:] = header.lengths
         memory.pending = tuple(map(tuple, self.header.pending))
-        memory.counted = tuple(self.header.counted)
+        others = map(tuple, header.others)
+        memory.counted = (tuple(header.counted), *others)
+        self._note_ends(memory)
+
+    def _note_ends(self, memory: StateMemory) -> None:
+        """Let nothing that is at no cursor, or another, be thought older than it is."""
+        found = _all_positions(self._program, memory)
+        for kind in memory.kinds:
+            own = kind.group.first.cursor
+            kind.ends = {c: rows for c, rows in found.items() if c != own}
 
     def _check_header(self) -> list[tuple[int, ...]]:
         """Return the shapes of the states, after a check of what is said of them."""
@@ -173,6 +183,10 @@ class Snapshot(Closing):
         self._require(sizes == header.sizes, "its sizes are not all there")
         self._require(capacity == header.capacity, f"capacity {header.capacity!r}")
         self._check_number("counted", header.counted, count_rows(program, sizes))
+        numbers = range(1, max(1, len(program.cursors)))
+        rows_of = [count_rows(program, sizes, number) for number in numbers]
+        fits = list(map(len, header.others)) == rows_of
+        self._require(fits, f"others is no list of {rows_of}")
         self._check_number("lengths", header.lengths, len(program.states))
         rows = len(header.reached) if self._goes_round() else 0
         self._check_number("reached", header.reached, rows)
@@ -231,7 +245,11 @@ class Snapshot(Closing):
             case CursorKind.SESSION:
                 return list(header.counted)
             case CursorKind.LENGTH:
-                grows = [kind_of(state).grows for state in states]
+                own = any(state.cursor == 0 for state in states)
+                grows = [
+                    kind_of(state).grows and (state.cursor == 0 or not own)
+                    for state in states
+                ]
                 return list(compress(header.lengths, grows)) or [0]
 
     def _goes_round(self) -> bool:
@@ -274,7 +292,7 @@ def _place(
 def _position(program: Program, memory: StateMemory) -> list[int] | None:
     """Return the position of each row, None where nothing counts."""
     try:
-        return find_position(program.position, memory)
+        return find_position(program.cursors, memory)
     except NoPosition:
         return None
 
@@ -283,6 +301,15 @@ def _written(memory: StateMemory) -> int:
     """Return from where on slots are as at first, in all states that say it so."""
     kinds = (kind for kind in memory.kinds if kind.recorded == "written")
     return min(max((max(k.reached, default=0) for k in kinds), default=0), MOST)
+
+
+def _all_positions(program: Program, memory: StateMemory) -> dict[int, list[int]]:
+    """Return where rows stand at each cursor of which that is known."""
+    found: dict[int, list[int]] = {}
+    for number in range(len(program.cursors)):
+        with suppress(NoPosition):
+            found[number] = find_position(program.cursors, memory, number)
+    return found
 
 
 def _reached(memory: StateMemory, position: Sequence[int] | None) -> list[int]:

@@ -32,7 +32,8 @@ class Transaction:
     """One call on a usable session, from before its first write.
 
     Attributes:
-        starts: the position of each row before the call, None without one.
+        starts: of each cursor, the position of each row before the call; None where it
+            is not known.
     """
 
     __slots__ = (
@@ -40,7 +41,7 @@ class Transaction:
         "_demand",
         "_entry",
         "_memory",
-        "_position",
+        "_sessions",
         "_undo",
         "starts",
     )
@@ -50,7 +51,7 @@ class Transaction:
         entry: Entry,
         demand: Demand,
         memory: StateMemory,
-        position: Cursor | None,
+        cursors: Sequence[Cursor],
     ) -> None:
         """Check that the call may run, and note what a failure needs.
 
@@ -58,35 +59,52 @@ class Transaction:
             CacheOverflow: the call's tokens do not fit.
             StateMismatch: it counts other rows than the session has.
         """
-        try:
-            starts = None if position is None else find_position(position, memory)
-        except NoPosition:
-            starts = None
-        self.starts = starts
-        if starts is not None and demand.counts is not None:
-            check_rows(entry.method, demand, starts)
-        if starts is not None and demand.advance is not None:
-            check_room(demand.steps(len(starts)), starts, memory.capacity)
+        self.starts = [_starts(cursors, memory, i) for i in range(len(cursors) or 1)]
+        self._sessions = [
+            i for i, one in enumerate(cursors) if one.kind is CursorKind.SESSION
+        ]
+        own = self.starts[demand.cursor]
+        if own is not None and demand.counts is not None:
+            check_rows(entry.method, demand, own)
+        for number, starts in enumerate(self.starts):
+            added = demand.added_to(number)
+            if starts is not None and added.advance is not None:
+                limit = memory.room(cursors, number)
+                check_room(added.steps(len(starts)), starts, limit)
         self._entry, self._demand, self._memory = entry, demand, memory
-        self._position, self._counted = position, memory.counted
+        self._counted = memory.counted
         kinds, keeps = memory.kinds, memory.transactional
         self._undo: list[Undo | None] = []
         for writes, extent in zip(entry.writes, demand.extents, strict=True):
-            kind = kinds[writes.group]
-            self._undo.append(kind.begin(writes, extent, starts, demand, keeps))
+            kind, starts = kinds[writes.group], self.starts[writes.cursor]
+            added = demand.added_to(writes.cursor)
+            self._undo.append(kind.begin(writes, extent, starts, added, keeps))
         # Stands until the call has ended one way or the other: an interrupt may come
         # at any point, while a failure is being handled too.
         memory.poisoned = entry.method.name
 
     def commit(self) -> None:
         """Count what the call has added."""
-        memory, position = self._memory, self._position
-        if position is not None and position.kind is CursorKind.SESSION:
-            steps = self._demand.steps(len(self._counted))
-            memory.counted = tuple(map(add, self._counted, steps))
+        memory = self._memory
+        for number in self._sessions:
+            rows = memory.counted[number]
+            steps = self._demand.added_to(number).steps(len(rows))
+            memory.count(number, tuple(map(add, rows, steps)))
+        self._note_ends()
         for state, length, _ in self._demand.lengths:
             memory.lengths[state] = length
         memory.poisoned = ""
+
+    def _note_ends(self) -> None:
+        """Note where cursors end that states stand beside, for rewinding."""
+        memory, advances = self._memory, self._entry.method.advances
+        for writes in self._entry.writes:
+            kind = memory.kinds[writes.group]
+            for advance in advances:
+                starts = self.starts[advance.cursor]
+                if advance.cursor != kind.group.first.cursor and starts is not None:
+                    steps = self._demand.added_to(advance.cursor).steps(len(starts))
+                    kind.ends[advance.cursor] = list(map(add, starts, steps))
 
     def roll_back(self, progress: Progress, error: BaseException) -> None:
         """Put back what the call may have written, after it failed.
@@ -100,11 +118,22 @@ class Transaction:
         clean = isinstance(error, _CLEAN) and not progress.inside
         last = progress.place - clean
         lost = any(
-            memory.kinds[writes.group].lost(writes, last, self.starts is None)
+            memory.kinds[writes.group].lost(
+                writes, last, self.starts[writes.cursor] is None
+            )
             for writes in self._entry.writes
         )
         if not lost or memory.transactional:
             memory.poisoned = ""
+
+
+def _starts(
+    cursors: Sequence[Cursor], memory: StateMemory, number: int
+) -> list[int] | None:
+    try:
+        return find_position(cursors, memory, number)
+    except NoPosition:
+        return None
 
 
 @contextmanager

@@ -6,7 +6,7 @@ call begins and undoes them together.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from operator import add
 
@@ -48,11 +48,13 @@ class Writes:
         group: its number.
         risks: writes that the states cannot take back by themselves.
         extents: of all writes from the position on; None where one has none.
+        cursor: the cursor that the states are at; the first where they are at none.
     """
 
     group: int
     risks: tuple[Access, ...]
     extents: tuple[Dim, ...] | None
+    cursor: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +62,14 @@ class Demand:
     """What one call asks of its session, at the call's sizes.
 
     Attributes:
-        advance: tokens that it adds to the position, None when it leaves it alone.
+        advance: tokens that it adds to its cursor, None when it adds none.
         extents: for each of the method's `Writes`, the most slots from the position on.
         lengths: of each state that grows: (state, length after the call, greatest
             length on the way).
         counts: how many of `advance` count in each row, None where all do.
         several: whether these are calls in a row, of which nothing else is said.
+        cursor: which cursor that is.
+        others: what it adds to other cursors: (cursor, tokens).
     """
 
     advance: int | None
@@ -73,6 +77,14 @@ class Demand:
     lengths: tuple[tuple[int, int, int], ...]
     counts: tuple[int, ...] | None = None
     several: bool = False
+    cursor: int = 0
+    others: tuple[tuple[int, int], ...] = ()
+
+    def added_to(self, cursor: int) -> "Demand":
+        """Return the same of a cursor."""
+        if cursor == self.cursor:
+            return self
+        return replace(self, advance=dict(self.others).get(cursor), counts=None)
 
     def steps(self, rows: int) -> Sequence[int]:
         """Return how many tokens the call adds to each row."""

@@ -53,7 +53,7 @@ def group_states(
         key = (
             state.type,
             state.layout,
-            (state.kind, state.axis, state.at_position, state.window),
+            (state.kind, state.axis, state.cursor, state.window),
             (state.reset, begins, tuple(writers[i])),
         )
         groups.setdefault(key, []).append(i)

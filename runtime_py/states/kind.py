@@ -32,6 +32,8 @@ class Kind:
         lengths: of all states of the session that grow, by state id.
         reached: where they are `placed`, the furthest that each row was ever written up
             to: what comes after it is as it was at first. Empty before the first call.
+        ends: of cursors that they are not at, where each row stood when a call that
+            advanced the cursor last wrote them.
     """
 
     undoes: ClassVar[frozenset[Mode]] = frozenset()
@@ -43,6 +45,7 @@ class Kind:
     def __init__(self, group: Group, store: Store, lengths: list[int]) -> None:
         self.group, self.store, self.lengths = group, store, lengths
         self.reached: list[int] = []
+        self.ends: dict[int, list[int]] = {}
         self.longest, self.window = ALL_SLOTS, 0
 
     def room(self, capacity: int | None, counts: bool) -> int:
@@ -88,6 +91,25 @@ class Kind:
         """
         unknown = self.placed and unplaced and last >= 0
         return unknown or any(risk.instruction <= last for risk in writes.risks)
+
+    def why_beside(
+        self, cursor: int, counting: frozenset[str], ends: Sequence[int]
+    ) -> str:
+        """Return why rows cannot go back to `ends`, of a cursor that these are not at.
+
+        They stand as long as no call is forgotten that wrote them: a cache of what an
+        encoder made outlives tokens of the decoder.
+        """
+        writers = self.group.writers
+        if not writers & counting:
+            return ""
+        if writers >= counting:
+            reason = "it is at another cursor, which the same calls advance"
+            return self.why_lost(counting) or reason
+        last = self.ends.get(cursor, ())
+        if all(end >= least for end, least in zip(ends, last, strict=False)):
+            return ""
+        return f"a call that wrote it up to position {max(last)} would be forgotten"
 
     def why_lost(self, counting: frozenset[str]) -> str:
         """Return why calls cannot be forgotten, "" where they can.

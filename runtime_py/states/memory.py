@@ -14,7 +14,8 @@ from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.owner import ALL_SLOTS
 from kvc.runtime.states.table import kind_of
 from kvc.schema.errors import Poisoned
-from kvc.schema.model import ResetRule, State
+from kvc.schema.model import Cursor, ResetRule, State
+from kvc.schema.types import evaluate
 
 
 class StateMemory:
@@ -31,7 +32,7 @@ class StateMemory:
         lengths: of the states that grow along their axes, 0 for others; by state id.
         kinds: of the groups.
         growing: ids of the states that grow.
-        counted: the position where the session counts it, int64 [batch].
+        counted: of each cursor, the position of each row where the session counts it.
         narrowest: the kind that allows the shortest calls, None where none cares.
         pending: tokens of each row that a generation has made and the states do not
             hold yet; empty where there are none.
@@ -46,10 +47,10 @@ class StateMemory:
         owner: HostMemory,
         sizes: Mapping[str, int],
         capacity: int | None = None,
-        rows: int = 1,
+        rows: Sequence[int] = (1,),
         transactional: bool = False,
     ) -> None:
-        """Take new memory; `rows` are those of a position that no state holds."""
+        """Take new memory; `rows` are those of each cursor that no state holds."""
         self.states, self.groups, self.owner = states, groups, owner
         self.sizes = dict(sizes)
         self.capacity, self.transactional = capacity, transactional
@@ -61,12 +62,24 @@ class StateMemory:
         ]
         grown = (kind.group.states for kind in self.kinds if kind.grows)
         self.growing = sorted(state for group in grown for state in group)
-        self.counted = (0,) * rows
+        self.counted: tuple[tuple[int, ...], ...] = tuple((0,) * n for n in rows)
         self.pending: tuple[tuple[int, ...], ...] = ()
         limited = [kind for kind in self.kinds if kind.longest < ALL_SLOTS]
         self.narrowest = min(limited, key=lambda kind: kind.longest, default=None)
         self.poisoned = ""
         self.closed = False
+
+    def count(self, cursor: int, positions: tuple[int, ...]) -> None:
+        """Set the position of each row at a cursor that the session counts."""
+        before, after = self.counted[:cursor], self.counted[cursor + 1 :]
+        self.counted = (*before, positions, *after)
+
+    def room(self, cursors: Sequence[Cursor], cursor: int) -> int | None:
+        """Return the greatest position at a cursor, None where nothing limits it."""
+        if cursor == 0:
+            return self.capacity
+        capacity = cursors[cursor].capacity
+        return None if capacity is None else evaluate(capacity, self.sizes)
 
     def fork(self, transactional: bool) -> "StateMemory":
         """Return memory that holds the same.
@@ -81,11 +94,11 @@ class StateMemory:
             owner,
             self.sizes,
             self.capacity,
-            len(self.counted),
+            tuple(map(len, self.counted)),
             transactional,
         )
         for kind, other in zip(self.kinds, twin.kinds, strict=True):
-            other.reached = list(kind.reached)
+            other.reached, other.ends = list(kind.reached), dict(kind.ends)
         twin.lengths[:] = self.lengths
         twin.counted, twin.pending = self.counted, self.pending
         return twin
@@ -136,7 +149,7 @@ class StateMemory:
                 kind.reached = []
                 for state in kind.group.states:
                     self.lengths[state] = 0
-        self.counted = (0,) * len(self.counted)
+        self.counted = tuple((0,) * len(rows) for rows in self.counted)
         self.poisoned = ""
 
     def close(self) -> None:

@@ -52,5 +52,7 @@ def find_writes(
             risks = tuple(access for access in own if access.mode not in kind.undoes)
             extents = {access.extent for access in own if kind.placed}
             known = tuple(extent for extent in extents if extent is not None)
-            found.append(Writes(number, risks, None if None in extents else known))
+            cursor = group.first.cursor or 0
+            slots = None if None in extents else known
+            found.append(Writes(number, risks, slots, cursor))
     return tuple(found)
