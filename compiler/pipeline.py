@@ -216,15 +216,12 @@ def _blocks_at(node: Node) -> tuple[int, ...]:
 def _make_payloads(program: Program, backend: Backend) -> list[DelegateCall]:
     """Let a backend see all proven parts, then make its payloads."""
     blocks = blocks_by_number(program)
-    partitions = {
-        method.name: [
-            Partition(blocks[number])
-            for node in method.nodes
-            if node.op == DELEGATE
-            for number in _blocks_at(node)
-        ]
-        for method in program.methods
-    }
+    partitions: dict[str, list[Partition]] = {}
+    for method in program.methods:
+        for node in method.nodes:
+            if node.op == DELEGATE:
+                parts = [Partition(blocks[number]) for number in _blocks_at(node)]
+                partitions.setdefault(method.name, []).extend(parts)
     constants = {c.name: c for c in program.constants}
     lowered = lowered_parts(backend, partitions, constants, program.symbols)
     return [

@@ -85,7 +85,8 @@ class Backend(ABC):
         """Return a payload for each partition, by method or block.
 
         Args:
-            partitions: those of all methods, proven, by the name of what calls them.
+            partitions: those of all methods, proven, by the name of what calls them: a
+                method, or a block that is a branch or a turn of a loop.
             constants: the program's constants, by name.
             symbols: the program's symbols.
         """

@@ -14,7 +14,6 @@ from kvc.recipes import Recipe
 from kvc.runtime import load
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.table import DELEGATES
-from kvc.schema.codec import decode_payload
 from kvc.schema.ops import DELEGATE
 
 RECIPE = Recipe("toy", "", "", "float32", "float32", "float32", "toy")
@@ -45,7 +44,7 @@ class ToyDelegate:
         self.options = options
 
     def init(self, part, data):
-        return ToyHandle(decode_payload(part.payload, ""), data, "method")
+        return ToyHandle(self.options.program, part, data)
 
     def packed(self):
         return {}
