@@ -46,7 +46,8 @@ from kvc.schema.types import TensorType
 from toy_runtime import check
 
 kind = TensorType(DType.FLOAT32, (4,))
-values = (Value(kind, Caller()), Value(kind, Scratch(0, 16)), Value(kind, Scratch(64, 16)))
+places = (Caller(), Scratch(0, 16), Scratch(64, 16))
+values = tuple(Value(kind, place) for place in places)
 double = Instruction("aten::add.Tensor", (Ref(0), Ref(0), 1), (1,))
 last = Instruction("aten::mul.Tensor", (Ref(1), Ref(0)), (2,))
 good = Graph(values, (0,), (2,), (double, last), 128, 128)
