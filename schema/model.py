@@ -25,7 +25,7 @@ Argument = Item | tuple[Item, ...]
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The value is named data: `Program.names[name]` (in a payload: its `names`)."""
+    """The value is named data: `Program.names[name]`."""
 
     name: int
 

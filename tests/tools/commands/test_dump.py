@@ -83,7 +83,7 @@ def test_memory_names_the_bounds_and_the_formula(kvc, sample):
     assert "      64*seq + 4 bytes\n" in text
     memory = json.loads(kvc("dump", sample, "--memory", "--json").stdout)["memory"]
     assert memory["methods"][0]["workspaces"] == [
-        {"backend": "sample", "kind": "planned", "nbytes": 64}
+        {"backend": "sample", "kind": "planned", "nbytes": 256}
     ]
 
 
@@ -92,10 +92,11 @@ def test_ops_go_into_delegates(kvc, sample):
     assert lines[0] == "method prefill"
     assert "     6  %11 = aten::copy(%4, %10): int64[1] in %4" in lines
     call = next(i for i, line in enumerate(lines) if "kvc::delegate" in line)
-    inside = lines[call + 1 : call + 5]
+    inside = lines[call + 1 : call + 6]
     assert all(line.startswith("          | ") for line in inside)
-    assert "aten::add.Tensor(%0, %1, 1)" in inside[2]
-    assert "| %0 = input (the method's %" in inside[0]
+    assert inside[0] == "          | block 0, run by the backend sample"
+    assert "|   %0 = input (the %5 around it)" in inside[1]
+    assert "aten::add.Tensor(%0, %1, 1)" in inside[3]
 
 
 def test_the_overview_explains_its_words(kvc, sample):
@@ -104,8 +105,9 @@ def test_the_overview_explains_its_words(kvc, sample):
         "bundles of equal content have equal digests",
         "kept between calls (r: reads, w: writes)",
         "; reads and writes 2 states\n",
-        "parts of a method that a backend runs; payload is their code",
-        "memory, laid out by kvc: 64 B",
+        "DELEGATES, parts of a method that a backend runs\n",
+        "1 instruction ",
+        "memory, laid out by kvc: 256 B",
     ):
         assert part in text, part
 
@@ -242,17 +244,20 @@ def test_delegates_are_listed_with_what_they_take(kvc, sample):
         "planned",
     )
     assert (part["names"], part["weights_nbytes"]) == (1, 32)
+    code = (part["block"], part["instructions"], part["payload_nbytes"])
+    assert code == (0, 1, 0)
     lines = kvc("dump", sample, "--delegates").stdout.splitlines()
-    assert lines[0].split()[:4] == ["delegate", "method", "backend", "payload"]
-    assert lines[1].split()[:3] == ["0", "prefill", "sample"]
-    assert lines[1].split()[4:] == ["1", "32", "64", "kvc", "0"]
+    assert lines[0].split()[:4] == ["delegate", "method", "block", "backend"]
+    assert lines[0].split()[4:6] == ["instructions", "payload"]
+    assert lines[1].split()[:4] == ["0", "prefill", "0", "sample"]
+    assert lines[1].split()[4:] == ["1", "0", "1", "32", "256", "kvc", "0"]
 
 
 def test_without_delegates_the_list_says_so(kvc, tiny):
     assert kvc("dump", tiny, "--delegates").stdout == "  no backend runs anything\n"
 
 
-def test_a_payload_in_a_form_of_its_own_is_counted_not_read(kvc, sample, monkeypatch):
+def test_what_a_backend_adds_to_its_code_is_counted_not_read(kvc, sample, monkeypatch):
     program = sample_program()
     parts = tuple(replace(d, payload=b"my own") for d in program.delegates)
     with BundleFile.open(sample) as bundle:
@@ -260,7 +265,7 @@ def test_a_payload_in_a_form_of_its_own_is_counted_not_read(kvc, sample, monkeyp
     foreign = replace(program, delegates=parts, blobs=blobs)
     monkeypatch.setattr(BundleFile, "_read_program", lambda self, thorough: foreign)
     text = kvc("dump", sample, "--ops", "prefill").stdout
-    assert "| 6 bytes in a form of the backend sample\n" in text
+    assert "run by the backend sample, with 6 bytes of its own\n" in text
 
 
 def test_a_saved_session_says_what_it_is(kvc, tiny, tmp_path):
