@@ -44,6 +44,14 @@ def find_position(position: Position | None, memory: StateMemory) -> list[int]:
             return [_common_length(memory)] * len(memory.counted)
 
 
+def known_position(position: Position | None, memory: StateMemory) -> list[int] | None:
+    """Return the position of each row, None where nothing counts."""
+    try:
+        return find_position(position, memory)
+    except NoPosition:
+        return None
+
+
 def count_rows(program: Program, sizes: Mapping[str, int]) -> int:
     """Return how many rows a position has that no state holds."""
     if _BATCH in sizes:

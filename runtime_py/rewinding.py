@@ -10,10 +10,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
-from kvc.runtime.positions import find_position
+from kvc.runtime.positions import find_position, known_position
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.errors import BadSetting, CannotRewind, NoPosition, NotRewindable
+from kvc.schema.errors import BadSetting, CannotRewind, NotRewindable
 from kvc.schema.feeds import Feed, feed_of
 from kvc.schema.model import PositionKind, Program
 
@@ -65,10 +65,7 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
 
 def trim(program: Program, memory: StateMemory) -> None:
     """Give back whole pages at and after the position, of each row."""
-    try:
-        ends = find_position(program.position, memory) or [0]
-    except NoPosition:
-        ends = None
+    ends = known_position(program.position, memory)
     for kind in memory.kinds:
         kind.trim(ends)
 

@@ -23,7 +23,7 @@ from kvc.runtime.positions import (
     choose_capacity,
     choose_sizes,
     count_rows,
-    find_position,
+    known_position,
 )
 from kvc.runtime.snapshot_files import (
     DIGEST_NBYTES,
@@ -43,7 +43,6 @@ from kvc.schema.errors import (
     BadSetting,
     BadSnapshot,
     CannotWrite,
-    NoPosition,
     SavedUnsynced,
     UnknownName,
 )
@@ -68,13 +67,9 @@ def save_snapshot(
     """
     memory.check_usable()
     file_name = path_text(path)
-    position = _position(program, memory)
-    lengths, written, reached = (
-        memory.lengths,
-        _written(memory),
-        _reached(memory, position),
-    )
-    shapes = state_shapes(program, memory.sizes, lengths, written, reached)
+    position = known_position(program.position, memory)
+    marks = memory.lengths, _written(memory), _reached(memory, position)
+    shapes = state_shapes(program, memory.sizes, *marks)
     header = Header(
         program=digest,
         sizes=memory.sizes,
@@ -82,9 +77,9 @@ def save_snapshot(
         position=position,
         pending=memory.pending,
         counted=memory.counted,
-        lengths=lengths,
-        written=written,
-        reached=reached,
+        lengths=marks[0],
+        written=marks[1],
+        reached=marks[2],
         states=_describe(program.states, shapes),
     )
     text = json.dumps(asdict(header), separators=(",", ":")).encode()
@@ -269,14 +264,6 @@ def _place(
     axis = kind.group.first.axis
     high = ALL_SLOTS if axis is None else shape[axis]
     return kind, Span(high=high, state=index)
-
-
-def _position(program: Program, memory: StateMemory) -> list[int] | None:
-    """Return the position of each row, None where nothing counts."""
-    try:
-        return find_position(program.position, memory)
-    except NoPosition:
-        return None
 
 
 def _written(memory: StateMemory) -> int:

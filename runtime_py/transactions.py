@@ -12,16 +12,11 @@ from operator import add
 
 from kvc.runtime.entries import Entry, check_room, check_rows
 from kvc.runtime.executor import Progress
-from kvc.runtime.positions import find_position
+from kvc.runtime.positions import known_position
 from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.kind import Undo
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.errors import (
-    CacheOverflow,
-    CountOutOfRange,
-    IndexOutOfRange,
-    NoPosition,
-)
+from kvc.schema.errors import CacheOverflow, CountOutOfRange, IndexOutOfRange
 from kvc.schema.model import Position, PositionKind
 
 # These errors promise that the instruction has written nothing.
@@ -58,11 +53,7 @@ class Transaction:
             CacheOverflow: the call's tokens do not fit.
             StateMismatch: it counts other rows than the session has.
         """
-        try:
-            starts = None if position is None else find_position(position, memory)
-        except NoPosition:
-            starts = None
-        self.starts = starts
+        self.starts = starts = known_position(position, memory)
         if starts is not None and demand.counts is not None:
             check_rows(entry.method, demand, starts)
         if starts is not None and demand.advance is not None:
