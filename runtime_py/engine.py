@@ -11,7 +11,6 @@ import os
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import cached_property
 
 import numpy as np
 
@@ -30,7 +29,7 @@ from kvc.runtime.parts import count_excess, plan_parts, run_parts
 from kvc.runtime.positions import count_rows, fill_cursors, row_dim
 from kvc.runtime.resources import Resources
 from kvc.runtime.states.access import Demand
-from kvc.runtime.states.groups import Group, group_states
+from kvc.runtime.states.groups import group_states
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.transactions import Transaction
@@ -59,8 +58,9 @@ class Engine:
         self._blobs = hold_blobs(stored, mode)
         self.data = NamedBuffers(self.program, self._blobs)
         self._constants = NamedBuffers(self.program, self._blobs, for_calls=True)
-        methods = enumerate(self.program.methods)
-        self.method_ids = {method.name: i for i, method in methods}
+        states, methods = self.program.states, self.program.methods
+        self.method_ids = {method.name: i for i, method in enumerate(methods)}
+        self.groups = group_states(states, methods, row_dim(self.program))
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
         self._entries: dict[int, Entry] = {}
         self._lock = threading.RLock()
@@ -102,12 +102,6 @@ class Engine:
             found = make_entry(self.program, method, self.symbols, self.groups)
             self._entries[method] = found
         return found
-
-    @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        """Return the states that sessions handle together."""
-        program = self.program
-        return group_states(program.states, program.methods, row_dim(program))
 
     def _run_call(
         self, entry: Entry, inputs: Inputs, states: StateMemory | None

@@ -55,16 +55,24 @@ def find_position(
             return [_common_length(memory, number)] * len(memory.counted[number])
 
 
+def known_position(
+    cursors: Sequence[Cursor], memory: StateMemory, number: int = 0
+) -> list[int] | None:
+    """Return where each row stands at a cursor, None where nothing says it."""
+    try:
+        return find_position(cursors, memory, number)
+    except NoPosition:
+        return None
+
+
 def known_positions(program: Program, memory: StateMemory) -> dict[str, list[int]]:
     """Return where rows stand at each cursor, by its name, as far as that is known."""
     found: dict[str, list[int]] = {}
     for number, cursor in enumerate(program.cursors):
         grown = (s.name for s in program.states if s.cursor == number)
-        try:
-            positions = find_position(program.cursors, memory, number)
-        except NoPosition:
-            continue
-        found[cursor.name or next(grown, "")] = positions
+        positions = known_position(program.cursors, memory, number)
+        if positions is not None:
+            found[cursor.name or next(grown, "")] = positions
     return found
 
 

@@ -11,10 +11,14 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
-from kvc.runtime.positions import find_position, takes_one_position
+from kvc.runtime.positions import (
+    find_position,
+    known_position,
+    takes_one_position,
+)
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.errors import BadSetting, CannotRewind, NoPosition, NotRewindable
+from kvc.schema.errors import BadSetting, CannotRewind, NotRewindable
 from kvc.schema.model import CursorKind, Program
 
 _CURSOR: Final = 0  # the one that counts the tokens of prefill and decode
@@ -75,12 +79,8 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
 
 def trim(program: Program, memory: StateMemory) -> None:
     """Give back whole pages at and after the position, of each row."""
-    positions: list[Sequence[int] | None] = []
-    for number in range(len(program.cursors)):
-        try:
-            positions.append(find_position(program.cursors, memory, number) or [0])
-        except NoPosition:
-            positions.append(None)
+    numbers = range(len(program.cursors))
+    positions = [known_position(program.cursors, memory, n) for n in numbers]
     for kind in memory.kinds:
         cursor = kind.group.first.cursor
         kind.trim(None if cursor is None else positions[cursor])

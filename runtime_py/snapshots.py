@@ -12,7 +12,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from itertools import compress
 from operator import ge
 
@@ -23,7 +22,7 @@ from kvc.runtime.positions import (
     choose_capacity,
     choose_sizes,
     count_rows,
-    find_position,
+    known_position,
 )
 from kvc.runtime.snapshot_files import (
     DIGEST_NBYTES,
@@ -43,7 +42,6 @@ from kvc.schema.errors import (
     BadSetting,
     BadSnapshot,
     CannotWrite,
-    NoPosition,
     SavedUnsynced,
     UnknownName,
 )
@@ -68,13 +66,9 @@ def save_snapshot(
     """
     memory.check_usable()
     file_name = path_text(path)
-    position = _position(program, memory)
-    lengths, written, reached = (
-        memory.lengths,
-        _written(memory),
-        _reached(memory, position),
-    )
-    shapes = state_shapes(program, memory.sizes, lengths, written, reached)
+    position = known_position(program.cursors, memory)
+    marks = memory.lengths, _written(memory), _reached(memory, position)
+    shapes = state_shapes(program, memory.sizes, *marks)
     header = Header(
         program=digest,
         sizes=memory.sizes,
@@ -83,9 +77,9 @@ def save_snapshot(
         pending=memory.pending,
         counted=memory.counted[0],
         others=memory.counted[1:],
-        lengths=lengths,
-        written=written,
-        reached=reached,
+        lengths=marks[0],
+        written=marks[1],
+        reached=marks[2],
         states=_describe(program.states, shapes),
     )
     text = json.dumps(header.as_written(), separators=(",", ":")).encode()
@@ -167,10 +161,12 @@ class Snapshot(Closing):
 
     def _note_ends(self, memory: StateMemory) -> None:
         """Let nothing that is at no cursor, or another, be thought older than it is."""
-        found = _all_positions(self._program, memory)
-        for kind in memory.kinds:
-            own = kind.group.first.cursor
-            kind.ends = {c: rows for c, rows in found.items() if c != own}
+        cursors = self._program.cursors
+        for number in range(len(cursors)):
+            rows = known_position(cursors, memory, number)
+            for kind in memory.kinds:
+                if rows is not None and kind.group.first.cursor != number:
+                    kind.ends[number] = rows
 
     def _check_header(self) -> list[tuple[int, ...]]:
         """Return the shapes of the states, after a check of what is said of them."""
@@ -289,27 +285,10 @@ def _place(
     return kind, Span(high=high, state=index)
 
 
-def _position(program: Program, memory: StateMemory) -> list[int] | None:
-    """Return the position of each row, None where nothing counts."""
-    try:
-        return find_position(program.cursors, memory)
-    except NoPosition:
-        return None
-
-
 def _written(memory: StateMemory) -> int:
     """Return from where on slots are as at first, in all states that say it so."""
     kinds = (kind for kind in memory.kinds if kind.recorded == "written")
     return min(max((max(k.reached, default=0) for k in kinds), default=0), MOST)
-
-
-def _all_positions(program: Program, memory: StateMemory) -> dict[int, list[int]]:
-    """Return where rows stand at each cursor of which that is known."""
-    found: dict[int, list[int]] = {}
-    for number in range(len(program.cursors)):
-        with suppress(NoPosition):
-            found[number] = find_position(program.cursors, memory, number)
-    return found
 
 
 def _reached(memory: StateMemory, position: Sequence[int] | None) -> list[int]:

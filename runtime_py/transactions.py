@@ -12,16 +12,11 @@ from operator import add
 
 from kvc.runtime.entries import Entry, check_room, check_rows
 from kvc.runtime.executor import Progress
-from kvc.runtime.positions import find_position
+from kvc.runtime.positions import known_position
 from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.kind import Undo
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.errors import (
-    CacheOverflow,
-    CountOutOfRange,
-    IndexOutOfRange,
-    NoPosition,
-)
+from kvc.schema.errors import CacheOverflow, CountOutOfRange, IndexOutOfRange
 from kvc.schema.model import Cursor, CursorKind
 
 # These errors promise that the instruction has written nothing.
@@ -59,7 +54,9 @@ class Transaction:
             CacheOverflow: the call's tokens do not fit.
             StateMismatch: it counts other rows than the session has.
         """
-        self.starts = [_starts(cursors, memory, i) for i in range(len(cursors) or 1)]
+        self.starts = [
+            known_position(cursors, memory, i) for i in range(len(cursors) or 1)
+        ]
         self._sessions = [
             i for i, one in enumerate(cursors) if one.kind is CursorKind.SESSION
         ]
@@ -125,15 +122,6 @@ class Transaction:
         )
         if not lost or memory.transactional:
             memory.poisoned = ""
-
-
-def _starts(
-    cursors: Sequence[Cursor], memory: StateMemory, number: int
-) -> list[int] | None:
-    try:
-        return find_position(cursors, memory, number)
-    except NoPosition:
-        return None
 
 
 @contextmanager

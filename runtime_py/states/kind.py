@@ -200,7 +200,7 @@ class Kind:
             Span(*span) for span in zip(lows, highs, range(len(lows)), strict=True)
         ]
         if len({span[:2] for span in spans}) == 1 or not self.group.has_rows:
-            spans = [Span(max(lows), max(highs))]
+            spans = [Span(max(lows, default=0), max(highs, default=0))]
         for span in spans:
             action(span)
 
