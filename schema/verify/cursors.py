@@ -196,6 +196,10 @@ class _Uses:
                 if state.cursor is not None and state.kind in _MODES:
                     order = tuple(range(len(value.type.dims)))
                     held[i] = _Held(storage.state, order, written=False)
+        for number, block in enumerate(self._method.blocks):
+            own = any(isinstance(v.storage, CursorSlot) for v in block.graph.values)
+            where = f"{self._where}, block {number}"
+            self._require(not own, where, "a block is lent parts of a cursor")
         self._check_graph(graph, held, parts)
         given = [held[v].state for v in graph.outputs if v in held]
         handed = sorted(self._widest.keys() & set(given))

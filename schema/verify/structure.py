@@ -152,8 +152,6 @@ class _Walk:
             self.require(
                 position % nbytes == 0, position, f"{table}.{name} is misaligned"
             )
-            if element == "bool":
-                members = 2
             if members:
                 self.require(
                     position < len(self.buffer) and self.buffer[position] < members,

@@ -7,9 +7,9 @@ from stateful_programs import (
     BATCH,
     SEQ,
     carry_program,
-    fed_program,
     linear_program,
     mixed_program,
+    session_program,
 )
 
 from kvc.runtime import (
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_told_before_anything_runs(opened):
 
 @pytest.mark.parametrize("shape", [(), (1,), (SEQ,)])
 def test_the_session_fills_an_input_of_the_position(opened, shape):
-    with opened(fed_program(shape)) as program, program.session() as session:
+    with opened(session_program(shape)) as program, program.session() as session:
         session.write(rows(3, width=2))
         told = session.write(rows(2, width=2))
         expected = {(): 3, (1,): [3], (SEQ,): [3, 4]}[shape]
@@ -120,7 +120,7 @@ def test_the_session_fills_an_input_of_the_position(opened, shape):
 
 
 def test_an_input_of_the_position_has_the_batch_of_the_session(opened):
-    with opened(fed_program((BATCH,), BATCH)) as program:
+    with opened(session_program((BATCH,), BATCH)) as program:
         session = program.session(batch=3)
         assert session.position.tolist() == [0, 0, 0]
         session.write(rows(4, batch=3, width=2))
@@ -156,7 +156,7 @@ def test_as_many_rows_as_tokens_are_no_riddle(feed, expected):
 
 
 def test_a_position_that_is_an_input_has_a_capacity_too(opened):
-    with opened(fed_program((1,))) as program:
+    with opened(session_program((1,))) as program:
         session = program.session(capacity=4)
         session.write(rows(4, width=2))
         with pytest.raises(CacheOverflow):

@@ -14,7 +14,7 @@ from hand_built import (
     program,
     write_bundle,
 )
-from stateful_programs import fed_program
+from stateful_programs import session_program
 
 from kvc.runtime import (
     BadSetting,
@@ -163,7 +163,7 @@ def test_a_method_with_state_asks_for_a_session(tmp_path):
 
 
 def test_a_method_that_is_fed_the_position_asks_for_a_session(tmp_path):
-    built = fed_program((1,), cached=False)
+    built = session_program((1,), cached=False)
     with load(write_bundle(tmp_path / "f.kvc", built)) as opened:
         x = np.ones((1, 3, 2, 2), np.float32)
         with pytest.raises(StateNeeded, match="uses the state at; open a session"):
@@ -215,7 +215,7 @@ def test_what_is_no_path_is_refused_with_advice(thing):
 
 @pytest.mark.parametrize("folders", [5, None, [None]])
 def test_folders_that_are_none_are_refused_with_advice(folders, tmp_path):
-    program, arrays = fed_program(())
+    program, arrays = session_program(())
     write_bundle(tmp_path / "p.kvc", (program, arrays))
     with pytest.raises(BadSetting, match=r"expected a (sequence of folders|str or an)"):
         load(tmp_path / "p.kvc", data_folders=folders)
@@ -233,7 +233,7 @@ def test_loading_leaves_torch_out_and_is_quick(tmp_path):
 
 
 def test_names_that_were_misspelled_are_offered(tmp_path):
-    write_bundle(tmp_path / "p.kvc", fed_program(()))
+    write_bundle(tmp_path / "p.kvc", session_program(()))
     with load(tmp_path / "p.kvc") as program, program.session() as session:
         for use, meant in (
             (lambda: program.call("wriet"), "write"),

@@ -5,7 +5,7 @@ import os
 import pytest
 from counting_model import counting_program
 from hand_built import write_bundle
-from stateful_programs import BATCH, fed_program, linear_program
+from stateful_programs import BATCH, linear_program, session_program
 
 from kvc.runtime import generate, load
 
@@ -30,7 +30,7 @@ def test_a_session_says_how_far_it_is(program):
 
 
 def test_each_row_has_a_position(tmp_path):
-    path = write_bundle(tmp_path / "f.kvc", fed_program((BATCH,), BATCH))
+    path = write_bundle(tmp_path / "f.kvc", session_program((BATCH,), BATCH))
     with load(path) as program, program.session(batch=2, capacity=9) as session:
         assert repr(session).endswith(": position [0, 0] of 9>")
 

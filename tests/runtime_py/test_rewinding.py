@@ -14,9 +14,9 @@ from stateful_programs import (
     BATCH,
     carry_program,
     copied_program,
-    fed_program,
     linear_program,
     mixed_program,
+    session_program,
     state,
 )
 
@@ -165,7 +165,7 @@ def test_a_counter_without_rows_goes_back_as_one(opened):
     count = state("count", TensorType(DType.INT64, ()), StateKind.COUNTER)
     (group,) = group_states([count], rows=BATCH)
     counter = Counter(group, None, [])
-    with opened(fed_program((BATCH,), BATCH)) as program:
+    with opened(session_program((BATCH,), BATCH)) as program:
         session = program.session(batch=2)
         session.write(rows(3, batch=2, width=2))
         with pytest.raises(CannotRewind, match="count has no rows of its own"):

@@ -15,9 +15,9 @@ from session_contents import random_rows as rows
 from stateful_programs import (
     BATCH,
     carry_program,
-    fed_program,
     linear_program,
     mixed_program,
+    session_program,
 )
 
 from kvc.runtime import (
@@ -79,7 +79,7 @@ def test_what_grows_comes_back(opened, tmp_path):
 
 
 def test_rows_of_a_batch_come_back(opened, tmp_path):
-    program, file = opened(fed_program((BATCH,), BATCH)), tmp_path / "s.kvs"
+    program, file = opened(session_program((BATCH,), BATCH)), tmp_path / "s.kvs"
     with program.session(batch=3, capacity=100) as session:
         session.write(rows(9, 2, batch=3))
         session.rewind(np.array([0, 2, 9]))

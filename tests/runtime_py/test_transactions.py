@@ -12,9 +12,9 @@ from stateful_programs import (
     carry_program,
     checked_program,
     copied_program,
-    fed_program,
     linear_program,
     mixed_program,
+    session_program,
 )
 
 from kvc.runtime import (
@@ -201,7 +201,7 @@ def test_a_whole_copy_over_what_lies_before_the_position_cannot_be_undone(
 
 @pytest.mark.parametrize("step", [0, 1])
 def test_a_position_that_the_session_counts_is_as_before(opened, fault, step):
-    with opened(fed_program((SEQ,))).session() as session:
+    with opened(session_program((SEQ,))).session() as session:
         session.write(rows(3, 2))
         before = contents(session)
         fail_once(session, fault, "write", rows(4, 2), step, afterwards=True)
@@ -246,7 +246,7 @@ def test_an_interrupt_after_a_plain_state_was_written_poisons(opened, monkeypatc
             session.run(rows(1))
 
 
-@pytest.mark.parametrize("built", [carry_program(), fed_program((1,))])
+@pytest.mark.parametrize("built", [carry_program(), session_program((1,))])
 def test_an_interrupt_just_after_a_call_was_counted_takes_it_back(
     opened, monkeypatch, built
 ):

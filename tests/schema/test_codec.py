@@ -23,9 +23,12 @@ from kvc.schema.codec.records import write
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadMagic, BadProgram, FormatError
 from kvc.schema.model import (
+    Advance,
     Alias,
     Caller,
     Constant,
+    CursorPart,
+    CursorSlot,
     Graph,
     Instruction,
     Ref,
@@ -57,14 +60,15 @@ DIMS = [None, 0, 7, -(2**63), affine(-1, {"seq": 2}), affine(0, {"seq": 1})]
 
 
 @pytest.mark.parametrize("dim", DIMS)
-def test_an_advance_and_a_capacity_come_back(dim):
+def test_advances_and_cursors_come_back(dim):
     program = sample_program()
-    method = replace(program.methods[0], advance=dim)
-    position = replace(program.position, capacity=dim)
-    program = replace(program, methods=(method,), position=position)
+    advances = () if dim is None else (Advance(0, dim), Advance(3, dim, 7))
+    method = replace(program.methods[0], advances=advances)
+    cursor = replace(program.cursors[0], capacity=dim, rows=dim)
+    program = replace(program, methods=(method,), cursors=(cursor, cursor))
     back = decode(encode(program), "x")
-    assert repr(back.methods[0].advance) == repr(dim)
-    assert repr(back.position.capacity) == repr(dim)
+    assert repr(back.methods[0].advances) == repr(advances)
+    assert repr(back.cursors) == repr((cursor, cursor))
 
 
 @pytest.mark.parametrize("dim", [FLAT, MIXED])
@@ -72,8 +76,8 @@ def test_products_of_sizes_come_back(dim):
     symbols = tuple(Symbol(name, 0, 4) for name in ("past", "rows", "seq"))
     program = replace(sample_program(), symbols=(*sample_program().symbols, *symbols))
     symbols = tuple({symbol.name: symbol for symbol in program.symbols}.values())
-    position = replace(program.position, capacity=dim)
-    program = replace(program, symbols=symbols, position=position)
+    cursor = replace(program.cursors[0], capacity=dim)
+    program = replace(program, symbols=symbols, cursors=(cursor,))
     assert decode(encode(program), "x").position.capacity == dim
 
 
@@ -89,8 +93,8 @@ def test_products_of_sizes_come_back(dim):
 def test_products_that_lead_nowhere_are_refused(fields, text):
     base = growing_program()
     names = tuple(sorted(symbol.name for symbol in base.symbols)[:2])
-    position = replace(base.position, capacity=affine(0, {}, {names: 1}))
-    record = program_record(replace(base, position=position))
+    cursor = replace(base.cursors[0], capacity=affine(0, {}, {names: 1}))
+    record = program_record(replace(base, cursors=(cursor,)))
     record.fields["pool"].fields.update(fields)
     with pytest.raises(BadProgram, match=text):
         decode(write(record, PROGRAM), "x")
@@ -100,8 +104,8 @@ def test_products_of_too_many_symbols_are_refused():
     names = tuple("abcde")
     base = sample_program()
     symbols = (*base.symbols, *(Symbol(name, 0, 4) for name in names))
-    position = replace(base.position, capacity=affine(0, {}, {names: 1}))
-    program = replace(base, symbols=symbols, position=position)
+    cursor = replace(base.cursors[0], capacity=affine(0, {}, {names: 1}))
+    program = replace(base, symbols=symbols, cursors=(cursor,))
     with pytest.raises(BadProgram, match="products of more than 4 symbols"):
         decode(encode(program), "x")
 
@@ -128,7 +132,8 @@ def changed(table, **fields):
     tables = {
         "method": method,
         "graph": method.fields["graph"],
-        "position": record.fields["position"],
+        "cursor": record.fields["cursors"][0],
+        "advance": method.fields["advances"][0],
     }
     tables[table].fields.update(fields)
     return write(record, PROGRAM)
@@ -145,13 +150,13 @@ def test_an_unchanged_record_is_the_program():
 @pytest.mark.parametrize(
     ("table", "fields", "text"),
     [
-        ("method", {"advance": None}, "advance without its kind"),
-        ("method", {"advance_kind": None}, "advance without its kind"),
-        ("position", {"capacity": None}, "capacity without its kind"),
-        ("position", {"capacity_kind": None}, "capacity without its kind"),
-        ("method", {"advance": 99}, "method 'grow'.*id 99"),
-        ("method", {"advance": -1}, "method 'grow'.*id -1"),
-        ("position", {"capacity": 2**62}, f"position.*id {2**62}"),
+        ("cursor", {"capacity": None}, "capacity without its kind"),
+        ("cursor", {"capacity_kind": None}, "capacity without its kind"),
+        ("cursor", {"rows": 3}, "rows without its kind"),
+        ("cursor", {"rows_kind": 0}, "rows without its kind"),
+        ("advance", {"tokens": 99}, "method 'grow'.*id 99"),
+        ("advance", {"tokens": -1}, "method 'grow'.*id -1"),
+        ("cursor", {"capacity": 2**62}, f"cursor.*id {2**62}"),
         ("method", {"update_reasons": u32(0, 99)}, "id 99"),
         ("method", {"update_reasons": u32(0)}, r"parallel vectors of \[1, 2\]"),
         ("method", {"update_instructions": u32(1)}, r"parallel vectors of \[1, 2\]"),
@@ -176,8 +181,8 @@ def test_decoding_then_encoding_gives_the_same_bytes():
     assert encode(decode(raw, "x")) == raw
 
 
-def test_a_program_without_a_position_has_none():
-    program = replace(sample_program(), position=None)
+def test_a_program_without_a_cursor_has_no_position():
+    program = replace(sample_program(), cursors=())
     assert decode(encode(program), "x").position is None
 
 
@@ -267,10 +272,11 @@ def test_flatc_s_own_reader_finds_the_same_numbers(tmp_path):
     assert graph.ScratchNbytes() == program.methods[1].graph.scratch_nbytes
     assert table.States(0).Axis() == 1
     assert table.States(1).Axis() is None
-    assert [table.States(i).AtPosition() for i in (0, 1)] == [True, False]
-    assert (table.Position().CapacityKind(), table.Position().Capacity()) == (0, 16)
-    assert (table.Methods(1).AdvanceKind(), table.Methods(1).Advance()) == (0, 1)
-    assert table.Methods(0).AdvanceKind() == 1
+    assert [table.States(i).Cursor() for i in (0, 1)] == [0, None]
+    cursor, adds = table.Cursors(0), [table.Methods(i).Advances(0) for i in (0, 1)]
+    assert (cursor.CapacityKind(), cursor.Capacity()) == (0, 16)
+    assert (adds[1].TokensKind(), adds[1].Tokens()) == (0, 1)
+    assert adds[0].TokensKind() == 1
     assert table.Methods(1).UpdateInstructionsAsNumpy().tolist() == [1, 6]
     assert table.Methods(1).UpdateCopyEndsAsNumpy().tolist() == [0, 1]
     assert table.Methods(1).UpdateCopiesAsNumpy().tolist() == [6]
@@ -289,6 +295,7 @@ def test_cut_and_swapped_vectors_are_refused():
 
 def test_storage_kinds_come_back():
     storages = (Constant(2), StateSlot(3), Scratch(64, 4), Alias(5), Caller())
+    storages += tuple(CursorSlot(cursor, p) for cursor in (0, 7) for p in CursorPart)
     kind = TensorType(DType.FLOAT32, (1,))
     values = tuple(Value(kind, storage) for storage in (*storages, *storages[::-1]))
     graph = Graph(values, (), (), (), 0, 0)

@@ -9,13 +9,20 @@ from kvc.schema.codec.graphs import (
     ALIAS,
     CALLER,
     CONSTANT,
+    CURSOR,
     LIST,
     NONE,
     SCRATCH,
     STATE,
 )
 from kvc.schema.dtypes import DType
-from kvc.schema.model import MemoryKind, PositionKind, ResetRule, StateKind
+from kvc.schema.model import (
+    CursorKind,
+    CursorPart,
+    MemoryKind,
+    ResetRule,
+    StateKind,
+)
 
 ROOT = Path(__file__).parents[2]
 FBS = ROOT / "schema" / "program.fbs"
@@ -45,19 +52,25 @@ def test_enums_of_the_schema_are_those_of_the_model():
     assert members("Pool", "type_dtypes") == len(DType)
     assert members("State", "kind") == len(StateKind)
     assert members("State", "reset") == len(ResetRule)
-    assert members("Position", "kind") == len(PositionKind)
+    assert members("Cursor", "kind") == len(CursorKind)
     assert members("Delegate", "memory") == len(MemoryKind)
-    assert members("Graph", "value_storages") == CALLER + 1
+    assert members("Graph", "value_storages") == CURSOR + 1
     assert members("Graph", "argument_kinds") == LIST + 1
-    assert members("Position", "capacity_kind") == members("Pool", "dim_kinds") == 2
-    assert members("Method", "advance_kind") == 2
-    assert (CONSTANT, STATE, SCRATCH, ALIAS, CALLER, NONE) == (0, 1, 2, 3, 4, 0)
+    assert (
+        members("Cursor", "capacity_kind")
+        == members("Cursor", "rows_kind")
+        == members("Pool", "dim_kinds")
+        == 2
+    )
+    assert members("Advance", "tokens_kind") == 2
+    assert (CONSTANT, STATE, SCRATCH, ALIAS, CALLER, CURSOR) == (0, 1, 2, 3, 4, 5)
+    assert NONE == 0
 
 
 def test_each_member_of_the_schema_has_the_model_s_number():
     text = FBS.read_text()
     for member in DType:
         assert f"{member.name} = {int(member)}" in text
-    for enum in (StateKind, ResetRule, PositionKind, MemoryKind):
+    for enum in (StateKind, ResetRule, CursorKind, CursorPart, MemoryKind):
         body = ", ".join(f"{member.name} = {int(member)}" for member in enum)
         assert f"enum {enum.__name__} : ubyte {{ {body} }}" in text

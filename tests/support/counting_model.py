@@ -11,6 +11,7 @@ from hand_built import (
     POSITION_TYPE,
     SEQ,
     Built,
+    adds,
     cache_states,
     method,
     program,
@@ -19,10 +20,10 @@ from hand_built import (
 from kvc.schema.model import (
     Alias,
     Constant,
+    Cursor,
+    CursorKind,
     Graph,
     Instruction,
-    Position,
-    PositionKind,
     Ref,
     Scratch,
     StateSlot,
@@ -85,18 +86,23 @@ def counting_program(
     touched = {"reads": (0,), "writes": (0,)}
     prefill, decode = _step_graph(SEQ, upper), _step_graph(1, 1)
     methods = [
-        method("fill", prefill, ["tokens"], role="prefill", advance=SEQ, **touched),
-        method("step", decode, ["token"], role="decode", advance=1, **touched),
+        method(
+            "fill", prefill, ["tokens"], role="prefill", advances=adds(SEQ), **touched
+        ),
+        method("step", decode, ["token"], role="decode", advances=adds(1), **touched),
     ]
     if more is not None:
-        graph, role = _step_graph(more, more), {"role": "prefill", "advance": more}
+        graph, role = (
+            _step_graph(more, more),
+            {"role": "prefill", "advances": adds(more)},
+        )
         methods.append(method(f"fill_{more}", graph, ["tokens"], **role, **touched))
     made, arrays = program(
         methods,
         {"table": table},
         symbols=[Symbol("seq", lower, upper)],
         states=cache_states()[1:],
-        position=Position(PositionKind.STATE, 0, "", capacity),
+        cursors=[Cursor("position", CursorKind.STATE, 0, 1, capacity)],
     )
     texts = {name: json.dumps(value) for name, value in metadata.items()}
     return replace(made, metadata=texts), arrays

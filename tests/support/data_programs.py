@@ -115,7 +115,7 @@ def shared_program(length: int) -> Built:
         peak_nbytes=2 * nbytes,
     )
     plain, initial = StateKind.PLAIN, ResetRule.INITIAL
-    state = State("sum", kind, plain, None, (0,), 0, initial, False)
+    state = State("sum", kind, plain, None, (0,), 0, initial, None)
     start = np.arange(length, dtype=np.float32)
     return program(
         [

@@ -1,4 +1,4 @@
-"""A program made by hand whose memory grows, and one whose position is an input.
+"""A program made by hand whose memory grows, and one whose cursor is the session's.
 
 Between them they have what `sample_programs` lacks: a state that is appended to and
 replaced, an input in the caller's array, results written over memory that are no
@@ -10,13 +10,16 @@ from dataclasses import replace
 from sample_programs import F32, I64, SEQ, GraphBuilder, in_place, tiny_program
 
 from kvc.schema.model import (
+    Advance,
     Alias,
     Caller,
+    Cursor,
+    CursorKind,
+    CursorPart,
+    CursorSlot,
     Graph,
     Instruction,
     Method,
-    Position,
-    PositionKind,
     Program,
     Ref,
     ResetRule,
@@ -31,6 +34,7 @@ from kvc.schema.types import Dim, Symbol, TensorType, affine
 CAPACITY, PAST = affine(0, {"capacity": 1}), affine(0, {"past": 1})
 LONGER = affine(0, {"past": 1, "seq": 1})
 ROW = TensorType(F32, (1, 4))
+ADDS = (Advance(0, SEQ),)
 SYMBOLS = (Symbol("capacity", 1, 64), Symbol("past", 0, 64), Symbol("seq", 1, 8))
 
 
@@ -76,13 +80,13 @@ def restart_graph() -> Graph:
 def growing_program() -> Program:
     """Return `grow(x, total, at)` and `restart(x)` over rows float32 [1, n, 4]."""
     growing, initial = StateKind.APPEND, ResetRule.INITIAL
-    state = State("rows", rows(CAPACITY), growing, 1, (0, 1, 2), None, initial, True)
+    state = State("rows", rows(CAPACITY), growing, 1, (0, 1, 2), None, initial, 0)
     grow, restart = grow_graph(), restart_graph()
     tree, _, names = describe_call(("x", "total", "at"), (object(),) * 3, {})
     short_tree, _, short_names = describe_call(("x",), (object(),), {})
     leaf = flatten(object())[1]
     methods = (
-        Method("grow", "", grow, names, tree, leaf, (0,), (0,), SEQ, in_place(grow)),
+        Method("grow", "", grow, names, tree, leaf, (0,), (0,), ADDS, in_place(grow)),
         Method(
             "restart",
             "",
@@ -92,7 +96,7 @@ def growing_program() -> Program:
             leaf,
             (),
             (0,),
-            None,
+            (),
             (Update(0, "it is another value", (0,)),),
         ),
     )
@@ -102,45 +106,45 @@ def growing_program() -> Program:
         blobs=(),
         names=(),
         states=(state,),
-        position=Position(PositionKind.LENGTH, None, "", CAPACITY),
+        cursors=(Cursor("", CursorKind.LENGTH, None, None, CAPACITY),),
         methods=methods,
     )
 
 
 def positioned_program() -> Program:
-    """Return `write(x)` into float32 [1, capacity, 4] at a position that is an input.
+    """Return `write(x)` into float32 [1, capacity, 4] at a cursor of the session.
 
-    Values: 0 x, 1 position, 2 rows, 3 rows'.
+    Values: 0 x, 1 start, 2 rows, 3 rows'.
     """
     b = GraphBuilder()
     kind = rows(CAPACITY)
     x = b.scratch(rows(SEQ))
-    position = b.scratch(TensorType(I64, (1,)))
+    start = b.value(TensorType(I64, (1,)), CursorSlot(0, CursorPart.START))
     cache = b.value(kind, StateSlot(0))
     written = b.value(kind, Alias(cache))
-    arguments = (Ref(cache), Ref(x), Ref(position), 1, "linear", None)
+    arguments = (Ref(cache), Ref(x), Ref(start), 1, "linear", None)
     b.step("kvc::cache_update", arguments, written, source="m:6")
-    graph = b.graph((x, position), (x,))
+    graph = b.graph((x,), (x,))
     tree, _, names = describe_call(("x",), (object(),), {})
     leaf = flatten(object())[1]
     linear, initial = StateKind.LINEAR, ResetRule.INITIAL
-    state = State("rows", kind, linear, 1, (0, 1, 2), None, initial, True)
+    state = State("rows", kind, linear, 1, (0, 1, 2), None, initial, 0)
     method = Method(
         "write",
         "",
         graph,
-        (*names, "position"),
+        names,
         tree,
         leaf,
         (0,),
         (0,),
-        SEQ,
+        ADDS,
         in_place(graph),
     )
     return replace(
         growing_program(),
         symbols=(SYMBOLS[0], SYMBOLS[2]),
         states=(state,),
-        position=Position(PositionKind.INPUT, None, "position", CAPACITY),
+        cursors=(Cursor("position", CursorKind.SESSION, None, None, CAPACITY),),
         methods=(method,),
     )

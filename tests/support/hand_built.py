@@ -14,16 +14,19 @@ import numpy as np
 from kvc.schema.container import Content, save_bundle
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
+    Advance,
     Alias,
     Constant,
+    Cursor,
+    CursorKind,
+    CursorPart,
+    CursorSlot,
     DataFile,
     Delegate,
     Graph,
     Instruction,
     Method,
     NamedData,
-    Position,
-    PositionKind,
     Program,
     Provenance,
     Ref,
@@ -35,7 +38,7 @@ from kvc.schema.model import (
     Update,
     Value,
 )
-from kvc.schema.types import Affine, Symbol, TensorType
+from kvc.schema.types import Affine, Dim, Symbol, TensorType
 from kvc.schema.verify.effects import written_over
 
 NOTHING: Mapping[str, np.ndarray] = {}
@@ -48,6 +51,14 @@ def tree_of(names: Sequence[str]) -> str:
     """Return the input tree of a method whose parameters are tensors."""
     arguments = [[name, i] for i, name in enumerate(names)]
     return json.dumps({"parameters": list(names), "arguments": arguments})
+
+
+START, END, LENGTHS, PLACES = (CursorSlot(0, part) for part in CursorPart)
+
+
+def adds(tokens: Dim, lengths: int | None = None) -> tuple[Advance, ...]:
+    """Return what a method has that adds tokens to the program's position."""
+    return (Advance(0, tokens, lengths),)
 
 
 def method(
@@ -68,7 +79,7 @@ def method(
         output_tree=json.dumps(output),
         reads=(),
         writes=(),
-        advance=None,
+        advances=(),
         updates=tuple(Update(index, "", ()) for index in written_over(graph)),
     )
     return replace(plain, **fields)
@@ -80,7 +91,7 @@ def program(
     *,
     symbols: Sequence[Symbol] = (),
     states: Sequence[State] = (),
-    position: Position | None = None,
+    cursors: Sequence[Cursor] = (),
     delegates: Sequence[Delegate] = (),
 ) -> Built:
     """Return a program whose blobs are not placed yet, and the arrays of its data."""
@@ -101,7 +112,7 @@ def program(
         blobs=(),
         names=names,
         states=tuple(states),
-        position=position,
+        cursors=tuple(cursors),
         methods=tuple(methods),
         delegates=tuple(delegates),
         metadata={},
@@ -157,8 +168,8 @@ def cache_states(reset: ResetRule = ResetRule.INITIAL) -> tuple[State, State]:
     """Return a cache float32 [1, 1, 8, 2] and its position int64 [1]."""
     linear, counter, order = StateKind.LINEAR, StateKind.COUNTER, (0, 1, 2, 3)
     return (
-        State("cache", CACHE_TYPE, linear, 2, order, None, reset, True),
-        State("position", POSITION_TYPE, counter, None, (0,), None, reset, False),
+        State("cache", CACHE_TYPE, linear, 2, order, None, reset, 0),
+        State("position", POSITION_TYPE, counter, None, (0,), None, reset, None),
     )
 
 
@@ -177,13 +188,14 @@ def append_graph(seq: int | Affine) -> Graph:
             Value(CACHE_TYPE, Alias(1)),
             Value(POSITION_TYPE, Scratch(64, 8)),
             Value(POSITION_TYPE, Alias(2)),
+            Value(POSITION_TYPE, START),
         ),
         inputs=(0,),
         outputs=(3,),
         instructions=(
             Instruction(
                 "kvc::cache_update",
-                (Ref(1), Ref(0), Ref(2), 2, "linear", None),
+                (Ref(1), Ref(0), Ref(6), 2, "linear", None),
                 (3,),
                 "model:10",
             ),
@@ -214,13 +226,15 @@ def cache_program() -> Built:
     touched = {"reads": (0, 1), "writes": (0, 1)}
     return program(
         [
-            method("prefill", append_graph(SEQ), ["rows"], advance=SEQ, **touched),
-            method("decode", append_graph(1), ["rows"], advance=1, **touched),
+            method(
+                "prefill", append_graph(SEQ), ["rows"], advances=adds(SEQ), **touched
+            ),
+            method("decode", append_graph(1), ["rows"], advances=adds(1), **touched),
             method("look", look_graph(), [], reads=(0,)),
         ],
         symbols=[Symbol("seq", 1, 8)],
         states=cache_states(),
-        position=Position(PositionKind.STATE, 1, "", 8),
+        cursors=[Cursor("position", CursorKind.STATE, 1, 1, 8)],
     )
 
 
@@ -287,7 +301,7 @@ def copied_update_program() -> Built:
     return program(
         [method("peek", graph, ["rows"], reads=(0,))],
         arrays,
-        states=(replace(cache, initial=0, at_position=False), position),
+        states=(replace(cache, initial=0, cursor=None), position),
     )
 
 
@@ -317,7 +331,7 @@ def sized_program() -> Built:
     kind = TensorType(F32, (batch, capacity))
     graph = adding_graph(kind, 4 * 64 * 4)
     plain, initial = StateKind.PLAIN, ResetRule.INITIAL
-    state = State("total", kind, plain, None, (0, 1), None, initial, False)
+    state = State("total", kind, plain, None, (0, 1), None, initial, None)
     return program(
         [method("add", graph, ["x"], reads=(0,), writes=(0,))],
         symbols=[Symbol("batch", 1, 4), Symbol("capacity", 1, 64)],

@@ -28,7 +28,7 @@ def data_program(contents):
         blobs=(),
         names=tuple(entries),
         states=(),
-        position=None,
+        cursors=(),
         methods=(),
         delegates=(),
         metadata={},

@@ -4,7 +4,7 @@ Its cache [batch, 3, capacity, 2] lies at a position that a state counts, int64 
 of each row only what counts is written.
 """
 
-from hand_built import I64, Built, program
+from hand_built import I64, LENGTHS, START, Built, adds, program
 from stateful_programs import (
     BATCH,
     CAPACITY,
@@ -23,12 +23,12 @@ from kvc.schema.types import Dim, TensorType
 
 def ragged_program() -> Built:
     """Return `write(x, counts)` and `step(x, counts)`, the second by bool counts."""
-    counter, position = counted(TensorType(I64, (BATCH,)))
+    counter, cursor = counted(TensorType(I64, (BATCH,)))
     whole = rows_type(CAPACITY, BATCH, width=2)
-    cache = state("cache", whole, StateKind.LINEAR, 2, at_position=True)
+    cache = state("cache", whole, StateKind.LINEAR, 2, cursor=0)
     methods = (ragged_method("write", SEQ, I64), ragged_method("step", 1, DType.BOOL))
     symbols = used_symbols("batch", "capacity", "seq")
-    return program(methods, symbols=symbols, states=(counter, cache), position=position)
+    return program(methods, symbols=symbols, states=(counter, cache), cursors=[cursor])
 
 
 def ragged_method(name: str, seq: Dim, dtype: DType) -> Method:
@@ -41,7 +41,8 @@ def ragged_method(name: str, seq: Dim, dtype: DType) -> Method:
     if dtype is not I64:
         cast = b.scratch(TensorType(I64, (BATCH,)))
         counts = b.step("aten::_to_copy", (Ref(given), I64), cast)
-    operands = Ref(x), Ref(position), 2, "linear", Ref(counts)
+    start, lengths = (b.value(TensorType(I64, (BATCH,)), p) for p in (START, LENGTHS))
+    operands = Ref(x), Ref(start), 2, "linear", Ref(lengths)
     b.over("kvc::cache_update", cache, *operands)
     b.over("aten::add.Tensor", position, Ref(counts), 1)
-    return b.method(name, {"x": x, "counts": given}, [x], advance=seq, counts=1)
+    return b.method(name, {"x": x, "counts": given}, [x], advances=adds(seq, 1))

@@ -7,14 +7,14 @@ over them with itself as queries.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from hand_built import F32, I64, SEQ, Built, program
+from hand_built import END, F32, I64, SEQ, START, Built, adds, program
 from stateful_programs import Builder, state
 
 from kvc.schema.model import (
     Argument,
+    Cursor,
+    CursorKind,
     Instruction,
-    Position,
-    PositionKind,
     Program,
     Ref,
     StateKind,
@@ -27,7 +27,7 @@ SYMBOLS = {"seq": Symbol("seq", 1, SLOTS)}
 ROWS = TensorType(F32, (1, 2, SEQ, 4))
 RING = TensorType(F32, (1, 2, SLOTS, 4))
 ONE = TensorType(I64, (1,))
-OPS = ("keys", "values", "end", "attention", "position")  # in the order of running
+OPS = ("keys", "values", "attention", "position")  # in the order of running
 
 
 def ring_program(capacity: int | None = None, slots: int = SLOTS) -> Built:
@@ -37,25 +37,25 @@ def ring_program(capacity: int | None = None, slots: int = SLOTS) -> Built:
     b = Builder(symbols)
     x, out = b.scratch(ROWS), b.scratch(ROWS)
     position = b.value(ONE, StateSlot(0))
+    start, end = b.value(ONE, START), b.value(ONE, END)
     caches = [b.value(whole, StateSlot(i)) for i in (1, 2)]
     keys, values = (
-        b.over("kvc::cache_update", cache, Ref(x), Ref(position), 2, "circular", None)
+        b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, "circular", None)
         for cache in caches
     )
-    end = b.step("aten::add.Scalar", (Ref(position), SEQ, 1), b.scratch(ONE))
     b.step("kvc::attention", _attention(x, keys, values, end), out)
     b.over("aten::add.Scalar", position, SEQ, 1)
-    ring = state("keys", whole, StateKind.RING, 2, at_position=True)
+    ring = state("keys", whole, StateKind.RING, 2, cursor=0)
     ring = replace(ring, window=WINDOW)
     return program(
-        [b.method("run", {"x": x}, [out], advance=SEQ)],
+        [b.method("run", {"x": x}, [out], advances=adds(SEQ))],
         symbols=tuple(symbols.values()),
         states=[
             state("position", ONE, StateKind.COUNTER),
             ring,
             replace(ring, name="values"),
         ],
-        position=Position(PositionKind.STATE, 0, "", capacity),
+        cursors=[Cursor("position", CursorKind.STATE, 0, 1, capacity)],
     )
 
 

@@ -13,12 +13,17 @@ from kvc.schema.container import Content, save_bundle
 from kvc.schema.digests import blob_digest
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
+    Advance,
     Alias,
     Argument,
     Blob,
     Block,
     Caller,
     Constant,
+    Cursor,
+    CursorKind,
+    CursorPart,
+    CursorSlot,
     DataFile,
     Delegate,
     Graph,
@@ -26,8 +31,6 @@ from kvc.schema.model import (
     MemoryKind,
     Method,
     NamedData,
-    Position,
-    PositionKind,
     Program,
     Provenance,
     Ref,
@@ -93,6 +96,7 @@ def method(name: str, role: str, seq: "int | object") -> Method:
     bias = b.value(TensorType(F32, (8,)), Constant(1))
     cache = b.value(TensorType(F32, (1, 16, 8)), StateSlot(0))
     position = b.value(TensorType(I64, (1,)), StateSlot(1))
+    start = 13 if name == "prefill" else 12  # the last value
     y = b.step(
         "aten::linear",
         (Ref(x), Ref(weight), Ref(bias)),
@@ -101,7 +105,7 @@ def method(name: str, role: str, seq: "int | object") -> Method:
     )
     new = b.step(
         "kvc::cache_update",
-        (Ref(cache), Ref(y), Ref(position), 1, "linear", None),
+        (Ref(cache), Ref(y), Ref(start), 1, "linear", None),
         b.value(TensorType(F32, (1, 16, 8)), Alias(cache)),
         source="model:13 (layers.0)",
     )
@@ -136,6 +140,7 @@ def method(name: str, role: str, seq: "int | object") -> Method:
         if name == "prefill"
         else y
     )
+    assert start == b.value(TensorType(I64, (1,)), CursorSlot(0, CursorPart.START))
     input_tree, _, names = describe_call(("x",), (object(),), {})
     output_tree = flatten((object(), object()))[1]
     graph = b.graph((x,), (scaled, out))
@@ -149,7 +154,7 @@ def method(name: str, role: str, seq: "int | object") -> Method:
         output_tree,
         (0, 1),
         (0, 1),
-        seq,  # type: ignore[arg-type]
+        (Advance(0, seq),),  # type: ignore[arg-type]
         (
             Update(write, "", ()),
             Update(advance, "it is computed beside the old value", (advance,)),
@@ -198,7 +203,7 @@ def sample_program() -> Program:
                 (0, 1, 2),
                 None,
                 ResetRule.INITIAL,
-                True,
+                0,
             ),
             State(
                 "position",
@@ -208,10 +213,10 @@ def sample_program() -> Program:
                 (0,),
                 2,
                 ResetRule.INITIAL,
-                False,
+                None,
             ),
         ),
-        position=Position(PositionKind.STATE, 1, "", 16),
+        cursors=(Cursor("position", CursorKind.STATE, 1, 1, 16),),
         methods=(method("prefill", "prefill", SEQ), method("decode", "decode", 1)),
         delegates=(Delegate("sample", 0, 0, b"", (1,), MemoryKind.PLANNED, 256, 0),),
         metadata={"stop": "[2]", "name": '"sample"'},
@@ -301,7 +306,7 @@ def layered_program(instructions: int) -> Program:
             (0, 1, 2, 3),
             None,
             ResetRule.INITIAL,
-            False,
+            None,
         )
         for i in range(layers)
     ]
@@ -325,7 +330,7 @@ def layered_program(instructions: int) -> Program:
                 flatten(object())[1],
                 used,
                 used,
-                None,
+                (),
                 in_place(graph),
             )
         )
@@ -335,7 +340,7 @@ def layered_program(instructions: int) -> Program:
         blobs=sample.blobs[:1],
         names=sample.names[:1],
         states=tuple(states),
-        position=None,
+        cursors=(),
         methods=tuple(methods),
         delegates=(),
     )
@@ -355,7 +360,7 @@ def tiny_program() -> Program:
     input_tree, _, names = describe_call(("x",), (object(),), {})
     tree = flatten(object())[1]
     initial = ResetRule.INITIAL
-    state = State("s", kind, StateKind.PLAIN, None, (0,), None, initial, False)
+    state = State("s", kind, StateKind.PLAIN, None, (0,), None, initial, None)
     graph = b.graph((x,), (out,))
     writes = in_place(graph)
     return Program(
@@ -365,9 +370,9 @@ def tiny_program() -> Program:
         blobs=(Blob(blob_digest(SAMPLE_BLOBS[1]), 32, 0, 128, 64),),
         names=(NamedData("bias", 0, kind, "plain", ""),),
         states=(state,),
-        position=None,
+        cursors=(),
         methods=(
-            Method("f", "", graph, names, input_tree, tree, (), (0,), None, writes),
+            Method("f", "", graph, names, input_tree, tree, (), (0,), (), writes),
         ),
         delegates=(),
         metadata={},

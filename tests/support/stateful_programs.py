@@ -7,18 +7,18 @@ of every kind, states that cannot go back, inputs that are changed in place.
 from collections.abc import Sequence
 
 import numpy as np
-from hand_built import F32, I64, SEQ, Built, method, program
+from hand_built import F32, I64, PLACES, SEQ, START, Built, adds, method, program
 
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
     Argument,
     Caller,
+    Cursor,
+    CursorKind,
     Graph,
     Instruction,
     Method,
-    Position,
-    PositionKind,
     Ref,
     ResetRule,
     Scratch,
@@ -101,23 +101,24 @@ def state(
     kind: TensorType,
     how: StateKind,
     axis: int | None = None,
-    at_position: bool = False,
+    cursor: int | None = None,
     layout: tuple[int, ...] | None = None,
     initial: int | None = None,
     reset: ResetRule = ResetRule.INITIAL,
 ) -> State:
     order = layout or tuple(range(len(kind.dims)))
-    return State(name, kind, how, axis, order, initial, reset, at_position)
+    return State(name, kind, how, axis, order, initial, reset, cursor)
 
 
 def used_symbols(*names: str) -> tuple[Symbol, ...]:
     return tuple(SYMBOLS[name] for name in names)
 
 
-def counted(position: TensorType) -> tuple[State, Position]:
-    """Return a counter that is the program's position, as state 0."""
+def counted(position: TensorType) -> tuple[State, Cursor]:
+    """Return a counter that is the program's cursor, as state 0."""
     counter = state("position", position, StateKind.COUNTER)
-    return counter, Position(PositionKind.STATE, 0, "", CAPACITY)
+    (rows,) = position.dims
+    return counter, Cursor("position", CursorKind.STATE, 0, rows, CAPACITY)
 
 
 def rows_type(
@@ -132,12 +133,13 @@ def write_method(name: str, seq: Dim, batch: Dim, caches: int, width: int) -> Me
     b = Builder()
     x = b.scratch(rows_type(seq, batch, width=width))
     position = b.value(TensorType(I64, (batch,)), StateSlot(0))
+    start = b.value(TensorType(I64, (batch,)), START)
     for i in range(caches):
         whole = rows_type(CAPACITY, batch, width=width)
         cache = b.value(whole, StateSlot(1 + i))
-        b.over("kvc::cache_update", cache, Ref(x), Ref(position), 2, "linear", None)
+        b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, "linear", None)
     b.over("aten::add.Scalar", position, seq, 1)
-    return b.method(name, {"x": x}, [x], advance=seq)
+    return b.method(name, {"x": x}, [x], advances=adds(seq))
 
 
 def look_method(batch: Dim, width: int) -> Method:
@@ -159,15 +161,14 @@ def linear_program(
 
     at a position that a state counts. With `start` they have that initial content.
     """
-    counter, position = counted(TensorType(I64, (batch,)))
+    counter, cursor = counted(TensorType(I64, (batch,)))
     whole = rows_type(CAPACITY, batch, width=width)
     initial = None if start is None else 0
     if start is not None:
         whole = TensorType(F32, start.shape)
     linear = StateKind.LINEAR
     states = [
-        state(f"cache{i}", whole, linear, 2, True, layout, initial)
-        for i in range(caches)
+        state(f"cache{i}", whole, linear, 2, 0, layout, initial) for i in range(caches)
     ]
     names = ("batch", "capacity", "seq") if batch == BATCH else ("capacity", "seq")
     symbols = [
@@ -183,7 +184,7 @@ def linear_program(
         {} if start is None else {"start": start},
         symbols=symbols,
         states=[counter, *states],
-        position=position,
+        cursors=[cursor],
     )
 
 
@@ -193,18 +194,19 @@ def copied_program() -> Built:
     whole = rows_type(CAPACITY, width=2)
     x = b.scratch(rows_type(SEQ, width=2))
     position = b.value(TensorType(I64, (1,)), StateSlot(0))
+    start = b.value(TensorType(I64, (1,)), START)
     cache, written = b.value(whole, StateSlot(1)), b.scratch(whole)
-    arguments = (Ref(cache), Ref(x), Ref(position), 2, "linear", None)
+    arguments = (Ref(cache), Ref(x), Ref(start), 2, "linear", None)
     b.step("kvc::cache_update", arguments, written)
     b.over("aten::copy", cache, Ref(written))
     b.over("aten::add.Scalar", position, SEQ, 1)
-    counter, at = counted(TensorType(I64, (1,)))
-    linear = state("cache", whole, StateKind.LINEAR, 2, at_position=True)
+    counter, cursor = counted(TensorType(I64, (1,)))
+    linear = state("cache", whole, StateKind.LINEAR, 2, cursor=0)
     return program(
-        [b.method("write", {"x": x}, [x], advance=SEQ)],
+        [b.method("write", {"x": x}, [x], advances=adds(SEQ))],
         symbols=(b.symbols["capacity"], SYMBOLS["seq"]),
         states=[counter, linear],
-        position=at,
+        cursors=[cursor],
     )
 
 
@@ -220,7 +222,7 @@ def carry_program(capacity: Dim = CAPACITY) -> Built:
     k, v = b.value(past, StateSlot(0)), b.value(past, StateSlot(1))
     k2 = b.over("kvc::append", k, Ref(x), 2, kind=longer)
     b.over("kvc::append", v, Ref(x), 2, kind=longer)
-    grow = b.method("grow", {"x": x}, [k2], advance=SEQ)
+    grow = b.method("grow", {"x": x}, [k2], advances=adds(SEQ))
 
     b = Builder()
     x = b.scratch(new)
@@ -251,51 +253,41 @@ def carry_program(capacity: Dim = CAPACITY) -> Built:
         [grow, restart, lopsided, sums],
         symbols=symbols,
         states=[
-            state(name, whole, StateKind.APPEND, 2, at_position=True)
-            for name in ("k", "v")
+            state(name, whole, StateKind.APPEND, 2, cursor=0) for name in ("k", "v")
         ],
-        position=Position(PositionKind.LENGTH, None, "", capacity),
+        cursors=[Cursor("", CursorKind.LENGTH, None, None, capacity)],
     )
 
 
-def fed_program(shape: tuple[Dim, ...], batch: Dim = 1, cached: bool = True) -> Built:
-    """Return `write(x)` of a position that is an input of this shape.
+def session_program(
+    shape: tuple[Dim, ...], batch: Dim = 1, cached: bool = True
+) -> Built:
+    """Return `write(x)` at a cursor of the session, which it takes in this shape.
 
-    It gives the position back, and writes x float32 [batch, 3, seq, 2] into a cache at
-    it, unless there is none.
+    It gives the start back, and writes x float32 [batch, 3, seq, 2] into a cache at it,
+    unless there is none.
     """
     b = Builder()
+    kind = TensorType(I64, shape)
     x = b.scratch(rows_type(SEQ, batch, width=2))
-    at = b.scratch(TensorType(I64, shape))
-    out = b.scratch(TensorType(I64, shape))
-    b.step("aten::add.Scalar", (Ref(at), 0, 1), out)
+    given = b.value(kind, PLACES if shape == (SEQ,) else START)
+    out = b.scratch(kind)
+    b.step("aten::add.Scalar", (Ref(given), 0, 1), out)
     whole = rows_type(CAPACITY, batch, width=2)
-    start = at
-    if not shape:
-        start = b.value(TensorType(I64, (1,)), Alias(at))
-        b.step("aten::unsqueeze", (Ref(at), 0), start)
-    elif shape == (SEQ,):
-        start = b.value(TensorType(I64, (1,)), Alias(at))
-        b.step("aten::slice.Tensor", (Ref(at), 0, 0, 1, 1), start)
     if cached:
-        cache = b.value(whole, StateSlot(0))
+        rows = TensorType(I64, shape if shape == (batch,) else (1,))
+        start, cache = b.value(rows, START), b.value(whole, StateSlot(0))
         b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, "linear", None)
-    write = b.method("write", {"x": x, "at": at}, [out], advance=SEQ)
-    tree = method("write", write.graph, ("x",)).input_tree
-    write = Method(**{**_fields(write), "input_tree": tree})
     names = ("batch", "capacity", "seq") if batch == BATCH else ("capacity", "seq")
-    cache_state = state("cache", whole, StateKind.LINEAR, 2, at_position=True)
+    cache_state = state("cache", whole, StateKind.LINEAR, 2, cursor=0)
+    apart = batch if shape == (batch,) else None
     capacity = CAPACITY if cached else None
     return program(
-        [write],
+        [b.method("write", {"x": x}, [out], advances=adds(SEQ))],
         symbols=used_symbols(*(names if cached else ("seq",))),
         states=[cache_state] if cached else [],
-        position=Position(PositionKind.INPUT, None, "at", capacity),
+        cursors=[Cursor("at", CursorKind.SESSION, None, apart, capacity)],
     )
-
-
-def _fields(made: Method) -> dict[str, object]:
-    return {name: getattr(made, name) for name in Method.__slots__}
 
 
 PLAIN = TensorType(F32, (4,))
@@ -310,13 +302,14 @@ def mixed_program(plain: StateKind | None = StateKind.PLAIN) -> Built:
     b = Builder()
     x = b.scratch(rows_type(SEQ, width=4))
     position = b.value(TensorType(I64, (1,)), StateSlot(0))
+    start = b.value(TensorType(I64, (1,)), START)
     cache = b.value(rows_type(CAPACITY, width=4), StateSlot(1))
     count = b.value(TensorType(I64, (1,)), StateSlot(2))
     total = b.value(PLAIN, StateSlot(3)) if plain is not None else None
     doubled = b.scratch(rows_type(SEQ, width=4))
     b.step("aten::mul.Scalar", (Ref(x), 2), doubled)
     b.over("aten::add.Scalar", count, SEQ, 1)
-    b.over("kvc::cache_update", cache, Ref(doubled), Ref(position), 2, "linear", None)
+    b.over("kvc::cache_update", cache, Ref(doubled), Ref(start), 2, "linear", None)
     summed = b.scratch(PLAIN)
     b.step("aten::sum.dim_IntList", (Ref(doubled), (0, 1, 2), False), summed)
     if total is not None:
@@ -324,21 +317,21 @@ def mixed_program(plain: StateKind | None = StateKind.PLAIN) -> Built:
     b.over("aten::add.Scalar", position, SEQ, 1)
     out = b.scratch(PLAIN)
     b.step("aten::neg", (Ref(summed),), out)
-    counter, at = counted(TensorType(I64, (1,)))
+    counter, cursor = counted(TensorType(I64, (1,)))
     whole = rows_type(CAPACITY, width=4)
     states = [
         counter,
-        state("cache", whole, StateKind.LINEAR, 2, at_position=True),
+        state("cache", whole, StateKind.LINEAR, 2, cursor=0),
         state("count", TensorType(I64, (1,)), StateKind.COUNTER),
     ]
     if plain is not None:
         axis = None if plain is StateKind.PLAIN else 0
         states.append(state("total", PLAIN, plain, axis))
     return program(
-        [b.method("run", {"x": x}, [out], advance=SEQ)],
+        [b.method("run", {"x": x}, [out], advances=adds(SEQ))],
         symbols=used_symbols("capacity", "seq"),
         states=states,
-        position=at,
+        cursors=[cursor],
     )
 
 

@@ -211,4 +211,4 @@ def test_a_condition_on_sizes_is_refused(tmp_path: Path) -> None:
 
 def test_a_position_is_found_in_branches(program: Program, merged: Program) -> None:
     kinds = [one._engine.program.position.kind for one in (program, merged)]
-    assert kinds == [CursorKind.STATE, PositionKind.LENGTH]
+    assert kinds == [CursorKind.STATE, CursorKind.LENGTH]

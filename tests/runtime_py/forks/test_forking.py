@@ -14,9 +14,9 @@ from session_contents import contents, random_rows
 from stateful_programs import (
     BATCH,
     carry_program,
-    fed_program,
     linear_program,
     mixed_program,
+    session_program,
     state,
 )
 
@@ -264,7 +264,7 @@ def test_states_that_grow_keep_their_length(opened, way):
 
 
 def test_a_position_that_the_session_counts_goes_along(opened, way):
-    program = opened(fed_program((1,)))
+    program = opened(session_program((1,)))
     with program.session(capacity=64) as parent:
         parent.write(random_rows(5, width=2))
         with parent.fork() as child:

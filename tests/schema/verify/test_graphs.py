@@ -89,7 +89,7 @@ def test_a_value_is_defined_once():
 
 def test_a_value_must_be_defined_at_all():
     spare = Value(TensorType(F32, (1,)), Scratch(0, 4))
-    refuse("value 12: is never defined", values=(*G.values, spare))
+    refuse("value 13: is never defined", values=(*G.values, spare))
 
 
 def test_outputs_are_defined():
@@ -139,11 +139,11 @@ def test_a_constant_is_never_written():
 
 def test_a_view_of_a_constant_is_never_written():
     kind = G.values[2].type
-    values = (*put(G.values, 11, type=kind, storage=Alias(12)), Value(kind, Alias(2)))
+    values = (*put(G.values, 11, type=kind, storage=Alias(13)), Value(kind, Alias(2)))
     steps = (
         *G.instructions[:COPY],
-        Instruction("aten::alias", (Ref(2),), (12,)),
-        Instruction("aten::copy", (Ref(12), Ref(2)), (11,)),
+        Instruction("aten::alias", (Ref(2),), (13,)),
+        Instruction("aten::copy", (Ref(13), Ref(2)), (11,)),
     )
     refuse("writes over a constant", instructions=steps, values=values)
 

@@ -1,19 +1,19 @@
 from dataclasses import replace
 
 import pytest
-from growing_programs import growing_program, positioned_program
+from growing_programs import growing_program
+from hand_built import adds
 from sample_programs import sample_program
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, FormatError
-from kvc.schema.model import Instruction, Ref, Scratch, Update, Value
+from kvc.schema.model import Advance, Graph, Instruction, Ref, Scratch, Update, Value
 from kvc.schema.types import Affine, TensorType, affine
 from kvc.schema.verify import verify_program
 
-P, GROWING, POSITIONED = sample_program(), growing_program(), positioned_program()
+P, GROWING = sample_program(), growing_program()
 PREFILL, DECODE = P.methods
 GROW, RESTART = GROWING.methods
-WRITE = POSITIONED.methods[0]
 I64 = DType.INT64
 # Instructions of decode: 1 writes the cache in place, 6 copies over the position.
 IN_PLACE, COPIED = DECODE.updates
@@ -68,7 +68,7 @@ def test_a_method_declares_what_it_does_through_new_ops():
     ],
 )
 def test_a_bad_advance_is_refused(advance, text):
-    refuse_decode(text, advance=advance)
+    refuse_decode(text, advances=() if advance is None else adds(advance))
 
 
 @pytest.mark.parametrize(
@@ -83,29 +83,50 @@ def test_a_bad_advance_is_refused(advance, text):
     ],
 )
 def test_a_bad_product_of_sizes_is_refused(advance, text):
-    refuse(replace(GROWING, methods=(replace(GROW, advance=advance), RESTART)), text)
+    refuse(
+        replace(GROWING, methods=(replace(GROW, advances=adds(advance)), RESTART)), text
+    )
 
 
 def test_an_advance_may_be_too_large():
-    refuse(replace(P, methods=(replace(PREFILL, advance=2**40),)), "limit", FormatError)
+    refuse(
+        replace(P, methods=(replace(PREFILL, advances=adds(2**40)),)),
+        "limit",
+        FormatError,
+    )
 
 
-def test_without_a_position_nothing_advances():
-    cache = replace(P.states[0], at_position=False)
-    program = replace(P, states=(cache, P.states[1]), position=None)
-    refuse(program, "it advances a position that is not there")
+@pytest.mark.parametrize("numbers", [(1,), (0, 1), (0, 0), (1, 0)])
+def test_a_method_advances_each_of_the_cursors_once_in_order(numbers):
+    advances = tuple(Advance(number, 1) for number in numbers)
+    refuse_decode("it advances the cursors", advances=advances)
+
+
+def test_without_a_cursor_nothing_advances():
+    cache = replace(P.states[0], cursor=None)
+    program = replace(P, states=(cache, P.states[1]), cursors=())
+    refuse(program, r"it advances the cursors \[0\]")
+
+
+def with_start_at(graph: Graph, value: int) -> Graph:
+    """Return the graph of decode whose write begins at another value."""
+    steps = list(graph.instructions)
+    arguments = list(steps[1].arguments)
+    arguments[2] = Ref(value)
+    steps[1] = replace(steps[1], arguments=tuple(arguments))
+    return replace(graph, instructions=tuple(steps))
 
 
 def test_a_method_that_advances_writes_the_position():
-    graph = replace(DECODE.graph, instructions=DECODE.graph.instructions[:6])
-    values = graph.values[:11]
+    graph = with_start_at(DECODE.graph, 11)
+    graph = replace(graph, instructions=graph.instructions[:6])
+    place = graph.values[-1]
+    values = (*graph.values[:11], place)
     idle = replace(
         DECODE, graph=replace(graph, values=values), writes=(0,), updates=(IN_PLACE,)
     )
     text = "it advances a position that it does not write"
     refuse(replace(P, methods=(PREFILL, idle)), text)
-    quiet = replace(idle, advance=None)
-    verify_program(replace(P, methods=(PREFILL, quiet)), "m.kvc")
 
 
 @pytest.mark.parametrize(
@@ -145,7 +166,7 @@ def test_a_bad_verdict_is_refused(update, text):
 def test_copies_are_ascending_clones_copies_and_replacements():
     graph = DECODE.graph
     kind = TensorType(I64, (1,))
-    clone = Instruction("aten::clone", (Ref(4),), (12,))
+    clone = Instruction("aten::clone", (Ref(4),), (13,))
     place = Value(kind, Scratch(graph.scratch_nbytes, 8))
     changed = replace(
         graph,
@@ -158,32 +179,3 @@ def test_copies_are_ascending_clones_copies_and_replacements():
     verify_program(replace(P, methods=(PREFILL, method)), "m.kvc", thorough=True)
     turned = replace(method, updates=(updates[0], Update(7, "why", (7, 0))))
     refuse(replace(P, methods=(PREFILL, turned)), r"copies \(7, 0\)")
-
-
-def with_position(**changes):
-    """Return the program with another value as the position's input."""
-    graph = WRITE.graph
-    values = list(graph.values)
-    values[1] = replace(values[1], **changes)
-    method = replace(WRITE, graph=replace(graph, values=tuple(values)))
-    return replace(POSITIONED, methods=(method,))
-
-
-@pytest.mark.parametrize(
-    "kind",
-    [TensorType(DType.INT32, (1,)), TensorType(I64, (1, 1))],
-)
-def test_a_position_s_input_is_int64_of_rank_one_at_most(kind):
-    program = with_position(type=kind)
-    refuse(program, f"its position 'position' is {kind.dtype.label}")
-
-
-def test_the_session_s_input_is_not_among_the_arguments():
-    tree = '{"parameters":["x","position"],"arguments":[["x",0],["position",1]]}'
-    program = replace(POSITIONED, methods=(replace(WRITE, input_tree=tree),))
-    refuse(program, "2 leaves for 1 inputs")
-
-
-def test_an_input_of_another_name_is_among_the_arguments():
-    method = replace(WRITE, input_names=("x", "other"))
-    refuse(replace(POSITIONED, methods=(method,)), "1 leaves for 2 inputs")

@@ -49,11 +49,11 @@ def test_a_write_over_a_caller_s_array_is_an_update_of_no_state():
 def over_the_position(*arguments):
     """Return the sample's decode and one more result over the position's memory.
 
-    Values: 3 cache, 4 position, 11 position', 12 the result, 13 a view of the position.
+    Values: 3 cache, 4 position, 11 position', 13 the result, 14 a view of the position.
     """
     graph = P.methods[1].graph
     kind = graph.values[4].type
-    step = Instruction("aten::mul.Tensor", arguments, (12,))
+    step = Instruction("aten::mul.Tensor", arguments, (13,))
     values = (*graph.values, Value(kind, Alias(4)), Value(kind, Alias(4)))
     return replace(graph, values=values, instructions=(step,), outputs=())
 
@@ -67,19 +67,19 @@ def test_a_result_over_a_state_writes_it_and_reads_it_only_as_an_operand():
 
 def test_a_view_alone_is_neither_read_nor_write():
     graph = over_the_position()
-    view = Instruction("aten::alias", (Ref(4),), (13,))
+    view = Instruction("aten::alias", (Ref(4),), (14,))
     found = effects(replace(graph, instructions=(view,)))
     assert (found.reads, found.writes, found.updates) == ((), (), ())
-    found = effects(replace(graph, instructions=(view,), outputs=(13,)))
+    found = effects(replace(graph, instructions=(view,), outputs=(14,)))
     assert (found.reads, found.writes, found.updates) == ((1,), (), ())
 
 
 def test_an_update_through_a_view_writes_the_state():
     graph = over_the_position()
-    view = Instruction("aten::alias", (Ref(4),), (13,))
+    view = Instruction("aten::alias", (Ref(4),), (14,))
     kind = graph.values[4].type
-    values = (*graph.values[:12], Value(kind, Alias(13)), graph.values[13])
-    copy = Instruction("aten::copy", (Ref(13), Ref(10)), (12,))
+    values = (*graph.values[:13], Value(kind, Alias(14)), graph.values[14])
+    copy = Instruction("aten::copy", (Ref(14), Ref(10)), (13,))
     found = effects(replace(graph, values=values, instructions=(view, copy)))
     assert (found.reads, found.writes, found.updates) == ((), (1,), (1,))
 
@@ -87,8 +87,8 @@ def test_an_update_through_a_view_writes_the_state():
 def test_an_update_into_scratch_reads_and_writes_nothing_over():
     graph = over_the_position()
     kind = graph.values[4].type
-    values = (*graph.values[:12], Value(kind, Scratch(0, 8)), graph.values[13])
-    copy = Instruction("aten::copy", (Ref(4), Ref(10)), (12,))
+    values = (*graph.values[:13], Value(kind, Scratch(0, 8)), graph.values[14])
+    copy = Instruction("aten::copy", (Ref(4), Ref(10)), (13,))
     found = effects(replace(graph, values=values, instructions=(copy,)))
     assert (found.reads, found.writes, found.updates) == ((1,), (), ())
 

@@ -146,7 +146,7 @@ def test_an_axis_may_be_negative_but_is_a_number():
 
 def test_only_a_state_that_appends_grows():
     kind = StateKind.LINEAR
-    state = replace(P.states[0], type=rows(3), kind=kind, at_position=False)
+    state = replace(P.states[0], type=rows(3), kind=kind, cursor=None)
     values = (
         Value(rows(1), Scratch(0, 16)),
         Value(rows(3), StateSlot(0)),
@@ -154,7 +154,7 @@ def test_only_a_state_that_appends_grows():
     )
     step = Instruction("kvc::append", (Ref(1), Ref(0), 1), (2,))
     graph = replace(RESTART, values=values, instructions=(step,))
-    changed = with_graph(replace(P, states=(state,), position=None), 1, graph)
+    changed = with_graph(replace(P, states=(state,), cursors=()), 1, graph)
     refuse("does not grow along axis 1", replace(changed, methods=changed.methods[1:]))
 
 
@@ -169,7 +169,7 @@ def test_scratch_and_constants_do_not_grow():
     program = sample_program()
     graph = program.methods[1].graph
     grown = Value(TensorType(F32, (16,)), Alias(2))
-    step = Instruction("kvc::append", (Ref(2), Ref(2), 0), (12,))
+    step = Instruction("kvc::append", (Ref(2), Ref(2), 0), (13,))
     graph = replace(
         graph,
         values=(*graph.values, grown),
@@ -272,7 +272,7 @@ def test_a_result_is_not_written_over_a_constant():
     program = sample_program()
     graph = program.methods[1].graph
     kind = graph.values[2].type
-    step = Instruction("aten::neg", (Ref(2),), (12,))
+    step = Instruction("aten::neg", (Ref(2),), (13,))
     changed = replace(
         graph,
         values=(*graph.values, Value(kind, Alias(2))),

@@ -90,28 +90,19 @@ def _position(table):
 
 
 def test_an_enum_value_that_does_not_exist_is_refused():
-    for name, count in (("argument_kinds", 9), ("value_storages", 5)):
+    for name, count in (("argument_kinds", 9), ("value_storages", 6)):
         position = GRAPH._target(name) + 4
         refuse(patched(position, bytes([count])), f"Graph.{name} has a value")
     state = ROOT.children("states")[0]
     refuse(patched(place(state, "kind"), b"\5"), "State.kind has a value")
 
 
-def test_a_bool_is_zero_or_one():
-    state = ROOT.children("states")[0]
-    for value in (2, 255):
-        changed = patched(place(state, "at_position"), bytes([value]))
-        refuse(changed, "State.at_position has a value")
-    verify_structure(
-        patched(place(state, "at_position"), b"\1"), "Program", b"KVCP", "x"
-    )
-
-
 def test_a_dim_kind_that_does_not_exist_is_refused():
     raw = encode(growing_program())
     root = TableReader.root(raw, "Program")
-    position, method = root.child("position"), root.children("methods")[0]
-    for table, name in ((position, "capacity_kind"), (method, "advance_kind")):
+    cursor, method = root.children("cursors")[0], root.children("methods")[0]
+    advance = method.children("advances")[0]
+    for table, name in ((cursor, "capacity_kind"), (advance, "tokens_kind")):
         changed = bytearray(raw)
         assert changed[place(table, name)] == 1
         changed[place(table, name)] = 2
@@ -124,7 +115,8 @@ def test_each_missing_field_of_states_and_methods_is_refused():
     for kind, start in (
         ("State", root._targets("states")[0]),
         ("Method", root._targets("methods")[0]),
-        ("Position", root._target("position")),
+        ("Cursor", root._targets("cursors")[0]),
+        ("Advance", root.children("methods")[0]._targets("advances")[0]),
     ):
         (back,) = struct.unpack_from("<i", raw, start)
         for slot, field in enumerate(TABLES[kind]):
