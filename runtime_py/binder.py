@@ -43,15 +43,15 @@ class Binder:
         """Return a method bound to this call's sizes and memory, and what is lent."""
         sizes: dict[str, int] | None = None
         loans: tuple[Loan, ...] = ()
-        version: tuple[object, ...] = tuple(inputs.shapes[i] for i in entry.growing)
+        shape_of = inputs.shapes.__getitem__
+        version: tuple[object, ...] = tuple(map(shape_of, entry.growing))
         if entry.slots and self.states is not None:
             version += entry.lengths(self.states)
         if entry.effects.borrowed:
             sizes = entry.solve(inputs, self.states)
             loans = lend(entry, inputs, sizes)
             version += tuple(loan.where() for loan in loans)
-        steady = tuple(inputs.shapes[i] for i in entry.steady)
-        key = (entry.id, steady, self.states)
+        key = (entry.id, tuple(map(shape_of, entry.steady)), self.states)
         found = self.context.frame(key, version)
         if found is None:
             sizes = sizes or entry.solve(inputs, self.states)

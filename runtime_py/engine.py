@@ -9,8 +9,7 @@ is made anew by the next call.
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -125,7 +124,8 @@ class Engine:
         self, entry: Entry, inputs: Inputs, states: StateMemory | None
     ) -> list[object]:
         """Run a method in one go."""
-        with self._lease(states) as (resources, context):
+        resources, context = self._borrow(states)
+        try:
             self._blobs.check_unchanged()
             binder = Binder(self.program.cursors, resources, context, states)
             binding, loans = binder.bind(entry, inputs)
@@ -133,6 +133,8 @@ class Engine:
             if states is None or entry.only_reads:
                 return _run(binding, inputs, loans, Progress())
             return self._run_on(entry, binding, demand, inputs, loans, states)
+        finally:
+            resources.pool.put_back(context, states)
 
     def _run_on(
         self,
@@ -204,9 +206,12 @@ class Engine:
     def pack(self) -> tuple[Packing, ...]:
         """Have delegates pack what they will use; see `Program.pack`."""
         self.check_open()
-        with self._lease(None) as (resources, _):
+        resources, context = self._borrow(None)
+        try:
             self._blobs.check_unchanged()
             return resources.pack()
+        finally:
+            resources.pool.put_back(context, None)
 
     def residency(self) -> Residency:
         """Return what memory the data takes just now.
@@ -276,10 +281,7 @@ class Engine:
         if last:
             self._blobs.close()
 
-    @contextmanager
-    def _lease(
-        self, states: StateMemory | None
-    ) -> Iterator[tuple[Resources, ExecutionContext]]:
+    def _borrow(self, states: StateMemory | None) -> tuple[Resources, ExecutionContext]:
         """Lend a context for one call, and what it shares with others.
 
         Raises:
@@ -289,10 +291,7 @@ class Engine:
         while (context := resources.pool.take(states)) is None:
             self.check_open()  # it was only released
             resources = self._resources
-        try:
-            yield resources, context
-        finally:
-            resources.pool.put_back(context, states)
+        return resources, context
 
     def _take(
         self,

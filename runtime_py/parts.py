@@ -41,8 +41,8 @@ def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
     Raises:
         InputMismatch: the inputs do not have the declared shapes.
     """
-    limit, advance = states.narrowest, entry.method.advance
-    if limit is None or advance is None:
+    limit = states.narrowest
+    if limit is None or (advance := entry.method.advance) is None:
         return 0
     if entry.counts is not None:
         return _excess_of_rows(entry, inputs, states, limit.longest)

@@ -133,7 +133,7 @@ def fill_cursors(
             if slot.part is CursorPart.PLACES:
                 np.add(array, np.arange(array.size), out=array)
         else:
-            array[...] = np.reshape(found, array.shape)
+            array[...] = found if array.ndim else found[0]
 
 
 def _check_together(positions: Sequence[int], method: str) -> None:

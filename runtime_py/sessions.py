@@ -7,8 +7,7 @@ stay here from one call to the next. A session belongs to one thread at a time.
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -376,23 +375,9 @@ class Session(Callables):
         self._changes += 1
         self._states.pending = ()
 
-    @contextmanager
-    def _exclusive(self, name: str, check: bool = True) -> Iterator[None]:
-        self._engine.check_process("session")
-        if check:
-            self._before_use()
-        if not self._lock.acquire(blocking=False):
-            raise Busy(method=self._running or "a method")
-        try:
-            if self._states.closed:
-                raise Closed(kind="session")
-            if check:
-                self._engine.check_open()
-            self._running = name
-            yield
-        finally:
-            self._running = ""
-            self._lock.release()
+    def _exclusive(self, name: str, check: bool = True) -> "_Exclusive":
+        """Return what is entered to use the session; others are refused meanwhile."""
+        return _Exclusive(self, name, check)
 
     def __repr__(self) -> str:
         return f"<Session of {self._engine.path}: {self._text()}>"
@@ -413,3 +398,33 @@ class Session(Callables):
 
 def _nothing() -> None:
     """Do nothing before a session is used."""
+
+
+class _Exclusive:
+    """The one use of a session at a time; made for each, so it is small."""
+
+    __slots__ = ("_check", "_name", "_session")
+
+    def __init__(self, session: Session, name: str, check: bool) -> None:
+        self._session, self._name, self._check = session, name, check
+
+    def __enter__(self) -> None:
+        session = self._session
+        session._engine.check_process("session")
+        if self._check:
+            session._before_use()
+        if not session._lock.acquire(blocking=False):
+            raise Busy(method=session._running or "a method")
+        try:
+            if session._states.closed:
+                raise Closed(kind="session")
+            if self._check and session._engine.closed:
+                raise Closed(kind="program")
+            session._running = self._name
+        except BaseException:
+            session._lock.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._session._running = ""
+        self._session._lock.release()

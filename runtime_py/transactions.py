@@ -33,10 +33,10 @@ class Transaction:
 
     __slots__ = (
         "_counted",
+        "_cursors",
         "_demand",
         "_entry",
         "_memory",
-        "_sessions",
         "_undo",
         "starts",
     )
@@ -54,19 +54,17 @@ class Transaction:
             CacheOverflow: the call's tokens do not fit.
             StateMismatch: it counts other rows than the session has.
         """
-        self.starts = [
-            known_position(cursors, memory, i) for i in range(len(cursors) or 1)
-        ]
-        self._sessions = [
-            i for i, one in enumerate(cursors) if one.kind is CursorKind.SESSION
-        ]
-        own = self.starts[demand.cursor]
+        self.starts = starts_of = [known_position(cursors, memory)]
+        self._cursors = cursors
+        for number in range(1, len(cursors)):
+            starts_of += [known_position(cursors, memory, number)]
+        own = starts_of[demand.cursor]
         if own is not None and demand.counts is not None:
             check_rows(entry.method, demand, own)
-        for number, starts in enumerate(self.starts):
-            added = demand.added_to(number)
+        for number, starts in enumerate(starts_of):
+            added = demand if number == demand.cursor else demand.added_to(number)
             if starts is not None and added.advance is not None:
-                limit = memory.room(cursors, number)
+                limit = memory.room(cursors, number) if number else memory.capacity
                 check_room(added.steps(len(starts)), starts, limit)
         self._entry, self._demand, self._memory = entry, demand, memory
         self._counted = memory.counted
@@ -74,7 +72,8 @@ class Transaction:
         self._undo: list[Undo | None] = []
         for writes, extent in zip(entry.writes, demand.extents, strict=True):
             kind, starts = kinds[writes.group], self.starts[writes.cursor]
-            added = demand.added_to(writes.cursor)
+            own = writes.cursor == demand.cursor
+            added = demand if own else demand.added_to(writes.cursor)
             self._undo.append(kind.begin(writes, extent, starts, added, keeps))
         # Stands until the call has ended one way or the other: an interrupt may come
         # at any point, while a failure is being handled too.
@@ -83,7 +82,9 @@ class Transaction:
     def commit(self) -> None:
         """Count what the call has added."""
         memory = self._memory
-        for number in self._sessions:
+        for number, cursor in enumerate(self._cursors):
+            if cursor.kind is not CursorKind.SESSION:
+                continue
             rows = memory.counted[number]
             steps = self._demand.added_to(number).steps(len(rows))
             memory.count(number, tuple(map(add, rows, steps)))
@@ -96,6 +97,8 @@ class Transaction:
         """Note where cursors end that states stand beside, for rewinding."""
         memory, advances = self._memory, self._entry.method.advances
         for writes in self._entry.writes:
+            if writes.placed and len(self.starts) == 1:
+                continue
             kind = memory.kinds[writes.group]
             for advance in advances:
                 starts = self.starts[advance.cursor]

@@ -49,12 +49,14 @@ class Writes:
         risks: writes that the states cannot take back by themselves.
         extents: of all writes from the position on; None where one has none.
         cursor: the cursor that the states are at; the first where they are at none.
+        placed: whether they are at one.
     """
 
     group: int
     risks: tuple[Access, ...]
     extents: tuple[Dim, ...] | None
     cursor: int = 0
+    placed: bool = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,7 +52,8 @@ def find_writes(
             risks = tuple(access for access in own if access.mode not in kind.undoes)
             extents = {access.extent for access in own if kind.placed}
             known = tuple(extent for extent in extents if extent is not None)
-            cursor = group.first.cursor or 0
+            cursor = group.first.cursor
             slots = None if None in extents else known
-            found.append(Writes(number, risks, slots, cursor))
+            placed = cursor is not None
+            found.append(Writes(number, risks, slots, cursor or 0, placed))
     return tuple(found)
