@@ -72,8 +72,8 @@ class Transaction:
         self._undo: list[Undo | None] = []
         for writes, extent in zip(entry.writes, demand.extents, strict=True):
             kind, starts = kinds[writes.group], self.starts[writes.cursor]
-            own = writes.cursor == demand.cursor
-            added = demand if own else demand.added_to(writes.cursor)
+            mine = writes.cursor == demand.cursor
+            added = demand if mine else demand.added_to(writes.cursor)
             self._undo.append(kind.begin(writes, extent, starts, added, keeps))
         # Stands until the call has ended one way or the other: an interrupt may come
         # at any point, while a failure is being handled too.
