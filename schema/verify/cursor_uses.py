@@ -1,0 +1,347 @@
+"""What the code of a method does with states at cursors, and with parts of cursors.
+
+In: a method whose graph and blocks have been checked. Out: how far queries look back
+over each ring, or `BadProgram`. Operands are compared with the storages of values: a
+`CursorSlot`, or what a block is lent of one. No arithmetic is followed here.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final, cast
+
+from kvc.schema.control import Control, read_control
+from kvc.schema.dtypes import DType
+from kvc.schema.model import (
+    Alias,
+    Argument,
+    CursorPart,
+    CursorSlot,
+    Graph,
+    Instruction,
+    Method,
+    Program,
+    Ref,
+    State,
+    StateKind,
+    StateSlot,
+)
+from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
+from kvc.schema.types import Dim, TensorType
+from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.places import place
+
+_UPDATE: Final = "kvc::cache_update"
+_ATTENTION: Final = "kvc::attention"
+_CACHES: Final = ("k", "v", "k_scale", "v_scale")  # their slots lie along axis 2
+_MODES: Final = {StateKind.LINEAR: "linear", StateKind.RING: "circular"}
+_SWAPPING: Final = ("aten::transpose.int", "aten::permute", "aten::alias")
+
+
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A value that is a state at a cursor.
+
+    Attributes:
+        state: its id.
+        order: which axis of the state each of its axes is; None for other views.
+        written: whether it holds what the call writes.
+    """
+
+    state: int
+    order: tuple[int, ...] | None
+    written: bool
+
+
+class CursorUses:
+    """What one method does with states at cursors, in its blocks too."""
+
+    def __init__(
+        self,
+        method: Method,
+        program: Program,
+        widest: dict[int, int],
+        report: Reporter,
+    ) -> None:
+        self._method, self._program, self._report = method, program, report
+        self._widest = widest
+        self._where = f"method {method.name!r}"
+
+    def check(self) -> None:
+        """Check the method's own graph, and from there on all blocks."""
+        graph, states = self._method.graph, self._program.states
+        held: dict[int, _Held] = {}
+        parts: dict[int, CursorSlot] = {}
+        for i, value in enumerate(graph.values):
+            storage = value.storage
+            if isinstance(storage, CursorSlot):
+                self._check_slot(storage, value.type, i)
+                parts[i] = storage
+            elif isinstance(storage, StateSlot):
+                state = states[storage.state]
+                if state.cursor is not None and state.kind in _MODES:
+                    order = tuple(range(len(value.type.dims)))
+                    held[i] = _Held(storage.state, order, written=False)
+        for number, block in enumerate(self._method.blocks):
+            own = any(isinstance(v.storage, CursorSlot) for v in block.graph.values)
+            where = f"{self._where}, block {number}"
+            self._require(not own, where, "a block is lent parts of a cursor")
+        self._check_graph(graph, held, parts)
+        given = [held[v].state for v in graph.outputs if v in held]
+        handed = sorted(self._widest.keys() & set(given))
+        what = f"it hands the rings {handed} with a window out"
+        self._require(not handed, self._where, what)
+
+    def _check_slot(self, slot: CursorSlot, kind: TensorType, value: int) -> None:
+        """Check the type of a value that a session fills in."""
+        where, cursors = f"{self._where}, value {value}", self._program.cursors
+        self._require(slot.cursor < len(cursors), where, f"no cursor {slot.cursor}")
+        rows = cursors[slot.cursor].rows
+        fits = kind.dtype is DType.INT64 and len(kind.dims) <= 1
+        what = f"{kind} is not the {slot.part.name} of a cursor"
+        self._require(fits, where, what)
+        counted = slot.part in (CursorPart.END, CursorPart.LENGTHS)
+        told = not counted or self._method.advance_of(slot.cursor) is not None
+        what = f"the {slot.part.name} of a method that advances nothing"
+        self._require(told, where, what)
+        placed = slot.part is CursorPart.PLACES
+        known = placed or rows is None or kind.dims in ((), (1,), (rows,))
+        self._require(known, where, f"{kind} for {rows} rows")
+
+    def _check_graph(
+        self, graph: Graph, held: dict[int, _Held], parts: Mapping[int, CursorSlot]
+    ) -> None:
+        """Check a graph, and note which of its values are states; `parts` are lent."""
+        for index, step in enumerate(graph.instructions):
+            at = place(self._where, index, step)
+            used = [v for v in _references(step.arguments) if v in held]
+            if step.op in CONTROL_OPS:
+                self._check_control(graph, step, held, parts, at)
+            elif not used and not _written_over(graph, step, held):
+                continue
+            elif OPS[step.op].aliasing is Aliasing.VIEW:
+                self._follow_view(step, held, used[0], at)
+            elif step.op == _UPDATE and _first(step) in held:
+                self._write(graph, step, held, parts, at)
+            else:
+                self._read(graph, step, held, used, parts, at)
+
+    def _check_control(
+        self,
+        graph: Graph,
+        step: Instruction,
+        held: dict[int, _Held],
+        parts: Mapping[int, CursorSlot],
+        at: str,
+    ) -> None:
+        control = read_control(step.op, step.arguments)
+        passed = [cast(Ref, operand).value for operand in control.operands]
+        rings = [held[v].state for v in passed if v in held]
+        if step.op != DELEGATE:
+            self._refuse_windows(rings, f"{step.op} of", at)
+        for number in control.blocks:
+            inside = self._method.blocks[number].graph
+            pairs = list(zip(passed, inside.inputs, strict=True))
+            lent = {own: held[v] for v, own in pairs if v in held}
+            known = {
+                own: parts[v]
+                for i, (v, own) in enumerate(pairs)
+                if v in parts and i >= control.fixed
+            }
+            self._check_graph(inside, lent, known)
+            self._follow_results(graph, step, control, held, inside, lent)
+
+    def _follow_results(
+        self,
+        graph: Graph,
+        step: Instruction,
+        control: Control[object],
+        held: dict[int, _Held],
+        inside: Graph,
+        lent: Mapping[int, _Held],
+    ) -> None:
+        """Note which results of a control instruction are states."""
+        for i, over in enumerate(control.over):
+            if over is None:
+                if step.op == DELEGATE and inside.outputs[i] in lent:
+                    state = lent[inside.outputs[i]].state
+                    self._refuse_windows([state], "a copy of", self._where)
+                continue
+            result, operand = step.results[i], cast(Ref, control.operands[over]).value
+            if operand in held:
+                made = lent.get(inside.outputs[i]) if step.op == DELEGATE else None
+                held[result] = made or held[operand]
+
+    def _follow_view(
+        self, step: Instruction, held: dict[int, _Held], base: int, at: str
+    ) -> None:
+        one = held[base]
+        order = None
+        if step.op in _SWAPPING and one.order is not None:
+            order = tuple(one.order[a] for a in _axes(step, len(one.order)))
+        if order is None:
+            self._refuse_windows([one.state], f"{step.op} of", at)
+        made = _Held(one.state, order, one.written)
+        held.update(dict.fromkeys(step.results, made))
+
+    def _write(
+        self,
+        graph: Graph,
+        step: Instruction,
+        held: dict[int, _Held],
+        parts: Mapping[int, CursorSlot],
+        at: str,
+    ) -> None:
+        """Check that an update begins at the cursor and is as long as its advance."""
+        arguments, result = _by_name(step), step.results[0]
+        one = held[_first(step)]
+        others = [v for v in _references(step.arguments[1:]) if v in held]
+        self._refuse_windows([held[v].state for v in others], "a write of", at)
+        if not isinstance(graph.values[result].storage, Alias):
+            self._refuse_windows([one.state], "a copy of", at)
+            return
+        state = self._program.states[one.state]
+        assert state.cursor is not None
+        update = graph.values[cast(Ref, arguments["update"]).value].type
+        axis = cast(int, arguments["axis"]) % len(update.dims)
+        whole = one.order == tuple(range(len(update.dims)))
+        along = axis == state.axis and arguments["mode"] == _MODES[state.kind]
+        found = f"axis {axis}, {arguments['mode']}"
+        what = f"{state.name!r}, {state.kind.name} along {state.axis}, along {found}"
+        self._require(whole and along, at, f"it writes the state {what}")
+        count, added = update.dims[axis], self._added(state)
+        what = f"a write of {count} positions, the call adds {added}"
+        self._require(count == added, at, what)
+        begins = _is_part(arguments["write_indices"], parts, state, CursorPart.START)
+        what = f"the state {state.name!r} is not written at its cursor"
+        self._require(begins, at, what)
+        self._check_lengths(arguments, parts, state, at)
+        rows = self._program.cursors[state.cursor].rows
+        fits = rows is None or state.type.dims[0] == rows
+        what = f"the rows of {state.name!r} are not those of its cursor"
+        self._require(fits or state.window is None, at, what)
+        held[result] = _Held(one.state, one.order, written=True)
+
+    def _check_lengths(
+        self,
+        arguments: Mapping[str, Argument],
+        parts: Mapping[int, CursorSlot],
+        state: State,
+        at: str,
+    ) -> None:
+        """Check that an operator counts tokens as the method does."""
+        lengths = arguments["counts"]
+        assert state.cursor is not None
+        advance = self._method.advance_of(state.cursor)
+        if advance is None or advance.lengths is None:
+            self._require(lengths is None, at, "it counts tokens, the method does not")
+            return
+        same = _is_part(lengths, parts, state, CursorPart.LENGTHS)
+        self._require(same, at, "it does not count tokens as the method does")
+
+    def _read(
+        self,
+        graph: Graph,
+        step: Instruction,
+        held: dict[int, _Held],
+        used: list[int],
+        parts: Mapping[int, CursorSlot],
+        at: str,
+    ) -> None:
+        """Check that queries over rings are the call's tokens, and see what they keep.
+
+        A result over a state that is no ring may replace any of it.
+        """
+        rings = [v for v in used if held[v].state in self._widest]
+        for result in step.results:
+            root = graph.root_of(result)
+            if isinstance(graph.values[result].storage, Alias) and root in held:
+                self._refuse_windows([held[root].state], f"{step.op} over", at)
+                held[result] = held[root]
+        if not rings:
+            return
+        if step.op != _ATTENTION:
+            self._refuse_windows([held[v].state for v in rings], f"{step.op} of", at)
+        arguments = _by_name(step)
+        others = tuple(v for name, v in arguments.items() if name not in _CACHES)
+        free = set(rings).isdisjoint(_references(others))
+        self._require(free, at, "a ring is no cache here")
+        circular = arguments["layout"] == "circular"
+        self._require(circular, at, "a ring is read as linear")
+        queries = graph.values[cast(Ref, arguments["q"]).value].type.dims[2]
+        left = arguments["window_left"]
+        self._require(type(left) is int, at, "a ring is read without a window")
+        for one in (held[value] for value in rings):
+            state = self._program.states[one.state]
+            added = self._added(state)
+            what = f"{queries} queries over a ring, the call adds {added}"
+            self._require(queries == added, at, what)
+            ends = _is_part(arguments["valid_length"], parts, state, CursorPart.END)
+            what = "a ring is not read up to where its cursor ends"
+            self._require(ends, at, what)
+            self._check_lengths(arguments, parts, state, at)
+            self._require(one.written, at, "a ring is read before it is written")
+            along = one.order is not None and one.order[2] == state.axis
+            self._require(along, at, "a ring's slots are no positions here")
+            widest = self._widest[one.state]
+            self._widest[one.state] = max(widest, cast(int, left) + 1)
+
+    def _added(self, state: State) -> Dim | None:
+        """Return how many tokens a call adds to the cursor of a state."""
+        assert state.cursor is not None
+        advance = self._method.advance_of(state.cursor)
+        return None if advance is None else advance.tokens
+
+    def _refuse_windows(self, states: list[int], what: str, at: str) -> None:
+        rings = [state for state in states if state in self._widest]
+        self._require(not rings, at, f"{what} a ring with a window")
+
+    def _require(self, condition: bool, where: str, what: str) -> None:
+        self._report.require(condition, where, what)
+
+
+def _is_part(
+    argument: Argument,
+    parts: Mapping[int, CursorSlot],
+    state: State,
+    part: CursorPart,
+) -> bool:
+    """Tell whether an operand is a part of the cursor that a state is at."""
+    if not isinstance(argument, Ref) or state.cursor is None:
+        return False
+    return parts.get(argument.value) == CursorSlot(state.cursor, part)
+
+
+def _written_over(graph: Graph, step: Instruction, held: Mapping[int, _Held]) -> bool:
+    """Tell whether a result lies over a state, whatever the operands are."""
+    aliases = (isinstance(graph.values[v].storage, Alias) for v in step.results)
+    return any(aliases) and any(graph.root_of(v) in held for v in step.results)
+
+
+def _by_name(step: Instruction) -> dict[str, Argument]:
+    names = [parameter.name for parameter in OPS[step.op].params]
+    return dict(zip(names, step.arguments, strict=True))
+
+
+def _first(step: Instruction) -> int:
+    first = step.arguments[0]
+    return first.value if isinstance(first, Ref) else -1
+
+
+def _references(arguments: tuple[Argument, ...]) -> list[int]:
+    found: list[int] = []
+    for argument in arguments:
+        items = argument if isinstance(argument, tuple) else (argument,)
+        found += [item.value for item in items if isinstance(item, Ref)]
+    return found
+
+
+def _axes(step: Instruction, rank: int) -> tuple[int, ...]:
+    """Return which axis of its operand each axis of a swapping view is."""
+    if step.op == "aten::permute":
+        order = cast("tuple[int, ...]", step.arguments[1])
+        return tuple(axis % rank for axis in order)
+    axes = list(range(rank))
+    if step.op == "aten::transpose.int":
+        a, b = (cast(int, axis) % rank for axis in step.arguments[1:])
+        axes[a], axes[b] = axes[b], axes[a]
+    return tuple(axes)

@@ -1,0 +1,128 @@
+"""Programs made by hand whose one method does all its work in a block.
+
+`in_part` and `in_branches` take a program of one method, with states and parts of a
+cursor, and move its instructions into the block of a delegate, or into two equal
+branches. The block is lent all of these; what it writes there comes back as a result.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from stateful_programs import Builder
+
+from kvc.schema.dtypes import DType
+from kvc.schema.model import (
+    Alias,
+    Block,
+    Caller,
+    CursorSlot,
+    Delegate,
+    Graph,
+    Instruction,
+    MemoryKind,
+    Program,
+    Ref,
+    StateSlot,
+    Update,
+)
+from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import TensorType
+from kvc.schema.verify.effects import written_over
+
+
+def in_part(whole: Program) -> Program:
+    """Return the program whose method runs one delegate."""
+    moved = _Moved(whole)
+    step = Instruction("kvc::delegate", (0, *moved.passed), tuple(moved.results))
+    nbytes = moved.block.graph.scratch_nbytes
+    part = Delegate("sample", 0, 0, b"", (), MemoryKind.PLANNED, nbytes, 0)
+    return replace(moved.program(step, 1), delegates=(part,))
+
+
+def in_branches(whole: Program) -> Program:
+    """Return the program whose method asks a new input `yes`, and does the same."""
+    moved = _Moved(whole)
+    nbytes, b = moved.block.graph.scratch_nbytes, moved.around
+    moved.inputs["yes"] = yes = b.scratch(TensorType(DType.BOOL, (1,)))
+    workspace = b.scratch(TensorType(DType.UINT8, (nbytes,)))
+    results = (*moved.results, workspace)
+    step = Instruction("kvc::cond", (Ref(yes), 0, 1, *moved.passed), results)
+    return moved.program(step, 2)
+
+
+class _Moved:
+    """The block of a method's code, and what is around it.
+
+    Attributes:
+        block: what was the method's code.
+        around: builds what is left.
+        inputs: of the method, by name.
+        passed: the operands, and which results lie over which.
+        results: what comes back.
+    """
+
+    def __init__(self, whole: Program) -> None:
+        self._whole, method = whole, whole.methods[0]
+        self.block, lent, homes = _block_of(method.graph)
+        self.around = b = Builder({symbol.name: symbol for symbol in whole.symbols})
+        outer: dict[int, int] = {}
+        for i in lent:
+            value = method.graph.values[i]
+            given = i in method.graph.inputs
+            place = b.scratch(value.type) if given else None
+            outer[i] = b.value(value.type, value.storage) if place is None else place
+        names = zip(method.input_names, method.graph.inputs, strict=True)
+        self.inputs = {name: outer[i] for name, i in names}
+        made = self.block.graph
+        types = [made.values[value].type for value in made.outputs]
+        over = [
+            b.value(t, Alias(outer[lent[h]]))
+            for t, h in zip(types, homes, strict=False)
+        ]
+        self._outputs = [b.scratch(kind) for kind in types[len(homes) :]]
+        self.results = [*over, *self._outputs]
+        fresh = (None,) * len(self._outputs)
+        self.passed = tuple(Ref(outer[i]) for i in lent), (*homes, *fresh)
+
+    def program(self, step: Instruction, count: int) -> Program:
+        """Return the program whose method is one instruction that runs the block."""
+        self.around.instructions.append(step)
+        method = self._whole.methods[0]
+        made = self.around.method(
+            method.name,
+            self.inputs,
+            self._outputs,
+            advances=method.advances,
+            blocks=(self.block,) * count,
+        )
+        return replace(self._whole, methods=(made,))
+
+
+def _block_of(graph: Graph) -> tuple[Block, Sequence[int], Sequence[int]]:
+    """Return the block, the values that it is lent, and which of these it writes."""
+    lent = [
+        i
+        for i, value in enumerate(graph.values)
+        if isinstance(value.storage, StateSlot | CursorSlot) or i in graph.inputs
+    ]
+    ends: dict[int, int] = {}  # what is written -> the value that it is at the end
+    for step in graph.instructions:
+        if OPS[step.op].aliasing is not Aliasing.VIEW:
+            shared = [v for v in step.results if graph.root_of(v) != v]
+            ends.update((graph.root_of(value), value) for value in shared)
+    values = [
+        replace(value, storage=Caller()) if i in lent else value
+        for i, value in enumerate(graph.values)
+    ]
+    outputs = (*ends.values(), *graph.outputs)
+    made = replace(graph, values=tuple(values), inputs=tuple(lent), outputs=outputs)
+    updates = tuple(Update(index, "", ()) for index in written_over(made))
+    return Block(made, updates), lent, [lent.index(root) for root in ends]
+
+
+def with_block(whole: Program, **changes: object) -> Program:
+    """Return the program with other fields in the first block's graph."""
+    method = whole.methods[0]
+    first = replace(method.blocks[0], graph=replace(method.blocks[0].graph, **changes))
+    moved = replace(method, blocks=(first, *method.blocks[1:]))
+    return replace(whole, methods=(moved,))
