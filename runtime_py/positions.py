@@ -11,6 +11,7 @@ import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.states.access import Demand
+from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.table import kind_of
 from kvc.schema.errors import (
@@ -206,7 +207,7 @@ def choose_capacity(
             known = tuple(sizes)
             raise UnknownName(kind="session size", name=_CAPACITY, known=known)
         return sizes.get(_CAPACITY)
-    limit = _limit(position, sizes)
+    limit = _limit(program, sizes)
     if capacity is None or sized:
         return limit if limit is not None else capacity
     if _whole(_CAPACITY, capacity) < 1 or (limit is not None and capacity > limit):
@@ -215,8 +216,16 @@ def choose_capacity(
     return capacity
 
 
-def _limit(position: Cursor, sizes: Mapping[str, int]) -> int | None:
-    return None if position.capacity is None else evaluate(position.capacity, sizes)
+def _limit(program: Program, sizes: Mapping[str, int]) -> int | None:
+    """Return the greatest position: of several caches, the smallest one's slots."""
+    slots = {
+        state.type.dims[state.axis]
+        for state in program.states
+        if state.cursor == 0 and state.axis is not None and kind_of(state) is Linear
+    }
+    limits = {program.cursors[0].capacity, *slots} - {None}
+    known = [evaluate(dim, sizes) for dim in limits if dim is not None]
+    return min(known, default=None)
 
 
 def _whole(name: str, size: object) -> int:
