@@ -1,7 +1,7 @@
 """The whole way, from a module to a bundle.
 
 nn.Module --capture--> Program --passes--> Program --lower (all methods at once)-->
-Program + payloads --plan, emit--> schema.Program --save--> model.kvc
+Program --plan, emit--> schema.Program --save--> model.kvc
 """
 
 import hashlib
@@ -127,7 +127,7 @@ def compile_program(
     if backend is not None:
         program = _lower(program, backend)
     program, verdicts = _update_in_place(program)
-    calls = [] if backend is None else _make_payloads(program, backend)
+    calls = [] if backend is None else _delegate_calls(program, backend)
     check_copy_budget(_by_entry(program, verdicts), max_copy_bytes or {})
     report("plan", 0, 1)
     emitted = emit_program(
@@ -216,18 +216,15 @@ def _blocks_at(node: Node) -> tuple[int, ...]:
     return () if control is None else control.blocks
 
 
-def _make_payloads(program: Program, backend: Backend) -> list[DelegateCall]:
-    """Let a backend see all proven parts, then make its payloads."""
+def _delegate_calls(program: Program, backend: Backend) -> list[DelegateCall]:
+    """Let a backend see all proven parts, and say what each needs beside its code."""
     blocks = blocks_by_number(program)
-    partitions = {
-        method.name: [
-            Partition(blocks[number])
-            for node in method.nodes
-            if node.op == DELEGATE
-            for number in _blocks_at(node)
-        ]
-        for method in program.methods
-    }
+    partitions: dict[str, list[Partition]] = {}
+    for method in program.methods:
+        for node in method.nodes:
+            if node.op == DELEGATE:
+                parts = [Partition(blocks[number]) for number in _blocks_at(node)]
+                partitions.setdefault(method.name, []).extend(parts)
     constants = {c.name: c for c in program.constants}
     lowered = lowered_parts(backend, partitions, constants, program.symbols)
     return [

@@ -1,12 +1,12 @@
-"""The program's position: what counts tokens, and by how much each method advances it.
+"""Cursors: what counts tokens, and by how much each method advances it.
 
-In: the proven program. Out: a `Counting`. The position is, in this order: the input
+In: the proven program. Out: a `Counting` for each. One is, in this order: an input
 that methods declare as their position; an integer state that every method which writes
 it advances by a size, and that says where caches are written or advances by the tokens
 of a method with a role; the common length of the states that grow.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from kvc.compiler.advances import (
@@ -41,32 +41,58 @@ class Counting:
     """What counts tokens.
 
     Attributes:
-        position: None when nothing does.
+        position: as the file has it.
         advances: method -> tokens that it adds; methods that add none are left out.
         counts: method -> index of the input that says how many of them count in each
             row; methods in which all do are left out.
         counters: names of the states that every method advances as the position.
         places: methods that take the position of each token, and not of each row.
+        lengths: names of the states whose common length it is.
     """
 
-    position: model.Cursor | None = None
+    position: model.Cursor
     advances: Mapping[str, Dim] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     counters: frozenset[str] = frozenset()
     places: frozenset[str] = frozenset()
+    lengths: frozenset[str] = frozenset()
 
 
-def find_counting(program: Program) -> Counting:
-    """Return what counts the tokens of a program."""
+def find_countings(program: Program) -> tuple[Counting, ...]:
+    """Return all that counts tokens, first what the methods with a role advance.
+
+    Raises:
+        CompileError: a method does not say what it adds, or prefill and decode add to
+            different cursors.
+    """
     symbols = {s.name: s for s in program.symbols}
-    declared = {m.position for m in program.methods if m.position}
-    if declared:
-        return _by_input(program, declared.pop(), symbols)
+    declared = dict.fromkeys(m.position for m in program.methods if m.position)
+    found = [_by_input(program, name, symbols) for name in declared]
     for state in program.states:
-        counting = _by_state(program, state, symbols)
-        if counting is not None:
-            return counting
-    return _by_length(program, symbols)
+        if not any(state.name in counting.counters for counting in found):
+            counting = _by_state(program, state, symbols)
+            found += [] if counting is None else [counting]
+    return _main_first(program, [*found, *_by_length(program, found, symbols)])
+
+
+def _main_first(program: Program, found: Sequence[Counting]) -> tuple[Counting, ...]:
+    """Put what most methods with a role advance first.
+
+    Raises:
+        CompileError: those that advance anything have none in common.
+    """
+    roles = [method.name for method in program.methods if method.role]
+    told = [sum(name in one.advances for name in roles) for one in found]
+    advancing = sum(any(name in one.advances for one in found) for name in roles)
+    if len(found) > 1 and advancing and max(told) < advancing:
+        apart = " and ".join(repr(one.position.name) for one in found)
+        message = (
+            f"methods with a role advance different positions, {apart}: one of them "
+            "has to count the tokens of prefill and of decode"
+        )
+        raise CompileError(message=message)
+    order = sorted(range(len(found)), key=lambda number: -told[number])
+    return tuple(found[number] for number in order)
 
 
 def position_values(method: Method, start: Value) -> set[int]:
@@ -265,23 +291,43 @@ def _most(program: Program, state: State, name: str, step: Step) -> Dim | None:
     return sizes.pop() if len(sizes) == 1 else None
 
 
-def _by_length(program: Program, symbols: Mapping[str, Symbol]) -> Counting:
+def _by_length(
+    program: Program, known: Sequence[Counting], symbols: Mapping[str, Symbol]
+) -> Iterator[Counting]:
+    """Count by states that grow alike, where nothing else counts what they hold."""
+    groups: dict[object, list[State]] = {}
+    for state in program.states:
+        if state.grows is not None:
+            steps = tuple(growth(method, state) for method in program.methods)
+            groups.setdefault(steps, []).append(state)
+    for growing in groups.values():
+        counting = _common_length(program, growing, symbols)
+        told = counting is not None and any(
+            counting.advances == one.advances for one in known
+        )
+        if counting is not None and not told:
+            yield counting
+
+
+def _common_length(
+    program: Program, growing: Sequence[State], symbols: Mapping[str, Symbol]
+) -> Counting | None:
     """Count by the states that grow, if each method leaves them all of one length."""
-    growing = [state for state in program.states if state.grows is not None]
     advances: dict[str, Dim] = {}
     for method in program.methods:
-        steps = {growth(method, state) for state in growing}
-        if len(steps) > 1 or (steps == {None} and not one_length(method, growing)):
-            return Counting()
-        if any(step is not None and bounds(step, symbols)[0] < 0 for step in steps):
-            return Counting()
-        advances.update((method.name, step) for step in steps if step)
-    if not growing or not advances:
-        return Counting()
+        step = growth(method, growing[0])
+        if step is None and not one_length(method, growing):
+            return None
+        if step is not None and bounds(step, symbols)[0] < 0:
+            return None
+        if step:
+            advances[method.name] = step
+    if not advances:
+        return None
     lengths = [s.type.dims[s.grows] for s in growing if s.grows is not None]
     limit = min(size for size in lengths if isinstance(size, int))
     position = model.Cursor("", model.CursorKind.LENGTH, None, None, limit)
-    return Counting(position, advances)
+    return Counting(position, advances, lengths=frozenset(s.name for s in growing))
 
 
 def _with_limits(

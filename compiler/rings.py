@@ -177,7 +177,7 @@ def _by_name(node: Node) -> dict[str, Argument]:
 def _ends(method: Method, program: Program, counting: Counting) -> set[int]:
     """Return the ids of the values that are the position as the method ends."""
     advance = counting.advances.get(method.name)
-    if counting.position is None or advance is None:
+    if advance is None:
         return set()
     start = start_of(method, counting.position, program)
     if start is None:
@@ -204,8 +204,6 @@ def _rows(
     method: Method, program: Program, counting: Counting
 ) -> tuple[Dim, ...] | None:
     """Return the dims of a method's position, None where it is of tokens."""
-    if counting.position is None:
-        return None
     start = start_of(method, counting.position, program)
     return None if start is None or are_places(method, start) else start.type.dims
 

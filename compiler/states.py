@@ -32,64 +32,74 @@ _KINDS = {"linear": Kind.LINEAR, "circular": Kind.RING}
 _Written = tuple[Method, Node]
 
 
-def describe_states(program: Program, counting: Counting) -> tuple[State, ...]:
+def describe_states(
+    program: Program, countings: Sequence[Counting]
+) -> tuple[State, ...]:
     """Return the states with what they are."""
     writes: dict[str, list[_Written]] = {state.name: [] for state in program.states}
     for method in program.methods:
         for name, node in state_writes(method):
             writes[name].append((method, node))
-    placed = {m.name: _position_values(m, program, counting) for m in program.methods}
-    states = [
-        _describe(state, writes[state.name], program, counting, placed)
-        for state in program.states
-    ]
-    rings = {
-        state.name: state.axis
-        for state in states
-        if state.kind is Kind.RING
-        and state.cursor is not None
-        and state.axis is not None
-    }
-    windows = find_windows(program, counting, rings) if rings else {}
-    return tuple(replace(state, window=windows.get(state.name)) for state in states)
+    states = {s.name: _describe(s, writes[s.name], countings) for s in program.states}
+    for number, counting in enumerate(countings):
+        placed = {
+            method.name: frozenset(_position_values(method, program, counting))
+            for method in program.methods
+        }
+        for name, state in states.items():
+            written = writes[name]
+            if state.cursor is None and _is_at(
+                state, written, program, counting, placed
+            ):
+                states[name] = replace(state, cursor=number)
+        rings = {
+            state.name: state.axis
+            for state in states.values()
+            if state.kind is Kind.RING
+            and state.cursor == number
+            and state.axis is not None
+        }
+        windows = find_windows(program, counting, rings) if rings else {}
+        for name, window in windows.items():
+            states[name] = replace(states[name], window=window)
+    return tuple(states.values())
 
 
-def _position_values(
-    method: Method, program: Program, counting: Counting
-) -> frozenset[int]:
+def _position_values(method: Method, program: Program, counting: Counting) -> set[int]:
     """Return the ids of a method's values that are the position as it starts."""
-    if counting.position is None:
-        return frozenset()
     start = start_of(method, counting.position, program)
-    return frozenset() if start is None else frozenset(position_values(method, start))
+    return set() if start is None else position_values(method, start)
 
 
 def _describe(
+    state: State, writes: Sequence[_Written], countings: Sequence[Counting]
+) -> State:
+    for number, counting in enumerate(countings):
+        if state.name in counting.counters:
+            return replace(state, kind=Kind.COUNTER, cursor=number)
+    kind, axis = _kind(state, [node for _, node in writes])
+    return replace(state, kind=kind, axis=axis)
+
+
+def _is_at(
     state: State,
     writes: Sequence[_Written],
     program: Program,
     counting: Counting,
     placed: Mapping[str, frozenset[int]],
-) -> State:
-    kind, axis = _kind(state, [node for _, node in writes], counting)
-    at_position = False
-    if kind is Kind.APPEND:
-        at_position = _grows_at_position(state, program, counting)
-    elif kind in (Kind.LINEAR, Kind.RING):
-        at_position = all(
-            _is_at_position(cache_write(state.name, node), method, counting, placed)
-            for method, node in writes
-        )
-    return replace(state, kind=kind, axis=axis, cursor=0 if at_position else None)
+) -> bool:
+    """Tell whether every write of a state begins at a cursor."""
+    if state.kind is Kind.APPEND:
+        return _grows_at_position(state, program, counting)
+    return state.kind in (Kind.LINEAR, Kind.RING) and all(
+        _is_at_position(cache_write(state.name, node), method, counting, placed)
+        for method, node in writes
+    )
 
 
-def _kind(
-    state: State, writes: Sequence[Node], counting: Counting
-) -> tuple[Kind, int | None]:
+def _kind(state: State, writes: Sequence[Node]) -> tuple[Kind, int | None]:
     if state.grows is not None:
         return Kind.APPEND, state.grows
-    if state.name in counting.counters:
-        return Kind.COUNTER, None
     if not writes or any(not _is_cache_update(node, state) for node in writes):
         return Kind.PLAIN, None
     found = [cache_write(state.name, node) for node in writes]
@@ -111,14 +121,11 @@ def _grows_at_position(state: State, program: Program, counting: Counting) -> bo
     position = counting.position
     if not all(keeps_old_rows(method, state) for method in program.methods):
         return False
-    if position is not None and position.kind is model.CursorKind.LENGTH:
-        return True
-    if position is not None and position.state is not None:
-        counted = program.states[position.state].initial is None
-    else:
-        counted = position is not None
+    if position.kind is model.CursorKind.LENGTH:
+        return state.name in counting.lengths
+    number = position.state
     return (
-        counted
+        (number is None or program.states[number].initial is None)
         and not counting.counts
         and all(
             growth(method, state) == counting.advances.get(method.name, 0)

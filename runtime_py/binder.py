@@ -13,10 +13,11 @@ from kvc.runtime.arrays import borrowed
 from kvc.runtime.bindings import Binding
 from kvc.runtime.callers import Loan, lend
 from kvc.runtime.contexts import ExecutionContext
-from kvc.runtime.entries import Demand, Entry, check_growth
+from kvc.runtime.entries import Entry, check_growth
 from kvc.runtime.frames import bind_graph, rebind_graph
 from kvc.runtime.inputs import Inputs
 from kvc.runtime.resources import Resources
+from kvc.runtime.states.access import Demand
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.values import Memory
 from kvc.schema.model import Cursor
@@ -27,13 +28,13 @@ class Binder:
     """Binds methods for the calls of one execution context.
 
     Attributes:
-        position: of the program.
+        cursors: of the program.
         resources: what calls share.
         context: of the call.
         states: of its session, None without one.
     """
 
-    position: Cursor | None
+    cursors: Sequence[Cursor]
     resources: Resources
     context: ExecutionContext
     states: StateMemory | None
@@ -42,21 +43,21 @@ class Binder:
         """Return a method bound to this call's sizes and memory, and what is lent."""
         sizes: dict[str, int] | None = None
         loans: tuple[Loan, ...] = ()
-        version: tuple[object, ...] = tuple(inputs.shapes[i] for i in entry.growing)
+        shape_of = inputs.shapes.__getitem__
+        version: tuple[object, ...] = tuple(map(shape_of, entry.growing))
         if entry.slots and self.states is not None:
             version += entry.lengths(self.states)
         if entry.effects.borrowed:
             sizes = entry.solve(inputs, self.states)
             loans = lend(entry, inputs, sizes)
             version += tuple(loan.where() for loan in loans)
-        steady = tuple(inputs.shapes[i] for i in entry.steady)
-        key = (entry.id, steady, self.states)
+        key = (entry.id, tuple(map(shape_of, entry.steady)), self.states)
         found = self.context.frame(key, version)
         if found is None:
             sizes = sizes or entry.solve(inputs, self.states)
             demand = entry.demand(sizes)
             if self.states is not None:
-                check_growth(demand, self.states, self.position)
+                check_growth(demand, self.states, self.cursors)
             # Out of the context's hands: one that breaks off is of no use any more.
             old = self.context.take(key)
             found = self._bind(entry, sizes, demand, loans, old)

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.entries import Demand
 from kvc.runtime.executor import Frame
+from kvc.runtime.states.access import Demand
 
 
 @dataclass(frozen=True, slots=True)

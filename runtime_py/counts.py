@@ -85,12 +85,12 @@ class CountsInput:
 
 def find_counts(method: Method) -> CountsInput | None:
     """Return the input of a method that counts."""
-    if method.counts is None:
+    leaf = next((a.lengths for a in method.advances if a.lengths is not None), None)
+    if leaf is None:
         return None
     types = [method.graph.values[i].type for i in method.graph.inputs]
-    leaf = method.counts
     (rows,) = types[leaf].dims
-    name = method.input_names[method.counts]
+    name = method.input_names[leaf]
     return CountsInput(method.name, name, leaf, types[leaf], _beside(types, leaf, rows))
 
 

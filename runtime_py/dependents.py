@@ -2,9 +2,9 @@
 
 In: a graph, the blocks of its method, the symbols whose sizes are others than before,
 and whether inputs lie in other arrays of the caller. Out: the values whose tensors
-change, and the few instructions that must be bound again. It is a property of the
-graph alone: found on first need, then kept. All other instructions keep their steps,
-since a tensor that changes its shape stays the same object.
+change, and the few instructions that must be bound again. It is a property of the code
+alone: found on first need, then kept. All other instructions keep their steps, since a
+tensor that changes its shape stays the same object.
 """
 
 from collections.abc import Iterator, Sequence
@@ -103,7 +103,7 @@ class _Search:
         for arrays, and for sizes that nothing around the blocks may have; an update
         that is not in place for a part of its result.
         """
-        if any(self._mentions(argument) for argument in instruction.arguments):
+        if self._says(instruction):
             return True
         match OPS[instruction.op].aliasing:
             case Aliasing.CONTROL:
@@ -122,9 +122,7 @@ class _Search:
         graph = self._blocks[block]
         return (
             any(self._mentions(value.type.dims) for value in graph.values)
-            or any(
-                self._mentions(a) for step in graph.instructions for a in step.arguments
-            )
+            or any(self._says(step) for step in graph.instructions)
             or any(self._changes_within(inner) for inner in blocks_run(graph))
         )
 
@@ -146,6 +144,10 @@ class _Search:
 
     def _among(self, values: tuple[int, ...]) -> tuple[int, ...]:
         return tuple(i for i, value in enumerate(values) if value in self._values)
+
+    def _says(self, instruction: Instruction) -> bool:
+        """Tell whether one of the symbols is among an instruction's arguments."""
+        return any(self._mentions(argument) for argument in instruction.arguments)
 
     def _mentions(self, argument: Argument | Dims) -> bool:
         """Tell whether one of the symbols is in a dim, or in one of several items."""

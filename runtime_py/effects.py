@@ -195,13 +195,11 @@ class _Finder:
         writes.lengths.append(dims[writes.axis])
 
     def _slots(self) -> Iterator[tuple[int, int]]:
+        grow = [kind_of(state).grows for state in self._states]
         for value, declared in enumerate(self._graph.values):
             storage = declared.storage
-            if type(storage) is StateSlot and self._grows(storage.state):
+            if type(storage) is StateSlot and grow[storage.state]:
                 yield value, storage.state
-
-    def _grows(self, state: int) -> bool:
-        return kind_of(self._states[state]).grows
 
     def _growth(self) -> dict[int, Growth]:
         found = {s: writes.growth() for s, writes in self._state_growth.items()}

@@ -9,9 +9,7 @@ is made anew by the next call.
 
 import os
 import threading
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from functools import cached_property
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -23,13 +21,14 @@ from kvc.runtime.contexts import ContextPool, ExecutionContext
 from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.base import Packing
-from kvc.runtime.entries import Demand, Entry, make_entry
+from kvc.runtime.entries import Entry, make_entry
 from kvc.runtime.executor import Progress
 from kvc.runtime.inputs import Inputs, take_inputs
 from kvc.runtime.parts import count_excess, plan_parts, run_parts
-from kvc.runtime.positions import count_rows, fill_cursor, row_dim
+from kvc.runtime.positions import count_rows, fill_cursors, row_dim
 from kvc.runtime.resources import Resources
-from kvc.runtime.states.groups import Group, group_states
+from kvc.runtime.states.access import Demand
+from kvc.runtime.states.groups import group_states
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.transactions import Transaction
@@ -58,6 +57,9 @@ class Engine:
         self._blobs = hold_blobs(stored, mode)
         self.data = NamedBuffers(self.program, self._blobs)
         self._constants = NamedBuffers(self.program, self._blobs, for_calls=True)
+        states, methods = self.program.states, self.program.methods
+        self.method_ids = {method.name: i for i, method in enumerate(methods)}
+        self.groups = group_states(states, methods, row_dim(self.program))
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
         self._entries: dict[int, Entry] = {}
         self._lock = threading.RLock()
@@ -100,12 +102,6 @@ class Engine:
             self._entries[method] = found
         return found
 
-    @cached_property
-    def groups(self) -> tuple[Group, ...]:
-        """Return the states that sessions handle together."""
-        program = self.program
-        return group_states(program.states, program.methods, row_dim(program))
-
     def _run_call(
         self, entry: Entry, inputs: Inputs, states: StateMemory | None
     ) -> list[object]:
@@ -128,14 +124,17 @@ class Engine:
         self, entry: Entry, inputs: Inputs, states: StateMemory | None
     ) -> list[object]:
         """Run a method in one go."""
-        with self._lease(states) as (resources, context):
+        resources, context = self._borrow(states)
+        try:
             self._blobs.check_unchanged()
-            binder = Binder(self.program.position, resources, context, states)
+            binder = Binder(self.program.cursors, resources, context, states)
             binding, loans = binder.bind(entry, inputs)
             demand = entry.with_counts(binding.demand, inputs)
             if states is None or entry.only_reads:
                 return _run(binding, inputs, loans, Progress())
             return self._run_on(entry, binding, demand, inputs, loans, states)
+        finally:
+            resources.pool.put_back(context, states)
 
     def _run_on(
         self,
@@ -147,14 +146,11 @@ class Engine:
         states: StateMemory,
     ) -> list[object]:
         """Run a bound method on a session: all of it, or as if it had not run."""
-        position = self.program.position
-        transaction = Transaction(entry, demand, states, position)
+        transaction = Transaction(entry, demand, states, self.program.cursors)
         progress = Progress()
         try:
-            if binding.frame.cursor:
-                starts = transaction.starts or [0]
-                lengths = demand.steps(len(starts))
-                fill_cursor(binding.frame.cursor, starts, lengths, entry.method.name)
+            if values := binding.frame.cursors:
+                fill_cursors(values, transaction.starts, demand, entry.method.name)
             results = _run(binding, inputs, loans, progress)
             transaction.commit()
         except BaseException as error:
@@ -173,11 +169,15 @@ class Engine:
         """
         self.check_open()
         return StateMemory(
+            self.program.states,
             self.groups,
-            HostMemory(self.groups, sizes, self._initial_value),
+            HostMemory.allocate(self.groups, sizes, self._initial_value),
             sizes,
             capacity=capacity,
-            rows=count_rows(self.program, sizes),
+            rows=tuple(
+                count_rows(self.program, sizes, number)
+                for number in range(max(1, len(self.program.cursors)))
+            ),
             transactional=transactional,
         )
 
@@ -206,9 +206,12 @@ class Engine:
     def pack(self) -> tuple[Packing, ...]:
         """Have delegates pack what they will use; see `Program.pack`."""
         self.check_open()
-        with self._lease(None) as (resources, _):
+        resources, context = self._borrow(None)
+        try:
             self._blobs.check_unchanged()
             return resources.pack()
+        finally:
+            resources.pool.put_back(context, None)
 
     def residency(self) -> Residency:
         """Return what memory the data takes just now.
@@ -278,10 +281,7 @@ class Engine:
         if last:
             self._blobs.close()
 
-    @contextmanager
-    def _lease(
-        self, states: StateMemory | None
-    ) -> Iterator[tuple[Resources, ExecutionContext]]:
+    def _borrow(self, states: StateMemory | None) -> tuple[Resources, ExecutionContext]:
         """Lend a context for one call, and what it shares with others.
 
         Raises:
@@ -291,10 +291,7 @@ class Engine:
         while (context := resources.pool.take(states)) is None:
             self.check_open()  # it was only released
             resources = self._resources
-        try:
-            yield resources, context
-        finally:
-            resources.pool.put_back(context, states)
+        return resources, context
 
     def _take(
         self,

@@ -12,7 +12,7 @@ from kvc.runtime.counts import CountsInput, find_counts
 from kvc.runtime.effects import Effects, find_effects
 from kvc.runtime.inputs import Inputs
 from kvc.runtime.sizes import Signature
-from kvc.runtime.states.access import Writes
+from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.groups import Group
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.owner import ALL_SLOTS
@@ -32,29 +32,6 @@ from kvc.schema.types import Dim, Symbol, evaluate, settle_symbol, symbols_of
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
-    """What one call asks of its session, at the call's sizes.
-
-    Attributes:
-        advance: tokens that it adds to the position, None when it leaves it alone.
-        extents: of the states of each group that it writes, the most slots from the
-            position on.
-        lengths: of each state that grows: (state, length after the call, greatest
-            length on the way).
-        counts: how many of `advance` count in each row, None where all do.
-    """
-
-    advance: int | None
-    extents: tuple[int, ...]
-    lengths: tuple[tuple[int, int, int], ...]
-    counts: tuple[int, ...] | None = None
-
-    def steps(self, rows: int) -> Sequence[int]:
-        """Return how many tokens the call adds to each row."""
-        return (self.advance or 0,) * rows if self.counts is None else self.counts
-
-
-@dataclass(frozen=True, slots=True)
 class Entry:
     """A method, and what is known of it before any call.
 
@@ -62,7 +39,8 @@ class Entry:
         id: of the method.
         method: as the file declares it.
         signature: of its inputs.
-        reads_cursor: whether it takes a part of the cursor.
+        reads_cursor: whether it takes a part of a cursor.
+        cursor: which one it adds to; of several, the one whose row lengths it takes.
         tokens: the input of tokens, None where there is none.
         counts: the input that says how many tokens count, None where all do.
         effects: what it writes.
@@ -78,6 +56,7 @@ class Entry:
     method: Method
     signature: Signature
     reads_cursor: bool
+    cursor: int
     tokens: TokenInput | None
     counts: CountsInput | None
     effects: Effects
@@ -91,7 +70,7 @@ class Entry:
     @property
     def only_reads(self) -> bool:
         """Tell whether a call leaves its session as it is, whatever happens."""
-        quiet = self.method.advance is None and not self.reads_cursor
+        quiet = not self.method.advances and not self.reads_cursor
         return quiet and not self.method.writes
 
     def check_tokens(self, inputs: Inputs) -> None:
@@ -143,7 +122,7 @@ class Entry:
         advance = self.method.advance
         return Demand(
             None if advance is None else evaluate(advance, sizes),
-            tuple(_extent(writes, sizes) for writes in self.writes),
+            tuple([_extent(w, sizes) if w.extents != () else 0 for w in self.writes]),
             tuple(self._grown(sizes)),
         )
 
@@ -186,7 +165,7 @@ class Entry:
     ) -> StateMismatch:
         return StateMismatch(
             method=self.method.name,
-            state=memory.declared(state).name,
+            state=memory.states[state].name,
             expected=expected,
             found=f"length {memory.lengths[state]}",
         )
@@ -211,6 +190,7 @@ def make_entry(
         method=method,
         signature=Signature(method.name, method.input_names, types, symbols),
         reads_cursor=any(isinstance(v.storage, CursorSlot) for v in values),
+        cursor=_own_cursor(method),
         tokens=find_tokens(method),
         counts=find_counts(method),
         effects=effects,
@@ -227,7 +207,13 @@ def _extent(writes: Writes, sizes: Mapping[str, int]) -> int:
     """Return the most slots that a method writes from the position on."""
     if writes.extents is None:
         return ALL_SLOTS
-    return max((evaluate(dim, sizes) for dim in writes.extents), default=0)
+    return max(evaluate(dim, sizes) for dim in writes.extents)
+
+
+def _own_cursor(method: Method) -> int:
+    """Return the cursor that a method adds to, by row lengths if by any."""
+    advances = sorted(method.advances, key=lambda one: one.lengths is None)
+    return advances[0].cursor if advances else 0
 
 
 def _group_slots(
@@ -299,19 +285,21 @@ def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
         )
 
 
-def check_growth(demand: Demand, memory: StateMemory, position: Cursor | None) -> None:
+def check_growth(
+    demand: Demand, memory: StateMemory, cursors: Sequence[Cursor]
+) -> None:
     """Check that states which grow have room.
 
     Raises:
         CacheOverflow: one has not.
     """
-    counts = position is not None and position.kind is CursorKind.LENGTH
-    rooms = {
-        state: kind.room(memory.capacity, counts)
-        for kind in memory.kinds
-        if kind.grows
-        for state in kind.group.states
-    }
+    counts = bool(cursors) and cursors[0].kind is CursorKind.LENGTH
+    rooms: dict[int, int] = {}
+    for kind in memory.kinds if demand.lengths else ():
+        own = kind.group.first.cursor in (None, 0)
+        limit = memory.capacity if own else None
+        room = kind.room(limit, counts) if kind.grows else 0
+        rooms |= dict.fromkeys(kind.group.states, room)
     for state, _, reach in demand.lengths:
         length, capacity = memory.lengths[state], rooms[state]
         if reach > capacity:

@@ -11,7 +11,7 @@ from typing import NoReturn
 from kvc.runtime.arrays import Array
 from kvc.runtime.threads import TorchThreads
 from kvc.schema.errors import IndexOutOfRange, KernelFailed, KvcError
-from kvc.schema.model import CursorPart, Instruction
+from kvc.schema.model import CursorSlot, Instruction
 from kvc.schema.ops import CONTROL_OPS
 
 Step = tuple[Callable[..., object], tuple[object, ...]]
@@ -46,7 +46,7 @@ class Frame:
         places: index of the instruction that each step belongs to.
         instructions: of the graph.
         torch_threads: how many threads torch kernels have; 0 where no step is one.
-        cursor: the parts of the cursor that it reads, which a session fills in.
+        cursors: the parts of cursors that it reads, which a session fills in.
         rebind: makes the frame of other sizes, and of other memory of callers, which
             takes the place of this one; see `rebind_graph`.
     """
@@ -58,7 +58,7 @@ class Frame:
     places: tuple[int, ...]
     instructions: tuple[Instruction, ...]
     torch_threads: int
-    cursor: tuple[tuple[CursorPart, Array], ...] = ()
+    cursors: tuple[tuple[CursorSlot, Array], ...] = ()
     rebind: "Rebind | None" = None
 
     def run(self, progress: Progress | None = None) -> None:

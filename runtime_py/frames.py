@@ -151,8 +151,8 @@ class _Binder:
         self._method, self._graph, self._sizes = method, graph, sizes
         self._memory, self._blocks = memory, blocks
         self._makers = {v: i.op for i in graph.instructions for v in i.results}
-        self._cursor = [
-            (value.storage.part, i)
+        self._cursors = [
+            (value.storage, i)
             for i, value in enumerate(graph.values)
             if isinstance(value.storage, CursorSlot)
         ]
@@ -229,7 +229,7 @@ class _Binder:
             places=tuple(self._places),
             instructions=self._graph.instructions,
             torch_threads=self._torch_threads(),
-            cursor=tuple((part, self._values.array(i)) for part, i in self._cursor),
+            cursors=tuple((slot, self._values.array(i)) for slot, i in self._cursors),
             rebind=self.rebind,
         )
 

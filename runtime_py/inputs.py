@@ -44,25 +44,26 @@ def take_inputs(
     Raises:
         InputMismatch: not an array or tensor, or of another dtype.
     """
-    arrays = tuple(_as_array(signature, i, leaf) for i, leaf in enumerate(leaves))
-    shapes = tuple(array.shape for array in arrays)
-    as_tensors = any(is_tensor(leaf) for leaf in leaves)
-    return Inputs(leaves, arrays, shapes, as_tensors, left_out)
+    arrays: list[Array] = []
+    as_tensors = False
+    for index, leaf in enumerate(leaves):
+        if not isinstance(leaf, np.ndarray):
+            as_tensors |= is_tensor(leaf)
+            leaf = _as_array(signature, index, leaf)
+        if leaf.dtype != signature.types[index].dtype.numpy:
+            raise _mismatch(signature, index, _describe(leaf))
+        arrays.append(leaf)
+    shapes = tuple([array.shape for array in arrays])
+    return Inputs(leaves, tuple(arrays), shapes, as_tensors, left_out)
 
 
 def _as_array(signature: Signature, index: int, leaf: object) -> Array:
-    if isinstance(leaf, np.ndarray):
-        array: Array = leaf
-    elif isinstance(leaf, GrowingArray):
-        array = leaf.array
-    elif is_tensor(leaf):
-        array = _from_tensor(signature, index, leaf)
-    else:
-        advice = "pass a numpy array or a torch tensor"
-        raise _mismatch(signature, index, f"a Python {type(leaf).__name__}; {advice}")
-    if array.dtype != signature.types[index].dtype.numpy:
-        raise _mismatch(signature, index, _describe(array))
-    return array
+    if isinstance(leaf, GrowingArray):
+        return leaf.array
+    if is_tensor(leaf):
+        return _from_tensor(signature, index, leaf)
+    advice = "pass a numpy array or a torch tensor"
+    raise _mismatch(signature, index, f"a Python {type(leaf).__name__}; {advice}")
 
 
 def _from_tensor(signature: Signature, index: int, leaf: object) -> Array:

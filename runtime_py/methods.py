@@ -1,48 +1,69 @@
-"""How a method is found by its name, for programs and sessions alike.
+"""What a program and its sessions have in common: what the file says, methods by name.
 
 `call("name", ...)` always works. The attribute is a shorthand, which Python asks for
 only when the class has no such name itself, so that a method called `close` does not
 take the place of `Session.close`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from types import MappingProxyType
 
+from kvc.runtime.data import BundledFiles
 from kvc.runtime.engine import Engine
+from kvc.schema.closing import Closing
 from kvc.schema.errors import UnknownName, listing, meant
+from kvc.schema.model import Method
 
 
-class MethodTable:
-    """The methods of a program by name."""
+class Callables(Closing):
+    """Something of a bundle whose methods may be called."""
 
-    def __init__(self, engine: Engine) -> None:
-        self._ids = {method.name: i for i, method in enumerate(engine.program.methods)}
+    _engine: Engine
 
-    def find(self, name: str) -> int:
+    def call(self, name: str, *args: object, **kwargs: object) -> object:
+        """Run a method."""
+        raise NotImplementedError
+
+    @property
+    def methods(self) -> Mapping[str, Method]:
+        """Return the program's methods by name."""
+        methods = self._engine.program.methods
+        return MappingProxyType({method.name: method for method in methods})
+
+    @property
+    def metadata(self) -> Mapping[str, str]:
+        """Return the user's settings, name to JSON text."""
+        return MappingProxyType(dict(self._engine.program.metadata))
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """Return what goes along with the program, such as a tokenizer, by name.
+
+        It is read and checked each time it is asked for.
+        """
+        return BundledFiles(self._engine.program, self._engine.data)
+
+    def _find(self, name: str) -> int:
         """Return a method's id.
 
         Raises:
             UnknownName: there is no such method.
         """
-        if name not in self._ids:
-            raise UnknownName(kind="method", name=name, known=tuple(self._ids))
-        return self._ids[name]
+        ids = self._engine.method_ids
+        if name not in ids:
+            raise UnknownName(kind="method", name=name, known=tuple(ids))
+        return ids[name]
 
-    def shorthand(
-        self, owner: object, call: Callable[..., object], name: str
-    ) -> Callable[..., object]:
-        """Return what the attribute `name` of a program or session stands for.
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        # Also asked before __init__ has run, for example by copy and pickle.
+        if name.startswith("_"):
+            raise AttributeError(name)
+        ids = self._engine.method_ids
+        if name not in ids:
+            what = f"{type(self).__name__} has no attribute {name!r}{meant(name, ids)}"
+            raise AttributeError(f"{what}; methods: {listing(list(ids))}")
+        return partial(self.call, name)
 
-        Raises:
-            AttributeError: there is no such method.
-        """
-        if name not in self._ids:
-            kind, near = type(owner).__name__, meant(name, self._ids)
-            known = listing(list(self._ids))
-            text = f"{kind} has no attribute {name!r}{near}; methods: {known}"
-            raise AttributeError(text)
-        return partial(call, name)
-
-    def names(self) -> tuple[str, ...]:
-        """Return the names in the order of the file."""
-        return tuple(self._ids)
+    def __dir__(self) -> Iterable[str]:
+        return [*super().__dir__(), *self._engine.method_ids]

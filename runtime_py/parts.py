@@ -18,7 +18,7 @@ from kvc.runtime.entries import Entry, check_room
 from kvc.runtime.inputs import Inputs, take_inputs
 from kvc.runtime.positions import find_position
 from kvc.runtime.states.memory import StateMemory
-from kvc.runtime.transactions import Savepoint
+from kvc.runtime.transactions import all_or_nothing
 from kvc.schema.errors import CallTooLong
 from kvc.schema.model import Program
 from kvc.schema.types import bounds, evaluate
@@ -41,8 +41,8 @@ def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
     Raises:
         InputMismatch: the inputs do not have the declared shapes.
     """
-    limit, advance = states.narrowest, entry.method.advance
-    if limit is None or advance is None:
+    limit = states.narrowest
+    if limit is None or (advance := entry.method.advance) is None:
         return 0
     if entry.counts is not None:
         return _excess_of_rows(entry, inputs, states, limit.longest)
@@ -115,8 +115,8 @@ def plan_parts(
             method=entry.method.name,
             count=count,
             longest=limit.longest,
-            state=limit.name,
-            slots=limit.slots,
+            state=limit.group.first.name,
+            slots=limit.store.slots,
             window=limit.window,
         )
     firsts = accumulate((chunk.count for chunk in plan), initial=0)
@@ -141,14 +141,14 @@ def run_parts(
         CacheOverflow: not all tokens fit; nothing has run.
         ExecutionError: a part failed; the session is as it was before the first one.
     """
-    starts = find_position(program.position, states)
+    starts = find_position(program.cursors, states)
     tokens = inputs.arrays[0]
     counts = _counts_of(parts[0].entry, inputs)
     steps = [tokens.shape[1]] * len(starts) if counts is None else counts.tolist()
     check_room(steps, starts, states.capacity)
     taken = [_take_part(part, tokens, counts) for part in parts]
     results: list[object] = []
-    with Savepoint([part.entry for part in parts], states, starts):
+    with all_or_nothing([part.entry for part in parts], states, starts):
         for part, given in zip(parts, taken, strict=True):
             made = run(part.entry, given)
             if counts is not None and results:

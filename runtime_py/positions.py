@@ -10,6 +10,8 @@ from operator import add
 import numpy as np
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.states.access import Demand
+from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.table import kind_of
 from kvc.schema.errors import (
@@ -32,32 +34,56 @@ from kvc.schema.types import Dim, affine, evaluate, symbols_in
 _CAPACITY, _BATCH = "capacity", "batch"
 
 
-def find_position(position: Cursor | None, memory: StateMemory) -> list[int]:
-    """Return the position of each row.
+def find_position(
+    cursors: Sequence[Cursor], memory: StateMemory, number: int = 0
+) -> list[int]:
+    """Return where each row stands at a cursor; the first is the position.
 
     Raises:
         NoPosition: nothing counts tokens, or what grows does not agree.
     """
-    if position is None:
+    if number >= len(cursors):
         raise NoPosition(reason="no state of this program counts tokens")
-    match position.kind:
+    cursor = cursors[number]
+    match cursor.kind:
         case CursorKind.STATE:
-            assert position.state is not None
-            counts: list[int] = memory.arrays[position.state].reshape(-1).tolist()
+            assert cursor.state is not None
+            counts: list[int] = memory.arrays[cursor.state].reshape(-1).tolist()
             return counts
         case CursorKind.SESSION:
-            return list(memory.counted)
+            return list(memory.counted[number])
         case CursorKind.LENGTH:
-            return [_common_length(memory)] * len(memory.counted)
+            return [_common_length(memory, number)] * len(memory.counted[number])
 
 
-def count_rows(program: Program, sizes: Mapping[str, int]) -> int:
-    """Return how many rows a position has that no state holds."""
+def known_position(
+    cursors: Sequence[Cursor], memory: StateMemory, number: int = 0
+) -> list[int] | None:
+    """Return where each row stands at a cursor, None where nothing says it."""
+    try:
+        return find_position(cursors, memory, number)
+    except NoPosition:
+        return None
+
+
+def known_positions(program: Program, memory: StateMemory) -> dict[str, list[int]]:
+    """Return where rows stand at each cursor, by its name, as far as that is known."""
+    found: dict[str, list[int]] = {}
+    for number, cursor in enumerate(program.cursors):
+        grown = (s.name for s in program.states if s.cursor == number)
+        positions = known_position(program.cursors, memory, number)
+        if positions is not None:
+            found[cursor.name or next(grown, "")] = positions
+    return found
+
+
+def count_rows(program: Program, sizes: Mapping[str, int], number: int = 0) -> int:
+    """Return how many rows a cursor has that no state holds; first, the position."""
     if _BATCH in sizes:
         return sizes[_BATCH]
-    position = program.position
-    if position is not None and position.kind is CursorKind.SESSION:
-        return 1 if position.rows is None else evaluate(position.rows, sizes)
+    cursor = program.cursors[number] if number < len(program.cursors) else None
+    if cursor is not None and cursor.kind is CursorKind.SESSION:
+        return 1 if cursor.rows is None else evaluate(cursor.rows, sizes)
     for state in program.states:
         if kind_of(state).grows and state.axis != 0:
             return evaluate(state.type.dims[0], sizes)
@@ -79,51 +105,57 @@ def row_dim(program: Program) -> Dim | None:
     return affine(0, {_BATCH: 1}) if batch else None
 
 
-def fill_cursor(
-    parts: Sequence[tuple[CursorPart, Array]],
-    starts: Sequence[int],
-    lengths: Sequence[int],
+def fill_cursors(
+    values: Sequence[tuple[CursorSlot, Array]],
+    starts: Sequence[Sequence[int] | None],
+    demand: Demand,
     method: str,
 ) -> None:
-    """Fill what a method takes of its cursor.
+    """Fill what a method takes of cursors.
 
     Args:
-        parts: int64 [], [1], [rows] or [tokens].
-        starts: the position of each row before the call.
-        lengths: how many tokens of each row count.
+        values: int64 [], [1], [rows] or [tokens], with what each is.
+        starts: of each cursor, the position of each row before the call.
+        demand: of the call.
         method: its name, for messages.
 
     Raises:
         StateMismatch: it takes one position, and the rows have several.
     """
-    for part, array in parts:
-        found = lengths if part is CursorPart.LENGTHS else starts
-        if part is CursorPart.END:
-            found = list(map(add, starts, lengths))
-        if part is CursorPart.PLACES or array.size != len(starts):
-            if len(set(found)) > 1:
-                raise StateMismatch(
-                    method=method,
-                    state="position",
-                    expected="one position for all rows",
-                    found=listing([str(start) for start in found]),
-                )
+    for slot, array in values:
+        found = starts[slot.cursor] or (0,)
+        if slot.part in (CursorPart.END, CursorPart.LENGTHS):
+            lengths = demand.added_to(slot.cursor).steps(len(found))
+            ends = slot.part is CursorPart.END
+            found = list(map(add, found, lengths)) if ends else lengths
+        if slot.part is CursorPart.PLACES or array.size != len(found):
+            _check_together(found, method)
             array[...] = found[0]
-            if part is CursorPart.PLACES:
+            if slot.part is CursorPart.PLACES:
                 np.add(array, np.arange(array.size), out=array)
         else:
-            array[...] = np.reshape(found, array.shape)
+            array[...] = found if array.ndim else found[0]
 
 
-def takes_one_position(method: Method, cursor: Cursor) -> bool:
-    """Tell whether a method takes one position for all rows."""
+def _check_together(positions: Sequence[int], method: str) -> None:
+    if len(set(positions)) > 1:
+        raise StateMismatch(
+            method=method,
+            state="position",
+            expected="one position for all rows",
+            found=listing([str(position) for position in positions]),
+        )
+
+
+def takes_one_position(method: Method, program: Program, cursor: int) -> bool:
+    """Tell whether a method takes one position of a cursor for all rows."""
     slots = [(v.type.dims, v.storage) for v in method.graph.values]
     return any(
-        cursor.rows is None
+        program.cursors[cursor].rows is None
         or slot.part is CursorPart.PLACES
         or (slot.part is CursorPart.START and dims in ((), (1,)))
         for dims, slot in slots
-        if isinstance(slot, CursorSlot)
+        if isinstance(slot, CursorSlot) and slot.cursor == cursor
     )
 
 
@@ -175,7 +207,7 @@ def choose_capacity(
             known = tuple(sizes)
             raise UnknownName(kind="session size", name=_CAPACITY, known=known)
         return sizes.get(_CAPACITY)
-    limit = _limit(position, sizes)
+    limit = _limit(program, sizes)
     if capacity is None or sized:
         return limit if limit is not None else capacity
     if _whole(_CAPACITY, capacity) < 1 or (limit is not None and capacity > limit):
@@ -184,8 +216,16 @@ def choose_capacity(
     return capacity
 
 
-def _limit(position: Cursor, sizes: Mapping[str, int]) -> int | None:
-    return None if position.capacity is None else evaluate(position.capacity, sizes)
+def _limit(program: Program, sizes: Mapping[str, int]) -> int | None:
+    """Return the greatest position: of several caches, the smallest one's slots."""
+    slots = {
+        state.type.dims[state.axis]
+        for state in program.states
+        if state.cursor == 0 and state.axis is not None and kind_of(state) is Linear
+    }
+    limits = {program.cursors[0].capacity, *slots} - {None}
+    known = [evaluate(dim, sizes) for dim in limits if dim is not None]
+    return min(known, default=None)
 
 
 def _whole(name: str, size: object) -> int:
@@ -199,11 +239,14 @@ def _whole(name: str, size: object) -> int:
     return int(size)
 
 
-def _common_length(memory: StateMemory) -> int:
-    grown = sorted(s for kind in memory.kinds if kind.grows for s in kind.group.states)
-    lengths = [memory.lengths[state] for state in grown]
+def _common_length(memory: StateMemory, cursor: int) -> int:
+    """Return the length of what grows at a cursor; of all that grows at none, else."""
+    own = [state for state in memory.growing if memory.states[state].cursor == cursor]
+    loose = [state for state in memory.growing if memory.states[state].cursor is None]
+    grown = own or loose
+    lengths = list(map(memory.lengths.__getitem__, grown))
     if len(set(lengths)) > 1:
-        names = [memory.declared(state).name for state in grown]
+        names = [memory.states[state].name for state in grown]
         found = [f"{name} has {n}" for name, n in zip(names, lengths, strict=True)]
         reason = f"what grows has different lengths: {listing(found)}"
         raise NoPosition(reason=reason)

@@ -6,25 +6,24 @@ on first need.
 """
 
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.data import BundledFiles, FreeableBuffer, Mode, Residency
+from kvc.runtime.data import FreeableBuffer, Mode, Residency
 from kvc.runtime.data.modes import check_mode
 from kvc.runtime.delegates.base import Packing
 from kvc.runtime.delegates.table import check_backends
 from kvc.runtime.engine import Engine
 from kvc.runtime.forks.prefixes import Prefix
-from kvc.runtime.methods import MethodTable
+from kvc.runtime.methods import Callables
 from kvc.runtime.sessions import Session
 from kvc.runtime.snapshots import Snapshot
 from kvc.runtime.threads import request_threads
-from kvc.schema.closing import Closing
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import BadSetting, StateNeeded
-from kvc.schema.model import Method, State
+from kvc.schema.model import State
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -91,17 +90,14 @@ def _check_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(folders)
 
 
-class Program(Closing):
+class Program(Callables):
     """A loaded bundle. Methods without state may be called on it directly.
 
     Attributes:
         path: of the bundle.
         digest: identity of the program, in hexadecimal.
-        methods, states: what the file declares, by name.
+        states: what the file declares, by name.
         data: named data; each request gives a `FreeableBuffer` of its own.
-        files: what goes along, such as a tokenizer: name to bytes, which are read and
-            checked each time they are asked for.
-        metadata: the user's settings, name to JSON text.
         provenance: who made it, of what, by which recipe.
     """
 
@@ -114,20 +110,14 @@ class Program(Closing):
         reference: bool | None = None,
     ) -> None:
         self._engine = Engine(path, digest, stored, mode, reference)
-        self._table = MethodTable(self._engine)
         declared = stored.program
         self.path = path
         self.digest = digest
-        self.methods: Mapping[str, Method] = MappingProxyType(
-            {method.name: method for method in declared.methods}
-        )
         self.states: Mapping[str, State] = MappingProxyType(
             {state.name: state for state in declared.states}
         )
         self.data: Mapping[str, FreeableBuffer] = self._engine.data
-        self.files: Mapping[str, bytes] = BundledFiles(declared, self._engine.data)
         self.provenance = declared.provenance
-        self.metadata: Mapping[str, str] = MappingProxyType(dict(declared.metadata))
 
     def session(
         self,
@@ -205,7 +195,7 @@ class Program(Closing):
             StateNeeded: it has state; open a session.
             ExecutionError: as `Session.call`.
         """
-        index = self._table.find(name)
+        index = self._find(name)
         if needed := self._state_needed(index):
             self._engine.check_open()
             raise StateNeeded(method=name, state=needed)
@@ -258,15 +248,6 @@ class Program(Closing):
     def close(self) -> None:
         """Release everything; calls that still run in other threads finish first."""
         self._engine.close()
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        # Also asked before __init__ has run, for example by copy and pickle.
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self._table.shorthand(self, self.call, name)
-
-    def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *self._table.names()]
 
     def __repr__(self) -> str:
         closed = "closed" if self._engine.closed else ", ".join(self.methods)

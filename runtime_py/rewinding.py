@@ -6,14 +6,22 @@ kinds to say. Everything is checked before anything changes.
 """
 
 from collections.abc import Sequence
+from typing import Final
 
 import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
-from kvc.runtime.positions import find_position, takes_one_position
+from kvc.runtime.positions import (
+    find_position,
+    known_position,
+    takes_one_position,
+)
+from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.errors import BadSetting, CannotRewind, NoPosition
+from kvc.schema.errors import BadSetting, CannotRewind, NotRewindable
 from kvc.schema.model import CursorKind, Program
+
+_CURSOR: Final = 0  # the one that counts the tokens of prefill and decode
 
 
 def rewind(program: Program, memory: StateMemory, count: object) -> bool:
@@ -28,18 +36,22 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
     """
     starts, firsts = _check_goes_back(program, memory)
     counts = _check_counts(count, starts, firsts)
+    kinds = [kind for kind in memory.kinds if kind.group.writers]
+    own = [kind for kind in kinds if kind.group.first.cursor == _CURSOR]
     if len(set(counts)) > 1:
-        _check_taken(program)
-    for kind in memory.kinds:
-        kind.check_rewind(starts, counts, firsts)
+        _check_rows(program, own)
+    ends = [start - some for start, some in zip(starts, counts, strict=True)]
+    for kind in own:
+        if reason := kind.why_gone(starts, counts, firsts):
+            raise NotRewindable(state=kind.group.first.name, reason=reason)
     if not any(counts):
         return False
+    _check_beside(program, memory, ends)
     memory.poisoned = "rewind"  # stands if an interrupt comes in between
-    ends = [start - some for start, some in zip(starts, counts, strict=True)]
-    for kind in memory.kinds:
+    for kind in own:
         kind.rewind(starts, ends, firsts)
-    if program.position is not None and program.position.kind is CursorKind.SESSION:
-        memory.counted = tuple(ends)
+    if program.cursors[_CURSOR].kind is CursorKind.SESSION:
+        memory.count(_CURSOR, tuple(ends))
     memory.poisoned = ""
     return True
 
@@ -54,19 +66,24 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
     """
     starts, firsts = _check_goes_back(program, memory)
     most = [start - first for start, first in zip(starts, firsts, strict=True)]
+    counting = _counting(program)
     for kind in memory.kinds:
-        most = list(map(min, most, kind.most_forgotten(starts) or most))
+        if kind.group.first.cursor == _CURSOR:
+            most = list(map(min, most, kind.most_forgotten(starts)))
+        elif kind.group.writers & counting:
+            last = kind.ends.get(_CURSOR, firsts)
+            kept = [start - end for start, end in zip(starts, last, strict=False)]
+            most = list(map(min, most, kept))
     return most
 
 
 def trim(program: Program, memory: StateMemory) -> None:
     """Give back whole pages at and after the position, of each row."""
-    try:
-        ends = find_position(program.position, memory) or [0]
-    except NoPosition:
-        ends = None
+    numbers = range(len(program.cursors))
+    positions = [known_position(program.cursors, memory, n) for n in numbers]
     for kind in memory.kinds:
-        kind.trim(ends)
+        cursor = kind.group.first.cursor
+        kind.trim(None if cursor is None else positions[cursor])
 
 
 def _check_goes_back(
@@ -82,26 +99,54 @@ def _check_goes_back(
         Poisoned: a call left states half written.
     """
     memory.check_usable()
-    position = program.position
-    starts = find_position(position, memory)
-    counting = {m.name for m in program.methods if m.advance is not None}
+    starts, counting = find_position(program.cursors, memory), _counting(program)
     for kind in memory.kinds:
-        kind.check_goes_back(frozenset(counting))
-    if position is None or position.state is None:
-        return starts, [0] * len(starts)
-    return starts, memory.first_counts(position.state)
+        own = kind.group.first.cursor == _CURSOR
+        lost = own or (kind.group.writers and kind.group.writers >= counting)
+        reason = kind.why_lost(counting) if lost and kind.group.writers else ""
+        if reason:
+            raise NotRewindable(state=kind.group.first.name, reason=reason)
+    state = program.cursors[_CURSOR].state
+    return starts, [0] * len(starts) if state is None else memory.first_counts(state)
 
 
-def _check_taken(program: Program) -> None:
-    """Check that every method can be given positions that differ.
+def _counting(program: Program) -> frozenset[str]:
+    """Return the names of the methods that advance the position."""
+    methods = (m for m in program.methods if m.advance_of(_CURSOR) is not None)
+    return frozenset(method.name for method in methods)
+
+
+def _check_beside(program: Program, memory: StateMemory, ends: Sequence[int]) -> None:
+    """Check that states which are not at the position outlive what is forgotten.
 
     Raises:
-        CannotRewind: one cannot.
+        NotRewindable: one was written by a call that would be forgotten.
     """
+    counting = _counting(program)
+    for kind in memory.kinds:
+        if kind.group.first.cursor != _CURSOR:
+            reason = kind.why_beside(_CURSOR, counting, ends)
+            if reason:
+                raise NotRewindable(state=kind.group.first.name, reason=reason)
+
+
+def _check_rows(program: Program, kinds: Sequence[Kind]) -> None:
+    """Check that rows may go back by different counts.
+
+    Raises:
+        CannotRewind: they may not.
+    """
+    problems = [why_together(program), *(kind.row_problem() for kind in kinds)]
+    for reason in filter(None, problems):
+        raise CannotRewind(reason=reason)
+
+
+def why_together(program: Program) -> str:
+    """Return why all rows must have one position, "" where they need not."""
     for method in program.methods:
-        if takes_one_position(method, program.cursors[0]):
-            reason = f"method {method.name} is given one position for all of them"
-            raise CannotRewind(reason=reason)
+        if program.cursors and takes_one_position(method, program, _CURSOR):
+            return f"method {method.name} is given one position for all of them"
+    return ""
 
 
 def _check_counts(

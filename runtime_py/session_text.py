@@ -5,19 +5,17 @@ In: the states' memory, which nobody else uses meanwhile. Out: a line that never
 
 from collections.abc import Sequence
 
-from kvc.runtime.positions import find_position
+from kvc.runtime.positions import known_position
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.errors import NoPosition
 from kvc.schema.model import Cursor
 
 
-def state_text(position: Cursor | None, states: StateMemory) -> str:
+def state_text(cursors: Sequence[Cursor], states: StateMemory) -> str:
     """Say how far open states of this process are."""
     if states.poisoned:
         return f"poisoned by {states.poisoned}"
-    try:
-        found = find_position(position, states)
-    except NoPosition:
+    found = known_position(cursors, states)
+    if found is None:
         return "no position"
     most = "" if states.capacity is None else f" of {states.capacity}"
     pending = sum(map(len, states.pending))

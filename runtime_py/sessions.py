@@ -7,45 +7,41 @@ stay here from one call to the next. A session belongs to one thread at a time.
 import os
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from types import MappingProxyType
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.data import BundledFiles
 from kvc.runtime.engine import Engine
 from kvc.runtime.forks.residency import SessionResidency, describe_states
-from kvc.runtime.methods import MethodTable
+from kvc.runtime.methods import Callables
 from kvc.runtime.positions import (
     choose_capacity,
     choose_sizes,
     count_rows,
     find_position,
+    known_positions,
 )
 from kvc.runtime.rewinding import most_rewindable, rewind, trim
+from kvc.runtime.rows import reset_row, take_row
 from kvc.runtime.session_text import state_text
 from kvc.runtime.snapshots import save_snapshot
 from kvc.runtime.state_views import StateViews
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.closing import Closing
-from kvc.schema.errors import Busy, Closed
-from kvc.schema.model import Method
+from kvc.schema.errors import BadSetting, Busy, Closed
 from kvc.schema.types import Symbol
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-class Session(Closing):
+class Session(Callables):
     """Owns the memory of a program's states; weights are shared with all sessions."""
 
     def __init__(self, engine: Engine, states: StateMemory) -> None:
         """Take states that are nobody else's; `open` makes new ones."""
         self._engine = engine
-        self._table = MethodTable(engine)
         self._states = states
         self._lock = threading.Lock()
         self._running = ""
@@ -108,7 +104,7 @@ class Session(Closing):
                 file has changed, is damaged, or cannot be read.
             Closed, Forked: session or program are closed, or of another process.
         """
-        index = self._table.find(name)
+        index = self._find(name)
         with self._exclusive(name):
             made = self._engine.call(index, args, kwargs, self._states)
             if self._engine.program.methods[index].writes:
@@ -142,6 +138,54 @@ class Session(Closing):
         with self._exclusive("rewind"):
             if rewind(self._engine.program, self._states, count):
                 self._note_change()
+
+    def reset_row(self, row: int) -> None:
+        """Make one row of a batch as `reset` makes all; the other rows stay.
+
+        Raises:
+            BadSetting: there is no such row.
+            StateMismatch: a state, or the position, has no rows of its own.
+            Poisoned, Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("reset_row"):
+            reset_row(self._engine.program, self._states, row)
+            self._note_change()
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Make one row of a batch as another one is; all but the target stay.
+
+        Raises as `reset_row`.
+        """
+        with self._exclusive("copy_row"):
+            program, states = self._engine.program, self._states
+            names = "copy_row", "target", "source"
+            take_row(program, states, target, states, source, names)
+            self._note_change()
+
+    def admit(self, row: int, other: "Session", other_row: int = 0) -> None:
+        """Take a row of another session over into a row of this one; others stay.
+
+        The other session is of the same program and sizes, but for the number of its
+        rows, and stays as it is. So a prompt may be read in a session of one row, and
+        join a batch that has been running for long.
+
+        Raises:
+            BadSetting: there is no such row, or the other is of another program.
+            StateMismatch: as `reset_row`, or the sessions have other sizes.
+            CacheOverflow: the row has more tokens than this session's capacity.
+            Poisoned, Busy, Closed, Forked: as `call`, of both sessions.
+        """
+        if other is self:
+            self.copy_row(other_row, row)
+            return
+        with self._exclusive("admit"), other._exclusive("admit"):
+            mine, theirs = self._engine.digest, other._engine.digest
+            if mine != theirs:
+                expected = f"a session of program {mine}"
+                raise BadSetting(name="other", expected=expected, found=theirs)
+            names, states = ("admit", "row", "other_row"), other._states
+            take_row(self._engine.program, self._states, row, states, other_row, names)
+            self._note_change()
 
     def trim(self) -> None:
         """Give memory back that holds nothing: behind the position, and idle scratch.
@@ -235,8 +279,22 @@ class Session(Closing):
             Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("position"):
-            found = find_position(self._engine.program.position, self._states)
+            found = find_position(self._engine.program.cursors, self._states)
             return np.array(found, np.int64)
+
+    @property
+    def positions(self) -> Mapping[str, Array]:
+        """Return where rows stand at each cursor, int64 [rows], the position first.
+
+        A cursor is called as the input or state that it stands for, or as the first
+        state that grows by it. Those that are not known are left out.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("positions"):
+            found = known_positions(self._engine.program, self._states)
+            return {name: np.array(rows, np.int64) for name, rows in found.items()}
 
     @property
     def pending(self) -> tuple[tuple[int, ...], ...]:
@@ -294,21 +352,6 @@ class Session(Closing):
         return StateViews(self._engine.program, self._states, self)
 
     @property
-    def methods(self) -> Mapping[str, Method]:
-        """Return the program's methods by name."""
-        return {method.name: method for method in self._engine.program.methods}
-
-    @property
-    def metadata(self) -> Mapping[str, str]:
-        """Return the program's metadata, name to JSON text."""
-        return MappingProxyType(dict(self._engine.program.metadata))
-
-    @property
-    def files(self) -> Mapping[str, bytes]:
-        """Return the files that go along with the program, as `Program.files` does."""
-        return BundledFiles(self._engine.program, self._engine.data)
-
-    @property
     def symbols(self) -> Mapping[str, Symbol]:
         """Return the program's symbolic sizes by name."""
         return self._engine.symbols
@@ -332,32 +375,9 @@ class Session(Closing):
         self._changes += 1
         self._states.pending = ()
 
-    @contextmanager
-    def _exclusive(self, name: str, check: bool = True) -> Iterator[None]:
-        self._engine.check_process("session")
-        if check:
-            self._before_use()
-        if not self._lock.acquire(blocking=False):
-            raise Busy(method=self._running or "a method")
-        try:
-            if self._states.closed:
-                raise Closed(kind="session")
-            if check:
-                self._engine.check_open()
-            self._running = name
-            yield
-        finally:
-            self._running = ""
-            self._lock.release()
-
-    def __getattr__(self, name: str) -> Callable[..., object]:
-        # Also asked before __init__ has run, for example by copy and pickle.
-        if name.startswith("_"):
-            raise AttributeError(name)
-        return self._table.shorthand(self, self.call, name)
-
-    def __dir__(self) -> Iterable[str]:
-        return [*super().__dir__(), *self._table.names()]
+    def _exclusive(self, name: str, check: bool = True) -> "_Exclusive":
+        """Return what is entered to use the session; others are refused meanwhile."""
+        return _Exclusive(self, name, check)
 
     def __repr__(self) -> str:
         return f"<Session of {self._engine.path}: {self._text()}>"
@@ -371,10 +391,40 @@ class Session(Closing):
         if not self._lock.acquire(blocking=False):
             return f"running {self._running or 'a method'}"
         try:
-            return state_text(self._engine.program.position, self._states)
+            return state_text(self._engine.program.cursors, self._states)
         finally:
             self._lock.release()
 
 
 def _nothing() -> None:
     """Do nothing before a session is used."""
+
+
+class _Exclusive:
+    """The one use of a session at a time; made for each, so it is small."""
+
+    __slots__ = ("_check", "_name", "_session")
+
+    def __init__(self, session: Session, name: str, check: bool) -> None:
+        self._session, self._name, self._check = session, name, check
+
+    def __enter__(self) -> None:
+        session = self._session
+        session._engine.check_process("session")
+        if self._check:
+            session._before_use()
+        if not session._lock.acquire(blocking=False):
+            raise Busy(method=session._running or "a method")
+        try:
+            if session._states.closed:
+                raise Closed(kind="session")
+            if self._check and session._engine.closed:
+                raise Closed(kind="program")
+            session._running = self._name
+        except BaseException:
+            session._lock.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._session._running = ""
+        self._session._lock.release()

@@ -12,7 +12,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import BinaryIO, Final
 
 import numpy as np
@@ -45,6 +45,7 @@ class Header:
         pending: tokens of each row that are to be fed next, nothing where there are
             none; not in version 0.
         counted: the position where the session counts it, for each row.
+        others: the same of all cursors but the first; left out where there are none.
         lengths: of the states that grow; 0 for the others.
         written: slots from here on are not in the file, of states where they are dead.
         reached: the furthest that each row's rings were written up to; empty where
@@ -58,10 +59,20 @@ class Header:
     position: Sequence[int] | None
     pending: Sequence[Sequence[int]]
     counted: Sequence[int]
+    others: Sequence[Sequence[int]]
     lengths: Sequence[int]
     written: int
     reached: Sequence[int]
     states: Sequence[Mapping[str, object]]
+
+    def as_written(self) -> dict[str, object]:
+        """Return what a file has of it."""
+        fields = asdict(self)
+        return (
+            fields
+            if self.others
+            else {k: v for k, v in fields.items() if k != "others"}
+        )
 
     @property
     def wanted_capacity(self) -> int | None:
@@ -166,6 +177,7 @@ class SnapshotFile(Closing):
                 not found.keys() & _SINCE_1.keys(), "its header has other parts"
             )
             found |= _SINCE_1
+        found.setdefault("others", [])
         known = set(found) == set(Header.__slots__)
         self.require(known, "its header has other parts")
         for name, has_form in _FORMS.items():
@@ -187,6 +199,7 @@ _FORMS: Final[Mapping[str, Callable[[object], bool]]] = {
     "capacity": lambda value: value is None or _is_count(value),
     "position": lambda value: value is None or _are_counts(value),
     "pending": lambda value: isinstance(value, list) and all(map(_are_counts, value)),
+    "others": lambda value: isinstance(value, list) and all(map(_are_counts, value)),
     "counted": _are_counts,
     "lengths": _are_counts,
     "written": _is_count,

@@ -12,7 +12,6 @@ import json
 import math
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from itertools import compress
 from operator import ge
 
@@ -23,7 +22,7 @@ from kvc.runtime.positions import (
     choose_capacity,
     choose_sizes,
     count_rows,
-    find_position,
+    known_position,
 )
 from kvc.runtime.snapshot_files import (
     DIGEST_NBYTES,
@@ -33,7 +32,7 @@ from kvc.runtime.snapshot_files import (
     Header,
     SnapshotFile,
 )
-from kvc.runtime.states.kind import Kind, Marks
+from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.owner import ALL_SLOTS, Span
 from kvc.runtime.states.table import kind_of
@@ -43,7 +42,6 @@ from kvc.schema.errors import (
     BadSetting,
     BadSnapshot,
     CannotWrite,
-    NoPosition,
     SavedUnsynced,
     UnknownName,
 )
@@ -68,23 +66,23 @@ def save_snapshot(
     """
     memory.check_usable()
     file_name = path_text(path)
-    position, marks = _position(program, memory), Marks(list(memory.lengths))
-    for kind in memory.kinds:
-        kind.mark(marks, position)
-    shapes = state_shapes(program, memory.sizes, marks)
+    position = known_position(program.cursors, memory)
+    marks = memory.lengths, _written(memory), _reached(memory, position)
+    shapes = state_shapes(program, memory.sizes, *marks)
     header = Header(
         program=digest,
         sizes=memory.sizes,
         capacity=memory.capacity,
         position=position,
         pending=memory.pending,
-        counted=memory.counted,
-        lengths=marks.lengths,
-        written=marks.written,
-        reached=marks.reached,
+        counted=memory.counted[0],
+        others=memory.counted[1:],
+        lengths=marks[0],
+        written=marks[1],
+        reached=marks[2],
         states=_describe(program.states, shapes),
     )
-    text = json.dumps(asdict(header), separators=(",", ":")).encode()
+    text = json.dumps(header.as_written(), separators=(",", ":")).encode()
     total = hashlib.sha256()
     with _NewFile(file_name) as file:
         for part in _parts(text, memory, shapes):
@@ -95,17 +93,20 @@ def save_snapshot(
 
 
 def state_shapes(
-    program: Program, sizes: Mapping[str, int], marks: Marks
+    program: Program,
+    sizes: Mapping[str, int],
+    lengths: Sequence[int],
+    written: int,
+    reached: Sequence[int],
 ) -> list[tuple[int, ...]]:
     """Return the shape of what a file holds of each state."""
+    slots = {"written": written, "reached": max(reached, default=0)}
     shapes = []
-    for number, state in enumerate(program.states):
-        shape, slots = (
-            list(state.type.shape(sizes)),
-            kind_of(state).saved(marks, number),
-        )
-        if slots is not None and state.axis is not None:
-            shape[state.axis] = min(slots, shape[state.axis])
+    for state, length in zip(program.states, lengths, strict=True):
+        shape = list(state.type.shape(sizes))
+        found = {**slots, "lengths": length}.get(kind_of(state).recorded)
+        if found is not None and state.axis is not None:
+            shape[state.axis] = min(found, shape[state.axis])
         shapes.append(tuple(shape))
     return shapes
 
@@ -148,10 +149,24 @@ class Snapshot(Closing):
         for number in range(len(memory.arrays)):
             kind, span = _place(memory, number, self._shapes[number])
             kind.store.write(span, self._read_state(number))
+        header = self.header
+        found = {"written": [header.written], "reached": header.reached}
         for kind in memory.kinds:
-            kind.take(self._marks)
+            kind.reached = list(found.get(kind.recorded, ()))
+        memory.lengths[:] = header.lengths
         memory.pending = tuple(map(tuple, self.header.pending))
-        memory.counted = tuple(self.header.counted)
+        others = map(tuple, header.others)
+        memory.counted = (tuple(header.counted), *others)
+        self._note_ends(memory)
+
+    def _note_ends(self, memory: StateMemory) -> None:
+        """Let nothing that is at no cursor, or another, be thought older than it is."""
+        cursors = self._program.cursors
+        for number in range(len(cursors)):
+            rows = known_position(cursors, memory, number)
+            for kind in memory.kinds:
+                if rows is not None and kind.group.first.cursor != number:
+                    kind.ends[number] = rows
 
     def _check_header(self) -> list[tuple[int, ...]]:
         """Return the shapes of the states, after a check of what is said of them."""
@@ -164,6 +179,10 @@ class Snapshot(Closing):
         self._require(sizes == header.sizes, "its sizes are not all there")
         self._require(capacity == header.capacity, f"capacity {header.capacity!r}")
         self._check_number("counted", header.counted, count_rows(program, sizes))
+        numbers = range(1, max(1, len(program.cursors)))
+        rows_of = [count_rows(program, sizes, number) for number in numbers]
+        fits = list(map(len, header.others)) == rows_of
+        self._require(fits, f"others is no list of {rows_of}")
         self._check_number("lengths", header.lengths, len(program.states))
         rows = len(header.reached) if self._goes_round() else 0
         self._check_number("reached", header.reached, rows)
@@ -171,7 +190,8 @@ class Snapshot(Closing):
             grows = kind_of(state).grows and state.axis is not None
             most = state.type.shape(sizes)[state.axis or 0] if grows else 0
             self._require(length <= most, f"{state.name} has length {length}")
-        shapes = state_shapes(program, sizes, self._marks)
+        marks = header.lengths, header.written, header.reached
+        shapes = state_shapes(program, sizes, *marks)
         expected = _describe(program.states, shapes)
         self._require(header.states == expected, "its states are not the program's")
         nbytes = sum(
@@ -221,17 +241,15 @@ class Snapshot(Closing):
             case CursorKind.SESSION:
                 return list(header.counted)
             case CursorKind.LENGTH:
-                grows = [kind_of(state).grows for state in states]
+                own = any(state.cursor == 0 for state in states)
+                grows = [
+                    kind_of(state).grows and (state.cursor == 0 or not own)
+                    for state in states
+                ]
                 return list(compress(header.lengths, grows)) or [0]
 
-    @property
-    def _marks(self) -> Marks:
-        """Return what the file says of how far states have been written."""
-        header = self.header
-        return Marks(header.lengths, header.written, list(header.reached))
-
     def _goes_round(self) -> bool:
-        return any(kind_of(state).goes_round for state in self._program.states)
+        return any(kind_of(s).recorded == "reached" for s in self._program.states)
 
     def _read_state(self, state: int) -> Array:
         """Return what the file holds of a state."""
@@ -267,12 +285,17 @@ def _place(
     return kind, Span(high=high, state=index)
 
 
-def _position(program: Program, memory: StateMemory) -> list[int] | None:
-    """Return the position of each row, None where nothing counts."""
-    try:
-        return find_position(program.position, memory)
-    except NoPosition:
-        return None
+def _written(memory: StateMemory) -> int:
+    """Return from where on slots are as at first, in all states that say it so."""
+    kinds = (kind for kind in memory.kinds if kind.recorded == "written")
+    return min(max((max(k.reached, default=0) for k in kinds), default=0), MOST)
+
+
+def _reached(memory: StateMemory, position: Sequence[int] | None) -> list[int]:
+    """Return how far each row of what goes round was written; [] where nothing does."""
+    kinds = [kind for kind in memory.kinds if kind.recorded == "reached"]
+    rows = [kind.reach(position or ()) for kind in kinds]
+    return [max(reached) for reached in zip(*rows, strict=True)]
 
 
 def _describe(

@@ -39,7 +39,9 @@ class TokenInput:
         """
         if self.vocabulary is None or tokens.size == 0:
             return
-        for token in (int(tokens.min()), int(tokens.max())):
+        single = tokens.size == 1
+        ends = (tokens.item(),) if single else (tokens.min(), tokens.max())
+        for token in map(int, ends):
             if not 0 <= token < self.vocabulary:
                 raise InputMismatch(
                     method=self.method,

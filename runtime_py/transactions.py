@@ -6,20 +6,17 @@ state has been written that knowing the position cannot put back. What is noted 
 kind of state is for the kinds to say.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from operator import add
 
-from kvc.runtime.entries import Demand, Entry, check_room, check_rows
+from kvc.runtime.entries import Entry, check_room, check_rows
 from kvc.runtime.executor import Progress
-from kvc.runtime.positions import find_position
-from kvc.runtime.states.kind import Call
+from kvc.runtime.positions import known_position
+from kvc.runtime.states.access import Demand, Writes
+from kvc.runtime.states.kind import Undo
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.errors import (
-    CacheOverflow,
-    CountOutOfRange,
-    IndexOutOfRange,
-    NoPosition,
-)
+from kvc.schema.errors import CacheOverflow, CountOutOfRange, IndexOutOfRange
 from kvc.schema.model import Cursor, CursorKind
 
 # These errors promise that the instruction has written nothing.
@@ -30,15 +27,16 @@ class Transaction:
     """One call on a usable session, from before its first write.
 
     Attributes:
-        starts: the position of each row before the call, None without one.
+        starts: of each cursor, the position of each row before the call; None where it
+            is not known.
     """
 
     __slots__ = (
-        "_call",
         "_counted",
+        "_cursors",
+        "_demand",
         "_entry",
         "_memory",
-        "_position",
         "_undo",
         "starts",
     )
@@ -48,7 +46,7 @@ class Transaction:
         entry: Entry,
         demand: Demand,
         memory: StateMemory,
-        position: Cursor | None,
+        cursors: Sequence[Cursor],
     ) -> None:
         """Check that the call may run, and note what a failure needs.
 
@@ -56,101 +54,110 @@ class Transaction:
             CacheOverflow: the call's tokens do not fit.
             StateMismatch: it counts other rows than the session has.
         """
-        self.starts = starts = _starts(position, memory)
-        steps: Sequence[int] = ()
-        if starts is not None:
-            check_rows(entry.method, demand, starts)
-            steps = demand.steps(len(starts))
-            check_room(steps, starts, memory.capacity)
-        self._entry, self._memory, self._position = entry, memory, position
-        self._counted, kinds = memory.counted, memory.kinds
-        self._call = call = Call(
-            starts, steps, demand.counts, demand.lengths, memory.transactional
-        )
-        self._undo = [
-            kinds[writes.group].begin(writes, extent, call)
-            for writes, extent in zip(entry.writes, demand.extents, strict=True)
-        ]
+        self.starts = starts_of = [known_position(cursors, memory)]
+        self._cursors = cursors
+        for number in range(1, len(cursors)):
+            starts_of += [known_position(cursors, memory, number)]
+        own = starts_of[demand.cursor]
+        if own is not None and demand.counts is not None:
+            check_rows(entry.method, demand, own)
+        for number, starts in enumerate(starts_of):
+            added = demand if number == demand.cursor else demand.added_to(number)
+            if starts is not None and added.advance is not None:
+                limit = memory.room(cursors, number) if number else memory.capacity
+                check_room(added.steps(len(starts)), starts, limit)
+        self._entry, self._demand, self._memory = entry, demand, memory
+        self._counted = memory.counted
+        kinds, keeps = memory.kinds, memory.transactional
+        self._undo: list[Undo | None] = []
+        for writes, extent in zip(entry.writes, demand.extents, strict=True):
+            kind, starts = kinds[writes.group], self.starts[writes.cursor]
+            mine = writes.cursor == demand.cursor
+            added = demand if mine else demand.added_to(writes.cursor)
+            self._undo.append(kind.begin(writes, extent, starts, added, keeps))
         # Stands until the call has ended one way or the other: an interrupt may come
         # at any point, while a failure is being handled too.
         memory.poisoned = entry.method.name
 
     def commit(self) -> None:
         """Count what the call has added."""
-        memory, position = self._memory, self._position
-        if position is not None and position.kind is CursorKind.SESSION:
-            memory.counted = tuple(map(add, self._counted, self._call.steps))
-        for state, length, _ in self._call.lengths:
+        memory = self._memory
+        for number, cursor in enumerate(self._cursors):
+            if cursor.kind is not CursorKind.SESSION:
+                continue
+            rows = memory.counted[number]
+            steps = self._demand.added_to(number).steps(len(rows))
+            memory.count(number, tuple(map(add, rows, steps)))
+        self._note_ends()
+        for state, length, _ in self._demand.lengths:
             memory.lengths[state] = length
         memory.poisoned = ""
+
+    def _note_ends(self) -> None:
+        """Note where cursors end that states stand beside, for rewinding."""
+        memory, advances = self._memory, self._entry.method.advances
+        for writes in self._entry.writes:
+            if writes.placed and len(self.starts) == 1:
+                continue
+            kind = memory.kinds[writes.group]
+            for advance in advances:
+                starts = self.starts[advance.cursor]
+                if advance.cursor != kind.group.first.cursor and starts is not None:
+                    steps = self._demand.added_to(advance.cursor).steps(len(starts))
+                    kind.ends[advance.cursor] = list(map(add, starts, steps))
 
     def roll_back(self, progress: Progress, error: BaseException) -> None:
         """Put back what the call may have written, after it failed.
 
         States that cannot be put back leave the session poisoned.
         """
-        memory, call = self._memory, self._call
+        memory = self._memory
         memory.poisoned = self._entry.method.name
         memory.counted = self._counted
-        for undo in self._undo:
-            if undo is not None:
-                undo()
+        _put_back(self._undo)
         clean = isinstance(error, _CLEAN) and not progress.inside
         last = progress.place - clean
         lost = any(
-            memory.kinds[writes.group].lost(writes, last, call)
+            memory.kinds[writes.group].lost(
+                writes, last, self.starts[writes.cursor] is None
+            )
             for writes in self._entry.writes
         )
         if not lost or memory.transactional:
             memory.poisoned = ""
 
 
-class Savepoint:
-    """The memory of a session before several calls; a context manager.
+@contextmanager
+def all_or_nothing(
+    entries: Sequence[Entry], memory: StateMemory, starts: Sequence[int]
+) -> Iterator[None]:
+    """Make several calls one: where one of them fails, all is as it was.
 
-    Where one of them fails, all is as it was. What cannot be put back by knowing the
-    position is copied first.
+    Args:
+        entries: of the methods that are going to run.
+        memory: of a session that can be used.
+        starts: its positions.
     """
-
-    def __init__(
-        self, entries: Sequence[Entry], memory: StateMemory, starts: Sequence[int]
-    ) -> None:
-        """Note what is there.
-
-        Args:
-            entries: of the methods that are going to run.
-            memory: of a session that can be used.
-            starts: its positions.
-        """
-        self._memory, self._counted = memory, memory.counted
-        risks: dict[int, bool] = {}
-        for entry in entries:
-            for writes in entry.writes:
-                risks[writes.group] = risks.get(writes.group, False) or bool(
-                    writes.risks
-                )
-        self._undo = [memory.kinds[g].hold(risk, starts) for g, risk in risks.items()]
-
-    def __enter__(self) -> "Savepoint":
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        """Bring back what was there, if an error comes."""
-        if kind is None:
-            return
-        memory = self._memory
-        memory.poisoned = memory.poisoned or "a call in parts"  # until all is back
-        memory.counted = self._counted
-        for undo in self._undo:
-            undo()
-        memory.poisoned = ""
-
-
-def _starts(position: Cursor | None, memory: StateMemory) -> list[int] | None:
-    """Return the position of each row, None where there is none."""
-    if position is None:
-        return None
+    counted, none = memory.counted, Demand(None, (), (), several=True)
+    chosen: dict[int, Writes] = {}
+    for writes in (writes for entry in entries for writes in entry.writes):
+        if writes.group not in chosen or writes.risks:
+            chosen[writes.group] = writes
+    undo = [
+        memory.kinds[group].begin(writes, 0, starts, none, keeps=True)
+        for group, writes in chosen.items()
+    ]
     try:
-        return find_position(position, memory)
-    except NoPosition:
-        return None
+        yield
+    except BaseException:
+        memory.poisoned = memory.poisoned or "a call in parts"  # until all is back
+        memory.counted = counted
+        _put_back(undo)
+        memory.poisoned = ""
+        raise
+
+
+def _put_back(undo: Sequence[Undo | None]) -> None:
+    for put_back in undo:
+        if put_back is not None:
+            put_back()

@@ -25,7 +25,7 @@ Argument = Item | tuple[Item, ...]
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """The value is named data: `Program.names[name]` (in a payload: its `names`)."""
+    """The value is named data: `Program.names[name]`."""
 
     name: int
 
@@ -268,7 +268,8 @@ class State:
         initial: id of the named data it starts as; None for zeros.
         reset: what `Session.reset` does to it.
         cursor: id of the cursor at which every write to it begins, so that what lies
-            after the cursor is dead; LINEAR, RING and APPEND only. None for any other.
+            after the cursor is dead (LINEAR, RING, APPEND), or that it counts as
+            (COUNTER); None for any other.
         window: how many positions a query sees, its own too, where calls write a RING
             at the position and `kvc::attention` alone reads it behind that, else None.
     """
@@ -286,7 +287,7 @@ class State:
     @property
     def at_position(self) -> bool:
         """Tell whether every write to it begins at its cursor."""
-        return self.cursor is not None
+        return self.cursor is not None and self.kind is not StateKind.COUNTER
 
 
 class CursorKind(IntEnum):

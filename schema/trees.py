@@ -304,9 +304,9 @@ def bind_call(
     Raises:
         ValueError: the call differs from the tree; the text names the path.
     """
-    call = cast(dict[str, list[Json]], _load(tree_text))
-    given = _by_name(cast(list[str], call["parameters"]), args, kwargs)
-    trees = dict(cast(list[tuple[str, Json]], call["arguments"]))
+    call: dict[str, list[Any]] = _load(tree_text)  # type: ignore[assignment]
+    given = _by_name(call["parameters"], args, kwargs)
+    trees: dict[str, Json] = dict(call["arguments"])
     for name in given:
         if name not in trees:
             raise ValueError(f"{name}: this program was compiled without it")

@@ -10,6 +10,7 @@ with its date, and old files load or fail with `UnsupportedVersion` by decision.
     0   2026-11-22   blocks of methods, for control flow
     0   2026-11-22   windows of rings
     0   2026-11-22   counts: how many tokens of each row of a batch a call adds
+    0   2026-11-23   a delegate's code is a block of its method
 """
 
 from typing import Final

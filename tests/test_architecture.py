@@ -116,6 +116,16 @@ def test_only_capture_and_import_know_export_and_fx():
     assert breaks(rule) == []
 
 
+def test_only_the_kinds_of_states_ask_what_kind_a_state_is():
+    home = Path("runtime_py/states")
+
+    def rule(path, module):
+        outside = path.parts[0] == "runtime_py" and not path.is_relative_to(home)
+        return outside and module == "kvc.schema.model.StateKind"
+
+    assert breaks(rule) == []
+
+
 def names_and_texts(path):
     """Identifiers, attributes, imports and texts of a file, docstrings left out."""
     tree = tree_of(path)

@@ -31,11 +31,12 @@ _OPERANDS: Mapping[str, Mapping[str, CursorPart]] = {
 }
 
 
-def use_cursor(program: Program, places: frozenset[str]) -> Program:
-    """Return the program whose cache operators take parts of the cursor.
+def use_cursor(program: Program, cursor: int, places: frozenset[str]) -> Program:
+    """Return the program whose cache operators take parts of a cursor.
 
     Args:
-        program: with its cursor.
+        program: with its cursors.
+        cursor: id of the cursor.
         places: names of the methods that take the position of each token.
 
     Raises:
@@ -44,7 +45,8 @@ def use_cursor(program: Program, places: frozenset[str]) -> Program:
     blocks = blocks_by_number(program)
     done: dict[str, Method] = {}
     for method in entries(program):
-        _Rewriter(program, method, blocks, done, method.name in places).run()
+        token_places = method.name in places
+        _Rewriter(program, cursor, method, blocks, done, token_places).run()
     return replace(program, methods=tuple(done[m.name] for m in program.methods))
 
 
@@ -69,18 +71,20 @@ class _Rewriter:
     def __init__(
         self,
         program: Program,
+        cursor: int,
         method: Method,
         blocks: Mapping[int, Method],
         done: dict[str, Method],
         places: bool,
     ) -> None:
         self._program, self._entry, self._blocks = program, method, blocks
-        self._done = done
-        start = start_of(method, program.cursors[0], program)
+        self._done, self._cursor = done, cursor
+        start = start_of(method, program.cursors[cursor], program)
         named_inputs = zip(method.input_names, method.inputs, strict=True)
-        _, tokens, counted = next(iter(method.advances), (0, None, ""))
+        own = (one for one in method.advances if one[0] == cursor)
+        _, tokens, counted = next(own, (cursor, None, ""))
         lengths = dict(named_inputs).get(counted)
-        apart = program.cursors[0].rows is not None
+        apart = program.cursors[cursor].rows is not None
         self._known = Known(start, places, lengths, tokens, apart)
 
     def run(self) -> None:
@@ -91,13 +95,16 @@ class _Rewriter:
         if start is not None:
             part = Part.PLACES if self._known.places else Part.START
             known[start.id] = part
-            if self._program.cursors[0].kind is CursorKind.SESSION:
+            if self._program.cursors[self._cursor].kind is CursorKind.SESSION:
                 given[part, start.type] = start
         if self._known.lengths is not None:
             known[self._known.lengths.id] = Part.LENGTHS
         lent = self._rewrite(Within(method), known, given)
-        slots = ((v, CursorSlot(0, part)) for (part, _), v in lent.values.items())
-        changed = replace(lent.method, cursor_in=tuple(slots))
+        slots = tuple(
+            (value, CursorSlot(self._cursor, part))
+            for (part, _), value in lent.values.items()
+        )
+        changed = replace(lent.method, cursor_in=method.cursor_in + slots)
         for value in given.values():
             changed = _without_input(changed, value)
         self._done[method.name] = changed

@@ -5,13 +5,14 @@ methods, and with cursor values where index arithmetic said the same. Nothing af
 looks at how an operator is spelled to know what a state is.
 """
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from kvc.compiler.analysis.cursor_values import use_cursor
 from kvc.compiler.in_place import prove_all
 from kvc.compiler.in_place.flat import flatten
 from kvc.compiler.ir import Method, Program
-from kvc.compiler.positions import Counting, find_counting
+from kvc.compiler.positions import Counting, find_countings
 from kvc.compiler.states import describe_states
 
 
@@ -24,21 +25,23 @@ def declare(program: Program) -> Program:
     proofs = prove_all(program)
     methods = tuple(proofs[method.name].method for method in program.methods)
     flat = flatten(replace(program, methods=methods))
-    counting = find_counting(flat)
-    cursors = () if counting.position is None else (counting.position,)
+    countings = find_countings(flat)
     program = replace(
         program,
-        states=describe_states(flat, counting),
-        cursors=cursors,
-        methods=tuple(_declared(method, counting) for method in program.methods),
+        states=describe_states(flat, countings),
+        cursors=tuple(counting.position for counting in countings),
+        methods=tuple(_declared(method, countings) for method in program.methods),
     )
-    return use_cursor(program, counting.places) if cursors else program
+    for number, counting in enumerate(countings):
+        program = use_cursor(program, number, counting.places)
+    return program
 
 
-def _declared(method: Method, counting: Counting) -> Method:
-    tokens = counting.advances.get(method.name)
-    if tokens is None:
-        return method
-    counts = counting.counts.get(method.name)
-    lengths = "" if counts is None else method.input_names[counts]
-    return replace(method, advances=((0, tokens, lengths),))
+def _declared(method: Method, countings: Sequence[Counting]) -> Method:
+    found = []
+    for number, counting in enumerate(countings):
+        if method.name in counting.advances:
+            counts = counting.counts.get(method.name)
+            lengths = "" if counts is None else method.input_names[counts]
+            found.append((number, counting.advances[method.name], lengths))
+    return replace(method, advances=tuple(found))

@@ -33,14 +33,14 @@ def lowered_parts(
     constants: Mapping[str, Constant],
     symbols: tuple[Symbol, ...],
 ) -> dict[str, tuple[Lowered, ...]]:
-    """Return a backend's payloads, by method.
+    """Return what a backend says of its parts, by what calls them.
 
     Raises:
         BadBackend: it does not say one whole `Lowered` for each part.
     """
     found: object = backend.lower(partitions, constants, symbols)
     if not isinstance(found, Mapping):
-        expected = "a mapping from methods to payloads"
+        expected = "a mapping from methods to what their parts need"
         raise _bad(backend, "lower", expected, repr(found))
     if set(found) != set(partitions):
         expected = f"a key for each of the methods {listing(sorted(partitions))}"
@@ -59,10 +59,12 @@ def _checked(
     parts: Sequence[Partition],
 ) -> tuple[Lowered, ...]:
     if not isinstance(found, Iterable):
-        raise _bad(backend, where, f"{len(parts)} payloads", repr(found))
+        raise _bad(backend, where, f"a Lowered for each of {len(parts)}", repr(found))
     items = tuple(found)
     if len(items) != len(parts):
-        raise _bad(backend, where, f"{len(parts)} payloads", f"{len(items)}")
+        raise _bad(
+            backend, where, f"a Lowered for each of {len(parts)}", f"{len(items)}"
+        )
     for item in items:
         if not isinstance(item, Lowered):
             raise _bad(backend, where, "each item a Lowered", repr(item))
@@ -73,7 +75,7 @@ def _checked(
 
 
 def _facts(item: Lowered) -> Iterable[tuple[str, object, bool]]:
-    """Yield what must hold for a payload: (expected, found, whether it does)."""
+    """Yield what must hold for a part: (expected, found, whether it does)."""
     payload: object = item.payload
     yield "payload of bytes", payload, isinstance(payload, bytes)
     yield "memory a MemoryKind", item.memory, isinstance(item.memory, MemoryKind)

@@ -1,6 +1,6 @@
 """What a backend does ahead of time: take nodes, and say what it needs to run them.
 
-A backend sees every partition of every method before it makes the first payload, so
+A backend sees every partition of every method before it says what the first needs, so
 what is shared is known by then. The code of a part is in the file in any case, as a
 block of its method; weights stay in the blob store under their names.
 """
@@ -82,10 +82,11 @@ class Backend(ABC):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return a payload for each partition, by method or block.
+        """Return what each partition needs beside its code, by method or block.
 
         Args:
-            partitions: those of all methods, proven, by the name of what calls them.
+            partitions: those of all methods, proven, by the name of what calls them: a
+                method, or a block that is a branch or a turn of a loop.
             constants: the program's constants, by name.
             symbols: the program's symbols.
         """

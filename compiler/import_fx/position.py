@@ -21,11 +21,13 @@ def check_positions(methods: Sequence[Method], state_symbols: Set[str]) -> None:
     """
     users = [method for method in methods if method.position]
     for method in users:
-        if method.position != users[0].position:
+        for other in users:
+            if method.position == other.position or not _write_alike(method, other):
+                continue
             message = (
-                f"method {users[0].name} calls its position {users[0].position!r}, "
-                f"method {method.name} {method.position!r}; a program has one "
-                "position, so give both inputs one name"
+                f"method {other.name} calls its position {other.position!r}, "
+                f"method {method.name} {method.position!r}, and both write the same "
+                "states, which have one position, so give both inputs one name"
             )
             raise CompileError(message=message)
     for method in users:
@@ -33,6 +35,12 @@ def check_positions(methods: Sequence[Method], state_symbols: Set[str]) -> None:
         if fault:
             reason = f"position names the input {method.position!r}, but {fault}"
             raise CaptureError(method=method.name, place="", reason=reason)
+
+
+def _write_alike(method: Method, other: Method) -> bool:
+    """Tell whether two methods write a state in common, or none at all."""
+    one, two = ({name for _, name in m.state_out} for m in (method, other))
+    return not one or not two or not one.isdisjoint(two)
 
 
 def _fault(method: Method, state_symbols: Set[str]) -> str:

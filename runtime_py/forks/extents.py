@@ -14,23 +14,24 @@ from kvc.runtime.forks.intervals import NONE, Intervals, merged, rounded_out
 if TYPE_CHECKING:
     from kvc.runtime.states.layout import Layout
 
-Slots = tuple[int, int] | None  # from one to before another; None for all bytes
 
+def pages_of(spans: "Iterable[tuple[Layout, tuple[int, int]]]") -> Intervals:
+    """Return the pages that hold slots of states, from one to before another.
 
-def pages_of(spans: "Iterable[tuple[Layout, Slots]]") -> Intervals:
-    """Return the pages that hold slots of states."""
+    All slots of a state are all of its bytes; so are any where it has none.
+    """
     starts, ends = [], []
-    for layout, slots in spans:
-        low, high = (0, 1) if slots is None else slots
-        if slots is None or layout.axis is None:
-            begin, low, high = layout.starts, 0, layout.nbytes if low < high else 0
+    for layout, (low, high) in spans:
+        if low >= min(high, layout.slots or 1):
+            continue
+        if layout.axis is None or (low == 0 and high >= layout.slots):
+            starts.append(layout.starts)
+            ends.append(layout.starts + layout.nbytes)
         else:
-            begin, high = layout.runs(), min(high, layout.slots)
-            low, high = low * layout.slot_nbytes, high * layout.slot_nbytes
-        if low < high:
-            starts.append(begin + low)
-            ends.append(begin + high)
+            runs, high = layout.all_runs, min(high, layout.slots)
+            starts.append(runs + low * layout.slot_nbytes)
+            ends.append(runs + high * layout.slot_nbytes)
     if not starts:
         return NONE
-    runs = merged(np.concatenate(starts), np.concatenate(ends))
-    return rounded_out(runs, PAGE_NBYTES)
+    found = merged(np.concatenate(starts), np.concatenate(ends))
+    return rounded_out(found, PAGE_NBYTES)

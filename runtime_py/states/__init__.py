@@ -6,7 +6,7 @@
 `kind.py` says what a kind of state has to answer: how long calls may be, how a call is
 undone, how far it goes back, what a fork and a file must have of it, and what becomes
 of one row. `linear.py`, `ring.py`, `append.py`, `counter.py` and `plain.py` are the
-kinds, and `table.py` lists them: a new one is a file there and a line in that table. A
+kinds, and `table.py` lists them: a new one is a file there and a row in that table. A
 kind speaks of rows and slots to the memory's owner (`owner.py`) and never sees an array
 over that memory.
 """

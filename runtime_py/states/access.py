@@ -1,13 +1,16 @@
-"""How a method writes states: all that a session knows of its instructions.
+"""How methods write states, and what a call asks for: all that kinds know of a call.
 
-In: what was found in a method, or, later, what its file declares. Out: each write of a
-state in few words; those of states that are alike together, as a call begins and undoes
-them together.
+In: what was found in a method, or, later, what its file declares; the sizes of a call.
+Out: each write of a state in few words; those of states that are alike together, as a
+call begins and undoes them together.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from enum import Enum
+from operator import add
 
+from kvc.runtime.states.owner import ALL_SLOTS
 from kvc.schema.types import Dim
 
 
@@ -44,9 +47,56 @@ class Writes:
     Attributes:
         group: its number.
         risks: writes that the states cannot take back by themselves.
-        extents: of all writes; None where one has none.
+        extents: of all writes from the position on; None where one has none.
+        cursor: the cursor that the states are at; the first where they are at none.
+        placed: whether they are at one.
     """
 
     group: int
     risks: tuple[Access, ...]
     extents: tuple[Dim, ...] | None
+    cursor: int = 0
+    placed: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What one call asks of its session, at the call's sizes.
+
+    Attributes:
+        advance: tokens that it adds to its cursor, None when it adds none.
+        extents: for each of the method's `Writes`, the most slots from the position on.
+        lengths: of each state that grows: (state, length after the call, greatest
+            length on the way).
+        counts: how many of `advance` count in each row, None where all do.
+        several: whether these are calls in a row, of which nothing else is said.
+        cursor: which cursor that is.
+        others: what it adds to other cursors: (cursor, tokens).
+    """
+
+    advance: int | None
+    extents: tuple[int, ...]
+    lengths: tuple[tuple[int, int, int], ...]
+    counts: tuple[int, ...] | None = None
+    several: bool = False
+    cursor: int = 0
+    others: tuple[tuple[int, int], ...] = ()
+
+    def added_to(self, cursor: int) -> "Demand":
+        """Return the same of a cursor."""
+        if cursor == self.cursor:
+            return self
+        return replace(self, advance=dict(self.others).get(cursor), counts=None)
+
+    def steps(self, rows: int) -> Sequence[int]:
+        """Return how many tokens the call adds to each row."""
+        return (self.advance or 0,) * rows if self.counts is None else self.counts
+
+    def ends(self, starts: Sequence[int], extent: int) -> Sequence[int]:
+        """Return where what each row may write from its start on ends.
+
+        `extent`: how many slots a write takes, padding too.
+        """
+        if self.counts is None or extent == ALL_SLOTS:
+            return [start + extent for start in starts]
+        return list(map(add, starts, self.counts))

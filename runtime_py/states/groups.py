@@ -53,7 +53,7 @@ def group_states(
         key = (
             state.type,
             state.layout,
-            (state.kind, state.axis, state.at_position, state.window),
+            (state.kind, state.axis, state.cursor, state.window),
             (state.reset, begins, tuple(writers[i])),
         )
         groups.setdefault(key, []).append(i)
@@ -62,12 +62,9 @@ def group_states(
             tuple(ids),
             tuple(states[i] for i in ids),
             frozenset(writers[ids[0]]),
-            _has_rows(states[ids[0]], rows),
+            rows is not None
+            and states[ids[0]].axis != 0
+            and rows in states[ids[0]].type.dims[:1],
         )
         for ids in groups.values()
     )
-
-
-def _has_rows(state: State, rows: Dim | None) -> bool:
-    dims = state.type.dims
-    return rows is not None and state.axis != 0 and bool(dims) and dims[0] == rows

@@ -7,6 +7,8 @@ an arena back at once; a clone maps the same pages (`forks/`).
 
 from collections.abc import Callable, Mapping, Sequence
 
+import numpy as np
+
 from kvc.runtime.arenas import PAGE_NBYTES, Arena
 from kvc.runtime.arrays import Array, copy_into, own_copy, zero
 from kvc.runtime.data.pages import PageTable
@@ -27,32 +29,30 @@ class HostStore:
 
     Attributes:
         layout: where they lie.
-        slots, rows: how many each has; 0 without.
+        shape: of each.
+        slots: how many each has; 0 without.
         begins: whether they begin as something else than zeros.
         shared: whether it has been cloned, or is a clone.
+        all: of the states, as one array [states, *shape].
         changed: slots that may not hold what they held at the last clone: from one to
             before another.
     """
 
     def __init__(self, layout: Layout, arena: Arena, initial: InitialValue) -> None:
-        self.layout, self.slots = layout, layout.slots
-        self.rows = layout.shape[0] if layout.shape else 0
+        self.layout, self.shape, self.slots = layout, layout.shape, layout.slots
         self.begins = layout.group.first.initial is not None
         self.shared, self.changed = False, _UNCHANGED
         self._arena, self._initial = arena, initial
-        self._all = layout.all(arena)
+        self.all = layout.all(arena)
 
     def read(self, span: Span = WHOLE) -> Array:
-        """Return a copy of what a span holds; see `Store.read`."""
-        return own_copy(self._part(self._all, span))
+        return own_copy(self.all if span is WHOLE else self._part(self.all, span))
 
     def write(self, span: Span, content: Array) -> None:
-        """Write what `read` has returned."""
         self.note(span.low, span.high)
-        copy_into(self._part(self._all, span), content)
+        copy_into(self._part(self.all, span), content)
 
     def fill(self, span: Span) -> None:
-        """Give a span its initial content again."""
         high = min(span.high, self.slots) if self.slots else span.high
         if span.low >= high:
             return
@@ -61,34 +61,29 @@ class HostStore:
             self._fill_initial(span)
             return
         nbytes = (high - span.low) * self.layout.slot_nbytes
-        if nbytes < PAGE_NBYTES or self._is_between(span):
-            zero(self._part(self._all, span))
+        if nbytes < PAGE_NBYTES or (span.row is not None and self.layout.mixes_rows()):
+            zero(self._part(self.all, span))
             return
         for start in self.layout.runs(span).tolist():
             self._arena.clear(start, nbytes)
 
     def give_back(self, span: Span) -> None:
-        """Give back whole pages within a span, which holds its initial content."""
         nbytes = (min(span.high, self.slots) - span.low) * self.layout.slot_nbytes
-        if self.begins or self._is_between(span):
+        if self.begins or nbytes < PAGE_NBYTES:
             return
-        if nbytes >= PAGE_NBYTES:
+        if span.row is None or not self.layout.mixes_rows():
             for start in self.layout.runs(span).tolist():
                 self._arena.give_back(start, nbytes)
 
     def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
-        """Note that slots are written."""
         first, end = self.changed
         self.changed = min(first, low), max(end, high)
 
     def first(self, state: int) -> Array:
-        """Return a copy of what one of the states begins as."""
         initial = self.layout.group.declared[state].initial
-        if initial is not None:
-            return self._initial(initial)
-        start = own_copy(self._all[state])
-        zero(start)
-        return start
+        if initial is None:
+            return np.zeros(self.shape, self.all.dtype)
+        return self._initial(initial)
 
     def begin(self) -> None:
         """Put initial values into memory of zeros."""
@@ -96,20 +91,14 @@ class HostStore:
             self._fill_initial(WHOLE)
 
     def _fill_initial(self, span: Span) -> None:
-        states = range(len(self._all)) if span.state is None else (span.state,)
+        states = range(len(self.all)) if span.state is None else (span.state,)
         for state in states:
-            part = self._part(self._all, span._replace(state=state))
+            part = self._part(self.all, span._replace(state=state))
             start = self.first(state)[None]
             copy_into(part, self._part(start, span._replace(state=0)))
 
-    def _is_between(self, span: Span) -> bool:
-        """Tell whether other rows have slots among those of a row."""
-        return span.row is not None and self.layout.within_slots(0)
-
     def _part(self, array: Array, span: Span) -> Array:
         """Return what a span has of an array [states, *shape]."""
-        if span is WHOLE:
-            return array
         where: list[slice | int] = [slice(None)] * array.ndim
         if span.row is not None:
             where[1] = slice(span.row, span.row + 1)
@@ -117,7 +106,7 @@ class HostStore:
             where[1 + self.layout.axis] = slice(span.low, span.high)
         if span.state is not None:
             where[0] = span.state
-        return array[tuple(where)]
+        return array[(*where, ...)]
 
 
 class HostMemory:
@@ -131,18 +120,16 @@ class HostMemory:
 
     def __init__(
         self,
-        groups: Sequence[Group],
-        sizes: Mapping[str, int],
+        layouts: Sequence[Layout],
+        nbytes: Mapping[ResetRule, int],
         initial: InitialValue,
-        begun: bool = True,
     ) -> None:
-        """Reserve memory, and put initial values in unless it is not to be `begun`.
+        """Reserve memory of zeros; `nbytes` are those of the arenas.
 
         Raises:
             OutOfMemory: the system gives no address space.
         """
-        self._again = groups, sizes, initial
-        layouts, nbytes = lay_out(groups, sizes)
+        self._again = layouts, nbytes, initial
         self.arenas = {
             rule: Arena(nbytes[rule], "the states of a session") for rule in ResetRule
         }
@@ -151,21 +138,29 @@ class HostMemory:
             for layout in layouts
         ]
         arrays = {
-            state: layout.array(self.arenas[layout.group.first.reset], index)
-            for layout in layouts
-            for index, state in enumerate(layout.group.states)
+            state: store.all[index, ...]
+            for store in self.stores
+            for index, state in enumerate(store.layout.group.states)
         }
         self.arrays = [arrays[state] for state in range(len(arrays))]
-        for store in self.stores if begun else ():
-            store.begin()
 
-    def clone(self, held: Sequence[int | None]) -> "HostMemory":
+    @classmethod
+    def allocate(
+        cls, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
+    ) -> "HostMemory":
+        """Return memory in which states begin; raises as the class does."""
+        memory = cls(*lay_out(groups, sizes), initial)
+        for store in memory.stores:
+            store.begin()
+        return memory
+
+    def clone(self, held: Sequence[int]) -> "HostMemory":
         """Return memory with the same content, over the same pages where it can be.
 
         Raises:
             OutOfMemory: the system gives no address space.
         """
-        twin = HostMemory(*self._again, begun=False)
+        twin = HostMemory(*self._again)
         try:
             with PageTable() as table:
                 for rule, arena in self.arenas.items():
@@ -180,23 +175,22 @@ class HostMemory:
         return twin
 
     def discard(self, rule: ResetRule) -> None:
-        """Give all pages of states with a reset rule back; they begin anew."""
         self.arenas[rule].discard()
         for store in self.stores:
             if store.layout.group.first.reset is rule:
                 store.begin()
 
     def synchronise(self) -> None:
-        """Do nothing: on the host all is done at once."""
+        pass  # on the host all is done at once
 
     def close(self) -> None:
         """Let go of the memory; arrays that are still alive keep it."""
         self.arenas, self.arrays, self.stores = {}, [], ()
 
-    def _held(self, rule: ResetRule, held: Sequence[int | None]) -> Intervals:
+    def _held(self, rule: ResetRule, held: Sequence[int]) -> Intervals:
         """Return the pages with anything that a clone must have."""
         return pages_of(
-            (store.layout, None if store.begins or end is None else (0, end))
+            (store.layout, (0, ALL_SLOTS if store.begins else end))
             for store, end in zip(self.stores, held, strict=True)
             if store.layout.group.first.reset is rule
         )

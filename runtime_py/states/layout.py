@@ -6,6 +6,7 @@ of bytes that hold some of their slots. It is the same for all sessions of one s
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -44,17 +45,6 @@ class Layout:
         self.slots = 0 if self.axis is None else shape[self.axis]
         self.slot_nbytes = 0 if self.axis is None else self.strides[self.axis]
 
-    @property
-    def end(self) -> int:
-        """Return where the next group may begin."""
-        return self.offset + self.step * len(self.group.states)
-
-    def array(self, arena: Arena, state: int) -> Array:
-        """Return the array of one of the states in an arena."""
-        dtype, offset = self.group.first.type.dtype.numpy, self.offset
-        offset += state * self.step
-        return np.ndarray(self.shape, dtype, arena.owner, offset, self.strides)
-
     def all(self, arena: Arena) -> Array:
         """Return all of them as one array, [states, *shape]."""
         shape, dtype = (
@@ -64,18 +54,22 @@ class Layout:
         strides = (self.step, *self.strides)
         return np.ndarray(shape, dtype.numpy, arena.owner, self.offset, strides)
 
-    def within_slots(self, dim: int) -> bool:
-        """Tell whether a dim lies within one slot in memory, not around the slots."""
-        assert self.axis is not None, "only states with an axis have slots"
+    def mixes_rows(self) -> bool:
+        """Tell whether a run of slots of one row has slots of other rows in it."""
         order = self.group.first.layout
-        return order.index(dim) >= order.index(self.axis)
+        return self.axis is not None and order.index(0) >= order.index(self.axis)
 
     @property
     def starts(self) -> Offsets:
         """Return where each of the states begins in the arena."""
         return self.offset + np.arange(len(self.group.states)) * self.step
 
-    def runs(self, span: Span = WHOLE) -> Offsets:
+    @cached_property
+    def all_runs(self) -> Offsets:
+        """Return where the runs of all slots of all states begin."""
+        return self.runs(WHOLE)
+
+    def runs(self, span: Span) -> Offsets:
         """Return where the runs of bytes from the first slot of a span on begin.
 
         Each is as long as its slots.
@@ -101,7 +95,7 @@ def lay_out(
     layouts = []
     for group in groups:
         layout = Layout(group, sizes, ends[group.first.reset])
-        ends[group.first.reset] = layout.end
+        ends[group.first.reset] += layout.step * len(group.states)
         layouts.append(layout)
     return tuple(layouts), ends
 

@@ -10,17 +10,20 @@ from collections.abc import Mapping, Sequence
 from kvc.runtime.arrays import Array, prefix
 from kvc.runtime.states.groups import Group
 from kvc.runtime.states.host import HostMemory
-from kvc.runtime.states.kind import Kind, Limit, Marks
+from kvc.runtime.states.kind import Kind
+from kvc.runtime.states.owner import ALL_SLOTS
 from kvc.runtime.states.table import kind_of
 from kvc.schema.errors import Poisoned
-from kvc.schema.model import ResetRule, State
+from kvc.schema.model import Cursor, ResetRule, State
+from kvc.schema.types import evaluate
 
 
 class StateMemory:
     """The states of one session; compared and hashed by identity.
 
     Attributes:
-        groups: the states that are alike.
+        states: as the program declares them.
+        groups: those that are alike.
         sizes: of the symbols that the session fixed.
         capacity: greatest position, None where nothing limits it.
         transactional: whether calls copy what they could not put back otherwise.
@@ -28,8 +31,9 @@ class StateMemory:
         arrays: all of each state's memory; states that grow at their greatest length.
         lengths: of the states that grow along their axes, 0 for others; by state id.
         kinds: of the groups.
-        counted: the position where the session counts it, int64 [batch].
-        narrowest: what allows the shortest calls, None where nothing limits them.
+        growing: ids of the states that grow.
+        counted: of each cursor, the position of each row where the session counts it.
+        narrowest: the kind that allows the shortest calls, None where none cares.
         pending: tokens of each row that a generation has made and the states do not
             hold yet; empty where there are none.
         poisoned: name of the call that left states half written, or "".
@@ -38,15 +42,17 @@ class StateMemory:
 
     def __init__(
         self,
+        states: Sequence[State],
         groups: Sequence[Group],
         owner: HostMemory,
         sizes: Mapping[str, int],
         capacity: int | None = None,
-        rows: int = 1,
+        rows: Sequence[int] = (1,),
         transactional: bool = False,
     ) -> None:
-        """Take new memory; `rows` are those of a position that no state holds."""
-        self.groups, self.owner, self.sizes = groups, owner, dict(sizes)
+        """Take new memory; `rows` are those of each cursor that no state holds."""
+        self.states, self.groups, self.owner = states, groups, owner
+        self.sizes = dict(sizes)
         self.capacity, self.transactional = capacity, transactional
         self.arrays = owner.arrays
         self.lengths = [0] * len(self.arrays)
@@ -54,14 +60,26 @@ class StateMemory:
             kind_of(group.first)(group, store, self.lengths)
             for group, store in zip(groups, owner.stores, strict=True)
         ]
-        self.counted = (0,) * rows
+        grown = (kind.group.states for kind in self.kinds if kind.grows)
+        self.growing = sorted(state for group in grown for state in group)
+        self.counted: tuple[tuple[int, ...], ...] = tuple((0,) * n for n in rows)
         self.pending: tuple[tuple[int, ...], ...] = ()
-        limits = [limit for kind in self.kinds if (limit := kind.limit()) is not None]
-        self.narrowest: Limit | None = min(
-            limits, key=lambda limit: limit.longest, default=None
-        )
+        limited = [kind for kind in self.kinds if kind.longest < ALL_SLOTS]
+        self.narrowest = min(limited, key=lambda kind: kind.longest, default=None)
         self.poisoned = ""
         self.closed = False
+
+    def count(self, cursor: int, positions: tuple[int, ...]) -> None:
+        """Set the position of each row at a cursor that the session counts."""
+        before, after = self.counted[:cursor], self.counted[cursor + 1 :]
+        self.counted = (*before, positions, *after)
+
+    def room(self, cursors: Sequence[Cursor], cursor: int) -> int | None:
+        """Return the greatest position at a cursor, None where nothing limits it."""
+        if cursor == 0:
+            return self.capacity
+        capacity = cursors[cursor].capacity
+        return None if capacity is None else evaluate(capacity, self.sizes)
 
     def fork(self, transactional: bool) -> "StateMemory":
         """Return memory that holds the same.
@@ -71,17 +89,17 @@ class StateMemory:
         """
         owner = self.owner.clone([kind.held() for kind in self.kinds])
         twin = StateMemory(
+            self.states,
             self.groups,
             owner,
             self.sizes,
             self.capacity,
-            len(self.counted),
+            tuple(map(len, self.counted)),
             transactional,
         )
         for kind, other in zip(self.kinds, twin.kinds, strict=True):
-            marks = Marks(self.lengths)
-            kind.mark(marks, None)
-            other.take(marks)
+            other.reached, other.ends = list(kind.reached), dict(kind.ends)
+        twin.lengths[:] = self.lengths
         twin.counted, twin.pending = self.counted, self.pending
         return twin
 
@@ -92,16 +110,10 @@ class StateMemory:
                 return kind, kind.group.states.index(state)
         raise AssertionError("every state is of a group")
 
-    def declared(self, state: int) -> State:
-        """Return a state as the program declares it."""
-        kind, index = self.find(state)
-        return kind.group.declared[index]
-
     def current(self, state: int) -> Array:
         """Return what a state holds now: its memory, up to its length if it grows."""
-        array, axis = self.arrays[state], self.declared(state).axis
-        kind, _ = self.find(state)
-        if not kind.grows or axis is None:
+        array, axis = self.arrays[state], self.states[state].axis
+        if axis is None or state not in self.growing:
             return array
         shape = list(array.shape)
         shape[axis] = self.lengths[state]
@@ -134,8 +146,10 @@ class StateMemory:
             self.owner.discard(rule)
         for kind in self.kinds:
             if kind.group.first.reset in rules:
-                kind.clear()
-        self.counted = (0,) * len(self.counted)
+                kind.reached = []
+                for state in kind.group.states:
+                    self.lengths[state] = 0
+        self.counted = tuple((0,) * len(rows) for rows in self.counted)
         self.poisoned = ""
 
     def close(self) -> None:

@@ -37,13 +37,13 @@ class Store(Protocol):
     """The memory of states that are alike: of one shape, [rows, ...] with slots.
 
     Attributes:
+        shape: of each.
         slots: how many slots each has; 0 where they have no sequence axis.
-        rows: how many rows each has on axis 0; 0 where there is none.
         shared: whether it has been cloned, or is a clone.
     """
 
+    shape: tuple[int, ...]
     slots: int
-    rows: int
     shared: bool
 
     def read(self, span: Span = WHOLE) -> Array:
@@ -78,12 +78,12 @@ class Owner(Protocol):
 
     stores: Sequence[Store]
 
-    def clone(self, held: Sequence[int | None]) -> "Owner":
+    def clone(self, held: Sequence[int]) -> "Owner":
         """Return memory with the same content.
 
         Args:
             held: for each store, how many slots, the first, may not hold their initial
-                content; None for all.
+                content; there may be less.
 
         Raises:
             OutOfMemory: the system gives no memory.

@@ -7,11 +7,11 @@ were copied first, and they do not go back.
 from typing import Final
 
 from kvc.runtime.states.kind import Kind
-from kvc.schema.model import State, StateKind
+from kvc.schema.model import StateKind
 
-_SOMEWHERE: Final = "it is not written at the position by every method"
 _WHY_LOST: Final = {
-    StateKind.LINEAR: _SOMEWHERE,
+    StateKind.PLAIN: "it is plain, and what a call wrote over it is gone",
+    StateKind.LINEAR: "it is not written at the position by every method",
     StateKind.RING: (
         "it is a ring without a window (compiler/README.md has which reads and writes "
         "of a ring give it one), and what a call wrote over it is gone"
@@ -22,11 +22,5 @@ _WHY_LOST: Final = {
 class Plain(Kind):
     """States that are written anywhere."""
 
-    @classmethod
-    def takes(cls, state: State) -> bool:
-        """Tell whether a state is of this kind: any is that is of no other."""
-        return True
-
-    def why_lost(self) -> str:
-        """Say why calls that wrote these states cannot be forgotten."""
-        return _WHY_LOST.get(self.group.first.kind, super().why_lost())
+    def why_lost(self, counting: frozenset[str]) -> str:
+        return _WHY_LOST[self.group.first.kind]

@@ -1,10 +1,9 @@
 """The kinds of states that there are, and which states are of which.
 
-A new kind is a file beside this one and a line in the table.
+A new kind is a file beside this one and a row in the table.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Final
 
 from kvc.runtime.states.access import Access, Writes
 from kvc.runtime.states.append import Append
@@ -14,14 +13,22 @@ from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.plain import Plain
 from kvc.runtime.states.ring import Ring
-from kvc.schema.model import Method, State
-
-KINDS: Final[tuple[type[Kind], ...]] = (Counter, Linear, Ring, Append, Plain)
+from kvc.schema.model import Method, State, StateKind
 
 
 def kind_of(state: State) -> type[Kind]:
-    """Return the kind of a state: the first that takes it."""
-    return next(kind for kind in KINDS if kind.takes(state))
+    """Return the kind of a state."""
+    match state.kind:
+        case StateKind.COUNTER:
+            return Counter
+        case StateKind.LINEAR if state.at_position:
+            return Linear
+        case StateKind.RING if state.window is not None:
+            return Ring
+        case StateKind.APPEND:
+            return Append
+        case _:
+            return Plain
 
 
 def find_writes(
@@ -41,12 +48,12 @@ def find_writes(
     for number, group in enumerate(groups):
         if method.name in group.writers:
             own = [access for state in group.states for access in by_state[state]]
-            found.append(_writes(number, own, kind_of(group.first)))
+            kind = kind_of(group.first)
+            risks = tuple(access for access in own if access.mode not in kind.undoes)
+            extents = {access.extent for access in own if kind.placed}
+            known = tuple(extent for extent in extents if extent is not None)
+            cursor = group.first.cursor
+            slots = None if None in extents else known
+            placed = cursor is not None
+            found.append(Writes(number, risks, slots, cursor or 0, placed))
     return tuple(found)
-
-
-def _writes(group: int, accesses: Sequence[Access], kind: type[Kind]) -> Writes:
-    risks = tuple(access for access in accesses if access.mode not in kind.undoes)
-    extents = {access.extent for access in accesses}
-    known = tuple(extent for extent in extents if extent is not None)
-    return Writes(group, risks, None if None in extents else known)

@@ -1,6 +1,6 @@
 """The one list of what XNNPACK takes: an op a line, with what it asks of arguments.
 
-The compiler chooses nodes by it, the runtime refuses payloads by it. Everything is
+The compiler chooses nodes by it, the runtime refuses blocks by it. Everything is
 float32 but for a row-wise quantized tensor (`kvc::quantize_rows`), which only
 quantized linears may read.
 """

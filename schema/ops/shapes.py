@@ -310,5 +310,5 @@ def flip(self: TensorType, dims: tuple[int, ...]) -> Rule:
 
 
 def unchecked(*_: Concrete) -> Rule:
-    """No rule: a delegate's payload, or a block, says what comes out."""
+    """No rule: a block says what comes out."""
     return ()

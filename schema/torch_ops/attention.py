@@ -15,7 +15,7 @@ from torch import Tensor
 from kvc.schema.torch_ops.attention_arguments import check_arguments, check_lengths
 from kvc.schema.torch_ops.counts import read_counts
 from kvc.schema.torch_ops.int8_cache import as_cache
-from kvc.schema.torch_ops.rows import attend_last, attend_row
+from kvc.schema.torch_ops.rows import attend_last, attend_one, attend_row
 from kvc.schema.torch_ops.scoring import Scoring
 from kvc.schema.torch_ops.visibility import Sight
 
@@ -120,6 +120,9 @@ def _(
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
 
+_NOTHING = (None,) * 7
+
+
 def attend_into(
     out: Tensor,
     q: Tensor,
@@ -147,8 +150,15 @@ def attend_into(
         ValueError, CountOutOfRange: a valid length or a count does not fit; nothing
             has been written then.
     """
-    lengths: list[int] = valid_length.tolist()
     slots, seq = k.shape[2], q.shape[2]
+    others = (window_left, softcap, mask, slopes, sinks, k_scale, counts)
+    single = q.shape[0] == seq == 1 and layout == "linear"
+    if single and others == _NOTHING:
+        total = int(valid_length)
+        if 0 < total <= slots and out.numel():  # the decode, with less to decide
+            attend_one(out, q, k.narrow(2, 0, total), v.narrow(2, 0, total), scale)
+            return
+    lengths: list[int] = valid_length.tolist()
     keys, values = as_cache(k, k_scale), as_cache(v, v_scale)
     check_lengths(lengths, slots, layout)
     counted = read_counts(counts, len(lengths), seq)

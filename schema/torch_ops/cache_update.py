@@ -86,16 +86,17 @@ def write_rows(
     """Do as `write_cache` where shapes and dtypes are known to fit."""
     slots, seq = cache.shape[axis], update.shape[axis]
     rows = cache.shape[0]
+    if rows == 1 and counts is None and write_indices is not None:
+        first = int(write_indices)
+        if 0 <= first <= slots - seq:  # the decode: in one piece, with less to decide
+            cache.narrow(axis, first, seq).copy_(update)
+            return
     starts = [0] * rows if write_indices is None else write_indices.tolist()
     written = read_counts(counts, rows, seq)
     if mode == "linear":
         check_slots(starts, written, slots)
     else:
         _check_once_round(starts, written, slots)
-    if rows == 1 and counts is None:
-        if seq:
-            _write_row(cache, update, axis, starts[0] % slots)
-        return
     for row, (start, count) in enumerate(zip(starts, written, strict=True)):
         if count:
             source = update.narrow(0, row, 1).narrow(axis, 0, count)

@@ -44,7 +44,7 @@ def attend_last(
     if isinstance(keys, Int8Rows) and isinstance(values, Int8Rows):
         _attend_one_int8(out, q, keys, values, scale)
     elif isinstance(keys, Tensor) and isinstance(values, Tensor):
-        _attend_one(out, q, keys, values, scale)
+        attend_one(out, q, keys, values, scale)
 
 
 def attend_row(
@@ -136,7 +136,7 @@ def _attend_fused(
     k, v, scale = _join(keys, q.dtype), _join(values, q.dtype), scoring.scale
     q = q.to(k.dtype)
     if block.count == 1 and scoring.mask is None:
-        _attend_one(out, q, k, v, scale)
+        attend_one(out, q, k, v, scale)
         return
     square = block.is_square and scoring.mask is None
     mask = None if square else scoring.seen(block)
@@ -147,7 +147,7 @@ def _attend_fused(
     )
 
 
-def _attend_one(
+def attend_one(
     out: Tensor, q: Tensor, k: Tensor, v: Tensor, scale: float | None
 ) -> None:
     """Attend from one query, which sees every key: a group's heads are rows."""

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from kvc.schema.dtypes import DType
-from kvc.schema.model import CursorKind, Graph, Method, Program, StateKind, Update
+from kvc.schema.model import Graph, Method, Program, StateKind, Update
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.effects import effects
@@ -115,14 +115,15 @@ def _check_counting(
     method: Method, program: Program, where: str, report: Reporter
 ) -> None:
     """Check that a method which counts says by how much, and the other way round."""
-    kinds = [program.states[state].kind for state in method.writes]
-    if StateKind.COUNTER in kinds:
-        told = method.advance is not None
-        report.require(told, where, "it writes a counter without an advance")
-    position = program.position
-    if position and position.kind is CursorKind.STATE and method.advance is not None:
-        counted = position.state in method.writes
-        report.require(counted, where, "it advances a position that it does not write")
+    for number in method.writes:
+        state = program.states[number]
+        if state.kind is StateKind.COUNTER and state.cursor is not None:
+            told = method.advance_of(state.cursor) is not None
+            report.require(told, where, "it writes a counter without an advance")
+    for advance in method.advances:
+        cursor = program.cursors[advance.cursor]
+        counted = cursor.state is None or cursor.state in method.writes
+        report.require(counted, where, "it advances a cursor that it does not write")
 
 
 def _check_update(update: Update, graph: Graph, where: str, report: Reporter) -> None:

@@ -15,7 +15,12 @@ from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
 
 _WITHOUT_AXIS: Final = (StateKind.PLAIN, StateKind.COUNTER)
-_AT_CURSOR: Final = (StateKind.LINEAR, StateKind.RING, StateKind.APPEND)
+_AT_CURSOR: Final = (
+    StateKind.LINEAR,
+    StateKind.RING,
+    StateKind.APPEND,
+    StateKind.COUNTER,
+)
 
 
 def check_states(program: Program, sizes: Sizes, report: Reporter) -> None:
@@ -46,6 +51,8 @@ def _check_state(
     if state.cursor is not None:
         placed = state.kind in _AT_CURSOR and state.cursor < len(program.cursors)
         report.require(placed, where, "nothing places it at a cursor")
+    counts = state.kind is not StateKind.COUNTER or state.cursor is not None
+    report.require(counts, where, "a counter of no cursor")
     if state.initial is not None:
         _check_initial(state, state.initial, program, where, report)
 

@@ -32,7 +32,7 @@ class Surroundings:
     Attributes:
         where: its name in messages.
         constants: type of each named data.
-        states: of the program; a payload has none.
+        states: of the program; a block has none.
         sizes: of the symbols.
     """
 

@@ -23,14 +23,13 @@ import numpy.typing as npt
 
 from kvc.runtime import Session, load
 from kvc.runtime.executor import Frame, Progress
-from kvc.schema.codec import decode_payload
 from kvc.schema.container import BundleFile
 from kvc.schema.model import Instruction
 from kvc.schema.ops import DELEGATE
 
 CHUNK = 128  # tokens that are appended at once to fill a session
 Ids = npt.NDArray[np.int64]
-Name = Callable[[Instruction], str]
+Name = Callable[[str, Instruction], str]  # of a method's instruction
 
 
 class Profile:
@@ -67,7 +66,7 @@ class Profile:
         call: defaultdict[str, float] = defaultdict(float)
         self.count.clear()
         for step, place in enumerate(frame.places):
-            name = self._name(frame.instructions[place])
+            name = self._name(frame.method, frame.instructions[place])
             seconds = marks[step + 1] - marks[step]
             call[name] += seconds
             self.count[name] += 1
@@ -88,18 +87,18 @@ class Profile:
 def namer(path: Path) -> Name:
     """Return what names the kind of an instruction of a bundle."""
     bundle = BundleFile.open(path)
-    parts = []
+    parts: dict[tuple[str, object], str] = {}
     for part in bundle.program.delegates:
-        nodes = len(decode_payload(part.payload, str(path)).graph.instructions)
-        parts.append(f"{DELEGATE} {part.backend}, {nodes} nodes")
+        method = bundle.program.methods[part.method]
+        nodes = len(method.blocks[part.block].graph.instructions)
+        kind = f"{DELEGATE} {part.backend}, {nodes} nodes"
+        parts[method.name, part.block] = kind
     bundle.close()
 
-    def name(instruction: Instruction) -> str:
+    def name(method: str, instruction: Instruction) -> str:
         if instruction.op != DELEGATE:
             return instruction.op
-        index = instruction.arguments[0]
-        assert isinstance(index, int)
-        return parts[index]
+        return parts[method, instruction.arguments[0]]
 
     return name
 

@@ -33,16 +33,17 @@ def demo() -> ModelSpec:
 @pytest.fixture(scope="module")
 def bundle_of(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[[str], Path]]:
-    """Return what gives the path of the demo in a recipe."""
+) -> Iterator[Callable[..., Path]]:
+    """Return what gives the path of the demo in a recipe, or of one method of it."""
     folder = tmp_path_factory.mktemp("bundles")
     spec = BUILTIN["demo"]()  # eager calls write the buffers of the other one
     methods = [m for m in spec.methods if m.role in ("prefill", "decode")]
 
     @cache
-    def made(recipe: str) -> Path:
-        path = folder / f"{recipe}.kvc"
-        compile_program(spec.model, methods, recipe).save(path)
+    def made(recipe: str, only: str = "") -> Path:
+        path = folder / f"{recipe}{only}.kvc"
+        chosen = [m for m in methods if only in ("", m.name)]
+        compile_program(spec.model, chosen, recipe).save(path)
         return path
 
     with traced_once(spec.model):
@@ -70,8 +71,18 @@ def eager_logits(
     return [row.numpy() for row in logits]
 
 
+@pytest.mark.parametrize("length", [1, 2, 3, 17, 64])
+def test_prefill_of_any_length_equals_eager(
+    demo: ModelSpec, bundle_of: Callable[..., Path], length: int
+) -> None:
+    prompt = np.resize(PROMPT, length)
+    with load(bundle_of("fp32", "prefill")) as program, program.session() as session:
+        got = session_logits(session, prompt, 0)
+    assert np.array_equal(got[0], eager_logits(demo.model, prompt, [])[0])
+
+
 def test_fp32_equals_eager_bit_for_bit(
-    demo: ModelSpec, bundle_of: Callable[[str], Path]
+    demo: ModelSpec, bundle_of: Callable[..., Path]
 ) -> None:
     with load(bundle_of("fp32")) as program, program.session() as session:
         got = session_logits(session, PROMPT, STEPS)
@@ -81,7 +92,7 @@ def test_fp32_equals_eager_bit_for_bit(
 
 
 def test_a_corrupted_cache_row_is_noticed(
-    demo: ModelSpec, bundle_of: Callable[[str], Path]
+    demo: ModelSpec, bundle_of: Callable[..., Path]
 ) -> None:
     with load(bundle_of("fp32")) as program, program.session() as session:
         got = session_logits(session, PROMPT, STEPS)
@@ -94,18 +105,8 @@ def test_a_corrupted_cache_row_is_noticed(
     assert not any(np.array_equal(a, b) for a, b in zip(got[1:], rest, strict=True))
 
 
-@pytest.mark.parametrize("length", [1, 2, 3, 17, 64])
-def test_prefill_of_any_length_equals_eager(
-    demo: ModelSpec, bundle_of: Callable[[str], Path], length: int
-) -> None:
-    prompt = np.resize(PROMPT, length)
-    with load(bundle_of("fp32")) as program, program.session() as session:
-        got = session_logits(session, prompt, 0)
-    assert np.array_equal(got[0], eager_logits(demo.model, prompt, [])[0])
-
-
 def test_prefill_in_pieces_equals_prefill_at_once(
-    bundle_of: Callable[[str], Path],
+    bundle_of: Callable[..., Path],
 ) -> None:
     tokens = PROMPT[None].astype(np.int64)
     with load(bundle_of("fp32")) as program, program.session() as session:
@@ -118,7 +119,7 @@ def test_prefill_in_pieces_equals_prefill_at_once(
 
 
 def test_xnnpack_fp32_on_the_reference_equals_eager(
-    demo: ModelSpec, bundle_of: Callable[[str], Path]
+    demo: ModelSpec, bundle_of: Callable[..., Path]
 ) -> None:
     path = bundle_of("xnnpack_fp32")
     with load(path, reference=True) as program, program.session() as session:
@@ -131,7 +132,7 @@ def test_xnnpack_fp32_on_the_reference_equals_eager(
 
 @pytest.mark.parametrize("recipe", ["xnnpack_q8", "xnnpack_q4"])
 def test_a_quantized_recipe_equals_its_slow_reference(
-    demo: ModelSpec, bundle_of: Callable[[str], Path], recipe: str
+    demo: ModelSpec, bundle_of: Callable[..., Path], recipe: str
 ) -> None:
     path = bundle_of(recipe)
     with load(path, reference=True) as program, program.session() as session:
@@ -154,7 +155,7 @@ XNNPACK = [recipe for recipe in known_recipes() if recipe.startswith("xnnpack")]
 
 @pytest.mark.parametrize("recipe", XNNPACK)
 def test_the_library_and_the_reference_give_nearly_the_same(
-    bundle_of: Callable[[str], Path], recipe: str
+    bundle_of: Callable[..., Path], recipe: str
 ) -> None:
     """Where a rounding falls the other way, an activation is off by one step."""
     library_or_skip()
@@ -171,7 +172,7 @@ def test_the_library_and_the_reference_give_nearly_the_same(
 
 
 def test_quantizing_changes_logits_a_little(
-    demo: ModelSpec, bundle_of: Callable[[str], Path]
+    demo: ModelSpec, bundle_of: Callable[..., Path]
 ) -> None:
     eager = eager_logits(demo.model, PROMPT, [])[0]
     for recipe, most in (("bf16", 0.1), ("xnnpack_q8", 0.1), ("xnnpack_q4", 0.3)):
@@ -182,7 +183,7 @@ def test_quantizing_changes_logits_a_little(
 
 
 def test_two_sessions_share_weights_and_nothing_else(
-    bundle_of: Callable[[str], Path],
+    bundle_of: Callable[..., Path],
 ) -> None:
     with (
         load(bundle_of("xnnpack_q8"), reference=True) as program,

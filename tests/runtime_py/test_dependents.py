@@ -93,11 +93,9 @@ def calls(builder, *blocks):
     return Dependence(graph, blocks).of(LENGTH, False).instructions
 
 
-ROWS = rows_type(SEQ)
-
-
-def block_of(*steps, kind=ROWS):
-    values = (Value(rows_type(SEQ), Caller()), Value(kind, Scratch(0, 4096)))
+def block_of(*steps, length=SEQ):
+    kinds = rows_type(SEQ), rows_type(length)
+    values = (Value(kinds[0], Caller()), Value(kinds[1], Scratch(0, 4096)))
     return Graph(values, (0,), (0,), steps, 4096, 0)
 
 
@@ -105,7 +103,7 @@ PLAIN = block_of(Instruction("aten::neg", (Ref(0),), (1,)))
 
 
 def test_what_runs_blocks_is_bound_again_where_their_values_depend_on_it(builder):
-    longer = block_of(kind=rows_type(PAST))
+    longer = block_of(length=PAST)
     assert calls(builder, PLAIN, longer) == (2,)
 
 
@@ -116,7 +114,7 @@ def test_what_runs_blocks_is_bound_again_where_their_code_says_it(builder):
 
 def test_what_a_block_runs_counts_too(builder):
     outer = block_of(Instruction(DELEGATE, (2, (Ref(0),), (None,)), (1,)))
-    assert calls(builder, PLAIN, outer, block_of(kind=rows_type(PAST))) == (2,)
+    assert calls(builder, PLAIN, outer, block_of(length=PAST)) == (2,)
 
 
 def test_inputs_and_outputs_that_change_are_named(builder):

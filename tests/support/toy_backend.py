@@ -14,7 +14,6 @@ from kvc.compiler.backends import Backend, Lowered
 from kvc.runtime.delegates.base import Delegate, Handle
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadOption, BadProgram
-from kvc.schema.model import MemoryKind
 
 OPS = ("aten::linear", "aten::mul.Tensor", "aten::add.Tensor")
 MAGIC = b"TOY\1"
@@ -86,7 +85,7 @@ def _lower(graph, bounds):
     texts = [struct.pack("<H", len(n.encode())) + n.encode() for n in names]
     outputs = [struct.pack("<H", numbers[value.id]) for value in graph.outputs]
     parts = [HEADER.pack(MAGIC, *counts), *texts, *steps, *outputs]
-    return Lowered(b"".join(parts), tuple(names), MemoryKind.PLANNED, nbytes, 0)
+    return Lowered(b"".join(parts), workspace_nbytes=nbytes)
 
 
 class ToyDelegate(Delegate):

@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from kvc.schema.model import Program
+from kvc.schema.control import graphs_within
+from kvc.schema.model import Delegate, Program
 from kvc.schema.uses import count_unpacked, is_packed
 from kvc.tools.text import columns, escape, plural, size
 
@@ -14,8 +15,10 @@ class DelegateReport:
 
     Attributes:
         method: that it belongs to.
+        block: of the method, its code.
         backend: by name.
-        payload_nbytes: of what the backend adds to its code.
+        instructions: of its code.
+        payload_nbytes: of what the backend adds to the code.
         names: how many weights it reads.
         weights_nbytes: of these, each blob once.
         packed_nbytes: of those that lie here packed as well, for some machine.
@@ -25,7 +28,9 @@ class DelegateReport:
     """
 
     method: str
+    block: int
     backend: str
+    instructions: int
     payload_nbytes: int
     names: int
     weights_nbytes: int
@@ -41,7 +46,9 @@ def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
     return tuple(
         DelegateReport(
             method=program.methods[part.method].name,
+            block=part.block,
             backend=part.backend,
+            instructions=_instructions(program, part),
             payload_nbytes=len(part.payload),
             names=sum(name < plain for name in part.names),
             weights_nbytes=_nbytes(program, part.names, packed=False),
@@ -52,6 +59,11 @@ def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
         )
         for part in program.delegates
     )
+
+
+def _instructions(program: Program, part: Delegate) -> int:
+    graphs = graphs_within(program.methods[part.method], part.block)
+    return sum(len(graph.instructions) for graph in graphs)
 
 
 def _nbytes(program: Program, names: Sequence[int], packed: bool) -> int:
@@ -72,7 +84,9 @@ def delegate_lines(delegates: Sequence[DelegateReport]) -> list[str]:
         (
             str(number),
             escape(one.method),
+            str(one.block),
             escape(one.backend),
+            str(one.instructions),
             f"{one.payload_nbytes:,}",
             str(one.names),
             f"{one.weights_nbytes:,}",
@@ -82,9 +96,9 @@ def delegate_lines(delegates: Sequence[DelegateReport]) -> list[str]:
         )
         for number, one in enumerate(delegates)
     ]
-    code = ("delegate", "method", "backend", "payload")
+    code = ("delegate", "method", "block", "backend", "instructions", "payload")
     memory = ("weights", "bytes", "workspace", "laid out by", "tail")
-    return columns([(*code, *memory), *rows], "><<>>>><>")
+    return columns([(*code, *memory), *rows], "><><>>>>><>")
 
 
 _BY = {"planned": "kvc", "opaque": "the library"}
@@ -100,7 +114,7 @@ def delegate_summary_lines(delegates: Sequence[DelegateReport]) -> list[str]:
             escape(method),
             escape(backend),
             plural(len(group), "delegate"),
-            f"{size(sum(d.payload_nbytes for d in group))} of payload",
+            plural(sum(d.instructions for d in group), "instruction"),
             f"{plural(sum(d.names for d in group), 'weight')}",
             f"{_laid_out(memory)} {size(max(d.workspace_nbytes for d in group))}",
         )

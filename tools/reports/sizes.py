@@ -1,9 +1,9 @@
 """Where the bytes go: every byte of the file belongs to exactly one part.
 
-What is not a blob, the program or the header is padding. Inside the program, a
-payload's part is its length; a method's part, worked out only on request since it
-takes a while, is what the program shrinks by when the method's code is taken out; what
-is left is the tables that all share.
+What is not a blob, the program or the header is padding. Inside the program, the part
+of a payload is its length; a method's part, worked out only on request since it takes a
+while, is what the program shrinks by when the method's code is taken out, that of its
+delegates too; what is left is the tables that all share.
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ class PartReport:
     Attributes:
         category: "header", "blobs", "padding", "program" or "index".
         what: which of them: the dtype of the blobs or the file that goes along, the
-            method, the payload.
+            method, the payloads of its delegates.
         count: how many pieces it is in.
         nbytes: their bytes together.
     """
@@ -169,9 +169,10 @@ def _program(program: Program, nbytes: int, by_method: bool) -> Iterator[PartRep
             code = nbytes - len(encode(_without_code(program, index)))
             left -= code
             yield PartReport("program", f"{method.name}: code", 1, code)
-        payloads = [d.payload for d in program.delegates if d.method == index]
+        own = (d.payload for d in program.delegates if d.method == index)
+        payloads = [payload for payload in own if payload]
         inside = sum(map(len, payloads))
-        if inside:
+        if payloads:
             what = f"{method.name}: delegate payloads"
             left -= inside
             yield PartReport("program", what, len(payloads), inside)

@@ -41,7 +41,7 @@ class Kit:
 
 
 class Runtime:
-    """A payload in one execution context; one call at a time runs in it."""
+    """A part in one execution context; one call at a time runs in it."""
 
     def __init__(
         self, kit: Kit, build: Callable[[Mapping[str, int]], Subgraph]

@@ -1,6 +1,6 @@
 """Build an XNNPACK subgraph of a part.
 
-In: a verified payload whose nodes XNNPACK can run (`kvc.schema.backends.xnnpack`), and
+In: a verified block whose nodes XNNPACK can run (`kvc.schema.backends.xnnpack`), and
 what its named data is. Out: a `Subgraph`, of which runtimes are made. Its external ids
 count the part's inputs, then its outputs. Shapes inside follow from those of the
 inputs, so a runtime of it can be reshaped for any sizes but those in `empties.py`.

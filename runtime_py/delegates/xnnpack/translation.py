@@ -1,6 +1,6 @@
 """From a part's graph to nodes: an op at a time, then without what is not needed.
 
-In: a verified payload. Out: `Translated`, the nodes and the tensors at their borders.
+In: a verified block. Out: `Translated`, the nodes and the tensors at their borders.
 """
 
 from collections.abc import Mapping

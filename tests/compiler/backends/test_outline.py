@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 from ir_samples import CACHE, I64, method, node, program, value
@@ -26,15 +28,15 @@ def ops(nodes):
 
 
 def test_neighbours_become_one_call():
-    done = outline(chain(), frozenset({1, 2}), 5, {})
+    done = outline(chain(), frozenset({1, 2}), 5, {}, {})
     assert ops(done.method.nodes) == ["aten::neg", DELEGATE, "aten::neg"]
     (part,) = done.partitions
     assert (part.graph.inputs, part.graph.outputs) == ((A,), (C,))
-    assert done.method.nodes[1].arguments == (5, (A,))
+    assert done.method.nodes[1].arguments == (5, (A,), (None,))
 
 
 def test_nodes_with_another_between_them_become_two_calls():
-    done = outline(chain(), frozenset({0, 2}), 0, {})
+    done = outline(chain(), frozenset({0, 2}), 0, {}, {})
     assert [ops(p.graph.nodes) for p in done.partitions] == [
         ["aten::neg"],
         ["aten::abs"],
@@ -43,7 +45,7 @@ def test_nodes_with_another_between_them_become_two_calls():
 
 
 def test_nothing_taken_changes_nothing():
-    assert outline(chain(), frozenset(), 0, {}).method == chain()
+    assert outline(chain(), frozenset(), 0, {}, {}).method == chain()
 
 
 def test_branches_of_one_depth_become_one_call():
@@ -54,7 +56,7 @@ def test_branches_of_one_depth_become_one_call():
         inputs=(X,),
         outputs=(C,),
     )
-    done = outline(step, frozenset({0, 1}), 0, {})
+    done = outline(step, frozenset({0, 1}), 0, {}, {})
     assert done.partitions[0].graph.outputs == (A, B)
     assert len(done.partitions) == 1
 
@@ -68,7 +70,7 @@ def test_a_view_inside_a_part_stays_inside():
         inputs=(X,),
         outputs=(value(3, 4, 2),),
     )
-    done = outline(step, frozenset({0, 1, 2}), 0, {})
+    done = outline(step, frozenset({0, 1, 2}), 0, {}, {})
     assert ops(done.method.nodes) == [DELEGATE]
     assert turned.type == done.partitions[0].graph.outputs[0].type
 
@@ -82,7 +84,7 @@ def test_a_view_at_either_border_stays_outside():
         inputs=(X,),
         outputs=(C,),
     )
-    done = outline(step, frozenset({1, 2}), 0, {})
+    done = outline(step, frozenset({1, 2}), 0, {}, {})
     assert ops(done.method.nodes) == [
         "aten::transpose.int",
         "aten::clone",
@@ -102,7 +104,7 @@ def test_a_view_that_two_parts_read_is_cloned_once():
         inputs=(X,),
         outputs=(value(4, 4, 2),),
     )
-    done = outline(step, frozenset({1, 3}), 0, {})
+    done = outline(step, frozenset({1, 3}), 0, {}, {})
     assert ops(done.method.nodes).count("aten::clone") == 1
     assert ops(done.method.nodes).count(DELEGATE) == 2
 
@@ -115,7 +117,7 @@ def test_constants_go_into_the_part_and_leave_the_method():
         constants=((weight, "w"),),
         outputs=(A,),
     )
-    done = outline(step, frozenset({0}), 0, {})
+    done = outline(step, frozenset({0}), 0, {}, {})
     assert done.partitions[0].graph.constants == ((weight, "w"),)
     assert done.method.constants == ()
     assert done.partitions[0].graph.inputs == (X,)
@@ -133,8 +135,75 @@ def test_a_part_that_reads_a_state_runs_before_the_write_to_it():
         state_out=((new, "k"),),
         outputs=(value(6, *CACHE),),
     )
-    done = outline(step, frozenset({0, 2}), 0, {})
+    done = outline(step, frozenset({0, 2}), 0, {}, {})
     assert ops(done.method.nodes) == [DELEGATE, "aten::index_copy"]
+
+
+def test_a_write_is_in_no_part_with_what_its_readers_need():
+    """The write is on no way from the reader, but must come after it."""
+    old, read, row, new = (value(i, 4, 4) for i in range(6, 10))
+    steps = (
+        node("aten::neg", X, to=A),
+        node("aten::mm", A, old, to=read),
+        node("aten::exp", row, to=new),
+    )
+    step = method(
+        *steps,
+        inputs=(X, row),
+        state_in=((old, "k"),),
+        state_out=((new, "k"),),
+        outputs=(read,),
+    )
+    together = outline(step, frozenset({0, 2}), 0, {}, {})
+    assert len(together.partitions) == 1
+    apart = outline(step, frozenset({0, 2}), 0, {}, {2: {1}})
+    inside = [ops(part.graph.nodes) for part in apart.partitions]
+    assert inside == [["aten::neg"], ["aten::exp"]]
+
+
+def test_a_part_that_makes_a_new_content_is_lent_the_old_one():
+    old, row, new = value(6, 4, 4), value(7, 4, 4), value(8, 4, 4)
+    step = method(
+        node("aten::exp", row, to=new),
+        inputs=(row,),
+        state_in=((old, "k"),),
+        state_out=((new, "k"),),
+    )
+    (part,) = outline(step, frozenset({0}), 0, {}, {}).partitions
+    assert part.graph.inputs == (row, old)
+
+
+def cached():
+    """Return a step that writes a row of a state, at a view of a place, and negates."""
+    old, new, read = value(1, *CACHE), value(2, *CACHE), value(3, *CACHE)
+    row, slot = value(4, 1, 1, 4), value(5, 1, dtype=I64)
+    place = value(6, 1, dtype=I64)
+    return method(
+        node("aten::alias", slot, to=place),
+        node("aten::index_copy", old, 1, place, row, to=new),
+        node("aten::neg", new, to=read),
+        inputs=(row, slot),
+        state_in=((old, "k"),),
+        state_out=((new, "k"),),
+        outputs=(read,),
+    )
+
+
+def test_a_backend_in_place_takes_writes_and_makes_views_once_more():
+    step = cached()
+    done = outline(step, frozenset({1, 2}), 0, {}, {1: set()}, in_place=True)
+    assert set(ops(done.method.nodes)) == {"aten::alias", DELEGATE}
+    (part,) = done.partitions
+    assert ops(part.graph.nodes) == ["aten::alias", "aten::index_copy", "aten::neg"]
+    slot, old = step.inputs[1], step.state_in[0][0]
+    assert {old, slot, step.inputs[0]} == set(part.graph.inputs)
+    assert part.graph.in_place
+
+
+def test_a_backend_that_is_not_in_place_gets_no_update_of_a_state():
+    done = outline(cached(), frozenset({1, 2}), 0, {}, {1: set()})
+    assert ops(done.method.nodes) == ["aten::alias", "aten::index_copy", DELEGATE]
+    assert not done.partitions[0].graph.in_place
 
 
 pairs = st.tuples(st.integers(0, 99), st.integers(0, 99), st.booleans())
@@ -160,21 +229,21 @@ def graphs(draw):
 @given(graphs())
 def test_any_choice_of_nodes_gives_an_order_that_runs(given_graph):
     step, taken = given_graph
-    done = outline(step, taken, 0, {})
-    verify(program(done.method))
+    done = outline(step, taken, 0, {}, {})
+    verify(program(done.method, *(part.graph for part in done.partitions)))
 
 
 @given(graphs())
 def test_any_choice_of_nodes_gives_parts_that_run_alone(given_graph):
     step, taken = given_graph
-    for part in outline(step, taken, 0, {}).partitions:
-        verify(program(part.graph))
+    for part in outline(step, taken, 0, {}, {}).partitions:
+        verify(program(replace(part.graph, block=None)))
 
 
 @given(graphs())
 def test_nothing_is_lost_and_nothing_runs_twice(given_graph):
     step, taken = given_graph
-    done = outline(step, taken, 0, {})
+    done = outline(step, taken, 0, {}, {})
     inside = [n for part in done.partitions for n in part.graph.nodes]
     outside = [n for n in done.method.nodes if n.op != DELEGATE]
     made = [

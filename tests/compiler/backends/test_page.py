@@ -37,14 +37,44 @@ def test_the_run_time_half_needs_no_torch(tmp_path):
     assert run(tmp_path, "-c", code).returncode == 0
 
 
-def test_the_example_refuses_a_payload_that_reads_what_is_not_declared(tmp_path):
+HOSTILE = """
+from dataclasses import replace
+
+from kvc.schema.dtypes import DType
+from kvc.schema.model import Alias, Caller, Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.types import TensorType
+from toy_runtime import check
+
+kind = TensorType(DType.FLOAT32, (4,))
+places = (Caller(), Scratch(0, 16), Scratch(64, 16))
+values = tuple(Value(kind, place) for place in places)
+double = Instruction("aten::add.Tensor", (Ref(0), Ref(0), 1), (1,))
+last = Instruction("aten::mul.Tensor", (Ref(1), Ref(0)), (2,))
+good = Graph(values, (0,), (2,), (double, last), 128, 128)
+check(good)
+whole = Value(TensorType(DType.INT64, (4,)), Caller())
+for bad in (
+    replace(good, instructions=(double, replace(last, op="aten::sub.Tensor"))),
+    replace(good, instructions=(replace(double, arguments=(Ref(0), Ref(0), 2)), last)),
+    replace(good, values=(whole, *values[1:])),
+    replace(good, outputs=(2, 0)),
+    replace(good, outputs=(2, 2)),
+    replace(good, values=(values[0], Value(kind, Alias(0)), values[2])),
+):
+    try:
+        check(bad)
+    except ValueError as error:
+        print(error)
+"""
+
+
+def test_the_example_refuses_code_that_it_cannot_run(tmp_path):
     write_example(tmp_path)
-    code = (
-        "from toy_runtime import check\n"
-        "code = dict(first=2, names=['w'], outputs=[2], "
-        "steps=[['aten::mul.Tensor', 0, 1, 0]])\n"
-        "check(code, ['w'])\n"
-        "try: check(code, ['v'])\n"
-        "except ValueError as error: print(error)\n"
-    )
-    assert run(tmp_path, "-c", code).stdout == "a weight that is not declared\n"
+    assert run(tmp_path, "-c", HOSTILE).stdout.splitlines() == [
+        "no op aten::sub.Tensor",
+        "a sum with a factor",
+        "what is not float32",
+        "an output that no step makes",
+        "the same output twice",
+        "a result over an input that is no output",
+    ]

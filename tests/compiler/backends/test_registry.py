@@ -47,7 +47,9 @@ def test_a_name_that_is_taken_is_refused():
     ],
 )
 def test_what_is_no_backend_is_refused(wrong):
-    with pytest.raises(BadSetting, match="a class with a name, supports and lower"):
+    with pytest.raises(
+        BadSetting, match=r"a subclass of kvc\.compiler\.backends\.Backend with a name"
+    ):
         register_backend(wrong)
     assert "lazy" not in BACKENDS
 

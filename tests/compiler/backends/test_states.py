@@ -15,7 +15,6 @@ from kvc.runtime import load
 from kvc.runtime.delegates.base import Delegate
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.table import DELEGATES
-from kvc.schema.codec import decode_payload
 from kvc.schema.ops import DELEGATE
 
 RECIPE = Recipe("toy", "", "", "float32", "float32", "float32", "toy")
@@ -26,18 +25,27 @@ class Toy(Xnnpack):
     """Takes two ops, wherever they are."""
 
     name = "toy"
+    ops = TAKEN
 
     def supports(self, method):
-        return frozenset(i for i, n in enumerate(method.nodes) if n.op in TAKEN)
+        return frozenset(i for i, n in enumerate(method.nodes) if n.op in self.ops)
+
+
+class InPlace(Toy):
+    """Is lent memory of any strides, and writes in it."""
+
+    in_place = True
 
 
 class ToyHandle(ReferenceHandle):
-    """Notes where the inputs of prepared calls lie."""
+    """Notes where the inputs of prepared calls lie, and their shapes."""
 
     addresses: tuple[list[int], ...] = ([],)
+    shapes: tuple[list[tuple[int, ...]], ...] = ([],)
 
     def prepare(self, inputs, outputs, workspace, sizes):
         self.addresses[0].append([array.ctypes.data for array in inputs])
+        self.shapes[0].append([array.shape for array in inputs])
         return super().prepare(inputs, outputs, workspace, sizes)
 
 
@@ -46,7 +54,7 @@ class ToyDelegate(Delegate):
         self.options = options
 
     def init(self, part, data):
-        return ToyHandle(decode_payload(part.payload, ""), data, "method")
+        return ToyHandle(self.options.program, part, data)
 
     def packed(self):
         return {}
@@ -58,6 +66,7 @@ class ToyDelegate(Delegate):
 @pytest.fixture(autouse=True)
 def toy(monkeypatch):
     ToyHandle.addresses[0].clear()
+    ToyHandle.shapes[0].clear()
     monkeypatch.setitem(BACKENDS, "toy", Toy)
     monkeypatch.setitem(DELEGATES, "toy", ToyDelegate)
 
@@ -154,7 +163,7 @@ class Grown(nn.Module):
         return rows.neg(), past.exp(), rows
 
 
-def test_a_part_that_reads_what_follows_a_length_gets_it_in_order(tmp_path):
+def run_grown(path):
     step = Method(
         "step",
         (torch.ones(1, 2, 2), torch.ones(1, 3, 2)),
@@ -162,12 +171,45 @@ def test_a_part_that_reads_what_follows_a_length_gets_it_in_order(tmp_path):
         carry={"past": "[2]"},
     )
     bundle = compile_program(Grown(), [step], RECIPE)
-    bundle.save(tmp_path / "a.kvc")
+    bundle.save(path)
     rows = np.zeros((1, 0, 2), np.float32)
-    with load(tmp_path / "a.kvc") as program, program.session() as session:
+    with load(path) as program, program.session() as session:
         for count in (1, 3, 2):
             new = np.random.default_rng(count).random((1, count, 2), np.float32)
             negated, before = session.call("step", new)
             np.testing.assert_allclose(before, np.exp(rows), rtol=1e-6)
             rows = np.concatenate([rows, new], 1)
             np.testing.assert_array_equal(negated, -rows)
+    return bundle.program.methods[0]
+
+
+def test_a_part_that_reads_what_follows_a_length_gets_it_in_order(tmp_path):
+    run_grown(tmp_path / "a.kvc")
+
+
+def test_a_part_in_place_reads_a_growing_state_as_long_as_it_is(tmp_path, monkeypatch):
+    """Its memory goes on behind it, and is in another order than the rows."""
+    monkeypatch.setitem(BACKENDS, "toy", InPlace)
+    ops = [step.op for step in run_grown(tmp_path / "a.kvc").graph.instructions]
+    assert "aten::clone" not in ops
+    assert [{(1, n, 2), (1, m, 2)} for n, m in ((0, 1), (1, 4), (4, 6))] == [
+        {shape for shapes in call for shape in shapes}
+        for call in calls_of(ops.count(DELEGATE))
+    ]
+
+
+def calls_of(count):
+    """Return the shapes of what each call of the method lent its delegates."""
+    noted = ToyHandle.shapes[0]
+    return [noted[i : i + count] for i in range(0, len(noted), count)]
+
+
+def test_a_part_that_makes_a_state_longer_is_lent_all_of_its_memory(
+    tmp_path, monkeypatch
+):
+    monkeypatch.setitem(BACKENDS, "toy", InPlace)
+    monkeypatch.setattr(Toy, "ops", (*TAKEN, "kvc::append"))
+    step = run_grown(tmp_path / "a.kvc")
+    assert [each.op for each in step.graph.instructions] == [DELEGATE]
+    assert [update.copies for update in step.updates] == [()]
+    assert all((1, 16, 2) in shapes for shapes in ToyHandle.shapes[0])

@@ -11,11 +11,11 @@ from kvc.compiler.backends.xnnpack import Xnnpack
 from kvc.compiler.models import BUILTIN
 from kvc.schema.backends.operands import Operand
 from kvc.schema.backends.xnnpack import why_not
-from kvc.schema.codec import decode_payload
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadOption
 from kvc.schema.model import Constant, Ref
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
+from kvc.schema.uses import constants_of
 
 RECIPES = ("xnnpack_fp32", "xnnpack_q8", "xnnpack_q4")
 LAYERS = 3
@@ -41,8 +41,14 @@ def compiled(recipe):
     return demo_program(recipe)
 
 
-def payloads(program):
-    return [decode_payload(d.payload, "") for d in program.delegates]
+def parts(program):
+    """The code of each delegate."""
+    found = ((program.methods[d.method], d.block) for d in program.delegates)
+    return [method.blocks[block].graph for method, block in found]
+
+
+def names_of(program, graph):
+    return {program.names[i].name for i in constants_of(graph)}
 
 
 def ops_of(graph):
@@ -70,7 +76,7 @@ def test_cache_attention_and_views_are_all_that_a_layer_leaves_outside(compiled)
 
 
 def test_every_linear_is_inside(compiled, recipe):
-    inside = sum((ops_of(p.graph) for p in payloads(compiled)), Counter())
+    inside = sum((ops_of(graph) for graph in parts(compiled)), Counter())
     op = {"xnnpack_fp32": "aten::linear", "xnnpack_q8": "kvc::linear_qd8"}
     assert inside[op.get(recipe, "kvc::linear_qb4")] in (2 * LINEARS, 2 * LINEARS - 2)
     linears = sum(n for o, n in inside.items() if "linear" in o)
@@ -78,14 +84,13 @@ def test_every_linear_is_inside(compiled, recipe):
 
 
 def test_linears_of_one_input_share_its_quantization(compiled, recipe):
-    inside = sum((ops_of(p.graph) for p in payloads(compiled)), Counter())
+    inside = sum((ops_of(graph) for graph in parts(compiled)), Counter())
     shared = 0 if recipe == "xnnpack_fp32" else 2 * (4 * LAYERS + 1)
     assert inside["kvc::quantize_rows"] == shared
 
 
 def test_what_crosses_a_border_is_float32(compiled):
-    for payload in payloads(compiled):
-        graph = payload.graph
+    for graph in parts(compiled):
         crossing = {graph.values[i].type.dtype for i in graph.inputs + graph.outputs}
         assert crossing == {DType.FLOAT32}
 
@@ -107,9 +112,8 @@ def as_operand(graph, argument):
     return argument
 
 
-def test_the_list_takes_every_node_of_every_payload(compiled):
-    for payload in payloads(compiled):
-        graph = payload.graph
+def test_the_list_takes_every_node_of_every_part(compiled):
+    for graph in parts(compiled):
         for step in graph.instructions:
             arguments = [as_operand(graph, a) for a in step.arguments]
             results = [graph.values[i].type for i in step.results]
@@ -124,9 +128,10 @@ def test_the_arena_reaches_16_bytes_behind_what_a_part_reads(compiled):
 
 def test_the_int4_recipe_keeps_a_tied_output_layer_in_the_embedding_s_int8_rows():
     program = demo_program("xnnpack_q4")
-    last = payloads(program)[LAYERS]
-    assert ops_of(last.graph)["kvc::linear_qd8"] == 1
-    assert {"embed.weight.int8", "embed.weight.int8_scale"} <= set(last.names)
+    last = parts(program)[LAYERS]
+    assert ops_of(last)["kvc::linear_qd8"] == 1
+    kept = {"embed.weight.int8", "embed.weight.int8_scale"}
+    assert kept <= names_of(program, last)
     names = {named.name for named in program.names}
     assert "embed.weight.int4" not in names
     assert "embed.weight" not in names
@@ -151,8 +156,8 @@ class Untied(torch.nn.Module):
 def test_the_int4_recipe_makes_an_output_layer_of_its_own_int4():
     forward = Method("forward", args=(torch.zeros(2, 3, dtype=torch.int64),))
     program = compile_program(Untied(), [forward], "xnnpack_q4").program
-    (payload,) = payloads(program)
-    assert ops_of(payload.graph)["kvc::linear_qb4"] == 1
+    (graph,) = parts(program)
+    assert ops_of(graph)["kvc::linear_qb4"] == 1
     names = {named.name for named in program.names}
     assert {"embed.weight.int8", "head.weight.int4", "head.bias"} <= names
 
@@ -266,10 +271,10 @@ def test_no_border_runs_between_rows_and_their_linears():
         node("kvc::linear_qd8", *Q, W, S, None, to=far[4]),
         outputs=(far[3], far[4]),
     )
-    outlined = outline(step, Xnnpack({}).supports(step), 0, {})
-    parts = [Counter(n.op for n in p.graph.nodes) for p in outlined.partitions]
-    assert [p["kvc::quantize_rows"] for p in parts] == [1, 0]
-    assert [p["kvc::linear_qd8"] for p in parts] == [2, 0]
+    outlined = outline(step, Xnnpack({}).supports(step), 0, {}, {})
+    ops = [Counter(n.op for n in p.graph.nodes) for p in outlined.partitions]
+    assert [p["kvc::quantize_rows"] for p in ops] == [1, 0]
+    assert [p["kvc::linear_qd8"] for p in ops] == [2, 0]
     for part in outlined.partitions:
         crossing = (*part.graph.inputs, *part.graph.outputs)
         assert {v.type.dtype for v in crossing} == {F32}

@@ -72,20 +72,40 @@ def test_a_session_rewinds_and_is_restored(llama, program, tmp_path):
         assert_close(again.decode(tokens[:, [10]]), expected[:, 10])
 
 
-def test_prefills_of_all_kinds_write_one_cache(llama, tmp_path):
-    kinds = {"prefill_sizes": (4,), "all_logits": True, "inputs_embeds": True}
-    tokens = random_tokens(14)
+KINDS = {
+    "prefill_4": {"prefill_sizes": (4,)},
+    "prefill_all": {"all_logits": True},
+    "prefill_embeds": {"inputs_embeds": True},
+}
+
+
+@pytest.mark.parametrize(
+    "kinds",
+    [
+        ("prefill_4", "prefill_all"),
+        ("prefill_embeds",),
+        pytest.param(tuple(KINDS), marks=pytest.mark.exhaustive),
+    ],
+    ids=" ".join,
+)
+def test_prefills_of_all_kinds_write_one_cache(llama, tmp_path, kinds):
+    tokens, start = random_tokens(17), 3
     expected = eager(llama, tokens)
     with torch.no_grad():
         embeds = llama.get_input_embeddings()(torch.from_numpy(tokens)).numpy()
+    options = {key: value for kind in kinds for key, value in KINDS[kind].items()}
     with (
-        exported(llama, tmp_path, batch=1, **kinds) as program,
+        exported(llama, tmp_path, batch=1, **options) as program,
         program.session() as chat,
     ):
-        assert_close(chat.prefill_4(tokens[:, :4]), expected[:, 3])
-        assert_close(chat.prefill_all(tokens[:, 4:9]), expected[:, 4:9])
-        assert_close(chat.prefill_embeds(embeds[:, 9:12]), expected[:, 11])
-        assert_close(chat.decode(tokens[:, 12:13]), expected[:, 12])
+        assert_close(chat.prefill(tokens[:, :start]), expected[:, start - 1])
+        for kind in kinds:
+            given = embeds if kind == "prefill_embeds" else tokens
+            got = chat.call(kind, given[:, start : start + 4])
+            wanted = expected[:, start : start + 4]
+            assert_close(got, wanted if kind == "prefill_all" else wanted[:, -1])
+            start += 4
+        assert_close(chat.decode(tokens[:, [start]]), expected[:, start])
 
 
 def test_rows_of_a_batch_are_apart(llama, program):

@@ -237,9 +237,9 @@ EXPECTED_KINDS = {
 }
 EXPECTED_POSITIONS = {
     "linear": CursorKind.STATE,
-    "index_copy": CursorKind.INPUT,
+    "index_copy": CursorKind.SESSION,
     "slices": CursorKind.STATE,
-    "slices where told": CursorKind.INPUT,
+    "slices where told": CursorKind.SESSION,
     "append": CursorKind.LENGTH,
     "append begun without past": CursorKind.LENGTH,
 }

@@ -15,6 +15,7 @@ from kvc.runtime import (
     InputMismatch,
     PromptTooLong,
     StateMismatch,
+    UnusableLogits,
     generate,
     load,
 )
@@ -291,6 +292,23 @@ def test_other_tokens_in_as_many_places_are_noticed(session):
     session.decode(np.array([[30]] * 4), np.array([True] * 4))
     with pytest.raises(StateMismatch, match="something else has used the session"):
         next(run)
+
+
+def test_a_step_that_fails_in_one_row_is_handed_out_in_none(session, monkeypatch):
+    run = generate(session, PROMPTS, max_tokens=5)
+    first, call = next(run), session.call
+
+    def spoilt(*args, **lengths):
+        made = call(*args, **lengths)
+        made[1] = np.nan
+        return made
+
+    monkeypatch.setattr(session, "call", spoilt)
+    with pytest.raises(UnusableLogits, match="NaN is among them"):
+        next(run)
+    assert run.tokens == tuple([token] for token in first)
+    assert run.pending == ((),) * 4
+    assert list(run) == []
 
 
 @pytest.mark.parametrize(

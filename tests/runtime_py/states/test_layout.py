@@ -37,7 +37,7 @@ def test_runs_are_where_the_slots_lie(order, row, state):
     declared = linear((2, 6, 3), order)
     layouts, nbytes = lay_out(group_states([COUNTER, declared, declared]), {})
     arena, layout = Arena(nbytes[ResetRule.INITIAL]), layouts[1]
-    if row is not None and layout.within_slots(0):
+    if row is not None and layout.mixes_rows():
         return  # a run of slots has other rows too
     states = slice(None) if state is None else slice(state, state + 1)
     rows = slice(None) if row is None else slice(row, row + 1)
@@ -55,10 +55,10 @@ def test_states_of_one_shape_are_together_and_sizes_are_the_sessions():
     layouts, nbytes = lay_out(group_states(states), {"capacity": 9})
     assert [layout.group.states for layout in layouts] == [(0, 2), (1,), (3,)]
     assert [layout.slots for layout in layouts] == [9, 0, 5]
-    assert layouts[0].runs().tolist() == [0, 9, 64, 73]
+    assert layouts[0].all_runs.tolist() == [0, 9, 64, 73]
     assert layouts[0].starts.tolist() == [0, 64]
     arena = Arena(nbytes[ResetRule.INITIAL])
-    layouts[0].array(arena, 1)[:] = 3
+    layouts[0].all(arena)[1] = 3
     assert (layouts[0].all(arena)[1] == 3).all()
     assert not layouts[0].all(arena)[0].any()
 

@@ -18,7 +18,8 @@ def state(dims, layout=None, initial=None, reset=ResetRule.INITIAL, dtype=DType.
 
 def memory(*states, sizes=None, initial=None):
     groups = group_states(states)
-    return StateMemory(groups, HostMemory(groups, sizes or {}, initial), sizes or {})
+    owner = HostMemory.allocate(groups, sizes or {}, initial)
+    return StateMemory(states, groups, owner, sizes or {})
 
 
 def test_states_begin_at_multiples_of_64_bytes_and_do_not_touch():

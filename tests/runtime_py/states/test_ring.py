@@ -44,7 +44,9 @@ def attended(all_rows):
 )
 def test_how_much_a_row_may_forget(start, reached, most):
     assert RING.longest == LONGEST == 8
-    assert RING.forgettable(start, reached) == most
+    RING.reached = [reached]
+    found = RING.most_forgotten([start])
+    assert found == [start if most is None else most]
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,8 @@ def test_how_much_a_row_may_forget(start, reached, most):
     ],
 )
 def test_which_slots_a_call_writes(starts, counts, slots):
-    assert list(RING.written_slots(starts, counts)) == slots
+    ends = [start + count for start, count in zip(starts, counts, strict=True)]
+    assert list(RING.slots_of(starts, ends)) == slots
 
 
 def test_calls_of_every_length_up_to_the_longest(opened):

@@ -94,7 +94,7 @@ def test_ops_go_into_delegates(kvc, sample):
     call = next(i for i, line in enumerate(lines) if "kvc::delegate" in line)
     inside = lines[call + 1 : call + 6]
     assert all(line.startswith("          | ") for line in inside)
-    assert "| block 0, run by the backend sample" in inside[0]
+    assert inside[0] == "          | block 0, run by the backend sample"
     assert "|   %0 = input (the %5 around it)" in inside[1]
     assert "aten::add.Tensor(%0, %1, 1)" in inside[3]
 
@@ -105,7 +105,8 @@ def test_the_overview_explains_its_words(kvc, sample):
         "bundles of equal content have equal digests",
         "kept between calls (r: reads, w: writes)",
         "; reads and writes 2 states\n",
-        "parts of a method that a backend runs; payload is their own",
+        "DELEGATES, parts of a method that a backend runs\n",
+        "1 instruction ",
         "memory, laid out by kvc: 256 B",
     ):
         assert part in text, part
@@ -188,7 +189,7 @@ def test_every_byte_of_every_data_file_has_a_place(kvc, tmp_path):
 def test_data_files_are_in_the_overview(kvc, tmp_path):
     saved = save_data(tmp_path / "m.kvc", SMALL, external=True)
     text = kvc("dump", tmp_path / "m.kvc").stdout
-    assert ": 1.19 kB and 8.81 kB in 1 data file, recipe none" in text
+    assert ": 1.18 kB and 8.81 kB in 1 data file, recipe none" in text
     name, digest = saved.program.files[1].name, saved.program.files[1].digest.hex()
     assert f"DATA FILE {name} (digest {digest[:16]}), 8.81 kB\n" in text
 
@@ -243,17 +244,20 @@ def test_delegates_are_listed_with_what_they_take(kvc, sample):
         "planned",
     )
     assert (part["names"], part["weights_nbytes"]) == (1, 32)
+    code = (part["block"], part["instructions"], part["payload_nbytes"])
+    assert code == (0, 1, 0)
     lines = kvc("dump", sample, "--delegates").stdout.splitlines()
-    assert lines[0].split()[:4] == ["delegate", "method", "backend", "payload"]
-    assert lines[1].split()[:3] == ["0", "prefill", "sample"]
-    assert lines[1].split()[4:] == ["1", "32", "256", "kvc", "0"]
+    assert lines[0].split()[:4] == ["delegate", "method", "block", "backend"]
+    assert lines[0].split()[4:6] == ["instructions", "payload"]
+    assert lines[1].split()[:4] == ["0", "prefill", "0", "sample"]
+    assert lines[1].split()[4:] == ["1", "0", "1", "32", "256", "kvc", "0"]
 
 
 def test_without_delegates_the_list_says_so(kvc, tiny):
     assert kvc("dump", tiny, "--delegates").stdout == "  no backend runs anything\n"
 
 
-def test_a_payload_is_counted_not_read(kvc, sample, monkeypatch):
+def test_what_a_backend_adds_to_its_code_is_counted_not_read(kvc, sample, monkeypatch):
     program = sample_program()
     parts = tuple(replace(d, payload=b"my own") for d in program.delegates)
     with BundleFile.open(sample) as bundle:
