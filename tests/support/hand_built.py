@@ -169,7 +169,7 @@ def cache_states(reset: ResetRule = ResetRule.INITIAL) -> tuple[State, State]:
     linear, counter, order = StateKind.LINEAR, StateKind.COUNTER, (0, 1, 2, 3)
     return (
         State("cache", CACHE_TYPE, linear, 2, order, None, reset, 0),
-        State("position", POSITION_TYPE, counter, None, (0,), None, reset, None),
+        State("position", POSITION_TYPE, counter, None, (0,), None, reset, 0),
     )
 
 
@@ -296,12 +296,12 @@ def copied_update_program() -> Built:
         scratch_nbytes=128,
         peak_nbytes=72,
     )
-    cache, position = cache_states()
+    cache, _ = cache_states()
     arrays = {"start": np.arange(16, dtype=np.float32).reshape(CACHE_TYPE.dims)}
     return program(
         [method("peek", graph, ["rows"], reads=(0,))],
         arrays,
-        states=(replace(cache, initial=0, cursor=None), position),
+        states=(replace(cache, initial=0, cursor=None),),
     )
 
 
