@@ -169,7 +169,7 @@ def cache_states(reset: ResetRule = ResetRule.INITIAL) -> tuple[State, State]:
     linear, counter, order = StateKind.LINEAR, StateKind.COUNTER, (0, 1, 2, 3)
     return (
         State("cache", CACHE_TYPE, linear, 2, order, None, reset, 0),
-        State("position", POSITION_TYPE, counter, None, (0,), None, reset, None),
+        State("position", POSITION_TYPE, counter, None, (0,), None, reset, 0),
     )
 
 

@@ -213,7 +213,7 @@ def sample_program() -> Program:
                 (0,),
                 2,
                 ResetRule.INITIAL,
-                None,
+                0,
             ),
         ),
         cursors=(Cursor("position", CursorKind.STATE, 1, 1, 16),),
