@@ -45,6 +45,7 @@ def outline(
         waits: the readers that each write of memory waits for, by index.
         in_place: of the backend, see `Backend`.
     """
+    taken = frozenset(i for i in taken if not _grows_array(method.nodes[i], i, waits))
     if not in_place:
         taken = without_writers(method, taken, waits)
     taken = _without_fringe(method, taken)
@@ -63,6 +64,11 @@ def outline(
     changed = replace(method, nodes=_in_running_order(method, cutter.clones + nodes))
     partitions = tuple(Partition(part) for part in parts)
     return Outlined(_without_unread_constants(changed), partitions)
+
+
+def _grows_array(node: Node, index: int, waits: Waits) -> bool:
+    """Tell whether a node lengthens what is no state: a caller's array, or a copy."""
+    return node.op == "kvc::append" and index not in waits
 
 
 def _call(method: Method, part: Method) -> Node:

@@ -1,6 +1,7 @@
 """The input that a session fills with its position: `Method.position`, checked."""
 
 from collections.abc import Sequence, Set
+from itertools import combinations
 
 from kvc.compiler.ir import Method
 from kvc.schema.dtypes import DType
@@ -20,13 +21,11 @@ def check_positions(methods: Sequence[Method], state_symbols: Set[str]) -> None:
         CaptureError: it is no input that a session can fill.
     """
     users = [method for method in methods if method.position]
-    for method in users:
-        for other in users:
-            if method.position == other.position or not _write_alike(method, other):
-                continue
+    for one, other in combinations(users, 2):
+        if one.position != other.position and _write_alike(one, other):
             message = (
-                f"method {other.name} calls its position {other.position!r}, "
-                f"method {method.name} {method.position!r}, and both write the same "
+                f"method {one.name} calls its position {one.position!r}, "
+                f"method {other.name} {other.position!r}, and both write the same "
                 "states, which have one position, so give both inputs one name"
             )
             raise CompileError(message=message)
