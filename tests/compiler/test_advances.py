@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, StateSpec, compile_program
 from kvc.schema.errors import CompileError
-from kvc.schema.model import PositionKind, Program, StateKind
+from kvc.schema.model import CursorKind, Program, StateKind
 
 Step = Callable[[Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
@@ -59,7 +59,7 @@ def test_an_input_that_is_added_counts(step: Step) -> None:
     (method,) = program.methods
     assert (method.counts, str(method.advance)) == (1, "seq")
     assert program.position is not None
-    assert program.position.kind is PositionKind.STATE
+    assert program.position.kind is CursorKind.STATE
     kinds = {s.name: (s.kind, s.at_position) for s in program.states}
     assert kinds["k"] == (StateKind.LINEAR, True)
 

@@ -3,7 +3,7 @@ from small_models import Accumulator, IndexCopyCache, KvcCache
 from torch import nn
 
 from kvc.compiler import Dim, Method, compile_program
-from kvc.schema.model import Position, PositionKind, StateKind
+from kvc.schema.model import Cursor, CursorKind, StateKind
 
 ROWS = torch.ones(1, 1, 2, 4)
 APPEND = Method("append", args=(ROWS,), dynamic={"rows": {2: Dim("seq", 1, 8)}})
@@ -97,7 +97,7 @@ def test_a_cache_written_at_one_slot_that_is_given_is_linear_but_at_no_position(
 def test_a_counter_that_says_where_a_cache_is_written_is_the_position():
     program = program_of(KvcCache(), APPEND)
     number = [s.name for s in program.states].index("position")
-    assert program.position == Position(PositionKind.STATE, number, "", 8)
+    assert program.position == Cursor("position", CursorKind.STATE, number, None, 8)
 
 
 def test_a_ring_has_no_capacity():
