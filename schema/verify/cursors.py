@@ -40,13 +40,14 @@ class CursorChecker:
         self._program, self._sizes, self._report = program, sizes, report
         self._widest: dict[int, int] = {}
         for number, cursor in enumerate(program.cursors):
-            self._check_cursor(cursor, f"cursor {number}")
+            self._check_cursor(cursor, number)
         for number, state in enumerate(program.states):
             if state.window is not None:
                 self._check_window(state, state.window)
                 self._widest[number] = 0
 
-    def _check_cursor(self, cursor: Cursor, where: str) -> None:
+    def _check_cursor(self, cursor: Cursor, number: int) -> None:
+        where = f"cursor {number}"
         require, states = self._report.require, self._program.states
         if cursor.name:
             self._report.name(cursor.name, where)
@@ -58,6 +59,8 @@ class CursorChecker:
             fits = state.kind is StateKind.COUNTER and state.type.dtype is DType.INT64
             what = f"it is {state.kind.name} of {state.type}, not COUNTER of int64"
             require(fits, where, what)
+            counts = state.cursor == number
+            require(counts, where, f"its state counts as the cursor {state.cursor}")
         if cursor.kind is CursorKind.LENGTH:
             growing = any(state.kind is StateKind.APPEND for state in states)
             require(growing, where, "no state grows by appending")

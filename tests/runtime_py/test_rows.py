@@ -10,9 +10,9 @@ from session_contents import contents, random_rows
 from stateful_programs import (
     BATCH,
     carry_program,
-    fed_program,
     linear_program,
     mixed_program,
+    session_program,
 )
 
 from kvc.runtime import (
@@ -133,7 +133,7 @@ def test_rows_of_forks_are_their_own(program):
 
 
 def test_a_position_that_the_session_counts_is_a_rows_own(opened):
-    program = opened(fed_program((BATCH,), BATCH))
+    program = opened(session_program((BATCH,), BATCH))
     with program.session(batch=2) as session, program.session(batch=1) as alone:
         session.write(rows(3, batch=2, width=2))
         alone.write(rows(5, width=2))
@@ -168,7 +168,7 @@ def test_a_state_without_an_axis_of_rows_is_named(opened, way):
 
 @pytest.mark.parametrize("way", WAYS)
 def test_one_position_for_all_rows_keeps_them_together(opened, way):
-    with opened(fed_program(())).session() as session:
+    with opened(session_program(())).session() as session:
         session.write(rows(3, width=2))
         before = contents(session)
         with pytest.raises(StateMismatch, match=r"state position: .* one position for"):

@@ -272,7 +272,7 @@ def test_flatc_s_own_reader_finds_the_same_numbers(tmp_path):
     assert graph.ScratchNbytes() == program.methods[1].graph.scratch_nbytes
     assert table.States(0).Axis() == 1
     assert table.States(1).Axis() is None
-    assert [table.States(i).Cursor() for i in (0, 1)] == [0, None]
+    assert [table.States(i).Cursor() for i in (0, 1)] == [0, 0]
     cursor, adds = table.Cursors(0), [table.Methods(i).Advances(0) for i in (0, 1)]
     assert (cursor.CapacityKind(), cursor.Capacity()) == (0, 16)
     assert (adds[1].TokensKind(), adds[1].Tokens()) == (0, 1)

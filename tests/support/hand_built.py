@@ -296,12 +296,12 @@ def copied_update_program() -> Built:
         scratch_nbytes=128,
         peak_nbytes=72,
     )
-    cache, position = cache_states()
+    cache, _ = cache_states()
     arrays = {"start": np.arange(16, dtype=np.float32).reshape(CACHE_TYPE.dims)}
     return program(
         [method("peek", graph, ["rows"], reads=(0,))],
         arrays,
-        states=(replace(cache, initial=0, cursor=None), position),
+        states=(replace(cache, initial=0, cursor=None),),
     )
 
 

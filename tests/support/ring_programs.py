@@ -51,7 +51,7 @@ def ring_program(capacity: int | None = None, slots: int = SLOTS) -> Built:
         [b.method("run", {"x": x}, [out], advances=adds(SEQ))],
         symbols=tuple(symbols.values()),
         states=[
-            state("position", ONE, StateKind.COUNTER),
+            state("position", ONE, StateKind.COUNTER, cursor=0),
             ring,
             replace(ring, name="values"),
         ],

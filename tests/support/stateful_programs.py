@@ -118,7 +118,7 @@ def used_symbols(*names: str) -> tuple[Symbol, ...]:
 
 def counted(position: TensorType) -> tuple[State, Cursor]:
     """Return a counter that is the program's cursor, as state 0."""
-    counter = state("position", position, StateKind.COUNTER)
+    counter = state("position", position, StateKind.COUNTER, cursor=0)
     (rows,) = position.dims
     return counter, Cursor("position", CursorKind.STATE, 0, rows, CAPACITY)
 
@@ -324,7 +324,7 @@ def mixed_program(plain: StateKind | None = StateKind.PLAIN) -> Built:
     states = [
         counter,
         state("cache", whole, StateKind.LINEAR, 2, cursor=0),
-        state("count", TensorType(I64, (1,)), StateKind.COUNTER),
+        state("count", TensorType(I64, (1,)), StateKind.COUNTER, cursor=0),
     ]
     if plain is not None:
         axis = None if plain is StateKind.PLAIN else 0

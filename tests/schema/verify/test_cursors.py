@@ -139,7 +139,7 @@ def test_rows_of_their_own_lengths_are_sound(way, method):
 )
 def test_a_bad_cursor_is_refused(cursor, text):
     wants(replace(SAMPLE, cursors=(cursor,)), f"cursor 0.*{text}")
-    if "its" not in text:
+    if "its" not in text and cursor.state != 1:
         wants(replace(SAMPLE, cursors=(*SAMPLE.cursors, cursor)), f"cursor 1.*{text}")
 
 
@@ -147,12 +147,21 @@ def test_a_bad_cursor_is_refused(cursor, text):
     ("change", "text"),
     [
         ({"type": TensorType(DType.INT32, (1,)), "initial": None}, "COUNTER of int32"),
-        ({"kind": StateKind.PLAIN}, "it is PLAIN of .*, not COUNTER"),
+        ({"kind": StateKind.PLAIN, "cursor": None}, "it is PLAIN of .*, not COUNTER"),
     ],
 )
 def test_a_cursor_is_a_counter_of_int64(change, text):
     states = (SAMPLE.states[0], replace(SAMPLE.states[1], **change))
     wants(replace(SAMPLE, states=states), text)
+
+
+def test_a_state_is_one_cursor():
+    wants(replace(SAMPLE, cursors=SAMPLE.cursors * 2), "counts as the cursor 0")
+    other = Cursor("", CursorKind.SESSION, None, 1, None)
+    counter = replace(SAMPLE.states[1], cursor=1)
+    program = replace(SAMPLE, states=(SAMPLE.states[0], counter))
+    two = replace(program, cursors=(*SAMPLE.cursors, other))
+    wants(two, "cursor 0.* counts as the cursor 1")
 
 
 @pytest.mark.parametrize(

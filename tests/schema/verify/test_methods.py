@@ -7,7 +7,16 @@ from sample_programs import sample_program
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, FormatError
-from kvc.schema.model import Advance, Graph, Instruction, Ref, Scratch, Update, Value
+from kvc.schema.model import (
+    Advance,
+    Graph,
+    Instruction,
+    Ref,
+    Scratch,
+    StateKind,
+    Update,
+    Value,
+)
 from kvc.schema.types import Affine, TensorType, affine
 from kvc.schema.verify import verify_program
 
@@ -104,7 +113,8 @@ def test_a_method_advances_each_of_the_cursors_once_in_order(numbers):
 
 def test_without_a_cursor_nothing_advances():
     cache = replace(P.states[0], cursor=None)
-    program = replace(P, states=(cache, P.states[1]), cursors=())
+    number = replace(P.states[1], kind=StateKind.PLAIN, cursor=None)
+    program = replace(P, states=(cache, number), cursors=())
     refuse(program, r"it advances the cursors \[0\]")
 
 
@@ -125,7 +135,7 @@ def test_a_method_that_advances_writes_the_position():
     idle = replace(
         DECODE, graph=replace(graph, values=values), writes=(0,), updates=(IN_PLACE,)
     )
-    text = "it advances a position that it does not write"
+    text = "it advances a cursor that it does not write"
     refuse(replace(P, methods=(PREFILL, idle)), text)
 
 

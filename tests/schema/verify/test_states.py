@@ -56,7 +56,8 @@ def test_a_bad_state_is_refused(change, text):
             {"type": tensor(DType.INT64, 1, 1), "layout": (0, 1), "initial": None},
             "as a counter",
         ),
-        ({"cursor": 0}, "nothing places it at a cursor"),
+        ({"cursor": 1}, "nothing places it at a cursor"),
+        ({"cursor": None}, "a counter of no cursor"),
     ],
 )
 def test_a_bad_counter_is_refused(change, text):
