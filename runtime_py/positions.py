@@ -150,10 +150,14 @@ def _check_together(positions: Sequence[int], method: str) -> None:
 def takes_one_position(method: Method, program: Program, cursor: int) -> bool:
     """Tell whether a method takes one position of a cursor for all rows."""
     slots = [(v.type.dims, v.storage) for v in method.graph.values]
+    counted = program.cursors[cursor]
+    rows = None if counted.rows is None else (counted.rows,)
+    if counted.state is not None:  # of one row, say
+        rows = program.states[counted.state].type.dims
     return any(
-        program.cursors[cursor].rows is None
+        rows is None
         or slot.part is CursorPart.PLACES
-        or (slot.part is CursorPart.START and dims in ((), (1,)))
+        or (slot.part is CursorPart.START and dims in ((), (1,)) and dims != rows)
         for dims, slot in slots
         if isinstance(slot, CursorSlot) and slot.cursor == cursor
     )

@@ -10,6 +10,7 @@ from stateful_programs import (
     SEQ,
     Builder,
     carry_program,
+    counted,
     linear_program,
     mixed_program,
     session_program,
@@ -208,6 +209,16 @@ def test_what_a_method_takes_says_whether_rows_may_differ(slots, rows, single):
     made, _ = program([], cursors=[cursor, other])
     assert takes_one_position(b.method("look", {}, []), made, 0) == single
     assert not takes_one_position(b.method("look", {}, []), made, 1)
+
+
+@pytest.mark.parametrize(("dims", "single"), [((1,), False), ((BATCH,), True)])
+def test_a_counter_of_one_row_is_that_row_s_own(dims, single):
+    b = Builder()
+    b.value(TensorType(I64, (1,)), START)
+    counter, cursor = counted(TensorType(I64, dims))
+    cursor = replace(cursor, rows=None if dims == (1,) else BATCH)
+    made, _ = program([], states=[counter], cursors=[cursor])
+    assert takes_one_position(b.method("look", {}, []), made, 0) == single
 
 
 def test_each_cursor_fills_its_own_parts():

@@ -102,7 +102,7 @@ def counting_program(
         {"table": table},
         symbols=[Symbol("seq", lower, upper)],
         states=cache_states()[1:],
-        cursors=[Cursor("position", CursorKind.STATE, 0, 1, capacity)],
+        cursors=[Cursor("position", CursorKind.STATE, 0, None, capacity)],
     )
     texts = {name: json.dumps(value) for name, value in metadata.items()}
     return replace(made, metadata=texts), arrays

@@ -55,7 +55,7 @@ def ring_program(capacity: int | None = None, slots: int = SLOTS) -> Built:
             ring,
             replace(ring, name="values"),
         ],
-        cursors=[Cursor("position", CursorKind.STATE, 0, 1, capacity)],
+        cursors=[Cursor("position", CursorKind.STATE, 0, None, capacity)],
     )
 
 

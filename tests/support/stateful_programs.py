@@ -107,8 +107,6 @@ def state(
     reset: ResetRule = ResetRule.INITIAL,
 ) -> State:
     order = layout or tuple(range(len(kind.dims)))
-    if how is StateKind.COUNTER and cursor is None:
-        cursor = 0
     return State(name, kind, how, axis, order, initial, reset, cursor)
 
 
