@@ -1,8 +1,6 @@
-"""Backends that take cache work: what states are must not depend on who runs it.
+"""A backend that takes cache work: what states are must not depend on who runs it.
 
-All of them run what they take by the reference. `Greedy` takes every node of every
-method. `Parts` takes two nodes of three, so that readers of old contents lie outside
-and writers inside, and the other way round.
+`Greedy` takes every node of every method, and runs what it takes by the reference.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -44,17 +42,8 @@ class Greedy(Backend):
         return {name: [Lowered()] * len(parts) for name, parts in partitions.items()}
 
 
-class Parts(Greedy):
-    """Takes two nodes of three."""
-
-    name: ClassVar[str] = "parts"
-
-    def supports(self, method: Method) -> frozenset[int]:
-        return frozenset(i for i in super().supports(method) if i % 3 != 1)
-
-
 class ByReference(Delegate):
-    """The run-time half of all of them."""
+    """The run-time half."""
 
     def __init__(self, options: Options) -> None:
         self._program = options.program
@@ -69,19 +58,18 @@ class ByReference(Delegate):
         pass
 
 
-BACKENDS = {one.name: one for one in (Greedy, Parts)}
+BACKENDS = {one.name: one for one in (Greedy,)}
+_found = pipeline._backend_of
 
 
 @contextmanager
 def compiling_with(name: str) -> Iterator[None]:
-    """Let recipes without a backend have one of these; "" for none."""
+    """Let recipes without a backend have it; "" for none."""
     with pytest.MonkeyPatch.context() as patch:
-        if name:
-            found = pipeline._backend_of
 
-            def chosen(recipe: Recipe) -> Backend | None:
-                return found(recipe) if recipe.backend else BACKENDS[name]({})
+        def chosen(recipe: Recipe) -> Backend | None:
+            return _found(recipe) if recipe.backend or not name else BACKENDS[name]({})
 
-            patch.setattr(pipeline, "_backend_of", chosen)
-            patch.setitem(DELEGATES, name, ByReference)
+        patch.setattr(pipeline, "_backend_of", chosen)
+        patch.setitem(DELEGATES, name, ByReference)
         yield
