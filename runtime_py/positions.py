@@ -151,7 +151,9 @@ def takes_one_position(method: Method, program: Program, cursor: int) -> bool:
     """Tell whether a method takes one position of a cursor for all rows."""
     slots = [(v.type.dims, v.storage) for v in method.graph.values]
     counted = program.cursors[cursor]
-    rows = None if counted.rows is None else (counted.rows,)
+    rows: tuple[Dim, ...] | None = None
+    if counted.rows is not None:
+        rows = (counted.rows,)
     if counted.state is not None:  # of one row, say
         rows = program.states[counted.state].type.dims
     return any(
