@@ -119,11 +119,13 @@ class Entry:
 
     def demand(self, sizes: Mapping[str, int]) -> Demand:
         """Return what a call of these sizes asks for."""
-        advance = self.method.advance
+        added = {a.cursor: evaluate(a.tokens, sizes) for a in self.method.advances}
         return Demand(
-            None if advance is None else evaluate(advance, sizes),
+            added.pop(self.cursor, None),
             tuple([_extent(w, sizes) if w.extents != () else 0 for w in self.writes]),
             tuple(self._grown(sizes)),
+            cursor=self.cursor,
+            others=tuple(added.items()),
         )
 
     def _grown(self, sizes: Mapping[str, int]) -> Iterator[tuple[int, int, int]]:

@@ -32,6 +32,7 @@ from kvc.schema.model import (
 from kvc.schema.types import Dim, affine, evaluate, symbols_in
 
 _CAPACITY, _BATCH = "capacity", "batch"
+_FAR = 1 << 62  # of a counter that lengths can be added to
 
 
 def find_position(
@@ -41,6 +42,7 @@ def find_position(
 
     Raises:
         NoPosition: nothing counts tokens, or what grows does not agree.
+        StateMismatch: a counter is so far off that nothing can be added to it.
     """
     if number >= len(cursors):
         raise NoPosition(reason="no state of this program counts tokens")
@@ -49,11 +51,20 @@ def find_position(
         case CursorKind.STATE:
             assert cursor.state is not None
             counts: list[int] = memory.arrays[cursor.state].reshape(-1).tolist()
+            _check_counts(counts, memory.states[cursor.state].name)
             return counts
         case CursorKind.SESSION:
             return list(memory.counted[number])
         case CursorKind.LENGTH:
             return [_common_length(memory, number)] * len(memory.counted[number])
+
+
+def _check_counts(counts: Sequence[int], state: str) -> None:
+    if counts and not -_FAR < min(counts) <= max(counts) < _FAR:
+        expected = f"numbers from {-_FAR} to {_FAR}"
+        raise StateMismatch(
+            method="any", state=state, expected=expected, found=str(counts)
+        )
 
 
 def known_position(

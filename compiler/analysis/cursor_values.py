@@ -192,27 +192,33 @@ class _Rewriter:
                 [Part.START, Part.LENGTHS] | [Part.LENGTHS, Part.START]
             ):
                 return Part.END
-        if told == [Part.PLACES] or told == [_LAST]:
-            return _picked(node, told[0], result)
-        return self._added(node, told)
+        picked = _picked(node, told, result)
+        return self._added(node, told) if picked is None else picked
 
     def _added(self, node: Node, told: list[_Meaning | None]) -> _Meaning | None:
         if node.op != "aten::add.Scalar" or node.arguments[2] != 1:
             return None
         by: Mapping[_Meaning | None, Dim | None] = {
             Part.START: self._known.advance if self._known.lengths is None else None,
-            _LAST: 1,
+            _LAST: None if self._known.advance is None else 1,
         }
         step = by.get(told[0])
         return Part.END if step is not None and node.arguments[1] == step else None
 
 
-def _picked(node: Node, given: _Meaning | None, result: TensorType) -> _Meaning | None:
-    """Return what one of the places of all tokens is."""
-    if result.dims not in ((), (1,)):
+def _picked(
+    node: Node, told: list[_Meaning | None], result: TensorType
+) -> _Meaning | None:
+    """Return what the one that is taken of all places, or of one position, is."""
+    if len(told) != 1 or told[0] is None or result.dims not in ((), (1,)):
         return None
-    if given == _LAST:
+    if told[0] == _LAST:
         return _LAST if says_same(node) else None
+    if told[0] is Part.START:
+        single = node.inputs[0].type.dims == (1,)
+        return Part.START if single and node.op == "aten::select.int" else None
+    if told[0] is not Part.PLACES:
+        return None
     ends: Mapping[object, _Meaning] = {0: Part.START, None: Part.START, -1: _LAST}
     picks = node.op in ("aten::select.int", "aten::slice.Tensor")
     return ends.get(node.arguments[2]) if picks else None

@@ -14,6 +14,7 @@ from kvc.compiler.in_place.flat import flatten
 from kvc.compiler.ir import Method, Program
 from kvc.compiler.positions import Counting, find_countings
 from kvc.compiler.states import describe_states
+from kvc.schema.errors import CompileError
 
 
 def declare(program: Program) -> Program:
@@ -44,4 +45,12 @@ def _declared(method: Method, countings: Sequence[Counting]) -> Method:
             counts = counting.counts.get(method.name)
             lengths = "" if counts is None else method.input_names[counts]
             found.append((number, counting.advances[method.name], lengths))
+    counted = sorted({lengths for *_, lengths in found if lengths})
+    if sum(bool(lengths) for *_, lengths in found) > 1:
+        message = (
+            f"method {method.name} advances two positions by counts of tokens of each "
+            f"row ({', '.join(counted)}): at most one of its positions may have such "
+            "counts, give each cache a method of its own"
+        )
+        raise CompileError(message=message)
     return replace(method, advances=tuple(found))

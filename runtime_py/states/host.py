@@ -53,6 +53,7 @@ class HostStore:
         copy_into(self._part(self.all, span), content)
 
     def fill(self, span: Span) -> None:
+        span = span._replace(low=max(span.low, 0))
         high = min(span.high, self.slots) if self.slots else span.high
         if span.low >= high:
             return
@@ -68,6 +69,7 @@ class HostStore:
             self._arena.clear(start, nbytes)
 
     def give_back(self, span: Span) -> None:
+        span = span._replace(low=max(span.low, 0))
         nbytes = (min(span.high, self.slots) - span.low) * self.layout.slot_nbytes
         if self.begins or nbytes < PAGE_NBYTES:
             return

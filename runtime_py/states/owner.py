@@ -18,7 +18,7 @@ class Span(NamedTuple):
     """Slots of the states of a store.
 
     Attributes:
-        low: the first slot.
+        low: the first slot; less than 0 means 0.
         high: the one after the last; more than there are means all.
         row: index on axis 0; None for all rows.
         state: index among the states of the store; None for all of them.

@@ -70,6 +70,11 @@ class CursorChecker:
                 free = symbols_of([dim]) - fixed_symbols(self._program)
                 what = f"its {name} {dim} has {sorted(free)}, which no state does"
                 require(not free, where, what)
+        if cursor.state is not None:
+            dims, rows = states[cursor.state].type.dims, cursor.rows
+            agree = dims in ((), (1,)) if rows is None else dims == (rows,)
+            what = f"its state is {states[cursor.state].type}, its rows are {rows}"
+            require(agree, where, what)
 
     def _check_window(self, state: State, window: int) -> None:
         where, require = f"state {state.name!r}", self._report.require

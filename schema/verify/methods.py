@@ -43,6 +43,9 @@ def check_methods(program: Program, sizes: Sizes, report: Reporter) -> None:
         report.require(ascending and known, where, what)
         for advance in method.advances:
             sizes.check_dim(advance.tokens, where)
+        counted = [a.cursor for a in method.advances if a.lengths is not None]
+        what = f"rows count tokens of several cursors, {counted}"
+        report.require(len(counted) <= 1, where, what)
 
 
 def _check_all_logits(graph: Graph, where: str, report: Reporter) -> None:

@@ -4,7 +4,17 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hand_built import I64, PLACES, START, cache_program, program, sized_program
+from hand_built import (
+    F32,
+    I64,
+    PLACES,
+    START,
+    cache_program,
+    cache_states,
+    method,
+    program,
+    sized_program,
+)
 from stateful_programs import (
     BATCH,
     SEQ,
@@ -25,7 +35,20 @@ from kvc.runtime import (
 )
 from kvc.runtime.positions import fill_cursors, takes_one_position
 from kvc.runtime.states.access import Demand
-from kvc.schema.model import Cursor, CursorKind, CursorPart, CursorSlot
+from kvc.schema.model import (
+    Alias,
+    Cursor,
+    CursorKind,
+    CursorPart,
+    CursorSlot,
+    Graph,
+    Instruction,
+    Ref,
+    Scratch,
+    StateKind,
+    StateSlot,
+    Value,
+)
 from kvc.schema.types import TensorType
 
 
@@ -253,3 +276,54 @@ def test_the_position_may_be_the_length_of_what_grows(opened):
         session.lopsided(rows(2))
         with pytest.raises(NoPosition, match="different lengths: k has 5, v has 3"):
             _ = session.position
+
+
+def counting_from(number):
+    """Return `fill()` of a state that lies before a cache; its cursor begins there."""
+    content = TensorType(F32, (1, 1, 4096, 64))
+    fill = Graph(
+        values=(
+            Value(content, StateSlot(0)),
+            Value(content, Scratch(0, content.nbytes({}))),
+            Value(content, Alias(0)),
+        ),
+        inputs=(),
+        outputs=(),
+        instructions=(
+            Instruction("aten::add.Scalar", (Ref(0), 1, 1), (1,), ""),
+            Instruction("aten::copy", (Ref(0), Ref(1)), (2,), ""),
+        ),
+        scratch_nbytes=content.nbytes({}),
+        peak_nbytes=0,
+    )
+    linear, counter = cache_states()
+    plain = replace(
+        linear, name="kept", type=content, kind=StateKind.PLAIN, axis=None, cursor=None
+    )
+    return program(
+        [
+            method(
+                "fill", fill, [], reads=(0,), writes=(0,), output_tree='{"tuple": []}'
+            )
+        ],
+        {"number": np.array([number], np.int64)},
+        states=[plain, replace(linear, type=content), replace(counter, initial=0)],
+        cursors=[Cursor("position", CursorKind.STATE, 2, 1, None)],
+    )
+
+
+@pytest.mark.parametrize("number", [-3, -4096, -(10**15)])
+def test_a_cursor_before_all_slots_touches_no_other_state(opened, number):
+    with opened(counting_from(number)) as program, program.session() as session:
+        session.fill()
+        session.trim()
+        assert np.all(session.state["kept"] == 1)
+
+
+@pytest.mark.parametrize("number", [-(2**63), 2**63 - 1])
+def test_a_counter_to_which_nothing_can_be_added_is_named(opened, number):
+    with opened(counting_from(number)) as program, program.session() as session:
+        for use in (session.trim, session.fill, lambda: session.position):
+            with pytest.raises(StateMismatch, match="state position: expected numbers"):
+                use()
+        assert np.all(session.state["kept"] == 0)

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method
 from kvc.runtime import Program
-from kvc.schema.errors import CompileError, NotRewindable
+from kvc.schema.errors import CacheOverflow, CompileError, NotRewindable
 from kvc.schema.model import StateKind
 
 VOCAB, DIM, SLOTS = 11, 4, 24
@@ -103,6 +103,79 @@ def of_tokens(name: str, role: str = "", count: int = 3) -> Method:
 
 DECODER = [of_tokens("prefill", "prefill"), of_tokens("decode", "decode", 1)]
 BOTH = [of_tokens("encode"), *DECODER]
+
+
+class Pair(nn.Module):
+    """Two caches that attention sees, each with a position of its own."""
+
+    def __init__(self, batch: int = 1) -> None:
+        super().__init__()
+        for name in "ab":
+            self.register_buffer(name, torch.zeros(batch, 1, 16, DIM))
+            self.register_buffer(
+                f"{name}_position", torch.zeros(batch, dtype=torch.int64)
+            )
+
+    def take(self, name: str, rows: Tensor, counts: Tensor | None = None) -> Tensor:
+        cache, position = getattr(self, name), getattr(self, f"{name}_position")
+        start = position.clone()
+        added = rows.shape[2] if counts is None else counts
+        cache.copy_(torch.ops.kvc.cache_update(cache, rows, start, 2, "linear", counts))
+        position.add_(added)
+        end = start + added
+        return torch.ops.kvc.attention(rows, cache, cache, end, counts=counts)
+
+    def both(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
+        return self.take("a", a), self.take("b", b)
+
+    def second(self, b: Tensor) -> Tensor:
+        return self.take("b", b)
+
+    def counted(
+        self, a: Tensor, b: Tensor, m: Tensor, n: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        return self.take("a", a, m), self.take("b", b, n)
+
+
+class Slots(nn.Module):
+    """Two caches that are written from positions which are passed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in "ab":
+            self.register_buffer(name, torch.zeros(1, 1, 16, DIM))
+
+    def first(self, rows: Tensor, here: Tensor) -> Tensor:
+        self.a.copy_(torch.ops.kvc.cache_update(self.a, rows, here))
+        return self.a * 1
+
+    def second(self, rows: Tensor, there: Tensor) -> Tensor:
+        self.b.copy_(torch.ops.kvc.cache_update(self.b, rows, there))
+        return self.b + self.a.sum()
+
+
+class Picking(nn.Module):
+    """A ring that is given the position of each token."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("ring", torch.zeros(1, 1, 12, DIM))
+
+    def step(self, rows: Tensor, slots: Tensor) -> Tensor:
+        start, ends = self.ends(slots)
+        self.ring.copy_(
+            torch.ops.kvc.cache_update(self.ring, rows, start, 2, "circular")
+        )
+        return torch.ops.kvc.attention(
+            rows, self.ring, self.ring, ends, layout="circular", window_left=3
+        )
+
+    def ends(self, slots: Tensor) -> tuple[Tensor, Tensor]:
+        """Return where the tokens begin, and where they end."""
+        return slots[0].view(1), slots[-1:] + 1
+
+
+ROWS, START = torch.ones(1, 1, 3, DIM), torch.zeros(1, dtype=torch.int64)
 
 
 @pytest.fixture(scope="module")
@@ -244,3 +317,67 @@ def test_prefill_and_decode_that_count_apart_are_refused() -> None:
 
     with pytest.raises(CompileError, match="advance different positions"):
         opened(Apart(), BOTH, Path()).__enter__()
+
+
+def test_attention_sees_what_a_call_adds_at_each_cursor(tmp_path: Path) -> None:
+    other = {"b": {2: Dim("other", 1, 8)}}
+    both = Method("both", (ROWS, ROWS), dynamic={"a": {2: SEQ}} | other)
+    second = Method("second", (ROWS,), dynamic={"b": {2: SEQ}})
+    with opened(Pair(), [both, second], tmp_path) as program:
+        session, model = program.session(), Pair()
+        for a, b in ((3, 4), (2, 1)):
+            rows = torch.randn(1, 1, a, DIM), torch.randn(1, 1, b, DIM)
+            found = session.both(*(one.numpy() for one in rows))
+            for mine, theirs in zip(found, model.both(*rows), strict=True):
+                np.testing.assert_allclose(mine, theirs, atol=1e-5)
+        more = torch.randn(1, 1, 3, DIM)
+        found = session.second(more.numpy())
+        np.testing.assert_allclose(found, model.second(more), atol=1e-5)
+        positions = {name: rows.tolist() for name, rows in session.positions.items()}
+        assert positions == {"a_position": [5], "b_position": [8]}
+
+
+def test_a_session_counts_at_each_cursor(tmp_path: Path) -> None:
+    dynamic = {"rows": {2: SEQ}}
+    first = Method("first", (ROWS, START), dynamic=dynamic, position="here")
+    second = Method("second", (ROWS, START), dynamic=dynamic, position="there")
+    with opened(Slots(), [first, second], tmp_path) as program:
+        session, model = program.session(), Slots()
+        ends = {"first": 0, "second": 0}
+        for name, count in (("first", 3), ("second", 2), ("first", 4), ("second", 1)):
+            rows = torch.randn(1, 1, count, DIM)
+            expected = getattr(model, name)(rows, torch.tensor([ends[name]]))
+            found = session.call(name, rows.numpy())
+            np.testing.assert_allclose(found, expected, atol=1e-5)
+            ends[name] += count
+        positions = {name: rows.tolist() for name, rows in session.positions.items()}
+        assert positions == {"here": [7], "there": [3]}
+        rows = np.ones((1, 1, 8, DIM), np.float32)
+        session.call("second", rows)
+        with pytest.raises(CacheOverflow):
+            session.call("second", rows)
+
+
+def test_counts_of_rows_at_two_cursors_are_refused(tmp_path: Path) -> None:
+    rows, counts = torch.ones(2, 1, 3, DIM), torch.tensor([3, 2])
+    args = (rows, rows, counts, counts + 0)
+    with pytest.raises(CompileError, match=r"two positions by counts .* \(m, n\)"):
+        opened(Pair(2), [Method("counted", args)], tmp_path).__enter__()
+
+
+def test_places_of_tokens_give_start_and_end_of_a_ring(tmp_path: Path) -> None:
+    dynamic = {"rows": {2: SEQ}, "slots": {0: SEQ}}
+    step = Method("step", (ROWS, torch.arange(3)), dynamic=dynamic, position="slots")
+    one = (ROWS[:, :, :1], torch.arange(1))
+    with opened(Picking(), [step], tmp_path) as program:
+        assert program.states["ring"].window == 4
+        session, model, end = program.session(), Picking(), 0
+        for count in (3, 1, 8, 1, 2):
+            rows = torch.randn(1, 1, count, DIM)
+            expected = model.step(rows, torch.arange(end, end + count))
+            np.testing.assert_allclose(session.step(rows.numpy()), expected, atol=1e-5)
+            end += count
+        assert session.position == end
+    single = Method("step", one, position="slots")
+    with opened(Picking(), [single], tmp_path) as program:
+        assert program.states["ring"].window == 4

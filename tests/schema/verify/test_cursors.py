@@ -155,6 +155,20 @@ def test_a_cursor_is_a_counter_of_int64(change, text):
     wants(replace(SAMPLE, states=states), text)
 
 
+@pytest.mark.parametrize("rows", [None, 3])
+def test_a_cursor_has_its_state_s_rows(rows):
+    cursors = (replace(RAGGED.cursors[0], rows=rows),)
+    wants(replace(RAGGED, cursors=cursors), f"cursor 0: its state is .*rows are {rows}")
+
+
+def test_rows_count_at_one_cursor():
+    (advance,) = WRITE.advances
+    more = Cursor("more", CursorKind.SESSION, None, RAGGED.cursors[0].rows, None)
+    twice = replace(WRITE, advances=(advance, replace(advance, cursor=1)))
+    changed = replace(RAGGED, methods=(twice, STEP), cursors=(*RAGGED.cursors, more))
+    wants(changed, r"rows count tokens of several cursors, \[0, 1\]")
+
+
 def test_a_state_is_one_cursor():
     wants(replace(SAMPLE, cursors=SAMPLE.cursors * 2), "counts as the cursor 0")
     other = Cursor("", CursorKind.SESSION, None, 1, None)
@@ -295,8 +309,13 @@ def test_row_lengths_are_of_the_cursor_s_rows(rows):
 
 
 def test_where_all_rows_are_at_one_place_there_is_one_length():
-    cursor = replace(RAGGED.cursors[0], rows=None)
-    wants(replace(RAGGED, cursors=(cursor,)), "not those of the cursor's rows None")
+    (held,) = RAGGED.cursors
+    states = list(RAGGED.states)
+    counter = states[held.state]
+    states[held.state] = replace(counter, kind=StateKind.PLAIN, cursor=None)
+    cursor = replace(held, kind=CursorKind.SESSION, state=None, rows=None)
+    changed = replace(RAGGED, cursors=(cursor,), states=tuple(states))
+    wants(changed, "not those of the cursor's rows None")
 
 
 def test_rows_of_what_grows_have_one_length():
