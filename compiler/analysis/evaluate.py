@@ -22,7 +22,6 @@ POSITIONS = (0, 1, 6, 1021)
 _OPS: Mapping[str, Callable[..., Tensor]] = {
     "aten::alias": lambda x: x,
     "aten::clone": lambda x: x,
-    "aten::copy": lambda x, y: y.expand(x.shape),
     "aten::_to_copy": lambda x, dtype: x.long(),
     "aten::view": lambda x, size: x.reshape(size),
     "aten::reshape": lambda x, size: x.reshape(size),
@@ -110,6 +109,10 @@ class _Call:
         ):
             return self.expected(CursorPart.LENGTHS, value)
         node = within.method.makers().get(value.id)
+        if node is not None and node.op == "aten::copy":  # over a value of any kind
+            source = node.inputs[1]
+            shape = value.type.shape(self._sizes)
+            return self.compute(source, within).expand(shape)
         if node is not None:
             return _OPS[node.op](*self._arguments(node, within))
         assert within.around is not None, "it was followed from the cursor"

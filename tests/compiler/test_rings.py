@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from kvc.compiler import Dim, Method, StateSpec, compile_program
 from kvc.schema.errors import CompileError
 from kvc.schema.model import StateKind
+from kvc.schema.verify import verify_program
 
 SLOTS, WINDOW = 12, 5
 ROWS = torch.ones(1, 2, 2, 4)
@@ -116,7 +117,9 @@ class Placed(nn.Module):
 
 
 def ring_of(model: nn.Module, *methods: Method):
-    states = compile_program(model, methods).program.states
+    program = compile_program(model, methods).program
+    verify_program(program, "x")
+    states = program.states
     return next(state for state in states if state.name == "ring")
 
 
