@@ -53,7 +53,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if taken and not always and crc32(item.nodeid.encode()) % _DAILY:
             item.add_marker(pytest.mark.exhaustive)
         kept.append(item)
-    items[:] = kept
+    # Last, since the backend of the last one stands until all tests have run.
+    items[:] = sorted(kept, key=lambda item: _HERE in item.path.parents)
 
 
 @pytest.fixture(scope="session", params=["", "greedy"], autouse=True)
