@@ -41,7 +41,6 @@ _HERE = Path(__file__).parent
 _DAILY = 8  # one of so many tests runs with a backend every day, the rest on request
 
 
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Choose which tests run with a backend: the same ones each day."""
     kept = []
@@ -53,12 +52,21 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if taken and not always and crc32(item.nodeid.encode()) % _DAILY:
             item.add_marker(pytest.mark.exhaustive)
         kept.append(item)
-    # Last, since the backend of the last one stands until all tests have run.
-    items[:] = sorted(kept, key=lambda item: _HERE in item.path.parents)
+    items[:] = kept
 
 
-@pytest.fixture(scope="session", params=["", "greedy"], autouse=True)
-def backend(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Run every test with each way to run its methods; see `greedy_backends`."""
-    with compiling_with(request.param):
-        yield request.param
+@pytest.fixture(scope="session", params=["", "greedy"])
+def backend(request: pytest.FixtureRequest) -> str:
+    """Give every test each way to run its methods; see `greedy_backends`.
+
+    Of the session, so that a module's own fixtures are made once for each of them.
+    """
+    name: str = request.param
+    return name
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiling(backend: str) -> Iterator[None]:
+    """Let the backend be that of these modules, and of no other test."""
+    with compiling_with(backend):
+        yield
