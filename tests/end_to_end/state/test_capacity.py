@@ -33,14 +33,14 @@ SPECS = [StateSpec("[kv]", axis=2, capacity=CAPACITY)]
 
 
 @pytest.fixture(scope="module")
-def sized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+def sized(tmp_path_factory: pytest.TempPathFactory, backend: str) -> Iterator[Program]:
     folder = tmp_path_factory.mktemp("sized")
     with opened(Linear(), simple_methods(), folder, states=SPECS) as program:
         yield program
 
 
 @pytest.fixture(scope="module")
-def expected() -> np.ndarray:
+def expected(backend: str) -> np.ndarray:
     with torch.no_grad():
         return Linear().reference(torch.from_numpy(TEXT)).numpy()
 
@@ -192,7 +192,7 @@ def resident() -> float:
 
 
 @pytest.fixture(scope="module")
-def store(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+def store(tmp_path_factory: pytest.TempPathFactory, backend: str) -> Iterator[Program]:
     rows = torch.zeros(1, 1, 8, 128)
     dynamic = {"rows": {2: Dim("seq", 1, CHUNK)}}
     specs = [StateSpec("k", axis=2, capacity=Dim("capacity", 8, 1 << 20))]

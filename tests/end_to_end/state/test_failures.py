@@ -42,7 +42,9 @@ PROGRAMS = LAST_GOOD | SPOILT
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Program]]:
+def programs(
+    tmp_path_factory: pytest.TempPathFactory, backend: str
+) -> Iterator[dict[str, Program]]:
     made = {
         name: opened(model(), methods, tmp_path_factory.mktemp(name))
         for name, (model, methods) in PROGRAMS.items()

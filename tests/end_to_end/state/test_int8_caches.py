@@ -35,7 +35,7 @@ OPEN = ExitStack()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _closing() -> Iterator[None]:
+def _closing(backend: str) -> Iterator[None]:
     yield
     OPEN.close()
     program_of.cache_clear()
@@ -185,7 +185,7 @@ def test_a_reset_session_begins_anew(kind: str) -> None:
 
 
 @pytest.fixture(scope="module")
-def sized(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+def sized(tmp_path_factory: pytest.TempPathFactory, backend: str) -> Iterator[Program]:
     capacity = Dim("capacity", 4, 32768)
     specs = [StateSpec("[kv]", axis=2, capacity=capacity)]
     folder = tmp_path_factory.mktemp("sized")

@@ -30,7 +30,7 @@ CALLS = [
 
 
 @pytest.fixture(scope="module")
-def owners(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+def owners(tmp_path_factory: pytest.TempPathFactory, backend: str) -> Iterator[Program]:
     with opened(FourOwners(), METHODS, tmp_path_factory.mktemp("names")) as program:
         yield program
 

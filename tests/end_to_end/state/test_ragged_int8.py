@@ -15,7 +15,9 @@ CALLS = [(5, 1, 3), (1, 1, 0), (0, 1, 1), (0, 9, 2), (1, 0, 0), (7, 2, 12), (1, 
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+def program(
+    tmp_path_factory: pytest.TempPathFactory, backend: str
+) -> Iterator[Program]:
     folder, recipe = tmp_path_factory.mktemp("int8"), load_recipe("fp32", cache="int8")
     options = {"states": ragged_specs(), "recipe": recipe}
     with opened(Ragged(), ragged_methods(), folder, **options) as program:

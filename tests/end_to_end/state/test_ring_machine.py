@@ -105,7 +105,9 @@ class RingConversations(Conversations):
 
 
 @pytest.fixture(scope="module")
-def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Program]]:
+def programs(
+    tmp_path_factory: pytest.TempPathFactory, backend: str
+) -> Iterator[list[Program]]:
     folder = tmp_path_factory.mktemp("rings")
     made = compile_program(RingDecoder(RINGS), ring_methods(6), max_length=SLOTS)
     made.save(folder / "rings.kvc")

@@ -40,7 +40,7 @@ OPEN = ExitStack()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _closing() -> Iterator[None]:
+def _closing(backend: str) -> Iterator[None]:
     yield
     OPEN.close()
     program_of.cache_clear()

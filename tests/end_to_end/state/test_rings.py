@@ -58,7 +58,9 @@ class Opened:
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Opened]]:
+def made(
+    tmp_path_factory: pytest.TempPathFactory, backend: str
+) -> Iterator[dict[str, Opened]]:
     with ExitStack() as stack:
 
         def make(kind: str) -> Opened:

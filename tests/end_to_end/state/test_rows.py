@@ -21,7 +21,9 @@ TEXT = np.random.default_rng(4).integers(0, VOCAB, (4, SLOTS))
 
 
 @pytest.fixture(scope="module")
-def program(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+def program(
+    tmp_path_factory: pytest.TempPathFactory, backend: str
+) -> Iterator[Program]:
     folder = tmp_path_factory.mktemp("rows")
     with opened(Rows(), row_methods(), folder, states=SPECS) as program:
         yield program

@@ -21,7 +21,7 @@ from kvc.schema.errors import InputMismatch
 
 
 @pytest.fixture(scope="module")
-def programs() -> Iterator[dict[str, Program]]:
+def programs(backend: str) -> Iterator[dict[str, Program]]:
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
 

@@ -19,7 +19,7 @@ TEXT = np.random.default_rng(5).integers(0, VOCAB, (6, 40))
 
 
 @pytest.fixture(scope="module")
-def int8(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Program]:
+def int8(tmp_path_factory: pytest.TempPathFactory, backend: str) -> Iterator[Program]:
     folder, recipe = tmp_path_factory.mktemp("int8"), load_recipe("fp32", cache="int8")
     options = {"states": ragged_specs(), "recipe": recipe}
     with opened(Ragged(), ragged_methods(), folder, **options) as program:

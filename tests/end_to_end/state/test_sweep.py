@@ -138,7 +138,7 @@ KEPT_OPEN = ExitStack()
 
 
 @pytest.fixture(scope="module", autouse=True)
-def _closing() -> Iterator[None]:
+def _closing(backend: str) -> Iterator[None]:
     yield
     KEPT_OPEN.close()
     program_of.cache_clear()

@@ -21,7 +21,9 @@ THREADS, ROUNDS = 8, 3
 
 @pytest.fixture(scope="module", params=["linear", "append"])
 def program(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    backend: str,
 ) -> Iterator[Program]:
     made = {
         "linear": (Linear(), simple_methods()),
