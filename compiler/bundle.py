@@ -141,7 +141,7 @@ class Bundle:
 
 
 def _with_files(program: model.Program, files: Mapping[str, Content]) -> model.Program:
-    """Return a program with the names of files behind its own.
+    """Return a program with the names of files after its own.
 
     Raises:
         BadFile: the model has a tensor of that name.

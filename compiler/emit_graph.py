@@ -27,7 +27,7 @@ def emit_graph(
         constant_ids: number of each constant's name.
         state_ids: number of each state.
         symbols: the program's symbols.
-        tail_nbytes: bytes of the arena that must lie behind every value.
+        tail_nbytes: bytes of the arena that must lie after every value.
 
     Raises:
         PlanFailed: the memory plan does not pass its check, or new content of a state

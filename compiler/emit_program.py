@@ -92,11 +92,11 @@ class _Emitter:
         self._blocks = blocks_by_number(program)
 
     def blocks_of(self, method: Method) -> tuple[Method, ...]:
-        """Return the blocks of a method, each behind what runs it."""
+        """Return the blocks of a method, each after what runs it."""
         return blocks_of(method, self._blocks)
 
     def emit(self, method: Method, tail: int) -> model.Method:
-        """Return a method as the file has it; `tail` bytes lie behind its scratch."""
+        """Return a method as the file has it; `tail` bytes lie after its scratch."""
         blocks = self.blocks_of(method)
         numbers = {one.block: i for i, one in enumerate(blocks)}
         needs: dict[int, int] = {}  # number of a block -> bytes of its scratch memory

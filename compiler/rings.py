@@ -2,7 +2,7 @@
 
 In: the proven program without blocks, what counts its tokens, its rings at the
 position. Out: the window of each ring that has one. It has one when each method that
-advances the position writes it, `kvc::attention` alone reads it, behind that write and
+advances the position writes it, `kvc::attention` alone reads it, after that write and
 with the call's tokens as queries, and all such readers have a window. Any other ring is
 none the worse; its session only knows less of it.
 """

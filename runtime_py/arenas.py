@@ -55,7 +55,7 @@ class Arena:
     Attributes:
         nbytes: that were asked for.
         owner: of the memory, which goes with the last reference to it.
-        bytes: all of it, the page behind what was asked for too.
+        bytes: all of it, the page after what was asked for too.
         pages: how they go back.
     """
 
@@ -65,7 +65,7 @@ class Arena:
         Raises:
             OutOfMemory: the system gives no address space.
         """
-        # One page more than asked for: kernels may read a little behind their operands.
+        # One page more than asked for: kernels may read a little past their operands.
         length = align_up(nbytes, PAGE_NBYTES) + PAGE_NBYTES
         self.nbytes = nbytes
         try:

@@ -174,7 +174,7 @@ class _Lender:
         return Loan(borrowed.value, growing.memory, None, growing, length, outputs)
 
     def _lend_copy(self, borrowed: Borrowed, growth: Growth, reach: int) -> Loan:
-        """Lend a copy of a plain array that has room behind it."""
+        """Lend a copy of a plain array that has room after it."""
         if borrowed.mutated:
             self._check_writable()
         shape = list(self._array.shape)

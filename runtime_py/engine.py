@@ -274,7 +274,7 @@ class Engine:
         return Resources(self.path, self.program, self._constants, self._reference)
 
     def _count_out(self) -> None:
-        """Count resources that are gone; behind the last ones the files are closed."""
+        """Count resources that are gone; after the last ones the files are closed."""
         with self._lock:
             self._in_use -= 1
             last = not self._in_use

@@ -25,7 +25,7 @@ class Progress:
     """How far a run that broke off has come.
 
     Attributes:
-        place: index of the instruction that was running; -1 before any, and behind
+        place: index of the instruction that was running; -1 before any, and after
             the last one after all, or where nobody can say.
         inside: whether it broke off in a block, of which more may have run.
     """

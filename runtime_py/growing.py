@@ -1,4 +1,4 @@
-"""`GrowingArray`: an array of the caller's own, with spare capacity behind its end.
+"""`GrowingArray`: an array of the caller's own, with spare capacity after its end.
 
 In: a dtype, dims, the axis it grows along, and how long it may become. Out: an array
 that becomes longer without moving. Given to a method as the input that the method
@@ -91,7 +91,7 @@ class GrowingArray:
         return np.array(self.array, dtype=dtype, copy=copy)
 
     def append(self, rows: object) -> None:
-        """Write an array or tensor behind the end.
+        """Write an array or tensor after the end.
 
         Raises:
             BadSetting: it is no array, or not of this dtype and these dims.
@@ -104,7 +104,7 @@ class GrowingArray:
         self._length += count
 
     def truncate(self, length: int) -> None:
-        """Forget what lies at and behind `length`; whole pages of it are given back.
+        """Forget what lies at and after `length`; whole pages of it are given back.
 
         Raises:
             BadSetting: `length` is not from 0 to the length there is.

@@ -77,7 +77,7 @@ def bind_operands(
 def _lent(
     operand: int, graph: Graph, values: Values, makers: Mapping[int, str]
 ) -> Array:
-    """Return the memory of an operand: with room behind it unless it is a view."""
+    """Return the memory of an operand: with room after it unless it is a view."""
     value = operand
     while isinstance(storage := graph.values[value].storage, Alias):
         if OPS[makers[value]].aliasing is Aliasing.VIEW:

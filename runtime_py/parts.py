@@ -1,7 +1,7 @@
 """Calls that are longer than the rings of a session allow, taken in parts.
 
 In: a method of the role "prefill", more tokens than it takes, or than fit between the
-window of a ring and its end. Out: the logits behind the last token, and a session that
+window of a ring and its end. Out: the logits after the last token, and a session that
 has taken all of them. Such a call is all or nothing as any other is: what cannot be put
 back by knowing the position is copied first, which is little beside so many tokens.
 """
@@ -186,7 +186,7 @@ def _take_part(part: Part, tokens: Array, counts: Array | None) -> Inputs:
 def _takes_tokens(entry: Entry) -> bool:
     """Tell whether a method of some role takes tokens alone, and adds them all.
 
-    It may take counts behind them, and adds those that count then.
+    It may take counts after them, and adds those that count then.
     """
     inputs = 1 + (entry.counts is not None)
     if entry.tokens is None or len(entry.signature.types) != inputs:

@@ -188,7 +188,7 @@ class Session(Callables):
             self._note_change()
 
     def trim(self) -> None:
-        """Give memory back that holds nothing: behind the position, and idle scratch.
+        """Give memory back that holds nothing: after the position, and idle scratch.
 
         Raises:
             Busy, Closed, Forked: as `call`.

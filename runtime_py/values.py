@@ -45,7 +45,7 @@ class Memory:
         states: arrays by state id; of a state that grows, all of its memory.
         given: arrays of values that lie in somebody else's memory, by value id.
         callers: memory of inputs in the caller's arrays, by value id; it may go on
-            behind the input.
+            after the input.
         workspace: what delegates of one context share.
     """
 
@@ -105,7 +105,7 @@ class Values:
         return self._evaluate(self._graph.values[value].type.dims)
 
     def lent(self, value: int) -> Array:
-        """Return the memory of a value that is all of it, room behind it included."""
+        """Return the memory of a value that is all of it, room after it included."""
         root = self._graph.root_of(value)
         if isinstance(self._graph.values[root].storage, StateSlot | Caller):
             return self._memory_of(root)

@@ -6,9 +6,9 @@ operands, in order; how, is here too:
 
 - cond: `pred` chooses one of two blocks, whose outputs are the results.
 - while: the first block says whether to go on, the second makes the carried values of
-  the next turn; the results are the last ones. Operands behind those are only read.
+  the next turn; the results are the last ones. Operands after those are only read.
 - scan: the block is run for each place along axis 0 of the `scanned` operands, which
-  stand behind the carried ones. Its outputs are the carried values of the next turn,
+  stand after the carried ones. Its outputs are the carried values of the next turn,
   then what is stacked along a new axis 0.
 - delegate: a backend runs the one block, whose outputs are the results.
 """
@@ -36,7 +36,7 @@ class Control(Generic[Operand]):
         over: for each result the index of the operand in whose memory it lies, None
             where it has memory of its own.
         carried: how many operands, the first, go from turn to turn.
-        scanned: how many behind those are gone through along axis 0.
+        scanned: how many after those are gone through along axis 0.
     """
 
     op: str

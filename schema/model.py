@@ -232,7 +232,7 @@ class Method:
 
     @property
     def graphs(self) -> tuple[Graph, ...]:
-        """Return all of a method's code, that of its blocks behind its own."""
+        """Return all of a method's code, that of its blocks after its own."""
         return (self.graph, *(block.graph for block in self.blocks))
 
 
@@ -271,7 +271,7 @@ class State:
             after the cursor is dead (LINEAR, RING, APPEND), or that it counts as
             (COUNTER); None for any other.
         window: how many positions a query sees, its own too, where calls write a RING
-            at the position and `kvc::attention` alone reads it behind that, else None.
+            at the position and `kvc::attention` alone reads it after that, else None.
     """
 
     name: str
@@ -391,7 +391,7 @@ class Delegate:
         names: ids of the named data it uses, ascending; packed data among it.
         memory: who lays out its workspace.
         workspace_nbytes: bound of that workspace.
-        tail_nbytes: bytes that must be readable behind each of its inputs and outputs.
+        tail_nbytes: bytes that must be readable after each of its inputs and outputs.
     """
 
     backend: str

@@ -101,7 +101,7 @@ def pack_bundle(
 def _with_packed(
     program: Program, packings: tuple[Packing, ...], packed_form: str
 ) -> Program:
-    """Return a program with packed names behind its own."""
+    """Return a program with packed names after its own."""
     names = tuple(
         NamedData(
             name=PACKED + one.key,

@@ -38,7 +38,7 @@ class Lowered:
         memory: who lays out its workspace.
         workspace_nbytes: bound of what it needs there beside what the reference
             implementation of the code does.
-        tail_nbytes: bytes that must be readable behind each input and output that
+        tail_nbytes: bytes that must be readable after each input and output that
             lies in the method's scratch memory. Who lays it out sees to that; where
             states, constants and callers' arrays end is not known ahead of time.
     """

@@ -138,7 +138,7 @@ class CapturedMethod:
         method: what the user declared; `dynamic` as it was traced, with the lifted
             buffers, whose paths are `kvc_states[0]` and so on.
         arguments: the examples it was traced with, by parameter name.
-        lifted: the buffers that are inputs behind the arguments, in order.
+        lifted: the buffers that are inputs after the arguments, in order.
         exported: functional: mutations are outputs.
         observed: how it reached the model's memory.
     """

@@ -206,6 +206,6 @@ def _check_places(entries: Mapping[str, Entry], nbytes: int, size: int) -> None:
         places = f"{size} bytes, its tensors end at {end}"
         wrong.append(f"it is cut short: {places}; not whole: {', '.join(cut)}")
     elif reached < nbytes:
-        wrong.append(f"{nbytes - reached} bytes behind its tensors belong to none")
+        wrong.append(f"{nbytes - reached} bytes after its tensors belong to none")
     if wrong:
         raise Problems(*wrong)

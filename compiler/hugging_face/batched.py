@@ -2,7 +2,7 @@
 
 In: what `CachedDecoder` takes, and at each call how many tokens of each row count. Rows
 are right padded; what the padding holds never matters. Out: the same methods with that
-one argument more, and the logits behind the last token of each row that counts.
+one argument more, and the logits after the last token of each row that counts.
 """
 
 from collections.abc import Iterator

@@ -60,7 +60,7 @@ def export_hf(
     how many tokens of each row count, 0 to seq: `lengths` int64 [batch], for `decode`
     `active` bool [batch]; all where it is left out. Rows are right padded, with
     anything; of each row only its tokens are written, attend and advance it. Logits
-    are those behind a row's last token, and mean nothing for a row without tokens.
+    are those after a row's last token, and mean nothing for a row without tokens.
 
     Args:
         model: a model, which is left as it was; or a folder with config.json and

@@ -54,7 +54,7 @@ def takes_positions(decoder: PreTrainedModel) -> bool:
 def _positions(call: Call, seq: int) -> Tensor:
     """Return int64 [batch, seq]; padding is at its row's last position.
 
-    Behind it there may be none, where a table of positions ends.
+    After it there may be none, where a table of positions ends.
     """
     places = call.start[:, None] + torch.arange(seq)
     if call.counts is not None:

@@ -38,7 +38,7 @@ class Owned:
     Attributes:
         arguments: number of a tensor argument -> the state that it is. What is written
             into it is forgotten: `results` say what becomes of the state.
-        buffers: number of a tensor input, those of lifted buffers come behind the
+        buffers: number of a tensor input, those of lifted buffers come after the
             arguments -> the state that it is.
         results: number of a tensor result -> the state that it becomes.
     """

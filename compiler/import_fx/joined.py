@@ -4,7 +4,7 @@ A merged decoder takes one branch without a past, which gives what is new, and a
 that gives the past and what is new. torch knows the size of neither; a session does: it
 takes the first branch while the past is empty. In: a traced graph. Out: its symbols for
 such sizes defined as the longer of the two, and blocks whose shorter output is put
-behind the past, after a check that the past is empty.
+after the past, after a check that the past is empty.
 """
 
 from collections.abc import Sequence
@@ -79,7 +79,7 @@ def _longest(
 def with_joined_outputs(
     blocks: Sequence[Method], results: Sequence[TensorType]
 ) -> list[Method]:
-    """Return the blocks of a cond with shorter outputs put behind what they lack.
+    """Return the blocks of a cond with shorter outputs put after what they lack.
 
     Raises:
         Unsupported: an output differs from the result in another way.
@@ -95,7 +95,7 @@ def with_joined_outputs(
 def _with_past(
     block: Method, output: int, kind: TensorType, blocks: Sequence[Method]
 ) -> Method:
-    """Return a block that puts an output behind an input, which must be empty."""
+    """Return a block that puts an output after an input, which must be empty."""
     short = block.outputs[output]
     axes = [
         i

@@ -41,7 +41,7 @@ def without(structure: object, gone: Set[str], path: str = "") -> object:
     """Return a structure without what lies at some paths.
 
     A container of which nothing is left goes too; GONE when all of it does. What comes
-    behind in a list or tuple moves up.
+    after it in a list or tuple moves up.
     """
     if path in gone:
         return GONE

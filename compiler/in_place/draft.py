@@ -38,7 +38,7 @@ class Draft:
         return Value(self._count - 1, kind)
 
     def add_closing(self, node: Node) -> int:
-        """Add a node behind all others; return its key."""
+        """Add a node after all others; return its key."""
         return self._insert(node, (LATE, len(self.nodes), 1))
 
     def add_before(self, key: int, node: Node) -> int:

@@ -52,7 +52,7 @@ def entries(program: Program) -> tuple[Method, ...]:
 
 
 def blocks_of(method: Method, blocks: Mapping[int, Method]) -> tuple[Method, ...]:
-    """Return the blocks that a method runs, each behind what runs it."""
+    """Return the blocks that a method runs, each after what runs it."""
     found: list[Method] = []
     for node in method.nodes:
         control = control_of(node)

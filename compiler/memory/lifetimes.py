@@ -15,7 +15,7 @@ def requests_of(
 
     A value lives from its definition to the last read of it or of anything that
     shares its memory; inputs live from before the first node, what the method hands
-    out lives to behind the last one. Symbolic sizes count at their upper bound.
+    out lives to after the last one. Symbolic sizes count at their upper bound.
     """
     owned = _owned_values(method, aliases)
     first = dict.fromkeys((value.id for value in method.inputs), -1)

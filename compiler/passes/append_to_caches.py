@@ -164,7 +164,7 @@ def _is_read_once(method: Method, value: Value) -> bool:
 
 
 def _keep_as_appends(node: Node, rebuilt: NodeList) -> None:
-    """Add a join as one append for each part behind the first."""
+    """Add a join as one append for each part after the first."""
     axis, (past, *parts) = _axis(node), node.inputs
     for part in parts[:-1]:
         kind = _joined(past.type, part.type.dims[axis], axis)

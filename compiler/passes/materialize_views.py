@@ -70,7 +70,7 @@ def _with_operands_in_order(
 ) -> Node:
     """Return a control node whose blocks are lent memory in order.
 
-    Or with room behind it, which `rooms` says of the block's inputs too.
+    Or with room after it, which `rooms` says of the block's inputs too.
     """
     names: dict[int, Value] = {}
     for value in node.inputs:

@@ -1,6 +1,6 @@
 """Cache writes in other words: what fills consecutive slots is a `cache_update`.
 
-`index_copy` and `index_put` along an axis behind the first become one when their index
+`index_copy` and `index_put` along an axis other than the first become one when their index
 is provably `start + arange(count)`, which is what PyTorch's many spellings of a cache
 write come down to. Both raise when a slot is out of range. `index_put` also takes
 indices that count from the back, so its start must be known not to be negative, and

@@ -1,4 +1,4 @@
-"""Which values lie in memory that goes on behind them along an axis: what grows.
+"""Which values lie in memory that goes on past them along an axis: what grows.
 
 In: a program with its appends made explicit. Out: for each method and block these
 values and their axes. Such memory has gaps between rows, so that a view of it may be
@@ -16,7 +16,7 @@ Rooms = Mapping[int, int]  # id of a value -> axis
 
 
 def find_rooms(program: Program) -> dict[str, Rooms]:
-    """Return the values with room behind them, by the name of their method."""
+    """Return the values with room after them, by the name of their method."""
     finder = _Finder(program)
     for method in entries(program):
         finder.walk(method, {})

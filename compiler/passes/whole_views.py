@@ -46,7 +46,7 @@ class WholeView:
 
     @property
     def settings(self) -> tuple[Argument, ...]:
-        """Return the arguments behind the value."""
+        """Return the arguments after the value."""
         return (self.after.dims,) if self.order is None else (self.order,)
 
     def undone(self) -> "WholeView":

@@ -8,7 +8,7 @@ Copy-on-write, since torch has no read-only tensors: a write by mistake would be
 segmentation fault on a read-only map, and never reaches the file on this one.
 
 What cannot be prevented: a file that is cut short between the last look at it and the
-use of a page behind its new end, even of one in memory, ends the process with SIGBUS;
+use of a page after its new end, even of one in memory, ends the process with SIGBUS;
 bytes written over it in this time are seen, and so are those of a change that leaves
 size and times alone. Nobody looks while a user reads a view. A rename is harmless.
 """
@@ -176,7 +176,7 @@ def _discard(whole: mmap.mmap, first: int, end: int) -> None:
 
 
 def _pages(blob: Blob) -> tuple[int, int]:
-    """Return the first page that a blob lies on, and the one behind the last."""
+    """Return the first page that a blob lies on, and the one after the last."""
     return blob.offset // PAGE_NBYTES, -(-(blob.offset + blob.nbytes) // PAGE_NBYTES)
 
 

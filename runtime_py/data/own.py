@@ -25,7 +25,7 @@ from kvc.schema.errors import OutOfMemory
 
 HUGE_PAGE_NBYTES: Final = 2 << 20
 SMALL_NBYTES: Final = 64 << 10
-_TAIL_NBYTES: Final = 64  # kernels may read a little behind their operands
+_TAIL_NBYTES: Final = 64  # kernels may read a little past their operands
 _HUGE_ADVICE: Final = getattr(mmap, "MADV_HUGEPAGE", None)
 
 
@@ -92,7 +92,7 @@ def reserve(nbytes: int, huge: bool) -> Place:
 def _reserve_huge(nbytes: int, advice: int) -> Place:
     """Return memory that begins at a huge page, and consists of them but for the end.
 
-    The rest behind the last whole huge page lies in ordinary pages, so that no blob
+    The rest after the last whole huge page lies in ordinary pages, so that no blob
     costs more memory than it has bytes.
     """
     owner = _anonymous(nbytes + _TAIL_NBYTES + HUGE_PAGE_NBYTES - PAGE_NBYTES)

@@ -8,7 +8,7 @@ is written first in a map of a file takes a page of the file too.
 
 Three ways, from the best to the one that always works: each run of pages is mapped
 apart; where the process has not enough maps left for that, the arena is mapped whole,
-and only pages that are written behind the prefix cost double, once for all forks; where
+and only pages that are written after the prefix cost double, once for all forks; where
 that is not to be had either, or off Linux, the content is copied.
 """
 

@@ -53,7 +53,7 @@ class Prefix(Closing):
 
     @property
     def logits(self) -> Array:
-        """Return the logits behind the last token, float32 [batch, vocab]: a copy."""
+        """Return the logits after the last token, float32 [batch, vocab]: a copy."""
         return own_copy(self._logits)
 
     def session(self, transactional: bool = False) -> "Session":

@@ -48,7 +48,7 @@ class SharedPages:
 
     @property
     def sources(self) -> frozenset[Frozen]:
-        """Return all that is mapped, or lies behind what is."""
+        """Return all that is mapped, or lies after what is."""
         covers = () if self._covers is None else (self._covers,)
         return frozenset([*self.parts, *covers])
 
@@ -147,5 +147,5 @@ class SharedPages:
 
 
 def maps_of(parts: Iterable[Intervals]) -> int:
-    """Return how many maps runs take: one each, and one behind each."""
+    """Return how many maps runs take: one each, and one after each."""
     return 2 * sum(map(len, parts))

@@ -13,7 +13,7 @@ the op's signature: tensors, `torch.dtype`s, tuples, numbers. How depends on
   dtype are already right; with several results `out` is a tuple of tensors.
 - view: `kernel(*arguments)` returns a view of the operand, or a tuple of views.
 - update: `kernel(target, *arguments)` writes into `target`, which holds operand 0
-  already; `arguments` are those behind operand 0. Indices are checked first: when
+  already; `arguments` are those after operand 0. Indices are checked first: when
   one is out of range, nothing has been written. What grows is as long as the result
   then: `kvc::append` writes the new rows alone.
 - check: `kernel(*arguments)` raises or does nothing.

@@ -1,6 +1,6 @@
 """Kernels of attention: over given keys, and over the valid prefix of a cache.
 
-`kvc::attention` is the function behind the operator that eager and capture call,
+`kvc::attention` is the function of the operator that eager and capture call,
 without the dispatch; so all three agree bit for bit.
 """
 

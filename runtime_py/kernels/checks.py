@@ -28,7 +28,7 @@ def check_rows(index: Tensor, least: int, count: int, slots: int) -> None:
 
     Raises:
         IndexOutOfRange: a row would begin before the first slot.
-        CacheOverflow: a row would end behind the last one.
+        CacheOverflow: a row would end past the last one.
     """
     starts: list[int] = index.reshape(-1).tolist()
     check_slots(starts, [count] * len(starts), slots, least)

@@ -1,6 +1,6 @@
 """Kernels of experts: each row is multiplied by the matrix of the expert it chose.
 
-`kvc::expert_linear` is the function behind the operator that eager and capture call,
+`kvc::expert_linear` is the function of the operator that eager and capture call,
 without the dispatch. The quantized one is `kvc::linear_qd8` with a matrix for each
 expert; here too only chosen experts are read.
 """

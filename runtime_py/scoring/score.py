@@ -67,7 +67,7 @@ def score_tokens(
         tokens: of the text.
         window: how many tokens the model sees at once; left out, 1,024, or as many as
             it takes.
-        stride: how far one window begins behind the other; left out, half a window.
+        stride: how far one window begins after the other; left out, half a window.
         start: what each window begins with, such as a token for the beginning of a
             text. It does not count. Without it, the first token of the text does not.
         progress: called with how many tokens are done, and how many there are.

@@ -34,7 +34,7 @@ def cut_windows(
     Args:
         count: of all tokens.
         length: of a window, 2 or more.
-        stride: how far one begins behind the other, less than `length`.
+        stride: how far one begins after the other, less than `length`.
         has_start: whether each window has a start token before it.
 
     Raises:

@@ -76,7 +76,7 @@ class Ring(Linear):
                 where = f" in row {row}" if len(starts) > 1 else ""
                 return (
                     f"its {self.slots} slots have room for {self.longest - 1} tokens "
-                    f"behind a window of {self.window}, and what was seen before the "
+                    f"after a window of {self.window}, and what was seen before the "
                     f"last {most[row]}{where} has been written over: {count} cannot "
                     "be forgotten"
                 )

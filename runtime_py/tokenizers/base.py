@@ -34,7 +34,7 @@ class Tokenizer(Protocol):
         """Return a stream at its start.
 
         Args:
-            after: tokens that the text stands behind, such as a prompt. They are not
+            after: tokens before the text, such as a prompt. They are not
                 in the text, but may decide whether it begins with a space.
         """
         ...

@@ -43,7 +43,7 @@ class JsonTokenizer:
         return list(encoding.ids)
 
     def stream(self, after: Sequence[int] = ()) -> "JsonStream":
-        """Return a stream behind some tokens."""
+        """Return a stream after some tokens."""
         stream = JsonStream(self, [make() for make in self._stages])
         for token in after:
             stream.push(token)
@@ -76,7 +76,7 @@ class JsonStream:
         return "" if spelling is None else "".join(self._run([spelling], 0))
 
     def finish(self) -> str:
-        """Return what stages held back, each through those behind it."""
+        """Return what stages held back, each through those after it."""
         return "".join(
             piece
             for i, stage in enumerate(self._stages, 1)

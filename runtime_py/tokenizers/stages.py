@@ -4,7 +4,7 @@ In: the spellings of tokens, in order. Out: pieces of text that nothing to come 
 change. The parts work on a list of tokens and come from the package tokenizers
 (`tokenizers/src/decoders`); where one looks at a token and whether it is the first, it
 is asked about that token alone. A stage that joins tokens makes one text of them, and
-stages behind it get that text in pieces. What cannot be done in pieces is held back to
+stages after it get that text in pieces. What cannot be done in pieces is held back to
 the end: the text is then right, but late.
 """
 
@@ -68,7 +68,7 @@ def _flat(decoder: Mapping[str, object]) -> list[Mapping[str, object]]:
 def _stage(
     decoder: Mapping[str, object], joined: bool, part: Callable[[object], Decoder]
 ) -> tuple[NewStage, bool]:
-    """Return a stage, and whether tokens are one text behind it."""
+    """Return a stage, and whether tokens are one text after it."""
     kind = str(decoder.get("type"))
     if joined:
         return _joined_stage(decoder, part), True
@@ -123,7 +123,7 @@ class Spaced(Same):
         self._between = ""
 
     def push(self, token: str) -> Sequence[str]:
-        """Return the token, behind a space if it is not the first."""
+        """Return the token, after a space if it is not the first."""
         between, self._between = self._between, " "
         return (between + token,)
 
@@ -132,7 +132,7 @@ class EachToken(Same):
     """Asks the library about one token at a time."""
 
     def __init__(self, library: Decoder, by_place: bool) -> None:
-        """Take whether the first token is another matter than those behind it."""
+        """Take whether the first token is another matter than those after it."""
         self._decode = library.decode
         self._by_place = by_place
         self._before: list[str] = []

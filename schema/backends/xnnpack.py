@@ -22,7 +22,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.types import TensorType
 
 MAX_RANK: Final = 6  # XNN_MAX_TENSOR_DIMS
-TAIL_NBYTES: Final = 16  # XNN_EXTRA_BYTES: read behind the end of each input
+TAIL_NBYTES: Final = 16  # XNN_EXTRA_BYTES: read past the end of each input
 QUANTIZE: Final = "kvc::quantize_rows"
 QUANTIZED_LINEARS: Final = ("kvc::linear_qd8", "kvc::linear_qb4")
 _GREATEST: Final = 3.4028234663852886e38  # of float32

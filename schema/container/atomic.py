@@ -65,7 +65,7 @@ class AtomicFile(TemporaryFile):
 
     def _take_name(self) -> None:
         _, temporary = self.opened()
-        self.committed = True  # before it is: an interrupt may come right behind
+        self.committed = True  # before it is: an interrupt may come right after
         try:
             temporary.rename(self.target)
         except OSError:

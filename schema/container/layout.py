@@ -2,7 +2,7 @@
 
 A file is its header, its blobs in the order of their offsets, and its tail (program or
 index), each at the next multiple of its alignment, with zeros between. So there are no
-overlaps, no holes, and nothing behind the end.
+overlaps, no holes, and nothing after the end.
 """
 
 from collections.abc import Sequence
@@ -58,7 +58,7 @@ def check_layout(
         end = offset + blobs[i].nbytes
     expected = align_up(end, TAIL_ALIGN)
     if header.tail_offset != expected:
-        what = f"it is at {header.tail_offset}, behind the blobs comes {expected}"
+        what = f"it is at {header.tail_offset}, after the blobs comes {expected}"
         raise BadProgram(path=path, where=kind.tail, what=what)
     return Layout(padding, end)
 
@@ -69,10 +69,10 @@ def _check_blob(blob: Blob, where: str, end: int, limit: int, path: str) -> None
         what = f"alignment {align} is no power of two up to {MAX_BLOB_ALIGN}"
     elif blob.offset != align_up(end, align):
         what = (
-            f"it is at {blob.offset}, not at the first multiple of {align} behind {end}"
+            f"it is at {blob.offset}, not at the first multiple of {align} after {end}"
         )
     elif blob.nbytes > limit - blob.offset:
-        what = f"its {blob.nbytes} bytes at {blob.offset} reach behind the blobs' end"
+        what = f"its {blob.nbytes} bytes at {blob.offset} reach past the blobs' end"
     else:
         return
     raise BadProgram(path=path, where=where, what=what)

@@ -84,7 +84,7 @@ class NewDataFile(TemporaryFile):
     def _link(self, target: Path) -> bool:
         """Give the file its name; tell whether that was free."""
         fd, temporary = self.opened()
-        self._target = target  # before it is: an interrupt may come right behind
+        self._target = target  # before it is: an interrupt may come right after
         try:
             os.link(temporary, target, follow_symlinks=False)
         except FileExistsError:

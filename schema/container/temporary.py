@@ -65,7 +65,7 @@ class TemporaryFile:
         self.discard()
 
     def write(self, content: bytes | bytearray | memoryview) -> None:
-        """Write bytes behind those that are there.
+        """Write bytes after those that are there.
 
         Raises:
             OutputProblem: the system refuses, for example because the disk is full.

@@ -46,7 +46,7 @@ class CacheOverflow(ExecutionError):
 
 
 class PromptTooLong(CacheOverflow):
-    """A prompt does not fit behind what the session holds; nothing has run."""
+    """A prompt does not fit after what the session holds; nothing has run."""
 
     room: int
     rows: int = 1

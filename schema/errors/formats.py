@@ -10,7 +10,7 @@ class FormatError(KvcError):
 
 
 class Truncated(FormatError):
-    """The file ends too early, or goes on behind its end."""
+    """The file ends too early, or goes on past its end."""
 
     what: str
     found: int

@@ -163,15 +163,15 @@ def cache_update(
 
 
 def append(past: TensorType, update: TensorType, axis: int) -> Rule:
-    """`kvc::append`: `past` with `update` behind it along an axis."""
+    """`kvc::append`: `past` with `update` after it along an axis."""
     shape, new = list(shape_of(past)), shape_of(update)
-    require(len(shape) == len(new) and bool(shape), f"{update} behind {past}")
-    require(past.dtype is update.dtype, f"{update} behind {past}")
+    require(len(shape) == len(new) and bool(shape), f"{update} after {past}")
+    require(past.dtype is update.dtype, f"{update} after {past}")
     axis = axis_of(axis, len(shape))
     others = all(
         i == axis or a == b for i, (a, b) in enumerate(zip(shape, new, strict=True))
     )
-    require(others, f"{update} behind {past}")
+    require(others, f"{update} after {past}")
     shape[axis] += new[axis]
     return ((past.dtype, tuple(shape)),)
 

@@ -60,7 +60,7 @@ def attention(
         window_right: the query sees keys up to p + window_right; None: to the last.
         softcap: c makes each score c * tanh(score / c), before mask and slopes.
         mask: [batch or 1, heads or 1, seq, positions], bool (True: may be seen) or
-            float (added). Indexed by key position; keys behind its end are hidden.
+            float (added). Indexed by key position; keys after its end are hidden.
         slopes: float32 [heads]; adds slopes[head] * (key position - p) (ALiBi).
         sinks: float [heads], one more logit in each head's softmax, without a value.
         layout: "linear", position p is in slot p; or "circular", position p is in

@@ -41,7 +41,7 @@ def cache_update(
         ValueError: shapes, dtypes, axis or mode do not fit.
         CountOutOfRange: a count is negative, or more than `seq`.
         IndexOutOfRange: a linear write would begin before slot 0.
-        CacheOverflow: a write would end behind the last slot, or go round to where it
+        CacheOverflow: a write would end past the last slot, or go round to where it
             began. After any of these nothing has been written.
     """
     written = cache.clone(memory_format=torch.contiguous_format)

@@ -1,7 +1,7 @@
 """How many tokens of each row count: the operand `counts` of the cache operators.
 
 The rows of a batch may bring different numbers of tokens to one call. They are padded
-behind their last one; what the padding holds never matters.
+after their last one; what the padding holds never matters.
 """
 
 import torch
@@ -51,7 +51,7 @@ def check_slots(
 
     Raises:
         IndexOutOfRange: a row would begin before slot `least`.
-        CacheOverflow: a row would end behind the last slot.
+        CacheOverflow: a row would end past the last slot.
     """
     for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
         if start < least:

@@ -22,7 +22,7 @@ class Block:
 
     Query `first + i` sees key `begin + j` where `lower <= j - i <= upper`; None is a
     bound that hides no key of the block. `offset` is the distance `j - i` of equal
-    positions, so that a key lies `j - i - offset` positions behind its query.
+    positions, so that a key lies `j - i - offset` positions after its query.
     """
 
     first: int

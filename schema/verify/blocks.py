@@ -82,7 +82,7 @@ class _Borders:
         self._growth: list[dict[int, set[int]]] = []  # of each block: input -> axes
 
     def check(self) -> None:
-        """Check every control instruction; blocks come behind what runs them."""
+        """Check every control instruction; blocks come after what runs them."""
         count = len(self._method.blocks)
         self._growth = [{} for _ in range(count)]
         for number in reversed(range(count)):

@@ -202,7 +202,7 @@ Spans = list[list[tuple[int, int, int]]]
 
 
 def _events(graph: Graph, lives: Lifetimes) -> tuple[Spans, Spans]:
-    """Return what begins and what ends at each time, from -1 to behind the last."""
+    """Return what begins and what ends at each time, from -1 to after the last."""
     times = len(graph.instructions) + 2
     starting: Spans = [[] for _ in range(times)]
     ending: Spans = [[] for _ in range(times)]

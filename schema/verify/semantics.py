@@ -136,7 +136,7 @@ def _check_packed(program: Program, used: set[int], report: Reporter) -> None:
     count = count_unpacked(program)
     for named in program.names[count:]:
         where = f"named data {named.name!r}"
-        report.require(is_packed(named), where, "it stands behind packed data")
+        report.require(is_packed(named), where, "it stands after packed data")
     what = "it is packed, and only delegates may use it"
     for name in used:
         if count <= name < len(program.names):
@@ -205,7 +205,7 @@ def _check_delegate(
 
 
 def _check_tails(method: Method, tails: Mapping[int, int], report: Reporter) -> None:
-    """Check that no arena ends before what delegates may read behind values in it.
+    """Check that no arena ends before what delegates may read past values in it.
 
     What a block is lent may lie in any arena of its method.
     """
@@ -230,6 +230,6 @@ def _check_tail(
         storage = graph.values[graph.root_of(value)].storage
         if isinstance(storage, Scratch):
             end = storage.offset + storage.nbytes + tail
-            what = f"value {value} and its tail end behind the scratch arena"
+            what = f"value {value} and its tail end past the scratch arena"
             fits = end <= graph.scratch_nbytes
             report.require(fits, f"method {method.name!r}", what)

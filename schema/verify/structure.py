@@ -2,7 +2,7 @@
 
 In: bytes, and the layout of `program.fbs` (`kvc.schema._generated`). Out: nothing,
 or `BadStructure`. Strict: each table, vector and string is reached once, nothing
-overlaps, gaps are zero padding, nothing is behind the end, and every field that is
+overlaps, gaps are zero padding, nothing is after the end, and every field that is
 not optional is there. Iterative, and counts are checked before anything is walked.
 What the numbers mean is left to the codec and to `semantics.py`.
 """
@@ -75,7 +75,7 @@ class _Walk:
             raise BadStructure(path=self.path, offset=position, what=text)
 
     def claim(self, start: int, end: int) -> None:
-        self.require(end <= len(self.buffer), start, "reaches behind the end")
+        self.require(end <= len(self.buffer), start, "reaches past the end")
         self.starts.append(start)
         self.ends.append(end)
 
@@ -169,7 +169,7 @@ class _Walk:
         _, shape, element, nbytes, _, members = field
         count, first = self.number(_U32, position), position + 4
         room = len(self.buffer) - first
-        self.require(count * nbytes <= room, position, f"{name} reaches behind the end")
+        self.require(count * nbytes <= room, position, f"{name} reaches past the end")
         self.require(first % nbytes == 0, position, f"{name} is misaligned")
         self.claim(position, first + count * nbytes)
         if shape == "vector of table":

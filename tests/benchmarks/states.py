@@ -3,7 +3,7 @@
 `python tests/benchmarks/states.py [--layers 30] [--positions 128,1024,8192]`. The model
 is the cache half of model A: 30 layers of cache update and attention, 9 query and 3 key
 heads of width 64, without the linear layers, so that what a cache costs is not hidden
-behind them. It runs as kvc compiles it, with one buffer a layer (`linear`) and with
+after them. It runs as kvc compiles it, with one buffer a layer (`linear`) and with
 `torch.cat` carried from call to call (`append`), beside two ways of plain torch in the
 same process: `torch.cat` of the whole past at each step, and a static cache that is
 copied whole at each step, as functional graphs do.

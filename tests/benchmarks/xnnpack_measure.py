@@ -9,7 +9,7 @@ its own. Times are medians of the repeats in this process.
 | load_s | the load call, the libraries imported |
 | start_s | from the start of the process to the logits of the first token |
 | prefill_N_s | a prompt of N tokens into an empty cache, logits of the last |
-| decode_N_s | one token behind N and more |
+| decode_N_s | one token after N and more |
 | imported, loaded, first, ran | resident bytes, as `data_process` counts them |
 """
 
@@ -98,7 +98,7 @@ def measure_speed(stack: Stack, repeats: int, steps: int) -> Figures:
 
 
 def measure_decode(stack: Stack, depth: int, steps: int) -> float:
-    """Return the median of the seconds of a step behind `depth` tokens."""
+    """Return the median of the seconds of a step after `depth` tokens."""
     ids = prompt(depth + steps + 1)
     for start in range(0, depth, CHUNK):
         stack.step(ids[:, start : min(start + CHUNK, depth)], start)

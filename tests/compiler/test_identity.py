@@ -30,7 +30,7 @@ def test_overlaps_are_found_by_bytes():
     named = {
         "same": BASE[2:4],
         "before": BASE[:2],
-        "behind": BASE[4:],
+        "after": BASE[4:],
         "across": BASE[3:6],
         "around": BASE,
         "elsewhere": torch.zeros(8),

@@ -123,7 +123,7 @@ class TurnedRow(OneRow):
 
 
 class CountedRow(OneRow):
-    """The same at places behind a counter."""
+    """The same at places after a counter."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -143,7 +143,7 @@ class OnlyRow(OneRow):
 
 
 class CountedTurnedRow(CountedRow, TurnedRow):
-    """Through that view, at places behind a counter."""
+    """Through that view, at places after a counter."""
 
 
 def _one_row(counted: bool) -> Method:

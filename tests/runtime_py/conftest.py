@@ -13,7 +13,7 @@ Open = Callable[..., Program]
 
 @pytest.fixture
 def opened(tmp_path: Path) -> Iterator[Open]:
-    """Open a program from a bundle of its own; all are closed behind the test."""
+    """Open a program from a bundle of its own; all are closed after the test."""
     programs: list[Program] = []
 
     def open_program(built: Built, name: str = "p.kvc") -> Program:

@@ -47,7 +47,7 @@ def broken_step(number: int, after: bool) -> Iterator[list[Frame]]:
 
 @contextmanager
 def broken_run(number: int, share: float) -> Iterator[None]:
-    """Let one of the next runs fail behind one of its steps, a share of them on."""
+    """Let one of the next runs fail after one of its steps, a share of them on."""
     run, numbers = Frame.run, itertools.count()
 
     def broken(self: Frame, progress: Progress | None = None) -> None:

@@ -128,7 +128,7 @@ def shared_program(length: int) -> Built:
 
 
 def write_behind_a_hole(path: Path, built: Built, nbytes: int) -> Path:
-    """Write a program behind data called `hole`, of which nothing is on disk.
+    """Write a program after data called `hole`, of which nothing is on disk.
 
     Its bytes are zeros, and are not those of its digest. `nbytes` is a multiple of
     1 GiB.

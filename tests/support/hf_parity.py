@@ -35,7 +35,7 @@ class Parity:
 
     Attributes:
         prefill: largest difference of a prefill, of any length, and in chunks.
-        decode: largest difference of 40 steps behind it.
+        decode: largest difference of 40 steps after it.
         agreement: share of positions with the same best token.
         control: the least difference that a wrong row of one layer's cache makes.
     """
@@ -104,7 +104,7 @@ def _measure(
 def _prefill(
     session: Session, tokens: np.ndarray, chunks: Sequence[int]
 ) -> list[np.ndarray]:
-    """Return the logits behind each chunk of a new session."""
+    """Return the logits after each chunk of a new session."""
     session.reset()
     ends = np.cumsum(chunks)
     pieces = [tokens[:, e - n : e] for e, n in zip(ends, chunks, strict=True)]

@@ -36,7 +36,7 @@ class Branching(Exact):
 
 
 class Written(Branching):
-    """Written in one branch, left alone in the other; read behind."""
+    """Written in one branch, left alone in the other; read after."""
 
     def run(
         self, p: Tensor, start: Tensor, q: Tensor, k: Tensor, v: Tensor

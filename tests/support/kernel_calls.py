@@ -17,7 +17,7 @@ GUARD = 0x5A
 
 
 class Guarded:
-    """A contiguous tensor with guard bytes before and behind it."""
+    """A contiguous tensor with guard bytes before and after it."""
 
     def __init__(self, shape: Sequence[int], dtype: torch.dtype) -> None:
         nbytes = torch.Size(shape).numel() * dtype.itemsize

@@ -3,7 +3,7 @@
 All have the same weights, so one reference without any cache serves them all: logits
 [seq, vocab] of one row's tokens. `prefill` takes tokens int64 [batch, seq], of which
 the first `lengths[row]` count in each row; `decode` takes one token a row, and bool
-[batch]: which rows take part. Both give each row's logits behind its last token.
+[batch]: which rows take part. Both give each row's logits after its last token.
 """
 
 from collections.abc import Iterator

@@ -129,7 +129,7 @@ def no_decoder() -> Tokenizer:
 
 
 def other_decoders() -> Tokenizer:
-    """What no language model has: parts behind joined text, and one for speech."""
+    """What no language model has: parts after joined text, and one for speech."""
     made = word_piece()
     made.decoder = decoders.Sequence(
         [

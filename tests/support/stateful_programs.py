@@ -339,7 +339,7 @@ def caller_program(dtype: DType = F32) -> Built:
     """Return methods over the caller's own arrays.
 
     `add(total, x)` adds x to the total, float32 [seq, 4], and gives back their product;
-    `extend(past, x)` gives back past with x behind it along axis 1, and its negation.
+    `extend(past, x)` gives back past with x after it along axis 1, and its negation.
     """
     symbols = {"past": Symbol("past", 0, 512), "seq": SYMBOLS["seq"]}
     rows, past, longer = (TensorType(dtype, (2, n, 4)) for n in (SEQ, PAST, LONGER))

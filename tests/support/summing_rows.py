@@ -54,7 +54,7 @@ class SummingRows(nn.Module):
 
 
 def likeliest(tokens: list[int]) -> int:
-    """Return the token that the model likes best behind some."""
+    """Return the token that the model likes best after some."""
     return (4 * sum(tokens) + len(tokens)) % VOCAB
 
 

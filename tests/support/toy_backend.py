@@ -153,7 +153,7 @@ class Code:
         _require(set(texts) <= declared, "a weight that is not declared")
         self.steps = [self._next(STEP) for _ in range(steps)]
         self.outputs = [self._next(struct.Struct("<H"))[0] for _ in range(outputs)]
-        _require(self.at == len(payload), "bytes behind its end")
+        _require(self.at == len(payload), "bytes past its end")
         turned = set()
         for number, (op, a, b, offset) in enumerate(self.steps, self.first):
             _require(op < len(OPS), f"no op {op}")

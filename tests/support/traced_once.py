@@ -1,7 +1,7 @@
 """Compile a model many times, and trace each of its methods once.
 
 Tracing takes nine tenths of the time that a small decoder takes to compile; what comes
-behind it is what recipes and sets of methods differ in.
+after it is what recipes and sets of methods differ in.
 """
 
 from collections.abc import Iterator, Sequence

@@ -35,7 +35,7 @@ def library_or_skip():
 
 
 class PlainStatics:
-    """Named data as arrays, each with bytes behind it; packed ones are read anew."""
+    """Named data as arrays, each with bytes past it; packed ones are read anew."""
 
     def __init__(self, arrays: Iterable[np.ndarray]) -> None:
         self._arrays = [with_tail(array) for array in arrays]
@@ -51,7 +51,7 @@ class PlainStatics:
 
 
 def with_tail(array: np.ndarray) -> np.ndarray:
-    """Return a copy with bytes behind it that can be read."""
+    """Return a copy with bytes past it that can be read."""
     memory = np.zeros(array.nbytes + _TAIL_NBYTES, np.uint8)
     memory[: array.nbytes] = np.frombuffer(array.tobytes(), np.uint8)
     return memory[: array.nbytes].view(array.dtype).reshape(array.shape)

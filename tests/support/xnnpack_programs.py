@@ -28,7 +28,7 @@ Drawn = tuple[Sketch, tuple[Ref, ...]]
 def part_program(parts: Mapping[str, Drawn]) -> Built:
     """Return a program with a method for each sketch; its inputs are x0, x1, ...
 
-    Names of data are those of the sketch behind the method's: "forward.c0".
+    Names of data are those of the sketch after the method's: "forward.c0".
     """
     arrays, methods, delegates, symbols = {}, [], [], {}
     for index, (name, (sketch, outputs)) in enumerate(parts.items()):
@@ -63,7 +63,7 @@ def _caller(graph: Graph, symbols: Sequence[Symbol]) -> Graph:
     arguments = (0, operands, (None,) * len(results))
     call = Instruction("kvc::delegate", arguments, results, "model:1")
     inputs = tuple(range(count))
-    nbytes = offset + 64  # behind the last one, where the library may read
+    nbytes = offset + 64  # after the last one, where the library may read
     return Graph(tuple(values), inputs, results, (call,), nbytes, offset)
 
 

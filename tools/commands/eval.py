@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     "--stride",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How far one window begins behind the other; what they have in common counts "
+    help="How far one window begins after the other; what they have in common counts "
     "once.  [default: half a window]",
 )
 @click.option(

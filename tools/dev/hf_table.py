@@ -32,9 +32,9 @@ Each line is a model of two layers, Gemma 3n of four, with random weights (see
 bundle is held against the model itself in eager attention on the whole text, without a
 cache. Figures are differences of logits over their standard deviation.
 
-- *prefill*: the largest difference behind prefills of {lengths} tokens, and of 12 in
+- *prefill*: the largest difference after prefills of {lengths} tokens, and of 12 in
   chunks of {chunks}.
-- *decode*: the largest in {steps} steps behind that, past every sliding window (of
+- *decode*: the largest in {steps} steps after that, past every sliding window (of
   {window} tokens).
 - *best*: how many of these steps have the same best token.
 - *control*: the same comparison with one row of one layer's cache set to zero: the

@@ -24,7 +24,7 @@ class DelegateReport:
         packed_nbytes: of those that lie here packed as well, for some machine.
         memory: who lays its workspace out, "planned" or "opaque".
         workspace_nbytes: at the most.
-        tail_nbytes: readable behind each of its inputs and outputs.
+        tail_nbytes: readable after each of its inputs and outputs.
     """
 
     method: str

@@ -1,6 +1,6 @@
 """The instructions of a method as stable text, with those inside its delegates.
 
-The form is that of the compiler's own text, `%3 = op(arguments): type`, and behind it
+The form is that of the compiler's own text, `%3 = op(arguments): type`, and after it
 where the result lives: `at 128` (offset in the scratch arena) or `in %1` (the memory
 of another value: a view of it, or written over it). `# ...` is the user's source line.
 """

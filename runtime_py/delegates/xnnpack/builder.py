@@ -199,7 +199,7 @@ class Builder:
         return parts
 
     def join(self, tensors: Sequence[Tensor], axis: int) -> Tensor:
-        """Return tensors one behind another along an axis."""
+        """Return tensors one after another along an axis."""
         rest = list(tensors)
         while len(rest) > 1:
             some, rest = tuple(rest[:MAX_JOINED]), rest[MAX_JOINED:]

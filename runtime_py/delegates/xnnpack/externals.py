@@ -1,7 +1,7 @@
 """Where the inputs and outputs of a runtime lie: in the caller's memory where it may.
 
 In: arrays of any strides. Out: their addresses, and what must be copied before and
-after a run: an operand that is strided, not aligned, or behind whose end nothing can be
+after a run: an operand that is strided, not aligned, or past whose end nothing can be
 read, and an output that lies over an input.
 """
 
@@ -64,7 +64,7 @@ def _is_plain(array: Array) -> bool:
 
 
 def is_readable_behind(array: Array, nbytes: int) -> bool:
-    """Tell whether bytes behind a contiguous array can be read without a fault.
+    """Tell whether bytes past a contiguous array can be read without a fault.
 
     They can on the array's own last page, and within the memory that it is a view of.
     """

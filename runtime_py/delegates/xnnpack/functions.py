@@ -22,8 +22,8 @@ from enum import IntEnum
 from typing import Any, Final
 
 INVALID_ID: Final = 0xFFFFFFFF
-EXTRA_NBYTES: Final = 16  # XNN_EXTRA_BYTES: kernels read so far behind an operand
-EXTRA_SCALES: Final = 15  # XNN_EXTRA_QUANTIZATION_PARAMS behind rows of scales
+EXTRA_NBYTES: Final = 16  # XNN_EXTRA_BYTES: kernels read so far past an operand
+EXTRA_SCALES: Final = 15  # XNN_EXTRA_QUANTIZATION_PARAMS after rows of scales
 MAX_RANK: Final = 6  # XNN_MAX_TENSOR_DIMS
 EXTERNAL_INPUT: Final = 1
 EXTERNAL_OUTPUT: Final = 2

@@ -16,7 +16,7 @@ from kvc.schema.errors import OutOfMemory
 
 HUGE_PAGE_NBYTES: Final = 2 << 20
 CHUNK_NBYTES: Final = 64 << 20
-TAIL_NBYTES: Final = 64  # more than kernels read behind an operand
+TAIL_NBYTES: Final = 64  # more than kernels read past an operand
 _HUGE_ADVICE: Final = getattr(mmap, "MADV_HUGEPAGE", None)
 _SMALL_ADVICE: Final = getattr(mmap, "MADV_NOHUGEPAGE", None)
 
@@ -26,7 +26,7 @@ class Region:
 
     Attributes:
         address: where it begins; at a huge page if it lies in such.
-        nbytes: how long it is; at least one page more can be read behind it.
+        nbytes: how long it is; at least one page more can be read past it.
     """
 
     def __init__(self, nbytes: int, what: str, huge: bool = False) -> None:
@@ -112,14 +112,14 @@ class Heap:
 
 
 def padded_copy(array: Array) -> Array:
-    """Return a contiguous copy, aligned, with readable zeros behind it."""
+    """Return a contiguous copy, aligned, with readable zeros after it."""
     copy = padded(array.dtype, array.shape)
     np.copyto(bits(copy), bits(array))
     return copy
 
 
 def padded(dtype: "np.dtype[np.generic]", shape: tuple[int, ...]) -> Array:
-    """Return a contiguous aligned array with readable bytes behind it; zeros."""
+    """Return a contiguous aligned array with readable bytes past it; zeros."""
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     memory = np.zeros(count + ALIGN + TAIL_NBYTES, np.uint8)
     return np.ndarray(shape, dtype, memory, -address_of(memory) % ALIGN)

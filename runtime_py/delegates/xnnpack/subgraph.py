@@ -52,7 +52,7 @@ class Statics(Protocol):
     def pinned(self, name: int) -> Array:
         """Return data that stays where it is while the part's handle lives.
 
-        64 bytes behind it can be read: 16 behind an operand, 15 scales behind scales.
+        64 bytes past it can be read: 16 after an operand, 15 scales after scales.
         """
 
     def packed(

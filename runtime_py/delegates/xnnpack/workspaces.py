@@ -2,7 +2,7 @@
 
 A runtime that asks for more moves it, and the library sets up the others again, which
 reads none of their inputs. It stops at one that it has once refused to reshape, and
-leaves those behind it with memory that is gone. So where a change breaks off, all
+leaves those after it with memory that is gone. So where a change breaks off, all
 native runtimes of the context go, and the memory too; calls that were prepared before
 make theirs anew when they run next.
 """

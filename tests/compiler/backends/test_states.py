@@ -188,7 +188,7 @@ def test_a_part_that_reads_what_follows_a_length_gets_it_in_order(tmp_path):
 
 
 def test_a_part_in_place_reads_a_growing_state_as_long_as_it_is(tmp_path, monkeypatch):
-    """Its memory goes on behind it, and is in another order than the rows."""
+    """Its memory goes on past it, and is in another order than the rows."""
     monkeypatch.setitem(BACKENDS, "toy", InPlace)
     ops = [step.op for step in run_grown(tmp_path / "a.kvc").graph.instructions]
     assert "aten::clone" not in ops

@@ -35,7 +35,7 @@ WRONG = {
     "product": ({"a": entry(0, 16, [5])}, r"F32 \[5\] takes 20 bytes, it has 16"),
     "hole": ({"a": entry(0, 8, [2]), "b": entry(12, 16, [1])}, "'b' leaves a hole"),
     "overlap": ({"a": entry(0, 8, [2]), "b": entry(4, 16, [3])}, "'b' overlaps"),
-    "behind": ({"a": entry(0, 8, [2])}, "8 bytes behind its tensors belong to none"),
+    "after": ({"a": entry(0, 8, [2])}, "8 bytes after its tensors belong to none"),
     "cut_short": ({"a": entry(0, 20, [5])}, r"cut short: \d+ bytes.*not whole: 'a'"),
 }
 

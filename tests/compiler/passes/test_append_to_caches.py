@@ -119,7 +119,7 @@ WIDE = value(9, 1, length(1), 4, dtype=DType.FLOAT64)
         called(node("aten::cat", (PAST, PAST), 2, to=value(4, 1, length(1), 8)), outputs=(value(4, 1, length(1), 8),)),
         called(node("aten::cat", (PAST, WIDE), 1, to=value(4, 1, length(2), 4, dtype=DType.FLOAT64)), outputs=(value(4, 1, length(2), 4, dtype=DType.FLOAT64),)),
     ],
-    ids=["behind", "not_kept", "not_returned", "written", "fixed", "other_axis", "other_dtype"],
+    ids=["after", "not_kept", "not_returned", "written", "fixed", "other_axis", "other_dtype"],
 )  # fmt: skip
 def test_other_joins_stay(before):
     after = AppendToCaches().run(before)

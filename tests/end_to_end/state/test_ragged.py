@@ -56,7 +56,7 @@ def alone(tokens: tuple[int, ...]) -> np.ndarray:
 
 
 def padded(rows: Sequence[Sequence[int]], garbage: int = 0) -> np.ndarray:
-    """Return rows of tokens as one array, padded behind their ends."""
+    """Return rows of tokens as one array, padded after their ends."""
     found = np.full((len(rows), max(1, *map(len, rows))), garbage)
     for row, tokens in enumerate(rows):
         found[row, : len(tokens)] = tokens
@@ -248,7 +248,7 @@ def test_only_the_counts_may_be_left_out(program: Program) -> None:
 def run_and_fail(*args: object) -> None:
     """Do all that a call does, and fail before it is counted."""
     _run(*args)
-    raise RuntimeError("behind it all")
+    raise RuntimeError("after all")
 
 
 def test_a_call_that_fails_leaves_every_row_as_it_was(program: Program) -> None:
@@ -258,7 +258,7 @@ def test_a_call_that_fails_leaves_every_row_as_it_was(program: Program) -> None:
         before = contents(session)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr("kvc.runtime.engine._run", run_and_fail)
-            with pytest.raises(RuntimeError, match="behind it all"):
+            with pytest.raises(RuntimeError, match="after all"):
                 session.prefill(TEXT[:3, :5], np.array([5, 0, 2]))
         assert contents(session) == before
         rows.feed([[7], [], [8]])

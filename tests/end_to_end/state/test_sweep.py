@@ -85,7 +85,7 @@ class BegunWithoutPast(OfCarriedPast):
 
 
 class OfCaller:
-    """The caller owns arrays with room behind their end, which calls extend."""
+    """The caller owns arrays with room after their end, which calls extend."""
 
     def __init__(self, program: Program) -> None:
         self.program = program

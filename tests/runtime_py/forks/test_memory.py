@@ -21,7 +21,7 @@ from kvc.runtime.forks.map_budget import MAPS
 rows = partial(random_rows, width=64)
 pytestmark = LINUX
 
-# One cache, three heads of 256 slots of 256 bytes, behind 64 bytes of the position: a
+# One cache, three heads of 256 slots of 256 bytes, after 64 bytes of the position: a
 # head is 16 pages, and 100 tokens of it lie in 7.
 HEADS, PREFIX_PAGES = 3, 3 * 7
 
@@ -125,7 +125,7 @@ def test_a_fork_without_maps_to_spare_maps_the_arena_whole(parent, monkeypatch):
         assert one.residency().own == other.residency().own == 0
         one.write(rows(64))
         other.write(rows(64))
-        # What is written behind the prefix is paid once more, for all of them.
+        # What is written after the prefix is paid once more, for all of them.
         more = HEADS * 4
         assert frozen_nbytes(parent, one, other) == (PREFIX_PAGES + more) * PAGE_NBYTES
 

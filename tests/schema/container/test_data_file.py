@@ -258,7 +258,7 @@ def test_any_index_comes_back_and_equal_ones_are_equal_bytes(blobs):
 @pytest.mark.parametrize("external", [False, True])
 def test_blobs_behind_four_gibibytes_are_read(tmp_path, external):
     """The first blob is 5 GiB of zeros, which take no room on disk when read sparse."""
-    piece, tail = memoryview(bytes(1 << 24)), b"behind 4 GiB" * 1000
+    piece, tail = memoryview(bytes(1 << 24)), b"after 4 GiB" * 1000
     program = data_program({"tail": tail})
     big = replace(program.names[0], name="big", type=huge_type(5 << 30), blob=1)
     program = replace(program, names=(big, *program.names))

@@ -32,7 +32,7 @@ def removed(folder):
 
 
 def rename_behind_listings(monkeypatch, path, other, times):
-    """Give a bundle its other name behind each of the first listings."""
+    """Give a bundle its other name after each of the first listings."""
     original, count = needed.list_folder, [0]
 
     def listed(home, folder):

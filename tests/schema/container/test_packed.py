@@ -184,5 +184,5 @@ def test_splitting_to_another_folder_takes_the_packed_file_along(path, tmp_path)
 
 def test_plain_data_behind_packed_data_is_refused(path):
     both = {"a": b"1", "packed/1": b"2", "b": b"3"}
-    with pytest.raises(BadProgram, match=r"'b'.*behind packed data"):
+    with pytest.raises(BadProgram, match=r"'b'.*after packed data"):
         save_packed(path, both, {"packed/1": b"2"})

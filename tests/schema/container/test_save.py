@@ -133,7 +133,7 @@ def test_what_is_no_data_file_of_this_version_is_not_replaced(path, tmp_path):
         newer,
         (tmp_path / "whole.kvc").read_bytes(),
         b"my notes",
-        bytes(200) + b"behind zeros",
+        bytes(200) + b"after zeros",
     ):
         data.write_bytes(other)
         with pytest.raises(OutputProblem, match="move it away"):

@@ -91,7 +91,7 @@ def test_padding_before_a_blob_is_checked_with_it(path, external):
 
 
 def test_what_was_read_is_what_was_checked(path, monkeypatch):
-    """A file that changes behind the reading must not pass by its old bytes."""
+    """A file that changes after the reading must not pass by its old bytes."""
     save_data(path, LARGE)
     target = bytearray(len(LARGE["large"]))
     with open_stored(path) as stored:

@@ -193,7 +193,7 @@ def test_no_call_widens_a_long_cache(digits, seq, options, long_cache, monkeypat
     names = ("scale", "causal", "window_left", "window_right", "softcap")
     given = {"causal": True, "layout": "linear"} | options
     settings = [given.get(name) for name in (*names, "mask", "slopes", "sinks")]
-    # The function behind the operator: what an operator does inside is not seen.
+    # The function of the operator: what an operator does inside is not seen.
     with Largest(q, valid, found, *long_cache) as seen:
         attend_into(found, q, k, v, valid, *settings, given["layout"], k_scale, v_scale)
     # Equal weights are all rounded to the same side when they are added up.

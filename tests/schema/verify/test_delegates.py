@@ -255,7 +255,7 @@ def test_the_arena_reaches_as_far_behind_a_call_s_values_as_the_delegate_reads()
     result = OUTER.values[OUTER.instructions[CALL].results[0]].storage
     room = OUTER.scratch_nbytes - result.offset - result.nbytes
     verify_program(with_delegate(tail_nbytes=room), "m.kvc")
-    refuse(with_delegate(tail_nbytes=room + 1), "its tail end behind the scratch arena")
+    refuse(with_delegate(tail_nbytes=room + 1), "its tail end past the scratch arena")
 
 
 def test_the_arena_reaches_as_far_behind_an_operand():
@@ -283,4 +283,4 @@ def test_all_arenas_of_a_method_reach_behind_what_blocks_lend_a_delegate(number)
         if number is None
         else with_block(program, number, cut)
     )
-    refuse(changed, "its tail end behind the scratch arena")
+    refuse(changed, "its tail end past the scratch arena")

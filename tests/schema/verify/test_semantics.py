@@ -156,7 +156,7 @@ def test_packed_data_that_a_state_starts_as_is_refused():
 
 def test_plain_data_behind_packed_data_is_refused():
     packed = replace(P.names[0], format="x:1:2")
-    refuse(replace(P, names=(packed, *P.names[1:])), "behind packed data")
+    refuse(replace(P, names=(packed, *P.names[1:])), "after packed data")
 
 
 def test_a_name_of_no_blob_is_refused():
@@ -223,7 +223,7 @@ def test_two_files_of_one_name_are_refused():
 
 def test_a_file_behind_packed_data_is_refused():
     packed = replace(FILE, name="packed/1", format="x:1:2")
-    refuse(replace(P, names=(*P.names, packed, FILE)), "behind packed data")
+    refuse(replace(P, names=(*P.names, packed, FILE)), "after packed data")
 
 
 def test_a_file_that_a_method_uses_is_refused():

@@ -104,7 +104,7 @@ def test_loading_packs_nothing(compiled, monkeypatch):
 
 
 def generated(path, **options):
-    """Return the likeliest tokens behind some."""
+    """Return the likeliest tokens after some."""
     with load(path, **options) as program:
         session = program.session()
         logits, found = session.prefill(TOKENS), []

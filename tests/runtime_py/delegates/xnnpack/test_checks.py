@@ -163,7 +163,7 @@ def test_a_result_over_an_input_that_makes_it_is_refused():
 
 
 def test_a_result_over_an_input_that_another_op_reads_is_refused():
-    """Before or behind: the library has an order of its own."""
+    """Before or after: the library has an order of its own."""
     sketch = Sketch()
     home, x = sketch.input(SEQ, 8), sketch.input(SEQ, 8)
     z = sketch("aten::neg", home)

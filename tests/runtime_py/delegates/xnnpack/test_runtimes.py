@@ -188,7 +188,7 @@ def test_an_output_that_lies_over_an_input_does_not_disturb_it(handle, workspace
 
 @LINUX
 def test_an_input_at_the_very_end_of_memory_is_copied(handle, workspace):
-    """Nothing can be read behind it, and some kernels would try."""
+    """Nothing can be read past it, and some kernels would try."""
     with guarded(1 * 16 * 4) as memory:
         x = memory.reshape(1, 16)
         x[:] = noise(1, 16)
@@ -390,7 +390,7 @@ def test_a_runtime_whose_packing_fails_is_deleted_at_once(
 def test_shapes_that_the_library_sees_otherwise_are_refused(
     handle, workspace, monkeypatch
 ):
-    """It would write behind the end of an output."""
+    """It would write past the end of an output."""
     monkeypatch.setattr(Subgraph, "external_shapes", lambda *_: [(9, 16), (9, 8)])
     with pytest.raises(NativeCallFailed, match=r"operand 0: it has shape \(9, 16\)"):
         run(handle, workspace, noise(2, 16), noise(2, 8))
@@ -476,7 +476,7 @@ def test_a_child_of_the_process_is_refused_and_may_load_anew(tmp_path):
 
 
 class guarded:  # noqa: N801
-    """Floats at the end of a page behind which there is nothing."""
+    """Floats at the end of the last page that can be read."""
 
     def __init__(self, nbytes):
         self._libc = ctypes.CDLL(None, use_errno=True)

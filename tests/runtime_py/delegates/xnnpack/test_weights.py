@@ -37,7 +37,7 @@ def library():
 
 @pytest.fixture
 def opened(tmp_path):
-    """Open programs of sketches with the library; all are closed behind the test."""
+    """Open programs of sketches with the library; all are closed after the test."""
     made = []
 
     def open_program(name="p.kvc", **parts):
