@@ -10,8 +10,8 @@ from dataclasses import dataclass
 
 from kvc.compiler.in_place.flat import FlatMethod
 from kvc.compiler.ir import Method, Program, State, Value, bound_to
-from kvc.schema.counts import may_be_counts, says_the_same
 from kvc.schema.dtypes import DType
+from kvc.schema.row_lengths import may_be_row_lengths, says_the_same
 from kvc.schema.types import Affine, Dim, Symbol, bounds
 
 _INTEGERS = (DType.INT32, DType.INT64)
@@ -23,11 +23,11 @@ class Step:
 
     Attributes:
         size: the same in all rows, None where an input says it of each row.
-        counts: index of that input, int64 or bool [batch], None without one.
+        row_lengths: index of that input, int64 or bool [batch], None without one.
     """
 
     size: Dim | None
-    counts: int | None = None
+    row_lengths: int | None = None
 
 
 def find_steps(
@@ -48,7 +48,7 @@ def find_steps(
     return steps
 
 
-def counts_input(method: Method, value: Value | None) -> int | None:
+def row_lengths_input(method: Method, value: Value | None) -> int | None:
     """Return the input whose counts a value is, None where it is anything else.
 
     That is an int64 input itself, or a bool one as int64, one number for each row.
@@ -62,17 +62,19 @@ def counts_input(method: Method, value: Value | None) -> int | None:
             return None
         value = source
     ids = [given.id for given in method.inputs]
-    if value.id not in ids or not may_be_counts(value.type):
+    if value.id not in ids or not may_be_row_lengths(value.type):
         return None
     found = ids.index(value.id)
     return None if method.input_names[found] in changed else found
 
 
-def counts_as(method: Method, value: Value | None, counts: int | None) -> bool:
-    """Tell whether an operand `counts` is an input's, or left out where none counts."""
-    if value is None or counts is None:
-        return value is None and counts is None
-    return counts_input(method, value) == counts
+def counts_rows_as(
+    method: Method, value: Value | None, row_lengths: int | None
+) -> bool:
+    """Tell whether `row_lengths` are an input's, or left out where none counts."""
+    if value is None or row_lengths is None:
+        return value is None and row_lengths is None
+    return row_lengths_input(method, value) == row_lengths
 
 
 def token_counts(method: Method) -> set[Dim]:
@@ -109,19 +111,19 @@ def _added(method: Method, new: Value, state: str) -> Step | None:
         case "aten::add.Scalar", (Value() as old, step, _) if old.id in olds:
             return Step(step) if isinstance(step, int | Affine) else None
         case "aten::add.Tensor", (Value() as old, Value() as other, _):
-            return _added_counts(method, new, old, other, olds)
+            return _added_row_lengths(method, new, old, other, olds)
     return None
 
 
-def _added_counts(
+def _added_row_lengths(
     method: Method, new: Value, one: Value, other: Value, olds: Iterable[int]
 ) -> Step | None:
     """Return the step of a sum of a state and counts, in either order."""
     if one.id not in olds:
         one, other = other, one
-    counts = counts_input(method, other)
+    row_lengths = row_lengths_input(method, other)
     fits = one.id in olds and new.type == one.type and other.type == one.type
-    return Step(None, counts) if fits and counts is not None else None
+    return Step(None, row_lengths) if fits and row_lengths is not None else None
 
 
 def _old_values(method: Method, state: str) -> set[int]:

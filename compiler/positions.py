@@ -11,8 +11,8 @@ from dataclasses import dataclass, field, replace
 
 from kvc.compiler.advances import (
     Step,
-    counts_input,
     find_steps,
+    row_lengths_input,
     token_counts,
 )
 from kvc.compiler.growth import growth, one_length
@@ -43,8 +43,8 @@ class Counting:
     Attributes:
         position: as the file has it.
         advances: method -> tokens that it adds; methods that add none are left out.
-        counts: method -> index of the input that says how many of them count in each
-            row; methods in which all do are left out.
+        row_lengths: method -> index of the input that says how many of them count in
+            each row; methods in which all do are left out.
         counters: names of the states that every method advances as the position.
         places: methods that take the position of each token, and not of each row.
         lengths: names of the states whose common length it is.
@@ -52,7 +52,7 @@ class Counting:
 
     position: model.Cursor
     advances: Mapping[str, Dim] = field(default_factory=dict)
-    counts: Mapping[str, int] = field(default_factory=dict)
+    row_lengths: Mapping[str, int] = field(default_factory=dict)
     counters: frozenset[str] = frozenset()
     places: frozenset[str] = frozenset()
     lengths: frozenset[str] = frozenset()
@@ -161,17 +161,17 @@ def _by_input(program: Program, name: str, symbols: Mapping[str, Symbol]) -> Cou
     for method, start in pairs:
         if start is None or not (method.state_out or method.input_out):
             continue
-        counted = _counts_of(method, start)
+        counted = _row_lengths_of(method, start)
         if counted is not None:
             rows[method.name] = counted
-        counts = {w.count for w in _writes_at(method, start)}
+        added = {w.count for w in _writes_at(method, start)}
         if are_places(method, start) or (places and start.type.dims == (1,)):
-            counts.add(start.type.dims[0])
-        if not counts:
-            counts = token_counts(method)
-        if len(counts) != 1:
-            raise _uncounted(method, name, counts)
-        advances[method.name] = counts.pop()
+            added.add(start.type.dims[0])
+        if not added:
+            added = token_counts(method)
+        if len(added) != 1:
+            raise _uncounted(method, name, added)
+        advances[method.name] = added.pop()
     found = _find_places(program, position, advances)
     counting = _with_limits(program, position, advances, rows, symbols)
     return replace(counting, places=found)
@@ -219,9 +219,9 @@ def _rows(dims: tuple[Dim, ...]) -> Dim | None:
     return dims[0] if dims and dims != (1,) else None
 
 
-def _uncounted(method: Method, name: str, counts: set[Dim]) -> CompileError:
+def _uncounted(method: Method, name: str, added: set[Dim]) -> CompileError:
     """Return the error for a method that writes states but counts no tokens."""
-    found = f"{' and '.join(map(str, counts))} tokens" if counts else "nothing"
+    found = f"{' and '.join(map(str, added))} tokens" if added else "nothing"
     message = (
         f"method {method.name} is given the position as {name!r} and writes states, "
         "but by how much it advances the position cannot be told: what it writes there "
@@ -232,7 +232,7 @@ def _uncounted(method: Method, name: str, counts: set[Dim]) -> CompileError:
     return CompileError(message=message)
 
 
-def _counts_of(method: Method, start: Value) -> int | None:
+def _row_lengths_of(method: Method, start: Value) -> int | None:
     """Return the input that says how many tokens count, None where all do.
 
     Raises:
@@ -241,14 +241,14 @@ def _counts_of(method: Method, start: Value) -> int | None:
     counted = [write.counted for write in _writes_at(method, start)]
     if not any(counted):
         return None
-    found = {counts_input(method, value) for value in counted}
+    found = {row_lengths_input(method, value) for value in counted}
     inputs = [method.inputs[i] for i in found if i is not None]
     if len(found) != 1 or [value.type.dims for value in inputs] != [start.type.dims]:
-        raise _ambiguous_counts(method)
+        raise _ambiguous_row_lengths(method)
     return found.pop()
 
 
-def _ambiguous_counts(method: Method) -> CompileError:
+def _ambiguous_row_lengths(method: Method) -> CompileError:
     message = (
         f"method {method.name} writes caches at its position with counts, but not all "
         "of them with those of one input: pass the same counts to each "
@@ -269,11 +269,13 @@ def _by_state(
     known = {name: size for name, size in advances.items() if size is not None}
     if len(known) < len(advances):
         return None
-    counts = {n: step.counts for n, step in steps.items() if step.counts is not None}
+    row_lengths = {
+        n: step.row_lengths for n, step in steps.items() if step.row_lengths is not None
+    }
     number = program.states.index(state)
     rows = _rows(state.type.dims)
     position = model.Cursor(state.name, model.CursorKind.STATE, number, rows, None)
-    return _with_limits(program, position, known, counts, symbols)
+    return _with_limits(program, position, known, row_lengths, symbols)
 
 
 def _most(program: Program, state: State, name: str, step: Step) -> Dim | None:
@@ -285,7 +287,7 @@ def _most(program: Program, state: State, name: str, step: Step) -> Dim | None:
     sizes = {
         write.count
         for write in _writes_at(method, start)
-        if counts_input(method, write.counted) == step.counts
+        if row_lengths_input(method, write.counted) == step.row_lengths
     }
     sizes = sizes or token_counts(method)
     return sizes.pop() if len(sizes) == 1 else None
@@ -334,7 +336,7 @@ def _with_limits(
     program: Program,
     position: model.Cursor,
     advances: Mapping[str, Dim],
-    counts: Mapping[str, int],
+    row_lengths: Mapping[str, int],
     symbols: Mapping[str, Symbol],
 ) -> Counting:
     """Return the counting with its capacity, and with all states that count alike."""
@@ -345,7 +347,7 @@ def _with_limits(
             slots += [w.slots for w in _writes_at(method, start) if w.mode == "linear"]
     limited = replace(position, capacity=_least(slots, symbols))
     told = {
-        name: Step(None, counts[name]) if name in counts else Step(size)
+        name: Step(None, row_lengths[name]) if name in row_lengths else Step(size)
         for name, size in advances.items()
     }
     counters = {
@@ -353,12 +355,12 @@ def _with_limits(
         for state in program.states
         if (steps := find_steps(program, state, symbols)) and steps == told
     }
-    _check_bools(program, advances, counts)
-    return Counting(limited, advances, counts, frozenset(counters))
+    _check_bools(program, advances, row_lengths)
+    return Counting(limited, advances, row_lengths, frozenset(counters))
 
 
 def _check_bools(
-    program: Program, advances: Mapping[str, Dim], counts: Mapping[str, int]
+    program: Program, advances: Mapping[str, Dim], row_lengths: Mapping[str, int]
 ) -> None:
     """Check that where rows take part or not, they do so with one token.
 
@@ -366,7 +368,7 @@ def _check_bools(
         CompileError: a method counts more than one token by a bool.
     """
     for method in program.methods:
-        index = counts.get(method.name)
+        index = row_lengths.get(method.name)
         if index is None or method.inputs[index].type.dtype is not DType.BOOL:
             continue
         if advances[method.name] != 1:

@@ -10,7 +10,7 @@ none the worse; its session only knows less of it.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from kvc.compiler.advances import counts_as, counts_input
+from kvc.compiler.advances import counts_rows_as, row_lengths_input
 from kvc.compiler.in_place.updates import CACHE_UPDATE
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.passes.caches import ATTENTION, SWAPS
@@ -86,7 +86,7 @@ class _Uses:
         self.widths: list[tuple[str, int]] = []
         self._method, self._rings = method, rings
         self._advance = counting.advances.get(method.name)
-        self._counts = counting.counts.get(method.name)
+        self._row_lengths = counting.row_lengths.get(method.name)
         self._ends = _ends(method, program, counting)
         self._rows = _rows(method, program, counting)
         self._parts = {
@@ -148,12 +148,14 @@ class _Uses:
 
     def _sees_window(self, arguments: Mapping[str, Argument]) -> bool:
         """Tell whether an attention's queries are the tokens of the call."""
-        q, end, counts = (arguments[n] for n in ("q", "valid_length", "counts"))
+        q, end, row_lengths = (
+            arguments[n] for n in ("q", "valid_length", "row_lengths")
+        )
         assert isinstance(q, Value)
         assert isinstance(end, Value)
         tokens = q.type.dims[_SLOTS] == self._advance and end.id in self._ends
-        given = counts if isinstance(counts, Value) else None
-        alike = counts_as(self._method, given, self._counts)
+        given = row_lengths if isinstance(row_lengths, Value) else None
+        alike = counts_rows_as(self._method, given, self._row_lengths)
         return tokens and alike and arguments["layout"] == "circular"
 
 
@@ -183,7 +185,7 @@ def _ends(method: Method, program: Program, counting: Counting) -> set[int]:
     if start is None:
         return set()
     firsts, lasts = _firsts_and_lasts(method, start, advance)
-    counts = counting.counts.get(method.name)
+    row_lengths = counting.row_lengths.get(method.name)
     ends: set[int] = set()
     for node in method.nodes:
         first = node.inputs[0].id if node.inputs else None
@@ -193,8 +195,8 @@ def _ends(method: Method, program: Program, counting: Counting) -> set[int]:
         same = node.op == "aten::copy" or bool(node.inputs and says_same(node))
         same = same and node.outputs[0].type.dtype is DType.INT64
         added = step is not None and _adds(node, step)
-        if counts is not None:
-            added = _adds_counts(method, node, firsts, counts)
+        if row_lengths is not None:
+            added = _adds_row_lengths(method, node, firsts, row_lengths)
         if (first in ends and same) or added:
             ends.update(value.id for value in node.outputs)
     return ends
@@ -229,14 +231,16 @@ def _is_last(node: Node, start: Value) -> bool:
     return node.inputs[0].id == start.id and node.arguments[2] == -1
 
 
-def _adds_counts(method: Method, node: Node, firsts: set[int], counts: int) -> bool:
+def _adds_row_lengths(
+    method: Method, node: Node, firsts: set[int], row_lengths: int
+) -> bool:
     """Tell whether a node adds what counts of each row to where it begins."""
     if node.op != "aten::add.Tensor" or node.arguments[2] != 1:
         return False
     one, other = node.inputs
     if one.id not in firsts:
         one, other = other, one
-    return one.id in firsts and counts_input(method, other) == counts
+    return one.id in firsts and row_lengths_input(method, other) == row_lengths
 
 
 def _adds(node: Node, step: Dim) -> bool:

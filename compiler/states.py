@@ -10,7 +10,7 @@ what its method adds to it. How far back a ring is seen is found by `rings.py`.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kvc.compiler.advances import counts_as
+from kvc.compiler.advances import counts_rows_as
 from kvc.compiler.growth import growth, keeps_old_rows
 from kvc.compiler.in_place.updates import (
     CACHE_UPDATE,
@@ -126,7 +126,7 @@ def _grows_at_position(state: State, program: Program, counting: Counting) -> bo
     number = position.state
     return (
         (number is None or program.states[number].initial is None)
-        and not counting.counts
+        and not counting.row_lengths
         and all(
             growth(method, state) == counting.advances.get(method.name, 0)
             for method in program.methods
@@ -143,5 +143,5 @@ def _is_at_position(
     """Tell whether a write begins at the position and is as long as its advance."""
     if write.index is None or write.index.id not in placed[method.name]:
         return False
-    same = counts_as(method, write.counted, counting.counts.get(method.name))
+    same = counts_rows_as(method, write.counted, counting.row_lengths.get(method.name))
     return same and counting.advances.get(method.name) == write.count

@@ -300,16 +300,16 @@ class Engine:
         kwargs: Mapping[str, object],
         states: StateMemory | None,
     ) -> Inputs:
-        method, counts = entry.method, entry.counts
-        optional = None if counts is None else counts.leaf
+        method, row_lengths = entry.method, entry.row_lengths
+        optional = None if row_lengths is None else row_lengths.leaf
         try:
             leaves = bind_call(method.input_tree, args, kwargs, optional)
         except ValueError as error:
             raise CallMismatch(method=method.name, reason=str(error)) from error
-        left_out = counts is not None and leaves[counts.leaf] is None
-        if counts is not None and left_out:
+        left_out = row_lengths is not None and leaves[row_lengths.leaf] is None
+        if row_lengths is not None and left_out:
             sizes = {} if states is None else states.sizes
-            leaves[counts.leaf] = counts.stand_in(leaves, sizes)
+            leaves[row_lengths.leaf] = row_lengths.stand_in(leaves, sizes)
         return take_inputs(entry.signature, leaves, left_out)
 
     def _initial_value(self, name: int) -> Array:

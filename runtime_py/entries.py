@@ -8,9 +8,9 @@ session: tokens, slots, lengths. Nothing here runs or writes anything.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kvc.runtime.counts import CountsInput, find_counts
 from kvc.runtime.effects import Effects, find_effects
 from kvc.runtime.inputs import Inputs
+from kvc.runtime.row_lengths import RowLengthsInput, find_row_lengths
 from kvc.runtime.sizes import Signature
 from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.groups import Group
@@ -42,7 +42,7 @@ class Entry:
         reads_cursor: whether it takes a part of a cursor.
         cursor: which one it adds to; of several, the one whose row lengths it takes.
         tokens: the input of tokens, None where there is none.
-        counts: the input that says how many tokens count, None where all do.
+        row_lengths: the input that says how many tokens count, None where all do.
         effects: what it writes.
         writes: the same of states, by groups.
         symbols: of the program, by name.
@@ -58,7 +58,7 @@ class Entry:
     reads_cursor: bool
     cursor: int
     tokens: TokenInput | None
-    counts: CountsInput | None
+    row_lengths: RowLengthsInput | None
     effects: Effects
     writes: tuple[Writes, ...]
     symbols: Mapping[str, Symbol]
@@ -82,8 +82,8 @@ class Entry:
         if self.tokens is None or len(inputs.shapes[0]) != 2:
             return
         tokens = inputs.arrays[0]
-        if self.counts is not None and not inputs.left_out:
-            tokens = self.counts.without_padding(tokens, inputs)
+        if self.row_lengths is not None and not inputs.left_out:
+            tokens = self.row_lengths.without_padding(tokens, inputs)
         self.tokens.check(tokens)
 
     def with_counts(self, demand: Demand, inputs: Inputs) -> Demand:
@@ -92,11 +92,11 @@ class Entry:
         Raises:
             InputMismatch: a count is negative, or more than there are tokens.
         """
-        if self.counts is None or demand.advance is None:
+        if self.row_lengths is None or demand.advance is None:
             return demand
-        given = inputs.arrays[self.counts.leaf]
-        read = self.counts.read(given, demand.advance, inputs.left_out)
-        return replace(demand, counts=read)
+        given = inputs.arrays[self.row_lengths.leaf]
+        read = self.row_lengths.read(given, demand.advance, inputs.left_out)
+        return replace(demand, row_lengths=read)
 
     def lengths(self, memory: StateMemory) -> tuple[int, ...]:
         """Return the lengths of the states that give this method sizes."""
@@ -194,7 +194,7 @@ def make_entry(
         reads_cursor=any(isinstance(v.storage, CursorSlot) for v in values),
         cursor=_own_cursor(method),
         tokens=find_tokens(method),
-        counts=find_counts(method),
+        row_lengths=find_row_lengths(method),
         effects=effects,
         writes=find_writes(method, effects.accesses, groups),
         symbols=symbols,
@@ -278,12 +278,12 @@ def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
     Raises:
         StateMismatch: they are others.
     """
-    if demand.counts is not None and len(demand.counts) != len(starts):
+    if demand.row_lengths is not None and len(demand.row_lengths) != len(starts):
         raise StateMismatch(
             method=method.name,
             state="position",
             expected=f"counts of {len(starts)} rows",
-            found=f"counts of {len(demand.counts)}",
+            found=f"counts of {len(demand.row_lengths)}",
         )
 
 
@@ -295,12 +295,12 @@ def check_growth(
     Raises:
         CacheOverflow: one has not.
     """
-    counts = bool(cursors) and cursors[0].kind is CursorKind.LENGTH
+    row_lengths = bool(cursors) and cursors[0].kind is CursorKind.LENGTH
     rooms: dict[int, int] = {}
     for kind in memory.kinds if demand.lengths else ():
         own = kind.group.first.cursor in (None, 0)
         limit = memory.capacity if own else None
-        room = kind.room(limit, counts) if kind.grows else 0
+        room = kind.room(limit, row_lengths) if kind.grows else 0
         rooms |= dict.fromkeys(kind.group.states, room)
     for state, _, reach in demand.lengths:
         length, capacity = memory.lengths[state], rooms[state]

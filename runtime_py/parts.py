@@ -44,7 +44,7 @@ def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
     limit = states.narrowest
     if limit is None or (advance := entry.method.advance) is None:
         return 0
-    if entry.counts is not None:
+    if entry.row_lengths is not None:
         return _excess_of_rows(entry, inputs, states, limit.longest)
     if isinstance(advance, int) and entry.method.role != "prefill":
         return advance if advance > limit.longest else 0
@@ -62,15 +62,15 @@ def _excess_of_rows(
 
     Padding does not count. Counts that cannot be are refused later.
     """
-    assert entry.counts is not None
+    assert entry.row_lengths is not None
     seq = _given_tokens(entry, inputs, states)
-    counts = inputs.arrays[entry.counts.leaf]
-    if counts.dtype == bool or counts.shape != inputs.shapes[0][:1]:
+    row_lengths = inputs.arrays[entry.row_lengths.leaf]
+    if row_lengths.dtype == bool or row_lengths.shape != inputs.shapes[0][:1]:
         return 0
-    count = seq if inputs.left_out else int(counts.max(initial=0))
+    count = seq if inputs.left_out else int(row_lengths.max(initial=0))
     is_prefill = entry.method.role == "prefill" and _takes_tokens(entry)
     long = is_prefill and seq > _most(entry, seq)
-    fits = 0 < count <= seq and int(counts.min(initial=0)) >= 0
+    fits = 0 < count <= seq and int(row_lengths.min(initial=0)) >= 0
     return count if fits and (count > longest or long) else 0
 
 
@@ -143,16 +143,18 @@ def run_parts(
     """
     starts = find_position(program.cursors, states)
     tokens = inputs.arrays[0]
-    counts = _counts_of(parts[0].entry, inputs)
-    steps = [tokens.shape[1]] * len(starts) if counts is None else counts.tolist()
+    row_lengths = _row_lengths_of(parts[0].entry, inputs)
+    steps = (
+        [tokens.shape[1]] * len(starts) if row_lengths is None else row_lengths.tolist()
+    )
     check_room(steps, starts, states.capacity)
-    taken = [_take_part(part, tokens, counts) for part in parts]
+    taken = [_take_part(part, tokens, row_lengths) for part in parts]
     results: list[object] = []
     with all_or_nothing([part.entry for part in parts], states, starts):
         for part, given in zip(parts, taken, strict=True):
             made = run(part.entry, given)
-            if counts is not None and results:
-                keep_rows(made, results, np.less_equal(counts, part.first))
+            if row_lengths is not None and results:
+                keep_rows(made, results, np.less_equal(row_lengths, part.first))
             results = made
     return results
 
@@ -165,21 +167,25 @@ def keep_rows(made: Sequence[object], before: Sequence[object], rows: Array) -> 
         new[rows] = old[rows]
 
 
-def _counts_of(entry: Entry, inputs: Inputs) -> Array | None:
+def _row_lengths_of(entry: Entry, inputs: Inputs) -> Array | None:
     """Return how many tokens count in each row, None where all do."""
-    if entry.counts is None:
+    if entry.row_lengths is None:
         return None
-    counts = inputs.arrays[entry.counts.leaf]
-    return np.full_like(counts, inputs.shapes[0][1]) if inputs.left_out else counts
+    row_lengths = inputs.arrays[entry.row_lengths.leaf]
+    return (
+        np.full_like(row_lengths, inputs.shapes[0][1])
+        if inputs.left_out
+        else row_lengths
+    )
 
 
-def _take_part(part: Part, tokens: Array, counts: Array | None) -> Inputs:
+def _take_part(part: Part, tokens: Array, row_lengths: Array | None) -> Inputs:
     """Return what a part of a call takes."""
     end = part.first + part.count
     leaves = [tokens[:, part.first : end]]
-    if part.entry.counts is not None and counts is not None:
-        here = np.clip(counts - part.first, 0, part.count)
-        leaves.append(here.astype(part.entry.counts.type.dtype.numpy))
+    if part.entry.row_lengths is not None and row_lengths is not None:
+        here = np.clip(row_lengths - part.first, 0, part.count)
+        leaves.append(here.astype(part.entry.row_lengths.type.dtype.numpy))
     return take_inputs(part.entry.signature, leaves)
 
 
@@ -188,10 +194,10 @@ def _takes_tokens(entry: Entry) -> bool:
 
     It may take counts after them, and adds those that count then.
     """
-    inputs = 1 + (entry.counts is not None)
+    inputs = 1 + (entry.row_lengths is not None)
     if entry.tokens is None or len(entry.signature.types) != inputs:
         return False
-    if entry.counts is not None and entry.counts.leaf != 1:
+    if entry.row_lengths is not None and entry.row_lengths.leaf != 1:
         return False
     return entry.signature.types[0].dims[1] == entry.method.advance
 
@@ -200,7 +206,7 @@ def _takes_alike(entry: Entry, other: Entry) -> bool:
     """Tell whether two methods take tokens alone, in as many rows."""
     if not (_takes_tokens(entry) and _takes_tokens(other)):
         return False
-    if (entry.counts is None) != (other.counts is None):
+    if (entry.row_lengths is None) != (other.row_lengths is None):
         return False
     return entry.signature.types[0].dims[0] == other.signature.types[0].dims[0]
 

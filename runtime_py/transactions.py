@@ -59,7 +59,7 @@ class Transaction:
         for number in range(1, len(cursors)):
             starts_of += [known_position(cursors, memory, number)]
         own = starts_of[demand.cursor]
-        if own is not None and demand.counts is not None:
+        if own is not None and demand.row_lengths is not None:
             check_rows(entry.method, demand, own)
         for number, starts in enumerate(starts_of):
             added = demand if number == demand.cursor else demand.added_to(number)

@@ -225,7 +225,7 @@ class Method:
         return None if found is None else found.tokens
 
     @property
-    def counts(self) -> int | None:
+    def row_lengths(self) -> int | None:
         """Return the input of how many of these count in each row; None for all."""
         found = self.advance_of(0)
         return None if found is None else found.lengths

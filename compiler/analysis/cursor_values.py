@@ -26,8 +26,8 @@ _Meaning = CursorPart | str
 _Wanted = tuple[CursorPart, TensorType]
 # The operands of cache operators that can be parts of a cursor.
 _OPERANDS: Mapping[str, Mapping[str, CursorPart]] = {
-    "kvc::cache_update": {"write_indices": Part.START, "counts": Part.LENGTHS},
-    "kvc::attention": {"valid_length": Part.END, "counts": Part.LENGTHS},
+    "kvc::cache_update": {"write_indices": Part.START, "row_lengths": Part.LENGTHS},
+    "kvc::attention": {"valid_length": Part.END, "row_lengths": Part.LENGTHS},
 }
 
 

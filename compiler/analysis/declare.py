@@ -42,8 +42,8 @@ def _declared(method: Method, countings: Sequence[Counting]) -> Method:
     found = []
     for number, counting in enumerate(countings):
         if method.name in counting.advances:
-            counts = counting.counts.get(method.name)
-            lengths = "" if counts is None else method.input_names[counts]
+            row_lengths = counting.row_lengths.get(method.name)
+            lengths = "" if row_lengths is None else method.input_names[row_lengths]
             found.append((number, counting.advances[method.name], lengths))
     counted = sorted({lengths for *_, lengths in found if lengths})
     if sum(bool(lengths) for *_, lengths in found) > 1:

@@ -63,7 +63,7 @@ class Call:
     Attributes:
         start: int64 [batch], how many tokens the caches hold before it.
         length: int64 [batch], how many they hold after it.
-        counts: int64 [batch], how many tokens of each row count; None: all.
+        row_lengths: int64 [batch], how many tokens of each row count; None: all.
         first: the number that the model gives the first position of a text.
         kept: the caches that attention may be over.
         windows: (layer, how many keys a query sees) for each attention.
@@ -71,7 +71,7 @@ class Call:
 
     start: Tensor
     length: Tensor
-    counts: Tensor | None = None
+    row_lengths: Tensor | None = None
     first: int = 0
     kept: list[Kept] = field(default_factory=list)
     windows: list[tuple[int, int | None]] = field(default_factory=list)
@@ -197,7 +197,7 @@ def attend_causally(
         slopes=slopes,
         sinks=sinks,
         layout="linear" if kept.window is None else "circular",
-        counts=call.counts,
+        row_lengths=call.row_lengths,
     )
     return attended.transpose(1, 2)
 

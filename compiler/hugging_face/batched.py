@@ -34,8 +34,10 @@ class BatchedDecoder(CachedDecoder):
 
     def decode(self, token: Tensor, active: Tensor) -> Tensor:  # type: ignore[override]
         """Append token int64 [batch, 1] to rows that are active, bool [batch]."""
-        counts = active.to(torch.int64)
-        return self._append(1, counts, input_ids=_filled(token, counts))[:, -1]
+        row_lengths = active.to(torch.int64)
+        return self._append(1, row_lengths, input_ids=_filled(token, row_lengths))[
+            :, -1
+        ]
 
     def prefill_all(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Append tokens; return the logits of all, float32 [batch, seq, vocab]."""
@@ -45,11 +47,11 @@ class BatchedDecoder(CachedDecoder):
         """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
         return self._append_last(lengths, inputs_embeds=inputs_embeds)
 
-    def _append_last(self, counts: Tensor, **inputs: Tensor) -> Tensor:
+    def _append_last(self, row_lengths: Tensor, **inputs: Tensor) -> Tensor:
         (decoder,) = self._decoder
-        with _last_alone(decoder, counts) as head:
-            logits = self._append(0, counts, **inputs)
-        last = logits if head.reached else _last_of(logits, counts)
+        with _last_alone(decoder, row_lengths) as head:
+            logits = self._append(0, row_lengths, **inputs)
+        last = logits if head.reached else _last_of(logits, row_lengths)
         return last[:, 0]
 
 
@@ -76,7 +78,7 @@ class _Head:
 
 
 @contextmanager
-def _last_alone(decoder: PreTrainedModel, counts: Tensor) -> Iterator[_Head]:
+def _last_alone(decoder: PreTrainedModel, row_lengths: Tensor) -> Iterator[_Head]:
     """Make logits of last positions alone: of a long prompt they are most of the work.
 
     The head of a model computes each position by itself, so its input may be less.
@@ -86,7 +88,7 @@ def _last_alone(decoder: PreTrainedModel, counts: Tensor) -> Iterator[_Head]:
 
     def keep_last(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         head.reached = True
-        return (_last_of(given[0], counts), *given[1:])
+        return (_last_of(given[0], row_lengths), *given[1:])
 
     if not isinstance(module, nn.Module):
         yield head
@@ -98,13 +100,13 @@ def _last_alone(decoder: PreTrainedModel, counts: Tensor) -> Iterator[_Head]:
         hook.remove()
 
 
-def _last_of(states: Tensor, counts: Tensor) -> Tensor:
+def _last_of(states: Tensor, row_lengths: Tensor) -> Tensor:
     """Return [batch, 1, width]: of states [batch, seq, width] the last that counts."""
-    last = (counts - 1).clamp(min=0)[:, None, None]
+    last = (row_lengths - 1).clamp(min=0)[:, None, None]
     return states.gather(1, last.expand(-1, 1, states.shape[2]))
 
 
-def _filled(tokens: Tensor, counts: Tensor) -> Tensor:
+def _filled(tokens: Tensor, row_lengths: Tensor) -> Tensor:
     """Return tokens with 0 in the place of padding, which may be no token at all."""
-    padding = torch.arange(tokens.shape[1]) >= counts[:, None]
+    padding = torch.arange(tokens.shape[1]) >= row_lengths[:, None]
     return tokens.masked_fill(padding, 0)

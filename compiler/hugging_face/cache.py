@@ -98,7 +98,7 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         mode = "linear" if self._buffers.window is None else "circular"
         call = self._call
         written: Tensor = torch.ops.kvc.cache_update(
-            cache, update, call.start, AXIS, mode, call.counts
+            cache, update, call.start, AXIS, mode, call.row_lengths
         )
         return written
 

@@ -68,16 +68,20 @@ class CachedDecoder(nn.Module):
         return self._append(1, inputs_embeds=inputs_embeds)[:, -1]
 
     def _append(
-        self, keep: int, counts: Tensor | None = None, **inputs: Tensor
+        self, keep: int, row_lengths: Tensor | None = None, **inputs: Tensor
     ) -> Tensor:
         """Run the model; return the logits of the last `keep` positions, 0: of all.
 
-        Of each row as many tokens count as `counts` says, int64 [batch]; None: all.
+        Of each row as many tokens count as `row_lengths` says, int64 [batch];
+        None: all.
         """
         (given,) = inputs.values()
         seq = given.shape[1]
-        start, more = self.kvc_position.clone(), seq if counts is None else counts
-        call = Call(start, start + more, counts, self._first)
+        start, more = (
+            self.kvc_position.clone(),
+            seq if row_lengths is None else row_lengths,
+        )
+        call = Call(start, start + more, row_lengths, self._first)
         cache = KvCache(self.kvc_cache, call)
         (decoder,) = self._decoder
         with attending(call):

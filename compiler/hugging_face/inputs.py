@@ -57,6 +57,6 @@ def _positions(call: Call, seq: int) -> Tensor:
     After it there may be none, where a table of positions ends.
     """
     places = call.start[:, None] + torch.arange(seq)
-    if call.counts is not None:
+    if call.row_lengths is not None:
         places = torch.minimum(places, (call.length[:, None] - 1).clamp(min=0))
     return places + call.first if call.first else places

@@ -60,10 +60,10 @@ def _method(
         dynamic = {argument: dims} if dims else {}
         return Method(name, args=(example,), dynamic=dynamic, role=role)
     rows = {0: Dim("batch", 1, sizes.batch)}
-    counts, counted = "lengths", torch.ones(1, dtype=torch.int64)
+    row_lengths, counted = "lengths", torch.ones(1, dtype=torch.int64)
     if role == "decode":
-        counts, counted = "active", torch.ones(1, dtype=torch.bool)
-    dynamic = {argument: rows | dims, counts: rows}
+        row_lengths, counted = "active", torch.ones(1, dtype=torch.bool)
+    dynamic = {argument: rows | dims, row_lengths: rows}
     return Method(name, args=(example, counted), dynamic=dynamic, role=role)
 
 

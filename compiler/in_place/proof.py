@@ -62,7 +62,7 @@ class Proof:
 
 
 def prove_all(program: Program) -> dict[str, Proof]:
-    """Return the proofs of all methods and blocks by name, a block after what runs it."""
+    """Return the proofs by name of methods and blocks, each after what runs it."""
     blocks = blocks_by_number(program)
     placer = Placer(blocks)
     proofs: dict[str, Proof] = {}

@@ -211,9 +211,9 @@ class _Rewriter:
             self._nodes.keep(permuted)
 
     def _attend(self, node: Node) -> None:
-        q, keys, values, *settings, _, _, counts = node.arguments
+        q, keys, values, *settings, _, _, row_lengths = node.arguments
         assert isinstance(keys, Value)
         assert isinstance(values, Value)
         (k, k_scale), (v, v_scale) = self._pairs[keys.id], self._pairs[values.id]
-        arguments = (q, k, v, *settings, k_scale, v_scale, counts)
+        arguments = (q, k, v, *settings, k_scale, v_scale, row_lengths)
         self._nodes.keep(replace(node, arguments=arguments))

@@ -246,10 +246,10 @@ class Feeder:
         for row, part in zip(tokens, parts, strict=True):
             row[: len(part)] = part
         method = self._methods[name]
-        assert method.counts is not None
-        value = method.graph.values[method.graph.inputs[method.counts]]
+        assert method.row_lengths is not None
+        value = method.graph.values[method.graph.inputs[method.row_lengths]]
         row_lengths = np.array(lengths, value.type.dtype.numpy)
-        return tokens, {method.input_names[method.counts]: row_lengths}
+        return tokens, {method.input_names[method.row_lengths]: row_lengths}
 
     def _check_alone(self, method: str) -> None:
         """Check that the session holds what this generation has fed, and no more.
@@ -306,7 +306,7 @@ def _of_rows(methods: Sequence[Method], rows: int) -> Sequence[Method]:
     """
     if rows == 1:
         return methods
-    found = [method for method in methods if method.counts is not None]
+    found = [method for method in methods if method.row_lengths is not None]
     if not found:
         raise BadSetting(
             name="prompt",

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
 from kvc.schema.errors import BranchMismatch, IndexOutOfRange
-from kvc.schema.torch_ops.counts import check_slots, read_counts
+from kvc.schema.torch_ops.row_lengths import check_slots, read_row_lengths
 
 _FEW = 32  # up to here a list of Python ints is faster than two reductions
 
@@ -34,7 +34,9 @@ def check_rows(index: Tensor, least: int, count: int, slots: int) -> None:
     check_slots(starts, [count] * len(starts), slots, least)
 
 
-def check_counted_rows(index: Tensor, counts: Tensor, most: int, slots: int) -> None:
+def check_counted_rows(
+    index: Tensor, row_lengths: Tensor, most: int, slots: int
+) -> None:
     """Check that what counts of `most` tokens fits, from each row's index on.
 
     Raises:
@@ -42,7 +44,7 @@ def check_counted_rows(index: Tensor, counts: Tensor, most: int, slots: int) -> 
         IndexOutOfRange, CacheOverflow: as `check_rows`.
     """
     starts: list[int] = index.tolist()
-    check_slots(starts, read_counts(counts, len(starts), most), slots)
+    check_slots(starts, read_row_lengths(row_lengths, len(starts), most), slots)
 
 
 def check_size(size: int, expected: int) -> None:

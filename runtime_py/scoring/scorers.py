@@ -69,7 +69,7 @@ def gives_all_positions(method: Method) -> bool:
     tokens may be left out.
     """
     graph = method.graph
-    given = [v for i, v in enumerate(graph.inputs) if i != method.counts]
+    given = [v for i, v in enumerate(graph.inputs) if i != method.row_lengths]
     if len(given) != 1 or len(graph.outputs) != 1:
         return False
     tokens, logits = (graph.values[v].type for v in (*given, *graph.outputs))

@@ -68,7 +68,7 @@ class Demand:
         extents: for each of the method's `Writes`, the most slots from the position on.
         lengths: of each state that grows: (state, length after the call, greatest
             length on the way).
-        counts: how many of `advance` count in each row, None where all do.
+        row_lengths: how many of `advance` count in each row, None where all do.
         several: whether these are calls in a row, of which nothing else is said.
         cursor: which cursor that is.
         others: what it adds to other cursors: (cursor, tokens).
@@ -77,7 +77,7 @@ class Demand:
     advance: int | None
     extents: tuple[int, ...]
     lengths: tuple[tuple[int, int, int], ...]
-    counts: tuple[int, ...] | None = None
+    row_lengths: tuple[int, ...] | None = None
     several: bool = False
     cursor: int = 0
     others: tuple[tuple[int, int], ...] = ()
@@ -86,17 +86,21 @@ class Demand:
         """Return the same of a cursor."""
         if cursor == self.cursor:
             return self
-        return replace(self, advance=dict(self.others).get(cursor), counts=None)
+        return replace(self, advance=dict(self.others).get(cursor), row_lengths=None)
 
     def steps(self, rows: int) -> Sequence[int]:
         """Return how many tokens the call adds to each row."""
-        return (self.advance or 0,) * rows if self.counts is None else self.counts
+        return (
+            (self.advance or 0,) * rows
+            if self.row_lengths is None
+            else self.row_lengths
+        )
 
     def ends(self, starts: Sequence[int], extent: int) -> Sequence[int]:
         """Return where what each row may write from its start on ends.
 
         `extent`: how many slots a write takes, padding too.
         """
-        if self.counts is None or extent == ALL_SLOTS:
+        if self.row_lengths is None or extent == ALL_SLOTS:
             return [start + extent for start in starts]
-        return list(map(add, starts, self.counts))
+        return list(map(add, starts, self.row_lengths))

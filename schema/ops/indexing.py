@@ -9,7 +9,7 @@ from kvc.schema.ops.shapes import (
     broadcast_shapes,
     matrix_of,
     require,
-    require_counts,
+    require_row_lengths,
     same,
     shape_of,
 )
@@ -136,7 +136,7 @@ def cache_update(
     write_indices: TensorType | None,
     axis: int,
     mode: str,
-    counts: TensorType | None,
+    row_lengths: TensorType | None,
 ) -> Rule:
     """`kvc::cache_update`."""
     shape, new = shape_of(cache), shape_of(update)
@@ -152,10 +152,10 @@ def cache_update(
     # A linear update that is too long is refused where it would begin, at run time: the
     # least capacity that a session may choose can be below the longest prefill. So is
     # one of which not all need count.
-    refused_late = mode == "linear" or counts is not None
+    refused_late = mode == "linear" or row_lengths is not None
     fits = refused_late or new[axis] <= shape[axis]
     require(fits, f"{update} is longer than {cache}")
-    require_counts(counts, shape[0])
+    require_row_lengths(row_lengths, shape[0])
     if write_indices is not None:
         require(write_indices.dtype is DType.INT64, "write_indices are not int64")
         require(shape_of(write_indices) == shape[:1], "one write index per batch row")
@@ -196,11 +196,13 @@ def check_index(index: TensorType, least: int, count: int, slots: int) -> Rule:
     return ()
 
 
-def check_rows(index: TensorType, counts: TensorType, most: int, slots: int) -> Rule:
+def check_rows(
+    index: TensorType, row_lengths: TensorType, most: int, slots: int
+) -> Rule:
     """`kvc::check_rows`: each row's count is at most `most`, and its slots fit."""
     known = index.dtype is DType.INT64 and len(index.dims) == 1
     require(known and min(most, slots) >= 0, "check_rows")
-    require_counts(counts, shape_of(index)[0])
+    require_row_lengths(row_lengths, shape_of(index)[0])
     return ()
 
 

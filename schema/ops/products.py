@@ -9,7 +9,7 @@ from kvc.schema.ops.shapes import (
     broadcast_shapes,
     matrix_of,
     require,
-    require_counts,
+    require_row_lengths,
     shape_of,
 )
 from kvc.schema.ops.spec import Concrete
@@ -165,13 +165,13 @@ def cached_attention(
     layout: str,
     k_scale: TensorType | None,
     v_scale: TensorType | None,
-    counts: TensorType | None,
+    row_lengths: TensorType | None,
 ) -> Rule:
     """`kvc::attention`."""
     shape = _cached_heads(q, k, v)
     _cached_dtypes(q, k, v, k_scale, v_scale)
     require(valid.dtype is DType.INT64 and shape_of(valid) == shape[:1], "valid_length")
-    require_counts(counts, shape[0])
+    require_row_lengths(row_lengths, shape[0])
     require(min(left or 0, right or 0) >= 0, f"windows {left} and {right}")
     require(softcap is None or 0 < softcap < math.inf, f"softcap {softcap}")
     require(layout in ("linear", "circular"), f"layout {layout!r}")

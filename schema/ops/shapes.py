@@ -28,11 +28,11 @@ def shape_of(tensor: TensorType) -> Shape:
     return tensor.dims  # type: ignore[return-value]
 
 
-def require_counts(counts: TensorType | None, rows: int) -> None:
+def require_row_lengths(row_lengths: TensorType | None, rows: int) -> None:
     """Raise `ShapeMismatch` unless counts, if there are any, are of the rows."""
-    if counts is not None:
-        fits = counts.dtype is DType.INT64 and shape_of(counts) == (rows,)
-        require(fits, f"counts {counts} of {rows} rows")
+    if row_lengths is not None:
+        fits = row_lengths.dtype is DType.INT64 and shape_of(row_lengths) == (rows,)
+        require(fits, f"row_lengths {row_lengths} of {rows} rows")
 
 
 def axis_of(axis: int, rank: int) -> int:

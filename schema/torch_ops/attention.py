@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from kvc.schema.torch_ops.attention_arguments import check_arguments, check_lengths
-from kvc.schema.torch_ops.counts import read_counts
 from kvc.schema.torch_ops.int8_cache import as_cache
+from kvc.schema.torch_ops.row_lengths import read_row_lengths
 from kvc.schema.torch_ops.rows import attend_last, attend_one, attend_row
 from kvc.schema.torch_ops.scoring import Scoring
 from kvc.schema.torch_ops.visibility import Sight
@@ -37,12 +37,12 @@ def attention(
     layout: str = "linear",
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
-    counts: Tensor | None = None,
+    row_lengths: Tensor | None = None,
 ) -> Tensor:
     """Attend from each query to the keys of its row that it sees.
 
     Query i of a row is at position p = valid_length - count + i, where `count` is
-    `seq`, or what `counts` says of the row. Half types are computed in float32
+    `seq`, or what `row_lengths` says of the row. Half types are computed in float32
     wherever torch's own fused attention does not apply.
 
     Args:
@@ -70,7 +70,7 @@ def attention(
             with these scales, and `v` with those of `v_scale`. What they stand for is
             computed with in float32, or in float64 where `q` is.
         v_scale: as `k_scale`.
-        counts: int64 [batch], from 0 to `seq`: of each row only the first so many
+        row_lengths: int64 [batch], from 0 to `seq`: of each row only the first so many
             queries count, as if it had no others; None means all.
 
     Returns:
@@ -84,12 +84,12 @@ def attention(
     """
     check_arguments(
         q, k, v, valid_length, window_left, window_right, softcap, mask, slopes, sinks,
-        layout, k_scale, v_scale, counts,
+        layout, k_scale, v_scale, row_lengths,
     )  # fmt: skip
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     attend_into(
         out, q, k, v, valid_length, scale, causal, window_left, window_right, softcap,
-        mask, slopes, sinks, layout, k_scale, v_scale, counts,
+        mask, slopes, sinks, layout, k_scale, v_scale, row_lengths,
     )  # fmt: skip
     return out
 
@@ -111,11 +111,11 @@ def _(
     layout: str = "linear",
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
-    counts: Tensor | None = None,
+    row_lengths: Tensor | None = None,
 ) -> Tensor:
     check_arguments(
         q, k, v, valid_length, window_left, window_right, softcap, mask, slopes, sinks,
-        layout, k_scale, v_scale, counts,
+        layout, k_scale, v_scale, row_lengths,
     )  # fmt: skip
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
@@ -140,7 +140,7 @@ def attend_into(
     layout: str,
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
-    counts: Tensor | None = None,
+    row_lengths: Tensor | None = None,
 ) -> None:
     """Write `attention` of the other arguments into `out`, contiguous.
 
@@ -151,7 +151,7 @@ def attend_into(
             has been written then.
     """
     slots, seq = k.shape[2], q.shape[2]
-    others = (window_left, softcap, mask, slopes, sinks, k_scale, counts)
+    others = (window_left, softcap, mask, slopes, sinks, k_scale, row_lengths)
     single = q.shape[0] == seq == 1 and layout == "linear"
     if single and others == _NOTHING:
         total = int(valid_length)
@@ -161,7 +161,7 @@ def attend_into(
     lengths: list[int] = valid_length.tolist()
     keys, values = as_cache(k, k_scale), as_cache(v, v_scale)
     check_lengths(lengths, slots, layout)
-    counted = read_counts(counts, len(lengths), seq)
+    counted = read_row_lengths(row_lengths, len(lengths), seq)
     if out.numel() == 0:
         return
     scoring = Scoring(scale, softcap, mask, slopes, sinks)

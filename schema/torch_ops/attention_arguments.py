@@ -10,7 +10,7 @@ import math
 import torch
 from torch import Tensor
 
-from kvc.schema.torch_ops.counts import check_counts
+from kvc.schema.torch_ops.row_lengths import check_row_lengths
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _LAYOUTS = ("linear", "circular")
@@ -30,7 +30,7 @@ def check_arguments(
     layout: str,
     k_scale: Tensor | None,
     v_scale: Tensor | None,
-    counts: Tensor | None,
+    row_lengths: Tensor | None,
 ) -> None:
     """Check what does not depend on values; parameters as those of `attention`.
 
@@ -38,7 +38,7 @@ def check_arguments(
         ValueError: with the first thing that does not fit.
     """
     _check_operands(q, k, v, valid_length)
-    check_counts(counts, q.shape[0], "attention")
+    check_row_lengths(row_lengths, q.shape[0], "attention")
     _check_dtypes(q, k, v, k_scale is not None)
     _check((k_scale is None) == (v_scale is None), "one of k_scale and v_scale alone")
     for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):

@@ -12,7 +12,11 @@ import torch
 from torch import Tensor
 
 from kvc.schema.errors import CacheOverflow
-from kvc.schema.torch_ops.counts import check_counts, check_slots, read_counts
+from kvc.schema.torch_ops.row_lengths import (
+    check_row_lengths,
+    check_slots,
+    read_row_lengths,
+)
 
 
 @torch.library.custom_op("kvc::cache_update", mutates_args=())
@@ -22,20 +26,20 @@ def cache_update(
     write_indices: Tensor | None = None,
     axis: int = -2,
     mode: str = "linear",
-    counts: Tensor | None = None,
+    row_lengths: Tensor | None = None,
 ) -> Tensor:
     """Return `cache` with `update` written along `axis`.
 
     Args:
         cache: [batch, ..., slots, ...], any dtype; `slots` is the size of `axis`.
-        update: as `cache`, but with `seq` on `axis`: at most `slots`, unless `counts`
-            say how many are written.
+        update: as `cache`, but with `seq` on `axis`: at most `slots`, unless
+            `row_lengths` say how many are written.
         write_indices: int64 [batch], the first slot of each row; None means zeros.
         axis: the sequence axis; not the batch axis 0.
         mode: "linear", where all of `update` must fit, or "circular", where the
             slot is taken modulo `slots`, for negative indices too.
-        counts: int64 [batch], from 0 to `seq`: of each row of `update` only the first
-            so many are written; None means all.
+        row_lengths: int64 [batch], from 0 to `seq`: of each row of `update` only the
+            first so many are written; None means all.
 
     Raises:
         ValueError: shapes, dtypes, axis or mode do not fit.
@@ -45,7 +49,7 @@ def cache_update(
             began. After any of these nothing has been written.
     """
     written = cache.clone(memory_format=torch.contiguous_format)
-    write_cache(written, update, write_indices, axis, mode, counts)
+    write_cache(written, update, write_indices, axis, mode, row_lengths)
     return written
 
 
@@ -56,9 +60,9 @@ def _(
     write_indices: Tensor | None = None,
     axis: int = -2,
     mode: str = "linear",
-    counts: Tensor | None = None,
+    row_lengths: Tensor | None = None,
 ) -> Tensor:
-    _check_arguments(cache, update, write_indices, axis, mode, counts)
+    _check_arguments(cache, update, write_indices, axis, mode, row_lengths)
     return torch.empty_like(cache, memory_format=torch.contiguous_format)
 
 
@@ -68,11 +72,11 @@ def write_cache(
     write_indices: Tensor | None,
     axis: int,
     mode: str,
-    counts: Tensor | None = None,
+    row_lengths: Tensor | None = None,
 ) -> None:
     """Write `update` into `cache` itself; arguments and errors as `cache_update`."""
-    _check_arguments(cache, update, write_indices, axis, mode, counts)
-    write_rows(cache, update, write_indices, axis, mode, counts)
+    _check_arguments(cache, update, write_indices, axis, mode, row_lengths)
+    write_rows(cache, update, write_indices, axis, mode, row_lengths)
 
 
 def write_rows(
@@ -81,18 +85,18 @@ def write_rows(
     write_indices: Tensor | None,
     axis: int,
     mode: str,
-    counts: Tensor | None = None,
+    row_lengths: Tensor | None = None,
 ) -> None:
     """Do as `write_cache` where shapes and dtypes are known to fit."""
     slots, seq = cache.shape[axis], update.shape[axis]
     rows = cache.shape[0]
-    if rows == 1 and counts is None and write_indices is not None:
+    if rows == 1 and row_lengths is None and write_indices is not None:
         first = int(write_indices)
         if 0 <= first <= slots - seq:  # the decode: in one piece, with less to decide
             cache.narrow(axis, first, seq).copy_(update)
             return
     starts = [0] * rows if write_indices is None else write_indices.tolist()
-    written = read_counts(counts, rows, seq)
+    written = read_row_lengths(row_lengths, rows, seq)
     if mode == "linear":
         check_slots(starts, written, slots)
     else:
@@ -121,7 +125,7 @@ def _check_arguments(
     write_indices: Tensor | None,
     axis: int,
     mode: str,
-    counts: Tensor | None = None,
+    row_lengths: Tensor | None = None,
 ) -> None:
     """Check what does not depend on values; sizes may be symbolic."""
     rank = cache.dim()
@@ -137,7 +141,7 @@ def _check_arguments(
     )
     for dim, (new, size) in enumerate(zip(update.shape, cache.shape, strict=True)):
         if dim == axis % rank:
-            if counts is not None:
+            if row_lengths is not None:
                 continue  # padding need not fit
             _check(new <= size, f"the update is longer than the cache: {new} > {size}")
         else:
@@ -145,7 +149,7 @@ def _check_arguments(
             _check(new == size, text)
     if write_indices is not None:
         _check_indices(write_indices, cache.shape[0])
-    check_counts(counts, cache.shape[0], "cache_update")
+    check_row_lengths(row_lengths, cache.shape[0], "cache_update")
 
 
 def _check_indices(write_indices: Tensor, rows: int) -> None:

@@ -229,7 +229,7 @@ class CursorUses:
         at: str,
     ) -> None:
         """Check that an operator counts tokens as the method does."""
-        lengths = arguments["counts"]
+        lengths = arguments["row_lengths"]
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
         if advance is None or advance.lengths is None:

@@ -58,9 +58,9 @@ def append_block(
     """Apply a layer to x [batch, seq, dim], of which `counts[row]` tokens count."""
     ops, held = torch.ops.kvc, block.attn
     q, k, v = held._project(block.attn_norm(x), *turns)
-    held.k_cache.copy_(ops.cache_update(held.k_cache, k, start, counts=counts))
-    held.v_cache.copy_(ops.cache_update(held.v_cache, v, start, counts=counts))
-    y = ops.attention(q, held.k_cache, held.v_cache, start + counts, counts=counts)
+    held.k_cache.copy_(ops.cache_update(held.k_cache, k, start, row_lengths=counts))
+    held.v_cache.copy_(ops.cache_update(held.v_cache, v, start, row_lengths=counts))
+    y = ops.attention(q, held.k_cache, held.v_cache, start + counts, row_lengths=counts)
     x = x + held._merge(y)
     result: Tensor = x + block.ffn(block.ffn_norm(x))
     return result

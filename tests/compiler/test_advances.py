@@ -25,8 +25,8 @@ class Store(nn.Module):
 
     def write(self, x: Tensor, given: Tensor) -> Tensor:
         start = self.position.clone()
-        counts, end = self.step(start, given, x)
-        new = torch.ops.kvc.cache_update(self.k, x, start, 1, "linear", counts)
+        row_lengths, end = self.step(start, given, x)
+        new = torch.ops.kvc.cache_update(self.k, x, start, 1, "linear", row_lengths)
         self.k.copy_(new)
         self.position.copy_(end)
         return self.k * 1
@@ -57,7 +57,7 @@ LENGTHS, ACTIVE = torch.tensor([2, 1]), torch.tensor([True, False])
 def test_an_input_that_is_added_counts(step: Step) -> None:
     program = compiled(step, LENGTHS)
     (method,) = program.methods
-    assert (method.counts, str(method.advance)) == (1, "seq")
+    assert (method.row_lengths, str(method.advance)) == (1, "seq")
     assert program.position is not None
     assert program.position.kind is CursorKind.STATE
     kinds = {s.name: (s.kind, s.at_position) for s in program.states}
@@ -65,13 +65,13 @@ def test_an_input_that_is_added_counts(step: Step) -> None:
 
 
 def cast(start: Tensor, given: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
-    counts = given.to(torch.int64)
-    return counts, start + counts
+    row_lengths = given.to(torch.int64)
+    return row_lengths, start + row_lengths
 
 
 def test_rows_that_take_part_count_one_token() -> None:
     (method,) = compiled(cast, ACTIVE, tokens=1).methods
-    assert (method.counts, method.advance) == (1, 1)
+    assert (method.row_lengths, method.advance) == (1, 1)
 
 
 def test_a_bool_says_no_more_than_one_token() -> None:
@@ -93,7 +93,7 @@ def test_a_bool_says_no_more_than_one_token() -> None:
 def test_anything_else_is_no_position(step: Step) -> None:
     program = compiled(step, LENGTHS)
     assert program.position is None
-    assert program.methods[0].counts is None
+    assert program.methods[0].row_lengths is None
     assert not any(state.at_position for state in program.states)
 
 

@@ -54,7 +54,7 @@ from kvc.schema.types import TensorType
 
 def adding(*lengths):
     """Return what a call asks for in whose rows so many tokens count."""
-    return Demand(max(lengths), (), (), counts=lengths)
+    return Demand(max(lengths), (), (), row_lengths=lengths)
 
 
 def rows(count, batch=1, width=64):

@@ -36,20 +36,20 @@ class RaggedLayer(nn.Module):
         for name in ("k", "v"):
             self.register_buffer(name, torch.zeros(1, KV_HEADS, self.slots, WIDTH))
 
-    def forward(self, x: Tensor, start: Tensor, counts: Tensor) -> Tensor:
+    def forward(self, x: Tensor, start: Tensor, row_lengths: Tensor) -> Tensor:
         q, k, v = self.project(x, start)
-        self.write(k, v, start, counts)
+        self.write(k, v, start, row_lengths)
         y = torch.ops.kvc.attention(
-            q, self.k, self.v, start + counts,
+            q, self.k, self.v, start + row_lengths,
             window_left=None if self.window is None else self.window - 1,
-            layout=self.mode, counts=counts,
+            layout=self.mode, row_lengths=row_lengths,
         )  # fmt: skip
         return x + self.out(y.transpose(1, 2).reshape(x.shape))
 
-    def write(self, k: Tensor, v: Tensor, start: Tensor, counts: Tensor) -> None:
+    def write(self, k: Tensor, v: Tensor, start: Tensor, row_lengths: Tensor) -> None:
         update = torch.ops.kvc.cache_update
-        self.k.copy_(update(self.k, k, start, -2, self.mode, counts))
-        self.v.copy_(update(self.v, v, start, -2, self.mode, counts))
+        self.k.copy_(update(self.k, k, start, -2, self.mode, row_lengths))
+        self.v.copy_(update(self.v, v, start, -2, self.mode, row_lengths))
 
     def project(self, x: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch, seq, _ = x.shape
@@ -78,18 +78,22 @@ class RingLayer(RaggedLayer):
 class BranchingLayer(RaggedLayer):
     """Writes its cache in both branches of a condition that no result shows."""
 
-    def write(self, k: Tensor, v: Tensor, start: Tensor, counts: Tensor) -> None:
+    def write(self, k: Tensor, v: Tensor, start: Tensor, row_lengths: Tensor) -> None:
         def first_keys(
             old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor
         ) -> tuple[Tensor, Tensor]:
-            new_k = torch.ops.kvc.cache_update(old_k, k, start, counts=counts)
-            return new_k, torch.ops.kvc.cache_update(old_v, v, start, counts=counts)
+            new_k = torch.ops.kvc.cache_update(old_k, k, start, row_lengths=row_lengths)
+            return new_k, torch.ops.kvc.cache_update(
+                old_v, v, start, row_lengths=row_lengths
+            )
 
         def first_values(
             old_k: Tensor, old_v: Tensor, k: Tensor, v: Tensor
         ) -> tuple[Tensor, Tensor]:
-            new_v = torch.ops.kvc.cache_update(old_v, v, start, counts=counts)
-            return torch.ops.kvc.cache_update(old_k, k, start, counts=counts), new_v
+            new_v = torch.ops.kvc.cache_update(old_v, v, start, row_lengths=row_lengths)
+            return torch.ops.kvc.cache_update(
+                old_k, k, start, row_lengths=row_lengths
+            ), new_v
 
         operands = (self.k, self.v, k.clone(), v.clone())
         new_k, new_v = torch.cond(k.sum() > 0, first_keys, first_values, operands)
@@ -115,16 +119,16 @@ class Ragged(nn.Module):
         return self.run(tokens, start, lengths)
 
     def decode(self, token: Tensor, active: Tensor) -> Tensor:
-        counts = active.to(torch.int64)
+        row_lengths = active.to(torch.int64)
         start = self.position.clone()
-        self.position.add_(counts)
-        return self.run(token, start, counts)
+        self.position.add_(row_lengths)
+        return self.run(token, start, row_lengths)
 
-    def run(self, tokens: Tensor, start: Tensor, counts: Tensor) -> Tensor:
+    def run(self, tokens: Tensor, start: Tensor, row_lengths: Tensor) -> Tensor:
         x = self.embed(tokens)
         for layer in self.layers:
-            x = layer(x, start, counts)
-        last = (counts - 1).clamp(min=0)[:, None, None].expand(-1, 1, DIM)
+            x = layer(x, start, row_lengths)
+        last = (row_lengths - 1).clamp(min=0)[:, None, None].expand(-1, 1, DIM)
         return x.gather(1, last)[:, 0] @ self.embed.weight.T
 
     def reference(self, tokens: Tensor) -> Tensor:

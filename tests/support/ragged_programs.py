@@ -35,14 +35,14 @@ def ragged_method(name: str, seq: Dim, dtype: DType) -> Method:
     """Write rows at the position, as many as an input of a dtype counts."""
     b = Builder()
     x = b.scratch(rows_type(seq, BATCH, width=2))
-    given = counts = b.scratch(TensorType(dtype, (BATCH,)))
+    given = row_lengths = b.scratch(TensorType(dtype, (BATCH,)))
     position = b.value(TensorType(I64, (BATCH,)), StateSlot(0))
     cache = b.value(rows_type(CAPACITY, BATCH, width=2), StateSlot(1))
     if dtype is not I64:
         cast = b.scratch(TensorType(I64, (BATCH,)))
-        counts = b.step("aten::_to_copy", (Ref(given), I64), cast)
+        row_lengths = b.step("aten::_to_copy", (Ref(given), I64), cast)
     start, lengths = (b.value(TensorType(I64, (BATCH,)), p) for p in (START, LENGTHS))
     operands = Ref(x), Ref(start), 2, "linear", Ref(lengths)
     b.over("kvc::cache_update", cache, *operands)
-    b.over("aten::add.Tensor", position, Ref(counts), 1)
-    return b.method(name, {"x": x, "counts": given}, [x], advances=adds(seq, 1))
+    b.over("aten::add.Tensor", position, Ref(row_lengths), 1)
+    return b.method(name, {"x": x, "row_lengths": given}, [x], advances=adds(seq, 1))

@@ -35,18 +35,20 @@ class SummingRows(nn.Module):
     def decode(self, token: Tensor, active: Tensor) -> Tensor:
         return self.run(token, active.to(torch.int64))
 
-    def run(self, tokens: Tensor, counts: Tensor) -> Tensor:
-        padding = torch.arange(tokens.shape[1]) >= counts[:, None]
+    def run(self, tokens: Tensor, row_lengths: Tensor) -> Tensor:
+        padding = torch.arange(tokens.shape[1]) >= row_lengths[:, None]
         given = self.numbers(tokens.masked_fill(padding, 0))[:, None]
         start = self.position.clone()
-        held = torch.ops.kvc.cache_update(self.kept, given, start, counts=counts)
-        self.kept.copy_(held)
-        length = start + counts
-        mean = torch.ops.kvc.attention(
-            given * 0, self.kept, self.kept, length, scale=1.0, counts=counts
+        held = torch.ops.kvc.cache_update(
+            self.kept, given, start, row_lengths=row_lengths
         )
-        self.position.add_(counts)
-        last = (counts - 1).clamp(min=0)[:, None]
+        self.kept.copy_(held)
+        length = start + row_lengths
+        mean = torch.ops.kvc.attention(
+            given * 0, self.kept, self.kept, length, scale=1.0, row_lengths=row_lengths
+        )
+        self.position.add_(row_lengths)
+        last = (row_lengths - 1).clamp(min=0)[:, None]
         mean = mean[:, 0, :, 0].gather(1, last)
         total = (mean * length[:, None]).round() * 4 + length[:, None]
         best = total - (total / VOCAB).floor() * VOCAB
@@ -75,12 +77,17 @@ def summing_rows(path: str) -> None:
 
 
 def _method(
-    name: str, given: str, tokens: Tensor, dims: dict[int, Dim], counts: str, role: str
+    name: str,
+    given: str,
+    tokens: Tensor,
+    dims: dict[int, Dim],
+    row_lengths: str,
+    role: str,
 ) -> Method:
     counted = torch.ones(2, dtype=torch.int64)
     return Method(
         name,
         args=(tokens, counted > 0 if role == "decode" else counted),
-        dynamic={given: dims, counts: {0: BATCH}},
+        dynamic={given: dims, row_lengths: {0: BATCH}},
         role=role,
     )

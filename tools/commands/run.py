@@ -138,9 +138,11 @@ def _arrays(method: "Method", inputs: Sequence[str]) -> dict[str, "Array | None"
         else:
             unnamed.append(text)
     free = [name for name in method.input_names if name not in given]
-    counts = None if method.counts is None else method.input_names[method.counts]
-    if len(unnamed) == len(free) - 1 and counts in free:
-        free.remove(counts)
+    row_lengths = (
+        None if method.row_lengths is None else method.input_names[method.row_lengths]
+    )
+    if len(unnamed) == len(free) - 1 and row_lengths in free:
+        free.remove(row_lengths)
     if len(unnamed) != len(free):
         raise click.UsageError(_count_problem(method, len(unnamed), free))
     given |= dict(zip(free, unnamed, strict=True))

@@ -33,7 +33,7 @@ class MethodReport:
 
     Attributes:
         advance: tokens that a call adds to the position, "" where it adds none.
-        counts: the input that says how many of them count in each row, else "".
+        row_lengths: the input that says how many of them count in each row, else "".
     """
 
     name: str
@@ -46,7 +46,7 @@ class MethodReport:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     advance: str = ""
-    counts: str = ""
+    row_lengths: str = ""
 
 
 def describe_methods(program: Program) -> tuple[MethodReport, ...]:
@@ -68,7 +68,9 @@ def _describe(program: Program, method: Method) -> MethodReport:
         reads=tuple(program.states[i].name for i in method.reads),
         writes=tuple(program.states[i].name for i in method.writes),
         advance="" if method.advance is None else str(method.advance),
-        counts="" if method.counts is None else method.input_names[method.counts],
+        row_lengths=""
+        if method.row_lengths is None
+        else method.input_names[method.row_lengths],
     )
 
 
@@ -112,11 +114,11 @@ def _lines(method: MethodReport) -> list[str]:
     lines += [
         f"      {s.lower} <= {escape(s.name)} <= {s.upper}" for s in method.symbols
     ]
-    if method.counts:
-        counts, tokens = escape(method.counts), escape(method.advance)
-        said = f"of {tokens} tokens {counts} says how many count in each row"
+    if method.row_lengths:
+        row_lengths, tokens = escape(method.row_lengths), escape(method.advance)
+        said = f"of {tokens} tokens {row_lengths} says how many count in each row"
         if tokens == "1":
-            said = f"{counts} says which rows take part"
+            said = f"{row_lengths} says which rows take part"
         lines.append(f"      {said}; left out: all")
     return [*lines, f"      {_code(method)}; {_states(method)}"]
 

@@ -23,13 +23,15 @@ AT = value(1, 1, dtype=I64)
 OUT = value(10, 1, 1, SEQ, 4)
 
 
-def write(start: Value | None, counts: Value | None = None, to: Value = NEW) -> Node:
-    return node("kvc::cache_update", OLD, X, start, 1, "linear", counts, to=to)
+def write(
+    start: Value | None, row_lengths: Value | None = None, to: Value = NEW
+) -> Node:
+    return node("kvc::cache_update", OLD, X, start, 1, "linear", row_lengths, to=to)
 
 
-def attend(end: Value, counts: Value | None = None) -> Node:
+def attend(end: Value, row_lengths: Value | None = None) -> Node:
     settings: list[Argument] = [None, True, *[None] * 6, "linear", *[None] * 2]
-    return node("kvc::attention", X, NEW, NEW, end, *settings, counts, to=OUT)
+    return node("kvc::attention", X, NEW, NEW, end, *settings, row_lengths, to=OUT)
 
 
 def entry(
@@ -248,7 +250,9 @@ def test_row_lengths_are_lengths_and_lead_to_the_end(turned):
     pair = (LENGTHS, ROWS) if turned else (ROWS, LENGTHS)
     add = node("aten::add.Tensor", *pair, 1, to=end)
     nodes = write(ROWS, LENGTHS), add, attend(end, LENGTHS)
-    made = entry(*nodes, at=ROWS, more=((LENGTHS, "counts"),), lengths="counts")
+    made = entry(
+        *nodes, at=ROWS, more=((LENGTHS, "row_lengths"),), lengths="row_lengths"
+    )
     whole = declared(made, cursor=OF_ROWS)
     assert operands_after(whole) == ["START", "LENGTHS", "END", "LENGTHS"]
     two = before_and_after(whole)[1]
@@ -259,8 +263,8 @@ def test_row_lengths_are_lengths_and_lead_to_the_end(turned):
 def test_rows_that_take_part_or_not_have_lengths_of_one_or_none():
     given, cast = value(4, BATCH, dtype=DType.BOOL), value(5, BATCH, dtype=I64)
     nodes = node("aten::_to_copy", given, I64, to=cast), write(ROWS, cast)
-    more = ((given, "counts"),)
-    made = entry(*nodes, at=ROWS, more=more, lengths="counts", tokens=1)
+    more = ((given, "row_lengths"),)
+    made = entry(*nodes, at=ROWS, more=more, lengths="row_lengths", tokens=1)
     assert operands_after(declared(made, cursor=OF_ROWS)) == ["START", "LENGTHS"]
 
 
@@ -268,7 +272,9 @@ def test_where_rows_have_lengths_all_tokens_are_not_the_end():
     end = value(5, BATCH, dtype=I64)
     add = node("aten::add.Scalar", ROWS, SEQ, 1, to=end)
     nodes = write(ROWS, LENGTHS), add, attend(end, LENGTHS)
-    made = entry(*nodes, at=ROWS, more=((LENGTHS, "counts"),), lengths="counts")
+    made = entry(
+        *nodes, at=ROWS, more=((LENGTHS, "row_lengths"),), lengths="row_lengths"
+    )
     found = operands_after(declared(made, cursor=OF_ROWS))
     assert found == ["START", "LENGTHS", "arithmetic", "LENGTHS"]
 

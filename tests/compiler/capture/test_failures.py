@@ -29,7 +29,7 @@ class Mistakes(nn.Module):
     def equal(self, x):
         return x * torch.equal(x, x)
 
-    def counts(self, x):
+    def row_lengths(self, x):
         for _ in range(x[0]):
             x = x + 1
         return x
@@ -58,7 +58,10 @@ class Mistakes(nn.Module):
         ("shapes", ["torch says RuntimeError: a and b must have same reduction dim"]),
         ("asks", ["it asks for the value of a tensor", "use torch.where"]),
         ("equal", ["it asks for the value of a tensor", "aten.equal"]),
-        ("counts", ["it asks for the value of a tensor", "TypeError: only integer"]),
+        (
+            "row_lengths",
+            ["it asks for the value of a tensor", "TypeError: only integer"],
+        ),
         ("arrays", ["it makes a numpy array of a tensor", "use torch's functions"]),
         ("gathers", ["it makes a tensor of the values of others", "torch.stack"]),
         ("on_cuda", ["bundles run on the CPU; leave .cuda() and device=... out"]),

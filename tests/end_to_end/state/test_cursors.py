@@ -116,14 +116,18 @@ class Pair(nn.Module):
                 f"{name}_position", torch.zeros(batch, dtype=torch.int64)
             )
 
-    def take(self, name: str, rows: Tensor, counts: Tensor | None = None) -> Tensor:
+    def take(
+        self, name: str, rows: Tensor, row_lengths: Tensor | None = None
+    ) -> Tensor:
         cache, position = getattr(self, name), getattr(self, f"{name}_position")
         start = position.clone()
-        added = rows.shape[2] if counts is None else counts
-        cache.copy_(torch.ops.kvc.cache_update(cache, rows, start, 2, "linear", counts))
+        added = rows.shape[2] if row_lengths is None else row_lengths
+        cache.copy_(
+            torch.ops.kvc.cache_update(cache, rows, start, 2, "linear", row_lengths)
+        )
         position.add_(added)
         end = start + added
-        return torch.ops.kvc.attention(rows, cache, cache, end, counts=counts)
+        return torch.ops.kvc.attention(rows, cache, cache, end, row_lengths=row_lengths)
 
     def both(self, a: Tensor, b: Tensor) -> tuple[Tensor, Tensor]:
         return self.take("a", a), self.take("b", b)
@@ -359,8 +363,8 @@ def test_a_session_counts_at_each_cursor(tmp_path: Path) -> None:
 
 
 def test_counts_of_rows_at_two_cursors_are_refused(tmp_path: Path) -> None:
-    rows, counts = torch.ones(2, 1, 3, DIM), torch.tensor([3, 2])
-    args = (rows, rows, counts, counts + 0)
+    rows, row_lengths = torch.ones(2, 1, 3, DIM), torch.tensor([3, 2])
+    args = (rows, rows, row_lengths, row_lengths + 0)
     with pytest.raises(CompileError, match=r"two positions by counts .* \(m, n\)"):
         opened(Pair(2), [Method("counted", args)], tmp_path).__enter__()
 

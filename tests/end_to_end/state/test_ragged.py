@@ -71,11 +71,11 @@ class Rows:
 
     def feed(self, new: Sequence[Sequence[int]], garbage: int = 0) -> None:
         """Give each row tokens, and compare what comes back; one each is decoded."""
-        tokens, counts = padded(new, garbage), np.array(list(map(len, new)))
+        tokens, row_lengths = padded(new, garbage), np.array(list(map(len, new)))
         if tokens.shape[1] == 1:
-            found = self.session.decode(tokens, counts > 0)
+            found = self.session.decode(tokens, row_lengths > 0)
         else:
-            found = self.session.prefill(tokens, counts)
+            found = self.session.prefill(tokens, row_lengths)
         self.held = [(*old, *more) for old, more in zip(self.held, new, strict=True)]
         for row, logits in enumerate(found):
             if new[row]:
@@ -83,9 +83,9 @@ class Rows:
                 np.testing.assert_allclose(logits, expected, rtol=2e-3, atol=2e-4)
         self.check()
 
-    def rewind(self, counts: Sequence[int]) -> None:
-        self.session.rewind(np.array(counts))
-        pairs = zip(self.held, counts, strict=True)
+    def rewind(self, row_lengths: Sequence[int]) -> None:
+        self.session.rewind(np.array(row_lengths))
+        pairs = zip(self.held, row_lengths, strict=True)
         self.held = [tokens[: len(tokens) - n] for tokens, n in pairs]
         self.check()
 
@@ -126,7 +126,9 @@ def test_the_states_are_at_the_position(ragged: Programs) -> None:
         caches = [s for s in program._engine.program.states if s.name != "position"]
         assert all(s.at_position and s.kind is StateKind.LINEAR for s in caches)
         methods = program._engine.program.methods
-        assert [(m.input_names[m.counts or 0], str(m.advance)) for m in methods] == [
+        assert [
+            (m.input_names[m.row_lengths or 0], str(m.advance)) for m in methods
+        ] == [
             ("lengths", "seq"),
             ("active", "1"),
         ]
@@ -185,35 +187,37 @@ def test_padding_does_not_limit_a_row_that_is_nearly_full(
         rows.feed([TEXT[0, 60:64].tolist(), TEXT[1, :30].tolist()])
         rows.feed([[], [3]])
         before = contents(session)
-        for counts in ([1, 30], [2, 0]):
+        for row_lengths in ([1, 30], [2, 0]):
             with pytest.raises(CacheOverflow) as caught:
-                session.prefill(TEXT[:2, :30], np.array(counts))
-            facts = {"row": 0, "start": 64, "count": counts[0], "capacity": 64}
+                session.prefill(TEXT[:2, :30], np.array(row_lengths))
+            facts = {"row": 0, "start": 64, "count": row_lengths[0], "capacity": 64}
             assert caught.value.facts == facts
             assert contents(session) == before
 
 
-@pytest.mark.parametrize("counts", [[4, -1], [6, 1], [1 << 40, 0], [-(1 << 62), 2]])
+@pytest.mark.parametrize(
+    "row_lengths", [[4, -1], [6, 1], [1 << 40, 0], [-(1 << 62), 2]]
+)
 def test_counts_out_of_range_are_refused_before_anything_is_written(
-    program: Program, counts: list[int]
+    program: Program, row_lengths: list[int]
 ) -> None:
     with program.session(batch=2) as session:
         session.prefill(TEXT[:2, :3])
         before = contents(session)
         with pytest.raises(InputMismatch) as caught:
-            session.prefill(TEXT[:2, :5], np.array(counts))
-        bad = next(i for i, n in enumerate(counts) if not 0 <= n <= 5)
+            session.prefill(TEXT[:2, :5], np.array(row_lengths))
+        bad = next(i for i, n in enumerate(row_lengths) if not 0 <= n <= 5)
         assert caught.value.facts == {
             "method": "prefill",
             "input": "lengths",
             "expected": "counts of 0 to 5, the tokens of this call",
-            "found": f"{counts[bad]} in row {bad}",
+            "found": f"{row_lengths[bad]} in row {bad}",
         }
         assert contents(session) == before
 
 
 @pytest.mark.parametrize(
-    ("counts", "text"),
+    ("row_lengths", "text"),
     [
         (np.array([1]), r"got int64\[1\]"),
         (np.array([1, 1, 1]), r"got int64\[3\]"),
@@ -227,11 +231,11 @@ def test_counts_out_of_range_are_refused_before_anything_is_written(
     ids=str,
 )
 def test_counts_of_another_kind_are_refused(
-    program: Program, counts: object, text: str
+    program: Program, row_lengths: object, text: str
 ) -> None:
     with program.session(batch=2) as session:
         with pytest.raises(InputMismatch, match=text):
-            session.prefill(TEXT[:2, :5], counts)
+            session.prefill(TEXT[:2, :5], row_lengths)
         assert session.position.tolist() == [0, 0]
 
 
@@ -268,9 +272,9 @@ def test_rows_go_back_by_their_own_counts_or_not_at_all(program: Program) -> Non
     with program.session(batch=3) as session:
         rows = Rows(session, 3)
         rows.feed([[1, 2, 3], [4], [5, 6]])
-        for counts in ([1, 2, 0], [0, 0, 3], 2):
+        for row_lengths in ([1, 2, 0], [0, 0, 3], 2):
             with pytest.raises(BadSetting, match="count: expected"):
-                session.rewind(np.array(counts) if counts != 2 else 2)
+                session.rewind(np.array(row_lengths) if row_lengths != 2 else 2)
         rows.rewind([1, 0, 2])
         rows.feed([[7, 8], [9, 1], [2]], 5)
 
@@ -324,10 +328,10 @@ class Unevenly(RaggedWhereTold):
     """Writes the caches of its last layer by other counts."""
 
     def run(
-        self, tokens: torch.Tensor, start: torch.Tensor, counts: torch.Tensor
+        self, tokens: torch.Tensor, start: torch.Tensor, row_lengths: torch.Tensor
     ) -> torch.Tensor:
-        x = self.layers[0](self.embed(tokens), start, counts)
-        return self.layers[1](x, start, counts // 2)[:, 0]
+        x = self.layers[0](self.embed(tokens), start, row_lengths)
+        return self.layers[1](x, start, row_lengths // 2)[:, 0]
 
 
 def test_one_method_has_one_input_of_counts(tmp_path: Path) -> None:

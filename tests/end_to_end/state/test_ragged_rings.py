@@ -40,19 +40,19 @@ def alone(row: int, length: int) -> np.ndarray:
         return RaggedRings().reference(torch.tensor(TEXT[row, :length]))[-1].numpy()
 
 
-def feed(session: Session, counts: list[int], seq: int) -> None:
+def feed(session: Session, row_lengths: list[int], seq: int) -> None:
     """Give each row the next tokens of its text, and compare what comes back."""
     starts = session.position
     tokens = np.full((3, seq), 5)
-    for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
+    for row, (start, count) in enumerate(zip(starts, row_lengths, strict=True)):
         tokens[row, :count] = TEXT[row, start : start + count]
     if seq == 1:
-        found = session.decode(tokens, np.array(counts) > 0)
+        found = session.decode(tokens, np.array(row_lengths) > 0)
     else:
-        found = session.prefill(tokens, np.array(counts))
-    ends = starts + counts
+        found = session.prefill(tokens, np.array(row_lengths))
+    ends = starts + row_lengths
     assert session.position.tolist() == ends.tolist()
-    for row, count in enumerate(counts):
+    for row, count in enumerate(row_lengths):
         if count:
             expected = alone(row, int(ends[row]))
             np.testing.assert_allclose(found[row], expected, rtol=2e-3, atol=2e-4)
@@ -72,9 +72,9 @@ def test_rows_go_on_and_back_each_for_itself(program: Program, seed: int) -> Non
     with program.session(batch=3) as session:
         while max(session.position) < MOST - 40:
             seq = int(dice.choice((1, 1, 2, 5, LONGEST, LONGEST + 1, 30, 38)))
-            counts = [int(dice.choice((0, 1, seq, dice.integers(0, seq + 1))))
+            row_lengths = [int(dice.choice((0, 1, seq, dice.integers(0, seq + 1))))
                       for _ in range(3)]  # fmt: skip
-            feed(session, counts, seq)
+            feed(session, row_lengths, seq)
             back = [int(dice.integers(0, most + 1)) for most in session.rewindable]
             session.rewind(np.array(back) * (dice.random(3) < 0.3))
 
@@ -125,15 +125,15 @@ def test_a_call_that_fails_in_a_late_part_leaves_all_rows(
         feed(session, [1, 0, 40], 40)
 
 
-@pytest.mark.parametrize("counts", [[41, 0, 0], [-1, 40, 0], [1 << 40, 1, 1]])
+@pytest.mark.parametrize("row_lengths", [[41, 0, 0], [-1, 40, 0], [1 << 40, 1, 1]])
 def test_bad_counts_of_a_long_call_are_refused(
-    program: Program, counts: list[int]
+    program: Program, row_lengths: list[int]
 ) -> None:
     with program.session(batch=3) as session:
         feed(session, [5, 3, 0], 5)
         before = contents(session)
         with pytest.raises(InputMismatch, match="counts of 0 to 40"):
-            session.prefill(TEXT[:, :40], np.array(counts))
+            session.prefill(TEXT[:, :40], np.array(row_lengths))
         with pytest.raises(InputMismatch, match=r"got int64\[2\]"):
             session.prefill(TEXT[:, :40], np.array([40, 40]))
         assert contents(session) == before

@@ -56,7 +56,7 @@ def test_a_row_before_the_first_slot_does_not_say_that_the_cache_is_full(starts,
 
 
 @pytest.mark.parametrize(
-    ("starts", "counts", "kind", "facts"),
+    ("starts", "row_lengths", "kind", "facts"),
     [
         ([0, 6], [3, 3], CacheOverflow, {"row": 1, "count": 3, "capacity": 8}),
         ([0, -1], [3, 0], IndexOutOfRange, {"index": -1}),
@@ -64,9 +64,9 @@ def test_a_row_before_the_first_slot_does_not_say_that_the_cache_is_full(starts,
         ([0, 0], [-1, 0], CountOutOfRange, {"row": 0, "count": -1, "most": 3}),
     ],
 )
-def test_rows_are_checked_with_what_each_counts(starts, counts, kind, facts):
+def test_rows_are_checked_with_what_each_counts(starts, row_lengths, kind, facts):
     check = load_kernels()["kvc::check_rows"]
     check(torch.tensor([5, 8]), torch.tensor([3, 0]), 3, 8)
     with pytest.raises(kind) as caught:
-        check(torch.tensor(starts), torch.tensor(counts), 3, 8)
+        check(torch.tensor(starts), torch.tensor(row_lengths), 3, 8)
     assert caught.value.facts.items() >= facts.items()

@@ -50,7 +50,7 @@ def test_how_much_a_row_may_forget(start, reached, most):
 
 
 @pytest.mark.parametrize(
-    ("starts", "counts", "slots"),
+    ("starts", "row_lengths", "slots"),
     [
         ([0], [5], [(0, 5)]),
         ([13], [5], [(1, 6)]),
@@ -58,8 +58,8 @@ def test_how_much_a_row_may_forget(start, reached, most):
         ([3, 13, 2], [2, 3, 0], [(3, 5), (1, 4)]),
     ],
 )
-def test_which_slots_a_call_writes(starts, counts, slots):
-    ends = [start + count for start, count in zip(starts, counts, strict=True)]
+def test_which_slots_a_call_writes(starts, row_lengths, slots):
+    ends = [start + count for start, count in zip(starts, row_lengths, strict=True)]
     assert list(RING.slots_of(starts, ends)) == slots
 
 

@@ -197,7 +197,7 @@ ATTENTION = {
     "layout": "linear",
     "k_scale": None,
     "v_scale": None,
-    "counts": None,
+    "row_lengths": None,
 }
 
 
@@ -213,7 +213,7 @@ def attention_of(**changes: object):
         {"window_left": 0, "window_right": 2, "softcap": 30.0, "layout": "circular"},
         {"mask": tensor(1, 1, 3, 40, dtype=BOOL), "slopes": tensor(4)},
         {"mask": tensor(2, 4, 3, 0), "sinks": tensor(4, dtype=DType.BFLOAT16)},
-        {"counts": index(2)},
+        {"row_lengths": index(2)},
     ],
 )
 def test_attention_gives_what_values_are_wide(changes: dict):
@@ -251,9 +251,9 @@ def test_attention_gives_what_values_are_wide(changes: dict):
         {"sinks": tensor(4, 1)},
         {"sinks": index(4)},
         {"layout": "round"},
-        {"counts": index(3)},
-        {"counts": index(2, 1)},
-        {"counts": tensor(2, dtype=BOOL)},
+        {"row_lengths": index(3)},
+        {"row_lengths": index(2, 1)},
+        {"row_lengths": tensor(2, dtype=BOOL)},
     ],
 )
 def test_attention_refuses_what_does_not_fit(changes: dict):

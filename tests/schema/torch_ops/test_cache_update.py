@@ -104,9 +104,9 @@ def test_all_rows_are_checked_before_any_is_written(starts, kind):
         ({"write_indices": ((3,), torch.int64)}, "3 write indices for 2 rows"),
         ({"write_indices": ((), torch.int64)}, "of 0 dimensions, not int64 of one"),
         ({"write_indices": ((2,), torch.int32)}, "torch.int32 of 1 dimensions"),
-        ({"counts": ((3,), torch.int64)}, "3 counts for 2 rows"),
-        ({"counts": ((2, 1), torch.int64)}, "of 2 dimensions, not int64 of one"),
-        ({"counts": ((2,), torch.bool)}, "torch.bool of 1 dimensions"),
+        ({"row_lengths": ((3,), torch.int64)}, "3 row_lengths for 2 rows"),
+        ({"row_lengths": ((2, 1), torch.int64)}, "of 2 dimensions, not int64 of one"),
+        ({"row_lengths": ((2,), torch.bool)}, "torch.bool of 1 dimensions"),
     ],
     ids=str,
 )
@@ -144,28 +144,28 @@ def test_of_each_row_only_what_counts_is_written(mode):
     torch.manual_seed(1)
     for _ in range(60):
         slots, rows, seq = dice.randint(1, 6), dice.randint(1, 4), dice.randint(0, 8)
-        counts = [dice.randint(0, min(seq, slots)) for _ in range(rows)]
-        starts = [dice.randint(0, slots - count) for count in counts]
+        row_lengths = [dice.randint(0, min(seq, slots)) for _ in range(rows)]
+        starts = [dice.randint(0, slots - count) for count in row_lengths]
         cache, update = torch.randn(rows, 2, slots, 3), torch.randn(rows, 2, seq, 3)
         expected = cache.clone()
-        for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
+        for row, (start, count) in enumerate(zip(starts, row_lengths, strict=True)):
             one = slice(row, row + 1)
             new, first = update[one, :, :count], torch.tensor([start])
             expected[one] = slow(cache[one], new, first, 2, mode)
             update[row, :, count:] = math.nan
-        given = torch.tensor(starts), 2, mode, torch.tensor(counts)
+        given = torch.tensor(starts), 2, mode, torch.tensor(row_lengths)
         assert torch.equal(cache_update(cache, update, *given), expected)
 
 
 def test_a_row_without_tokens_may_be_full_and_padding_need_not_fit():
     cache, update = torch.zeros(2, 4, 1), torch.ones(2, 9, 1)
-    starts, counts = torch.tensor([4, 2]), torch.tensor([0, 2])
-    written = cache_update(cache, update, starts, 1, "linear", counts)
+    starts, row_lengths = torch.tensor([4, 2]), torch.tensor([0, 2])
+    written = cache_update(cache, update, starts, 1, "linear", row_lengths)
     assert written.flatten().tolist() == [0, 0, 0, 0, 0, 0, 1, 1]
 
 
 @pytest.mark.parametrize(
-    ("starts", "counts", "kind", "facts"),
+    ("starts", "row_lengths", "kind", "facts"),
     [
         ((0, 3), (2, 4), CacheOverflow, {"row": 1, "count": 4}),
         ((0, -1), (2, 0), IndexOutOfRange, {"index": -1}),
@@ -173,9 +173,11 @@ def test_a_row_without_tokens_may_be_full_and_padding_need_not_fit():
         ((0, 0), (1, 6), CountOutOfRange, {"row": 1, "count": 6, "most": 5}),
     ],
 )
-def test_all_counts_are_checked_before_anything_is_written(starts, counts, kind, facts):
+def test_all_counts_are_checked_before_anything_is_written(
+    starts, row_lengths, kind, facts
+):
     cache = torch.zeros(2, 6, 3)
-    given = torch.tensor(starts), 1, "linear", torch.tensor(counts)
+    given = torch.tensor(starts), 1, "linear", torch.tensor(row_lengths)
     with pytest.raises(kind) as caught:
         write_cache(cache, torch.ones(2, 5, 3), *given)
     assert caught.value.facts.items() >= facts.items()
@@ -183,7 +185,7 @@ def test_all_counts_are_checked_before_anything_is_written(starts, counts, kind,
 
 
 def test_a_row_does_not_go_round_a_ring_twice():
-    cache, counts = torch.zeros(2, 4, 3), torch.tensor([1, 5])
+    cache, row_lengths = torch.zeros(2, 4, 3), torch.tensor([1, 5])
     with pytest.raises(CacheOverflow, match="row 1 would write 5 positions"):
-        write_cache(cache, torch.ones(2, 5, 3), None, 1, "circular", counts)
+        write_cache(cache, torch.ones(2, 5, 3), None, 1, "circular", row_lengths)
     assert not cache.any()

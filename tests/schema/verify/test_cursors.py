@@ -286,7 +286,7 @@ def test_row_lengths_are_of_rows():
 def test_a_bool_counts_one_token():
     step = replace(STEP, advances=adds(2, 1))
     program = replace(RAGGED, methods=(WRITE, step))
-    wants(program, "its row lengths 'counts', bool.* are of 2 tokens")
+    wants(program, "its row lengths 'row_lengths', bool.* are of 2 tokens")
 
 
 def other_rows(rows: Dim) -> Program:
@@ -296,7 +296,7 @@ def other_rows(rows: Dim) -> Program:
     lengths = b.scratch(TensorType(I64, (rows,)))
     position = b.value(TensorType(I64, (BATCH,)), StateSlot(0))
     b.over("aten::add.Scalar", position, SEQ, 1)
-    inputs = {"x": x, "counts": lengths}
+    inputs = {"x": x, "row_lengths": lengths}
     method = b.method("write", inputs, [x], advances=adds(SEQ, 1))
     return replace(RAGGED, methods=(method, STEP))
 
@@ -328,7 +328,7 @@ def test_rows_of_what_grows_have_one_length():
     held = b.value(rows_type(0, BATCH, width=2), StateSlot(2))
     b.over("kvc::replace", held, Ref(x), 2, kind=rows_type(SEQ, BATCH, width=2))
     b.over("aten::add.Tensor", position, Ref(lengths), 1)
-    inputs = {"x": x, "counts": lengths}
+    inputs = {"x": x, "row_lengths": lengths}
     method = b.method("write", inputs, [x], advances=adds(SEQ, 1))
     program = replace(RAGGED, states=(*RAGGED.states, grows), methods=(method, STEP))
     wants(
@@ -621,7 +621,7 @@ def counted(lengths: bool = True, attended: bool = True) -> Program:
     """Return the program in which tokens of each row count."""
     b = Run()
     given, slot = b.scratch(ONE), b.value(ONE, LENGTHS)
-    b.more["counts"] = given
+    b.more["row_lengths"] = given
     found = Ref(slot) if lengths else Ref(given)
     rings = []
     for ring in (b.keys, b.values_ring):
@@ -629,8 +629,8 @@ def counted(lengths: bool = True, attended: bool = True) -> Program:
         rings.append(b.over("kvc::cache_update", ring, *operands))
     out = b.attend(b.x, *rings)
     last = b.instructions[-1]
-    counts = Ref(slot) if attended else None
-    b.instructions[-1] = replace(last, arguments=(*last.arguments[:-1], counts))
+    row_lengths = Ref(slot) if attended else None
+    b.instructions[-1] = replace(last, arguments=(*last.arguments[:-1], row_lengths))
     whole = b.program(out)
     return with_run(whole, advances=adds(SEQ, 1))
 

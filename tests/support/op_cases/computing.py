@@ -198,7 +198,7 @@ def _attended(
         rand(batch, kv_heads, slots, width, dtype=dtype),
     )
     settings = (*map(options.get, names), options.get("layout", "linear"))
-    rest = (None, None, options.get("counts"))
+    rest = (None, None, options.get("row_lengths"))
     return Case("kvc::attention", (*operands, valid, scale, causal, *settings, *rest))
 
 
@@ -234,8 +234,10 @@ CACHED = (
         for options in ({}, {"window_left": 4}, {"softcap": 2.0, "window_left": 4})
     ),
     *(
-        _attended(3, 4, 5, 2, 8, 6, valid=index(8, 3, 5), counts=counts, **options)
-        for counts in (index(5, 1, 3), index(0, 0, 0), index(4, 0, 1))
+        _attended(
+            3, 4, 5, 2, 8, 6, valid=index(8, 3, 5), row_lengths=row_lengths, **options
+        )
+        for row_lengths in (index(5, 1, 3), index(0, 0, 0), index(4, 0, 1))
         for options in ({}, {"window_left": 2, "layout": "circular"}, {"softcap": 2.0})
     ),
 )
@@ -273,7 +275,7 @@ CACHED_INT8 = (
         for options in (
             {},
             {"window_left": 4, "layout": "circular"},
-            {"counts": index(1, 0)},
+            {"row_lengths": index(1, 0)},
         )
     ),
 )

@@ -121,22 +121,22 @@ def rows(tmp_path_factory):
     return path
 
 
-@pytest.mark.parametrize("counts", [None, "last", "lengths=last"])
+@pytest.mark.parametrize("row_lengths", [None, "last", "lengths=last"])
 def test_there_are_as_many_rows_as_inputs_have(
-    kvc, rows, tmp_path, monkeypatch, counts
+    kvc, rows, tmp_path, monkeypatch, row_lengths
 ):
     """What says how many tokens count may be left out."""
     monkeypatch.chdir(tmp_path)
     tokens, lengths = np.array([[1, 2, 3], [4, 5, 6]]), np.array([1, 3])
     np.save("tokens.npy", tokens)
     np.save("last.npy", lengths)
-    given = () if counts is None else ("-i", f"{counts}.npy")
+    given = () if row_lengths is None else ("-i", f"{row_lengths}.npy")
     result = kvc(
         "run", rows, "-m", "prefill", "-i", "tokens.npy", *given, "-o", "o.npy"
     )
     assert result.exit_code == 0, result.output
     with load(rows) as program, program.session(batch=2) as session:
-        expected = session.prefill(tokens, None if counts is None else lengths)
+        expected = session.prefill(tokens, None if row_lengths is None else lengths)
     np.testing.assert_array_equal(np.load("o.npy"), expected)
 
 

@@ -17,7 +17,7 @@ from kvc.schema.types import Dim, TensorType, evaluate, symbols_of
 
 
 @dataclass(frozen=True, slots=True)
-class CountsInput:
+class RowLengthsInput:
     """The input of a method that says how many tokens count, int64 or bool [batch].
 
     Attributes:
@@ -54,14 +54,14 @@ class CountsInput:
 
     def without_padding(self, tokens: Array, inputs: Inputs) -> Array:
         """Return what counts of tokens [batch, seq]: all where shapes do not fit."""
-        counts = inputs.arrays[self.leaf]
-        if counts.shape != tokens.shape[:1]:
+        row_lengths = inputs.arrays[self.leaf]
+        if row_lengths.shape != tokens.shape[:1]:
             return tokens
         places = np.arange(tokens.shape[1])
-        counted: Array = tokens[places < counts.astype(np.int64)[:, None]]
+        counted: Array = tokens[places < row_lengths.astype(np.int64)[:, None]]
         return counted
 
-    def read(self, counts: Array, most: int, left_out: bool) -> tuple[int, ...]:
+    def read(self, row_lengths: Array, most: int, left_out: bool) -> tuple[int, ...]:
         """Return the count of each row, which is at most `most`.
 
         Counts that were left out are filled in.
@@ -70,8 +70,8 @@ class CountsInput:
             InputMismatch: one is negative, or more than there are tokens.
         """
         if left_out:
-            counts[...] = most
-        found = tuple(map(int, counts.tolist()))
+            row_lengths[...] = most
+        found = tuple(map(int, row_lengths.tolist()))
         for row, count in enumerate(found):
             if not 0 <= count <= most:
                 raise InputMismatch(
@@ -83,7 +83,7 @@ class CountsInput:
         return found
 
 
-def find_counts(method: Method) -> CountsInput | None:
+def find_row_lengths(method: Method) -> RowLengthsInput | None:
     """Return the input of a method that counts."""
     leaf = next((a.lengths for a in method.advances if a.lengths is not None), None)
     if leaf is None:
@@ -91,7 +91,9 @@ def find_counts(method: Method) -> CountsInput | None:
     types = [method.graph.values[i].type for i in method.graph.inputs]
     (rows,) = types[leaf].dims
     name = method.input_names[leaf]
-    return CountsInput(method.name, name, leaf, types[leaf], _beside(types, leaf, rows))
+    return RowLengthsInput(
+        method.name, name, leaf, types[leaf], _beside(types, leaf, rows)
+    )
 
 
 def _beside(

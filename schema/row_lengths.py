@@ -12,7 +12,7 @@ from kvc.schema.types import TensorType
 _SAME: Final = frozenset({"aten::_to_copy", "aten::alias", "aten::clone"})
 
 
-def may_be_counts(kind: TensorType) -> bool:
+def may_be_row_lengths(kind: TensorType) -> bool:
     """Tell whether a type is that of counts: int64 [batch] or bool [batch]."""
     return kind.dtype in (DType.INT64, DType.BOOL) and len(kind.dims) == 1
 
@@ -20,5 +20,5 @@ def may_be_counts(kind: TensorType) -> bool:
 def says_the_same(op: str, before: TensorType, after: TensorType) -> bool:
     """Tell whether an op makes counts of counts that are equal in each row."""
     kept = after.dtype is before.dtype or after.dtype is DType.INT64
-    known = may_be_counts(before) and before.dims == after.dims
+    known = may_be_row_lengths(before) and before.dims == after.dims
     return op in _SAME and known and kept

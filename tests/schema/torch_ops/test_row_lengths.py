@@ -38,14 +38,14 @@ def alone(call: Call, row: int, count: int, **scales: Tensor) -> Tensor:
     )
 
 
-def ragged(call: Call, counts: list[int], **scales: Tensor) -> Tensor:
-    """Return what a call gives whose queries count up to `counts`."""
-    for row, count in enumerate(counts):
+def ragged(call: Call, row_lengths: list[int], **scales: Tensor) -> Tensor:
+    """Return what a call gives whose queries count up to `row_lengths`."""
+    for row, count in enumerate(row_lengths):
         call.q[row, :, count:] = math.nan
     return attention(
         call.q, call.k, call.v, call.valid_length, call.scale, call.causal,
         call.window_left, call.window_right, call.softcap, call.mask, call.slopes,
-        call.sinks, call.layout, counts=torch.tensor(counts), **scales,
+        call.sinks, call.layout, row_lengths=torch.tensor(row_lengths), **scales,
     )  # fmt: skip
 
 
@@ -53,9 +53,9 @@ def ragged(call: Call, counts: list[int], **scales: Tensor) -> Tensor:
 @pytest.mark.parametrize("seed", range(60))
 def test_each_row_equals_the_row_alone_to_the_bit(seed, dtype):
     call, dice = some_call(seed, dtype), random.Random(seed)
-    counts = [dice.randint(0, call.q.shape[2]) for _ in call.q]
-    found = ragged(call, counts)
-    for row, count in enumerate(counts):
+    row_lengths = [dice.randint(0, call.q.shape[2]) for _ in call.q]
+    found = ragged(call, row_lengths)
+    for row, count in enumerate(row_lengths):
         assert torch.equal(found[row, None, :, :count], alone(call, row, count))
         assert not found[row, :, count:].any()
 
@@ -64,10 +64,10 @@ def test_each_row_equals_the_row_alone_to_the_bit(seed, dtype):
 def test_rows_of_an_int8_cache_equal_the_row_alone_to_the_bit(seed):
     call, dice = some_call(seed, torch.float32), random.Random(seed)
     (call.k, k_scale), (call.v, v_scale) = map(quantize_cache, (call.k, call.v))
-    counts = [dice.randint(0, call.q.shape[2]) for _ in call.q]
+    row_lengths = [dice.randint(0, call.q.shape[2]) for _ in call.q]
     scales = {"k_scale": k_scale, "v_scale": v_scale}
-    found = ragged(call, counts, **scales)
-    for row, count in enumerate(counts):
+    found = ragged(call, row_lengths, **scales)
+    for row, count in enumerate(row_lengths):
         expected = alone(call, row, count, **scales)
         assert torch.equal(found[row, None, :, :count], expected)
         assert not found[row, :, count:].any()
@@ -83,8 +83,8 @@ def test_padding_and_rows_without_tokens_are_no_work(monkeypatch):
     module = sys.modules[attend_into.__module__]
     monkeypatch.setattr(module, "attend_row", watched)
     q, k = torch.randn(3, 2, 64, 8), torch.randn(3, 2, 128, 8)
-    valid, counts = torch.tensor([100, 90, 3]), torch.tensor([5, 0, 3])
-    attention(q, k, k, valid, counts=counts)
+    valid, row_lengths = torch.tensor([100, 90, 3]), torch.tensor([5, 0, 3])
+    attention(q, k, k, valid, row_lengths=row_lengths)
     assert seen == [5, 3]
 
 
@@ -92,7 +92,7 @@ def test_padding_and_rows_without_tokens_are_no_work(monkeypatch):
 def test_counts_out_of_range_are_refused(count):
     q, k = torch.randn(2, 1, 4, 8), torch.randn(2, 1, 8, 8)
     with pytest.raises(CountOutOfRange) as caught:
-        attention(q, k, k, torch.tensor([4, 4]), counts=torch.tensor([4, count]))
+        attention(q, k, k, torch.tensor([4, 4]), row_lengths=torch.tensor([4, count]))
     assert caught.value.facts == {"row": 1, "count": count, "most": 4}
 
 

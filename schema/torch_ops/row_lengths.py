@@ -1,4 +1,4 @@
-"""How many tokens of each row count: the operand `counts` of the cache operators.
+"""How many tokens of each row count: the operand `row_lengths` of the cache operators.
 
 The rows of a batch may bring different numbers of tokens to one call. They are padded
 after their last one; what the padding holds never matters.
@@ -10,34 +10,37 @@ from torch import Tensor
 from kvc.schema.errors import CacheOverflow, CountOutOfRange, IndexOutOfRange
 
 
-def check_counts(counts: Tensor | None, rows: int, op: str) -> None:
+def check_row_lengths(row_lengths: Tensor | None, rows: int, op: str) -> None:
     """Check what does not depend on values; sizes may be symbolic.
 
     Raises:
-        ValueError: `counts` are not int64 [batch].
+        ValueError: `row_lengths` are not int64 [batch].
     """
-    if counts is None:
+    if row_lengths is None:
         return
     torch._check_value(
-        counts.dtype == torch.int64 and counts.dim() == 1,
+        row_lengths.dtype == torch.int64 and row_lengths.dim() == 1,
         lambda: (
-            f"{op}: counts are {counts.dtype} of {counts.dim()} dimensions, "
+            f"{op}: row_lengths are {row_lengths.dtype} of {row_lengths.dim()} "
+            "dimensions, "
             f"not int64 of one"
         ),
     )  # type: ignore[no-untyped-call]
-    given = counts.shape[0]
-    torch._check_value(given == rows, lambda: f"{op}: {given} counts for {rows} rows")  # type: ignore[no-untyped-call]
+    given = row_lengths.shape[0]
+    torch._check_value(
+        given == rows, lambda: f"{op}: {given} row_lengths for {rows} rows"
+    )  # type: ignore[no-untyped-call]
 
 
-def read_counts(counts: Tensor | None, rows: int, most: int) -> list[int]:
-    """Return how many of `most` tokens count in each row: all without `counts`.
+def read_row_lengths(row_lengths: Tensor | None, rows: int, most: int) -> list[int]:
+    """Return how many of `most` tokens count in each row: all without `row_lengths`.
 
     Raises:
         CountOutOfRange: less than none count, or more than there are.
     """
-    if counts is None:
+    if row_lengths is None:
         return [most] * rows
-    found: list[int] = counts.tolist()
+    found: list[int] = row_lengths.tolist()
     for row, count in enumerate(found):
         if not 0 <= count <= most:
             raise CountOutOfRange(row=row, count=count, most=most)
@@ -45,7 +48,7 @@ def read_counts(counts: Tensor | None, rows: int, most: int) -> list[int]:
 
 
 def check_slots(
-    starts: list[int], counts: list[int], slots: int, least: int = 0
+    starts: list[int], row_lengths: list[int], slots: int, least: int = 0
 ) -> None:
     """Check that so many slots fit from each row's first one on.
 
@@ -53,7 +56,7 @@ def check_slots(
         IndexOutOfRange: a row would begin before slot `least`.
         CacheOverflow: a row would end past the last slot.
     """
-    for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
+    for row, (start, count) in enumerate(zip(starts, row_lengths, strict=True)):
         if start < least:
             raise IndexOutOfRange(place="", index=start, size=slots)
         if start + count > slots:
