@@ -17,7 +17,7 @@ from kvc.compiler.constants import (
     base_of,
     nbytes_of,
 )
-from kvc.compiler.emit_program import PLACELESS
+from kvc.compiler.emit.program import PLACELESS
 from kvc.schema import model
 from kvc.schema.container import (
     Content,

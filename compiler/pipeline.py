@@ -13,7 +13,8 @@ from importlib.metadata import version
 import torch
 from torch import nn
 
-from kvc.compiler.analysis import declare
+from kvc.compiler.analysis.declare import declare
+from kvc.compiler.analysis.growable import find_rooms
 from kvc.compiler.backends import Backend, Partition, find_backend
 from kvc.compiler.backends.answers import lowered_parts, supported_nodes
 from kvc.compiler.backends.outline import outline
@@ -21,7 +22,7 @@ from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import CapturedMethod, Unchanged, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_copy_budget
-from kvc.compiler.emit_program import DelegateCall, emit_program
+from kvc.compiler.emit.program import DelegateCall, emit_program
 from kvc.compiler.files import Files, take_files
 from kvc.compiler.front_ends import with_front_end
 from kvc.compiler.generation_config import check_generation_config
@@ -44,7 +45,6 @@ from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
-from kvc.compiler.passes.rooms import find_rooms
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
 from kvc.compiler.passes.sink_indices import SinkIndices
 from kvc.compiler.passes.store_bfloat16 import StoreBfloat16

@@ -19,7 +19,7 @@ from kvc.runtime.generation import (
 )
 from kvc.runtime.growing import GrowingArray
 from kvc.runtime.program import Program, load
-from kvc.runtime.sessions import Session
+from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import (
     BackendTaken,
     BadChatTemplate,

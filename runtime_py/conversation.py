@@ -12,7 +12,7 @@ from typing import Unpack
 from weakref import ref
 
 from kvc.runtime.generation import Arguments, Generation, generate, settings_of
-from kvc.runtime.sessions import Session
+from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import ChatTemplate, Message, Tokenizer
 from kvc.schema.errors import (
     CannotRewind,

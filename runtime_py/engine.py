@@ -14,24 +14,24 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kvc.runtime.arrays import Array, copy_into, own_copy
-from kvc.runtime.binder import Binder
-from kvc.runtime.bindings import Binding
-from kvc.runtime.callers import Loan
-from kvc.runtime.contexts import ContextPool, ExecutionContext
+from kvc.runtime.binding.binder import Binder
+from kvc.runtime.binding.bindings import Binding
+from kvc.runtime.binding.contexts import ContextPool, ExecutionContext
+from kvc.runtime.binding.executor import Progress
+from kvc.runtime.binding.resources import Resources
+from kvc.runtime.calls.callers import Loan
+from kvc.runtime.calls.entries import Entry, make_entry
+from kvc.runtime.calls.inputs import Inputs, take_inputs
+from kvc.runtime.calls.parts import count_excess, plan_parts, run_parts
+from kvc.runtime.calls.transactions import Transaction
 from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.base import Packing
-from kvc.runtime.entries import Entry, make_entry
-from kvc.runtime.executor import Progress
-from kvc.runtime.inputs import Inputs, take_inputs
-from kvc.runtime.parts import count_excess, plan_parts, run_parts
-from kvc.runtime.positions import count_rows, fill_cursors, row_dim
-from kvc.runtime.resources import Resources
+from kvc.runtime.sessions.positions import count_rows, fill_cursors, row_dim
 from kvc.runtime.states.access import Demand
 from kvc.runtime.states.groups import group_states
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.memory import StateMemory
-from kvc.runtime.transactions import Transaction
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import CallMismatch, Closed, Forked
 from kvc.schema.model import Program

@@ -18,8 +18,8 @@ from kvc.runtime.delegates.table import check_backends
 from kvc.runtime.engine import Engine
 from kvc.runtime.forks.prefixes import Prefix
 from kvc.runtime.methods import Callables
-from kvc.runtime.sessions import Session
-from kvc.runtime.snapshots import Snapshot
+from kvc.runtime.sessions.session import Session
+from kvc.runtime.sessions.snapshots import Snapshot
 from kvc.runtime.threads import request_threads
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import BadSetting, StateNeeded

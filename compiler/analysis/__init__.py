@@ -1,5 +1,1 @@
-"""What each state is and where rows stand: found once, said on the IR from then on."""
-
-from kvc.compiler.analysis.declare import declare
-
-__all__ = ["declare"]
+"""What each state is, what counts tokens, what an index is: found before lowering."""

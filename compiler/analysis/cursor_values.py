@@ -11,11 +11,11 @@ all other arithmetic stays what it is. Each replacement is evaluated before and 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from kvc.compiler.analysis.cursors import says_same, start_of
 from kvc.compiler.analysis.evaluate import Known, Within, check_equal
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.ir.arguments import named, with_named
 from kvc.compiler.ir.control import arguments_of, blocks_by_number, control_of, entries
-from kvc.compiler.positions import says_same, start_of
 from kvc.schema.dtypes import DType
 from kvc.schema.model import CursorKind, CursorPart, CursorSlot
 from kvc.schema.types import Dim, TensorType

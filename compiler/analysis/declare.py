@@ -9,11 +9,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from kvc.compiler.analysis.cursor_values import use_cursor
+from kvc.compiler.analysis.cursors import Counting, find_countings
+from kvc.compiler.analysis.flat import flatten
+from kvc.compiler.analysis.states import describe_states
 from kvc.compiler.in_place import prove_all
-from kvc.compiler.in_place.flat import flatten
 from kvc.compiler.ir import Method, Program
-from kvc.compiler.positions import Counting, find_countings
-from kvc.compiler.states import describe_states
 from kvc.schema.errors import CompileError
 
 

@@ -9,13 +9,13 @@ the depth; so each part can run as one call. Memory that a part writes is lent t
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from kvc.compiler.analysis.growable import Rooms
 from kvc.compiler.backends.base import Partition
 from kvc.compiler.backends.groups import Waits, groups_of
 from kvc.compiler.backends.state_writers import without_writers
 from kvc.compiler.backends.whole_writes import whole_writes
 from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.passes.rewrite import rename_node
-from kvc.compiler.passes.rooms import Rooms
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
 

@@ -8,7 +8,7 @@ that follows from anything else is checked by its own write, which then writes n
 
 from collections.abc import Iterator, Sequence
 
-from kvc.compiler.in_place.draft import EARLY, Draft
+from kvc.compiler.in_place.schedule import EARLY, Draft
 from kvc.compiler.ir import Argument, Node, Value
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import DELEGATE, OPS, Aliasing

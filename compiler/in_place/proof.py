@@ -12,14 +12,14 @@ shares nothing with this.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kvc.compiler.in_place.draft import Draft
-from kvc.compiler.in_place.homes import (
+from kvc.compiler.in_place.index_checks import add_index_checks
+from kvc.compiler.in_place.persistent import (
     Home,
     Write,
     find_homes,
     with_old_contents,
 )
-from kvc.compiler.in_place.index_checks import add_index_checks
+from kvc.compiler.in_place.schedule import Draft
 from kvc.compiler.in_place.through_blocks import Placer
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.ir.control import (

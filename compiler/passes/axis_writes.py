@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
+from kvc.compiler.analysis.index_ranges import Add
 from kvc.compiler.ir import Argument, Node, Value
-from kvc.compiler.passes.progressions import Add
 from kvc.schema.types import Dim, TensorType
 
 

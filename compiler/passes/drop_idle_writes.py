@@ -10,8 +10,8 @@ from typing import ClassVar
 
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.passes.axis_writes import axis_write
-from kvc.compiler.passes.places import equal, is_read_at
 from kvc.compiler.passes.rewrite import each_method, rename_node, rename_results
+from kvc.compiler.passes.same_index import equal, is_read_at
 
 
 @dataclass(frozen=True, slots=True)

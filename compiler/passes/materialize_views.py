@@ -14,10 +14,10 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
+from kvc.compiler.analysis.growable import Rooms, find_rooms
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.ir.verify import sample_sizes
 from kvc.compiler.passes.rewrite import NodeList, each_method, rename_node
-from kvc.compiler.passes.rooms import Rooms, find_rooms
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Affine

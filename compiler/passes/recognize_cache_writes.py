@@ -13,11 +13,11 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
+from kvc.compiler.analysis.index_ranges import Progression, progression, start_of_rows
+from kvc.compiler.analysis.non_negative import Naturals
 from kvc.compiler.ir import Argument, Method, Program
 from kvc.compiler.ir.verify import sample_sizes
 from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, whole_source
-from kvc.compiler.passes.naturals import Naturals
-from kvc.compiler.passes.progressions import Progression, progression, start_of_rows
 from kvc.compiler.passes.rewrite import NodeList, each_method
 from kvc.schema.types import Dim, Symbol, bounds, evaluate
 

@@ -12,16 +12,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+from kvc.compiler.analysis.non_negative import Naturals
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, with_operands
-from kvc.compiler.passes.naturals import Naturals
-from kvc.compiler.passes.places import is_read_at, selected_at
 from kvc.compiler.passes.rewrite import (
     NodeList,
     each_method,
     rename_node,
     rename_results,
 )
+from kvc.compiler.passes.same_index import is_read_at, selected_at
 from kvc.compiler.passes.whole_views import axis_order
 from kvc.schema.types import Dim, TensorType
 

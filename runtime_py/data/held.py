@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
-from kvc.runtime.data.places import BlobMemory, Place
+from kvc.runtime.data.locations import BlobMemory, Place
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import Closed, Forked
 

@@ -9,9 +9,9 @@
 from typing import Final, Literal, assert_never
 
 from kvc.runtime.data.held import HeldBlobs
+from kvc.runtime.data.locations import BlobMemory
 from kvc.runtime.data.mapped import MappedBlobs
 from kvc.runtime.data.own import OwnBlobs
-from kvc.runtime.data.places import BlobMemory
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import BadSetting
 

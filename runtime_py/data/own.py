@@ -18,8 +18,8 @@ import numpy as np
 
 from kvc.runtime.arenas import ALIGN
 from kvc.runtime.arrays import Array, address_of
+from kvc.runtime.data.locations import Place
 from kvc.runtime.data.pages import PAGE_NBYTES
-from kvc.runtime.data.places import Place
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import OutOfMemory
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Self
 
 from kvc.runtime.data.held import HeldBlobs
+from kvc.runtime.data.locations import Place
 from kvc.runtime.data.pages import PageTable
-from kvc.runtime.data.places import Place
 from kvc.schema.model import Program
 from kvc.schema.uses import methods_of_blobs
 

@@ -10,11 +10,11 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array, copy_into
+from kvc.runtime.binding.executor import Frame
+from kvc.runtime.binding.frames import Code, bind_graph, blocks_of
+from kvc.runtime.binding.values import Memory
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Handle, Workspace
-from kvc.runtime.executor import Frame
-from kvc.runtime.frames import Code, bind_graph, blocks_of
-from kvc.runtime.values import Memory
 from kvc.schema.model import Alias, Delegate, Graph, Program, Scratch
 
 # Views that keep all elements in their order, so that base and view are the same bytes.

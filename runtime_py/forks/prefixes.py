@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, own_copy, tensor_as_array
-from kvc.runtime.chunks import chunk_sizes, plan_chunks
+from kvc.runtime.calls.chunks import chunk_sizes, plan_chunks
 from kvc.runtime.engine import Engine
 from kvc.runtime.generation.feeding import find_roles
 from kvc.schema.closing import Closing
@@ -20,7 +20,7 @@ from kvc.schema.errors import BadSetting, Closed, NoPosition, PromptTooLong
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from kvc.runtime.sessions import Session
+    from kvc.runtime.sessions.session import Session
 
 
 class Prefix(Closing):

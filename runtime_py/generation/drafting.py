@@ -17,7 +17,7 @@ from dataclasses import replace
 from typing import Final
 from weakref import ref
 
-from kvc.runtime.chunks import ChunkSizes
+from kvc.runtime.calls.chunks import ChunkSizes
 from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.choosing import Logits
 from kvc.runtime.generation.decoding import Decoding

@@ -13,10 +13,10 @@ from typing import Final, cast
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.chunks import chunk_sizes, plan_chunks
+from kvc.runtime.calls.chunks import chunk_sizes, plan_chunks
+from kvc.runtime.calls.tokens import find_tokens
 from kvc.runtime.generation.choosing import Logits
-from kvc.runtime.sessions import Session
-from kvc.runtime.tokens import find_tokens
+from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import (
     BadSetting,
     NoPosition,

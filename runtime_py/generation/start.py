@@ -24,7 +24,7 @@ from kvc.runtime.generation.prompts import (
     tokens_of,
 )
 from kvc.runtime.generation.settings import Arguments, settings_of
-from kvc.runtime.sessions import Session
+from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
 
 if TYPE_CHECKING:

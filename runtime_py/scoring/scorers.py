@@ -11,10 +11,10 @@ from typing import Protocol, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kvc.runtime.chunks import ChunkSizes, chunk_sizes, plan_chunks
+from kvc.runtime.calls.chunks import ChunkSizes, chunk_sizes, plan_chunks
 from kvc.runtime.generation.feeding import Feeder, find_all_logits, find_roles
 from kvc.runtime.program import Program
-from kvc.runtime.sessions import Session
+from kvc.runtime.sessions.session import Session
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import UnusableLogits
 from kvc.schema.model import Method

@@ -29,10 +29,10 @@ from kvc.schema.types import TensorType
 from kvc.schema.verify.effects import effects
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.graphs import GraphChecker, Operands
+from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.limits import MAX_BLOCKS
 from kvc.schema.verify.memory import check_memory
 from kvc.schema.verify.methods import check_verdicts
-from kvc.schema.verify.places import place
 from kvc.schema.verify.values import Surroundings
 
 _APPEND: Final = "kvc::append"

@@ -28,7 +28,7 @@ from kvc.schema.model import (
 from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
 from kvc.schema.types import Dim, TensorType
 from kvc.schema.verify.faults import Reporter
-from kvc.schema.verify.places import place
+from kvc.schema.verify.instruction_names import place
 
 _UPDATE: Final = "kvc::cache_update"
 _ATTENTION: Final = "kvc::attention"

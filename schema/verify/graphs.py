@@ -12,12 +12,12 @@ from kvc.schema.model import Argument, Graph, Instruction, Ref
 from kvc.schema.ops import OPS
 from kvc.schema.types import TensorType
 from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.limits import (
     MAX_INSTRUCTIONS,
     MAX_TENSOR_NBYTES,
     MAX_VALUES,
 )
-from kvc.schema.verify.places import place
 from kvc.schema.verify.results import BadResult, Definitions
 from kvc.schema.verify.signatures import Misfit, check_signature
 from kvc.schema.verify.values import Surroundings, ValueChecker

@@ -17,7 +17,7 @@ from typing import Final
 from kvc.schema.model import Alias, Graph, Instruction, Scratch
 from kvc.schema.ops import OPS, Aliasing, OpSpec
 from kvc.schema.verify.faults import Reporter
-from kvc.schema.verify.places import place
+from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.replay import Conflict, Operands, replay
 
 APPEND: Final = "kvc::append"

@@ -22,7 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvc.runtime import Session, load
-from kvc.runtime.executor import Frame, Progress
+from kvc.runtime.binding.executor import Frame, Progress
 from kvc.schema.container import BundleFile
 from kvc.schema.model import Instruction
 from kvc.schema.ops import DELEGATE

@@ -244,7 +244,7 @@ def test_a_delegate_that_cannot_be_prepared_again_is_named(bundles, monkeypatch)
 
 
 def test_a_step_that_fails_in_the_middle_is_run_again(plain, monkeypatch):
-    from kvc.runtime.executor import Frame
+    from kvc.runtime.binding.executor import Frame
 
     with plain.session() as session:
         twin = Twin(session)

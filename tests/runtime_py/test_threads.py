@@ -180,7 +180,7 @@ def before():
 def test_torch_has_the_threads_of_the_runtime_in_calls_alone(
     tmp_path, monkeypatch, before
 ):
-    from kvc.runtime import frames
+    from kvc.runtime.binding import frames
     from kvc.runtime.kernels import load_kernels
 
     seen = []

@@ -11,7 +11,7 @@ import torch
 from ir_samples import I64, constant, method, node, program, value
 
 from kvc.compiler.backends import Lowered
-from kvc.compiler.emit_program import DelegateCall, emit_program
+from kvc.compiler.emit.program import DelegateCall, emit_program
 from kvc.compiler.ir import Method, Program
 from kvc.compiler.pipeline import _update_in_place
 from kvc.schema import model

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from kvc.runtime.snapshot_files import SnapshotFile
+from kvc.runtime.sessions.snapshot_files import SnapshotFile
 from kvc.tools.text import columns, escape, plural, size
 
 

@@ -5,7 +5,7 @@ import torch
 from interpreter import interpret, run_in_memory
 from random_methods import random_program, random_tensors, reordered
 
-from kvc.compiler.emit_graph import emit_graph
+from kvc.compiler.emit.graph import emit_graph
 from kvc.compiler.in_place import prove
 from kvc.compiler.ir.verify import verify
 from kvc.schema.errors import PlanFailed

@@ -13,7 +13,7 @@ from random_control import Meaning, random_control
 from random_methods import ROW, SQUARE, STATES
 
 from kvc.compiler.bundle import Bundle
-from kvc.compiler.emit_program import emit_program
+from kvc.compiler.emit.program import emit_program
 from kvc.compiler.ir import Program
 from kvc.compiler.passes import run_passes
 from kvc.compiler.pipeline import _update_in_place, passes_for

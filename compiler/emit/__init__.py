@@ -1,0 +1,1 @@
+"""From the proven program to what the file says."""

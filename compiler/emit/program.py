@@ -1,0 +1,181 @@
+"""From the final IR program to `schema.Program`, all but where its blobs lie."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from kvc.compiler.backends.base import Lowered
+from kvc.compiler.emit.graph import emit_graph
+from kvc.compiler.in_place import Verdict
+from kvc.compiler.ir import Method, Program, State
+from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
+from kvc.compiler.memory.workspaces import with_workspaces
+from kvc.schema import model
+from kvc.schema.control import graphs_within
+from kvc.schema.types import Dim
+from kvc.schema.uses import constants_of
+from kvc.schema.verify.effects import state_effects
+
+PLACELESS = -1  # blob of a name whose blob has not been written yet
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateCall:
+    """A lowered part: its backend, its code as a block, and what the backend says."""
+
+    backend: str
+    part: Method
+    lowered: Lowered
+
+
+def emit_program(
+    program: Program,
+    verdicts: Mapping[str, Sequence[Verdict]],
+    calls: Sequence[DelegateCall],
+    provenance: model.Provenance,
+    metadata: Mapping[str, str],
+) -> model.Program:
+    """Return the file's program; `blobs` is empty and every name is PLACELESS.
+
+    Args:
+        program: proven.
+        verdicts: on the writes of each method.
+        calls: the delegates, by number.
+        provenance: who made the bundle of what.
+        metadata: the user's settings, as JSON text.
+    """
+    name_ids = {c.name: i for i, c in enumerate(program.constants)}
+    emitter = _Emitter(program, name_ids, verdicts)
+    places = {
+        block.block: (i, j)
+        for i, method in enumerate(entries(program))
+        for j, block in enumerate(emitter.blocks_of(method))
+    }
+    tails = [0] * len(entries(program))
+    for call in calls:
+        number, _ = places[call.part.block]
+        tails[number] = max(tails[number], call.lowered.tail_nbytes)
+    methods = tuple(
+        emitter.emit(method, tail)
+        for method, tail in zip(entries(program), tails, strict=True)
+    )
+    return model.Program(
+        provenance=provenance,
+        symbols=program.symbols,
+        files=(model.DataFile("", b""),),
+        blobs=(),
+        names=tuple(
+            model.NamedData(c.name, PLACELESS, c.type, "plain", c.provenance)
+            for c in program.constants
+        ),
+        states=tuple(_emit_state(state, name_ids) for state in program.states),
+        cursors=program.cursors,
+        methods=methods,
+        delegates=tuple(
+            _emit_delegate(call, methods, *places[call.part.block]) for call in calls
+        ),
+        metadata=dict(sorted(metadata.items())),
+    )
+
+
+class _Emitter:
+    """Emits the methods of one program, with their blocks."""
+
+    def __init__(
+        self,
+        program: Program,
+        name_ids: Mapping[str, int],
+        verdicts: Mapping[str, Sequence[Verdict]],
+    ) -> None:
+        self._symbols, self._name_ids = program.symbols, name_ids
+        self._state_ids = {s.name: i for i, s in enumerate(program.states)}
+        self._verdicts = verdicts
+        self._blocks = blocks_by_number(program)
+
+    def blocks_of(self, method: Method) -> tuple[Method, ...]:
+        """Return the blocks of a method, each after what runs it."""
+        return blocks_of(method, self._blocks)
+
+    def emit(self, method: Method, tail: int) -> model.Method:
+        """Return a method as the file has it; `tail` bytes lie after its scratch."""
+        blocks = self.blocks_of(method)
+        numbers = {one.block: i for i, one in enumerate(blocks)}
+        needs: dict[int, int] = {}  # number of a block -> bytes of its scratch memory
+        made: list[model.Block] = []
+        for block in reversed(blocks):  # what is run comes before what runs it
+            assert block.block is not None
+            ready = with_workspaces(block, numbers, needs)
+            graph = self._graph(ready, tail)
+            needs[block.block] = graph.scratch_nbytes
+            made.insert(0, model.Block(graph, self._updates(ready)))
+        ready = with_workspaces(method, numbers, needs)
+        graph = self._graph(ready, tail)
+        reads, writes = state_effects(graph)
+        return model.Method(
+            name=method.name,
+            role=method.role,
+            graph=graph,
+            input_names=method.input_names,
+            input_tree=method.input_tree,
+            output_tree=method.output_tree,
+            reads=reads,
+            writes=writes,
+            advances=tuple(_emit_advance(method, *one) for one in method.advances),
+            updates=self._updates(ready),
+            blocks=tuple(made),
+        )
+
+    def _graph(self, method: Method, tail: int) -> model.Graph:
+        return emit_graph(method, self._name_ids, self._state_ids, self._symbols, tail)
+
+    def _updates(self, method: Method) -> tuple[model.Update, ...]:
+        return _updates(method, self._verdicts[method.name])
+
+
+def _updates(method: Method, verdicts: Sequence[Verdict]) -> tuple[model.Update, ...]:
+    """Return the verdicts in terms of instructions, one for each that writes."""
+    places = {v.id: i for i, node in enumerate(method.nodes) for v in node.outputs}
+    found: dict[int, model.Update] = {}
+    for verdict in verdicts:
+        copies = tuple(sorted(places[value] for value in verdict.copies))
+        at = places[verdict.value]
+        before = found.get(at, model.Update(at, "", ()))
+        merged = tuple(sorted({*before.copies, *copies}))
+        found[at] = model.Update(at, before.reason or verdict.reason, merged)
+    return tuple(found[at] for at in sorted(found))
+
+
+def _emit_advance(
+    method: Method, cursor: int, tokens: Dim, lengths: str
+) -> model.Advance:
+    index = method.input_names.index(lengths) if lengths else None
+    return model.Advance(cursor, tokens, index)
+
+
+def _emit_state(state: State, name_ids: Mapping[str, int]) -> model.State:
+    return model.State(
+        name=state.name,
+        type=state.type,
+        kind=state.kind,
+        axis=state.axis,
+        layout=tuple(range(len(state.type.dims))),
+        initial=None if state.initial is None else name_ids[state.initial],
+        reset=model.ResetRule.INITIAL,
+        cursor=state.cursor,
+        window=state.window,
+    )
+
+
+def _emit_delegate(
+    call: DelegateCall, methods: Sequence[model.Method], method: int, block: int
+) -> model.Delegate:
+    graphs, lowered = graphs_within(methods[method], block), call.lowered
+    return model.Delegate(
+        backend=call.backend,
+        method=method,
+        block=block,
+        payload=lowered.payload,
+        names=tuple(sorted(set().union(*map(constants_of, graphs)))),
+        memory=lowered.memory,
+        workspace_nbytes=max(lowered.workspace_nbytes, graphs[0].scratch_nbytes),
+        tail_nbytes=lowered.tail_nbytes,
+    )

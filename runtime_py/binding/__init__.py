@@ -1,0 +1,1 @@
+"""Methods bound to sizes and memory, and what runs them."""

@@ -1,0 +1,102 @@
+"""How a call gets its binding: the one that its context has, or one that is made now.
+
+In: a method, the inputs and states of a call, an execution context, what calls share.
+Out: a `Binding`, and the loans of the call. What is bound is kept in the context by the
+shapes that stay, with the lengths and addresses that it was bound to as its version;
+where only those have changed, only what depends on them is bound again.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kvc.runtime.arrays import borrowed
+from kvc.runtime.binding.bindings import Binding
+from kvc.runtime.binding.contexts import ExecutionContext
+from kvc.runtime.binding.frames import bind_graph, rebind_graph
+from kvc.runtime.binding.resources import Resources
+from kvc.runtime.binding.values import Memory
+from kvc.runtime.calls.callers import Loan, lend
+from kvc.runtime.calls.entries import Entry, check_growth
+from kvc.runtime.calls.inputs import Inputs
+from kvc.runtime.states.access import Demand
+from kvc.runtime.states.memory import StateMemory
+from kvc.schema.model import Cursor
+
+
+@dataclass(frozen=True, slots=True)
+class Binder:
+    """Binds methods for the calls of one execution context.
+
+    Attributes:
+        cursors: of the program.
+        resources: what calls share.
+        context: of the call.
+        states: of its session, None without one.
+    """
+
+    cursors: Sequence[Cursor]
+    resources: Resources
+    context: ExecutionContext
+    states: StateMemory | None
+
+    def bind(self, entry: Entry, inputs: Inputs) -> tuple[Binding, tuple[Loan, ...]]:
+        """Return a method bound to this call's sizes and memory, and what is lent."""
+        sizes: dict[str, int] | None = None
+        loans: tuple[Loan, ...] = ()
+        shape_of = inputs.shapes.__getitem__
+        version: tuple[object, ...] = tuple(map(shape_of, entry.growing))
+        if entry.slots and self.states is not None:
+            version += entry.lengths(self.states)
+        if entry.effects.borrowed:
+            sizes = entry.solve(inputs, self.states)
+            loans = lend(entry, inputs, sizes)
+            version += tuple(loan.where() for loan in loans)
+        key = (entry.id, tuple(map(shape_of, entry.steady)), self.states)
+        found = self.context.frame(key, version)
+        if found is None:
+            sizes = sizes or entry.solve(inputs, self.states)
+            demand = entry.demand(sizes)
+            if self.states is not None:
+                check_growth(demand, self.states, self.cursors)
+            # Out of the context's hands: one that breaks off is of no use any more.
+            old = self.context.take(key)
+            found = self._bind(entry, sizes, demand, loans, old)
+            self.context.keep(key, found, version)
+        return found, loans
+
+    def _bind(
+        self,
+        entry: Entry,
+        sizes: Mapping[str, int],
+        demand: Demand,
+        loans: Sequence[Loan],
+        old: Binding | None,
+    ) -> Binding:
+        """Bind a method, or what depends on sizes and loans if it has been bound."""
+        method = entry.method
+        where = {loan.value: loan.where() for loan in loans}
+        moved = None
+        if old is None or old.callers != where:
+            moved = {loan.value: borrowed(loan.memory) for loan in loans}
+        if old is None:
+            memory = replace(self._memory(), callers=moved or {})
+            code = self.resources.code
+            blocks = self.resources.blocks(entry.id)
+            frame = bind_graph(method.name, method.graph, sizes, memory, code, blocks)
+        else:
+            frame = rebind_graph(old.frame, sizes, moved)
+        fills = [
+            (frame.inputs[index], leaf)
+            for leaf, index in enumerate(range(len(frame.inputs)))
+            if method.graph.inputs[index] not in where
+        ]
+        return Binding(frame, demand, fills, where)
+
+    def _memory(self) -> Memory:
+        """Return the memory of a method, except what is lent."""
+        return Memory(
+            scratch=self.context.scratch,
+            constant=self.resources.constant,
+            states=self.states.arrays if self.states is not None else (),
+            workspace=self.context.workspace,
+        )

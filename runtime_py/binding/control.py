@@ -1,0 +1,143 @@
+"""Control flow: what runs the blocks of a `kvc::cond`, `while` or `scan`.
+
+In: an instruction of a bound graph, its method's blocks, and where its operands and
+results lie. Out: one step, which stays the same object when sizes change. A block is
+bound when it first runs: its inputs are lent the memory of the operands, its scratch
+memory is that of the instruction's last result. What a block leaves in an operand's
+memory is a result without a copy; what it makes elsewhere is copied to the result.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from kvc.runtime.arenas import Within
+from kvc.runtime.arrays import Array, address_of, copy_into
+from kvc.runtime.binding.executor import Frame
+from kvc.runtime.binding.operands import BoundOperands
+from kvc.runtime.binding.values import Memory
+from kvc.schema.control import read_control
+from kvc.schema.model import Graph, Instruction
+from kvc.schema.ops import COND, WHILE
+
+Pairs = list[tuple[Array, Array]]  # (target, source)
+Bind = Callable[[Graph, Mapping[str, int], Memory], Frame]
+
+
+class ControlStep:
+    """Runs one control instruction; `settle` puts it where its operands are."""
+
+    def __init__(
+        self, instruction: Instruction, blocks: Sequence[Graph], bind: Bind
+    ) -> None:
+        self._control = read_control(instruction.op, instruction.arguments)
+        chosen = [blocks[number] for number in self._control.blocks]
+        self._blocks = [_Block(graph, bind) for graph in chosen]
+        self._bound: BoundOperands | None = None
+        self._starts: Pairs = []
+
+    def settle(self, bound: BoundOperands) -> None:
+        """Take other sizes or other memory."""
+        self._bound, control = bound, self._control
+        made = list(bound.results[:-1])
+        scratch = Within(bound.results[-1])
+        lent = list(bound.lent)
+        self._starts = []
+        if control.is_loop:
+            for i in range(control.carried):
+                lent[i] = made[i]
+                if control.over[i] is None:
+                    self._starts.append((made[i], bound.operands[i]))
+        inside = [None if control.is_scanned(i) else a for i, a in enumerate(lent)]
+        for block in self._blocks:
+            block.settle(bound.sizes, bound.memory, scratch, inside)
+
+    def run(self) -> None:
+        """Run the instruction."""
+        assert self._bound is not None, "it is settled when it is bound"
+        for target, source in self._starts:
+            copy_into(target, source)
+        if self._control.op == COND:
+            self._run_cond(self._bound)
+        elif self._control.op == WHILE:
+            self._run_while()
+        else:
+            self._run_scan(self._bound)
+
+    def _run_cond(self, bound: BoundOperands) -> None:
+        assert bound.pred is not None, "the verifier sees to it"
+        block = self._blocks[0 if bound.pred.item() else 1]
+        outputs = block.run()
+        for i, (target, source) in enumerate(zip(bound.results, outputs, strict=False)):
+            if self._control.over[i] is None:
+                copy_into(target, source)
+
+    def _run_while(self) -> None:
+        test, body = self._blocks
+        while test.run()[0].item():
+            body.run()
+
+    def _run_scan(self, bound: BoundOperands) -> None:
+        control, (body,) = self._control, self._blocks
+        through = range(control.carried, control.carried + control.scanned)
+        stacked = range(control.carried, len(bound.results) - 1)
+        for turn in range(bound.operands[control.carried].shape[0]):
+            for i in through:
+                copy_into(body.frame().inputs[i], bound.operands[i][turn])
+            outputs = body.run()
+            for i in stacked:
+                copy_into(bound.results[i][turn], outputs[i])
+
+
+class _Block:
+    """One block: its frame, bound when it first runs and again when that has moved."""
+
+    def __init__(self, graph: Graph, bind: Bind) -> None:
+        self._graph, self._bind = graph, bind
+        self._frame: Frame | None = None
+        self._sizes: Mapping[str, int] = {}
+        self._memory: Memory | None = None
+        self._lent: dict[int, Array] = {}
+        self._bound: dict[int, object] = {}  # where lent memory was when it was bound
+        self._is_stale = False
+
+    def settle(
+        self,
+        sizes: Mapping[str, int],
+        memory: Memory,
+        scratch: Within,
+        lent: Sequence[Array | None],
+    ) -> None:
+        """Note where it will run."""
+        pairs = zip(self._graph.inputs, lent, strict=True)
+        self._lent = {value: array for value, array in pairs if array is not None}
+        self._sizes, self._is_stale = sizes, True
+        self._memory = Memory(
+            scratch=scratch,
+            constant=memory.constant,
+            workspace=memory.workspace,
+            callers=self._lent,
+        )
+
+    def frame(self) -> Frame:
+        """Return the block bound to where it is now."""
+        if self._frame is None or self._is_stale:
+            self._frame = self._bound_anew(self._frame)
+            self._is_stale = False
+        return self._frame
+
+    def run(self) -> Sequence[Array]:
+        """Run the block once; return its outputs, in its own memory."""
+        frame = self.frame()
+        frame.run_within()
+        return frame.outputs
+
+    def _bound_anew(self, old: Frame | None) -> Frame:
+        where = {value: _where(array) for value, array in self._lent.items()}
+        moved, self._bound = where != self._bound, where
+        if old is not None and old.rebind is not None:
+            return old.rebind(self._sizes, self._lent if moved else None)
+        assert self._memory is not None, "it is settled before it runs"
+        return self._bind(self._graph, self._sizes, self._memory)
+
+
+def _where(array: Array) -> object:
+    return address_of(array), array.shape, array.strides

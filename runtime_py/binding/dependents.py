@@ -1,0 +1,166 @@
+"""What of a bound graph depends on the sizes of some symbols, or on callers' memory.
+
+In: a graph, the blocks of its method, the symbols whose sizes are others than before,
+and whether inputs lie in other arrays of the caller. Out: the values whose tensors
+change, and the few instructions that must be bound again. It is a property of the code
+alone: found on first need, then kept. All other instructions keep their steps, since a
+tensor that changes its shape stays the same object.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from kvc.runtime.states.effects import APPEND, REPLACE
+from kvc.schema.control import blocks_run, read_control
+from kvc.schema.model import Alias, Argument, Caller, Graph, Instruction, Ref
+from kvc.schema.ops import CONTROL_OPS, OPS, Aliasing
+from kvc.schema.types import Affine, Dim
+
+Dims = tuple[Dim, ...]
+# Their results get their tensors where these are asked for.
+_PLACED = {APPEND, REPLACE, *CONTROL_OPS}
+
+
+@dataclass(frozen=True, slots=True)
+class Dependents:
+    """What changes together.
+
+    Attributes:
+        values: ids of all values that change.
+        resized: those with a place in memory, by dims: (dims, ids and their roots).
+        instructions: indices of those that are bound again, ascending.
+        inputs, outputs: indices of the graph's inputs and outputs that change.
+    """
+
+    values: frozenset[int]
+    resized: tuple[tuple[Dims, tuple[tuple[int, int], ...]], ...]
+    instructions: tuple[int, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+class Dependence:
+    """The dependents of one graph, kept by what they depend on."""
+
+    def __init__(self, graph: Graph, blocks: Sequence[Graph]) -> None:
+        self._graph, self._blocks = graph, blocks
+        self._found: dict[tuple[frozenset[str], bool], Dependents] = {}
+
+    def of(self, symbols: frozenset[str], callers: bool) -> Dependents:
+        """Return what depends on the sizes of symbols and, if told, callers' memory."""
+        key = (symbols, callers)
+        if key not in self._found:
+            search = _Search(self._graph, self._blocks, symbols, callers)
+            self._found[key] = search.find()
+        return self._found[key]
+
+
+class _Search:
+    """The dependents of one graph while they are gathered."""
+
+    def __init__(
+        self,
+        graph: Graph,
+        blocks: Sequence[Graph],
+        symbols: frozenset[str],
+        callers: bool,
+    ) -> None:
+        self._graph, self._blocks, self._symbols = graph, blocks, symbols
+        self._values = {
+            value
+            for value, declared in enumerate(graph.values)
+            if self._mentions(declared.type.dims)
+            or (callers and isinstance(declared.storage, Caller))
+        }
+
+    def find(self) -> Dependents:
+        graph = self._graph
+        for instruction in graph.instructions:
+            self._values.update(
+                result for result in instruction.results if self._follows(result)
+            )
+        return Dependents(
+            values=frozenset(self._values),
+            resized=self._resized(),
+            instructions=tuple(
+                index
+                for index, instruction in enumerate(graph.instructions)
+                if self._is_bound_again(instruction)
+            ),
+            inputs=self._among(graph.inputs),
+            outputs=self._among(graph.outputs),
+        )
+
+    def _follows(self, result: int) -> bool:
+        """Tell whether a value lies over one that changes."""
+        storage = self._graph.values[result].storage
+        return isinstance(storage, Alias) and storage.base in self._values
+
+    def _is_bound_again(self, instruction: Instruction) -> bool:
+        """Tell whether more than the shapes of its tensors changes.
+
+        A view has a tensor to be made from its operand's; what runs blocks is prepared
+        for arrays, and for sizes that nothing around the blocks may have; an update
+        that is not in place for a part of its result.
+        """
+        if self._says(instruction):
+            return True
+        match OPS[instruction.op].aliasing:
+            case Aliasing.CONTROL:
+                run = read_control(instruction.op, instruction.arguments).blocks
+                if any(self._changes_within(block) for block in run):
+                    return True
+            case Aliasing.FRESH | Aliasing.CHECK:
+                return False
+            case Aliasing.UPDATE if self._aliased(instruction.results[0]):
+                return False
+        used = {ref.value for ref in _refs(instruction.arguments)}
+        return not self._values.isdisjoint(used.union(instruction.results))
+
+    def _changes_within(self, block: int) -> bool:
+        """Tell whether the code of a block, or what it runs, has one of the symbols."""
+        graph = self._blocks[block]
+        return (
+            any(self._mentions(value.type.dims) for value in graph.values)
+            or any(self._says(step) for step in graph.instructions)
+            or any(self._changes_within(inner) for inner in blocks_run(graph))
+        )
+
+    def _resized(self) -> tuple[tuple[Dims, tuple[tuple[int, int], ...]], ...]:
+        """Return the values that change without an instruction that makes them."""
+        graph = self._graph
+        over = {v for v in self._values if self._aliased(v)}
+        for instruction in graph.instructions:
+            if instruction.op in _PLACED:
+                over.difference_update(instruction.results)
+        by_dims: dict[Dims, list[tuple[int, int]]] = {}
+        for value in sorted(self._values - over):
+            dims = graph.values[value].type.dims
+            by_dims.setdefault(dims, []).append((value, graph.root_of(value)))
+        return tuple((dims, tuple(values)) for dims, values in by_dims.items())
+
+    def _aliased(self, value: int) -> bool:
+        return isinstance(self._graph.values[value].storage, Alias)
+
+    def _among(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        return tuple(i for i, value in enumerate(values) if value in self._values)
+
+    def _says(self, instruction: Instruction) -> bool:
+        """Tell whether one of the symbols is among an instruction's arguments."""
+        return any(self._mentions(argument) for argument in instruction.arguments)
+
+    def _mentions(self, argument: Argument | Dims) -> bool:
+        """Tell whether one of the symbols is in a dim, or in one of several items."""
+        if isinstance(argument, tuple):
+            return any(self._mentions(item) for item in argument)
+        if not isinstance(argument, Affine):
+            return False
+        return any(name in self._symbols for name in argument.symbols)
+
+
+def _refs(arguments: tuple[Argument, ...]) -> Iterator[Ref]:
+    for argument in arguments:
+        if isinstance(argument, Ref):
+            yield argument
+        elif isinstance(argument, tuple):
+            yield from _refs(argument)

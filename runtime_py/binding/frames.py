@@ -1,0 +1,417 @@
+"""Binding: a graph, sizes and memory become a `Frame`; so do other sizes later.
+
+View ops are run here, once for each sizes; what computes becomes a step. When sizes
+change, tensors are resized where they are, and only what `dependents.py` names is bound
+again. A graph whose instructions are all delegated is bound without torch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, cast
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.binding.control import ControlStep
+from kvc.runtime.binding.dependents import Dependence
+from kvc.runtime.binding.executor import Frame, Step, fail
+from kvc.runtime.binding.operands import bind_operands
+from kvc.runtime.binding.values import Memory, Values
+from kvc.runtime.calls.first_call import import_beside_packing
+from kvc.runtime.delegates.base import Handle
+from kvc.runtime.kernels import (
+    Kernel,
+    load_kernels,
+    load_preparations,
+    load_row_check,
+)
+from kvc.runtime.states.effects import APPEND, CACHE_UPDATE, REPLACE
+from kvc.runtime.tensors import torch_dtype
+from kvc.runtime.threads import settle_threads
+from kvc.schema.control import blocks_run
+from kvc.schema.dtypes import DType
+from kvc.schema.model import (
+    Alias,
+    Argument,
+    Constant,
+    CursorSlot,
+    Graph,
+    Instruction,
+    Program,
+    Ref,
+)
+from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
+from kvc.schema.types import Affine
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+_CHECK_INDEX = "kvc::check_index"
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """What runs a graph's instructions, looked up on first need.
+
+    Attributes:
+        delegate: the handle of a delegate, by its number.
+        prepared: kernels made for one constant, by op and name; filled as graphs are
+            bound, so that every frame of a graph shares them.
+        dependence: what depends on sizes, by graph; filled as frames are bound again.
+    """
+
+    delegate: Callable[[int], Handle]
+    prepared: dict[tuple[str, int], Kernel] = field(default_factory=dict)
+    dependence: dict[int, Dependence] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks:
+    """The blocks of a method.
+
+    Attributes:
+        graphs: their code.
+        delegates: of those that delegates run, block -> number of the delegate.
+    """
+
+    graphs: tuple[Graph, ...] = ()
+    delegates: Mapping[int, int] = field(default_factory=dict)
+
+
+def blocks_of(program: Program, method: int) -> Blocks:
+    """Return the blocks of a method of a program."""
+    delegates = {
+        delegate.block: number
+        for number, delegate in enumerate(program.delegates)
+        if delegate.method == method
+    }
+    return Blocks(program.methods[method].graphs[1:], delegates)
+
+
+def bind_graph(
+    method: str,
+    graph: Graph,
+    sizes: Mapping[str, int],
+    memory: Memory,
+    code: Code,
+    blocks: Blocks,
+) -> Frame:
+    """Bind a graph to the sizes of its symbols and to memory.
+
+    Args:
+        method: its name, for messages.
+        graph: of a method, or of one of its blocks.
+        sizes: of the symbols.
+        memory: where its values lie.
+        code: what runs instructions.
+        blocks: of the method.
+
+    Raises:
+        KernelFailed: an instruction cannot be bound.
+        DigestMismatch, FileChanged: a constant is damaged.
+    """
+    return _Binder(method, graph, sizes, memory, code, blocks).bind()
+
+
+def rebind_graph(
+    frame: Frame, sizes: Mapping[str, int], callers: Mapping[int, Array] | None
+) -> Frame:
+    """Bind the graph of a frame to other sizes, which takes the old frame's place.
+
+    Only what depends on the sizes that changed is bound again. The old frame must not
+    run any more, whether this succeeds or not.
+
+    Args:
+        frame: as `bind_graph` or this returned it; no values were `Memory.given`.
+        sizes: of the same symbols.
+        callers: as in `Memory`; None when no caller's memory is another one.
+
+    Raises:
+        KernelFailed: as `bind_graph`.
+    """
+    assert frame.rebind is not None, "every bound frame has it"
+    return frame.rebind(sizes, callers)
+
+
+class _Binder:
+    """The values and steps of one frame, while it is made and made again.
+
+    Every instruction has as many steps each time, so that they keep their places.
+    """
+
+    def __init__(
+        self,
+        method: str,
+        graph: Graph,
+        sizes: Mapping[str, int],
+        memory: Memory,
+        code: Code,
+        blocks: Blocks,
+    ) -> None:
+        self._method, self._graph, self._sizes = method, graph, sizes
+        self._memory, self._blocks = memory, blocks
+        self._makers = {v: i.op for i in graph.instructions for v in i.results}
+        self._cursors = [
+            (value.storage, i)
+            for i, value in enumerate(graph.values)
+            if isinstance(value.storage, CursorSlot)
+        ]
+        self._controls: dict[int, ControlStep] = {}
+        self._values = Values(graph, sizes, memory)
+        self._workspace, self._code = memory.workspace, code
+        self._uses_torch = any(i.op != DELEGATE for i in graph.instructions)
+        self._beside_others = False  # torch kernels take turns with other threads
+        self._steps: list[Step] = []
+        self._places: list[int] = []
+        self._starts: list[int] = []
+        self._views: dict[int, tuple[Kernel, tuple[object, ...]]] = {}
+        self._inputs: list[Array] = []
+        self._outputs: list[Array] = []
+
+    def bind(self) -> Frame:
+        """Bind every instruction in order."""
+        graph = self._graph
+        if self._uses_torch:
+            import_beside_packing(self._delegates(), self._code.delegate)
+        self._inputs = [self._values.array(i) for i in graph.inputs]
+        with self._mode():
+            for index in range(len(graph.instructions)):
+                self._starts.append(len(self._steps))
+                self._steps += self._bind_one(index)
+                self._places += [index] * (len(self._steps) - self._starts[index])
+        self._outputs = [self._values.array(i) for i in graph.outputs]
+        return self._frame()
+
+    def rebind(
+        self, sizes: Mapping[str, int], callers: Mapping[int, Array] | None
+    ) -> Frame:
+        """Bind again what depends on what has changed."""
+        graph, values = self._graph, self._values
+        before, self._sizes = self._sizes, sizes
+        names = frozenset(name for name in sizes if sizes[name] != before[name])
+        changed = self._dependence().of(names, callers is not None)
+        with self._mode():
+            values.resize(sizes, callers, changed)
+            for index in changed.instructions:
+                start, steps = self._starts[index], self._bind_one(index)
+                self._steps[start : start + len(steps)] = steps
+        for i in changed.inputs:
+            self._inputs[i] = values.array(graph.inputs[i])
+        for i in changed.outputs:
+            self._outputs[i] = values.array(graph.outputs[i])
+        return self._frame()
+
+    def _dependence(self) -> Dependence:
+        # By identity: what is kept keeps its graph alive.
+        found = self._code.dependence.get(id(self._graph))
+        if found is None:
+            found = Dependence(self._graph, self._blocks.graphs)
+            self._code.dependence[id(self._graph)] = found
+        return found
+
+    def _delegates(self) -> list[int]:
+        called = blocks_run(self._graph, DELEGATE)
+        return [self._blocks.delegates[block] for block in called]
+
+    def _mode(self) -> AbstractContextManager[object]:
+        if not self._uses_torch:
+            return nullcontext()
+        import torch
+
+        return torch.inference_mode()
+
+    def _frame(self) -> Frame:
+        return Frame(
+            method=self._method,
+            inputs=tuple(self._inputs),
+            outputs=tuple(self._outputs),
+            steps=tuple(self._steps),
+            places=tuple(self._places),
+            instructions=self._graph.instructions,
+            torch_threads=self._torch_threads(),
+            cursors=tuple((slot, self._values.array(i)) for slot, i in self._cursors),
+            rebind=self.rebind,
+        )
+
+    def _torch_threads(self) -> int:
+        """Return how many threads torch has while the steps run.
+
+        Only one beside delegates that have threads of their own: those still spin,
+        waiting for work, when a kernel begins, and torch's when it has ended. On two
+        processors a second thread made each call slower, up to ten times (2026-11).
+        """
+        if not self._uses_torch:
+            return 0
+        return 1 if self._beside_others else settle_threads()
+
+    def _bind_one(self, index: int) -> Sequence[Step]:
+        """Bind an instruction, and return its steps."""
+        instruction = self._graph.instructions[index]
+        try:
+            if instruction.op == DELEGATE:
+                return self._bind_delegate(instruction)
+            if instruction.op in CONTROL_OPS:
+                return self._bind_control(index, instruction)
+            if OPS[instruction.op].aliasing is Aliasing.VIEW:
+                self._bind_view(index, instruction)
+                return ()
+            return self._bind_kernel(instruction)
+        except Exception as error:
+            fail(self._method, index, instruction, error)
+
+    def _bind_kernel(self, instruction: Instruction) -> Sequence[Step]:
+        kernel = self._kernel(instruction)
+        match OPS[instruction.op].aliasing:
+            case Aliasing.FRESH:
+                outs = tuple(self._out(i) for i in instruction.results)
+                out = outs[0] if len(outs) == 1 else outs
+                return [(kernel, (out, *self._arguments(instruction)))]
+            case Aliasing.UPDATE:
+                return self._bind_update(instruction, kernel)
+            case Aliasing.CHECK:
+                return [(kernel, self._arguments(instruction))]
+            case Aliasing.VIEW | Aliasing.CONTROL:
+                raise AssertionError("these are no kernels")
+
+    def _kernel(self, instruction: Instruction) -> Kernel:
+        """Return what runs an instruction."""
+        if instruction.op == _CHECK_INDEX and self._checks_rows(instruction):
+            return load_row_check()
+        return self._prepared(instruction) or load_kernels()[instruction.op]
+
+    def _checks_rows(self, check: Instruction) -> bool:
+        """Tell whether a check is of an index at which rows of a cache are written."""
+        writes = (i for i in self._graph.instructions if i.op == CACHE_UPDATE)
+        starts = {self._root(write.arguments[2]) for write in writes}
+        index, _, count, _ = check.arguments
+        return self._root(index) in starts or self._argument(count) != 1
+
+    def _root(self, argument: Argument) -> int | None:
+        """Return the value in whose memory an operand lies."""
+        if not isinstance(argument, Ref):
+            return None
+        return self._graph.root_of(argument.value)
+
+    def _out(self, result: int) -> "Tensor":
+        """Return what a fresh result is written to: it may be the memory of a state."""
+        storage = self._graph.values[result].storage
+        if isinstance(storage, Alias):
+            self._values.define(result, self._values.tensor(storage.base))
+        return self._values.tensor(result)
+
+    def _prepared(self, instruction: Instruction) -> "Kernel | None":
+        """Return the kernel made for an instruction's constant, None without one."""
+        index, prepare = load_preparations().get(instruction.op, (None, None))
+        if index is None or prepare is None:
+            return None
+        argument = instruction.arguments[index]
+        assert isinstance(argument, Ref)
+        storage = self._graph.values[argument.value].storage
+        if not isinstance(storage, Constant):
+            return None
+        key = (instruction.op, storage.name)
+        if key not in self._code.prepared:
+            self._code.prepared[key] = prepare(self._values.tensor(argument.value))
+        return self._code.prepared[key]
+
+    def _bind_update(self, instruction: Instruction, kernel: Kernel) -> Sequence[Step]:
+        operand, *arguments = instruction.arguments
+        result = instruction.results[0]
+        assert isinstance(operand, Ref)
+        others = tuple(self._argument(argument) for argument in arguments)
+        if not isinstance(self._graph.values[result].storage, Alias):
+            target = self._values.tensor(result)
+            write: Step = (kernel, (target, *others))
+            if instruction.op == REPLACE:
+                return [write]
+            old = self._values.tensor(operand.value)
+            start = target[tuple(slice(size) for size in old.shape)]
+            return [(start.copy_, (old,)), write]
+        if instruction.op not in (APPEND, REPLACE):
+            self._values.define(result, self._values.tensor(operand.value))
+        return [(kernel, (self._values.tensor(result), *others))]
+
+    def _bind_view(self, index: int, instruction: Instruction) -> None:
+        call = self._views.get(index)
+        if call is None:
+            call = load_kernels()[instruction.op], self._arguments(instruction)
+            if not any(_is_symbolic(a) for a in instruction.arguments):
+                self._views[index] = call
+        kernel, arguments = call
+        made = kernel(*arguments)
+        views = cast(
+            "Sequence[Tensor]", made if isinstance(made, list | tuple) else [made]
+        )
+        for value, view in zip(instruction.results, views, strict=True):
+            declared = self._values.shape(value)
+            if view.shape != declared:
+                raise ValueError(f"the view is {tuple(view.shape)}, not {declared}")
+            self._values.define(value, view)
+
+    def _bind_delegate(self, instruction: Instruction) -> Sequence[Step]:
+        bound = bind_operands(
+            instruction,
+            self._graph,
+            self._values,
+            self._memory,
+            self._sizes,
+            self._makers,
+        )
+        (block,) = bound.control.blocks
+        handle = self._code.delegate(self._blocks.delegates[block])
+        self._beside_others |= not handle.runs_torch
+        workspace = self._workspace
+        assert workspace is not None, "a graph with delegates runs in a context"
+        inputs = list(bound.operands)
+        for i in bound.grown:
+            inputs[i] = bound.lent[i]
+        run = handle.prepare(inputs, bound.results, workspace, self._sizes)
+        return [(run, ())]
+
+    def _bind_control(self, index: int, instruction: Instruction) -> Sequence[Step]:
+        """Put an instruction that runs blocks where its operands and results lie."""
+        if index not in self._controls:
+            bind, blocks = self._bind_block, self._blocks.graphs
+            self._controls[index] = ControlStep(instruction, blocks, bind)
+            self._beside_others |= any(map(_has_delegates, blocks))
+        bound = bind_operands(
+            instruction,
+            self._graph,
+            self._values,
+            self._memory,
+            self._sizes,
+            self._makers,
+        )
+        self._controls[index].settle(bound)
+        return [(self._controls[index].run, ())]
+
+    def _bind_block(
+        self, block: Graph, sizes: Mapping[str, int], memory: Memory
+    ) -> Frame:
+        return bind_graph(self._method, block, sizes, memory, self._code, self._blocks)
+
+    def _arguments(self, instruction: Instruction) -> tuple[object, ...]:
+        return tuple(self._argument(argument) for argument in instruction.arguments)
+
+    def _argument(self, argument: Argument) -> object:
+        match argument:
+            case tuple():
+                return tuple(self._argument(item) for item in argument)
+            case Ref():
+                return self._values.tensor(argument.value)
+            case Affine():
+                return argument.evaluate(self._sizes)
+            case DType():
+                return torch_dtype(argument)
+            case _:
+                return argument
+
+
+def _has_delegates(graph: Graph) -> bool:
+    return any(step.op == DELEGATE for step in graph.instructions)
+
+
+def _is_symbolic(argument: Argument) -> bool:
+    if isinstance(argument, tuple):
+        return any(isinstance(item, Affine) for item in argument)
+    return isinstance(argument, Affine)

@@ -1,0 +1,135 @@
+"""What the calls of a program share, and what `Program.release` lets go of.
+
+In: a program and its data. Out: constants, delegates that are ready, execution contexts
+to lease. All of it is made on first need. Once it is closed it lends no more contexts,
+and everything goes when the last call that uses it ends; sessions keep their states.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from itertools import chain
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.binding.contexts import ContextPool, ExecutionContext
+from kvc.runtime.binding.frames import Blocks, Code, blocks_of
+from kvc.runtime.data import FreeableBuffer, NamedBuffers
+from kvc.runtime.delegates.base import Delegate, Handle, Options, Packing
+from kvc.runtime.delegates.table import DELEGATES
+from kvc.runtime.threads import settle_threads
+from kvc.schema.model import Program
+
+
+class Resources:
+    """Constants, delegates and contexts; used from many threads.
+
+    Attributes:
+        pool: the contexts.
+        code: what runs instructions, with what has been prepared for constants.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        program: Program,
+        buffers: NamedBuffers,
+        reference: bool | None = None,
+    ) -> None:
+        self._path = path
+        self._reference = reference
+        self._program = program
+        self._buffers = buffers
+        self._lock = threading.RLock()
+        self._constants: dict[int, tuple[FreeableBuffer, Array]] = {}
+        self._backends: dict[str, Delegate] = {}
+        self._handles: dict[int, Handle] = {}
+        self.pool = ContextPool(self._make_context)
+        self.code = Code(self._delegate)
+        self._blocks: dict[int, Blocks] = {}
+
+    def constant(self, name: int) -> Array:
+        """Return named data that stays in memory as long as this.
+
+        Raises as `FreeableBuffer.private_array`.
+        """
+        found = self._constants.get(name)
+        if found is None:
+            # Without the lock: different blobs are checked at the same time.
+            buffer = self._buffers.handle(name)
+            taken = buffer, buffer.private_array()
+            with self._lock:
+                found = self._constants.setdefault(name, taken)
+            if found is not taken:
+                buffer.free()
+        return found[1]
+
+    def blocks(self, method: int) -> Blocks:
+        """Return the blocks of a method."""
+        if method not in self._blocks:
+            self._blocks[method] = blocks_of(self._program, method)
+        return self._blocks[method]
+
+    def packed(self) -> Mapping[str, int]:
+        """Return how many bytes delegates keep in a form of their own, by name."""
+        total: Counter[str] = Counter()
+        with self._lock:
+            for backend in self._backends.values():
+                total.update(backend.packed())
+        return total
+
+    def pack(self) -> tuple[Packing, ...]:
+        """Make all delegates ready, and have those that can pack what they will use.
+
+        Raises:
+            ExecutionError: a library refuses a part.
+            KvcError: as `constant`.
+        """
+        by_backend: dict[str, dict[int, Handle]] = {}
+        for index, part in enumerate(self._program.delegates):
+            handles = by_backend.setdefault(part.backend, {})
+            handles[index] = self._delegate(index)
+        backends = self._backends
+        packed = (backends[name].pack(by_id) for name, by_id in by_backend.items())
+        return tuple(chain.from_iterable(packed))
+
+    def close(self, when_gone: Callable[[], None]) -> None:
+        """Let go of everything once no call uses it, and then call `when_gone`."""
+
+        def finish() -> None:
+            self._free()
+            when_gone()
+
+        self.pool.close(finish)
+
+    def _free(self) -> None:
+        with self._lock:
+            for handle in self._handles.values():
+                handle.close()
+            for backend in self._backends.values():
+                backend.close()
+            for buffer, _ in self._constants.values():
+                buffer.free()
+            self._handles.clear()
+            self._backends.clear()
+            self._constants.clear()
+            self.code.prepared.clear()
+
+    def _make_context(self) -> ExecutionContext:
+        scratch = (method.graph.scratch_nbytes for method in self._program.methods)
+        workspace = (part.workspace_nbytes for part in self._program.delegates)
+        return ExecutionContext(max(scratch, default=0), max(workspace, default=0))
+
+    def _delegate(self, index: int) -> Handle:
+        with self._lock:
+            if index not in self._handles:
+                part = self._program.delegates[index]
+                backend = self._backend(part.backend)
+                self._handles[index] = backend.init(part, self._buffers)
+            return self._handles[index]
+
+    def _backend(self, name: str) -> Delegate:
+        if name not in self._backends:
+            threads = settle_threads()
+            options = Options(self._path, self._program, self._reference, threads)
+            self._backends[name] = DELEGATES[name](options)
+        return self._backends[name]

@@ -1,0 +1,237 @@
+"""Inputs that lie in the caller's own arrays: written through, or extended in place.
+
+In: the inputs of a call, and which of them the method writes. Out: a loan for each,
+the memory that the method works on. A method works on the caller's memory itself,
+except where that is not contiguous (then on a copy, written back after success) and
+where a plain array is to become longer (then on a copy that has the room).
+
+What a call that fails has written into a caller's array stays there; lengths of
+growing arrays do not change.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.lib.array_utils import byte_bounds
+
+from kvc.runtime.arrays import (
+    Array,
+    address_of,
+    copy_into,
+    is_tensor,
+    own_copy,
+    prefix,
+)
+from kvc.runtime.calls.entries import Entry
+from kvc.runtime.calls.inputs import Inputs
+from kvc.runtime.growing import GrowingArray
+from kvc.runtime.states.effects import Borrowed, Growth
+from kvc.schema.errors import CacheOverflow, InputMismatch
+from kvc.schema.types import evaluate
+
+
+@dataclass(frozen=True, slots=True)
+class Loan:
+    """Memory that one call works on.
+
+    Attributes:
+        value: id of the input that lies there.
+        memory: at least as long as the method makes it.
+        original: where `memory` must be copied back to, None where it is it.
+        growing: the caller's array that becomes longer, None for plain ones.
+        length: of that array after the call.
+        outputs: indices of the outputs that are that array.
+    """
+
+    value: int
+    memory: Array
+    original: Array | None
+    growing: GrowingArray | None
+    length: int
+    outputs: tuple[int, ...]
+
+    def finish(self) -> None:
+        """Hand over what a call has made, after it succeeded."""
+        if self.original is not None:
+            copy_into(self.original, prefix(self.memory, self.original.shape))
+        if self.growing is not None:
+            self.growing.set_length(self.length)
+
+    def where(self) -> tuple[object, ...]:
+        """Return what a frame that is bound to this memory depends on."""
+        return (address_of(self.memory), self.memory.shape, self.memory.strides)
+
+
+def lend(entry: Entry, inputs: Inputs, sizes: Mapping[str, int]) -> tuple[Loan, ...]:
+    """Return the loans of a call.
+
+    Raises:
+        InputMismatch: an array cannot be written, or overlaps another one.
+        CacheOverflow: a growing array has not enough room.
+    """
+    loans = []
+    written: dict[int, Array] = {}
+    for borrowed in entry.effects.borrowed:
+        leaf = borrowed.input
+        lender = _Lender(entry, inputs, leaf)
+        if borrowed.growth is None:
+            loans.append(lender.lend_fixed(borrowed))
+        else:
+            loans.append(lender.lend_growing(borrowed, borrowed.growth, sizes))
+        if lender.written is not None:
+            written[leaf] = lender.written
+    _check_alone(entry, inputs, written)
+    return tuple(loans)
+
+
+def _check_alone(entry: Entry, inputs: Inputs, written: Mapping[int, Array]) -> None:
+    """Check that no other argument shares memory with what a call writes.
+
+    Args:
+        entry: of the method.
+        inputs: of the call.
+        written: index of an input -> all the memory that is written for it.
+
+    Raises:
+        InputMismatch: one does.
+    """
+    shared = _shared(inputs, written)
+    if shared is not None:
+        leaf, other = shared
+        expected = "memory of its own, since the method writes it"
+        found = f"memory that input {entry.signature.names[other]} shares"
+        raise _mismatch(entry, leaf, expected, found)
+
+
+def _shared(inputs: Inputs, written: Mapping[int, Array]) -> tuple[int, int] | None:
+    """Return a written input and another one over bytes between its first and last.
+
+    In order of their first bytes, one overlaps any before it if it begins before the
+    furthest of their ends.
+    """
+    if not written:
+        return None
+    same = {id(inputs.leaves[leaf]): leaf for leaf in written}
+    spans = []
+    for leaf, array in enumerate(inputs.arrays):
+        owner = same.get(id(inputs.leaves[leaf]), leaf)
+        if owner != leaf:
+            return owner, leaf
+        memory = written.get(leaf, array)
+        if memory.size:
+            spans.append((*byte_bounds(memory), leaf))
+    furthest = furthest_written = (0, -1)
+    for low, high, leaf in sorted(spans):
+        end, other = furthest if leaf in written else furthest_written
+        if low < end:
+            return (leaf, other) if leaf in written else (other, leaf)
+        furthest = max(furthest, (high, leaf))
+        if leaf in written:
+            furthest_written = max(furthest_written, (high, leaf))
+    return None
+
+
+class _Lender:
+    """One input of a call that lies in the caller's array.
+
+    Attributes:
+        written: all the caller's memory that the call may write, None for none.
+    """
+
+    def __init__(self, entry: Entry, inputs: Inputs, leaf: int) -> None:
+        self._entry, self._inputs, self._leaf = entry, inputs, leaf
+        self._array, self._given = inputs.arrays[leaf], inputs.leaves[leaf]
+        self.written: Array | None = None
+
+    def lend_fixed(self, borrowed: Borrowed) -> Loan:
+        """Lend an array whose elements are written over, but which stays as long."""
+        if borrowed.mutated:
+            self._check_writable()
+        memory, original = self._array, None
+        if not memory.flags.c_contiguous:
+            memory, original = own_copy(memory), memory
+        return Loan(borrowed.value, memory, original, None, 0, ())
+
+    def lend_growing(
+        self, borrowed: Borrowed, growth: Growth, sizes: Mapping[str, int]
+    ) -> Loan:
+        """Lend an array that becomes longer."""
+        length = evaluate(growth.length, sizes)
+        reach = max(evaluate(dim, sizes) for dim in growth.reach)
+        if not isinstance(self._given, GrowingArray):
+            return self._lend_copy(borrowed, growth, reach)
+        growing, start = self._given, self._given.length
+        if growing.axis != growth.axis:
+            expected = f"a GrowingArray that grows along axis {growth.axis}"
+            raise self._mismatch(expected, f"one that grows along axis {growing.axis}")
+        self.written = growing.memory
+        if reach > growing.capacity:
+            raise CacheOverflow(
+                row=0, start=start, count=reach - start, capacity=growing.capacity
+            )
+        outputs = borrowed.outputs
+        return Loan(borrowed.value, growing.memory, None, growing, length, outputs)
+
+    def _lend_copy(self, borrowed: Borrowed, growth: Growth, reach: int) -> Loan:
+        """Lend a copy of a plain array that has room after it."""
+        if borrowed.mutated:
+            self._check_writable()
+        shape = list(self._array.shape)
+        shape[growth.axis] = max(reach, shape[growth.axis])
+        memory: Array = np.empty(tuple(shape), self._array.dtype)
+        copy_into(prefix(memory, self._array.shape), self._array)
+        original = self._array if borrowed.mutated else None
+        return Loan(borrowed.value, memory, original, None, 0, ())
+
+    def _check_writable(self) -> None:
+        """Check that this input can be written over, and note what is written.
+
+        Raises:
+            InputMismatch: it cannot.
+        """
+        array = self._array
+        if not array.flags.writeable:
+            raise self._mismatch("an array that may be written", "a read-only one")
+        if array.size and _is_copy(
+            array, self._given
+        ):  # torch has no address for nothing
+            raise self._mismatch(
+                "a tensor in ordinary memory", "one that must be copied"
+            )
+        if _overlaps_itself(array):
+            found = f"one whose elements overlap each other, of strides {array.strides}"
+            raise self._mismatch("an array that may be written", found)
+        given = self._given
+        self.written = given.memory if isinstance(given, GrowingArray) else array
+
+    def _mismatch(self, expected: str, found: str) -> InputMismatch:
+        return _mismatch(self._entry, self._leaf, expected, found)
+
+
+def _mismatch(entry: Entry, leaf: int, expected: str, found: str) -> InputMismatch:
+    signature = entry.signature
+    return InputMismatch(
+        method=signature.method,
+        input=signature.names[leaf],
+        expected=expected,
+        found=found,
+    )
+
+
+def _is_copy(array: Array, given: object) -> bool:
+    """Tell whether an array is not over the memory of a tensor that was given."""
+    return is_tensor(given) and address_of(array) != given.data_ptr()  # type: ignore[attr-defined]
+
+
+def _overlaps_itself(array: Array) -> bool:
+    """Tell whether two elements may lie in the same bytes."""
+    if array.size == 0:
+        return False
+    reach = array.itemsize
+    dims = zip(array.strides, array.shape, strict=True)
+    for stride, size in sorted((abs(s), n) for s, n in dims if n > 1):
+        if stride < reach:
+            return True
+        reach += stride * (size - 1)
+    return False

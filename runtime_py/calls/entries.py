@@ -1,0 +1,310 @@
+"""A method as it is called: what its inputs must be, and what each call asks for.
+
+In: a method of a verified program. Out: the sizes of a call, solved from its inputs and
+from the lengths of states that grow, and from them what the call will need of the
+session: tokens, slots, lengths. Nothing here runs or writes anything.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from kvc.runtime.calls.inputs import Inputs
+from kvc.runtime.calls.row_lengths import RowLengthsInput, find_row_lengths
+from kvc.runtime.calls.sizes import Signature
+from kvc.runtime.calls.tokens import TokenInput, find_tokens
+from kvc.runtime.states.access import Demand, Writes
+from kvc.runtime.states.effects import Effects, find_effects
+from kvc.runtime.states.groups import Group
+from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.owner import ALL_SLOTS
+from kvc.runtime.states.table import find_writes
+from kvc.schema.errors import CacheOverflow, StateMismatch
+from kvc.schema.model import (
+    Cursor,
+    CursorKind,
+    CursorSlot,
+    Graph,
+    Method,
+    Program,
+    State,
+)
+from kvc.schema.types import Dim, Symbol, evaluate, settle_symbol, symbols_of
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A method, and what is known of it before any call.
+
+    Attributes:
+        id: of the method.
+        method: as the file declares it.
+        signature: of its inputs.
+        reads_cursor: whether it takes a part of a cursor.
+        cursor: which one it adds to; of several, the one whose row lengths it takes.
+        tokens: the input of tokens, None where there is none.
+        row_lengths: the input that says how many tokens count, None where all do.
+        effects: what it writes.
+        writes: the same of states, by groups.
+        symbols: of the program, by name.
+        slots: states that grow by the lengths that the method takes them to have.
+        growth: states that it makes longer, by their new and all new lengths.
+        growing: among the passed inputs, those whose shapes follow what grows.
+        steady: the other ones.
+    """
+
+    id: int
+    method: Method
+    signature: Signature
+    reads_cursor: bool
+    cursor: int
+    tokens: TokenInput | None
+    row_lengths: RowLengthsInput | None
+    effects: Effects
+    writes: tuple[Writes, ...]
+    symbols: Mapping[str, Symbol]
+    slots: tuple[tuple[Dim, tuple[int, ...]], ...]
+    growth: tuple[tuple[Dim, tuple[Dim, ...], tuple[int, ...]], ...]
+    growing: tuple[int, ...]
+    steady: tuple[int, ...]
+
+    @property
+    def only_reads(self) -> bool:
+        """Tell whether a call leaves its session as it is, whatever happens."""
+        quiet = not self.method.advances and not self.reads_cursor
+        return quiet and not self.method.writes
+
+    def check_tokens(self, inputs: Inputs) -> None:
+        """Check the tokens of a prefill or decode, all but padding.
+
+        Raises:
+            InputMismatch: one is not in the vocabulary.
+        """
+        if self.tokens is None or len(inputs.shapes[0]) != 2:
+            return
+        tokens = inputs.arrays[0]
+        if self.row_lengths is not None and not inputs.left_out:
+            tokens = self.row_lengths.without_padding(tokens, inputs)
+        self.tokens.check(tokens)
+
+    def with_counts(self, demand: Demand, inputs: Inputs) -> Demand:
+        """Return a call's demand with what each row counts, which is checked.
+
+        Raises:
+            InputMismatch: a count is negative, or more than there are tokens.
+        """
+        if self.row_lengths is None or demand.advance is None:
+            return demand
+        given = inputs.arrays[self.row_lengths.leaf]
+        read = self.row_lengths.read(given, demand.advance, inputs.left_out)
+        return replace(demand, row_lengths=read)
+
+    def lengths(self, memory: StateMemory) -> tuple[int, ...]:
+        """Return the lengths of the states that give this method sizes."""
+        lengths = memory.lengths
+        return tuple([lengths[state] for _, states in self.slots for state in states])
+
+    def solve(self, inputs: Inputs, memory: StateMemory | None) -> dict[str, int]:
+        """Return the size of each symbol of a call.
+
+        Raises:
+            InputMismatch: the inputs do not have the declared shapes.
+            StateMismatch: states that grow do not fit the method, or each other.
+        """
+        if memory is None:
+            return self.signature.solve(inputs.shapes, {})
+        sizes = self.signature.solve(inputs.shapes, self._settle(memory))
+        for dim, states in self.slots:
+            self._check_lengths(dim, states, sizes, memory)
+        return sizes
+
+    def demand(self, sizes: Mapping[str, int]) -> Demand:
+        """Return what a call of these sizes asks for."""
+        added = {a.cursor: evaluate(a.tokens, sizes) for a in self.method.advances}
+        return Demand(
+            added.pop(self.cursor, None),
+            tuple([_extent(w, sizes) if w.extents != () else 0 for w in self.writes]),
+            tuple(self._grown(sizes)),
+            cursor=self.cursor,
+            others=tuple(added.items()),
+        )
+
+    def _grown(self, sizes: Mapping[str, int]) -> Iterator[tuple[int, int, int]]:
+        """Yield the lengths of states that a call makes longer, as in `Demand`."""
+        for length_dim, reach_dims, states in self.growth:
+            length = evaluate(length_dim, sizes)
+            reach = max(evaluate(dim, sizes) for dim in reach_dims)
+            for state in states:
+                yield state, length, reach
+
+    def _settle(self, memory: StateMemory) -> dict[str, int]:
+        """Return the sizes that a session fixed, and those that its lengths give."""
+        sizes = dict(memory.sizes)
+        for dim, states in self.slots:
+            settle_symbol(dim, memory.lengths[states[0]], sizes)
+        return sizes
+
+    def _check_lengths(
+        self,
+        dim: Dim,
+        states: Sequence[int],
+        sizes: Mapping[str, int],
+        memory: StateMemory,
+    ) -> None:
+        """Check states' lengths; a dim of 0 is one that the method does not read."""
+        expected, lengths = evaluate(dim, sizes), memory.lengths
+        for state in states:
+            if lengths[state] != expected and dim != 0:
+                raise self._mismatch(memory, state, f"length {expected}")
+        for name in symbols_of([dim]):
+            symbol = self.symbols[name]
+            if not symbol.lower <= sizes[name] <= symbol.upper:
+                bounds = f"{symbol.lower}..{symbol.upper}"
+                wanted = f"length {dim} with {name} in {bounds}"
+                raise self._mismatch(memory, states[0], wanted)
+
+    def _mismatch(
+        self, memory: StateMemory, state: int, expected: str
+    ) -> StateMismatch:
+        return StateMismatch(
+            method=self.method.name,
+            state=memory.states[state].name,
+            expected=expected,
+            found=f"length {memory.lengths[state]}",
+        )
+
+
+def make_entry(
+    program: Program,
+    index: int,
+    symbols: Mapping[str, Symbol],
+    groups: Sequence[Group],
+) -> Entry:
+    """Return the entry of a method; `groups` are the program's states."""
+    method = program.methods[index]
+    values = method.graph.values
+    types = [values[i].type for i in method.graph.inputs]
+    effects = find_effects(method, program.states)
+    slots = _group_slots(method.graph, effects, program.states)
+    followed = _lengths_of(method.graph, effects, slots)
+    growing = tuple(i for i, k in enumerate(types) if followed & symbols_of(k.dims))
+    return Entry(
+        id=index,
+        method=method,
+        signature=Signature(method.name, method.input_names, types, symbols),
+        reads_cursor=any(isinstance(v.storage, CursorSlot) for v in values),
+        cursor=_own_cursor(method),
+        tokens=find_tokens(method),
+        row_lengths=find_row_lengths(method),
+        effects=effects,
+        writes=find_writes(method, effects.accesses, groups),
+        symbols=symbols,
+        slots=slots,
+        growth=_group_growth(effects),
+        growing=growing,
+        steady=tuple(i for i in range(len(types)) if i not in growing),
+    )
+
+
+def _extent(writes: Writes, sizes: Mapping[str, int]) -> int:
+    """Return the most slots that a method writes from the position on."""
+    if writes.extents is None:
+        return ALL_SLOTS
+    return max(evaluate(dim, sizes) for dim in writes.extents)
+
+
+def _own_cursor(method: Method) -> int:
+    """Return the cursor that a method adds to, by row lengths if by any."""
+    advances = sorted(method.advances, key=lambda one: one.lengths is None)
+    return advances[0].cursor if advances else 0
+
+
+def _group_slots(
+    graph: Graph, effects: Effects, states: Sequence[State]
+) -> tuple[tuple[Dim, tuple[int, ...]], ...]:
+    """Return the states that grow by the lengths that values over them declare."""
+    groups: dict[Dim, list[int]] = {}
+    for value, state in effects.slots:
+        axis = states[state].axis
+        assert axis is not None
+        groups.setdefault(graph.values[value].type.dims[axis], []).append(state)
+    return tuple((dim, tuple(group)) for dim, group in groups.items())
+
+
+def _group_growth(
+    effects: Effects,
+) -> tuple[tuple[Dim, tuple[Dim, ...], tuple[int, ...]], ...]:
+    """Return the states that a method makes longer, by what they grow to."""
+    groups: dict[tuple[Dim, tuple[Dim, ...]], list[int]] = {}
+    for state, growth in effects.growth.items():
+        groups.setdefault((growth.length, growth.reach), []).append(state)
+    return tuple((*lengths, tuple(group)) for lengths, group in groups.items())
+
+
+def _lengths_of(
+    graph: Graph, effects: Effects, slots: Sequence[tuple[Dim, tuple[int, ...]]]
+) -> set[str]:
+    """Return the symbols in the lengths of what grows, before it does."""
+    dims = [dim for dim, _ in slots]
+    for borrowed in effects.borrowed:
+        if borrowed.growth is not None:
+            declared = graph.values[borrowed.value].type.dims
+            dims.append(declared[borrowed.growth.axis])
+    return set(symbols_of(dims))
+
+
+def check_room(
+    steps: Sequence[int], starts: Sequence[int], capacity: int | None
+) -> None:
+    """Check that a call's tokens fit after the position.
+
+    Args:
+        steps: tokens that it adds to each row.
+        starts: the position of each row.
+        capacity: the greatest position, None where nothing limits it.
+
+    Raises:
+        CacheOverflow: they do not.
+    """
+    if capacity is None:
+        return
+    for row, (start, count) in enumerate(zip(starts, steps, strict=True)):
+        if start + count > capacity:
+            raise CacheOverflow(row=row, start=start, count=count, capacity=capacity)
+
+
+def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
+    """Check that a call counts as many rows as its session has.
+
+    Raises:
+        StateMismatch: they are others.
+    """
+    if demand.row_lengths is not None and len(demand.row_lengths) != len(starts):
+        raise StateMismatch(
+            method=method.name,
+            state="position",
+            expected=f"counts of {len(starts)} rows",
+            found=f"counts of {len(demand.row_lengths)}",
+        )
+
+
+def check_growth(
+    demand: Demand, memory: StateMemory, cursors: Sequence[Cursor]
+) -> None:
+    """Check that states which grow have room.
+
+    Raises:
+        CacheOverflow: one has not.
+    """
+    row_lengths = bool(cursors) and cursors[0].kind is CursorKind.LENGTH
+    rooms: dict[int, int] = {}
+    for kind in memory.kinds if demand.lengths else ():
+        own = kind.group.first.cursor in (None, 0)
+        limit = memory.capacity if own else None
+        room = kind.room(limit, row_lengths) if kind.grows else 0
+        rooms |= dict.fromkeys(kind.group.states, room)
+    for state, _, reach in demand.lengths:
+        length, capacity = memory.lengths[state], rooms[state]
+        if reach > capacity:
+            raise CacheOverflow(
+                row=0, start=length, count=max(reach - length, 0), capacity=capacity
+            )

@@ -1,0 +1,217 @@
+"""Calls that are longer than the rings of a session allow, taken in parts.
+
+In: a method of the role "prefill", more tokens than it takes, or than fit between the
+window of a ring and its end. Out: the logits after the last token, and a session that
+has taken all of them. Such a call is all or nothing as any other is: what cannot be put
+back by knowing the position is copied first, which is little beside so many tokens.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.calls.chunks import Chunk, chunk_sizes, plan_chunks
+from kvc.runtime.calls.entries import Entry, check_room
+from kvc.runtime.calls.inputs import Inputs, take_inputs
+from kvc.runtime.calls.transactions import all_or_nothing
+from kvc.runtime.sessions.positions import find_position
+from kvc.runtime.states.memory import StateMemory
+from kvc.schema.errors import CallTooLong
+from kvc.schema.model import Program
+from kvc.schema.types import bounds, evaluate
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a call's tokens: which method takes them, from where, how many."""
+
+    entry: Entry
+    first: int
+    count: int
+
+
+def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
+    """Return how many tokens a call has if that is more than one may have, else 0.
+
+    With a ring, a prefill may have more than its method takes too.
+
+    Raises:
+        InputMismatch: the inputs do not have the declared shapes.
+    """
+    limit = states.narrowest
+    if limit is None or (advance := entry.method.advance) is None:
+        return 0
+    if entry.row_lengths is not None:
+        return _excess_of_rows(entry, inputs, states, limit.longest)
+    if isinstance(advance, int) and entry.method.role != "prefill":
+        return advance if advance > limit.longest else 0
+    if _takes_tokens(entry) and len(inputs.shapes[0]) == 2:
+        count = inputs.shapes[0][1]
+        return count if count > _most(entry, limit.longest) else 0
+    count = evaluate(advance, entry.solve(inputs, states))
+    return count if count > limit.longest else 0
+
+
+def _excess_of_rows(
+    entry: Entry, inputs: Inputs, states: StateMemory, longest: int
+) -> int:
+    """Return the most tokens of a row if that is more than one may have, else 0.
+
+    Padding does not count. Counts that cannot be are refused later.
+    """
+    assert entry.row_lengths is not None
+    seq = _given_tokens(entry, inputs, states)
+    row_lengths = inputs.arrays[entry.row_lengths.leaf]
+    if row_lengths.dtype == bool or row_lengths.shape != inputs.shapes[0][:1]:
+        return 0
+    count = seq if inputs.left_out else int(row_lengths.max(initial=0))
+    is_prefill = entry.method.role == "prefill" and _takes_tokens(entry)
+    long = is_prefill and seq > _most(entry, seq)
+    fits = 0 < count <= seq and int(row_lengths.min(initial=0)) >= 0
+    return count if fits and (count > longest or long) else 0
+
+
+def _given_tokens(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
+    """Return how many tokens a call brings to each row, padding too."""
+    if _takes_tokens(entry) and len(inputs.shapes[0]) == 2:
+        return inputs.shapes[0][1]
+    assert entry.method.advance is not None
+    return evaluate(entry.method.advance, entry.solve(inputs, states))
+
+
+def plan_parts(
+    entry: Entry, count: int, states: StateMemory, entries: Sequence[Entry]
+) -> list[Part]:
+    """Return the calls that a call is parted into.
+
+    Args:
+        entry: of the method that was called.
+        count: of the call's tokens.
+        states: of the session.
+        entries: of all methods of the program.
+
+    Raises:
+        CallTooLong: the method has not the role "prefill", or takes more than tokens,
+            or no methods with a role take so many together.
+    """
+    limit = states.narrowest
+    assert limit is not None, "others allow calls of any length"
+    alike = {e.method.name: e for e in entries if _takes_alike(e, entry)}
+    sizes = {
+        name: chunk_sizes(other.method, entry.symbols, limit.longest)
+        for name, other in alike.items()
+    }
+    usable = [name for name, found in sizes.items() if found.least <= found.most]
+    prefills = [n for n in usable if alike[n].method.role == "prefill"]
+    last = [n for n in usable if alike[n].method.role == "decode"] + prefills
+    plan: list[Chunk] = []
+    if entry.method.role == "prefill" and last:
+        plan = plan_chunks(count, [sizes[n] for n in prefills], sizes[last[0]])
+    if sum(chunk.count for chunk in plan) != count:
+        raise CallTooLong(
+            method=entry.method.name,
+            count=count,
+            longest=limit.longest,
+            state=limit.group.first.name,
+            slots=limit.store.slots,
+            window=limit.window,
+        )
+    firsts = accumulate((chunk.count for chunk in plan), initial=0)
+    return [
+        Part(alike[chunk.method], first, chunk.count)
+        for chunk, first in zip(plan, firsts, strict=False)
+    ]
+
+
+def run_parts(
+    program: Program,
+    parts: Sequence[Part],
+    inputs: Inputs,
+    states: StateMemory,
+    run: Callable[[Entry, Inputs], list[object]],
+) -> list[object]:
+    """Run a call in parts, and return the results of the last one.
+
+    Of rows that count less tokens, those of the part with their last one.
+
+    Raises:
+        CacheOverflow: not all tokens fit; nothing has run.
+        ExecutionError: a part failed; the session is as it was before the first one.
+    """
+    starts = find_position(program.cursors, states)
+    tokens = inputs.arrays[0]
+    row_lengths = _row_lengths_of(parts[0].entry, inputs)
+    steps = (
+        [tokens.shape[1]] * len(starts) if row_lengths is None else row_lengths.tolist()
+    )
+    check_room(steps, starts, states.capacity)
+    taken = [_take_part(part, tokens, row_lengths) for part in parts]
+    results: list[object] = []
+    with all_or_nothing([part.entry for part in parts], states, starts):
+        for part, given in zip(parts, taken, strict=True):
+            made = run(part.entry, given)
+            if row_lengths is not None and results:
+                keep_rows(made, results, np.less_equal(row_lengths, part.first))
+            results = made
+    return results
+
+
+def keep_rows(made: Sequence[object], before: Sequence[object], rows: Array) -> None:
+    """Put back the results of rows that have none in this part."""
+    for new, old in zip(made, before, strict=True):
+        assert isinstance(new, np.ndarray)
+        assert isinstance(old, np.ndarray)
+        new[rows] = old[rows]
+
+
+def _row_lengths_of(entry: Entry, inputs: Inputs) -> Array | None:
+    """Return how many tokens count in each row, None where all do."""
+    if entry.row_lengths is None:
+        return None
+    row_lengths = inputs.arrays[entry.row_lengths.leaf]
+    return (
+        np.full_like(row_lengths, inputs.shapes[0][1])
+        if inputs.left_out
+        else row_lengths
+    )
+
+
+def _take_part(part: Part, tokens: Array, row_lengths: Array | None) -> Inputs:
+    """Return what a part of a call takes."""
+    end = part.first + part.count
+    leaves = [tokens[:, part.first : end]]
+    if part.entry.row_lengths is not None and row_lengths is not None:
+        here = np.clip(row_lengths - part.first, 0, part.count)
+        leaves.append(here.astype(part.entry.row_lengths.type.dtype.numpy))
+    return take_inputs(part.entry.signature, leaves)
+
+
+def _takes_tokens(entry: Entry) -> bool:
+    """Tell whether a method of some role takes tokens alone, and adds them all.
+
+    It may take counts after them, and adds those that count then.
+    """
+    inputs = 1 + (entry.row_lengths is not None)
+    if entry.tokens is None or len(entry.signature.types) != inputs:
+        return False
+    if entry.row_lengths is not None and entry.row_lengths.leaf != 1:
+        return False
+    return entry.signature.types[0].dims[1] == entry.method.advance
+
+
+def _takes_alike(entry: Entry, other: Entry) -> bool:
+    """Tell whether two methods take tokens alone, in as many rows."""
+    if not (_takes_tokens(entry) and _takes_tokens(other)):
+        return False
+    if (entry.row_lengths is None) != (other.row_lengths is None):
+        return False
+    return entry.signature.types[0].dims[0] == other.signature.types[0].dims[0]
+
+
+def _most(entry: Entry, longest: int) -> int:
+    """Return the most tokens that a method takes at a time."""
+    kind = entry.signature.types[0]
+    return min(longest, bounds(kind.dims[1], entry.symbols)[1])

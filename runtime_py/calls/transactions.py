@@ -1,0 +1,163 @@
+"""What makes a call all or nothing: what is noted before it, and put back if it fails.
+
+In: the memory of a session, what a call writes and asks for. Out: after success, the
+session one call further; after a failure, the session as it was, or poisoned where a
+state has been written that knowing the position cannot put back. What is noted of each
+kind of state is for the kinds to say.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from operator import add
+
+from kvc.runtime.binding.executor import Progress
+from kvc.runtime.calls.entries import Entry, check_room, check_rows
+from kvc.runtime.sessions.positions import known_position
+from kvc.runtime.states.access import Demand, Writes
+from kvc.runtime.states.kind import Undo
+from kvc.runtime.states.memory import StateMemory
+from kvc.schema.errors import CacheOverflow, CountOutOfRange, IndexOutOfRange
+from kvc.schema.model import Cursor, CursorKind
+
+# These errors promise that the instruction has written nothing.
+_CLEAN = (CacheOverflow, CountOutOfRange, IndexOutOfRange)
+
+
+class Transaction:
+    """One call on a usable session, from before its first write.
+
+    Attributes:
+        starts: of each cursor, the position of each row before the call; None where it
+            is not known.
+    """
+
+    __slots__ = (
+        "_counted",
+        "_cursors",
+        "_demand",
+        "_entry",
+        "_memory",
+        "_undo",
+        "starts",
+    )
+
+    def __init__(
+        self,
+        entry: Entry,
+        demand: Demand,
+        memory: StateMemory,
+        cursors: Sequence[Cursor],
+    ) -> None:
+        """Check that the call may run, and note what a failure needs.
+
+        Raises:
+            CacheOverflow: the call's tokens do not fit.
+            StateMismatch: it counts other rows than the session has.
+        """
+        self.starts = starts_of = [known_position(cursors, memory)]
+        self._cursors = cursors
+        for number in range(1, len(cursors)):
+            starts_of += [known_position(cursors, memory, number)]
+        own = starts_of[demand.cursor]
+        if own is not None and demand.row_lengths is not None:
+            check_rows(entry.method, demand, own)
+        for number, starts in enumerate(starts_of):
+            added = demand if number == demand.cursor else demand.added_to(number)
+            if starts is not None and added.advance is not None:
+                limit = memory.room(cursors, number) if number else memory.capacity
+                check_room(added.steps(len(starts)), starts, limit)
+        self._entry, self._demand, self._memory = entry, demand, memory
+        self._counted = memory.counted
+        kinds, keeps = memory.kinds, memory.transactional
+        self._undo: list[Undo | None] = []
+        for writes, extent in zip(entry.writes, demand.extents, strict=True):
+            kind, starts = kinds[writes.group], self.starts[writes.cursor]
+            mine = writes.cursor == demand.cursor
+            added = demand if mine else demand.added_to(writes.cursor)
+            self._undo.append(kind.begin(writes, extent, starts, added, keeps))
+        # Stands until the call has ended one way or the other: an interrupt may come
+        # at any point, while a failure is being handled too.
+        memory.poisoned = entry.method.name
+
+    def commit(self) -> None:
+        """Count what the call has added."""
+        memory = self._memory
+        for number, cursor in enumerate(self._cursors):
+            if cursor.kind is not CursorKind.SESSION:
+                continue
+            rows = memory.counted[number]
+            steps = self._demand.added_to(number).steps(len(rows))
+            memory.count(number, tuple(map(add, rows, steps)))
+        self._note_ends()
+        for state, length, _ in self._demand.lengths:
+            memory.lengths[state] = length
+        memory.poisoned = ""
+
+    def _note_ends(self) -> None:
+        """Note where cursors end that states stand beside, for rewinding."""
+        memory, advances = self._memory, self._entry.method.advances
+        for writes in self._entry.writes:
+            if writes.placed and len(self.starts) == 1:
+                continue
+            kind = memory.kinds[writes.group]
+            for advance in advances:
+                starts = self.starts[advance.cursor]
+                if advance.cursor != kind.group.first.cursor and starts is not None:
+                    steps = self._demand.added_to(advance.cursor).steps(len(starts))
+                    kind.ends[advance.cursor] = list(map(add, starts, steps))
+
+    def roll_back(self, progress: Progress, error: BaseException) -> None:
+        """Put back what the call may have written, after it failed.
+
+        States that cannot be put back leave the session poisoned.
+        """
+        memory = self._memory
+        memory.poisoned = self._entry.method.name
+        memory.counted = self._counted
+        _put_back(self._undo)
+        clean = isinstance(error, _CLEAN) and not progress.inside
+        last = progress.place - clean
+        lost = any(
+            memory.kinds[writes.group].lost(
+                writes, last, self.starts[writes.cursor] is None
+            )
+            for writes in self._entry.writes
+        )
+        if not lost or memory.transactional:
+            memory.poisoned = ""
+
+
+@contextmanager
+def all_or_nothing(
+    entries: Sequence[Entry], memory: StateMemory, starts: Sequence[int]
+) -> Iterator[None]:
+    """Make several calls one: where one of them fails, all is as it was.
+
+    Args:
+        entries: of the methods that are going to run.
+        memory: of a session that can be used.
+        starts: its positions.
+    """
+    counted, none = memory.counted, Demand(None, (), (), several=True)
+    chosen: dict[int, Writes] = {}
+    for writes in (writes for entry in entries for writes in entry.writes):
+        if writes.group not in chosen or writes.risks:
+            chosen[writes.group] = writes
+    undo = [
+        memory.kinds[group].begin(writes, 0, starts, none, keeps=True)
+        for group, writes in chosen.items()
+    ]
+    try:
+        yield
+    except BaseException:
+        memory.poisoned = memory.poisoned or "a call in parts"  # until all is back
+        memory.counted = counted
+        _put_back(undo)
+        memory.poisoned = ""
+        raise
+
+
+def _put_back(undo: Sequence[Undo | None]) -> None:
+    for put_back in undo:
+        if put_back is not None:
+            put_back()

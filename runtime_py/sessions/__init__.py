@@ -1,0 +1,1 @@
+"""Sessions: states from one call to the next, going back, files of them."""

@@ -1,0 +1,181 @@
+"""Going back: the last tokens of a session are forgotten, as if they had never run.
+
+In: the memory of a session, how many tokens to forget in each row. Out: the same memory
+at an earlier position. How far states go back, and what is put into them, is for their
+kinds to say. Everything is checked before anything changes.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
+from kvc.runtime.sessions.positions import (
+    find_position,
+    known_position,
+    takes_one_position,
+)
+from kvc.runtime.states.kind import Kind
+from kvc.runtime.states.memory import StateMemory
+from kvc.schema.errors import BadSetting, CannotRewind, NotRewindable
+from kvc.schema.model import CursorKind, Program
+
+_CURSOR: Final = 0  # the one that counts the tokens of prefill and decode
+
+
+def rewind(program: Program, memory: StateMemory, count: object) -> bool:
+    """Forget the last `count` tokens: an int, or int64 [batch]; tell if there are any.
+
+    Raises:
+        BadSetting: `count` is not from 0 to the position.
+        NoPosition: nothing counts tokens.
+        NotRewindable: a state cannot go back.
+        CannotRewind: rows would go back by different counts where they must not.
+        Poisoned: a call left states half written.
+    """
+    starts, firsts = _check_goes_back(program, memory)
+    counts = _check_counts(count, starts, firsts)
+    kinds = [kind for kind in memory.kinds if kind.group.writers]
+    own = [kind for kind in kinds if kind.group.first.cursor == _CURSOR]
+    if len(set(counts)) > 1:
+        _check_rows(program, own)
+    ends = [start - some for start, some in zip(starts, counts, strict=True)]
+    for kind in own:
+        if reason := kind.why_gone(starts, counts, firsts):
+            raise NotRewindable(state=kind.group.first.name, reason=reason)
+    if not any(counts):
+        return False
+    _check_beside(program, memory, ends)
+    memory.poisoned = "rewind"  # stands if an interrupt comes in between
+    for kind in own:
+        kind.rewind(starts, ends, firsts)
+    if program.cursors[_CURSOR].kind is CursorKind.SESSION:
+        memory.count(_CURSOR, tuple(ends))
+    memory.poisoned = ""
+    return True
+
+
+def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
+    """Return how many tokens each row can forget.
+
+    Raises:
+        NoPosition: nothing counts tokens.
+        NotRewindable: a state cannot go back at all.
+        Poisoned: a call left states half written.
+    """
+    starts, firsts = _check_goes_back(program, memory)
+    most = [start - first for start, first in zip(starts, firsts, strict=True)]
+    counting = _counting(program)
+    for kind in memory.kinds:
+        if kind.group.first.cursor == _CURSOR:
+            most = list(map(min, most, kind.most_forgotten(starts)))
+        elif kind.group.writers & counting:
+            last = kind.ends.get(_CURSOR, firsts)
+            kept = [start - end for start, end in zip(starts, last, strict=False)]
+            most = list(map(min, most, kept))
+    return most
+
+
+def trim(program: Program, memory: StateMemory) -> None:
+    """Give back whole pages at and after the position, of each row."""
+    numbers = range(len(program.cursors))
+    positions = [known_position(program.cursors, memory, n) for n in numbers]
+    for kind in memory.kinds:
+        cursor = kind.group.first.cursor
+        kind.trim(None if cursor is None else positions[cursor])
+
+
+def _check_goes_back(
+    program: Program, memory: StateMemory
+) -> tuple[list[int], list[int]]:
+    """Return the positions of a session, and those of a new one.
+
+    A counter may begin with a prefix.
+
+    Raises:
+        NoPosition: nothing counts tokens.
+        NotRewindable: a state that methods write cannot go back at all.
+        Poisoned: a call left states half written.
+    """
+    memory.check_usable()
+    starts, counting = find_position(program.cursors, memory), _counting(program)
+    for kind in memory.kinds:
+        own = kind.group.first.cursor == _CURSOR
+        lost = own or (kind.group.writers and kind.group.writers >= counting)
+        reason = kind.why_lost(counting) if lost and kind.group.writers else ""
+        if reason:
+            raise NotRewindable(state=kind.group.first.name, reason=reason)
+    state = program.cursors[_CURSOR].state
+    return starts, [0] * len(starts) if state is None else memory.first_counts(state)
+
+
+def _counting(program: Program) -> frozenset[str]:
+    """Return the names of the methods that advance the position."""
+    methods = (m for m in program.methods if m.advance_of(_CURSOR) is not None)
+    return frozenset(method.name for method in methods)
+
+
+def _check_beside(program: Program, memory: StateMemory, ends: Sequence[int]) -> None:
+    """Check that states which are not at the position outlive what is forgotten.
+
+    Raises:
+        NotRewindable: one was written by a call that would be forgotten.
+    """
+    counting = _counting(program)
+    for kind in memory.kinds:
+        if kind.group.first.cursor != _CURSOR:
+            reason = kind.why_beside(_CURSOR, counting, ends)
+            if reason:
+                raise NotRewindable(state=kind.group.first.name, reason=reason)
+
+
+def _check_rows(program: Program, kinds: Sequence[Kind]) -> None:
+    """Check that rows may go back by different counts.
+
+    Raises:
+        CannotRewind: they may not.
+    """
+    problems = [why_together(program), *(kind.row_problem() for kind in kinds)]
+    for reason in filter(None, problems):
+        raise CannotRewind(reason=reason)
+
+
+def why_together(program: Program) -> str:
+    """Return why all rows must have one position, "" where they need not."""
+    for method in program.methods:
+        if program.cursors and takes_one_position(method, program, _CURSOR):
+            return f"method {method.name} is given one position for all of them"
+    return ""
+
+
+def _check_counts(
+    count: object, starts: Sequence[int], firsts: Sequence[int]
+) -> list[int]:
+    """Return how many tokens each row forgets.
+
+    Raises:
+        BadSetting: it is no int and no int64 [batch], or not from 0 to the position.
+    """
+    given = _as_integers(count)
+    if given is None or given.shape not in ((), (len(starts),)):
+        expected = f"an int, or an array int64[{len(starts)}]"
+        raise BadSetting(name="count", expected=expected, found=repr(count))
+    counts: list[int] = np.broadcast_to(given, (len(starts),)).tolist()
+    most = [start - first for start, first in zip(starts, firsts, strict=True)]
+    for row, (some, limit) in enumerate(zip(counts, most, strict=True)):
+        if not 0 <= some <= limit:
+            where = f" in row {row}" if len(starts) > 1 else ""
+            expected = f"0..{limit}, the tokens of this session{where}"
+            raise BadSetting(name="count", expected=expected, found=some)
+    return counts
+
+
+def _as_integers(count: object) -> Array | None:
+    """Return a count as an array, None when it is no whole number."""
+    if is_tensor(count):
+        count = tensor_as_array(count)  # type: ignore[arg-type]  # is_tensor says so
+    if isinstance(count, bool) or not isinstance(count, int | np.integer | np.ndarray):
+        return None
+    given = np.asarray(count)
+    return given if given.dtype.kind in "iu" else None

@@ -1,0 +1,430 @@
+"""Sessions: one conversation's states, and the calls that read and write them.
+
+In: an engine, the sizes that the session fixes. Out: results of calls; the states
+stay here from one call to the next. A session belongs to one thread at a time.
+"""
+
+import os
+import threading
+import weakref
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.engine import Engine
+from kvc.runtime.forks.residency import SessionResidency, describe_states
+from kvc.runtime.methods import Callables
+from kvc.runtime.sessions.positions import (
+    choose_capacity,
+    choose_sizes,
+    count_rows,
+    find_position,
+    known_positions,
+)
+from kvc.runtime.sessions.rewinding import most_rewindable, rewind, trim
+from kvc.runtime.sessions.rows import reset_row, take_row
+from kvc.runtime.sessions.session_text import state_text
+from kvc.runtime.sessions.snapshots import save_snapshot
+from kvc.runtime.sessions.state_views import StateViews
+from kvc.runtime.states.memory import StateMemory
+from kvc.schema.errors import BadSetting, Busy, Closed
+from kvc.schema.types import Symbol
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class Session(Callables):
+    """Owns the memory of a program's states; weights are shared with all sessions."""
+
+    def __init__(self, engine: Engine, states: StateMemory) -> None:
+        """Take states that are nobody else's; `open` makes new ones."""
+        self._engine = engine
+        self._states = states
+        self._lock = threading.Lock()
+        self._running = ""
+        self._changes = 0
+        self._before_use: Callable[[], None] = _nothing
+        # Runs once: at close, or when the session is collected.
+        self._closer = weakref.finalize(self, engine.close_states, self._states)
+        self._closer.atexit = False
+
+    @classmethod
+    def open(
+        cls,
+        engine: Engine,
+        sizes: Mapping[str, int],
+        capacity: int | None = None,
+        transactional: bool = False,
+        fill: Callable[[StateMemory], None] | None = None,
+    ) -> "Session":
+        """Reserve memory for the states; `fill` puts something else than zeros there.
+
+        Raises as `Program.session` does, and whatever `fill` raises.
+        """
+        chosen = choose_sizes(engine.program, sizes, capacity)
+        limit = choose_capacity(engine.program, chosen, capacity)
+        session = cls(engine, engine.open_states(chosen, limit, transactional))
+        if fill is not None:
+            try:
+                fill(session._states)
+            except BaseException:
+                session._closer()
+                raise
+        return session
+
+    def call(self, name: str, *args: object, **kwargs: object) -> object:
+        """Run a method on this session's states.
+
+        Arguments are numpy arrays or torch tensors, nested as traced, by position or
+        by name. Results are the caller's own, torch tensors when an argument was one.
+        An input that the method changes is changed in the caller's array. One that it
+        extends is extended in place when it is a `GrowingArray`, which is then the
+        result itself; any other array stays as it is.
+
+        A call that fails leaves the session as it was, or poisoned when a state has
+        been written that knowing the position cannot put back. What it has written
+        into a caller's array stays there.
+
+        Raises:
+            UnknownName: there is no such method.
+            CallMismatch, InputMismatch: the arguments are not what was compiled for.
+            StateMismatch: the states that grow are not as long as the method takes.
+            CacheOverflow: the cache is full; nothing has been written.
+            CallTooLong: there are more tokens than a ring has slots beside its window,
+                and the method has not the role "prefill"; a prefill is taken in parts,
+                all of them or none.
+            IndexOutOfRange: a write would be outside its tensor.
+            KernelFailed: an instruction failed; the message names its source line.
+            Poisoned: an earlier call left states half written.
+            Busy: the session is running in another thread.
+            FileChanged, FormatError, FileProblem: weights cannot be used any more: the
+                file has changed, is damaged, or cannot be read.
+            Closed, Forked: session or program are closed, or of another process.
+        """
+        index = self._find(name)
+        with self._exclusive(name):
+            made = self._engine.call(index, args, kwargs, self._states)
+            if self._engine.program.methods[index].writes:
+                self._note_change()
+            return made
+
+    def reset(self) -> None:
+        """Put every state that a reset clears back to its initial value.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("reset"):
+            self._note_change()
+            self._states.reset()
+
+    def rewind(self, count: "int | Array | Tensor") -> None:
+        """Forget the last `count` tokens: an int, or int64 [batch] for each row.
+
+        The session is then as if they had never run; memory that only they used goes
+        back to the system. A ring has written over what it held long ago, so that a
+        row can go back by `rewindable` tokens, or by all.
+
+        Raises:
+            BadSetting: `count` is not from 0 to the position.
+            NoPosition: nothing counts tokens.
+            NotRewindable: a state cannot go back, or not so far.
+            CannotRewind: rows would go back by different counts where they must not.
+            Poisoned, Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("rewind"):
+            if rewind(self._engine.program, self._states, count):
+                self._note_change()
+
+    def reset_row(self, row: int) -> None:
+        """Make one row of a batch as `reset` makes all; the other rows stay.
+
+        Raises:
+            BadSetting: there is no such row.
+            StateMismatch: a state, or the position, has no rows of its own.
+            Poisoned, Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("reset_row"):
+            reset_row(self._engine.program, self._states, row)
+            self._note_change()
+
+    def copy_row(self, source: int, target: int) -> None:
+        """Make one row of a batch as another one is; all but the target stay.
+
+        Raises as `reset_row`.
+        """
+        with self._exclusive("copy_row"):
+            program, states = self._engine.program, self._states
+            names = "copy_row", "target", "source"
+            take_row(program, states, target, states, source, names)
+            self._note_change()
+
+    def admit(self, row: int, other: "Session", other_row: int = 0) -> None:
+        """Take a row of another session over into a row of this one; others stay.
+
+        The other session is of the same program and sizes, but for the number of its
+        rows, and stays as it is. So a prompt may be read in a session of one row, and
+        join a batch that has been running for long.
+
+        Raises:
+            BadSetting: there is no such row, or the other is of another program.
+            StateMismatch: as `reset_row`, or the sessions have other sizes.
+            CacheOverflow: the row has more tokens than this session's capacity.
+            Poisoned, Busy, Closed, Forked: as `call`, of both sessions.
+        """
+        if other is self:
+            self.copy_row(other_row, row)
+            return
+        with self._exclusive("admit"), other._exclusive("admit"):
+            mine, theirs = self._engine.digest, other._engine.digest
+            if mine != theirs:
+                expected = f"a session of program {mine}"
+                raise BadSetting(name="other", expected=expected, found=theirs)
+            names, states = ("admit", "row", "other_row"), other._states
+            take_row(self._engine.program, self._states, row, states, other_row, names)
+            self._note_change()
+
+    def trim(self) -> None:
+        """Give memory back that holds nothing: after the position, and idle scratch.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("trim"):
+            trim(self._engine.program, self._states)
+            self._engine.give_back_scratch()
+
+    def fork(self, transactional: bool | None = None) -> "Session":
+        """Open another session that holds what this one holds now.
+
+        From then on they go their own ways, and either may be closed first. Tokens that
+        both have lie in memory once; each pays for the pages that it writes. The first
+        fork moves what there is into memory that can be shared, later ones take a
+        millisecond.
+
+        Args:
+            transactional: as `Program.session`; left out, as this session.
+
+        Raises:
+            OutOfMemory: the system gives no address space.
+            Poisoned, Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("fork"):
+            self._states.check_usable()
+            wanted = (
+                self._states.transactional if transactional is None else transactional
+            )
+            return Session(self._engine, self._states.fork(wanted))
+
+    def residency(self) -> SessionResidency:
+        """Return what memory the states take just now.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("residency"):
+            return describe_states(self._states.owner)
+
+    def check_usable(self) -> None:
+        """Check what does not depend on the arguments of a call.
+
+        Raises:
+            Poisoned, Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("check_usable"):
+            self._states.check_usable()
+
+    def before_use(self, settle: Callable[[], None] | None) -> None:
+        """Have something run before the session is used next, whoever uses it.
+
+        For one who has left the session in a state that nobody else is to see.
+
+        Args:
+            settle: may use the session itself, and is then called again, within the
+                first call; None: nothing any more. It stays until it is replaced.
+        """
+        self._before_use = _nothing if settle is None else settle
+
+    def leave_pending(self, rows: Sequence[Sequence[int]]) -> None:
+        """Note tokens of each row that were made and are to be fed next.
+
+        They stay until the states change.
+        """
+        self._states.pending = tuple(map(tuple, rows))
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the states, and what is `pending`, to a file.
+
+        It has as many bytes as there are tokens. `Program.restore` opens a session from
+        it. The file is whole, or not there.
+
+        Raises:
+            BadSetting: `path` is no path.
+            CannotWrite: the system refuses; the old file is untouched.
+            Poisoned, Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("save"):
+            engine = self._engine
+            save_snapshot(path, engine.program, engine.digest, self._states)
+
+    @property
+    def position(self) -> Array:
+        """Return how many tokens the states hold, int64 [batch].
+
+        Raises:
+            NoPosition: nothing counts tokens, or what grows has different lengths.
+            Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("position"):
+            found = find_position(self._engine.program.cursors, self._states)
+            return np.array(found, np.int64)
+
+    @property
+    def positions(self) -> Mapping[str, Array]:
+        """Return where rows stand at each cursor, int64 [rows], the position first.
+
+        A cursor is called as the input or state that it stands for, or as the first
+        state that grows by it. Those that are not known are left out.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("positions"):
+            found = known_positions(self._engine.program, self._states)
+            return {name: np.array(rows, np.int64) for name, rows in found.items()}
+
+    @property
+    def pending(self) -> tuple[tuple[int, ...], ...]:
+        """Return the tokens of each row that a generation has left to be fed.
+
+        As a rule the last token of an answer. To go on, put them before the next
+        prompt. They are saved with the session, and gone with the next change of it.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
+        """
+        with self._exclusive("pending"):
+            rows = count_rows(self._engine.program, self._states.sizes)
+            return self._states.pending or ((),) * rows
+
+    @property
+    def changes(self) -> int:
+        """Return how often the states were changed: by calls, resets, rewinds.
+
+        Who finds the number that was there before has found the same states.
+        """
+        return self._changes
+
+    @property
+    def rewindable(self) -> Array:
+        """Return how many tokens each row can forget now, int64 [batch].
+
+        That is all it has, but where rings have written over what would be seen then.
+        A row can go back to its beginning as well.
+
+        Raises:
+            NoPosition, NotRewindable, Poisoned, Busy, Closed, Forked: as `rewind`.
+        """
+        with self._exclusive("rewindable"):
+            found = most_rewindable(self._engine.program, self._states)
+            return np.array(found, np.int64)
+
+    @property
+    def longest_call(self) -> int | None:
+        """Return how many tokens one call may add, None where no ring limits it.
+
+        A call of the role "prefill" may have more: the session takes it in parts.
+        """
+        limit = self._states.narrowest
+        return None if limit is None else limit.longest
+
+    @property
+    def capacity(self) -> int | None:
+        """Return the greatest position, None where nothing limits it."""
+        return self._states.capacity
+
+    @property
+    def state(self) -> Mapping[str, Array]:
+        """Return a read-only look at the states, by name."""
+        return StateViews(self._engine.program, self._states, self)
+
+    @property
+    def symbols(self) -> Mapping[str, Symbol]:
+        """Return the program's symbolic sizes by name."""
+        return self._engine.symbols
+
+    def close(self) -> None:
+        """Give the states' memory back; closing twice is safe.
+
+        In a child of the process that opened it, this leaves the parent's alone.
+
+        Raises:
+            Busy: the session is running in another thread.
+        """
+        if self._engine.forked:
+            self._states.closed = True
+            self._closer.detach()
+        elif not self._states.closed:
+            with self._exclusive("close", check=False):
+                self._closer()
+
+    def _note_change(self) -> None:
+        self._changes += 1
+        self._states.pending = ()
+
+    def _exclusive(self, name: str, check: bool = True) -> "_Exclusive":
+        """Return what is entered to use the session; others are refused meanwhile."""
+        return _Exclusive(self, name, check)
+
+    def __repr__(self) -> str:
+        return f"<Session of {self._engine.path}: {self._text()}>"
+
+    def _text(self) -> str:
+        """Say how far the session is, without using it."""
+        if self._states.closed or self._engine.closed:
+            return "closed"
+        if self._engine.forked:
+            return "of another process"
+        if not self._lock.acquire(blocking=False):
+            return f"running {self._running or 'a method'}"
+        try:
+            return state_text(self._engine.program.cursors, self._states)
+        finally:
+            self._lock.release()
+
+
+def _nothing() -> None:
+    """Do nothing before a session is used."""
+
+
+class _Exclusive:
+    """The one use of a session at a time; made for each, so it is small."""
+
+    __slots__ = ("_check", "_name", "_session")
+
+    def __init__(self, session: Session, name: str, check: bool) -> None:
+        self._session, self._name, self._check = session, name, check
+
+    def __enter__(self) -> None:
+        session = self._session
+        session._engine.check_process("session")
+        if self._check:
+            session._before_use()
+        if not session._lock.acquire(blocking=False):
+            raise Busy(method=session._running or "a method")
+        try:
+            if session._states.closed:
+                raise Closed(kind="session")
+            if self._check and session._engine.closed:
+                raise Closed(kind="program")
+            session._running = self._name
+        except BaseException:
+            session._lock.release()
+            raise
+
+    def __exit__(self, *_: object) -> None:
+        self._session._running = ""
+        self._session._lock.release()

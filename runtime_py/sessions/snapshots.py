@@ -1,0 +1,316 @@
+"""Sessions on disk: written whole or not at all, checked before memory is touched.
+
+What a file consists of is in `snapshot_files.py`. Of states whose slots after the
+position are dead, and of those that grow, only the valid slots are there; so a file is
+as long as the conversation, not as the cache. It belongs to one program, told by its
+digest. A checksum is no signature: whatever a file says of sizes and positions is
+checked against the program as well.
+"""
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import compress
+from operator import ge
+
+import numpy as np
+
+from kvc.runtime.arrays import Array
+from kvc.runtime.sessions.positions import (
+    choose_capacity,
+    choose_sizes,
+    count_rows,
+    known_position,
+)
+from kvc.runtime.sessions.snapshot_files import (
+    DIGEST_NBYTES,
+    LEAD,
+    MOST,
+    VERSION,
+    Header,
+    SnapshotFile,
+)
+from kvc.runtime.states.kind import Kind
+from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.owner import ALL_SLOTS, Span
+from kvc.runtime.states.table import kind_of
+from kvc.schema.closing import Closing
+from kvc.schema.container import SESSION_MAGIC, AtomicFile, path_text
+from kvc.schema.errors import (
+    BadSetting,
+    BadSnapshot,
+    CannotWrite,
+    SavedUnsynced,
+    UnknownName,
+)
+from kvc.schema.model import Cursor, CursorKind, Program, State
+
+
+class _NewFile(AtomicFile):
+    problem = CannotWrite
+    unsynced = SavedUnsynced
+
+
+def save_snapshot(
+    path: str | os.PathLike[str], program: Program, digest: str, memory: StateMemory
+) -> None:
+    """Write a session's states.
+
+    Raises:
+        BadSetting: `path` is no path.
+        Poisoned: a call left them half written.
+        CannotWrite: the system refuses; the old file is untouched.
+        SavedUnsynced: the file is there, but may not outlive a crash.
+    """
+    memory.check_usable()
+    file_name = path_text(path)
+    position = known_position(program.cursors, memory)
+    marks = memory.lengths, _written(memory), _reached(memory, position)
+    shapes = state_shapes(program, memory.sizes, *marks)
+    header = Header(
+        program=digest,
+        sizes=memory.sizes,
+        capacity=memory.capacity,
+        position=position,
+        pending=memory.pending,
+        counted=memory.counted[0],
+        others=memory.counted[1:],
+        lengths=marks[0],
+        written=marks[1],
+        reached=marks[2],
+        states=_describe(program.states, shapes),
+    )
+    text = json.dumps(header.as_written(), separators=(",", ":")).encode()
+    total = hashlib.sha256()
+    with _NewFile(file_name) as file:
+        for part in _parts(text, memory, shapes):
+            total.update(part)
+            file.write(part)
+        file.write(total.digest())
+        file.commit()
+
+
+def state_shapes(
+    program: Program,
+    sizes: Mapping[str, int],
+    lengths: Sequence[int],
+    written: int,
+    reached: Sequence[int],
+) -> list[tuple[int, ...]]:
+    """Return the shape of what a file holds of each state."""
+    slots = {"written": written, "reached": max(reached, default=0)}
+    shapes = []
+    for state, length in zip(program.states, lengths, strict=True):
+        shape = list(state.type.shape(sizes))
+        found = {**slots, "lengths": length}.get(kind_of(state).recorded)
+        if found is not None and state.axis is not None:
+            shape[state.axis] = min(found, shape[state.axis])
+        shapes.append(tuple(shape))
+    return shapes
+
+
+class Snapshot(Closing):
+    """An open file that has passed every check; use it in a `with` statement.
+
+    Attributes:
+        header: what it says of its session.
+    """
+
+    def __init__(
+        self, path: str | os.PathLike[str], program: Program, digest: str
+    ) -> None:
+        """Open and check a file.
+
+        Raises:
+            BadSetting: `path` is no path.
+            FileProblem: the system cannot read it.
+            BadSnapshot: it is damaged, or of another program.
+        """
+        self._file, self._program = SnapshotFile(path), program
+        self._require, self.header = self._file.require, self._file.header
+        try:
+            of = f"it is of program {self.header.program!r}, this one is {digest!r}"
+            self._require(self.header.program == digest, of)
+            self._shapes = self._check_header()
+            self._check_pending()
+            self._check_position()
+        except BaseException:
+            self._file.close()
+            raise
+
+    def load(self, memory: StateMemory) -> None:
+        """Read the states into the memory of a new session.
+
+        Raises:
+            FileProblem, BadSnapshot: the file can no longer be read.
+        """
+        for number in range(len(memory.arrays)):
+            kind, span = _place(memory, number, self._shapes[number])
+            kind.store.write(span, self._read_state(number))
+        header = self.header
+        found = {"written": [header.written], "reached": header.reached}
+        for kind in memory.kinds:
+            kind.reached = list(found.get(kind.recorded, ()))
+        memory.lengths[:] = header.lengths
+        memory.pending = tuple(map(tuple, self.header.pending))
+        others = map(tuple, header.others)
+        memory.counted = (tuple(header.counted), *others)
+        self._note_ends(memory)
+
+    def _note_ends(self, memory: StateMemory) -> None:
+        """Let nothing that is at no cursor, or another, be thought older than it is."""
+        cursors = self._program.cursors
+        for number in range(len(cursors)):
+            rows = known_position(cursors, memory, number)
+            for kind in memory.kinds:
+                if rows is not None and kind.group.first.cursor != number:
+                    kind.ends[number] = rows
+
+    def _check_header(self) -> list[tuple[int, ...]]:
+        """Return the shapes of the states, after a check of what is said of them."""
+        header, program = self.header, self._program
+        try:
+            sizes = choose_sizes(program, header.sizes)
+            capacity = choose_capacity(program, sizes, header.wanted_capacity)
+        except (BadSetting, UnknownName) as error:
+            raise BadSnapshot(path=self._file.path, reason=str(error)) from error
+        self._require(sizes == header.sizes, "its sizes are not all there")
+        self._require(capacity == header.capacity, f"capacity {header.capacity!r}")
+        self._check_number("counted", header.counted, count_rows(program, sizes))
+        numbers = range(1, max(1, len(program.cursors)))
+        rows_of = [count_rows(program, sizes, number) for number in numbers]
+        fits = list(map(len, header.others)) == rows_of
+        self._require(fits, f"others is no list of {rows_of}")
+        self._check_number("lengths", header.lengths, len(program.states))
+        rows = len(header.reached) if self._goes_round() else 0
+        self._check_number("reached", header.reached, rows)
+        for state, length in zip(program.states, header.lengths, strict=True):
+            grows = kind_of(state).grows and state.axis is not None
+            most = state.type.shape(sizes)[state.axis or 0] if grows else 0
+            self._require(length <= most, f"{state.name} has length {length}")
+        marks = header.lengths, header.written, header.reached
+        shapes = state_shapes(program, sizes, *marks)
+        expected = _describe(program.states, shapes)
+        self._require(header.states == expected, "its states are not the program's")
+        nbytes = sum(
+            _nbytes(s, shape) for s, shape in zip(program.states, shapes, strict=True)
+        )
+        there = self._file.nbytes - DIGEST_NBYTES - self._file.start
+        self._require(nbytes == there, f"its states have {there} bytes, not {nbytes}")
+        return shapes
+
+    def _check_number(self, name: str, counts: Sequence[object], number: int) -> None:
+        self._require(len(counts) == number, f"{name} is no list of {number}")
+
+    def _check_pending(self) -> None:
+        """Check that tokens to be fed next are there for each row, or for none."""
+        if pending := self.header.pending:
+            rows = count_rows(self._program, self.header.sizes)
+            self._check_number("pending", pending, rows)
+
+    def _check_position(self) -> None:
+        """Check that the position is one that the session may have."""
+        position, header = self._program.position, self.header
+        if position is None:
+            self._require(header.position is None, f"position {header.position}")
+            return
+        found = self._found_position(position)
+        most = MOST if header.capacity is None else header.capacity
+        inside = all(0 <= count <= most for count in found)
+        self._require(inside, f"position {list(found)} of a capacity of {most}")
+        if header.position is not None:
+            grown = position.kind is CursorKind.LENGTH
+            rows = found[:1] * len(header.counted) if grown else found
+            self._require(header.position == rows, f"position {header.position}")
+        if self._goes_round():
+            reached = header.reached
+            known = len(reached) == len(found)
+            known = known and all(map(ge, reached, found))
+            self._require(known, f"reached {reached} at position {list(found)}")
+
+    def _found_position(self, position: Cursor) -> list[int]:
+        """Return what the states say of the position, or the lengths of what grows."""
+        header, states = self.header, self._program.states
+        match position.kind:
+            case CursorKind.STATE:
+                assert position.state is not None
+                counts = self._read_state(position.state)
+                return [int(count) for count in counts.reshape(-1)]
+            case CursorKind.SESSION:
+                return list(header.counted)
+            case CursorKind.LENGTH:
+                own = any(state.cursor == 0 for state in states)
+                grows = [
+                    kind_of(state).grows and (state.cursor == 0 or not own)
+                    for state in states
+                ]
+                return list(compress(header.lengths, grows)) or [0]
+
+    def _goes_round(self) -> bool:
+        return any(kind_of(s).recorded == "reached" for s in self._program.states)
+
+    def _read_state(self, state: int) -> Array:
+        """Return what the file holds of a state."""
+        states = self._program.states
+        before = zip(states[:state], self._shapes, strict=False)
+        offset = sum(_nbytes(s, shape) for s, shape in before)
+        dtype = states[state].type.dtype.numpy
+        return self._file.read_array(offset, self._shapes[state], dtype)
+
+    def close(self) -> None:
+        """Close the file; closing twice is fine."""
+        self._file.close()
+
+
+def _parts(
+    text: bytes, memory: StateMemory, shapes: Sequence[tuple[int, ...]]
+) -> Iterator[bytes | memoryview]:
+    """Yield what a file holds, apart from its digest."""
+    yield LEAD.pack(SESSION_MAGIC, VERSION, len(text))
+    yield text
+    for number, shape in enumerate(shapes):
+        kind, span = _place(memory, number, shape)
+        yield kind.store.read(span).reshape(-1).view(np.uint8).data
+
+
+def _place(
+    memory: StateMemory, number: int, shape: tuple[int, ...]
+) -> tuple[Kind, Span]:
+    """Return where what a file holds of a state lies."""
+    kind, index = memory.find(number)
+    axis = kind.group.first.axis
+    high = ALL_SLOTS if axis is None else shape[axis]
+    return kind, Span(high=high, state=index)
+
+
+def _written(memory: StateMemory) -> int:
+    """Return from where on slots are as at first, in all states that say it so."""
+    kinds = (kind for kind in memory.kinds if kind.recorded == "written")
+    return min(max((max(k.reached, default=0) for k in kinds), default=0), MOST)
+
+
+def _reached(memory: StateMemory, position: Sequence[int] | None) -> list[int]:
+    """Return how far each row of what goes round was written; [] where nothing does."""
+    kinds = [kind for kind in memory.kinds if kind.recorded == "reached"]
+    rows = [kind.reach(position or ()) for kind in kinds]
+    return [max(reached) for reached in zip(*rows, strict=True)]
+
+
+def _describe(
+    states: Sequence[State], shapes: Sequence[tuple[int, ...]]
+) -> list[dict[str, object]]:
+    return [
+        {
+            "name": state.name,
+            "dtype": state.type.dtype.label,
+            "shape": list(shape),
+            "nbytes": _nbytes(state, shape),
+        }
+        for state, shape in zip(states, shapes, strict=True)
+    ]
+
+
+def _nbytes(state: State, shape: tuple[int, ...]) -> int:
+    return math.prod(shape) * state.type.dtype.itemsize

@@ -1,0 +1,54 @@
+"""The instruction loop."""
+
+import pytest
+
+from kvc.runtime import CacheOverflow, KernelFailed
+from kvc.runtime.binding.executor import Frame
+from kvc.schema.model import Instruction
+
+PLAIN = Instruction("aten::neg", (), (), "model:7 (layers.0)")
+BARE = Instruction("aten::copy", (), (), "")
+
+
+def frame(*steps, places):
+    return Frame("run", (), (), steps, places, (PLAIN, BARE), torch_threads=0)
+
+
+def raising(error):
+    raise error
+
+
+def test_steps_run_in_order_with_their_arguments():
+    seen = []
+    frame((seen.append, (1,)), (seen.append, (2,)), places=(0, 1)).run()
+    assert seen == [1, 2]
+
+
+def test_a_failure_is_placed_at_its_instruction_not_its_step():
+    steps = ((list, ()), (list, ()), (raising, (RuntimeError("no"),)))
+    with pytest.raises(KernelFailed) as caught:
+        frame(*steps, places=(0, 1, 1)).run()
+    assert str(caught.value) == "method run, instruction 1, aten::copy: no"
+    assert isinstance(caught.value.__cause__, RuntimeError)
+
+
+def test_the_message_has_the_source_line():
+    with pytest.raises(KernelFailed, match=r"aten::neg at model:7 \(layers\.0\): no"):
+        frame((raising, (RuntimeError("no"),)), places=(0,)).run()
+
+
+def test_an_error_without_text_shows_its_kind():
+    with pytest.raises(KernelFailed, match="MemoryError"):
+        frame((raising, (MemoryError(),)), places=(0,)).run()
+
+
+def test_errors_of_kvc_pass_through():
+    overflow = CacheOverflow(row=0, start=1, count=2, capacity=2)
+    with pytest.raises(CacheOverflow) as caught:
+        frame((raising, (overflow,)), places=(0,)).run()
+    assert caught.value is overflow
+
+
+def test_an_interrupt_is_no_failure_of_the_kernel():
+    with pytest.raises(KeyboardInterrupt):
+        frame((raising, (KeyboardInterrupt(),)), places=(0,)).run()
