@@ -39,7 +39,7 @@ def check_copy_budget(
 def _lines(verdicts: Sequence[Verdict]) -> list[str]:
     copies = sorted((v for v in verdicts if v.nbytes), key=lambda v: -v.nbytes)
     return [
-        f"  {v.home}: {v.nbytes:,} bytes{f' at {v.source}' if v.source else ''}: "
+        f"  {v.memory}: {v.nbytes:,} bytes{f' at {v.source}' if v.source else ''}: "
         f"{v.reason}"
         for v in copies
     ]

@@ -14,7 +14,7 @@ import torch
 from torch import nn
 
 from kvc.compiler.analysis.declare import declare
-from kvc.compiler.analysis.growable import find_rooms
+from kvc.compiler.analysis.growable import find_growable
 from kvc.compiler.backends import Backend, Partition, find_backend
 from kvc.compiler.backends.answers import lowered_parts, supported_nodes
 from kvc.compiler.backends.outline import outline
@@ -189,7 +189,7 @@ def _backend_of(recipe: Recipe) -> Backend | None:
 
 def _lower(program: Program, backend: Backend) -> Program:
     """Let a backend take its parts of all methods, and of the blocks that are left."""
-    blocks, rooms = blocks_by_number(program), find_rooms(program)
+    blocks, growable = blocks_by_number(program), find_growable(program)
     done: list[IrMethod] = []
     waiting = list(reversed(entries(program)))
     count = max(blocks, default=-1) + 1
@@ -198,7 +198,7 @@ def _lower(program: Program, backend: Backend) -> Program:
         method = order.method
         taken = supported_nodes(backend, method)
         outlined = outline(
-            method, taken, count, rooms[method.name], order.waits, backend.in_place
+            method, taken, count, growable[method.name], order.waits, backend.in_place
         )
         done.append(outlined.method)
         count += len(outlined.partitions)

@@ -42,7 +42,7 @@ def find_steps(
             if name == state.name:
                 ways = [_added(method, v, state.name) for v in leaves(method, value)]
                 step = ways[0] if len(set(ways)) == 1 else None
-                if step is None or not _is_natural(step, symbols):
+                if step is None or not _is_non_negative(step, symbols):
                     return {}
                 steps[method.name] = step
     return steps
@@ -93,7 +93,7 @@ def leaves(method: Method, value: Value) -> list[Value]:
     return [leaf for way in joins[value.id] for leaf in leaves(method, way)]
 
 
-def _is_natural(step: Step, symbols: Mapping[str, Symbol]) -> bool:
+def _is_non_negative(step: Step, symbols: Mapping[str, Symbol]) -> bool:
     """Tell whether a step cannot lead back; counts are checked at each call."""
     return step.size is None or bounds(step.size, symbols)[0] >= 0
 

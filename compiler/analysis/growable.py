@@ -12,10 +12,10 @@ from kvc.compiler.ir import Method, Program, Value
 from kvc.compiler.ir.control import blocks_by_number, control_of, entries
 
 APPEND = "kvc::append"
-Rooms = Mapping[int, int]  # id of a value -> axis
+Growable = Mapping[int, int]  # id of a value -> axis
 
 
-def find_rooms(program: Program) -> dict[str, Rooms]:
+def find_growable(program: Program) -> dict[str, Growable]:
     """Return the values with room after them, by the name of their method."""
     finder = _Finder(program)
     for method in entries(program):
@@ -24,45 +24,45 @@ def find_rooms(program: Program) -> dict[str, Rooms]:
 
 
 class _Finder:
-    """The rooms of one program while they are gathered."""
+    """The growable values of one program while they are gathered."""
 
     def __init__(self, program: Program) -> None:
         self._grows = {s.name: s.grows for s in program.states if s.grows is not None}
         self._blocks = blocks_by_number(program)
-        self.found: dict[str, Rooms] = {}
+        self.found: dict[str, Growable] = {}
 
     def walk(self, method: Method, given: Mapping[int, int]) -> dict[int, int]:
-        """Note the rooms of a method whose inputs `given` have some; return them."""
-        rooms = {method.inputs[i].id: axis for i, axis in given.items()}
-        rooms.update(
+        """Note those of a method whose inputs `given` have some; return them."""
+        growable = {method.inputs[i].id: axis for i, axis in given.items()}
+        growable.update(
             (v.id, self._grows[n]) for v, n in method.state_in if n in self._grows
         )
         for node in method.nodes:
             if node.op == APPEND and node.inputs[0] in method.inputs:
-                rooms[node.inputs[0].id] = append_axis(
+                growable[node.inputs[0].id] = append_axis(
                     node.arguments[2], node.outputs[0]
                 )
-        self.found[method.name] = rooms
+        self.found[method.name] = growable
         for node in method.nodes:
             if node.op == APPEND:
-                rooms[node.outputs[0].id] = append_axis(
+                growable[node.outputs[0].id] = append_axis(
                     node.arguments[2], node.outputs[0]
                 )
             control = control_of(node)
             if control is None:
                 continue
             passed = {
-                i: rooms[value.id]
+                i: growable[value.id]
                 for i, value in enumerate(control.operands)
-                if value.id in rooms and not control.is_scanned(i)
+                if value.id in growable and not control.is_scanned(i)
             }
             for number in control.blocks:
                 block = self._blocks[number]
                 inside = self.walk(block, passed)
                 for result, value in zip(node.outputs, block.outputs, strict=False):
                     if value.id in inside and value.type == result.type:
-                        rooms[result.id] = inside[value.id]
-        return rooms
+                        growable[result.id] = inside[value.id]
+        return growable
 
 
 def append_axis(axis: object, result: Value) -> int:

@@ -1,7 +1,7 @@
 """Index tensors that count on from a start: `start + arange(count)`.
 
-In: an index tensor of a method. Out: a `Progression`, which says what its start is the
-sum of. One element is a progression of its own. What is only viewed, cloned or cast
+In: an index tensor of a method. Out: an `IndexRange`, which says what its start is the
+sum of. One element is a range of its own. What is only viewed, cloned or cast
 on the way to the index is seen through.
 """
 
@@ -22,73 +22,73 @@ Add = Callable[[str, tuple[Argument, ...], TensorType], Value]
 
 
 @dataclass(frozen=True, slots=True)
-class Progression:
+class IndexRange:
     """Element i is the sum of the first elements of `addends`, of `constant` and i."""
 
     addends: tuple[Value, ...]
     constant: Dim
 
 
-def progression(
+def index_range(
     value: Value, method: Method, makers: Mapping[int, Node]
-) -> Progression | None:
-    """Return an index as a progression, None where it is not known to be one."""
+) -> IndexRange | None:
+    """Return an index as a range, None where it is not known to be one."""
     if value.type.dtype not in _INTEGERS or len(_sides(value)) > 1:
         return None
     found = _decomposed(value, method, makers)
     if found is None and not _sides(value):
-        return Progression((value,), 0)
+        return IndexRange((value,), 0)
     return found
 
 
 def _decomposed(
     value: Value, method: Method, makers: Mapping[int, Node]
-) -> Progression | None:
+) -> IndexRange | None:
     node = makers.get(value.id)
     if node is None:
         return _filled(value, method)
     match node.op, node.arguments:
         case "aten::arange.start_step", (int() | Affine() as start, _, 1, _):
-            return Progression((), start)
+            return IndexRange((), start)
         case "aten::add.Tensor", (Value() as a, Value() as b, 1):
             return _added(a, b, method, makers)
         case "aten::add.Scalar", (Value() as old, int() | Affine() as number, 1):
-            return _shifted(progression(old, method, makers), number)
+            return _shifted(index_range(old, method, makers), number)
         case "aten::sub.Scalar", (Value() as old, int() as number, 1):
-            return _shifted(progression(old, method, makers), -number)
+            return _shifted(index_range(old, method, makers), -number)
         case "aten::_to_copy", (Value() as old, DType() as dtype):
             narrow = dtype.itemsize < old.type.dtype.itemsize
-            return None if narrow else progression(old, method, makers)
+            return None if narrow else index_range(old, method, makers)
     operand = node.inputs[0] if node.inputs else value
     if node.op in _SAME and _sides(operand) == _sides(value):
-        return progression(operand, method, makers)
+        return index_range(operand, method, makers)
     return None
 
 
-def _filled(value: Value, method: Method) -> Progression | None:
+def _filled(value: Value, method: Method) -> IndexRange | None:
     """Return the positions that a session fills in: it counts on from the first."""
     named = zip(method.input_names, method.inputs, strict=True)
     if method.position and (method.position, value) in named:
-        return Progression((value,), 0)
+        return IndexRange((value,), 0)
     return None
 
 
 def _added(
     a: Value, b: Value, method: Method, makers: Mapping[int, Node]
-) -> Progression | None:
+) -> IndexRange | None:
     if _sides(a) and _sides(b):  # two that count on make steps of two
         return None
-    one, other = progression(a, method, makers), progression(b, method, makers)
+    one, other = index_range(a, method, makers), index_range(b, method, makers)
     if one is None or other is None:
         return None
     addends = (*one.addends, *other.addends)
-    return _shifted(Progression(addends, one.constant), other.constant)
+    return _shifted(IndexRange(addends, one.constant), other.constant)
 
 
-def _shifted(found: Progression | None, by: Dim) -> Progression | None:
+def _shifted(found: IndexRange | None, by: Dim) -> IndexRange | None:
     if found is None:
         return None
-    return Progression(found.addends, add_dims(found.constant, by))
+    return IndexRange(found.addends, add_dims(found.constant, by))
 
 
 def _sides(value: Value) -> tuple[Dim, ...]:
@@ -96,8 +96,8 @@ def _sides(value: Value) -> tuple[Dim, ...]:
     return tuple(size for size in value.type.dims if size != 1)
 
 
-def start_of_rows(found: Progression, batch: Dim, add: Add) -> Value:
-    """Make the start of a progression, int64 [batch], with the nodes that it needs."""
+def start_of_rows(found: IndexRange, batch: Dim, add: Add) -> Value:
+    """Make the start of a range, int64 [batch], with the nodes that it needs."""
     total: Value | None = None
     for addend in found.addends:
         one = _first(addend, add)

@@ -1,8 +1,8 @@
 """Which integers of a program are never negative.
 
-In: a program. Out: `Naturals`, which answers for a value of a method. States count as
-natural when they start as zeros and every method leaves something natural in them,
-given that all others are: what only ever gets sizes added stays natural.
+In: a program. Out: `NonNegative`, which answers for a value of a method. States count
+as never negative when they start as zeros and every method leaves nothing negative in
+them, given that all others are: what only ever gets sizes added stays so.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.types import Affine, Symbol, bounds
 
 _INTEGERS = (DType.INT8, DType.INT16, DType.INT32, DType.INT64)
-# Ops whose result is natural when all their tensors are.
+# Ops whose result is never negative when all their tensors are.
 _KEEPING = {
     "aten::mul.Tensor", "aten::minimum", "aten::maximum",
     "aten::alias", "aten::clone", "aten::view", "aten::reshape", "aten::expand",
@@ -20,12 +20,12 @@ _KEEPING = {
     "aten::transpose.int", "aten::permute", "aten::cat", "aten::stack", "aten::copy",
     "aten::repeat", "aten::flip", "aten::sum.dim_IntList", "aten::cumsum", "aten::amax",
 }  # fmt: skip
-# The same, with numbers that must be natural too.
+# The same, with numbers that must not be negative either.
 _WITH_NUMBER = {"aten::add.Tensor", "aten::add.Scalar", "aten::mul.Scalar"}
 
 
-class Naturals:
-    """Answers whether values are natural; knows the methods of one program."""
+class NonNegative:
+    """Answers whether values are never negative; knows the methods of one program."""
 
     def __init__(self, program: Program) -> None:
         self._symbols: Mapping[str, Symbol] = {s.name: s for s in program.symbols}
@@ -40,10 +40,10 @@ class Naturals:
 
     def holds(self, method: Method, value: Value) -> bool:
         """Tell whether no element of a value of a method can be negative."""
-        if value.type.dtype is DType.BOOL or self._starts_natural(method, value):
+        if value.type.dtype is DType.BOOL or self._starts_non_negative(method, value):
             return True
         node = self._makers[method.name].get(value.id)
-        return node is not None and self._makes_natural(method, node)
+        return node is not None and self._makes_non_negative(method, node)
 
     def _possibly_negative(self, methods: Sequence[Method]) -> set[str]:
         return {
@@ -53,23 +53,23 @@ class Naturals:
             if name in self._states and not self.holds(method, value)
         }
 
-    def _starts_natural(self, method: Method, value: Value) -> bool:
+    def _starts_non_negative(self, method: Method, value: Value) -> bool:
         named = zip(method.input_names, method.inputs, strict=True)
         filled = any(v.id == value.id and n == method.position for n, v in named)
         return filled or bound_to(method.state_in).get(value.id) in self._states
 
-    def _makes_natural(self, method: Method, node: Node) -> bool:
+    def _makes_non_negative(self, method: Method, node: Node) -> bool:
         match node.op, node.arguments:
             case "aten::arange.start_step", (start, _, step, _):
-                return self._is_natural(start) and self._is_natural(step)
+                return self._is_non_negative(start) and self._is_non_negative(step)
             case "aten::full", (_, number, _):
-                return self._is_natural(number)
+                return self._is_non_negative(number)
             case "aten::remainder.Scalar", (_, divisor):
-                return self._is_natural(divisor)
+                return self._is_non_negative(divisor)
             case "aten::div.Scalar_mode", (Value() as divided, divisor, "floor"):
-                return self._is_natural(divisor) and self.holds(method, divided)
+                return self._is_non_negative(divisor) and self.holds(method, divided)
             case "aten::clamp", (_, least, _):
-                return self._is_natural(least)
+                return self._is_non_negative(least)
             case "aten::index_select" | "aten::index.Tensor", (Value() as picked, *_):
                 return self.holds(method, picked)
             case "aten::_to_copy", (Value() as old, DType() as dtype):
@@ -77,12 +77,12 @@ class Naturals:
                 wide = dtype.itemsize >= old.type.dtype.itemsize
                 return whole and wide and self.holds(method, old)
         numbers = [a for a in node.arguments if not isinstance(a, Value)]
-        added = node.op in _WITH_NUMBER and all(map(self._is_natural, numbers))
+        added = node.op in _WITH_NUMBER and all(map(self._is_non_negative, numbers))
         return (added or node.op in _KEEPING) and all(
             self.holds(method, value) for value in node.inputs
         )
 
-    def _is_natural(self, number: Argument) -> bool:
+    def _is_non_negative(self, number: Argument) -> bool:
         """Tell whether an argument is a size or an integer that is not negative."""
         if isinstance(number, bool) or not isinstance(number, int | Affine):
             return False

@@ -9,7 +9,7 @@ the depth; so each part can run as one call. Memory that a part writes is lent t
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from kvc.compiler.analysis.growable import Rooms
+from kvc.compiler.analysis.growable import Growable
 from kvc.compiler.backends.base import Partition
 from kvc.compiler.backends.groups import Waits, groups_of
 from kvc.compiler.backends.state_writers import without_writers
@@ -31,7 +31,7 @@ def outline(
     method: Method,
     taken: frozenset[int],
     base: int,
-    rooms: Rooms,
+    growable: Growable,
     waits: Waits,
     in_place: bool = False,
 ) -> Outlined:
@@ -41,7 +41,7 @@ def outline(
         method: the method, its nodes in write order.
         taken: indices of the nodes that the backend runs.
         base: number of the first part's block.
-        rooms: the values with room after them.
+        growable: the values with room after them.
         waits: the readers that each write of memory waits for, by index.
         in_place: of the backend, see `Backend`.
     """
@@ -49,7 +49,7 @@ def outline(
     if not in_place:
         taken = without_writers(method, taken, waits)
     taken = _without_fringe(method, taken)
-    cutter = _Cutter(method, taken, rooms, in_place)
+    cutter = _Cutter(method, taken, growable, in_place)
     groups = groups_of(method, taken, waits)
     parts = [cutter.part(base + i, indices) for i, indices in enumerate(groups)]
     calls = {
@@ -128,7 +128,7 @@ class _Cutter:
     """
 
     def __init__(
-        self, method: Method, taken: frozenset[int], rooms: Rooms, in_place: bool
+        self, method: Method, taken: frozenset[int], growable: Growable, in_place: bool
     ) -> None:
         self._method, self._taken, self._in_place = method, taken, in_place
         self._constants = {value.id: (value, name) for value, name in method.constants}
@@ -138,7 +138,7 @@ class _Cutter:
             if i not in taken and _is_view(node)
             for value in node.outputs
         }
-        self._strided = {*rooms, *self._views}
+        self._strided = {*growable, *self._views}
         self._whole_writes = {write.index: write.old for write in whole_writes(method)}
         self._count = method.next_id()
         self._cloned: dict[int, Value] = {}

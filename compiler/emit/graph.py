@@ -59,9 +59,9 @@ def _check_homes(method: Method, aliases: Aliases) -> None:
     states = {name: value.id for value, name in method.state_in}
     named = zip(method.input_names, method.inputs, strict=True)
     inputs = {name: value.id for name, value in named}
-    for contents, homes in ((method.state_out, states), (method.input_out, inputs)):
+    for contents, roots in ((method.state_out, states), (method.input_out, inputs)):
         for value, name in contents:
-            if aliases.root[value.id] != homes.get(name):
+            if aliases.root[value.id] != roots.get(name):
                 reason = f"the new content of {name} lies elsewhere"
                 raise PlanFailed(method=method.name, reason=reason)
 

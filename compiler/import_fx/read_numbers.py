@@ -71,9 +71,9 @@ class Number:
         return self.reader.tensor(self.expression)
 
     @property
-    def is_natural(self) -> bool:
+    def is_non_negative(self) -> bool:
         """Tell whether the trace asserts that it is not negative."""
-        return self.reader.is_natural(self.expression)
+        return self.reader.is_non_negative(self.expression)
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +139,7 @@ class NumberReader:
             "a number computed from a size or from values by more than + - * /"
         )
 
-    def is_natural(self, expression: sympy.Expr) -> bool:
+    def is_non_negative(self, expression: sympy.Expr) -> bool:
         """Tell whether the trace asserts that a number is not negative."""
         return bool(bound_sympy(expression, self._ranges).lower >= 0)
 

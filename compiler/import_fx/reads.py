@@ -51,7 +51,7 @@ def select(named: Named, result: TensorType | None) -> Call:
     if not isinstance(place, Number):
         return Call("aten::select.int", named)
     dim %= len(tensor.type.dims)
-    if not place.is_natural:  # may be counted from the back
+    if not place.is_non_negative:  # may be counted from the back
         indices = (*(None,) * dim, place.tensor())
         return Call("aten::index.Tensor", {"self": tensor, "indices": indices})
     index = viewed(place.tensor(), 1)

@@ -79,7 +79,7 @@ def select_scatter(named: Named, _: TensorType | None) -> Call:
     dim %= len(tensor.type.dims)
     dims.insert(dim, 1)
     row = viewed(source, *dims)
-    if isinstance(place, Number) and not place.is_natural:
+    if isinstance(place, Number) and not place.is_non_negative:
         # index_put counts from the back as select does; index_copy would raise.
         indices = (*(None,) * dim, viewed(place.tensor(), 1))
         values = {"self": tensor, "indices": indices, "values": row}

@@ -1,14 +1,15 @@
 """Checks of write indices, before the first write.
 
-A write into a home raises when an index is out of range. What an earlier write of the
-same call has done by then cannot be taken back, so an index that follows from inputs
-and counters alone is computed and checked first; all writes come after that. An index
-that follows from anything else is checked by its own write, which then writes nothing.
+A write into persistent memory raises when an index is out of range. What an earlier
+write of the same call has done by then cannot be taken back, so an index that follows
+from inputs and counters alone is computed and checked first; all writes come after
+that. An index that follows from anything else is checked by its own write, which then
+writes nothing.
 """
 
 from collections.abc import Iterator, Sequence
 
-from kvc.compiler.in_place.schedule import EARLY, Draft
+from kvc.compiler.in_place.schedule import EARLY, Schedule
 from kvc.compiler.ir import Argument, Node, Value
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
@@ -28,20 +29,20 @@ _LONGEST = 64  # nodes on the way to an index; a longer way is no index computat
 Check = tuple[tuple[Value, ...], str, tuple[Argument, ...]]
 
 
-def add_index_checks(draft: Draft, writes: Sequence[int]) -> None:
-    """Add checks to a draft, and put them before the nodes `writes`."""
+def add_index_checks(schedule: Schedule, writes: Sequence[int]) -> None:
+    """Add checks to a schedule, and put them before the nodes `writes`."""
     wanted: dict[tuple[object, ...], tuple[Check, str]] = {}
     for key in writes:
-        for check in _checks(draft.nodes[key]):
+        for check in _checks(schedule.nodes[key]):
             decisive, op, arguments = check
             others = tuple(a for a in arguments if a not in decisive)
             key_of = (op, *(value.id for value in decisive), *others)
-            wanted.setdefault(key_of, (check, draft.nodes[key].source))
+            wanted.setdefault(key_of, (check, schedule.nodes[key].source))
     overwriting = set(writes)
     for check, source in wanted.values():
-        way = _way_to_all(draft, check[0])
+        way = _way_to_all(schedule, check[0])
         if way is not None and overwriting.isdisjoint(way):
-            _add(draft, check, source, way, writes)
+            _add(schedule, check, source, way, writes)
 
 
 def _checks(node: Node) -> Iterator[Check]:
@@ -72,31 +73,31 @@ def _size(target: Value, dim: int) -> Dim:
     return target.type.dims[dim] if target.type.dims else 1
 
 
-def _way_to_all(draft: Draft, values: Sequence[Value]) -> set[int] | None:
+def _way_to_all(schedule: Schedule, values: Sequence[Value]) -> set[int] | None:
     """Return the nodes that several values follow from, as `_way_to` does of each."""
-    ways = [_way_to(draft, value) for value in values]
+    ways = [_way_to(schedule, value) for value in values]
     found = [way for way in ways if way is not None]
     return set().union(*found) if len(found) == len(ways) else None
 
 
-def _way_to(draft: Draft, index: Value) -> set[int] | None:
+def _way_to(schedule: Schedule, index: Value) -> set[int] | None:
     """Return the nodes that an index follows from.
 
     None where it follows from floats or from nothing that differs from call to call.
     """
     way: set[int] = set()
-    fixed = {value.id for value, _ in draft.method.constants}
+    fixed = {value.id for value, _ in schedule.method.constants}
     differs = False
     stack = [index]
     while stack:
         value = stack.pop()
-        key = draft.makers.get(value.id)
+        key = schedule.makers.get(value.id)
         if value.type.dtype not in _WHOLE or len(way) > _LONGEST:
             return None
         if key is None:
             differs |= value.id not in fixed
         elif key not in way:
-            node = draft.nodes[key]
+            node = schedule.nodes[key]
             if node.op == DELEGATE or OPS[node.op].aliasing is Aliasing.UPDATE:
                 return None
             way.add(key)
@@ -105,13 +106,13 @@ def _way_to(draft: Draft, index: Value) -> set[int] | None:
 
 
 def _add(
-    draft: Draft, check: Check, source: str, way: set[int], writes: Sequence[int]
+    schedule: Schedule, check: Check, source: str, way: set[int], writes: Sequence[int]
 ) -> None:
     _, op, arguments = check
     node = Node(op, arguments, (), source)
-    added = draft.add_closing(node)
+    added = schedule.add_closing(node)
     for key in (*way, added):
-        _, place, before = draft.ranks[key]
-        draft.ranks[key] = (EARLY, place, before)
+        _, place, before = schedule.ranks[key]
+        schedule.ranks[key] = (EARLY, place, before)
     for write in writes:
-        draft.order(added, write)
+        schedule.order(added, write)

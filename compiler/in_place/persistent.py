@@ -1,16 +1,16 @@
-"""Homes: memory that outlives a method, and the writes that lead to its new content.
+"""Memory that outlives a method, and the writes that lead to its new content.
 
-A state that a method changes has a home, and so has an input whose array it changes.
-The new content is traced back: updates of the old value may all work in the home, or
+A state that a method changes has such memory, and so has an input whose array it
+changes. The new content is traced back: updates of the old value may all work in it, or
 one node that makes a whole new value, and the updates of that. Where the new content
-cannot be made there (it is a view, it lies in another home, its maker reads the old
+cannot be made there (it is a view, it lies in other memory, its maker reads the old
 content), a closing move carries it in.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
-from kvc.compiler.in_place.schedule import Draft
+from kvc.compiler.in_place.schedule import Schedule
 from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.ir.control import control_of
 from kvc.compiler.memory.aliasing import RESHAPING_VIEWS
@@ -20,12 +20,12 @@ from kvc.schema.types import Symbol, TensorType
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """A node that works in a home.
+    """A node that works in persistent memory.
 
     Attributes:
-        key: of the node, in the draft.
+        key: of the node, in the schedule.
         old: the value whose bytes it overwrites.
-        result: the value that lies in the home after it.
+        result: the value that lies in the memory after it.
         reason: why it is a copy of its own; "" for a write that had to be.
     """
 
@@ -36,7 +36,7 @@ class Write:
 
 
 @dataclass(frozen=True, slots=True)
-class Home:
+class Persistent:
     """What becomes of one piece of memory: its name, and the writes, in order."""
 
     name: str
@@ -45,7 +45,7 @@ class Home:
 
 @dataclass(frozen=True, slots=True)
 class _Content:
-    """The old and the new content of a home; `grows` is its axis if it has one."""
+    """The old and the new content of memory; `grows` is its axis if it has one."""
 
     name: str
     is_input: bool
@@ -54,29 +54,29 @@ class _Content:
     grows: int | None
 
 
-def find_homes(
-    draft: Draft, grows: Mapping[str, int], symbols: Mapping[str, Symbol]
-) -> list[Home]:
-    """Return the homes of a method; closing moves are added to the draft.
+def find_persistent(
+    schedule: Schedule, grows: Mapping[str, int], symbols: Mapping[str, Symbol]
+) -> list[Persistent]:
+    """Return the persistent memory of a method; closing moves go to the schedule.
 
     Args:
-        draft: of the method.
+        schedule: of the method.
         grows: the axis of each state that grows.
         symbols: the program's, to compare sizes with.
     """
-    homes, claimed = [], set[int]()
-    for content in _contents(draft, grows):
-        writes = _chain(draft, content, claimed, symbols)
+    memories, claimed = [], set[int]()
+    for content in _contents(schedule, grows):
+        writes = _chain(schedule, content, claimed, symbols)
         if not writes:
-            writes = (_closing(draft, content),)
-            _store(draft, content, writes[-1].result)
+            writes = (_closing(schedule, content),)
+            _store(schedule, content, writes[-1].result)
         claimed.update(write.result.id for write in writes)
-        homes.append(Home(content.name, writes))
-    return homes
+        memories.append(Persistent(content.name, writes))
+    return memories
 
 
-def _contents(draft: Draft, grows: Mapping[str, int]) -> list[_Content]:
-    method = draft.method
+def _contents(schedule: Schedule, grows: Mapping[str, int]) -> list[_Content]:
+    method = schedule.method
     states = {name: value for value, name in method.state_in}
     found = [
         _Content(name, False, new, states[name], grows.get(name))
@@ -111,30 +111,30 @@ def _emptied(kind: TensorType, axis: int | None) -> TensorType:
 
 
 def _chain(
-    draft: Draft,
+    schedule: Schedule,
     content: _Content,
     claimed: set[int],
     symbols: Mapping[str, Symbol],
 ) -> tuple[Write, ...]:
     """Return the writes that make the new content in place, none if that cannot be."""
     writes: list[Write] = []
-    current = _in_one_piece(draft, content.new)
+    current = _in_one_piece(schedule, content.new)
     while current.id != content.old.id:
-        key = draft.makers.get(current.id)
+        key = schedule.makers.get(current.id)
         if key is None or current.id in claimed:
             return ()
-        node = draft.nodes[key]
+        node = schedule.nodes[key]
         aliasing = OPS[node.op].aliasing
         if aliasing in (Aliasing.UPDATE, Aliasing.CONTROL):
             target = _target(node, current)
             if target is None:
                 return ()
-            before = _in_one_piece(draft, target)
+            before = _in_one_piece(schedule, target)
             writes.append(Write(key, before, current))
             current = before
             continue
         fresh = aliasing is Aliasing.FRESH and current.type == content.old.type
-        if not fresh or not _may_fill(draft, key, content.old, symbols):
+        if not fresh or not _may_fill(schedule, key, content.old, symbols):
             return ()
         writes.append(Write(key, content.old, current))
         break
@@ -150,49 +150,51 @@ def _target(node: Node, result: Value) -> Value | None:
     return None if over is None else control.operands[over]
 
 
-def _in_one_piece(draft: Draft, value: Value) -> Value:
+def _in_one_piece(schedule: Schedule, value: Value) -> Value:
     """Return the value that this one is, in another shape at the most."""
-    while (key := draft.makers.get(value.id)) is not None:
-        if draft.nodes[key].op not in RESHAPING_VIEWS:
+    while (key := schedule.makers.get(value.id)) is not None:
+        if schedule.nodes[key].op not in RESHAPING_VIEWS:
             break
-        value = draft.nodes[key].inputs[0]
+        value = schedule.nodes[key].inputs[0]
     return value
 
 
 def _may_fill(
-    draft: Draft, key: int, old: Value, symbols: Mapping[str, Symbol]
+    schedule: Schedule, key: int, old: Value, symbols: Mapping[str, Symbol]
 ) -> bool:
     """Tell whether a node may write its whole result over the old content.
 
     It may read the old content itself only element by element. Whoever needs old and
     new content can be given a copy of what it reads, if that is the smaller copy.
     """
-    lost, node = draft.closure(old), draft.nodes[key]
+    lost, node = schedule.closure(old), schedule.nodes[key]
     read = [value for value in node.inputs if value.id in lost]
     if read and not (OPS[node.op].pointwise and all(v.id == old.id for v in read)):
         return False
-    if not any(user != key for i in lost for user in draft.users(i)):
+    if not any(user != key for i in lost for user in schedule.users(i)):
         return True
-    late = draft.descendants(key)
-    saved = [v for i, v in lost.items() if not late.isdisjoint(draft.users(i))]
+    late = schedule.descendants(key)
+    saved = [v for i, v in lost.items() if not late.isdisjoint(schedule.users(i))]
     nbytes = sum(value.type.max_nbytes(symbols) for value in saved)
     return nbytes < old.type.max_nbytes(symbols) or not saved
 
 
-def _closing(draft: Draft, content: _Content) -> Write:
+def _closing(schedule: Schedule, content: _Content) -> Write:
     """Add the node that moves a new content in, or makes it once more."""
     new, old = content.new, content.old
-    key = draft.makers.get(new.id)
-    source = draft.nodes[key].source if key is not None else ""
-    result = draft.fresh(new.type)
-    if key is not None and _is_cheap(draft.nodes[key], old):
-        again = replace(draft.nodes[key], outputs=(result,))
-        return Write(draft.add_closing(again), old, result)
+    key = schedule.makers.get(new.id)
+    source = schedule.nodes[key].source if key is not None else ""
+    result = schedule.fresh(new.type)
+    if key is not None and _is_cheap(schedule.nodes[key], old):
+        again = replace(schedule.nodes[key], outputs=(result,))
+        return Write(schedule.add_closing(again), old, result)
     if content.grows is None:
         node = Node("aten::copy", (old, new), (result,), source)
     else:
         node = Node("kvc::replace", (old, new, content.grows), (result,), source)
-    return Write(draft.add_closing(node), old, result, _why_elsewhere(draft, content))
+    return Write(
+        schedule.add_closing(node), old, result, _why_elsewhere(schedule, content)
+    )
 
 
 def _is_cheap(node: Node, old: Value) -> bool:
@@ -204,12 +206,12 @@ def _is_cheap(node: Node, old: Value) -> bool:
     return OPS[node.op].pointwise and node.inputs == (old,) and fits
 
 
-def _why_elsewhere(draft: Draft, content: _Content) -> str:
+def _why_elsewhere(schedule: Schedule, content: _Content) -> str:
     """Return why the new content is moved in; "" where nothing here makes it."""
-    key = draft.makers.get(_root(draft, content.new).id)
+    key = schedule.makers.get(_root(schedule, content.new).id)
     if key is None:
         return ""
-    node = draft.nodes[draft.makers[content.new.id]]
+    node = schedule.nodes[schedule.makers[content.new.id]]
     match OPS[node.op].aliasing:
         case Aliasing.VIEW:
             return "what is stored is a view of another value"
@@ -223,21 +225,21 @@ def _why_elsewhere(draft: Draft, content: _Content) -> str:
             return f"{node.op} does not write over the old value of {content.name}"
 
 
-def _root(draft: Draft, value: Value) -> Value:
+def _root(schedule: Schedule, value: Value) -> Value:
     """Return the value that this one is a view of, itself when it is none."""
-    while (key := draft.makers.get(value.id)) is not None:
-        if OPS[draft.nodes[key].op].aliasing is not Aliasing.VIEW:
+    while (key := schedule.makers.get(value.id)) is not None:
+        if OPS[schedule.nodes[key].op].aliasing is not Aliasing.VIEW:
             break
-        value = draft.nodes[key].inputs[0]
+        value = schedule.nodes[key].inputs[0]
     return value
 
 
-def _store(draft: Draft, content: _Content, stored: Value) -> None:
-    """Let `stored` be what the home holds at the method's end."""
-    method = draft.method
+def _store(schedule: Schedule, content: _Content, stored: Value) -> None:
+    """Let `stored` be what the memory holds at the method's end."""
+    method = schedule.method
     pairs = method.input_out if content.is_input else method.state_out
     pairs = tuple((stored if n == content.name else v, n) for v, n in pairs)
     if content.is_input:
-        draft.method = replace(method, input_out=pairs)
+        schedule.method = replace(method, input_out=pairs)
     else:
-        draft.method = replace(method, state_out=pairs)
+        schedule.method = replace(method, state_out=pairs)

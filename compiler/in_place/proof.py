@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 
 from kvc.compiler.in_place.index_checks import add_index_checks
 from kvc.compiler.in_place.persistent import (
-    Home,
+    Persistent,
     Write,
-    find_homes,
+    find_persistent,
     with_old_contents,
 )
-from kvc.compiler.in_place.schedule import Draft
+from kvc.compiler.in_place.schedule import Schedule
 from kvc.compiler.in_place.through_blocks import Placer
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.ir.control import (
@@ -37,7 +37,7 @@ class Verdict:
     """What one write costs beside the write itself.
 
     Attributes:
-        home: name of the state or input.
+        memory: name of the state or input.
         value: id of the new value.
         reason: why bytes are copied; "" when none are: it is in place.
         copies: ids of the values that hold the copied bytes.
@@ -45,7 +45,7 @@ class Verdict:
         source: the user's line.
     """
 
-    home: str
+    memory: str
     value: int
     reason: str
     copies: tuple[int, ...]
@@ -79,20 +79,20 @@ def prove(method: Method, program: Program) -> Proof:
     symbols = {symbol.name: symbol for symbol in program.symbols}
     grows = {s.name: s.grows for s in program.states if s.grows is not None}
     method = with_old_contents(method, grows)
-    draft = Draft(_without_placed(method))
-    homes = find_homes(draft, grows, symbols)
-    _forget_others(draft, homes)
+    schedule = Schedule(_without_placed(method))
+    memories = find_persistent(schedule, grows, symbols)
+    _forget_others(schedule, memories)
     costs = [
-        (home.name, write, _clear(draft, write))
-        for home in homes
-        for write in home.writes
+        (memory.name, write, _clear(schedule, write))
+        for memory in memories
+        for write in memory.writes
     ]
-    add_index_checks(draft, [write.key for _, write, _ in costs])
-    keys = draft.sorted()
-    final = _with_placed(draft.finish(keys), method)
+    add_index_checks(schedule, [write.key for _, write, _ in costs])
+    keys = schedule.sorted()
+    final = _with_placed(schedule.finish(keys), method)
     order = {key: i for i, key in enumerate(keys)}
     verdicts = [
-        (order[write.key], _verdict(draft, name, write, saved, symbols))
+        (order[write.key], _verdict(schedule, name, write, saved, symbols))
         for name, write, saved in costs
     ] + [
         (i, _grown(node, method))
@@ -122,12 +122,12 @@ def in_write_order(method: Method, program: Program) -> WriteOrder:
     symbols = {symbol.name: symbol for symbol in program.symbols}
     grows = {s.name: s.grows for s in program.states if s.grows is not None}
     marked = with_old_contents(Placer(blocks_by_number(program)).mark(method), grows)
-    draft, count = Draft(marked), len(method.nodes)
+    schedule, count = Schedule(marked), len(method.nodes)
     waits: dict[int, set[int]] = {}
-    for home in find_homes(draft, grows, symbols):
-        for write in home.writes:
-            waits.setdefault(write.key, set()).update(_order_readers(draft, write))
-    keys = [key for key in draft.sorted() if key < count]
+    for memory in find_persistent(schedule, grows, symbols):
+        for write in memory.writes:
+            waits.setdefault(write.key, set()).update(_order_readers(schedule, write))
+    keys = [key for key in schedule.sorted() if key < count]
     places = {key: i for i, key in enumerate(keys)}
     nodes = tuple(method.nodes[key] for key in keys)
     found = {
@@ -138,28 +138,28 @@ def in_write_order(method: Method, program: Program) -> WriteOrder:
     return WriteOrder(replace(method, nodes=nodes, state_in=marked.state_in), found)
 
 
-def _order_readers(draft: Draft, write: Write) -> set[int]:
+def _order_readers(schedule: Schedule, write: Write) -> set[int]:
     """Put the readers of an old content before a write, as far as they can be."""
-    if draft.nodes[write.key].op == "kvc::append":
+    if schedule.nodes[write.key].op == "kvc::append":
         return set()
     readers = {
-        user for value in draft.closure(write.old) for user in draft.users(value)
+        user for value in schedule.closure(write.old) for user in schedule.users(value)
     }
-    readers -= {write.key, *draft.descendants(write.key)}
+    readers -= {write.key, *schedule.descendants(write.key)}
     for reader in readers:
-        draft.order(reader, write.key)
+        schedule.order(reader, write.key)
     return readers
 
 
-def _forget_others(draft: Draft, homes: Sequence[Home]) -> None:
-    """Give results of control flow that lead to no home memory of their own."""
-    written = {write.result.id for home in homes for write in home.writes}
-    for key, node in draft.nodes.items():
+def _forget_others(schedule: Schedule, memories: Sequence[Persistent]) -> None:
+    """Give results of control flow that do not last scratch memory of their own."""
+    written = {write.result.id for memory in memories for write in memory.writes}
+    for key, node in schedule.nodes.items():
         control = control_of(node)
         if control is not None:
             pairs = zip(node.outputs, control.over, strict=True)
             kept = tuple(k if v.id in written else None for v, k in pairs)
-            draft.nodes[key] = with_over(node, kept)
+            schedule.nodes[key] = with_over(node, kept)
 
 
 def _placed(block: Method) -> dict[int, str]:
@@ -213,20 +213,20 @@ class _Saved:
     reason: str = ""
 
 
-def _clear(draft: Draft, write: Write) -> _Saved:
+def _clear(schedule: Schedule, write: Write) -> _Saved:
     """Let nobody read the overwritten value after a write; return what that costs."""
-    node = draft.nodes[write.key]
+    node = schedule.nodes[write.key]
     if node.op == "kvc::append":
         return _Saved()  # it leaves the old rows as they are
-    lost = draft.closure(write.old)
-    saver = _Saver(draft, write.key)
+    lost = schedule.closure(write.old)
+    saver = _Saver(schedule, write.key)
     for value in _beside_target(node, write):
         if value.id in lost:
             saver.save_operand(value)
-    readers = {user for value in lost for user in draft.users(value)} - {write.key}
-    for reader in sorted(readers - _order_readers(draft, write)):
+    readers = {user for value in lost for user in schedule.users(value)} - {write.key}
+    for reader in sorted(readers - _order_readers(schedule, write)):
         saver.save_reads(reader, lost)
-    for value in draft.method.outputs:
+    for value in schedule.method.outputs:
         if value.id in lost:
             saver.save_output(value)
     return _Saved(tuple(saver.clones.values()), saver.reason)
@@ -253,53 +253,53 @@ def _beside_operand(node: Node, write: Write) -> tuple[Value, ...]:
 class _Saver:
     """Makes copies of old values before a write, one for each value."""
 
-    def __init__(self, draft: Draft, write: int) -> None:
-        self._draft, self._write = draft, write
+    def __init__(self, schedule: Schedule, write: int) -> None:
+        self._schedule, self._write = schedule, write
         self.clones: dict[int, Value] = {}
         self.reason = ""
 
     def save_operand(self, value: Value) -> None:
         """Let the write itself read a copy of what it overwrites."""
         clone = self._clone(value, "what is written is a view of what it overwrites")
-        self._draft.rename(self._write, value, clone, but_target=True)
+        self._schedule.rename(self._write, value, clone, but_target=True)
 
     def save_reads(self, reader: int, lost: Mapping[int, Value]) -> None:
         """Let a node that needs the new value too read copies of the old one."""
-        node = self._draft.nodes[reader]
+        node = self._schedule.nodes[reader]
         place = f" at {node.source}" if node.source else ""
         reason = f"{node.op}{place} reads the old value and needs the new one"
         for value in dict.fromkeys(node.inputs):
             if value.id in lost:
-                self._draft.rename(reader, value, self._clone(value, reason))
+                self._schedule.rename(reader, value, self._clone(value, reason))
 
     def save_output(self, value: Value) -> None:
         """Let the caller get a copy of a value."""
         clone = self._clone(value, "the method hands the old value out")
-        self._draft.rename_outputs(value, clone)
+        self._schedule.rename_outputs(value, clone)
 
     def _clone(self, value: Value, reason: str) -> Value:
         self.reason = self.reason or reason
         if value.id not in self.clones:
-            clone = self.clones[value.id] = self._draft.fresh(value.type)
-            source = self._draft.nodes[self._write].source
+            clone = self.clones[value.id] = self._schedule.fresh(value.type)
+            source = self._schedule.nodes[self._write].source
             node = Node("aten::clone", (value,), (clone,), source)
-            self._draft.add_before(self._write, node)
+            self._schedule.add_before(self._write, node)
         return self.clones[value.id]
 
 
 def _verdict(
-    draft: Draft,
-    home: str,
+    schedule: Schedule,
+    memory: str,
     write: Write,
     saved: _Saved,
     symbols: Mapping[str, Symbol],
 ) -> Verdict:
     copies = [*saved.values, *([write.result] if write.reason else [])]
     return Verdict(
-        home=home,
+        memory=memory,
         value=write.result.id,
         reason=write.reason or saved.reason,
         copies=tuple(value.id for value in copies),
         nbytes=sum(value.type.max_nbytes(symbols) for value in copies),
-        source=draft.nodes[write.key].source,
+        source=schedule.nodes[write.key].source,
     )

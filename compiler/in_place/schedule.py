@@ -18,7 +18,7 @@ Rank = tuple[int, int, int]  # early, usual or late; place in the old order; bef
 EARLY, USUAL, LATE = range(3)
 
 
-class Draft:
+class Schedule:
     """The nodes of one method by key; keys stay when nodes are changed."""
 
     def __init__(self, method: Method) -> None:

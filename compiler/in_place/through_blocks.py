@@ -2,10 +2,11 @@
 
 In: a method, functional. Out: the method whose control nodes say so (`over`), and when
 it is proven, blocks that say which of their outputs go where (`input_out`). A
-result does when it leads from the old content of a home to the new one, and a branch
-makes it of the operand: by updates, by control flow of its own, or by handing it on.
-The other branch then fills the operand's memory. What a loop carries lies in one place
-in any case. Whether, and at which cost, a block can do its part is for `proof.py`.
+result does when it leads from the old content of persistent memory to the new one, and
+a branch makes it of the operand: by updates, by control flow of its own, or by handing
+it on. The other branch then fills the operand's memory. What a loop carries lies in one
+place in any case. Whether, and at which cost, a block can do its part is for
+`proof.py`.
 """
 
 from collections.abc import Iterator, Mapping
@@ -37,7 +38,7 @@ class Placer:
         over: dict[int, dict[int, int]] = {}  # id of a node -> result -> operand
         for new, old in _homes(method):
             marks = self._trace(method, new, old) or ()
-            # A result on the way to two homes is in the first: one memory, one value.
+            # A result on the way to two of them is in the first: one memory, one value.
             if not any(m.result in over.get(id(m.node), {}) for m in marks):
                 for mark in marks:
                     over.setdefault(id(mark.node), {})[mark.result] = mark.operand
@@ -122,9 +123,9 @@ class Placer:
 
     def _leads(self, block: Method, output: int, operand: int) -> bool:
         """Tell whether a block makes an output of an input, and not of anything new."""
-        makers, home = block.makers(), block.inputs[operand]
+        makers, root = block.makers(), block.inputs[operand]
         current = _in_one_piece(block.outputs[output], makers)
-        while current.id != home.id:
+        while current.id != root.id:
             node = makers.get(current.id)
             if node is None:
                 return False
@@ -133,24 +134,24 @@ class Placer:
             elif OPS[node.op].aliasing is Aliasing.CONTROL:
                 result = [value.id for value in node.outputs].index(current.id)
                 ways = self._candidates(node, result)
-                return any(self._reaches(block, v, home) for _, v in ways)
+                return any(self._reaches(block, v, root) for _, v in ways)
             else:
-                return _fills_itself(node, home)
+                return _fills_itself(node, root)
         return True
 
-    def _reaches(self, block: Method, value: Value, home: Value) -> bool:
-        return self._trace(block, value, home) is not None
+    def _reaches(self, block: Method, value: Value, root: Value) -> bool:
+        return self._trace(block, value, root) is not None
 
 
 def _may_fill(block: Method, output: int, operand: int) -> bool:
     """Tell whether a delegate may make a new content in the memory of an operand."""
-    makers, home = block.makers(), block.inputs[operand]
+    makers, root = block.makers(), block.inputs[operand]
     current = _in_one_piece(block.outputs[output], makers)
     while current.id in makers:
         node = makers[current.id]
         if OPS[node.op].aliasing is Aliasing.FRESH:
-            read = any(home in node.inputs for node in block.nodes)
-            return current.type == home.type and (block.in_place or not read)
+            read = any(root in node.inputs for node in block.nodes)
+            return current.type == root.type and (block.in_place or not read)
         if OPS[node.op].aliasing is not Aliasing.UPDATE:
             break
         current = _in_one_piece(node.inputs[0], makers)
@@ -164,10 +165,10 @@ def _grows(operand: Value, node: Node, result: int) -> bool:
     return len(old) == len(new) and sum(a != b for a, b in pairs) == 1
 
 
-def _fills_itself(node: Node, home: Value) -> bool:
+def _fills_itself(node: Node, root: Value) -> bool:
     """Tell whether a node makes a new content place by place of the old one."""
-    same = [value.type for value in node.outputs] == [home.type]
-    return OPS[node.op].pointwise and home in node.inputs and same
+    same = [value.type for value in node.outputs] == [root.type]
+    return OPS[node.op].pointwise and root in node.inputs and same
 
 
 def _homes(method: Method) -> Iterator[tuple[Value, Value]]:

@@ -90,14 +90,14 @@ def callers_of(method: Method) -> frozenset[int]:
 
 
 def _stored(method: Method) -> dict[int, int]:
-    """Return value id -> what it lies over, for all that leads to a home's content."""
+    """Return value id -> what it lies over, for what leads to memory that lasts."""
     makers = method.makers()
     states = {name: value for value, name in method.state_in}
     inputs = dict(zip(method.input_names, method.inputs, strict=True))
-    homes = [(new, states[name]) for new, name in method.state_out if name in states]
-    homes += [(new, inputs[name]) for new, name in method.input_out]
+    roots = [(new, states[name]) for new, name in method.state_out if name in states]
+    roots += [(new, inputs[name]) for new, name in method.input_out]
     stored: dict[int, int] = {}
-    for new, old in homes:
+    for new, old in roots:
         _trace(new, old, makers, stored)
     for node in method.nodes:
         if node.op == "kvc::append":

@@ -74,10 +74,10 @@ class _Lender:
     def __init__(self, blocks: Mapping[int, Method]) -> None:
         self.blocks = dict(blocks)
 
-    def lend(self, method: Method, homes: Iterable[tuple[Value, Value]]) -> Method:
-        """Return a method whose nodes on the way to homes work on whole memory."""
+    def lend(self, method: Method, roots: Iterable[tuple[Value, Value]]) -> Method:
+        """Return a method whose nodes that lead to lasting memory work on all of it."""
         marks: dict[int, dict[int, _Mark]] = {}  # id of a node -> result -> mark
-        for new, old in homes:
+        for new, old in roots:
             for mark in self._trace(method, new, old) or ():
                 marks.setdefault(id(mark.node), {}).setdefault(mark.result, mark)
         if not marks:
@@ -136,23 +136,23 @@ class _Lender:
             for block in blocks
         )
 
-    def _derives(self, block: Method, value: Value, home: Value) -> bool:
+    def _derives(self, block: Method, value: Value, root: Value) -> bool:
         """Tell whether a value of a block is written over an input, as far as seen."""
         makers = block.makers()
         while True:
             value, _ = unviewed(value, makers)
             node = makers.get(value.id)
-            if value.id == home.id or node is None:
-                return value.id == home.id
+            if value.id == root.id or node is None:
+                return value.id == root.id
             if OPS[node.op].aliasing is not Aliasing.UPDATE:
                 break
             value = node.inputs[0]
         control = control_of(node)
         if control is None:
-            return OPS[node.op].pointwise and home in node.inputs
+            return OPS[node.op].pointwise and root in node.inputs
         at = [made.id for made in node.outputs].index(value.id)
         return any(
-            self._makes(control, at, i) and self._derives(block, operand, home)
+            self._makes(control, at, i) and self._derives(block, operand, root)
             for i, operand in enumerate(control.operands)
         )
 
@@ -194,11 +194,11 @@ class _Lender:
             block = _over_whole(
                 self.blocks[number], passed, {} if tests else given, same
             )
-            homes = [
+            roots = [
                 (block.outputs[m.result], block.inputs[_place(m.operand, same)])
                 for m in (() if tests else marks)
             ]
-            self.blocks[number] = self.lend(block, homes)
+            self.blocks[number] = self.lend(block, roots)
 
 
 _Same = Mapping[int, tuple[int, Views]]  # operand -> the operand that it is a view of

@@ -14,7 +14,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from kvc.compiler.analysis.growable import Rooms, find_rooms
+from kvc.compiler.analysis.growable import Growable, find_growable
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.ir.verify import sample_sizes
 from kvc.compiler.passes.rewrite import NodeList, each_method, rename_node
@@ -32,26 +32,28 @@ class MaterializeViews:
     def run(self, program: Program) -> Program:
         """Return the program in which every view can share memory."""
         samples = tuple(sample_sizes(program.symbols))
-        rooms = find_rooms(program)
+        growable = find_growable(program)
         return each_method(
-            program, lambda method: _materialize(method, rooms[method.name], samples)
+            program, lambda method: _materialize(method, growable[method.name], samples)
         )
 
 
 def _materialize(
-    method: Method, rooms: Rooms, samples: tuple[dict[str, int], ...]
+    method: Method, growable: Growable, samples: tuple[dict[str, int], ...]
 ) -> Method:
     layouts = {
-        value.id: tuple(_with_room(value, rooms[value.id], sizes) for sizes in samples)
+        value.id: tuple(
+            _with_room(value, growable[value.id], sizes) for sizes in samples
+        )
         for value in _all_values(method)
-        if value.id in rooms
+        if value.id in growable
     }
     rebuilt = NodeList(method)
     for node in method.nodes:
         if OPS[node.op].aliasing is Aliasing.VIEW:
             node = _follow(node, layouts, samples)
         elif OPS[node.op].aliasing is Aliasing.CONTROL:
-            node = _with_operands_in_order(node, rooms, layouts, rebuilt)
+            node = _with_operands_in_order(node, growable, layouts, rebuilt)
         rebuilt.keep(node)
     return replace(method, nodes=tuple(rebuilt.nodes))
 
@@ -64,19 +66,19 @@ def _all_values(method: Method) -> list[Value]:
 
 def _with_operands_in_order(
     node: Node,
-    rooms: Rooms,
+    growable: Growable,
     layouts: Mapping[int, tuple[Tensor, ...]],
     rebuilt: NodeList,
 ) -> Node:
     """Return a control node whose blocks are lent memory in order.
 
-    Or with room after it, which `rooms` says of the block's inputs too.
+    Or with room after it, which `growable` says of the block's inputs too.
     """
     names: dict[int, Value] = {}
     for value in node.inputs:
         layout = layouts.get(value.id, ())
         strided = not all(tensor.is_contiguous() for tensor in layout)
-        if strided and value.id not in rooms and value.id not in names:
+        if strided and value.id not in growable and value.id not in names:
             arguments: tuple[Argument, ...] = (value,)
             names[value.id] = rebuilt.add(
                 "aten::clone", arguments, value.type, node.source

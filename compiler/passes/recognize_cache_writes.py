@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from kvc.compiler.analysis.index_ranges import Progression, progression, start_of_rows
-from kvc.compiler.analysis.non_negative import Naturals
+from kvc.compiler.analysis.index_ranges import IndexRange, index_range, start_of_rows
+from kvc.compiler.analysis.non_negative import NonNegative
 from kvc.compiler.ir import Argument, Method, Program
 from kvc.compiler.ir.verify import sample_sizes
 from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, whole_source
@@ -30,15 +30,15 @@ class RecognizeCacheWrites:
 
     def run(self, program: Program) -> Program:
         """Return the program with its cache writes as such."""
-        recognizer = _Recognizer(program.symbols, Naturals(program))
+        recognizer = _Recognizer(program.symbols, NonNegative(program))
         return each_method(program, recognizer.rewrite)
 
 
 class _Recognizer:
-    def __init__(self, symbols: Sequence[Symbol], naturals: Naturals) -> None:
+    def __init__(self, symbols: Sequence[Symbol], non_negative: NonNegative) -> None:
         self._symbols = {symbol.name: symbol for symbol in symbols}
         self._samples = tuple(sample_sizes(tuple(symbols)))
-        self._naturals = naturals
+        self._non_negative = non_negative
 
     def rewrite(self, method: Method) -> Method:
         """Return the method with its cache writes as such."""
@@ -60,16 +60,16 @@ class _Recognizer:
 
     def _start(
         self, write: AxisWrite, method: Method, rebuilt: NodeList
-    ) -> Progression | None:
+    ) -> IndexRange | None:
         """Return where a write begins, None where it is no cache write."""
         cache, axis = write.target.type.dims, write.axis
         if axis == 0:
             return None
         count = write.dims[axis]
-        found = progression(write.index, method, rebuilt.makers)
+        found = index_range(write.index, method, rebuilt.makers)
         if found is None or not found.addends or not self._fits(count, cache[axis]):
             return None
-        if write.from_back and not self._is_natural(found, method):
+        if write.from_back and not self._is_non_negative(found, method):
             return None
         listed = any(size != 1 for v in found.addends for size in v.type.dims)
         if listed and (count == cache[0] or bounds(count, self._symbols)[0] < 1):
@@ -80,7 +80,7 @@ class _Recognizer:
         """Tell whether a write of `count` slots can be one, whatever the sizes."""
         return all(evaluate(count, s) <= evaluate(slots, s) for s in self._samples)
 
-    def _is_natural(self, found: Progression, method: Method) -> bool:
+    def _is_non_negative(self, found: IndexRange, method: Method) -> bool:
         return bounds(found.constant, self._symbols)[0] >= 0 and all(
-            self._naturals.holds(method, addend) for addend in found.addends
+            self._non_negative.holds(method, addend) for addend in found.addends
         )

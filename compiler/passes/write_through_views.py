@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-from kvc.compiler.analysis.non_negative import Naturals
+from kvc.compiler.analysis.non_negative import NonNegative
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, with_operands
 from kvc.compiler.passes.rewrite import (
@@ -42,9 +42,9 @@ class WriteThroughViews:
     def run(self, program: Program) -> Program:
         """Return the program in which writes go to the bases of views."""
         program = each_method(program, _without_whole_writes)
-        naturals = Naturals(program)
+        non_negative = NonNegative(program)
         program = each_method(program, _unviewed)
-        return each_method(program, lambda method: _merged(method, naturals))
+        return each_method(program, lambda method: _merged(method, non_negative))
 
 
 def _without_whole_writes(method: Method) -> Method:
@@ -179,13 +179,13 @@ class _Grid:
     source: Value
 
 
-def _merged(method: Method, naturals: Naturals) -> Method:
+def _merged(method: Method, non_negative: NonNegative) -> Method:
     """Write parts of parts at once."""
     rebuilt = NodeList(method)
     makers = method.makers()
     reads = _reads(method)
     for node in method.nodes:
-        grid = _grid(node, method, makers, reads, naturals)
+        grid = _grid(node, method, makers, reads, non_negative)
         if grid is not None and len(grid.indices) > 1:
             node = _as_index_put(node, grid, rebuilt)
         rebuilt.keep(node)
@@ -197,7 +197,7 @@ def _grid(
     method: Method,
     makers: Mapping[int, Node],
     reads: Mapping[int, int],
-    naturals: Naturals,
+    non_negative: NonNegative,
 ) -> _Grid | None:
     """Follow a write back into what it writes, as long as that is a written part."""
     indices: dict[int, Value] = {}
@@ -205,8 +205,8 @@ def _grid(
     kept = list(range(len(write.target.type.dims))) if write else []
     source = None
     while write is not None and kept[write.axis] not in indices:
-        natural = write.from_back or naturals.holds(method, write.index)
-        if not natural or len(write.index.type.dims) != 1:
+        known = write.from_back or non_negative.holds(method, write.index)
+        if not known or len(write.index.type.dims) != 1:
             break
         indices[kept[write.axis]] = write.index
         source = write.source

@@ -118,13 +118,13 @@ def _writes_of(
     assert operand is not None, "the verifier sees to it"
     for number in control.blocks:
         inside = method.blocks[number].graph
-        home = inside.inputs[operand]
+        root = inside.inputs[operand]
         for inner in inside.instructions:
             if OPS[inner.op].aliasing is Aliasing.VIEW:
                 continue
             for value in inner.results:
                 aliased = type(inside.values[value].storage) is Alias
-                if aliased and inside.root_of(value) == home:
+                if aliased and inside.root_of(value) == root:
                     yield from _writes_of(method, inside, inner, value)
 
 

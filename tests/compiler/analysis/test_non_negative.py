@@ -3,7 +3,7 @@ from dataclasses import replace
 import pytest
 from ir_samples import I64, method, node, program, value
 
-from kvc.compiler.analysis.non_negative import Naturals
+from kvc.compiler.analysis.non_negative import NonNegative
 from kvc.compiler.ir import State
 from kvc.schema.dtypes import DType
 from kvc.schema.types import Affine, Symbol, TensorType
@@ -26,8 +26,8 @@ def counting(*nodes, new=MADE, initial=None, name="step"):
     return replace(empty, states=(State("n", KIND, initial),))
 
 
-def is_natural(before, which=COUNTER):
-    return Naturals(before).holds(before.methods[0], which)
+def is_non_negative(before, which=COUNTER):
+    return NonNegative(before).holds(before.methods[0], which)
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def is_natural(before, which=COUNTER):
     ],
 )
 def test_a_state_that_stays_natural_is_natural(made):
-    assert is_natural(counting(made))
+    assert is_non_negative(counting(made))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_a_state_that_stays_natural_is_natural(made):
     ],
 )
 def test_a_state_that_may_fall_below_zero_is_not(made):
-    assert not is_natural(counting(made))
+    assert not is_non_negative(counting(made))
 
 
 def test_one_method_that_takes_away_is_enough():
@@ -69,28 +69,28 @@ def test_one_method_that_takes_away_is_enough():
     back = node("aten::sub.Scalar", COUNTER, 1, 1, to=MADE)
     both = counting(add)
     other = counting(back, name="other")
-    assert not is_natural(replace(both, methods=both.methods + other.methods))
+    assert not is_non_negative(replace(both, methods=both.methods + other.methods))
 
 
 def test_a_state_that_starts_as_something_is_not():
     add = node("aten::add.Scalar", COUNTER, 1, 1, to=MADE)
-    assert not is_natural(counting(add, initial="n.initial"))
+    assert not is_non_negative(counting(add, initial="n.initial"))
 
 
 def test_what_a_caller_gives_is_not():
-    assert not is_natural(counting(new=GIVEN), GIVEN)
+    assert not is_non_negative(counting(new=GIVEN), GIVEN)
 
 
 def test_the_position_that_a_session_gives_is():
     before = counting(new=COUNTER)
     filled = replace(before.methods[0], position="x1")
-    assert is_natural(replace(before, methods=(filled,)), GIVEN)
+    assert is_non_negative(replace(before, methods=(filled,)), GIVEN)
 
 
 def test_a_cast_to_fewer_bits_is_not():
     narrow = value(2, dtype=DType.INT32)
     cast = node("aten::_to_copy", COUNTER, DType.INT32, to=narrow)
-    assert not is_natural(counting(cast, new=COUNTER), narrow)
+    assert not is_non_negative(counting(cast, new=COUNTER), narrow)
 
 
 def test_a_state_that_another_one_may_pull_below_zero_is_not():
@@ -102,4 +102,4 @@ def test_a_state_that_another_one_may_pull_below_zero_is_not():
         state_out=((MADE, "n"), (less, "m")),
     )
     states = (State("n", KIND, None), State("m", KIND, None))
-    assert not is_natural(replace(program(made), states=states))
+    assert not is_non_negative(replace(program(made), states=states))

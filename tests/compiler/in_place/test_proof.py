@@ -31,7 +31,7 @@ def ops(step, *states):
 
 def test_a_write_whose_old_value_nobody_needs_is_in_place():
     (verdict,) = proof_of(method(WRITE, **STATE, state_out=((NEW, "k"),))).verdicts
-    assert (verdict.home, verdict.value, verdict.source) == ("k", 1, "model:1")
+    assert (verdict.memory, verdict.value, verdict.source) == ("k", 1, "model:1")
     assert (verdict.reason, verdict.copies, verdict.nbytes) == ("", (), 0)
 
 
@@ -156,7 +156,7 @@ def test_a_callers_array_is_written_like_a_state():
     write = node("aten::index_copy", cache, 1, SLOT, ROW, to=NEW)
     step = method(write, inputs=(ROW, SLOT, cache), input_out=((NEW, "x8"),))
     (verdict,) = proof_of(step).verdicts
-    assert (verdict.home, verdict.reason) == ("x8", "")
+    assert (verdict.memory, verdict.reason) == ("x8", "")
 
 
 LENGTH, LONGER = Affine(0, (("past", 1),)), Affine(2, (("past", 1),))
