@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 5ff6733dbadac44f76d69baecbf473f5be1ab8ea669c6a3032b1c63b0ecbd541
+# sha256 of program.fbs: fe202881d392a8a4b76e00524b4146a14fb7396699049a9e262726fc6c206b54
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum

@@ -256,7 +256,7 @@ def test_row_lengths_are_lengths_and_lead_to_the_end(turned):
     whole = declared(made, cursor=OF_ROWS)
     assert operands_after(whole) == ["START", "LENGTHS", "END", "LENGTHS"]
     two = before_and_after(whole)[1]
-    assert "  %4 = input counts: int64[batch]\n" in two
+    assert "  %4 = input row_lengths: int64[batch]\n" in two
     assert "cursor 0 lengths: int64[batch]\n" in two
 
 

@@ -171,8 +171,12 @@ def test_a_view_of_a_constant_is_never_written():
         (UPDATE, (Ref(3), Ref(5), Ref(4), 1, "odd", None), "mode 'odd'"),
         (UPDATE, (Ref(3), Ref(5), Ref(4), 1, 1, None), "mode must be str"),
         (UPDATE, (Ref(3), Ref(5), Ref(4), 1, "linear"), "5 arguments for 6"),
-        (UPDATE, (Ref(3), Ref(5), Ref(4), 1, "linear", 1), "counts must be Tensor"),
-        (UPDATE, (Ref(3), Ref(5), Ref(4), 1, "linear", Ref(5)), "counts float32"),
+        (
+            UPDATE,
+            (Ref(3), Ref(5), Ref(4), 1, "linear", 1),
+            "row_lengths must be Tensor",
+        ),
+        (UPDATE, (Ref(3), Ref(5), Ref(4), 1, "linear", Ref(5)), "row_lengths float32"),
         (
             UPDATE,
             (Ref(3), Ref(5), Ref(4), Affine(1, (("n", 1),)), "linear", None),

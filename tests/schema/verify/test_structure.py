@@ -60,8 +60,8 @@ def test_a_huge_count_is_refused_before_anything_is_walked():
     for name in ("value_types", "argument_kinds", "argument_values"):
         position = GRAPH._target(name)
         refuse(patched(position, b"\xff\xff\xff\xff"), "reaches past the end")
-    refuse(patched(ROOT._target("methods"), b"\xff\xff\xff\xff"), "after the end")
-    refuse(patched(POOL._target("ops"), b"\xff\xff\xff\xff"), "after the end")
+    refuse(patched(ROOT._target("methods"), b"\xff\xff\xff\xff"), "past the end")
+    refuse(patched(POOL._target("ops"), b"\xff\xff\xff\xff"), "past the end")
 
 
 def test_a_table_that_is_reached_twice_is_refused():

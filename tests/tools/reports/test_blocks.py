@@ -34,9 +34,9 @@ def test_a_method_says_by_what_it_counts_the_tokens_of_a_row():
     write, step = describe_methods(RAGGED)
     assert (write.advance, write.row_lengths) == ("seq", "row_lengths")
     assert (step.advance, step.row_lengths) == ("1", "row_lengths")
-    said = "of seq tokens counts says how many count in each row; left out: all"
+    said = "of seq tokens row_lengths says how many count in each row; left out: all"
     assert f"      {said}" in method_lines([write])
-    shown = "      counts says which rows take part; left out: all"
+    shown = "      row_lengths says which rows take part; left out: all"
     assert shown in method_lines([step])
     assert (
         describe_methods(WHOLE)[0].advance,
