@@ -9,9 +9,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
-from kvc.runtime.states.access import Demand, Mode, Writes
+from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.groups import Group
 from kvc.runtime.states.owner import ALL_SLOTS, WHOLE, Span, Store
+from kvc.schema.model import AccessMode
 
 Undo = Callable[[], None]  # puts back what a call may have written, once
 
@@ -36,7 +37,7 @@ class Kind:
             advanced the cursor last wrote them.
     """
 
-    undoes: ClassVar[frozenset[Mode]] = frozenset()
+    undoes: ClassVar[frozenset[AccessMode]] = frozenset()
     copied: ClassVar[bool] = False
     placed: ClassVar[bool] = False
     grows: ClassVar[bool] = False

@@ -7,11 +7,12 @@ round. Until then a ring is as any cache is.
 
 from collections.abc import Iterator, Sequence
 
-from kvc.runtime.states.access import Demand, Mode, Writes
+from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.groups import Group
 from kvc.runtime.states.kind import Undo
 from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.owner import Span, Store
+from kvc.schema.model import AccessMode
 
 
 class Ring(Linear):
@@ -21,7 +22,7 @@ class Ring(Linear):
         slots: how many each has.
     """
 
-    undoes = frozenset(Mode)
+    undoes = frozenset(AccessMode)
     recorded = "reached"
 
     def __init__(self, group: Group, store: Store, lengths: list[int]) -> None:

@@ -6,19 +6,25 @@ checks every instruction against them, the runtime has one kernel for each.
 
 from kvc.schema.ops.spec import Aliasing, OpSpec, Param, ParamKind
 from kvc.schema.ops.table import (
+    APPEND,
+    CACHE_UPDATE,
     COND,
     CONTROL_OPS,
     DELEGATE,
     OPS,
+    REPLACE,
     SCAN,
     WHILE,
 )
 
 __all__ = [
+    "APPEND",
+    "CACHE_UPDATE",
     "COND",
     "CONTROL_OPS",
     "DELEGATE",
     "OPS",
+    "REPLACE",
     "SCAN",
     "WHILE",
     "Aliasing",

@@ -11,6 +11,7 @@ from kvc.schema.ops import views as v
 from kvc.schema.ops.spec import Aliasing, OpSpec, ShapeRule, parse
 
 DELEGATE = "kvc::delegate"
+APPEND, REPLACE, CACHE_UPDATE = "kvc::append", "kvc::replace", "kvc::cache_update"
 COND, WHILE, SCAN = "kvc::cond", "kvc::while", "kvc::scan"
 # They run blocks; what comes out of these is not for a rule of shapes to say.
 CONTROL_OPS = frozenset({COND, WHILE, SCAN, DELEGATE})
