@@ -1,4 +1,4 @@
-# sha256 of program.fbs: fe202881d392a8a4b76e00524b4146a14fb7396699049a9e262726fc6c206b54
+# sha256 of program.fbs: b2df55990c5a4201644d80529c3666baf818764dcecfbb5348b06c5753d4988d
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -138,6 +138,9 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('initial', 'scalar', 'uint32', 4, True, 0),
         ('reset', 'scalar', 'uint8', 1, False, 2),
         ('cursor', 'scalar', 'uint32', 4, True, 0),
-        ('window', 'scalar', 'uint64', 8, True, 0),
+        ('window', 'table', 'Window', 4, True, 0),
+    ),
+    'Window': (
+        ('size', 'scalar', 'uint64', 8, False, 0),
     ),
 }
