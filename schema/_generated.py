@@ -1,4 +1,4 @@
-# sha256 of program.fbs: e12e3ea0dcb4d7dcc412fd967cf77481942c057fbef48ea25c6be36f48e1c047
+# sha256 of program.fbs: 4995b6474ae9086f28eb2994b7d946613e465ffe5ae9d15fb8c788fcc1c4aa3c
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -148,6 +148,9 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('initial', 'scalar', 'uint32', 4, True, 0),
         ('reset', 'scalar', 'uint8', 1, False, 2),
         ('cursor', 'scalar', 'uint32', 4, True, 0),
-        ('window', 'scalar', 'uint64', 8, True, 0),
+        ('window', 'table', 'Window', 4, True, 0),
+    ),
+    'Window': (
+        ('size', 'scalar', 'uint64', 8, False, 0),
     ),
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kvc.schema.dtypes import DType
+from kvc.schema.rings import Window
 from kvc.schema.types import Affine, Dim, Symbol, TensorType
 
 
@@ -303,8 +304,8 @@ class State:
         cursor: id of the cursor at which every write to it begins, so that what lies
             after the cursor is dead (LINEAR, RING, APPEND), or that it counts as
             (COUNTER); None for any other.
-        window: how many positions a query sees, its own too, where calls write a RING
-            at the position and `kvc::attention` alone reads it after that, else None.
+        window: what a query sees, where calls write a RING at the position and
+            `kvc::attention` alone reads it after that, else None.
     """
 
     name: str
@@ -315,7 +316,7 @@ class State:
     initial: int | None
     reset: ResetRule
     cursor: int | None
-    window: int | None = None
+    window: Window | None = None
 
     @property
     def at_position(self) -> bool:

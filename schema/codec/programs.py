@@ -32,6 +32,7 @@ from kvc.schema.model import (
     State,
     StateKind,
 )
+from kvc.schema.rings import Window
 from kvc.schema.types import Dim
 
 
@@ -118,9 +119,13 @@ def _state_record(state: State, pool: PoolWriter) -> Record:
             "initial": state.initial,
             "reset": int(state.reset),
             "cursor": state.cursor,
-            "window": state.window,
+            "window": _window_record(state.window),
         },
     )
+
+
+def _window_record(window: Window | None) -> Record | None:
+    return None if window is None else Record("Window", {"size": window.size})
 
 
 def _cursor_record(cursor: Cursor, pool: PoolWriter) -> Record:
@@ -279,8 +284,12 @@ def _read_state(table: TableReader, pool: Pool, path: str) -> State:
         initial=table.optional_number("initial"),
         reset=ResetRule(table.number("reset")),
         cursor=table.optional_number("cursor"),
-        window=table.optional_number("window"),
+        window=_read_window(table.child("window")) if "window" in table else None,
     )
+
+
+def _read_window(table: TableReader) -> Window:
+    return Window(size=table.number("size"))
 
 
 def _read_cursor(table: TableReader, pool: Pool, path: str) -> Cursor:

@@ -4,6 +4,7 @@ Parameters that kvc does not take (devices, layouts, memory formats, `out`) are
 left out; the compiler refuses a traced call that sets one to anything unusual.
 """
 
+from kvc.schema.ops import caches as c
 from kvc.schema.ops import indexing as i
 from kvc.schema.ops import products as p
 from kvc.schema.ops import shapes as s
@@ -164,8 +165,8 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::triu(Tensor self, int diagonal) -> Tensor": s.same,
     "aten::full(int[] size, Scalar fill_value, dtype dtype) -> Tensor": s.full,
     "aten::arange.start_step(Scalar start, Scalar end, Scalar step, dtype dtype) -> Tensor": s.arange,
-    "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal, int? window_left, int? window_right, float? softcap, Tensor? mask, Tensor? slopes, Tensor? sinks, str layout, Tensor? k_scale, Tensor? v_scale, Tensor? row_lengths) -> Tensor": p.cached_attention,
-    "kvc::quantize_cache(Tensor x) -> Tensor, Tensor": p.quantize_cache,
+    "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal, int? window_left, int? window_right, float? softcap, Tensor? mask, Tensor? slopes, Tensor? sinks, str layout, Tensor? k_scale, Tensor? v_scale, Tensor? row_lengths) -> Tensor": c.cached_attention,
+    "kvc::quantize_cache(Tensor x) -> Tensor, Tensor": c.quantize_cache,
     "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": p.quantize_rows,
     "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qd8,
     "kvc::linear_qb4(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qb4,
@@ -186,7 +187,7 @@ _VIEW: dict[str, ShapeRule] = {
     "aten::split_with_sizes(Tensor self, int[] split_sizes, int dim) -> Tensor[]": v.split,
 }
 _UPDATE: dict[str, ShapeRule] = {
-    "kvc::cache_update(Tensor cache, Tensor update, Tensor? write_indices, int axis, str mode, Tensor? row_lengths) -> Tensor": i.cache_update,
+    "kvc::cache_update(Tensor cache, Tensor update, Tensor? write_indices, int axis, str mode, Tensor? row_lengths) -> Tensor": c.cache_update,
     "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor": i.index_copy,
     "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate) -> Tensor": i.index_put,
     "aten::index_add(Tensor self, int dim, Tensor index, Tensor source, Scalar alpha) -> Tensor": i.index_add,
@@ -194,8 +195,8 @@ _UPDATE: dict[str, ShapeRule] = {
     "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor": i.scatter,
     "aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor": i.scatter,
     "aten::copy(Tensor self, Tensor src) -> Tensor": i.copy,
-    "kvc::append(Tensor past, Tensor update, int axis) -> Tensor": i.append,
-    "kvc::replace(Tensor past, Tensor source, int axis) -> Tensor": i.replace,
+    "kvc::append(Tensor past, Tensor update, int axis) -> Tensor": c.append,
+    "kvc::replace(Tensor past, Tensor source, int axis) -> Tensor": c.replace,
 }
 _CONTROL: dict[str, ShapeRule] = {
     f"{COND}(Tensor pred, int yes, int no, Tensor[] operands, int?[] over) -> Tensor[]": s.unchecked,
