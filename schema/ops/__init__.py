@@ -4,7 +4,7 @@ A program may name only these. The compiler maps traced ops to them, the verifie
 checks every instruction against them, the runtime has one kernel for each.
 """
 
-from kvc.schema.ops.spec import Aliasing, OpSpec, Param, ParamKind
+from kvc.schema.ops.spec import Aliasing, Keeps, OpSpec, Param, ParamKind
 from kvc.schema.ops.table import (
     APPEND,
     CACHE_UPDATE,
@@ -12,9 +12,12 @@ from kvc.schema.ops.table import (
     CONTROL_OPS,
     DELEGATE,
     OPS,
+    PERMUTING,
     REPLACE,
+    RESHAPING_VIEWS,
     SCAN,
     WHILE,
+    ops_that_keep,
 )
 
 __all__ = [
@@ -24,11 +27,15 @@ __all__ = [
     "CONTROL_OPS",
     "DELEGATE",
     "OPS",
+    "PERMUTING",
     "REPLACE",
+    "RESHAPING_VIEWS",
     "SCAN",
     "WHILE",
     "Aliasing",
+    "Keeps",
     "OpSpec",
     "Param",
     "ParamKind",
+    "ops_that_keep",
 ]

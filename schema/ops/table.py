@@ -9,7 +9,7 @@ from kvc.schema.ops import indexing as i
 from kvc.schema.ops import products as p
 from kvc.schema.ops import shapes as s
 from kvc.schema.ops import views as v
-from kvc.schema.ops.spec import Aliasing, OpSpec, ShapeRule, parse
+from kvc.schema.ops.spec import Aliasing, Keeps, OpSpec, ShapeRule, parse
 
 DELEGATE = "kvc::delegate"
 APPEND, REPLACE, CACHE_UPDATE = "kvc::append", "kvc::replace", "kvc::cache_update"
@@ -214,11 +214,20 @@ _POINTWISE_RULES = (s.same_shape, s.broadcast, s.compare, s.where, s.masked_fill
 _POINTWISE = {
     "aten::gelu", "aten::hardtanh", "aten::leaky_relu", "aten::elu", "aten::softplus",
 }  # fmt: skip
+_KEEPS = {
+    Keeps.ALL: ("alias", "view", "unsqueeze", "squeeze.dims", "clone", "reshape"),
+    Keeps.PERMUTED: ("transpose.int", "permute"),
+    Keeps.SOME: ("select.int", "slice.Tensor", "split_with_sizes"),
+    Keeps.REPEATED: ("expand", "repeat"),
+}
+_KEEPS_OF = {f"aten::{op}": keeps for keeps, ops in _KEEPS.items() for op in ops}
 
 
 def _parse(signature: str, rule: ShapeRule, aliasing: Aliasing) -> OpSpec:
-    known = signature.partition("(")[0] in _POINTWISE or rule in _POINTWISE_RULES
-    return parse(signature, rule, aliasing, known and aliasing is Aliasing.FRESH)
+    name = signature.partition("(")[0]
+    known = name in _POINTWISE or rule in _POINTWISE_RULES
+    pointwise = known and aliasing is Aliasing.FRESH
+    return parse(signature, rule, aliasing, pointwise, _KEEPS_OF.get(name))
 
 
 OPS: dict[str, OpSpec] = {
@@ -232,3 +241,15 @@ OPS: dict[str, OpSpec] = {
     )
     for spec in (_parse(signature, rule, aliasing) for signature, rule in rules.items())
 }
+
+
+def ops_that_keep(*keeps: Keeps) -> frozenset[str]:
+    """Return the ops of which results are so made of operand 0, views or not."""
+    return frozenset(name for name, spec in OPS.items() if spec.keeps in keeps)
+
+
+PERMUTING = ops_that_keep(Keeps.PERMUTED)
+# Views of all elements in their order: the same bytes in another shape.
+RESHAPING_VIEWS = frozenset(
+    name for name in ops_that_keep(Keeps.ALL) if OPS[name].aliasing is Aliasing.VIEW
+)
