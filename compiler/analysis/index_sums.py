@@ -12,15 +12,12 @@ from types import MappingProxyType
 
 from kvc.compiler.ir import Node, Value
 from kvc.schema.dtypes import DType
+from kvc.schema.ops import Keeps, ops_that_keep
 from kvc.schema.types import Affine, Dim, TensorType, add_dims
 
 _WHOLE = (DType.BOOL, DType.INT32, DType.INT64)
-# Ops whose result holds elements of operand 0, in order.
 _PICKING = ("aten::select.int", "aten::slice.Tensor")
-_SEEN_THROUGH = {
-    "aten::alias", "aten::clone", "aten::view", "aten::reshape", "aten::expand",
-    "aten::unsqueeze", "aten::squeeze.dims", *_PICKING,
-}  # fmt: skip
+_SEEN_THROUGH = ops_that_keep(Keeps.ALL, Keeps.SOME, Keeps.REPEATED)
 
 
 class Along(Enum):
@@ -99,7 +96,7 @@ class IndexSums:
                 return self.of(old) if kept else None
             case "aten::copy", (_, Value() as source):  # over a value of any kind
                 return self._viewed(node, source, value)
-        known = node.op in _SEEN_THROUGH
+        known = node.op in _SEEN_THROUGH and node.outputs == (value,)
         return self._viewed(node, node.inputs[0], value) if known else None
 
     def _added(self, a: Value, b: Value, result: Value) -> IndexSum | None:

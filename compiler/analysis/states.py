@@ -15,7 +15,6 @@ from kvc.compiler.analysis.cursors import Counting
 from kvc.compiler.analysis.flat import FlatMethod
 from kvc.compiler.analysis.growth import growth, keeps_old_rows
 from kvc.compiler.analysis.updates import (
-    CACHE_UPDATE,
     CacheWrite,
     Held,
     cache_write,
@@ -24,6 +23,8 @@ from kvc.compiler.analysis.updates import (
 from kvc.compiler.analysis.windows import find_windows
 from kvc.compiler.ir import Node, Program, State
 from kvc.schema.model import CursorKind, CursorPart, StateKind
+from kvc.schema.ops import CACHE_UPDATE
+from kvc.schema.rings import Window
 
 _KINDS = {"linear": StateKind.LINEAR, "circular": StateKind.RING}
 _Written = tuple[FlatMethod, Node]
@@ -55,7 +56,7 @@ def describe_states(
             if state.kind is StateKind.RING and state.cursor == number
         }
         for name, window in find_windows(program, views.values(), held, rings).items():
-            states[name] = replace(states[name], window=window)
+            states[name] = replace(states[name], window=Window(window))
     return tuple(states.values())
 
 

@@ -9,12 +9,9 @@ from dataclasses import dataclass, replace
 
 from kvc.compiler.analysis.flat import FlatMethod
 from kvc.compiler.ir import Node, Value
-from kvc.compiler.passes.caches import SWAPS
 from kvc.compiler.passes.whole_views import axis_order
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import CACHE_UPDATE, OPS, PERMUTING, Aliasing
 from kvc.schema.types import Dim
-
-CACHE_UPDATE = "kvc::cache_update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +64,7 @@ def cache_writes(method: FlatMethod) -> Iterator[CacheWrite]:
 
 def cache_write(node: Node) -> CacheWrite:
     """Return what a cache update says."""
-    cache, update, index, axis, mode, counted = node.arguments
+    cache, update, index, axis, mode, counted, *_ = node.arguments
     assert isinstance(cache, Value)
     assert isinstance(update, Value)
     assert isinstance(axis, int)
@@ -101,6 +98,6 @@ def _held_by(node: Node, held: dict[int, Held]) -> Held | None:
         return None if one is None else replace(one, written=True)
     if OPS[node.op].aliasing is not Aliasing.VIEW:
         return None
-    if node.op in SWAPS and one.order is not None:
+    if node.op in PERMUTING and one.order is not None:
         return replace(one, order=tuple(one.order[axis] for axis in axis_order(node)))
     return one if node.op == "aten::alias" else replace(one, order=None)

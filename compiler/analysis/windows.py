@@ -10,16 +10,17 @@ knows less of it.
 from collections.abc import Iterable, Iterator, Mapping
 
 from kvc.compiler.analysis.cursor_parts import CursorView
-from kvc.compiler.analysis.updates import CACHE_UPDATE, Held
+from kvc.compiler.analysis.updates import Held
 from kvc.compiler.ir import Argument, Node, Program, State, Value
 from kvc.compiler.ir.arguments import named
-from kvc.compiler.passes.caches import ATTENTION, SWAPS
+from kvc.compiler.passes.caches import ATTENTION
 from kvc.schema.model import CursorPart
+from kvc.schema.ops import CACHE_UPDATE, PERMUTING
 from kvc.schema.types import bounds
 
 _CACHES = ("k", "v", "k_scale", "v_scale")
 _SLOTS = 2  # the axis of slots in what attention reads
-_HANDS_ON = (*SWAPS, "aten::alias")
+_HANDS_ON = PERMUTING | {"aten::alias"}
 Rings = Mapping[str, State]
 _Use = tuple[str, int | None]  # a ring, how many positions are seen; None: any slots
 

@@ -22,9 +22,9 @@ from kvc.runtime import (
     IndexOutOfRange,
     KernelFailed,
     Poisoned,
-    binder,
     engine,
 )
+from kvc.runtime.binding import binder
 from kvc.runtime.calls.transactions import Transaction
 from kvc.schema.model import ResetRule, StateKind
 
