@@ -15,10 +15,11 @@ from kvc.runtime.calls.tokens import TokenInput, find_tokens
 from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.effects import Effects, find_effects
 from kvc.runtime.states.groups import Group
+from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.owner import ALL_SLOTS
 from kvc.runtime.states.table import find_writes
-from kvc.schema.errors import CacheOverflow, StateMismatch
+from kvc.schema.errors import CacheOverflow, CallTooLong, StateMismatch
 from kvc.schema.model import (
     Cursor,
     CursorKind,
@@ -72,6 +73,20 @@ class Entry:
         """Tell whether a call leaves its session as it is, whatever happens."""
         quiet = not self.method.advances and not self.reads_cursor
         return quiet and not self.method.writes
+
+    def narrowest(self, memory: StateMemory) -> Kind | None:
+        """Return the kind of state that allows the shortest calls, None without any.
+
+        Of those at the cursors to which a call adds as much as to the position.
+        """
+        alike = [
+            advance.cursor
+            for advance in self.method.advances
+            if advance.tokens == self.method.advance
+        ]
+        kinds = [memory.kinds[w.group] for w in self.writes if w.cursor in alike]
+        limited = [kind for kind in kinds if kind.longest < ALL_SLOTS]
+        return min(limited, key=lambda kind: kind.longest, default=None)
 
     def check_tokens(self, inputs: Inputs) -> None:
         """Check the tokens of a prefill or decode, all but padding.
@@ -270,6 +285,18 @@ def check_room(
     for row, (start, count) in enumerate(zip(starts, steps, strict=True)):
         if start + count > capacity:
             raise CacheOverflow(row=row, start=start, count=count, capacity=capacity)
+
+
+def too_long(method: Method, count: int, kind: Kind) -> CallTooLong:
+    """Return the error of a call with more tokens than a kind of state allows."""
+    return CallTooLong(
+        method=method.name,
+        count=count,
+        longest=kind.longest,
+        state=kind.group.first.name,
+        slots=kind.store.slots,
+        window=str(kind.window),
+    )
 
 
 def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:

@@ -14,12 +14,11 @@ import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.calls.chunks import Chunk, chunk_sizes, plan_chunks
-from kvc.runtime.calls.entries import Entry, check_room
+from kvc.runtime.calls.entries import Entry, check_room, too_long
 from kvc.runtime.calls.inputs import Inputs, take_inputs
 from kvc.runtime.calls.transactions import all_or_nothing
 from kvc.runtime.sessions.positions import find_position
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.errors import CallTooLong
 from kvc.schema.model import Program
 from kvc.schema.types import bounds, evaluate
 
@@ -41,9 +40,10 @@ def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
     Raises:
         InputMismatch: the inputs do not have the declared shapes.
     """
-    limit = states.narrowest
-    if limit is None or (advance := entry.method.advance) is None:
+    limit, advance = entry.narrowest(states), entry.method.advance
+    if limit is None:
         return 0
+    assert advance is not None, "it is how much the calls of the limit add"
     if entry.row_lengths is not None:
         return _excess_of_rows(entry, inputs, states, limit.longest)
     if isinstance(advance, int) and entry.method.role != "prefill":
@@ -97,7 +97,7 @@ def plan_parts(
         CallTooLong: the method has not the role "prefill", or takes more than tokens,
             or no methods with a role take so many together.
     """
-    limit = states.narrowest
+    limit = entry.narrowest(states)
     assert limit is not None, "others allow calls of any length"
     alike = {e.method.name: e for e in entries if _takes_alike(e, entry)}
     sizes = {
@@ -111,14 +111,7 @@ def plan_parts(
     if entry.method.role == "prefill" and last:
         plan = plan_chunks(count, [sizes[n] for n in prefills], sizes[last[0]])
     if sum(chunk.count for chunk in plan) != count:
-        raise CallTooLong(
-            method=entry.method.name,
-            count=count,
-            longest=limit.longest,
-            state=limit.group.first.name,
-            slots=limit.store.slots,
-            window=str(limit.window),
-        )
+        raise too_long(entry.method, count, limit)
     firsts = accumulate((chunk.count for chunk in plan), initial=0)
     return [
         Part(alike[chunk.method], first, chunk.count)
@@ -150,7 +143,7 @@ def run_parts(
     check_room(steps, starts, states.capacity)
     taken = [_take_part(part, tokens, row_lengths) for part in parts]
     results: list[object] = []
-    with all_or_nothing([part.entry for part in parts], states, starts):
+    with all_or_nothing([part.entry for part in parts], states, program.cursors):
         for part, given in zip(parts, taken, strict=True):
             made = run(part.entry, given)
             if row_lengths is not None and results:
@@ -192,6 +185,8 @@ def _take_part(part: Part, tokens: Array, row_lengths: Array | None) -> Inputs:
 def _takes_tokens(entry: Entry) -> bool:
     """Tell whether a method of some role takes tokens alone, and adds them all.
 
+    To each cursor that it adds to, so that all of them can be cut alike.
+
     It may take counts after them, and adds those that count then.
     """
     inputs = 1 + (entry.row_lengths is not None)
@@ -199,7 +194,8 @@ def _takes_tokens(entry: Entry) -> bool:
         return False
     if entry.row_lengths is not None and entry.row_lengths.leaf != 1:
         return False
-    return entry.signature.types[0].dims[1] == entry.method.advance
+    count = entry.signature.types[0].dims[1]
+    return all(advance.tokens == count for advance in entry.method.advances)
 
 
 def _takes_alike(entry: Entry, other: Entry) -> bool:

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from operator import add
 
 from kvc.runtime.binding.executor import Progress
-from kvc.runtime.calls.entries import Entry, check_room, check_rows
+from kvc.runtime.calls.entries import Entry, check_room, check_rows, too_long
 from kvc.runtime.sessions.positions import known_position
 from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.kind import Undo
@@ -52,12 +52,11 @@ class Transaction:
 
         Raises:
             CacheOverflow: the call's tokens do not fit.
+            CallTooLong: there are more than a ring allows.
             StateMismatch: it counts other rows than the session has.
         """
-        self.starts = starts_of = [known_position(cursors, memory)]
+        self.starts = starts_of = _starts_of(cursors, memory)
         self._cursors = cursors
-        for number in range(1, len(cursors)):
-            starts_of += [known_position(cursors, memory, number)]
         own = starts_of[demand.cursor]
         if own is not None and demand.row_lengths is not None:
             check_rows(entry.method, demand, own)
@@ -69,11 +68,14 @@ class Transaction:
         self._entry, self._demand, self._memory = entry, demand, memory
         self._counted = memory.counted
         kinds, keeps = memory.kinds, memory.transactional
+        for writes in entry.writes:
+            steps = demand.added_to(writes.cursor).steps(1)
+            if max(steps, default=0) > kinds[writes.group].longest:
+                raise too_long(entry.method, max(steps), kinds[writes.group])
         self._undo: list[Undo | None] = []
         for writes, extent in zip(entry.writes, demand.extents, strict=True):
             kind, starts = kinds[writes.group], self.starts[writes.cursor]
-            mine = writes.cursor == demand.cursor
-            added = demand if mine else demand.added_to(writes.cursor)
+            added = demand.added_to(writes.cursor)
             self._undo.append(kind.begin(writes, extent, starts, added, keeps))
         # Stands until the call has ended one way or the other: an interrupt may come
         # at any point, while a failure is being handled too.
@@ -129,22 +131,24 @@ class Transaction:
 
 @contextmanager
 def all_or_nothing(
-    entries: Sequence[Entry], memory: StateMemory, starts: Sequence[int]
+    entries: Sequence[Entry], memory: StateMemory, cursors: Sequence[Cursor]
 ) -> Iterator[None]:
     """Make several calls one: where one of them fails, all is as it was.
 
     Args:
         entries: of the methods that are going to run.
         memory: of a session that can be used.
-        starts: its positions.
+        cursors: of the program.
     """
+    starts_of = _starts_of(cursors, memory)
     counted, none = memory.counted, Demand(None, (), (), several=True)
     chosen: dict[int, Writes] = {}
     for writes in (writes for entry in entries for writes in entry.writes):
         if writes.group not in chosen or writes.risks:
             chosen[writes.group] = writes
+    ends = [dict(kind.ends) for kind in memory.kinds]
     undo = [
-        memory.kinds[group].begin(writes, 0, starts, none, keeps=True)
+        memory.kinds[group].begin(writes, 0, starts_of[writes.cursor], none, keeps=True)
         for group, writes in chosen.items()
     ]
     try:
@@ -153,8 +157,18 @@ def all_or_nothing(
         memory.poisoned = memory.poisoned or "a call in parts"  # until all is back
         memory.counted = counted
         _put_back(undo)
+        for kind, before in zip(memory.kinds, ends, strict=True):
+            kind.ends = before
         memory.poisoned = ""
         raise
+
+
+def _starts_of(
+    cursors: Sequence[Cursor], memory: StateMemory
+) -> list[list[int] | None]:
+    """Return where each row stands at each cursor, or at the one that is missing."""
+    numbers = range(max(1, len(cursors)))
+    return [known_position(cursors, memory, number) for number in numbers]
 
 
 def _put_back(undo: Sequence[Undo | None]) -> None:

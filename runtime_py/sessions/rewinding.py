@@ -72,7 +72,8 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
             most = list(map(min, most, kind.most_forgotten(starts)))
         elif kind.group.writers & counting:
             last = kind.ends.get(_CURSOR, firsts)
-            kept = [start - end for start, end in zip(starts, last, strict=False)]
+            ends = zip(starts, last, strict=False)
+            kept = [max(start - end, 0) for start, end in ends]
             most = list(map(min, most, kept))
     return most
 
@@ -136,15 +137,15 @@ def _check_rows(program: Program, kinds: Sequence[Kind]) -> None:
     Raises:
         CannotRewind: they may not.
     """
-    problems = [why_together(program), *(kind.row_problem() for kind in kinds)]
+    problems = [why_together(program, _CURSOR), *(kind.row_problem() for kind in kinds)]
     for reason in filter(None, problems):
         raise CannotRewind(reason=reason)
 
 
-def why_together(program: Program) -> str:
-    """Return why all rows must have one position, "" where they need not."""
+def why_together(program: Program, cursor: int) -> str:
+    """Return why all rows must be together at a cursor, "" where they need not."""
     for method in program.methods:
-        if program.cursors and takes_one_position(method, program, _CURSOR):
+        if takes_one_position(method, program, cursor):
             return f"method {method.name} is given one position for all of them"
     return ""
 

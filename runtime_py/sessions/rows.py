@@ -30,7 +30,7 @@ def reset_row(program: Program, memory: StateMemory, row: object) -> None:
     for kind in _written(memory):
         if kind.group.first.reset is ResetRule.INITIAL:
             kind.reset_row(index)
-    _count(program, memory, index, 0)
+    _count(program, memory, index, [0] * len(memory.counted))
 
 
 def take_row(
@@ -63,16 +63,17 @@ def take_row(
     pairs = list(zip(_written(memory), _written(other), strict=True))
     for mine, theirs in pairs:
         _check_shape(method, mine, theirs)
-    start = _positions(program, other)[found]
-    if memory.capacity is not None and start > memory.capacity:
-        limit = memory.capacity
-        raise CacheOverflow(row=index, start=0, count=start, capacity=limit)
+    for number in range(len(program.cursors)):
+        start = find_position(program.cursors, other, number)[found]
+        limit = memory.room(program.cursors, number)
+        if limit is not None and start > limit:
+            raise CacheOverflow(row=index, start=0, count=start, capacity=limit)
     if memory is other and index == found:
         return
     memory.poisoned = method  # stands if an interrupt comes in between
     for mine, theirs in pairs:
         mine.take_row(index, theirs, found)
-    _count(program, memory, index, start)
+    _count(program, memory, index, [rows[found] for rows in other.counted])
 
 
 def _positions(program: Program, memory: StateMemory) -> Sequence[int]:
@@ -104,8 +105,13 @@ def _check_row(
         for kind in _written(memory)
         if apart or kind.grows
     ]
-    together = why_together(program) if apart else "one position for all rows"
-    for state, reason in (*problems, ("position", together)):
+    problems += [
+        ("position" if number == 0 else cursor.name, _row_problem(program, number))
+        for number, cursor in enumerate(program.cursors)
+    ]
+    if not apart:
+        problems.append(("position", "one position for all rows"))
+    for state, reason in problems:
         if reason:
             raise StateMismatch(
                 method=method, state=state, expected=expected, found=reason
@@ -115,6 +121,13 @@ def _check_row(
     if isinstance(row, bool) or not isinstance(row, kind) or not 0 <= row < count:
         raise BadSetting(name=name, expected=f"0..{count - 1}", found=repr(row))
     return int(row)
+
+
+def _row_problem(program: Program, number: int) -> str:
+    """Return why rows cannot be taken one by one at a cursor, "" where they can."""
+    cursor = program.cursors[number]
+    own = cursor.kind is not CursorKind.SESSION or cursor.rows == row_dim(program)
+    return why_together(program, number) or ("" if own else "other rows than states")
 
 
 def _check_shape(method: str, mine: Kind, theirs: Kind) -> None:
@@ -133,10 +146,13 @@ def _check_shape(method: str, mine: Kind, theirs: Kind) -> None:
         )
 
 
-def _count(program: Program, memory: StateMemory, row: int, position: int) -> None:
-    """Note the position of a row where the session counts it; the row is whole."""
-    if program.cursors and program.cursors[0].kind is CursorKind.SESSION:
-        counted = list(memory.counted[0])
-        counted[row] = position
-        memory.count(0, tuple(counted))
+def _count(
+    program: Program, memory: StateMemory, row: int, positions: Sequence[int]
+) -> None:
+    """Note where a row is at the cursors that the session counts; it is whole."""
+    for number, cursor in enumerate(program.cursors):
+        if cursor.kind is CursorKind.SESSION:
+            counted = list(memory.counted[number])
+            counted[row] = positions[number]
+            memory.count(number, tuple(counted))
     memory.poisoned = ""

@@ -337,9 +337,14 @@ class Session(Callables):
         """Return how many tokens one call may add, None where no ring limits it.
 
         A call of the role "prefill" may have more: the session takes it in parts.
+
+        Raises:
+            Busy, Closed, Forked: as `call`.
         """
-        limit = self._states.narrowest
-        return None if limit is None else limit.longest
+        with self._exclusive("longest_call"):
+            entries = map(self._engine.entry, range(len(self._engine.program.methods)))
+            limits = [entry.narrowest(self._states) for entry in entries]
+        return min((kind.longest for kind in limits if kind is not None), default=None)
 
     @property
     def capacity(self) -> int | None:

@@ -46,6 +46,7 @@ from kvc.schema.errors import (
     UnknownName,
 )
 from kvc.schema.model import Cursor, CursorKind, Program, State
+from kvc.schema.types import evaluate
 
 
 class _NewFile(AtomicFile):
@@ -216,10 +217,12 @@ class Snapshot(Closing):
         if position is None:
             self._require(header.position is None, f"position {header.position}")
             return
-        found = self._found_position(position)
-        most = MOST if header.capacity is None else header.capacity
-        inside = all(0 <= count <= most for count in found)
-        self._require(inside, f"position {list(found)} of a capacity of {most}")
+        found = self._found_position(position, 0)
+        self._check_inside(found, header.capacity)
+        for number, cursor in enumerate(self._program.cursors[1:], 1):
+            dim = cursor.capacity
+            most = None if dim is None else evaluate(dim, header.sizes)
+            self._check_inside(self._found_position(cursor, number), most)
         if header.position is not None:
             grown = position.kind is CursorKind.LENGTH
             rows = found[:1] * len(header.counted) if grown else found
@@ -230,20 +233,25 @@ class Snapshot(Closing):
             known = known and all(map(ge, reached, found))
             self._require(known, f"reached {reached} at position {list(found)}")
 
-    def _found_position(self, position: Cursor) -> list[int]:
-        """Return what the states say of the position, or the lengths of what grows."""
+    def _check_inside(self, found: Sequence[int], capacity: int | None) -> None:
+        most = MOST if capacity is None else capacity
+        inside = all(0 <= count <= most for count in found)
+        self._require(inside, f"position {list(found)} of a capacity of {most}")
+
+    def _found_position(self, cursor: Cursor, number: int) -> list[int]:
+        """Return what the states say of a cursor, or the lengths of what grows."""
         header, states = self.header, self._program.states
-        match position.kind:
+        match cursor.kind:
             case CursorKind.STATE:
-                assert position.state is not None
-                counts = self._read_state(position.state)
+                assert cursor.state is not None
+                counts = self._read_state(cursor.state)
                 return [int(count) for count in counts.reshape(-1)]
             case CursorKind.SESSION:
-                return list(header.counted)
+                return list((header.counted, *header.others)[number])
             case CursorKind.LENGTH:
-                own = any(state.cursor == 0 for state in states)
+                own = any(state.cursor == number for state in states)
                 grows = [
-                    kind_of(state).grows and (state.cursor == 0 or not own)
+                    kind_of(state).grows and (state.cursor == number or not own)
                     for state in states
                 ]
                 return list(compress(header.lengths, grows)) or [0]

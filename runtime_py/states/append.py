@@ -36,9 +36,8 @@ class Append(Kind):
         before = self._lengths()
         if self.store.shared:
             low = 0 if writes.risks else min(before)
-            self.store.note(
-                low, max((reach for *_, reach in demand.lengths), default=0)
-            )
+            reaches = [reach for *_, reach in demand.lengths]
+            self.store.note(low, max(before + reaches))
         keeps = keeps and any(map(self._matters, writes.risks))
         copy = self.copy(Span(0, max(before))) if keeps else None
         return partial(self._undo, before, demand, copy)

@@ -163,6 +163,8 @@ class HostMemory:
             OutOfMemory: the system gives no address space.
         """
         twin = HostMemory(*self._again)
+        for store in self.stores:  # also if it breaks off, with some pages shared
+            store.shared = True
         try:
             with PageTable() as table:
                 for rule, arena in self.arenas.items():

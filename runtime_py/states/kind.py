@@ -5,7 +5,7 @@ call, how far rows go back, which slots a fork must have, what becomes of one ro
 kind keeps what it has to know beside the content, and finds no position by itself.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import ClassVar
 
@@ -166,6 +166,7 @@ class Kind:
         self.store.fill(Span(0, reached[row] if self.placed else ALL_SLOTS, row))
         reached[row] = 0
         self.reached = reached
+        self._take_ends(row, {})
 
     def take_row(self, row: int, other: "Kind", source: int) -> None:
         """Make one row as another row is, of states of this kind and shape.
@@ -178,9 +179,18 @@ class Kind:
         reached = other.reach([0] * other.store.shape[0])[source]
         span = Span(0, reached if self.placed else ALL_SLOTS, row)
         content = other.store.read(span._replace(row=source))
+        ends = {cursor: rows[source] for cursor, rows in other.ends.items()}
         self.reset_row(row)
         self.store.write(span, content)
         self.reached[row] = reached
+        self._take_ends(row, ends)
+
+    def _take_ends(self, row: int, ends: Mapping[int, int]) -> None:
+        """Note where cursors of one row stood, 0 where no call has written it."""
+        for cursor in self.ends.keys() | ends.keys():
+            rows = list(self.ends.get(cursor, [0] * self.store.shape[0]))
+            rows[row] = ends.get(cursor, 0)
+            self.ends[cursor] = rows
 
     def reach(self, starts: Sequence[int]) -> list[int]:
         """Return how far each row was ever written, `starts` being positions."""

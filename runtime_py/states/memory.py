@@ -11,7 +11,6 @@ from kvc.runtime.arrays import Array, prefix
 from kvc.runtime.states.groups import Group
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.kind import Kind
-from kvc.runtime.states.owner import ALL_SLOTS
 from kvc.runtime.states.table import kind_of
 from kvc.schema.errors import Poisoned
 from kvc.schema.model import Cursor, ResetRule, State
@@ -33,7 +32,6 @@ class StateMemory:
         kinds: of the groups.
         growing: ids of the states that grow.
         counted: of each cursor, the position of each row where the session counts it.
-        narrowest: the kind that allows the shortest calls, None where none cares.
         pending: tokens of each row that a generation has made and the states do not
             hold yet; empty where there are none.
         poisoned: name of the call that left states half written, or "".
@@ -64,8 +62,6 @@ class StateMemory:
         self.growing = sorted(state for group in grown for state in group)
         self.counted: tuple[tuple[int, ...], ...] = tuple((0,) * n for n in rows)
         self.pending: tuple[tuple[int, ...], ...] = ()
-        limited = [kind for kind in self.kinds if kind.longest < ALL_SLOTS]
-        self.narrowest = min(limited, key=lambda kind: kind.longest, default=None)
         self.poisoned = ""
         self.closed = False
 
@@ -146,7 +142,7 @@ class StateMemory:
             self.owner.discard(rule)
         for kind in self.kinds:
             if kind.group.first.reset in rules:
-                kind.reached = []
+                kind.reached, kind.ends = [], {}
                 for state in kind.group.states:
                     self.lengths[state] = 0
         self.counted = tuple((0,) * len(rows) for rows in self.counted)

@@ -16,7 +16,9 @@ from session_contents import contents, random_rows
 from stateful_programs import linear_program
 
 from kvc.runtime.arenas import PAGE_NBYTES
+from kvc.runtime.forks.forking import share_arena
 from kvc.runtime.forks.map_budget import MAPS
+from kvc.runtime.states import host
 
 rows = partial(random_rows, width=64)
 pytestmark = LINUX
@@ -235,3 +237,17 @@ def test_no_memory_for_files_means_copies_of_the_rest(parent, monkeypatch):
         child.rewind(100)
         assert not np.any(child.state["cache0"])
         assert contents(parent) == before
+
+
+def test_a_fork_that_broke_off_leaves_nothing_stale_to_the_next(parent, monkeypatch):
+    def interrupted(*arguments):
+        share_arena(*arguments)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(host, "share_arena", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        parent.fork()
+    monkeypatch.undo()
+    parent.write(rows(40))
+    with parent.fork() as child:
+        assert contents(child) == contents(parent)

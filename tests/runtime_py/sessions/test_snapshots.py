@@ -1,7 +1,5 @@
 """Sessions on disk: as they were, or a clear refusal."""
 
-import hashlib
-import json
 import os
 import re
 import struct
@@ -9,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from changed_snapshots import LEAD, change_header, reseal
 from hand_built import cache_program
 from session_contents import contents
 from session_contents import random_rows as rows
@@ -31,24 +30,6 @@ from kvc.runtime import (
 )
 from kvc.runtime.sessions.snapshots import Snapshot
 from kvc.schema.model import ResetRule, StateKind
-
-LEAD = struct.Struct("<8sIQ")
-
-
-def reseal(raw):
-    """Return a file's bytes with the digest that they should have."""
-    return raw[:-32] + hashlib.sha256(raw[:-32]).digest()
-
-
-def change_header(path, change):
-    """Rewrite a file with another header, and the digest that belongs to it."""
-    raw = path.read_bytes()
-    magic, version, nbytes = LEAD.unpack(raw[: LEAD.size])
-    header = json.loads(raw[LEAD.size : LEAD.size + nbytes])
-    change(header)
-    text = json.dumps(header).encode()
-    rest = raw[LEAD.size + nbytes :]
-    path.write_bytes(reseal(LEAD.pack(magic, version, len(text)) + text + rest))
 
 
 @pytest.mark.parametrize("kind", [None, StateKind.PLAIN, StateKind.RING])
