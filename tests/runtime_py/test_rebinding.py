@@ -12,7 +12,8 @@ from made_once import MadeOnce
 from stateful_programs import caller_program
 
 from kvc.compiler import compile_program
-from kvc.runtime import CacheOverflow, GrowingArray, KernelFailed, binder, frames, load
+from kvc.runtime import CacheOverflow, GrowingArray, KernelFailed, load
+from kvc.runtime.binding import binder, frames
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.schema.ops import DELEGATE
 
