@@ -1,10 +1,18 @@
-# sha256 of program.fbs: fe202881d392a8a4b76e00524b4146a14fb7396699049a9e262726fc6c206b54
+# sha256 of program.fbs: 4995b6474ae9086f28eb2994b7d946613e465ffe5ae9d15fb8c788fcc1c4aa3c
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
 Field = tuple[str, str, str, int, bool, int]
 
 TABLES: dict[str, tuple[Field, ...]] = {
+    'Accesses': (
+        ('ends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('roots', 'vector of scalar', 'uint32', 4, False, 0),
+        ('modes', 'vector of scalar', 'uint8', 1, False, 0),
+        ('axes', 'vector of scalar', 'uint8', 1, False, 0),
+        ('size_kinds', 'vector of scalar', 'uint8', 1, False, 0),
+        ('sizes', 'vector of scalar', 'int64', 8, False, 0),
+    ),
     'Advance': (
         ('cursor', 'scalar', 'uint32', 4, False, 0),
         ('tokens_kind', 'scalar', 'uint8', 1, False, 2),
@@ -24,6 +32,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('update_reasons', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
+        ('accesses', 'table', 'Accesses', 4, False, 0),
     ),
     'Cursor': (
         ('name', 'string', 'string', 4, False, 0),
@@ -82,6 +91,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('update_copy_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('update_copies', 'vector of scalar', 'uint32', 4, False, 0),
         ('blocks', 'vector of table', 'Block', 4, False, 0),
+        ('accesses', 'table', 'Accesses', 4, False, 0),
     ),
     'Names': (
         ('names', 'vector of string', 'string', 4, False, 0),
@@ -138,6 +148,9 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('initial', 'scalar', 'uint32', 4, True, 0),
         ('reset', 'scalar', 'uint8', 1, False, 2),
         ('cursor', 'scalar', 'uint32', 4, True, 0),
-        ('window', 'scalar', 'uint64', 8, True, 0),
+        ('window', 'table', 'Window', 4, True, 0),
+    ),
+    'Window': (
+        ('size', 'scalar', 'uint64', 8, False, 0),
     ),
 }

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import IntEnum
 
 from kvc.schema.dtypes import DType
+from kvc.schema.rings import Window
 from kvc.schema.types import Affine, Dim, Symbol, TensorType
 
 
@@ -136,19 +137,52 @@ class Graph:
         return value
 
 
+class AccessMode(IntEnum):
+    """Where a write lands; the number is the one in the file."""
+
+    ANYWHERE = 0
+    SLOTS = 1  # rows from an index on, which of a state at a cursor is the cursor
+    APPEND = 2  # after the end
+    REPLACE = 3  # all of it, with another length
+
+    @property
+    def lengthens(self) -> bool:
+        """Tell whether what is written has another length afterwards."""
+        return self in (AccessMode.APPEND, AccessMode.REPLACE)
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How an instruction writes over memory that outlives it.
+
+    Attributes:
+        root: the value that the memory belongs to: a state, or an input that is lent.
+        mode: where it lands.
+        axis: that of the slots, or that becomes longer; None for ANYWHERE.
+        size: how many slots are written, or how long the value is then.
+    """
+
+    root: int
+    mode: AccessMode
+    axis: int | None = None
+    size: Dim | None = None
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
-    """The verdict on one write over a state, or over an input in the caller's array.
+    """One write over a state, or over an input in the caller's array.
 
     Attributes:
         instruction: index of the instruction that writes.
         reason: why bytes are copied for it; "" when none are, which is "in place".
         copies: indices of the instructions that copy these bytes, ascending.
+        accesses: what it writes over, in order; of equal ones, the last.
     """
 
     instruction: int
     reason: str
     copies: tuple[int, ...]
+    accesses: tuple[Access, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -270,8 +304,8 @@ class State:
         cursor: id of the cursor at which every write to it begins, so that what lies
             after the cursor is dead (LINEAR, RING, APPEND), or that it counts as
             (COUNTER); None for any other.
-        window: how many positions a query sees, its own too, where calls write a RING
-            at the position and `kvc::attention` alone reads it after that, else None.
+        window: what a query sees, where calls write a RING at the position and
+            `kvc::attention` alone reads it after that, else None.
     """
 
     name: str
@@ -282,7 +316,7 @@ class State:
     initial: int | None
     reset: ResetRule
     cursor: int | None
-    window: int | None = None
+    window: Window | None = None
 
     @property
     def at_position(self) -> bool:

@@ -12,6 +12,7 @@ with its date, and old files load or fail with `UnsupportedVersion` by decision.
     0   2026-11-22   counts: how many tokens of each row of a batch a call adds
     0   2026-11-23   a delegate's code is a block of its method
     0   2026-11-23   cursors, and values that are parts of them
+    0   2026-11-23   accesses: what writes do to states, in the file
 """
 
 from typing import Final

@@ -10,13 +10,11 @@ from dataclasses import dataclass
 
 from kvc.compiler.ir import Argument, Method, Node, Value
 from kvc.schema.dtypes import DType
+from kvc.schema.ops import Keeps, ops_that_keep
 from kvc.schema.types import Affine, Dim, TensorType, add_dims
 
 # Ops whose result holds the elements of operand 0 in order, if it has as many.
-_SAME = {
-    "aten::alias", "aten::clone", "aten::view", "aten::reshape", "aten::expand",
-    "aten::unsqueeze", "aten::squeeze.dims", "aten::select.int", "aten::slice.Tensor",
-}  # fmt: skip
+_SAME = ops_that_keep(Keeps.ALL, Keeps.SOME, Keeps.REPEATED)
 _INTEGERS = (DType.INT32, DType.INT64)
 Add = Callable[[str, tuple[Argument, ...], TensorType], Value]
 

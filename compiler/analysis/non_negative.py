@@ -9,16 +9,15 @@ from collections.abc import Mapping, Sequence
 
 from kvc.compiler.ir import Argument, Method, Node, Program, Value, bound_to
 from kvc.schema.dtypes import DType
+from kvc.schema.ops import Keeps, ops_that_keep
 from kvc.schema.types import Affine, Symbol, bounds
 
 _INTEGERS = (DType.INT8, DType.INT16, DType.INT32, DType.INT64)
 # Ops whose result is never negative when all their tensors are.
 _KEEPING = {
-    "aten::mul.Tensor", "aten::minimum", "aten::maximum",
-    "aten::alias", "aten::clone", "aten::view", "aten::reshape", "aten::expand",
-    "aten::unsqueeze", "aten::squeeze.dims", "aten::slice.Tensor", "aten::select.int",
-    "aten::transpose.int", "aten::permute", "aten::cat", "aten::stack", "aten::copy",
-    "aten::repeat", "aten::flip", "aten::sum.dim_IntList", "aten::cumsum", "aten::amax",
+    *ops_that_keep(*Keeps), "aten::mul.Tensor", "aten::minimum", "aten::maximum",
+    "aten::cat", "aten::stack", "aten::copy", "aten::flip", "aten::amax",
+    "aten::sum.dim_IntList", "aten::cumsum",
 }  # fmt: skip
 # The same, with numbers that must not be negative either.
 _WITH_NUMBER = {"aten::add.Tensor", "aten::add.Scalar", "aten::mul.Scalar"}

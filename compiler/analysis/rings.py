@@ -20,10 +20,10 @@ from kvc.compiler.analysis.cursors import (
 )
 from kvc.compiler.analysis.updates import CACHE_UPDATE
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
-from kvc.compiler.passes.caches import ATTENTION, SWAPS
+from kvc.compiler.passes.caches import ATTENTION
 from kvc.compiler.passes.whole_views import axis_order
 from kvc.schema.dtypes import DType
-from kvc.schema.ops import OPS
+from kvc.schema.ops import OPS, PERMUTING
 from kvc.schema.types import Dim, bounds
 
 _CACHES = ("k", "v", "k_scale", "v_scale")
@@ -121,7 +121,7 @@ class _Uses:
             whole = part.order == tuple(range(len(part.order)))
             if not whole or not _rows_fit(self._rows, node.inputs[0].type.dims):
                 self.unfit.add(part.state)
-        elif node.op in SWAPS:
+        elif node.op in PERMUTING:
             order = tuple(part.order[axis] for axis in axis_order(node))
             self._parts[result] = _Part(part.state, order, part.written)
         elif node.op == "aten::alias":

@@ -26,6 +26,7 @@ from kvc.compiler.analysis.updates import (
 )
 from kvc.compiler.ir import Method, Node, Program, State
 from kvc.schema import model
+from kvc.schema.rings import Window
 
 Kind = model.StateKind
 _KINDS = {"linear": Kind.LINEAR, "circular": Kind.RING}
@@ -61,7 +62,7 @@ def describe_states(
         }
         windows = find_windows(program, counting, rings) if rings else {}
         for name, window in windows.items():
-            states[name] = replace(states[name], window=window)
+            states[name] = replace(states[name], window=Window(window))
     return tuple(states.values())
 
 

@@ -58,7 +58,7 @@ def cache_writes(method: Method) -> Iterator[CacheWrite]:
 
 def cache_write(state: str, node: Node) -> CacheWrite:
     """Return what a cache update says."""
-    cache, update, index, axis, mode, counted = node.arguments
+    cache, update, index, axis, mode, counted, *_ = node.arguments
     assert isinstance(cache, Value)
     assert isinstance(update, Value)
     assert isinstance(axis, int)

@@ -4,8 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kvc.compiler.ir import Method, Node, Value
-from kvc.compiler.memory.aliasing import RESHAPING_VIEWS
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import OPS, RESHAPING_VIEWS, Aliasing
 
 
 @dataclass(frozen=True, slots=True)

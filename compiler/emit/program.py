@@ -10,6 +10,7 @@ from kvc.compiler.ir import Method, Program, State
 from kvc.compiler.ir.control import blocks_by_number, blocks_of, entries
 from kvc.compiler.memory.workspaces import with_workspaces
 from kvc.schema import model
+from kvc.schema.accesses import with_accesses
 from kvc.schema.control import graphs_within
 from kvc.schema.types import Dim
 from kvc.schema.uses import constants_of
@@ -100,13 +101,15 @@ class _Emitter:
         blocks = self.blocks_of(method)
         numbers = {one.block: i for i, one in enumerate(blocks)}
         needs: dict[int, int] = {}  # number of a block -> bytes of its scratch memory
-        made: list[model.Block] = []
+        made: dict[int, model.Block] = {}
         for block in reversed(blocks):  # what is run comes before what runs it
             assert block.block is not None
             ready = with_workspaces(block, numbers, needs)
             graph = self._graph(ready, tail)
             needs[block.block] = graph.scratch_nbytes
-            made.insert(0, model.Block(graph, self._updates(ready)))
+            made[numbers[block.block]] = model.Block(
+                graph, self._updates(ready, graph, made)
+            )
         ready = with_workspaces(method, numbers, needs)
         graph = self._graph(ready, tail)
         reads, writes = state_effects(graph)
@@ -120,15 +123,18 @@ class _Emitter:
             reads=reads,
             writes=writes,
             advances=tuple(_emit_advance(method, *one) for one in method.advances),
-            updates=self._updates(ready),
-            blocks=tuple(made),
+            updates=self._updates(ready, graph, made),
+            blocks=tuple(made[i] for i in range(len(blocks))),
         )
 
     def _graph(self, method: Method, tail: int) -> model.Graph:
         return emit_graph(method, self._name_ids, self._state_ids, self._symbols, tail)
 
-    def _updates(self, method: Method) -> tuple[model.Update, ...]:
-        return _updates(method, self._verdicts[method.name])
+    def _updates(
+        self, method: Method, graph: model.Graph, blocks: Mapping[int, model.Block]
+    ) -> tuple[model.Update, ...]:
+        updates = _updates(method, self._verdicts[method.name])
+        return with_accesses(graph, updates, blocks)
 
 
 def _updates(method: Method, verdicts: Sequence[Verdict]) -> tuple[model.Update, ...]:

@@ -48,7 +48,9 @@ def add_index_checks(schedule: Schedule, writes: Sequence[int]) -> None:
 def _checks(node: Node) -> Iterator[Check]:
     """Yield what must hold for the indices of a write."""
     match node.op, node.arguments:
-        case "kvc::cache_update", (cache, update, Value() as index, axis, "linear", x):
+        case "kvc::cache_update", (
+            cache, update, Value() as index, axis, "linear", x, *_
+        ):  # fmt: skip
             assert isinstance(cache, Value)
             assert isinstance(update, Value)
             assert isinstance(axis, int)

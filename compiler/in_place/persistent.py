@@ -13,8 +13,7 @@ from dataclasses import dataclass, replace
 from kvc.compiler.in_place.schedule import Schedule
 from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.ir.control import control_of
-from kvc.compiler.memory.aliasing import RESHAPING_VIEWS
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import OPS, RESHAPING_VIEWS, Aliasing
 from kvc.schema.types import Symbol, TensorType
 
 

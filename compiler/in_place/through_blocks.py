@@ -14,8 +14,7 @@ from dataclasses import dataclass, replace
 
 from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.ir.control import control_of, with_over
-from kvc.compiler.memory.aliasing import RESHAPING_VIEWS
-from kvc.schema.ops import DELEGATE, OPS, Aliasing
+from kvc.schema.ops import DELEGATE, OPS, RESHAPING_VIEWS, Aliasing
 
 
 @dataclass(frozen=True, slots=True)

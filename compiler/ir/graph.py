@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from kvc.compiler.constants import Source
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Cursor, CursorSlot, StateKind
+from kvc.schema.rings import Window
 from kvc.schema.types import Affine, Dim, Symbol, TensorType
 
 
@@ -157,7 +158,7 @@ class State:
     kind: StateKind = StateKind.PLAIN
     axis: int | None = None
     cursor: int | None = None
-    window: int | None = None
+    window: Window | None = None
 
 
 @dataclass(frozen=True, slots=True)

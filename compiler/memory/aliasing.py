@@ -13,11 +13,6 @@ from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.ir.control import control_of
 from kvc.schema.ops import OPS, Aliasing
 
-# Views of all elements in their order: the same memory in another shape.
-RESHAPING_VIEWS = frozenset(
-    {"aten::view", "aten::unsqueeze", "aten::squeeze.dims", "aten::alias"}
-)
-
 
 @dataclass(frozen=True, slots=True)
 class Aliases:

@@ -13,12 +13,11 @@ from kvc.compiler.passes.cache_flow import CacheFlow, Values, passed_inputs
 from kvc.compiler.passes.whole_views import axis_order
 from kvc.schema.control import Control
 from kvc.schema.errors import CacheNotInt8
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import OPS, PERMUTING, Aliasing
 
 CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
 _CACHES, _SCALES = slice(1, 3), slice(13, 15)  # among the arguments of attention
 _LEADS_ON = (Aliasing.VIEW, Aliasing.UPDATE)
-SWAPS = ("aten::transpose.int", "aten::permute")
 Blocks = Mapping[int, Method]
 
 
@@ -209,7 +208,7 @@ class _UseOfState:
         if not places:
             return
         last = len(node.inputs[0].type.dims) - 1
-        if node.op in SWAPS and axis_order(node)[-1] == last:
+        if node.op in PERMUTING and axis_order(node)[-1] == last:
             self._read[node.outputs[0].id] = node.outputs[0]
         elif node.op == CACHE_UPDATE and places == [0]:
             axis = node.arguments[3]

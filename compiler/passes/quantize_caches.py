@@ -14,13 +14,15 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kvc.compiler.ir import Argument, Method, Node, Program, State, Value, bound_to
+from kvc.compiler.ir.arguments import with_named
 from kvc.compiler.ir.control import arguments_of, blocks_by_number, control_of, entries
 from kvc.compiler.passes.cache_flow import passed_inputs
-from kvc.compiler.passes.caches import CACHE_UPDATE, SWAPS, find_caches
+from kvc.compiler.passes.caches import CACHE_UPDATE, find_caches
 from kvc.compiler.passes.rewrite import NodeList
 from kvc.compiler.passes.whole_views import axis_order
 from kvc.schema.control import Control
 from kvc.schema.dtypes import DType
+from kvc.schema.ops import PERMUTING
 from kvc.schema.types import TensorType
 
 _Pair = tuple[Value, Value]  # int8 rows and their scales
@@ -159,7 +161,7 @@ class _Rewriter:
             self._run_blocks(node, control)
         elif node.op == CACHE_UPDATE and first in self._pairs:
             self._update(node, self._pairs[first])
-        elif node.op in SWAPS and first in self._pairs:
+        elif node.op in PERMUTING and first in self._pairs:
             self._swap(node, self._pairs[first])
         elif any(value.id in self._pairs for value in node.inputs):
             self._attend(node)
@@ -211,9 +213,7 @@ class _Rewriter:
             self._nodes.keep(permuted)
 
     def _attend(self, node: Node) -> None:
-        q, keys, values, *settings, _, _, row_lengths = node.arguments
-        assert isinstance(keys, Value)
-        assert isinstance(values, Value)
+        _, keys, values, *_ = node.inputs
         (k, k_scale), (v, v_scale) = self._pairs[keys.id], self._pairs[values.id]
-        arguments = (q, k, v, *settings, k_scale, v_scale, row_lengths)
-        self._nodes.keep(replace(node, arguments=arguments))
+        caches = {"k": k, "v": v, "k_scale": k_scale, "v_scale": v_scale}
+        self._nodes.keep(with_named(node, caches))

@@ -20,14 +20,13 @@ from kvc.compiler.ir.control import (
 from kvc.compiler.passes.rewrite import rename_node
 from kvc.schema.control import Control
 from kvc.schema.dtypes import DType
+from kvc.schema.ops import Keeps, ops_that_keep
 
 _LONGEST = 16  # nodes; a longer computation is more than that of an index
 _INTEGERS = (DType.INT32, DType.INT64)
 _SMALL = {
     "aten::add.Tensor", "aten::add.Scalar", "aten::sub.Scalar", "aten::_to_copy",
-    "aten::arange.start_step", "aten::clone", "aten::view", "aten::reshape",
-    "aten::expand", "aten::unsqueeze", "aten::squeeze.dims", "aten::select.int",
-    "aten::slice.Tensor",
+    "aten::arange.start_step", *ops_that_keep(Keeps.ALL, Keeps.SOME, Keeps.REPEATED),
 }  # fmt: skip
 
 

@@ -7,10 +7,10 @@ two of them in a row are one. So are any two reorderings of axes.
 from dataclasses import dataclass
 
 from kvc.compiler.ir import Argument, Node
-from kvc.compiler.memory.aliasing import RESHAPING_VIEWS
+from kvc.schema.ops import PERMUTING, RESHAPING_VIEWS
 from kvc.schema.types import TensorType
 
-_SWAP, _PERMUTE, _VIEW = "aten::transpose.int", "aten::permute", "aten::view"
+_PERMUTE, _VIEW = "aten::permute", "aten::view"
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class WholeView:
 
 def whole_view(node: Node) -> WholeView | None:
     """Return what a node says that is a view of all elements, None for any other."""
-    if node.op not in RESHAPING_VIEWS and node.op not in (_SWAP, _PERMUTE):
+    if node.op not in RESHAPING_VIEWS | PERMUTING:
         return None
     order = None if node.op in RESHAPING_VIEWS else axis_order(node)
     return WholeView(node.inputs[0].type, node.outputs[0].type, order, node.source)

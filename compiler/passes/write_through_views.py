@@ -23,14 +23,11 @@ from kvc.compiler.passes.rewrite import (
 )
 from kvc.compiler.passes.same_index import is_read_at, selected_at
 from kvc.compiler.passes.whole_views import axis_order
+from kvc.schema.ops import PERMUTING, RESHAPING_VIEWS
 from kvc.schema.types import Dim, TensorType
 
-_ORDERS = {"aten::transpose.int", "aten::permute"}
 # Views that, where all sizes but 1 stay the same, add or drop axes of size 1.
-_ONES = {
-    "aten::view", "aten::reshape", "aten::unsqueeze", "aten::squeeze.dims",
-    "aten::select.int",
-}  # fmt: skip
+_ONES = RESHAPING_VIEWS | {"aten::reshape", "aten::select.int"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +81,7 @@ def _unviewed(method: Method) -> Method:
         view = _maker(inner, rebuilt)
         write = axis_write(inner, lean=True) if inner is not None else None
         if inner and view and reads.get(inner.outputs[0].id) == 1:
-            orders = node.op in _ORDERS and view.op in _ORDERS
+            orders = node.op in PERMUTING and view.op in PERMUTING
             if inner.op == "kvc::cache_update" and orders:
                 node = _updated_in_order(node, inner, view, rebuilt)
             elif write is None:

@@ -10,10 +10,9 @@ tensor that changes its shape stays the same object.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from kvc.runtime.states.effects import APPEND, REPLACE
 from kvc.schema.control import blocks_run, read_control
 from kvc.schema.model import Alias, Argument, Caller, Graph, Instruction, Ref
-from kvc.schema.ops import CONTROL_OPS, OPS, Aliasing
+from kvc.schema.ops import APPEND, CONTROL_OPS, OPS, REPLACE, Aliasing
 from kvc.schema.types import Affine, Dim
 
 Dims = tuple[Dim, ...]

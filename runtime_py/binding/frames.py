@@ -24,7 +24,6 @@ from kvc.runtime.kernels import (
     load_preparations,
     load_row_check,
 )
-from kvc.runtime.states.effects import APPEND, CACHE_UPDATE, REPLACE
 from kvc.runtime.states.owner import StateBuffer
 from kvc.runtime.tensors import torch_dtype
 from kvc.runtime.threads import settle_threads
@@ -40,7 +39,15 @@ from kvc.schema.model import (
     Program,
     Ref,
 )
-from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
+from kvc.schema.ops import (
+    APPEND,
+    CACHE_UPDATE,
+    CONTROL_OPS,
+    DELEGATE,
+    OPS,
+    REPLACE,
+    Aliasing,
+)
 from kvc.schema.types import Affine
 
 if TYPE_CHECKING:

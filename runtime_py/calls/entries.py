@@ -196,7 +196,7 @@ def make_entry(
         tokens=find_tokens(method),
         row_lengths=find_row_lengths(method),
         effects=effects,
-        writes=find_writes(method, effects.accesses, groups),
+        writes=find_writes(method, effects.writes, groups),
         symbols=symbols,
         slots=slots,
         growth=_group_growth(effects),

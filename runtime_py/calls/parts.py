@@ -117,7 +117,7 @@ def plan_parts(
             longest=limit.longest,
             state=limit.group.first.name,
             slots=limit.store.slots,
-            window=limit.window,
+            window=str(limit.window),
         )
     firsts = accumulate((chunk.count for chunk in plan), initial=0)
     return [

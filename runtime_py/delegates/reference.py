@@ -17,11 +17,7 @@ from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Handle, Workspace, on_host
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.model import Alias, Delegate, Graph, Program, Scratch
-
-# Views that keep all elements in their order, so that base and view are the same bytes.
-_RESHAPING = frozenset(
-    {"aten::alias", "aten::view", "aten::unsqueeze", "aten::squeeze.dims"}
-)
+from kvc.schema.ops import RESHAPING_VIEWS
 
 
 class ReferenceHandle(Handle):
@@ -78,7 +74,7 @@ def place_outputs(
     for value, array in zip(graph.outputs, outputs, strict=True):
         root = value
         storage = graph.values[root].storage
-        while isinstance(storage, Alias) and makers.get(root) in _RESHAPING:
+        while isinstance(storage, Alias) and makers.get(root) in RESHAPING_VIEWS:
             root = storage.base
             storage = graph.values[root].storage
         if not isinstance(storage, Scratch) or root in given:

@@ -7,37 +7,31 @@ call begins and undoes them together.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from enum import Enum
 from operator import add
 
 from kvc.runtime.states.owner import ALL_SLOTS
+from kvc.schema.model import Access, AccessMode
 from kvc.schema.types import Dim
 
 
-class Mode(Enum):
-    """Where a write of a state lands."""
-
-    AT_CURSOR = "at the cursor"  # from the position on, in a state that is written so
-    APPEND = "append"  # after its end
-    REPLACE = "replace"  # all of it, with another length
-    ANYWHERE = "anywhere"
-
-
 @dataclass(frozen=True, slots=True)
-class Access:
+class Write:
     """One write of a state.
 
     Attributes:
         state: its id.
-        mode: where it lands.
+        access: how, as the file says it.
         instruction: index of the one that writes.
-        extent: how many slots it takes from the cursor on; None where nobody knows.
     """
 
     state: int
-    mode: Mode
+    access: Access
     instruction: int
-    extent: Dim | None
+
+    @property
+    def extent(self) -> Dim | None:
+        """Return how many slots it takes from the cursor on; None: nobody knows."""
+        return self.access.size if self.access.mode is AccessMode.SLOTS else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +47,7 @@ class Writes:
     """
 
     group: int
-    risks: tuple[Access, ...]
+    risks: tuple[Write, ...]
     extents: tuple[Dim, ...] | None
     cursor: int = 0
     placed: bool = True

@@ -7,15 +7,16 @@ so a call that appends is undone by its old length, one that replaces is not.
 from collections.abc import Sequence
 from functools import partial
 
-from kvc.runtime.states.access import Access, Demand, Mode, Writes
+from kvc.runtime.states.access import Demand, Write, Writes
 from kvc.runtime.states.kind import Kind, Undo
 from kvc.runtime.states.owner import Span
+from kvc.schema.model import AccessMode
 
 
 class Append(Kind):
     """States of a session that grow; `lengths` says how long they are."""
 
-    undoes = frozenset({Mode.APPEND})
+    undoes = frozenset({AccessMode.APPEND})
     grows = True
     recorded = "lengths"
 
@@ -63,9 +64,11 @@ class Append(Kind):
         lost = (risk for risk in writes.risks if risk.instruction <= last)
         return any(map(self._matters, lost))
 
-    def _matters(self, risk: Access) -> bool:
+    def _matters(self, risk: Write) -> bool:
         """Tell whether a write that cannot be undone has something to write over."""
-        return risk.mode is not Mode.REPLACE or self.lengths[risk.state] > 0
+        return (
+            risk.access.mode is not AccessMode.REPLACE or self.lengths[risk.state] > 0
+        )
 
     def why_lost(self, counting: frozenset[str]) -> str:
         at = self.group.first.at_position

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvc.runtime.states.access import Mode
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.owner import WHOLE
+from kvc.schema.model import AccessMode
 
 
 class Counter(Kind):
     """Counters of a session."""
 
-    undoes = frozenset(Mode)
+    undoes = frozenset(AccessMode)
     copied = True
 
     def why_lost(self, counting: frozenset[str]) -> str:

@@ -9,9 +9,11 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import ClassVar
 
-from kvc.runtime.states.access import Demand, Mode, Writes
+from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.groups import Group
 from kvc.runtime.states.owner import ALL_SLOTS, WHOLE, Span, Store
+from kvc.schema.model import AccessMode
+from kvc.schema.rings import Window
 
 Undo = Callable[[], None]  # puts back what a call may have written, once
 
@@ -26,7 +28,7 @@ class Kind:
         grows: whether they have lengths.
         recorded: what a file of a session says of them beside their content.
         longest: how many tokens a call may add.
-        window: how many positions a query sees, its own among them; 0 for all.
+        window: what a query sees, None for all.
         group: which they are.
         store: their memory.
         lengths: of all states of the session that grow, by state id.
@@ -36,7 +38,7 @@ class Kind:
             advanced the cursor last wrote them.
     """
 
-    undoes: ClassVar[frozenset[Mode]] = frozenset()
+    undoes: ClassVar[frozenset[AccessMode]] = frozenset()
     copied: ClassVar[bool] = False
     placed: ClassVar[bool] = False
     grows: ClassVar[bool] = False
@@ -46,7 +48,8 @@ class Kind:
         self.group, self.store, self.lengths = group, store, lengths
         self.reached: list[int] = []
         self.ends: dict[int, list[int]] = {}
-        self.longest, self.window = ALL_SLOTS, 0
+        self.longest = ALL_SLOTS
+        self.window: Window | None = None
 
     def room(self, capacity: int | None, counts: bool) -> int:
         """Return how long they may become, if they grow.

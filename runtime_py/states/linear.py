@@ -7,15 +7,16 @@ failed has only to put that back: the states are then as if the tokens had never
 from collections.abc import Sequence
 from functools import partial
 
-from kvc.runtime.states.access import Demand, Mode, Writes
+from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.kind import Kind, Undo
 from kvc.runtime.states.owner import ALL_SLOTS
+from kvc.schema.model import AccessMode
 
 
 class Linear(Kind):
     """Caches of a session."""
 
-    undoes = frozenset({Mode.AT_CURSOR})
+    undoes = frozenset({AccessMode.SLOTS})
     placed = True
     recorded = "written"
 

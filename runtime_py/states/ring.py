@@ -5,13 +5,15 @@ position that was ever written; so a rewind does not take that back once a row h
 round. Until then a ring is as any cache is.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from kvc.runtime.states.access import Demand, Mode, Writes
+from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.groups import Group
 from kvc.runtime.states.kind import Undo
 from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.owner import Span, Store
+from kvc.schema.model import AccessMode
+from kvc.schema.rings import slot_runs
 
 
 class Ring(Linear):
@@ -21,14 +23,14 @@ class Ring(Linear):
         slots: how many each has.
     """
 
-    undoes = frozenset(Mode)
+    undoes = frozenset(AccessMode)
     recorded = "reached"
 
     def __init__(self, group: Group, store: Store, lengths: list[int]) -> None:
         super().__init__(group, store, lengths)
         assert group.first.window is not None
         self.slots, self.window = store.slots, group.first.window
-        self.longest = self.slots - self.window + 1
+        self.longest = self.window.longest_call(self.slots)
 
     def begin(
         self,
@@ -53,18 +55,10 @@ class Ring(Linear):
 
     def note(self, lows: Sequence[int] | None, highs: Sequence[int]) -> None:
         assert lows is not None
-        for low, high in self.slots_of(lows, highs):
-            self.store.note(low, high)
-
-    def slots_of(
-        self, lows: Sequence[int], highs: Sequence[int]
-    ) -> Iterator[tuple[int, int]]:
-        """Yield the slots of positions of rows, from one to before another."""
         for low, high in zip(lows, highs, strict=True):
-            slot = low % self.slots
-            end = slot + high - low
-            if low < high:
-                yield (slot, end) if end <= self.slots else (0, self.slots)
+            count = min(high - low, self.slots)
+            for first, run in slot_runs(low, count, self.slots):
+                self.store.note(first, first + run)
 
     def why_gone(
         self, starts: Sequence[int], counts: Sequence[int], firsts: Sequence[int]
@@ -85,8 +79,8 @@ class Ring(Linear):
     def most_forgotten(self, starts: Sequence[int]) -> Sequence[int]:
         """Return how many tokens each row can forget.
 
-        The query after them sees `window - 1` positions before it; those are there
-        that lie less than `slots` before the furthest that was written.
+        The query after them sees a window before it; of that is there what lies less
+        than `slots` before the furthest that was written.
         """
         return [
             max(self.longest - (reached - start), 0) if reached > self.slots else start

@@ -5,7 +5,7 @@ A new kind is a file beside this one and a row in the table.
 
 from collections.abc import Mapping, Sequence
 
-from kvc.runtime.states.access import Access, Writes
+from kvc.runtime.states.access import Write, Writes
 from kvc.runtime.states.append import Append
 from kvc.runtime.states.counter import Counter
 from kvc.runtime.states.groups import Group
@@ -32,25 +32,25 @@ def kind_of(state: State) -> type[Kind]:
 
 
 def find_writes(
-    method: Method, accesses: Sequence[Access], groups: Sequence[Group]
+    method: Method, written: Sequence[Write], groups: Sequence[Group]
 ) -> tuple[Writes, ...]:
     """Return what a method writes, by groups.
 
     Args:
         method: as the file declares it.
-        accesses: its writes of states, in order.
+        written: its writes of states, in order.
         groups: of the program's states.
     """
-    by_state: Mapping[int, list[Access]] = {state: [] for state in method.writes}
-    for access in accesses:
-        by_state[access.state].append(access)
+    by_state: Mapping[int, list[Write]] = {state: [] for state in method.writes}
+    for write in written:
+        by_state[write.state].append(write)
     found = []
     for number, group in enumerate(groups):
         if method.name in group.writers:
-            own = [access for state in group.states for access in by_state[state]]
+            own = [write for state in group.states for write in by_state[state]]
             kind = kind_of(group.first)
-            risks = tuple(access for access in own if access.mode not in kind.undoes)
-            extents = {access.extent for access in own if kind.placed}
+            risks = tuple(w for w in own if w.access.mode not in kind.undoes)
+            extents = {write.extent for write in own if kind.placed}
             known = tuple(extent for extent in extents if extent is not None)
             cursor = group.first.cursor
             slots = None if None in extents else known

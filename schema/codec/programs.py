@@ -8,10 +8,11 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvc.schema.codec.checks import Numbers, check_ids, check_lengths, cut
+from kvc.schema.codec.checks import Numbers, check_ids, check_lengths
 from kvc.schema.codec.graphs import graph_record, read_graph
 from kvc.schema.codec.pools import Pool, PoolWriter, read_pool
 from kvc.schema.codec.records import FieldValue, Record, TableReader
+from kvc.schema.codec.updates import read_updates, update_fields
 from kvc.schema.digests import DIGEST_NBYTES
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
@@ -30,8 +31,8 @@ from kvc.schema.model import (
     ResetRule,
     State,
     StateKind,
-    Update,
 )
+from kvc.schema.rings import Window
 from kvc.schema.types import Dim
 
 
@@ -118,9 +119,13 @@ def _state_record(state: State, pool: PoolWriter) -> Record:
             "initial": state.initial,
             "reset": int(state.reset),
             "cursor": state.cursor,
-            "window": state.window,
+            "window": _window_record(state.window),
         },
     )
+
+
+def _window_record(window: Window | None) -> Record | None:
+    return None if window is None else Record("Window", {"size": window.size})
 
 
 def _cursor_record(cursor: Cursor, pool: PoolWriter) -> Record:
@@ -171,7 +176,7 @@ def _method_record(method: Method, pool: PoolWriter) -> Record:
             "reads": _u32(method.reads),
             "writes": _u32(method.writes),
             "advances": [_advance_record(one, pool) for one in method.advances],
-            **_update_fields(method.updates, pool),
+            **update_fields(method.updates, pool),
             "blocks": [_block_record(block, pool) for block in method.blocks],
         },
     )
@@ -179,19 +184,7 @@ def _method_record(method: Method, pool: PoolWriter) -> Record:
 
 def _block_record(block: Block, pool: PoolWriter) -> Record:
     graph = graph_record(block.graph, pool)
-    return Record("Block", {"graph": graph, **_update_fields(block.updates, pool)})
-
-
-def _update_fields(
-    updates: Sequence[Update], pool: PoolWriter
-) -> dict[str, FieldValue]:
-    copies = [update.copies for update in updates]
-    return {
-        "update_instructions": _u32(update.instruction for update in updates),
-        "update_reasons": _u32(pool.string(update.reason) for update in updates),
-        "update_copy_ends": np.cumsum([len(run) for run in copies], dtype=np.uint32),
-        "update_copies": _u32(index for run in copies for index in run),
-    }
+    return Record("Block", {"graph": graph, **update_fields(block.updates, pool)})
 
 
 def _delegate_record(delegate: Delegate) -> Record:
@@ -291,8 +284,12 @@ def _read_state(table: TableReader, pool: Pool, path: str) -> State:
         initial=table.optional_number("initial"),
         reset=ResetRule(table.number("reset")),
         cursor=table.optional_number("cursor"),
-        window=table.optional_number("window"),
+        window=_read_window(table.child("window")) if "window" in table else None,
     )
+
+
+def _read_window(table: TableReader) -> Window:
+    return Window(size=table.number("size"))
 
 
 def _read_cursor(table: TableReader, pool: Pool, path: str) -> Cursor:
@@ -341,7 +338,7 @@ def _read_method(table: TableReader, pool: Pool, path: str) -> Method:
         advances=tuple(
             _read_advance(one, pool, path, where) for one in table.children("advances")
         ),
-        updates=_read_updates(table, pool, path, where),
+        updates=read_updates(table, pool, path, where),
         blocks=tuple(
             _read_block(block, pool, path, f"{where}, block {number}")
             for number, block in enumerate(table.children("blocks"))
@@ -352,22 +349,7 @@ def _read_method(table: TableReader, pool: Pool, path: str) -> Method:
 def _read_block(table: TableReader, pool: Pool, path: str, where: str) -> Block:
     return Block(
         graph=read_graph(table.child("graph"), pool, path, where),
-        updates=_read_updates(table, pool, path, where),
-    )
-
-
-def _read_updates(
-    table: TableReader, pool: Pool, path: str, where: str
-) -> tuple[Update, ...]:
-    """Return the verdicts; that instructions exist is left to the semantic verifier."""
-    instructions = table.integers("update_instructions")
-    reasons = check_ids(table.vector("update_reasons"), len(pool.strings), path, where)
-    check_lengths(path, where, instructions, reasons)
-    ends, copies = table.vector("update_copy_ends"), table.integers("update_copies")
-    runs = cut(copies, ends, len(instructions), path, where)
-    return tuple(
-        Update(instruction, pool.strings[reason], tuple(run))
-        for instruction, reason, run in zip(instructions, reasons, runs, strict=True)
+        updates=read_updates(table, pool, path, where),
     )
 
 

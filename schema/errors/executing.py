@@ -68,7 +68,7 @@ class CallTooLong(ExecutionError):
     longest: int
     state: str
     slots: int
-    window: int
+    window: str
     template = "method {method} was called with {count} tokens, but with the ring {state} a call has {longest} at the most: it has {slots} slots for a window of {window}; call it with fewer at a time, or compile with more slots"
 
 

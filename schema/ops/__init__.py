@@ -4,25 +4,38 @@ A program may name only these. The compiler maps traced ops to them, the verifie
 checks every instruction against them, the runtime has one kernel for each.
 """
 
-from kvc.schema.ops.spec import Aliasing, OpSpec, Param, ParamKind
+from kvc.schema.ops.spec import Aliasing, Keeps, OpSpec, Param, ParamKind
 from kvc.schema.ops.table import (
+    APPEND,
+    CACHE_UPDATE,
     COND,
     CONTROL_OPS,
     DELEGATE,
     OPS,
+    PERMUTING,
+    REPLACE,
+    RESHAPING_VIEWS,
     SCAN,
     WHILE,
+    ops_that_keep,
 )
 
 __all__ = [
+    "APPEND",
+    "CACHE_UPDATE",
     "COND",
     "CONTROL_OPS",
     "DELEGATE",
     "OPS",
+    "PERMUTING",
+    "REPLACE",
+    "RESHAPING_VIEWS",
     "SCAN",
     "WHILE",
     "Aliasing",
+    "Keeps",
     "OpSpec",
     "Param",
     "ParamKind",
+    "ops_that_keep",
 ]

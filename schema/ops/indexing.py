@@ -1,4 +1,4 @@
-"""Shape rules of ops that read or write where index tensors say, caches included."""
+"""Shape rules of ops that read or write where index tensors say."""
 
 import math
 
@@ -128,65 +128,6 @@ def copy(self: TensorType, source: TensorType) -> Rule:
         broadcast_shapes([shape, shape_of(source)]) == shape, f"{source} into {self}"
     )
     return same(self)
-
-
-def cache_update(
-    cache: TensorType,
-    update: TensorType,
-    write_indices: TensorType | None,
-    axis: int,
-    mode: str,
-    row_lengths: TensorType | None,
-) -> Rule:
-    """`kvc::cache_update`."""
-    shape, new = shape_of(cache), shape_of(update)
-    require(
-        len(shape) == len(new) and cache.dtype is update.dtype, f"{update} into {cache}"
-    )
-    axis = axis_of(axis, len(shape))
-    require(axis > 0 and mode in ("linear", "circular"), f"axis {axis}, mode {mode!r}")
-    require(
-        shape[:axis] + shape[axis + 1 :] == new[:axis] + new[axis + 1 :],
-        f"{update} into {cache}",
-    )
-    # A linear update that is too long is refused where it would begin, at run time: the
-    # least capacity that a session may choose can be below the longest prefill. So is
-    # one of which not all need count.
-    refused_late = mode == "linear" or row_lengths is not None
-    fits = refused_late or new[axis] <= shape[axis]
-    require(fits, f"{update} is longer than {cache}")
-    require_row_lengths(row_lengths, shape[0])
-    if write_indices is not None:
-        require(write_indices.dtype is DType.INT64, "write_indices are not int64")
-        require(shape_of(write_indices) == shape[:1], "one write index per batch row")
-    return same(cache)
-
-
-def append(past: TensorType, update: TensorType, axis: int) -> Rule:
-    """`kvc::append`: `past` with `update` after it along an axis."""
-    shape, new = list(shape_of(past)), shape_of(update)
-    require(len(shape) == len(new) and bool(shape), f"{update} after {past}")
-    require(past.dtype is update.dtype, f"{update} after {past}")
-    axis = axis_of(axis, len(shape))
-    others = all(
-        i == axis or a == b for i, (a, b) in enumerate(zip(shape, new, strict=True))
-    )
-    require(others, f"{update} after {past}")
-    shape[axis] += new[axis]
-    return ((past.dtype, tuple(shape)),)
-
-
-def replace(past: TensorType, source: TensorType, axis: int) -> Rule:
-    """`kvc::replace`: what grows along an axis becomes `source`."""
-    shape, new = shape_of(past), shape_of(source)
-    require(len(shape) == len(new) and bool(shape), f"{source} in place of {past}")
-    require(past.dtype is source.dtype, f"{source} in place of {past}")
-    axis = axis_of(axis, len(shape))
-    require(
-        shape[:axis] + shape[axis + 1 :] == new[:axis] + new[axis + 1 :],
-        f"{source} in place of {past}",
-    )
-    return ((source.dtype, new),)
 
 
 def check_index(index: TensorType, least: int, count: int, slots: int) -> Rule:

@@ -1,7 +1,5 @@
 """Shape rules of products: matrices, convolution, attention, the quantized ones."""
 
-import math
-
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.shapes import (
     Rule,
@@ -9,7 +7,6 @@ from kvc.schema.ops.shapes import (
     broadcast_shapes,
     matrix_of,
     require,
-    require_row_lengths,
     shape_of,
 )
 from kvc.schema.ops.spec import Concrete
@@ -149,95 +146,12 @@ def _grouped(q: Shape, k: Shape) -> Shape:
     return (*broadcast_shapes([q[:-3], k[:-3]]), q[-3])
 
 
-def cached_attention(
-    q: TensorType,
-    k: TensorType,
-    v: TensorType,
-    valid: TensorType,
-    _scale: float | None,
-    _causal: bool,
-    left: int | None,
-    right: int | None,
-    softcap: float | None,
-    mask: TensorType | None,
-    slopes: TensorType | None,
-    sinks: TensorType | None,
-    layout: str,
-    k_scale: TensorType | None,
-    v_scale: TensorType | None,
-    row_lengths: TensorType | None,
-) -> Rule:
-    """`kvc::attention`."""
-    shape = _cached_heads(q, k, v)
-    _cached_dtypes(q, k, v, k_scale, v_scale)
-    require(valid.dtype is DType.INT64 and shape_of(valid) == shape[:1], "valid_length")
-    require_row_lengths(row_lengths, shape[0])
-    require(min(left or 0, right or 0) >= 0, f"windows {left} and {right}")
-    require(softcap is None or 0 < softcap < math.inf, f"softcap {softcap}")
-    require(layout in ("linear", "circular"), f"layout {layout!r}")
-    if mask is not None:
-        _attention_mask(mask, shape)
-    for each, name in ((slopes, "slopes"), (sinks, "sinks")):
-        if each is not None:
-            fits = shape_of(each) == shape[1:2] and each.dtype.is_floating
-            require(fits, f"{name} {each} of {shape[1]} heads")
-    require(slopes is None or slopes.dtype is DType.FLOAT32, f"slopes {slopes}")
-    return ((q.dtype, (*shape[:3], shape_of(v)[3])),)
-
-
-def _cached_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
-    """Check queries against a cache; return the shape of the queries."""
-    a, b, c = shape_of(q), shape_of(k), shape_of(v)
-    text = f"attention of {q}, {k}, {v}"
-    require(len(a) == len(b) == len(c) == 4, text)
-    require(b[:3] == c[:3] and a[3] == b[3] > 0 and a[0] == b[0], text)
-    require(
-        b[1] > 0 and a[1] % b[1] == 0, "query heads are not a multiple of key heads"
-    )
-    return a
-
-
-def _cached_dtypes(
-    q: TensorType,
-    k: TensorType,
-    v: TensorType,
-    k_scale: TensorType | None,
-    v_scale: TensorType | None,
-) -> None:
-    """Check that a cache is of one dtype with the queries, or int8 with scales."""
-    require(q.dtype.is_floating, f"attention of {q}, {k}, {v}")
-    if k_scale is None and v_scale is None:
-        require(q.dtype is k.dtype is v.dtype, f"attention of {q}, {k}, {v}")
-        return
-    for cache, scale in ((k, k_scale), (v, v_scale)):
-        text = f"scales {scale} of {cache}"
-        require(scale is not None and cache.dtype is DType.INT8, text)
-        assert scale is not None
-        fits = shape_of(scale) == shape_of(cache)[:3]
-        require(fits and scale.dtype is DType.FLOAT32, text)
-
-
-def _attention_mask(mask: TensorType, q: Shape) -> None:
-    """Check a mask [batch or 1, heads or 1, seq, positions], bool or floating."""
-    shape, text = shape_of(mask), f"mask {mask} of queries {q}"
-    require(mask.dtype.is_floating or mask.dtype is DType.BOOL, text)
-    require(len(shape) == 4 and shape[2] == q[2], text)
-    require(shape[0] in (1, q[0]) and shape[1] in (1, q[1]), text)
-
-
 def quantize_rows(x: TensorType) -> Rule:
     """`kvc::quantize_rows`."""
     require(bool(x.dims) and x.dims[-1] != 0, f"quantize_rows of {x}")
     require(x.dtype is DType.FLOAT32, f"quantize_rows of {x}")
     rows = (*shape_of(x)[:-1], 1)
     return ((DType.INT8, shape_of(x)), (DType.FLOAT32, rows), (DType.INT32, rows))
-
-
-def quantize_cache(x: TensorType) -> Rule:
-    """`kvc::quantize_cache`: int8 rows, and a float32 scale for each."""
-    require(x.dtype.is_floating, f"quantize_cache of {x}")
-    require(bool(x.dims) and x.dims[-1] != 0, f"quantize_cache of {x}")
-    return ((DType.INT8, shape_of(x)), (DType.FLOAT32, shape_of(x)[:-1]))
 
 
 def linear_qd8(

@@ -24,6 +24,15 @@ class Aliasing(Enum):
     CHECK = "check"  # no results: raises where its operands break a rule
 
 
+class Keeps(Enum):
+    """Which elements of operand 0 an op's results are made of, and of no others."""
+
+    ALL = "all, in their order"
+    PERMUTED = "all, with axes in another order"
+    SOME = "each at the most once, in their order"
+    REPEATED = "each perhaps several times"
+
+
 class ParamKind(Enum):
     """What a parameter accepts."""
 
@@ -73,6 +82,7 @@ class OpSpec:
             `ShapeMismatch` where they do not fit.
         pointwise: each element of the result depends only on the elements at its
             place, so that the result may be written over an operand of its type.
+        keeps: what of operand 0 the results are, None where they are anything else.
     """
 
     name: str
@@ -81,6 +91,7 @@ class OpSpec:
     aliasing: Aliasing
     rule: ShapeRule
     pointwise: bool = False
+    keeps: Keeps | None = None
 
 
 _SIGNATURE = re.compile(r"(?P<name>[\w:.]+)\((?P<params>.*)\) -> (?P<results>.+)")
@@ -88,7 +99,11 @@ _PARAM = re.compile(r"(?P<kind>[A-Za-z]+)(?P<suffix>[?\[\]]*) (?P<name>\w+)")
 
 
 def parse(
-    signature: str, rule: ShapeRule, aliasing: Aliasing, pointwise: bool = False
+    signature: str,
+    rule: ShapeRule,
+    aliasing: Aliasing,
+    pointwise: bool = False,
+    keeps: Keeps | None = None,
 ) -> OpSpec:
     """Return the op that a signature's text describes."""
     match = _SIGNATURE.fullmatch(signature)
@@ -101,6 +116,7 @@ def parse(
         aliasing=aliasing,
         rule=rule,
         pointwise=pointwise,
+        keeps=keeps,
     )
 
 

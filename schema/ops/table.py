@@ -4,13 +4,15 @@ Parameters that kvc does not take (devices, layouts, memory formats, `out`) are
 left out; the compiler refuses a traced call that sets one to anything unusual.
 """
 
+from kvc.schema.ops import caches as c
 from kvc.schema.ops import indexing as i
 from kvc.schema.ops import products as p
 from kvc.schema.ops import shapes as s
 from kvc.schema.ops import views as v
-from kvc.schema.ops.spec import Aliasing, OpSpec, ShapeRule, parse
+from kvc.schema.ops.spec import Aliasing, Keeps, OpSpec, ShapeRule, parse
 
 DELEGATE = "kvc::delegate"
+APPEND, REPLACE, CACHE_UPDATE = "kvc::append", "kvc::replace", "kvc::cache_update"
 COND, WHILE, SCAN = "kvc::cond", "kvc::while", "kvc::scan"
 # They run blocks; what comes out of these is not for a rule of shapes to say.
 CONTROL_OPS = frozenset({COND, WHILE, SCAN, DELEGATE})
@@ -163,8 +165,8 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::triu(Tensor self, int diagonal) -> Tensor": s.same,
     "aten::full(int[] size, Scalar fill_value, dtype dtype) -> Tensor": s.full,
     "aten::arange.start_step(Scalar start, Scalar end, Scalar step, dtype dtype) -> Tensor": s.arange,
-    "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal, int? window_left, int? window_right, float? softcap, Tensor? mask, Tensor? slopes, Tensor? sinks, str layout, Tensor? k_scale, Tensor? v_scale, Tensor? row_lengths) -> Tensor": p.cached_attention,
-    "kvc::quantize_cache(Tensor x) -> Tensor, Tensor": p.quantize_cache,
+    "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal, int? window_left, int? window_right, float? softcap, Tensor? mask, Tensor? slopes, Tensor? sinks, str layout, Tensor? k_scale, Tensor? v_scale, Tensor? row_lengths) -> Tensor": c.cached_attention,
+    "kvc::quantize_cache(Tensor x) -> Tensor, Tensor": c.quantize_cache,
     "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": p.quantize_rows,
     "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qd8,
     "kvc::linear_qb4(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qb4,
@@ -185,7 +187,7 @@ _VIEW: dict[str, ShapeRule] = {
     "aten::split_with_sizes(Tensor self, int[] split_sizes, int dim) -> Tensor[]": v.split,
 }
 _UPDATE: dict[str, ShapeRule] = {
-    "kvc::cache_update(Tensor cache, Tensor update, Tensor? write_indices, int axis, str mode, Tensor? row_lengths) -> Tensor": i.cache_update,
+    "kvc::cache_update(Tensor cache, Tensor update, Tensor? write_indices, int axis, str mode, Tensor? row_lengths) -> Tensor": c.cache_update,
     "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor": i.index_copy,
     "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate) -> Tensor": i.index_put,
     "aten::index_add(Tensor self, int dim, Tensor index, Tensor source, Scalar alpha) -> Tensor": i.index_add,
@@ -193,8 +195,8 @@ _UPDATE: dict[str, ShapeRule] = {
     "aten::scatter.src(Tensor self, int dim, Tensor index, Tensor src) -> Tensor": i.scatter,
     "aten::scatter.value(Tensor self, int dim, Tensor index, Scalar value) -> Tensor": i.scatter,
     "aten::copy(Tensor self, Tensor src) -> Tensor": i.copy,
-    "kvc::append(Tensor past, Tensor update, int axis) -> Tensor": i.append,
-    "kvc::replace(Tensor past, Tensor source, int axis) -> Tensor": i.replace,
+    "kvc::append(Tensor past, Tensor update, int axis) -> Tensor": c.append,
+    "kvc::replace(Tensor past, Tensor source, int axis) -> Tensor": c.replace,
 }
 _CONTROL: dict[str, ShapeRule] = {
     f"{COND}(Tensor pred, int yes, int no, Tensor[] operands, int?[] over) -> Tensor[]": s.unchecked,
@@ -212,11 +214,20 @@ _POINTWISE_RULES = (s.same_shape, s.broadcast, s.compare, s.where, s.masked_fill
 _POINTWISE = {
     "aten::gelu", "aten::hardtanh", "aten::leaky_relu", "aten::elu", "aten::softplus",
 }  # fmt: skip
+_KEEPS = {
+    Keeps.ALL: ("alias", "view", "unsqueeze", "squeeze.dims", "clone", "reshape"),
+    Keeps.PERMUTED: ("transpose.int", "permute"),
+    Keeps.SOME: ("select.int", "slice.Tensor", "split_with_sizes"),
+    Keeps.REPEATED: ("expand", "repeat"),
+}
+_KEEPS_OF = {f"aten::{op}": keeps for keeps, ops in _KEEPS.items() for op in ops}
 
 
 def _parse(signature: str, rule: ShapeRule, aliasing: Aliasing) -> OpSpec:
-    known = signature.partition("(")[0] in _POINTWISE or rule in _POINTWISE_RULES
-    return parse(signature, rule, aliasing, known and aliasing is Aliasing.FRESH)
+    name = signature.partition("(")[0]
+    known = name in _POINTWISE or rule in _POINTWISE_RULES
+    pointwise = known and aliasing is Aliasing.FRESH
+    return parse(signature, rule, aliasing, pointwise, _KEEPS_OF.get(name))
 
 
 OPS: dict[str, OpSpec] = {
@@ -230,3 +241,15 @@ OPS: dict[str, OpSpec] = {
     )
     for spec in (_parse(signature, rule, aliasing) for signature, rule in rules.items())
 }
+
+
+def ops_that_keep(*keeps: Keeps) -> frozenset[str]:
+    """Return the ops of which results are so made of operand 0, views or not."""
+    return frozenset(name for name, spec in OPS.items() if spec.keeps in keeps)
+
+
+PERMUTING = ops_that_keep(Keeps.PERMUTED)
+# Views of all elements in their order: the same bytes in another shape.
+RESHAPING_VIEWS = frozenset(
+    name for name in ops_that_keep(Keeps.ALL) if OPS[name].aliasing is Aliasing.VIEW
+)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from kvc.schema.errors import CacheOverflow
+from kvc.schema.rings import slot_runs
 from kvc.schema.torch_ops.row_lengths import (
     check_row_lengths,
     check_slots,
@@ -104,19 +105,16 @@ def write_rows(
     for row, (start, count) in enumerate(zip(starts, written, strict=True)):
         if count:
             source = update.narrow(0, row, 1).narrow(axis, 0, count)
-            _write_row(cache.narrow(0, row, 1), source, axis, start % slots)
+            _write_row(cache.narrow(0, row, 1), source, axis, start)
 
 
-def _write_row(cache: Tensor, update: Tensor, axis: int, first: int) -> None:
-    """Write one row from slot `first` on, going round at the last slot."""
-    slots, seq = cache.shape[axis], update.shape[axis]
-    head = slots - first
-    if seq <= head:
-        cache.narrow(axis, first, seq).copy_(update)
-        return
-    cache.narrow(axis, first, head).copy_(update.narrow(axis, 0, head))
-    rest = update.narrow(axis, head, seq - head)
-    cache.narrow(axis, 0, seq - head).copy_(rest)
+def _write_row(cache: Tensor, update: Tensor, axis: int, start: int) -> None:
+    """Write one row from a position on, going round after the last slot."""
+    done = 0
+    for slot, count in slot_runs(start, update.shape[axis], cache.shape[axis]):
+        part = update.narrow(axis, done, count)
+        cache.narrow(axis, slot, count).copy_(part)
+        done += count
 
 
 def _check_arguments(

@@ -81,7 +81,7 @@ def _can_fuse(q: Tensor, k: Cache, v: Cache, sight: Sight, scoring: Scoring) -> 
         return False
     single = len(sight.seeing()) == 1 and scoring.mask is None
     if isinstance(k, Int8Rows) or isinstance(v, Int8Rows):
-        cells = (sight.end - sight.oldest) * k.shape[1] * k.shape[3]
+        cells = sight.keys * k.shape[1] * k.shape[3]
         return not single and k.shape[3] == v.shape[3] and cells <= WIDENED_CELLS
     if single:
         return True
@@ -102,25 +102,20 @@ def _cut(heads: int, sight: Sight, scoring: Scoring, fused: bool) -> Iterable[Bl
 
 
 def _read(cache: Cache, block: Block) -> tuple[Cache, ...]:
-    """Return the block's part of a cache, in two pieces when it goes round the end."""
-    slots = cache.shape[2]
-    first = block.begin % slots
-    head = slots - first
-    if block.keys <= head:
-        return (cache.narrow(2, first, block.keys),)
-    return cache.narrow(2, first, head), cache.narrow(2, 0, block.keys - head)
+    """Return the block's part of a cache, in pieces where a ring goes round."""
+    return tuple(cache.narrow(2, *run) for run in block.slots(cache.shape[2]))
 
 
 def _is_dear_to_join(keys: tuple[Cache, ...], block: Block) -> bool:
-    """Whether joining the two ends of a ring costs more than not fusing.
+    """Whether joining the pieces of a ring costs more than not fusing.
 
     With one query the copy is as much work as attending: measured in November 2026,
     products were faster from about 2**19 elements on, six times so at 2**21.
     """
     return (
-        len(keys) == 2
+        len(keys) > 1
         and block.count == 1
-        and keys[0].numel() + keys[1].numel() > JOINED_CELLS
+        and sum(piece.numel() for piece in keys) > JOINED_CELLS
     )
 
 

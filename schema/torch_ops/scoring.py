@@ -70,5 +70,4 @@ class Scoring:
 
 def _part_of(mask: Tensor, block: Block) -> Tensor:
     """Return the part [1, heads or 1, count, keys] of a row's mask."""
-    queries = mask.narrow(2, block.first, block.count)
-    return queries.narrow(3, block.begin, block.keys)
+    return block.pick(mask.narrow(2, block.first, block.count), 3)

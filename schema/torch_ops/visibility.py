@@ -1,69 +1,115 @@
 """Which keys the queries of one row see: ranges and diagonals, in plain numbers.
 
 In: the row's length, the slots that are there, causality and windows. Out: blocks of
-queries, each with the range of key positions that any of them sees. All positions
-count from the row's first token; where they lie in memory is left to others.
+queries, each with the runs of key positions that any of them sees. All positions
+count from the row's first token; where they lie in memory `rings.py` knows.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+
+from kvc.schema.rings import slot_runs
 
 # Smaller blocks of queries cost more in calls than they save in keys.
 MIN_BLOCK = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Block:
-    """Queries `first` to `first + count`, keys at positions `begin` to `end`.
+class Run:
+    """Keys of a block at positions `begin` to `end`.
 
-    Query `first + i` sees key `begin + j` where `lower <= j - i <= upper`; None is a
-    bound that hides no key of the block. `offset` is the distance `j - i` of equal
-    positions, so that a key lies `j - i - offset` positions after its query.
+    The block's query i sees key `begin + j` where `lower <= j - i <= upper`; None is a
+    bound that hides no key of the run.
     """
 
-    first: int
-    count: int
     begin: int
     end: int
     lower: int | None
     upper: int | None
-    offset: int
 
     @property
     def keys(self) -> int:
-        """How many keys the block reads."""
+        """How many there are."""
         return self.end - self.begin
 
     @property
-    def sees_all(self) -> bool:
-        """Every query sees every key of the block."""
+    def is_seen(self) -> bool:
+        """Every query of the block sees every key."""
         return self.lower is None and self.upper is None
 
-    @property
-    def is_square(self) -> bool:
-        """Query i sees the keys 0 to i: what torch calls causal."""
-        return self.lower is None and self.upper == 0 and self.count == self.keys
-
-    def band(self, device: torch.device) -> Tensor | None:
-        """Return bool [count, keys], True where a query sees a key; None: all True."""
-        if self.sees_all:
-            return None
-        seen = torch.ones(self.count, self.keys, dtype=torch.bool, device=device)
+    def band(self, count: int, device: torch.device) -> Tensor:
+        """Return bool [count, keys], True where one of `count` queries sees a key."""
+        seen = torch.ones(count, self.keys, dtype=torch.bool, device=device)
         if self.upper is not None:
             seen = seen.tril_(self.upper)
         if self.lower is not None:
             seen = seen.triu_(self.lower)
         return seen
 
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Queries `first` to `first + count` of a row, and the runs of keys they read.
+
+    `position` is that of query `first`; runs are in the order of their positions.
+    """
+
+    first: int
+    count: int
+    position: int
+    runs: tuple[Run, ...]
+
+    @property
+    def keys(self) -> int:
+        """How many keys the block reads."""
+        return sum([run.keys for run in self.runs])
+
+    @property
+    def sees_all(self) -> bool:
+        """Every query sees every key of the block."""
+        return all(run.is_seen for run in self.runs)
+
+    @property
+    def is_square(self) -> bool:
+        """Query i sees the keys 0 to i: what torch calls causal."""
+        run, *others = self.runs
+        causal = run.lower is None and run.upper == 0 and not others
+        return causal and self.count == run.keys
+
+    def slots(self, slots: int) -> Iterator[tuple[int, int]]:
+        """Yield where its keys lie in a cache: (first slot, how many slots)."""
+        for run in self.runs:
+            yield from slot_runs(run.begin, run.keys, slots)
+
+    def pick(self, tensor: Tensor, dim: int) -> Tensor:
+        """Return what a tensor with all positions on an axis has for its keys."""
+        return _joined(
+            [tensor.narrow(dim, run.begin, run.keys) for run in self.runs], dim
+        )
+
+    def band(self, device: torch.device) -> Tensor | None:
+        """Return bool [count, keys], True where a query sees a key; None: all True."""
+        if self.sees_all:
+            return None
+        return _joined([run.band(self.count, device) for run in self.runs], 1)
+
     def distances(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return [count, keys]: each key's position less each query's."""
-        keys = torch.arange(self.keys, dtype=dtype, device=device)
+        here, bounds = self.position, [(run.begin, run.end) for run in self.runs]
+        keys = [
+            torch.arange(begin - here, end - here, dtype=dtype, device=device)
+            for begin, end in bounds
+        ]
         queries = torch.arange(self.count, dtype=dtype, device=device)
-        return keys - (queries + self.offset)[:, None]
+        return _joined(keys, 0) - queries[:, None]
+
+
+def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +126,11 @@ class Sight:
     end: int
     left: int | None
     ahead: int | None
+
+    @property
+    def keys(self) -> int:
+        """How many keys are there."""
+        return self.end - self.oldest
 
     def seeing(self) -> range:
         """Return the queries that have a key in their range."""
@@ -105,7 +156,7 @@ class Sight:
             end = min(end, here + count + self.ahead)
             if here + self.ahead + 1 < end:
                 upper = here + self.ahead - begin
-        return Block(first, count, begin, end, lower, upper, here - begin)
+        return Block(first, count, here, (Run(begin, end, lower, upper),))
 
     def blocks(self, cells: int) -> Iterator[Block]:
         """Yield blocks of at most `cells` pairs of query and key, or of one query."""
@@ -123,10 +174,10 @@ class Sight:
         largest n with `n * (n + reach) <= cells`, but not so many that most of the
         pairs lie outside the window.
         """
-        count = cells // (self.end - self.oldest)
+        count = cells // self.keys
         if self.left is not None and self.ahead is not None:
             reach = self.left + self.ahead
-            if reach < self.end - self.oldest:
+            if reach < self.keys:
                 fitting = (math.isqrt(reach * reach + 4 * cells) - reach) // 2
                 count = min(max(count, fitting), max(MIN_BLOCK, reach))
         return max(1, min(count, seeing))

@@ -24,7 +24,7 @@ from kvc.schema.model import (
     StateKind,
     StateSlot,
 )
-from kvc.schema.ops import CONTROL_OPS, OPS, Aliasing
+from kvc.schema.ops import CONTROL_OPS, OPS, RESHAPING_VIEWS, Aliasing
 from kvc.schema.types import TensorType
 from kvc.schema.verify.effects import effects
 from kvc.schema.verify.faults import Reporter
@@ -36,10 +36,6 @@ from kvc.schema.verify.methods import check_verdicts
 from kvc.schema.verify.values import Surroundings
 
 _APPEND: Final = "kvc::append"
-# Views of all elements in their order.
-_RESHAPING: Final = frozenset(
-    {"aten::alias", "aten::view", "aten::unsqueeze", "aten::squeeze.dims"}
-)
 
 
 def check_blocks(
@@ -306,7 +302,7 @@ def _is_whole(graph: Graph, value: int) -> bool:
     makers = {result: step.op for step in graph.instructions for result in step.results}
     while isinstance(storage := graph.values[value].storage, Alias):
         op = makers[value]
-        if OPS[op].aliasing is Aliasing.VIEW and op not in _RESHAPING:
+        if OPS[op].aliasing is Aliasing.VIEW and op not in RESHAPING_VIEWS:
             return False
         value = storage.base
     return True

@@ -25,7 +25,7 @@ from kvc.schema.model import (
     StateKind,
     StateSlot,
 )
-from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
+from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, PERMUTING, Aliasing
 from kvc.schema.types import Dim, TensorType
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.instruction_names import place
@@ -34,7 +34,7 @@ _UPDATE: Final = "kvc::cache_update"
 _ATTENTION: Final = "kvc::attention"
 _CACHES: Final = ("k", "v", "k_scale", "v_scale")  # their slots lie along axis 2
 _MODES: Final = {StateKind.LINEAR: "linear", StateKind.RING: "circular"}
-_SWAPPING: Final = ("aten::transpose.int", "aten::permute", "aten::alias")
+_SWAPPING: Final = PERMUTING | {"aten::alias"}
 
 
 @dataclass(frozen=True, slots=True)

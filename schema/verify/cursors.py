@@ -21,6 +21,7 @@ from kvc.schema.model import (
     State,
     StateKind,
 )
+from kvc.schema.rings import Window
 from kvc.schema.types import bounds, symbols_of
 from kvc.schema.verify.cursor_uses import CursorUses
 from kvc.schema.verify.dims import Sizes
@@ -76,14 +77,15 @@ class CursorChecker:
             what = f"its state is {states[cursor.state].type}, its rows are {rows}"
             require(agree, where, what)
 
-    def _check_window(self, state: State, window: int) -> None:
+    def _check_window(self, state: State, window: Window) -> None:
         where, require = f"state {state.name!r}", self._report.require
         ring = state.kind is StateKind.RING and state.cursor is not None
         require(ring, where, "a window of no ring at a cursor")
         assert state.axis is not None
         least = bounds(state.type.dims[state.axis], self._sizes.symbols)[0]
         what = f"a window of {window} in a ring of {least} slots"
-        require(1 <= window <= least, where, what)
+        fits = window.size >= 1 and window.longest_call(least) >= 1
+        require(fits, where, what)
 
     def check(self, method: Method) -> None:
         """Check what a method does at cursors.
@@ -132,7 +134,8 @@ class CursorChecker:
             state = self._program.states[number]
             what = f"a window of {state.window}, its queries see {widest}"
             where = f"state {state.name!r}"
-            self._report.require(widest == state.window, where, what)
+            same = state.window is not None and widest == state.window.size
+            self._report.require(same, where, what)
 
 
 def _grows_at(state: State, cursor: int) -> bool:

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from kvc.schema.model import Alias, Graph, Instruction, Scratch
-from kvc.schema.ops import OPS, Aliasing, OpSpec
+from kvc.schema.ops import OPS, Aliasing, Keeps, OpSpec
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.replay import Conflict, Operands, replay
@@ -138,7 +138,9 @@ class Versions:
         """
         owner = self.root[base]
         kind = OPS[step.op]
-        self.stretched[value] = self.stretched[base] or step.op == "aten::expand"
+        self.stretched[value] = (
+            self.stretched[base] or OPS[step.op].keeps is Keeps.REPEATED
+        )
         self.whole[value] = self.whole[base] and kind.aliasing is not Aliasing.VIEW
         if kind.aliasing is not Aliasing.VIEW:
             self._check_write(index, kind, value, base, reads)

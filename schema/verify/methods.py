@@ -7,6 +7,7 @@ reads. Out: nothing, or the first thing that is impossible.
 from collections.abc import Sequence
 from typing import Final
 
+from kvc.schema.accesses import accesses_of
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Graph, Method, Program, StateKind, Update
 from kvc.schema.verify import limits
@@ -88,6 +89,23 @@ def check_effects(
     report.require(method.writes == found.writes, where, what)
     _check_counting(method, program, where, report)
     check_verdicts(method.updates, method.graph, found.updates, where, report)
+
+
+def check_accesses(method: Method, report: Reporter) -> None:
+    """Check that writes say what they write over; all else has been checked.
+
+    What an instruction says is held against what its blocks say, so that all of them
+    are right where each one is.
+    """
+    where = f"method {method.name!r}"
+    codes = [(where, method.graph, method.updates)]
+    for number, block in enumerate(method.blocks):
+        codes.append((f"{where}, block {number}", block.graph, block.updates))
+    for place, graph, updates in codes:
+        for update in updates:
+            found = accesses_of(graph, update.instruction, method.blocks)
+            what = f"instruction {update.instruction} makes other accesses: {found}"
+            report.require(update.accesses == found, place, what)
 
 
 def check_verdicts(

@@ -8,7 +8,7 @@ from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.graphs import GraphChecker
 from kvc.schema.verify.memory import check_memory
-from kvc.schema.verify.methods import check_effects, check_methods
+from kvc.schema.verify.methods import check_accesses, check_effects, check_methods
 from kvc.schema.verify.semantics import check_delegates, check_tables
 from kvc.schema.verify.values import Surroundings
 
@@ -40,6 +40,7 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
         check_memory(method.graph, operands, where, report, thorough)
         check_effects(method, operands, program, report)
         check_blocks(method, checker, around, thorough)
+        check_accesses(method, report)
         cursors.check(method)
     cursors.finish()
     check_delegates(program, report)

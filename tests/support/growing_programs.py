@@ -7,7 +7,15 @@ updates, a check, and capacities that a session chooses.
 
 from dataclasses import replace
 
-from sample_programs import F32, I64, SEQ, GraphBuilder, in_place, tiny_program
+from sample_programs import (
+    F32,
+    I64,
+    SEQ,
+    GraphBuilder,
+    declared,
+    in_place,
+    tiny_program,
+)
 
 from kvc.schema.model import (
     Advance,
@@ -107,7 +115,7 @@ def growing_program() -> Program:
         names=(),
         states=(state,),
         cursors=(Cursor("", CursorKind.LENGTH, None, None, CAPACITY),),
-        methods=methods,
+        methods=tuple(map(declared, methods)),
     )
 
 

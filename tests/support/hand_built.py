@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+from sample_programs import declared
 
 from kvc.schema.container import Content, save_bundle
 from kvc.schema.dtypes import DType
@@ -82,7 +83,7 @@ def method(
         advances=(),
         updates=tuple(Update(index, "", ()) for index in written_over(graph)),
     )
-    return replace(plain, **fields)
+    return declared(replace(plain, **fields))
 
 
 def program(

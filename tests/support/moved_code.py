@@ -8,6 +8,7 @@ branches. The block is lent all of these; what it writes there comes back as a r
 from collections.abc import Sequence
 from dataclasses import replace
 
+from sample_programs import in_place
 from stateful_programs import Builder
 
 from kvc.schema.dtypes import DType
@@ -23,11 +24,9 @@ from kvc.schema.model import (
     Program,
     Ref,
     StateSlot,
-    Update,
 )
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import TensorType
-from kvc.schema.verify.effects import written_over
 
 
 def in_part(whole: Program) -> Program:
@@ -116,8 +115,7 @@ def _block_of(graph: Graph) -> tuple[Block, Sequence[int], Sequence[int]]:
     ]
     outputs = (*ends.values(), *graph.outputs)
     made = replace(graph, values=tuple(values), inputs=tuple(lent), outputs=outputs)
-    updates = tuple(Update(index, "", ()) for index in written_over(made))
-    return Block(made, updates), lent, [lent.index(root) for root in ends]
+    return Block(made, in_place(made)), lent, [lent.index(root) for root in ends]
 
 
 def with_block(whole: Program, **changes: object) -> Program:

@@ -20,6 +20,7 @@ from kvc.schema.model import (
     StateKind,
     StateSlot,
 )
+from kvc.schema.rings import Window
 from kvc.schema.types import Symbol, TensorType
 
 WINDOW, SLOTS = 5, 12
@@ -46,7 +47,7 @@ def ring_program(capacity: int | None = None, slots: int = SLOTS) -> Built:
     b.step("kvc::attention", _attention(x, keys, values, end), out)
     b.over("aten::add.Scalar", position, SEQ, 1)
     ring = state("keys", whole, StateKind.RING, 2, cursor=0)
-    ring = replace(ring, window=WINDOW)
+    ring = replace(ring, window=Window(WINDOW))
     return program(
         [b.method("run", {"x": x}, [out], advances=adds(SEQ))],
         symbols=tuple(symbols.values()),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from os import PathLike
 
+from kvc.schema.accesses import with_accesses
 from kvc.schema.container import Content, save_bundle
 from kvc.schema.digests import blob_digest
 from kvc.schema.dtypes import DType
@@ -53,9 +54,20 @@ SYMBOLS = (Symbol("seq", 1, 8),)
 SAMPLE_BLOBS = (bytes(range(256)), b"\0\0\x80\x3f" * 8, b"\1" + b"\0" * 7)
 
 
-def in_place(graph: Graph) -> tuple[Update, ...]:
+def declared(method: Method) -> Method:
+    """Return a method whose verdicts, of its blocks too, say what they write over."""
+    blocks = dict(enumerate(method.blocks))
+    for number in reversed(blocks):
+        graph, updates = blocks[number].graph, blocks[number].updates
+        blocks[number] = Block(graph, with_accesses(graph, updates, blocks))
+    updates = with_accesses(method.graph, method.updates, blocks)
+    return replace(method, updates=updates, blocks=tuple(blocks.values()))
+
+
+def in_place(graph: Graph, blocks: Sequence[Block] = ()) -> tuple[Update, ...]:
     """Return the verdicts of a method whose writes over states copy nothing."""
-    return tuple(Update(index, "", ()) for index in written_over(graph))
+    plain = [Update(index, "", ()) for index in written_over(graph)]
+    return with_accesses(graph, plain, blocks)
 
 
 class GraphBuilder:
@@ -145,7 +157,7 @@ def method(name: str, role: str, seq: "int | object") -> Method:
     output_tree = flatten((object(), object()))[1]
     graph = b.graph((x,), (scaled, out))
     write, advance = written_over(graph)
-    return Method(
+    made = Method(
         name,
         role,
         graph,
@@ -161,6 +173,7 @@ def method(name: str, role: str, seq: "int | object") -> Method:
         ),
         (Block(part_graph(), ()),) if name == "prefill" else (),
     )
+    return declared(made)
 
 
 def part_graph() -> Graph:

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kvc.schema.model import Program, State
+from kvc.schema.rings import Window
 from kvc.schema.types import Symbol, bounds
 from kvc.tools.reports.families import families
 from kvc.tools.text import columns, escape, plural, size
@@ -17,7 +18,7 @@ class StateReport:
         initial: the named data it starts as, "zeros" otherwise.
         reads, writes: methods that do.
         at_position: whether every write begins at the position.
-        window: of a ring, how many positions a query sees; None where that is open.
+        window: of a ring, what a query sees; None where that is open.
     """
 
     name: str
@@ -30,7 +31,7 @@ class StateReport:
     reads: tuple[str, ...]
     writes: tuple[str, ...]
     at_position: bool
-    window: int | None = None
+    window: Window | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from kvc.compiler import Dim, Method, StateSpec, compile_program
 from kvc.schema.errors import CompileError
 from kvc.schema.model import StateKind
+from kvc.schema.rings import Window
 from kvc.schema.verify import verify_program
 
 SLOTS, WINDOW = 12, 5
@@ -129,15 +130,17 @@ def method(name: str) -> Method:
 
 @pytest.mark.parametrize("name", ["plain", "by_new_position", "two_readers"])
 def test_a_window_is_how_far_the_widest_reader_sees(name):
-    assert ring_of(Rings(), method(name)).window == WINDOW
+    assert ring_of(Rings(), method(name)).window == Window(WINDOW)
 
 
 def test_views_between_a_ring_and_its_reader_do_no_harm():
-    assert ring_of(Rings(), method("through_views")).window == WINDOW
+    assert ring_of(Rings(), method("through_views")).window == Window(WINDOW)
 
 
 def test_several_methods_have_one_window():
-    assert ring_of(Rings(), method("plain"), method("two_readers")).window == WINDOW
+    assert ring_of(Rings(), method("plain"), method("two_readers")).window == Window(
+        WINDOW
+    )
 
 
 @pytest.mark.parametrize(
@@ -166,7 +169,11 @@ def test_a_window_holds_for_all_methods_or_for_none(other):
 
 @pytest.mark.parametrize(
     ("name", "window"),
-    [("at_places", WINDOW), ("at_start", WINDOW), ("at_wrong_places", None)],
+    [
+        ("at_places", Window(WINDOW)),
+        ("at_start", Window(WINDOW)),
+        ("at_wrong_places", None),
+    ],
 )
 def test_a_position_that_is_filled_in_will_do(name, window):
     places = torch.arange(2) if "places" in name else torch.tensor([0])
@@ -226,9 +233,11 @@ class Candidates(nn.Module):
         return torch.ops.kvc.attention(rows, self.ring, self.ring, end, **RING)
 
 
-@pytest.mark.parametrize(("rows", "window"), [(1, WINDOW), (2, None), (4, WINDOW)])
+@pytest.mark.parametrize(
+    ("rows", "window"), [(1, Window(WINDOW)), (2, None), (4, Window(WINDOW))]
+)
 def test_rows_of_a_ring_are_those_of_the_position(
-    rows: int, window: int | None
+    rows: int, window: Window | None
 ) -> None:
     """Else a failed call would put back other rows than it has written."""
     methods = [Method("forward", args=(torch.ones(4, 2, 3, 4),))]

@@ -13,6 +13,7 @@ from kvc.compiler import Dim, Method
 from kvc.runtime import Program
 from kvc.schema.errors import CacheOverflow, CompileError, NotRewindable
 from kvc.schema.model import StateKind
+from kvc.schema.rings import Window
 
 VOCAB, DIM, SLOTS = 11, 4, 24
 SEQ = Dim("seq", 1, 8)
@@ -374,7 +375,7 @@ def test_places_of_tokens_give_start_and_end_of_a_ring(tmp_path: Path) -> None:
     step = Method("step", (ROWS, torch.arange(3)), dynamic=dynamic, position="slots")
     one = (ROWS[:, :, :1], torch.arange(1))
     with opened(Picking(), [step], tmp_path) as program:
-        assert program.states["ring"].window == 4
+        assert program.states["ring"].window == Window(4)
         session, model, end = program.session(), Picking(), 0
         for count in (3, 1, 8, 1, 2):
             rows = torch.randn(1, 1, count, DIM)
@@ -384,4 +385,4 @@ def test_places_of_tokens_give_start_and_end_of_a_ring(tmp_path: Path) -> None:
         assert session.position == end
     single = Method("step", one, position="slots")
     with opened(Picking(), [single], tmp_path) as program:
-        assert program.states["ring"].window == 4
+        assert program.states["ring"].window == Window(4)

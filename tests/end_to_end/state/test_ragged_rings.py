@@ -23,6 +23,7 @@ from torch import Tensor
 
 from kvc.compiler import Method
 from kvc.runtime import CacheOverflow, CallTooLong, InputMismatch, Program, Session
+from kvc.schema.rings import Window
 
 LONGEST = RING - WINDOW + 1
 TEXT = np.random.default_rng(8).integers(0, VOCAB, (3, MOST))
@@ -60,7 +61,7 @@ def feed(session: Session, row_lengths: list[int], seq: int) -> None:
 
 def test_the_rings_have_windows(program: Program) -> None:
     rings = [s for s in program._engine.program.states if s.name != "position"]
-    assert {s.window for s in rings} == {WINDOW}
+    assert {s.window for s in rings} == {Window(WINDOW)}
 
 
 @pytest.mark.parametrize(

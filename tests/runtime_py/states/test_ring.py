@@ -49,20 +49,6 @@ def test_how_much_a_row_may_forget(start, reached, most):
     assert found == [start if most is None else most]
 
 
-@pytest.mark.parametrize(
-    ("starts", "row_lengths", "slots"),
-    [
-        ([0], [5], [(0, 5)]),
-        ([13], [5], [(1, 6)]),
-        ([10], [5], [(0, 12)]),
-        ([3, 13, 2], [2, 3, 0], [(3, 5), (1, 4)]),
-    ],
-)
-def test_which_slots_a_call_writes(starts, row_lengths, slots):
-    ends = [start + count for start, count in zip(starts, row_lengths, strict=True)]
-    assert list(RING.slots_of(starts, ends)) == slots
-
-
 def test_calls_of_every_length_up_to_the_longest(opened):
     text = rows(80)
     expected, dice = attended(text), np.random.default_rng(2)

@@ -41,6 +41,7 @@ from kvc.schema.model import (
     StateSlot,
     Value,
 )
+from kvc.schema.rings import Window
 from kvc.schema.types import Affine, Dim, TensorType, affine
 from kvc.schema.verify import verify_program
 
@@ -427,10 +428,10 @@ def test_what_is_at_no_cursor_may_be_written_anywhere(way):
     [
         ({"kind": StateKind.LINEAR}, "a window of no ring at a cursor"),
         ({"cursor": None}, "a window of no ring at a cursor"),
-        ({"window": 0}, "a window of 0 in a ring of 12 slots"),
-        ({"window": SLOTS + 1}, "a window of 13 in a ring of 12 slots"),
-        ({"window": WINDOW - 1}, "a window of 4, its queries see 5"),
-        ({"window": WINDOW + 1}, "a window of 6, its queries see 5"),
+        ({"window": Window(0)}, "a window of 0 in a ring of 12 slots"),
+        ({"window": Window(SLOTS + 1)}, "a window of 13 in a ring of 12 slots"),
+        ({"window": Window(WINDOW - 1)}, "a window of 4, its queries see 5"),
+        ({"window": Window(WINDOW + 1)}, "a window of 6, its queries see 5"),
     ],
 )
 def test_what_a_state_says_must_be_so(number, change, text):
@@ -438,11 +439,14 @@ def test_what_a_state_says_must_be_so(number, change, text):
 
 
 def test_a_window_of_what_has_no_ring_is_refused():
-    wants(with_state(WHOLE, 0, window=1), "a window of no ring")
+    wants(with_state(WHOLE, 0, window=Window(1)), "a window of no ring")
 
 
 def test_a_window_is_what_is_seen_in_a_block():
-    wants(in_part(with_state(WHOLE, 1, window=4)), "a window of 4, its queries see 5")
+    wants(
+        in_part(with_state(WHOLE, 1, window=Window(4))),
+        "a window of 4, its queries see 5",
+    )
 
 
 @in_each_way

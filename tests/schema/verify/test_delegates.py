@@ -12,10 +12,12 @@ from block_programs import (
     with_method,
     with_value,
 )
-from sample_programs import sample_program
+from sample_programs import declared, sample_program
 
 from kvc.schema.errors import FormatError
 from kvc.schema.model import (
+    Access,
+    AccessMode,
     Alias,
     Block,
     Caller,
@@ -196,7 +198,7 @@ def test_a_result_lies_over_the_operand_that_is_said():
     refuse(with_call(2, (0,)), "may not lie at Scratch|lies elsewhere")
 
 
-HOME = Update(0, "", ())
+HOME = Update(0, "", (), (Access(0, AccessMode.ANYWHERE),))
 AT_HOME = {"values": with_value(INSIDE, 2, storage=Alias(0)).values}
 
 
@@ -235,7 +237,7 @@ def test_there_is_a_verdict_for_each_write_of_a_delegate():
 
 
 def test_a_method_tells_of_a_delegate_that_writes_over_a_caller_s_array():
-    block = Block(replace(INSIDE, **AT_HOME), (HOME,))
+    block = Block(replace(INSIDE, **AT_HOME), (replace(HOME, accesses=()),))
     graph = with_value(in_place(block).methods[0].graph, 0, storage=Caller())
     step = graph.instructions[CALL]
     operands = (step.arguments[0], (Ref(0),), step.arguments[2])
@@ -243,7 +245,11 @@ def test_a_method_tells_of_a_delegate_that_writes_over_a_caller_s_array():
     graph = with_value(graph, step.results[0], storage=Alias(0))
     updates = (*PREFILL.updates, Update(CALL, "", ()))
     told = with_prefill(graph=graph, blocks=(block,), updates=updates)
-    verify_program(told, "m.kvc", thorough=True)
+    refuse(told, r"block 0: instruction 0 makes other accesses")
+    method = declared(told.methods[0])
+    (access,) = method.updates[-1].accesses
+    assert access == Access(0, AccessMode.ANYWHERE)
+    verify_program(replace(told, methods=(method, DECODE)), "m.kvc", thorough=True)
     refuse(with_prefill(graph=graph, blocks=(block,)), "verdicts on")
 
 

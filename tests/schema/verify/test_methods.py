@@ -3,11 +3,13 @@ from dataclasses import replace
 import pytest
 from growing_programs import growing_program
 from hand_built import adds
-from sample_programs import sample_program
+from sample_programs import declared, sample_program
 
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram, FormatError
 from kvc.schema.model import (
+    Access,
+    AccessMode,
     Advance,
     Graph,
     Instruction,
@@ -185,7 +187,27 @@ def test_copies_are_ascending_clones_copies_and_replacements():
         scratch_nbytes=graph.scratch_nbytes + 64,
     )
     updates = (Update(2, "", ()), Update(7, "why", (0, 7)))
-    method = replace(DECODE, graph=changed, updates=updates)
+    method = declared(replace(DECODE, graph=changed, updates=updates))
     verify_program(replace(P, methods=(PREFILL, method)), "m.kvc", thorough=True)
     turned = replace(method, updates=(updates[0], Update(7, "why", (7, 0))))
     refuse(replace(P, methods=(PREFILL, turned)), r"copies \(7, 0\)")
+
+
+@pytest.mark.parametrize(
+    "accesses",
+    [
+        (),
+        (Access(3, AccessMode.ANYWHERE),),
+        (Access(3, AccessMode.SLOTS, 0, 1),),
+        (Access(3, AccessMode.SLOTS, 1, 2),),
+        (Access(4, AccessMode.SLOTS, 1, 1),),
+        (Access(3, AccessMode.APPEND, 1, 1),),
+        (Access(3, AccessMode.SLOTS, 1, 1),) * 2,
+    ],
+)
+def test_a_write_says_what_it_writes_over(accesses):
+    first, *rest = DECODE.updates
+    assert first.accesses == (Access(3, AccessMode.SLOTS, 1, 1),)
+    wrong = replace(DECODE, updates=(replace(first, accesses=accesses), *rest))
+    with pytest.raises(BadProgram, match="makes other accesses"):
+        verify_program(replace(P, methods=(PREFILL, wrong)), "m.kvc")

@@ -8,6 +8,7 @@ from hf_models import WINDOW, build
 from sample_programs import write_sample
 
 from kvc.runtime import load
+from kvc.schema.rings import Window
 from kvc.tools.outputs import check_output
 
 
@@ -48,7 +49,7 @@ def test_layers_with_a_window_become_rings(kvc, tmp_path):
     result = kvc("compile", folder, *options, "-o", tmp_path / "m.kvc")
     assert result.exit_code == 0, result.output
     with load(tmp_path / "m.kvc") as program, program.session() as session:
-        assert program.states["kvc_cache.0.keys"].window == WINDOW
+        assert program.states["kvc_cache.0.keys"].window == Window(WINDOW)
         assert program.states["kvc_cache.0.keys"].type.dims[2] == WINDOW + 6 - 1 + 3
         assert (session.longest_call, session.capacity) == (9, 64)
     assert "--slack changes nothing" not in result.stderr

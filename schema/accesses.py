@@ -1,0 +1,90 @@
+"""How instructions write over memory that outlives them: states and lent inputs.
+
+In: a graph, the blocks that it runs. Out: for each result over such memory, an
+`Access`: what a session must know of a write without knowing any operator. An
+instruction that runs blocks writes as these do.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+
+from kvc.schema.control import read_control
+from kvc.schema.model import (
+    Access,
+    AccessMode,
+    Alias,
+    Block,
+    Caller,
+    Graph,
+    Instruction,
+    Ref,
+    StateSlot,
+    Update,
+)
+from kvc.schema.ops import APPEND, CACHE_UPDATE, CONTROL_OPS, OPS, REPLACE, Aliasing
+from kvc.schema.types import Dim
+
+Blocks = Sequence[Block] | Mapping[int, Block]  # by number
+_MODES: Final = {
+    APPEND: AccessMode.APPEND,
+    REPLACE: AccessMode.REPLACE,
+    CACHE_UPDATE: AccessMode.SLOTS,
+}
+_AXIS: Final = {AccessMode.SLOTS: 3, AccessMode.APPEND: 2, AccessMode.REPLACE: 2}
+
+
+def accesses_of(graph: Graph, index: int, blocks: Blocks) -> tuple[Access, ...]:
+    """Return what an instruction writes over; its blocks say what they do."""
+    step, found = graph.instructions[index], list[Access]()
+    if OPS[step.op].aliasing is Aliasing.VIEW:
+        return ()
+    for result in step.results:
+        if type(graph.values[result].storage) is Alias:
+            root = graph.root_of(result)
+            if type(graph.values[root].storage) in (StateSlot, Caller):
+                found += _written(graph, step, result, root, blocks)
+    return tuple(dict.fromkeys(reversed(found)))[::-1]
+
+
+def with_accesses(
+    graph: Graph, updates: Sequence[Update], blocks: Blocks
+) -> tuple[Update, ...]:
+    """Return the verdicts on a graph's writes with what these write over."""
+    return tuple(
+        replace(u, accesses=accesses_of(graph, u.instruction, blocks)) for u in updates
+    )
+
+
+def _written(
+    graph: Graph, step: Instruction, result: int, root: int, blocks: Blocks
+) -> Iterator[Access]:
+    """Yield what an instruction does to the memory of one of its results."""
+    dims = graph.values[result].type.dims
+    if step.op not in CONTROL_OPS:
+        yield _access(graph, step, root, dims)
+        return
+    control = read_control(step.op, step.arguments)
+    operand = control.over[step.results.index(result)]
+    assert operand is not None
+    for number in control.blocks:
+        inside = blocks[number]
+        lent = inside.graph.inputs[operand]
+        for access in (a for u in inside.updates for a in u.accesses if a.root == lent):
+            yield replace(access, root=root)
+            if access.mode.lengthens:
+                yield replace(access, root=root, size=dims[access.axis or 0])
+
+
+def _access(graph: Graph, step: Instruction, root: int, dims: Sequence[Dim]) -> Access:
+    """Return what an operator does to the memory that it is given."""
+    mode = _MODES.get(step.op, AccessMode.ANYWHERE)
+    if mode is AccessMode.ANYWHERE:
+        return Access(root, mode)
+    axis, update = step.arguments[_AXIS[mode]], step.arguments[1]
+    assert isinstance(axis, int)
+    axis %= len(dims)
+    if not mode.lengthens:
+        assert isinstance(update, Ref)
+        dims = graph.values[update.value].type.dims
+    return Access(root, mode, axis, dims[axis])
