@@ -1,7 +1,7 @@
 """Rings: which slots hold which positions, and how far back queries look.
 
-The slots of a ring are used again, so that a text may be of any length. Operators,
-kernels and sessions ask here where a position lies and what is still there.
+The slots of a ring are reused, so that a text may have any length. Operators, kernels
+and sessions find here where a position lies and which positions are still there.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """The IR as text: stable, for goldens and for reading. One line a node."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Set
 
 from kvc.compiler.ir.graph import Argument, Method, Node, Program, State, Value
 from kvc.schema.dtypes import DType
@@ -23,8 +23,9 @@ def _program_lines(program: Program) -> Iterator[str]:
     for cursor in program.cursors:
         rows = "" if cursor.rows is None else f" of {cursor.rows} rows"
         yield f"cursor {cursor.name}: {cursor.kind.name}{rows} up to {cursor.capacity}"
+    grown = {state.name for state in program.states if state.grows is not None}
     for method in program.methods:
-        yield from _method_lines(method)
+        yield from _method_lines(method, grown)
 
 
 def _said(state: State) -> str:
@@ -36,16 +37,18 @@ def _said(state: State) -> str:
     return text + ("" if state.window is None else f" window {state.window}")
 
 
-def _method_lines(method: Method) -> Iterator[str]:
+def _method_lines(method: Method, grown: Set[str]) -> Iterator[str]:
     role = f" role {method.role}" if method.role else ""
-    yield f"{'method' if method.block is None else 'block'} {method.name}{role}"
+    kind = "method" if method.block is None else f"block {method.block}"
+    yield f"{kind} {method.name}{role}"
     for value, name in zip(method.inputs, method.input_names, strict=True):
         filled = " (position)" if name == method.position else ""
         yield f"  %{value.id} = input {name}: {value.type}{filled}"
     for value, name in method.constants:
         yield f"  %{value.id} = constant {name}"
     for value, name in method.state_in:
-        yield f"  %{value.id} = state {name}"
+        kind = f": {value.type}" if name in grown else ""
+        yield f"  %{value.id} = state {name}{kind}"
     for value, slot in method.cursor_in:
         part = slot.part.name.lower()
         yield f"  %{value.id} = cursor {slot.cursor} {part}: {value.type}"

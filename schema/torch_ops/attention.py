@@ -1,12 +1,12 @@
 """`kvc::attention`: attention over the valid part of a cache.
 
 In: queries, a whole cache of keys and values, the number of valid positions of each
-row, and how many of its queries count. Out: the attended values. Work grows with the
-keys that are seen, not with the capacity, and no mask over the capacity is ever made.
-The meaning of `valid_length`, causality, windows, soft cap and mask is that of
-`nonpad_kv_seqlen` and the attributes of ONNX Attention (opsets 24 and 25); ALiBi
-slopes (Press et al., 2021), sinks (GPT-OSS), rings, int8 caches and counts are added.
-How one row is computed is in `rows.py`.
+row, and how many of its queries are real. Out: the attended values. The work grows with
+the keys that are seen, not with the capacity, and no mask over the capacity is ever
+made. `valid_length`, causality, windows, soft cap and mask have the meaning of
+`nonpad_kv_seqlen` and the attributes of ONNX Attention (opsets 24 and 25). ALiBi slopes
+(Press et al., 2021), sinks (GPT-OSS), rings, int8 caches and row lengths are added.
+`rows.py` computes one row.
 """
 
 import torch

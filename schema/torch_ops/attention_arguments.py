@@ -1,8 +1,8 @@
-"""What the arguments of `kvc::attention` must fit, values of tensors apart.
+"""Check the arguments of `kvc::attention`, apart from the values of tensors.
 
-The same checks run on real and on fake tensors. Sizes may be symbolic then, so they
-are compared through `torch._check_value`, which keeps a condition for later where it
-cannot be decided.
+The same checks run on real and on fake tensors. Sizes may then be symbolic, so they are
+compared through `torch._check_value`, which keeps a condition for later where it cannot
+be decided.
 """
 
 import math

@@ -13,3 +13,9 @@ def assert_golden(name: str, text: str) -> None:
         path.write_text(text)
     assert path.exists(), f"no golden {path.name}: run with KVC_BLESS=1"
     assert text == path.read_text(), f"{path.name} differs: read the diff, then bless"
+
+
+def golden_parts(name: str) -> tuple[str, str]:
+    """Return the two programs of a golden file: before, and after."""
+    before, after = (FOLDER / f"{name}.txt").read_text().split("\n# after\n")
+    return before.removeprefix("# before\n"), after

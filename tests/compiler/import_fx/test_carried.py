@@ -108,7 +108,7 @@ method prefill
   return %1
 method decode
   %0 = input x: float32[1, seq, 4]
-  %1 = state past
+  %1 = state past: float32[1, past, 4]
   %2 = aten::cat([%1, %0], 1): float32[1, past+seq, 4]
   %3 = aten::sum.dim_IntList(%2, [1], False): float32[1, 4]
   state past = %2

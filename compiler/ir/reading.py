@@ -1,0 +1,269 @@
+"""The IR's text read back: what `text.py` writes, for tests and for trying things out.
+
+In: text, and where the bytes of its constants come from. Out: the program. Text does
+not say how arguments nest, nor where nodes come from in the user's code: inputs are
+plain arguments, and a method with several outputs returns a tuple.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from kvc.compiler.constants import Source
+from kvc.compiler.ir.graph import (
+    Argument,
+    Constant,
+    Item,
+    Method,
+    Node,
+    Program,
+    State,
+    Value,
+)
+from kvc.schema.dtypes import DType
+from kvc.schema.model import Cursor, CursorKind, CursorPart, CursorSlot, StateKind
+from kvc.schema.rings import Window
+from kvc.schema.trees import describe_call, flatten
+from kvc.schema.types import Dim, Symbol, TensorType, add_dims, affine
+
+_DTYPES = {dtype.label: dtype for dtype in DType}
+_NONE = ("", "None")
+_NAMED = {"None": None, "True": True, "False": False, **_DTYPES}
+_TYPE = r"(\w+\[[^\]]*\])"
+_TOP = {
+    "symbol": re.compile(r"symbol (\S+) in (-?\d+)\.\.(-?\d+)"),
+    "constant": re.compile(rf"constant (\S+): {_TYPE} \((.*)\)"),
+    "state": re.compile(
+        rf"state (\S+): {_TYPE} = (\S+)(?: grows along (\d+))?"
+        r"(?: ([A-Z]+) along (\d+|None))?(?: at cursor (\d+))?(?: window (\d+))?"
+    ),
+    "cursor": re.compile(r"cursor (\S*): (\w+)(?: of (\S+) rows)? up to (\S+)"),
+}
+_METHOD = re.compile(r"(?:method|block (\d+)) (\S+)(?: role (\S+))?")
+_BOUND = re.compile(
+    rf"%(\d+) = (input|constant|state|cursor) (.+?)(?:: {_TYPE}( \(position\))?)?"
+)
+_NODE = re.compile(r"(?:([%\d, ]+) = )?([\w:.]+)\((.*)\)(?:: (.+))?")
+_ITEM = re.compile(r"'[^']*'|\[[^\]]*\]|[^,\[\]]+")
+
+
+def read_program(text: str, sources: Mapping[str, Source] | None = None) -> Program:
+    """Return the program that a text says.
+
+    Args:
+        text: as `program_text` writes it.
+        sources: of the constants, by name.
+
+    Raises:
+        ValueError: a line is none of the IR's; the text says which.
+    """
+    return _Reader({} if sources is None else sources).read(text)
+
+
+@dataclass(slots=True)
+class _Lines:
+    """What the lines of one method have said so far."""
+
+    name: str
+    role: str
+    block: int | None
+    inputs: list[tuple[Value, str]] = field(default_factory=list)
+    constants: list[tuple[Value, str]] = field(default_factory=list)
+    state_in: list[tuple[Value, str]] = field(default_factory=list)
+    state_out: list[tuple[Value, str]] = field(default_factory=list)
+    input_out: list[tuple[Value, str]] = field(default_factory=list)
+    cursor_in: list[tuple[Value, CursorSlot]] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+    outputs: tuple[Value, ...] = ()
+    position: str = ""
+
+    def method(self) -> Method:
+        """Return the method, with the trees of plain arguments and results."""
+        names = tuple(name for _, name in self.inputs)
+        tree, _, _ = describe_call(names, (object(),) * len(names), {})
+        count = len(self.outputs)
+        results = object() if count == 1 else (object(),) * count
+        return Method(
+            name=self.name,
+            role=self.role,
+            inputs=tuple(value for value, _ in self.inputs),
+            input_names=names,
+            position=self.position,
+            input_tree=tree if self.block is None else "",
+            output_tree=flatten(results)[1] if self.block is None else "",
+            constants=tuple(self.constants),
+            state_in=tuple(self.state_in),
+            state_out=tuple(self.state_out),
+            input_out=tuple(self.input_out),
+            nodes=tuple(self.nodes),
+            outputs=self.outputs,
+            block=self.block,
+            cursor_in=tuple(self.cursor_in),
+        )
+
+
+class _Reader:
+    """What has been read so far."""
+
+    def __init__(self, sources: Mapping[str, Source]) -> None:
+        self._sources = sources
+        self._symbols: list[Symbol] = []
+        self._constants: dict[str, Constant] = {}
+        self._states: dict[str, State] = {}
+        self._cursors: list[Cursor] = []
+        self._methods: list[_Lines] = []
+        self._values: dict[int, Value] = {}
+
+    def read(self, text: str) -> Program:
+        for number, line in enumerate(text.splitlines(), 1):
+            try:
+                (self._inside if line.startswith("  ") else self._top)(line.strip())
+            except (KeyError, ValueError, AssertionError) as error:
+                raise ValueError(f"line {number}: {line!r}: {error!r}") from error
+        return Program(
+            symbols=tuple(self._symbols),
+            constants=tuple(self._constants.values()),
+            states=tuple(self._states.values()),
+            methods=tuple(method.method() for method in self._methods),
+            cursors=tuple(self._cursors),
+        )
+
+    def _top(self, line: str) -> None:
+        """Read a declaration, or the first line of a method."""
+        word = line.partition(" ")[0]
+        if word in ("method", "block"):
+            block, name, role = _fields(_METHOD, line)
+            number = int(block) if block else None
+            self._methods.append(_Lines(name, role, number))
+            self._values = {}
+            return
+        found = _fields(_TOP[word], line)
+        if word == "symbol":
+            self._symbols.append(Symbol(found[0], int(found[1]), int(found[2])))
+        elif word == "constant":
+            name, kind, provenance = found
+            source = self._sources[name]
+            self._constants[name] = Constant(name, _type(kind), source, provenance)
+        elif word == "state":
+            name, kind, initial, grows, written, axis, cursor, window = found
+            self._states[name] = State(
+                name,
+                _type(kind),
+                None if initial == "zeros" else initial,
+                _number(grows),
+                StateKind[written or "PLAIN"],
+                _number(axis),
+                _number(cursor),
+                Window(int(window)) if window else None,
+            )
+        else:
+            name, kind, *sizes = found
+            rows, most = (_dim(one) if one not in _NONE else None for one in sizes)
+            self._cursors.append(Cursor(name, CursorKind[kind], None, rows, most))
+
+    def _inside(self, line: str) -> None:
+        """Read a line of the last method."""
+        method = self._methods[-1]
+        word, _, rest = line.partition(" ")
+        if word == "return":
+            method.outputs = tuple(self._value(one) for one in rest.split(", ") if one)
+        elif word in ("state", "input"):
+            name, _, value = rest.partition(" = ")
+            into = method.state_out if word == "state" else method.input_out
+            into.append((self._value(value), name))
+        elif bound := _BOUND.fullmatch(line):
+            self._bind(method, *(text or "" for text in bound.groups()))
+        else:
+            method.nodes.append(self._node(line))
+
+    def _bind(
+        self, method: _Lines, number: str, word: str, name: str, kind: str, filled: str
+    ) -> None:
+        """Read of a value that is there from the beginning."""
+        held: Mapping[str, Constant | State] = self._states
+        if word == "constant":
+            held = self._constants
+        made = _type(kind) if kind else held[name].type
+        value = self._values[int(number)] = Value(int(number), made)
+        if word == "cursor":
+            cursor, part = name.split()
+            slot = CursorSlot(int(cursor), CursorPart[part.upper()])
+            method.cursor_in.append((value, slot))
+        elif word == "input":
+            method.inputs.append((value, name))
+            method.position = name if filled else method.position
+        else:
+            into = method.constants if word == "constant" else method.state_in
+            into.append((value, name))
+
+    def _node(self, line: str) -> Node:
+        results, op, arguments, kinds = _fields(_NODE, line)
+        numbers = [int(one.strip()[1:]) for one in results.split(",") if one]
+        types = re.findall(_TYPE, kinds)
+        made = [Value(n, _type(t)) for n, t in zip(numbers, types, strict=True)]
+        self._values |= {value.id: value for value in made}
+        return Node(op, tuple(self._arguments(arguments)), tuple(made))
+
+    def _arguments(self, text: str) -> Iterator[Argument]:
+        for item in map(str.strip, _ITEM.findall(text)):
+            if item.startswith("["):
+                yield tuple(
+                    self._item(one.strip()) for one in _ITEM.findall(item[1:-1])
+                )
+            elif item:
+                yield self._item(item)
+
+    def _item(self, text: str) -> Item:
+        if text in _NAMED:
+            return _NAMED[text]
+        if text.startswith(("%", "'")):
+            return self._value(text) if text[0] == "%" else text[1:-1]
+        for number in _NUMBERS:
+            try:
+                return number(text)
+            except ValueError:
+                pass
+        return _dim(text)
+
+    def _value(self, text: str) -> Value:
+        return self._values[int(text.removeprefix("%"))]
+
+
+_NUMBERS: tuple[Callable[[str], int | float], ...] = (int, float)
+
+
+def _fields(pattern: re.Pattern[str], line: str) -> list[str]:
+    """Return the parts of a line, "" for what it leaves out."""
+    match = pattern.fullmatch(line)
+    assert match, "it is no such line"
+    return [text or "" for text in match.groups()]
+
+
+def _number(text: str) -> int | None:
+    return None if text in _NONE else int(text)
+
+
+def _type(text: str) -> TensorType:
+    label, _, dims = text[:-1].partition("[")
+    return TensorType(
+        _DTYPES[label], tuple(map(_dim, dims.split(", "))) if dims else ()
+    )
+
+
+def _dim(text: str) -> Dim:
+    """Return a size: the sum of its terms, as `2*rows*seq+seq-1`."""
+    total: Dim = 0
+    for term in re.findall(r"[+-]?[^+-]+", text):
+        sign = -1 if term.startswith("-") else 1
+        factors = term.lstrip("+-").split("*")
+        numbers = [int(factor) for factor in factors if factor.isdigit()]
+        names = tuple(sorted(factor for factor in factors if not factor.isdigit()))
+        scale = sign * (numbers[0] if numbers else 1)
+        assert all(map(str.isidentifier, names)), f"{term} is no size"
+        if not names:
+            total = add_dims(total, scale)
+        elif len(names) == 1:
+            total = add_dims(total, affine(0, {names[0]: scale}))
+        else:
+            total = add_dims(total, affine(0, {}, {names: scale}))
+    return total

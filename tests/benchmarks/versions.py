@@ -1,0 +1,123 @@
+"""This kvc beside another checkout of it: what sessions and calls take, in pairs.
+
+`python tests/benchmarks/versions.py OTHER [--rounds 7] [--recipes fp32,xnnpack_q8]`.
+OTHER is the folder of a checkout, of an older commit for instance. Each compiles the
+model `demo`, and runs its own bundle in processes of its own, one after the other in
+each round. Told are the medians here, and the medians of the rounds' ratios: below 1
+this one is faster.
+"""
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parents[2]
+PROMPT, CAPACITY, FORGOTTEN = 64, 512, 4
+
+
+def median(times: int, run: Callable[[], object]) -> float:
+    """Return the median of the microseconds of some runs, after a first one."""
+    run()
+    found = []
+    for _ in range(times):
+        began = time.perf_counter()
+        run()
+        found.append(1e6 * (time.perf_counter() - began))
+    return statistics.median(found)
+
+
+def measure(path: str) -> dict[str, float]:
+    """Return what one bundle takes in this process, in microseconds."""
+    import numpy as np
+
+    from kvc.runtime import load
+
+    tokens, token = np.full((1, PROMPT), 7), np.array([[7]])
+    found = {"load": median(10, lambda: load(path).close())}
+    with load(path) as program:
+        found["open"] = median(50, lambda: program.session(capacity=CAPACITY).close())
+        with program.session(capacity=CAPACITY) as session:
+
+            def prefill() -> None:
+                session.reset()
+                session.prefill(tokens)
+
+            def decode() -> None:
+                session.decode(token)
+                if session.position[0] == CAPACITY:
+                    session.rewind(CAPACITY - PROMPT)
+
+            found["prefill"] = median(20, prefill)
+            found["decode"] = median(300, decode)
+            found["fork"] = median(50, lambda: session.fork().close())
+            taken = []
+            for _ in range(50):
+                for _ in range(FORGOTTEN):
+                    decode()
+                taken.append(median_once(lambda: session.rewind(FORGOTTEN)))
+            found["rewind"] = statistics.median(taken)
+    return found
+
+
+def median_once(run: Callable[[], object]) -> float:
+    """Return the microseconds of one run."""
+    began = time.perf_counter()
+    run()
+    return 1e6 * (time.perf_counter() - began)
+
+
+def of(tree: Path, *arguments: str) -> str:
+    """Return what a Python of a checkout prints."""
+    links = tree / ".typing"
+    if not links.exists():
+        subprocess.run([sys.executable, tree / "tools/dev/link_types.py"], check=True)
+    env = {**os.environ, "PYTHONPATH": str(links), "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, *arguments]
+    done = subprocess.run(command, env=env, check=True, capture_output=True, text=True)
+    return done.stdout
+
+
+def main() -> None:
+    """Compile, measure in rounds, print a table a recipe."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("other", type=Path)
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--recipes", default="fp32,xnnpack_q8")
+    chosen = parser.parse_args()
+    trees = {"here": HERE, "other": chosen.other.resolve()}
+    with tempfile.TemporaryDirectory() as folder:
+        for recipe in chosen.recipes.split(","):
+            paths = {}
+            for name, tree in trees.items():
+                paths[name] = f"{folder}/{name}_{recipe}.kvc"
+                words = ("compile", "demo", "--recipe", recipe, "-o", paths[name])
+                of(tree, "-m", "kvc.tools", *words)
+            rounds = [
+                {
+                    name: json.loads(of(tree, __file__, "--measure", paths[name]))
+                    for name, tree in trees.items()
+                }
+                for _ in range(chosen.rounds)
+            ]
+            print(f"\n{recipe:<12}{'here, us':>12}{'other, us':>12}{'ratio':>8}")
+            for what in rounds[0]["here"]:
+                pairs = [(one["here"][what], one["other"][what]) for one in rounds]
+                here, other = (
+                    statistics.median(side) for side in zip(*pairs, strict=True)
+                )
+                ratio = statistics.median(a / b for a, b in pairs)
+                print(f"{what:<12}{here:>12,.0f}{other:>12,.0f}{ratio:>8.2f}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--measure"]:
+        print(json.dumps(measure(sys.argv[2])))
+    else:
+        main()
