@@ -2,10 +2,11 @@
 
 In: methods whose graphs and blocks have been checked. Out: nothing, or `BadProgram`.
 Sessions rely on this for each row: a state at a cursor is written from the cursor on,
-along its slots, by as many tokens as the method says, so everything else stays as it was. A ring with a window can be rewound, and survives a call that fails,
-although the old content of its slots is gone, since nothing reads those slots again:
-only `kvc::attention` reads the ring, after the call's write, its queries are the tokens
-of the call, and they see no further than the window.
+along its slots, by as many tokens as the method says, so everything else stays as it
+was. A ring with a window can be rewound, and survives a call that fails, although the
+old content of its slots is gone, since nothing reads those slots again: only
+`kvc::attention` reads the ring, after the call's write, its queries are the tokens of
+the call, and they see no further than the window.
 
 How a method's code uses cursors is checked in `cursor_uses.py`.
 """
