@@ -1,8 +1,8 @@
-"""Who has the memory of a session's states: the interface that kinds speak to.
+"""The owner of the memory of a session's states: the interface that kinds use.
 
-In: states that are alike, spans of their rows and slots. Out: their content, copied to
-and fro. The host's arenas are one owner (`host.py`); a device with memory of its own
-may be another, since nothing here is an array over that memory.
+In: groups of states, spans of their rows and slots. Out: their content, copied in and
+out. The host's arenas are one owner (`host.py`); a device with memory of its own may be
+another, since nothing here is an array over that memory.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""What a tokenizer is to those who generate text, and where it comes from."""
+"""The interfaces of tokenizers, and of what brings one along."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
