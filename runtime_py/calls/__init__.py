@@ -1,1 +1,1 @@
-"""One call of a method: its inputs, its sizes, its needs, and undoing it if it fails."""
+"""One call of a method: its inputs, its sizes, its needs, and how it is undone."""

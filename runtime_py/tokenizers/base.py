@@ -1,4 +1,4 @@
-"""The interfaces of tokenizers, and of what brings one along."""
+"""The interface of tokenizers, and of objects that have one (programs, sessions)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol
