@@ -10,7 +10,7 @@ knows less of it.
 from collections.abc import Iterable, Iterator, Mapping
 
 from kvc.compiler.analysis.cursor_parts import CursorView
-from kvc.compiler.analysis.updates import Held
+from kvc.compiler.analysis.updates import Held, cache_write
 from kvc.compiler.ir import Argument, Node, Program, State, Value
 from kvc.compiler.ir.arguments import named
 from kvc.compiler.passes.caches import ATTENTION
@@ -82,8 +82,10 @@ def _seen(
     """Yield how far a node looks at a ring, None where that may be any slots."""
     first = value == node.inputs[0] and value not in node.inputs[1:]
     if node.op == CACHE_UPDATE and first:
-        if not one.whole or view.rows not in (None, ring.type.dims[0]):
-            yield None
+        write = cache_write(ring.name, node)
+        all_of_it = view.offset(write.index) == 0 and write.count == view.step.tokens
+        rows = view.rows in (None, ring.type.dims[0])
+        yield from () if one.whole and all_of_it and rows else (None,)
     elif node.op == ATTENTION:
         arguments = named(node)
         left = arguments["window_left"]
