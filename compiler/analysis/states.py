@@ -23,7 +23,6 @@ from kvc.compiler.analysis.windows import find_windows
 from kvc.compiler.ir import Node, Program, State
 from kvc.schema.model import CursorKind, StateKind
 from kvc.schema.ops import CACHE_UPDATE
-from kvc.schema.rings import Window
 
 _KINDS = {"linear": StateKind.LINEAR, "circular": StateKind.RING}
 _Written = tuple[FlatMethod, Node]
@@ -55,7 +54,7 @@ def describe_states(
             if state.kind is StateKind.RING and state.cursor == number
         }
         for name, window in find_windows(program, views.values(), held, rings).items():
-            states[name] = replace(states[name], window=Window(window))
+            states[name] = replace(states[name], window=window)
     return tuple(states.values())
 
 

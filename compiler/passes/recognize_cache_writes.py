@@ -55,7 +55,7 @@ class _Recognizer:
             rows = start_of_rows(start, write.target.type.dims[0], add)
             source = whole_source(write, add)
             arguments: tuple[Argument, ...] = (
-                write.target, source, rows, write.axis, "linear", None
+                write.target, source, rows, write.axis, "linear", None, 0
             )  # fmt: skip
             rebuilt.keep(replace(node, op="kvc::cache_update", arguments=arguments))
         return replace(method, nodes=tuple(rebuilt.nodes))

@@ -1,4 +1,4 @@
-"""What the code of a method does with states at cursors, and with parts of cursors.
+"""Check how a method's code uses states at cursors, and parts of cursors.
 
 In: a method whose graph and blocks have been checked. Out: how far queries look back
 over each ring, or `BadProgram`. Operands are compared with the storages of values: a
@@ -228,6 +228,7 @@ class CursorUses:
         found = f"axis {axis}, {arguments['mode']}"
         what = f"{state.name!r}, {state.kind.name} along {state.axis}, along {found}"
         self._require(whole and along, at, f"it writes the state {what}")
+        self._check_kept(arguments, state, at)
         start = _placed(arguments["write_indices"], parts)
         begins = start is not None and start.cursor == state.cursor
         what = f"the state {state.name!r} is not written at its cursor"
@@ -254,6 +255,14 @@ class CursorUses:
         whole = state.window is not None or advance.lengths is not None
         fits = fits and (not whole or (offset, left) == (0, 0))
         self._require(fits, at, f"{what}{advance.tokens}")
+
+    def _check_kept(
+        self, arguments: Mapping[str, Argument], state: State, at: str
+    ) -> None:
+        """Check that an operator keeps as many first positions as the window has."""
+        window, keep = state.window, arguments["keep"]
+        what = f"it keeps {keep} positions of {state.name!r}, whose window is {window}"
+        self._require(window is None or keep == window.keep, at, what)
 
     def _check_lengths(
         self,
@@ -313,6 +322,7 @@ class CursorUses:
             what = "a ring is not read up to where its cursor ends"
             self._require(ends, at, what)
             self._check_lengths(arguments, parts, state, at)
+            self._check_kept(arguments, state, at)
             self._require(one.written, at, "a ring is read before it is written")
             along = one.order is not None and one.order[2] == state.axis
             self._require(along, at, "a ring's slots are no positions here")

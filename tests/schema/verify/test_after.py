@@ -62,7 +62,7 @@ def chunks(
     for count in (None, *counts):
         if count is not None:
             index = b.step("kvc::after", (Ref(index), count), b.scratch(ONE))
-        operands = Ref(x), Ref(index), 2, mode, None
+        operands = Ref(x), Ref(index), 2, mode, None, 0
         held = b.over("kvc::cache_update", held, *operands)
     b.over("aten::add.Scalar", position, tokens, 1)
     method = b.method("write", {"x": x}, [x], advances=adds(tokens))
