@@ -1,28 +1,30 @@
-"""How far back rings are seen: what lets them forget, go back, and outlive a failure.
+"""Find the windows of rings, which allow a session to rewind them after overwriting.
 
 In: methods as a cursor sees them, the states at it. Out: the window of each ring that
-has one. It has one when each method that advances the position writes it,
-`kvc::attention` alone reads it, after that write and with the call's tokens as queries,
-and all such readers have a window. Any other ring is none the worse; its session only
-knows less of it.
+has one. A ring has one if each method that advances the position writes it, only
+`kvc::attention` reads it, after that write and with the call's tokens as queries, all
+these readers have a window, and writes and readers keep the same number of first
+positions. Any other ring works as well, but cannot be rewound.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
 
 from kvc.compiler.analysis.cursor_parts import CursorView
-from kvc.compiler.analysis.updates import Held
+from kvc.compiler.analysis.updates import Held, cache_write
 from kvc.compiler.ir import Argument, Node, Program, State, Value
 from kvc.compiler.ir.arguments import named
 from kvc.compiler.passes.caches import ATTENTION
 from kvc.schema.model import CursorPart
 from kvc.schema.ops import CACHE_UPDATE, PERMUTING
+from kvc.schema.rings import Window
 from kvc.schema.types import bounds
 
 _CACHES = ("k", "v", "k_scale", "v_scale")
 _SLOTS = 2  # the axis of slots in what attention reads
 _HANDS_ON = PERMUTING | {"aten::alias"}
 Rings = Mapping[str, State]
-_Use = tuple[str, int | None]  # a ring, how many positions are seen; None: any slots
+_Use = tuple[str, Window | None]  # a ring, what is seen of it; None: any slots
+_NOTHING = Window(0)
 
 
 def find_windows(
@@ -30,8 +32,8 @@ def find_windows(
     views: Iterable[CursorView],
     held: Mapping[str, Mapping[int, Held]],
     rings: Rings,
-) -> dict[str, int]:
-    """Return ring -> how many positions a query may see, its own among them.
+) -> dict[str, Window]:
+    """Return ring -> the most that a query may see of it.
 
     Args:
         program: whose methods these are.
@@ -40,17 +42,20 @@ def find_windows(
         rings: those at the cursor, by name.
     """
     symbols = {symbol.name: symbol for symbol in program.symbols}
-    widths: dict[str, list[int | None]] = {name: [] for name in rings}
+    seen: dict[str, list[Window | None]] = {name: [] for name in rings}
     for view in views if rings else ():
-        for name, width in _uses(view, held[view.method.name], rings):
-            widths[name].append(width)
-    found: dict[str, int] = {}
+        for name, window in _uses(view, held[view.method.name], rings):
+            seen[name].append(window)
+    found: dict[str, Window] = {}
     for name, ring in rings.items():
-        known = [width for width in widths[name] if width is not None]
+        known = [window for window in seen[name] if window is not None]
+        widest = max(known, key=lambda window: window.size, default=_NOTHING)
+        alike = all(window.keep == widest.keep for window in known)
         assert ring.axis is not None
         least = bounds(ring.type.dims[ring.axis], symbols)[0]
-        if known and len(known) == len(widths[name]) and max(known) <= least:
-            found[name] = max(known)
+        fits = widest.size > 0 and widest.longest_call(least) > 0
+        if fits and alike and len(known) == len(seen[name]):
+            found[name] = widest
     return found
 
 
@@ -78,19 +83,24 @@ def _uses(view: CursorView, held: Mapping[int, Held], rings: Rings) -> Iterator[
 
 def _seen(
     node: Node, value: Value, one: Held, ring: State, view: CursorView
-) -> Iterator[int | None]:
-    """Yield how far a node looks at a ring, None where that may be any slots."""
+) -> Iterator[Window | None]:
+    """Yield what a node sees of a ring, a write nothing; None for any slots."""
     first = value == node.inputs[0] and value not in node.inputs[1:]
-    if node.op == CACHE_UPDATE and first:
-        if not one.whole or view.rows not in (None, ring.type.dims[0]):
-            yield None
-    elif node.op == ATTENTION:
-        arguments = named(node)
+    arguments = named(node)
+    keep = arguments.get("keep")
+    if node.op == CACHE_UPDATE and first and isinstance(keep, int):
+        write, rows = (
+            cache_write(ring.name, node),
+            view.rows in (None, ring.type.dims[0]),
+        )
+        all_of_it = view.offset(write.index) == 0 and write.count == view.step.tokens
+        yield Window(0, keep) if one.whole and all_of_it and rows else None
+    elif node.op == ATTENTION and isinstance(keep, int):
         left = arguments["window_left"]
         others = [v for name, v in arguments.items() if name not in _CACHES]
         own = one.written and one.order is not None and one.order[_SLOTS] == ring.axis
         fits = own and value not in others and _sees_window(arguments, view)
-        yield left + 1 if fits and isinstance(left, int) else None
+        yield Window(left + 1, keep) if fits and isinstance(left, int) else None
     elif node.op not in _HANDS_ON:
         yield None
 

@@ -1,12 +1,12 @@
-"""Which results of control flow lie in the memory of an operand: captures by value.
+"""Which results of control flow lie in the memory of an operand.
 
-In: a method, functional. Out: the method whose control nodes say so (`over`), and when
-it is proven, blocks that say which of their outputs go where (`input_out`). A
-result does when it leads from the old content of persistent memory to the new one, and
-a branch makes it of the operand: by updates, by control flow of its own, or by handing
-it on. The other branch then fills the operand's memory. What a loop carries lies in one
-place in any case. Whether, and at which cost, a block can do its part is for
-`proof.py`.
+In: a method, functional. Out: the method whose control nodes state this (`over`), and,
+once it is proven, blocks that say which of their outputs go where (`input_out`). A
+result lies in an operand's memory if it leads from the old content of persistent memory
+to the new one, and a branch makes it from the operand: by updates, by nested control
+flow, or by returning it. The other branch then fills the operand's memory. What a loop
+carries stays in one place in any case. `proof.py` decides whether, and at which cost, a
+block can do its part.
 """
 
 from collections.abc import Iterator, Mapping
@@ -89,10 +89,14 @@ class Placer:
     def _through(
         self, method: Method, node: Node, current: Value, old: Value, marks: list[_Mark]
     ) -> tuple[_Mark, ...] | None:
-        """Go on from a result of control flow to the operands that it may lie over."""
+        """Go on from a result of control flow to the operands that it may lie over.
+
+        To the old content first: what is lent that has no other place in its memory.
+        """
         result = [value.id for value in node.outputs].index(current.id)
         makers = method.makers()
-        for operand, value in self._candidates(node, result):
+        candidates = self._candidates(node, result)
+        for operand, value in sorted(candidates, key=lambda one: one[1].id != old.id):
             if (
                 value.id in makers
                 and OPS[makers[value.id].op].aliasing is Aliasing.VIEW

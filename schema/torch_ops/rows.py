@@ -1,9 +1,10 @@
 """Attention of one row: blocks of queries against the keys that they see.
 
-In: one row's queries, its cache, what its queries see, how scores are made. Out: the
-row's result, written. Torch's fused attention does a block where scores are plain
-products; `products.py` does the others. Keys and values are never expanded to all
-heads, and masks and scores are bounded, however long the row.
+In: one row's queries, its cache, what its queries see, how scores are computed. Out:
+the row's result, written into a given tensor. Torch's fused attention computes a block
+if scores are plain products, `products.py` computes the others. Keys and values are
+never expanded to all heads, and the size of masks and scores is bounded for any row
+length.
 """
 
 import math
@@ -59,7 +60,9 @@ def attend_row(
         return
     fused = _can_fuse(q, k, v, sight, scoring)
     for block in _cut(q.shape[1], sight, scoring, fused):
-        keys, values = _read(k, block), _read(v, block)
+        places = block.places(k.shape[2])
+        keys = tuple([k.narrow(2, *place) for place in places])
+        values = tuple([v.narrow(2, *place) for place in places])
         joined = fused and not _is_dear_to_join(keys, block)
         attend = _attend_fused if joined else attend_by_products
         if block.count == sight.seq:
@@ -99,11 +102,6 @@ def _cut(heads: int, sight: Sight, scoring: Scoring, fused: bool) -> Iterable[Bl
     if whole.sees_all or whole.is_square:
         return (whole,)
     return sight.blocks(MASK_CELLS)
-
-
-def _read(cache: Cache, block: Block) -> tuple[Cache, ...]:
-    """Return the block's part of a cache, in pieces where a ring goes round."""
-    return tuple(cache.narrow(2, *run) for run in block.slots(cache.shape[2]))
 
 
 def _is_dear_to_join(keys: tuple[Cache, ...], block: Block) -> bool:

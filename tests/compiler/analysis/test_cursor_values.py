@@ -34,12 +34,12 @@ OUT = value(10, 1, 1, SEQ, 4)
 def write(
     start: Value | None, row_lengths: Value | None = None, to: Value = NEW
 ) -> Node:
-    return node("kvc::cache_update", OLD, X, start, 1, "linear", row_lengths, to=to)
+    return node("kvc::cache_update", OLD, X, start, 1, "linear", row_lengths, 0, to=to)
 
 
 def attend(end: Value, row_lengths: Value | None = None) -> Node:
     settings: list[Argument] = [None, True, *[None] * 6, "linear", *[None] * 2]
-    return node("kvc::attention", X, NEW, NEW, end, *settings, row_lengths, to=OUT)
+    return node("kvc::attention", X, NEW, NEW, end, *settings, row_lengths, 0, to=OUT)
 
 
 def entry(
@@ -132,7 +132,7 @@ def test_an_input_of_the_session_is_the_start():
         "  %0 = input x: float32[1, seq, 4]\n"
         "  %1 = input at: int64[1] (position)\n"
         "  %2 = state cache\n"
-        "  %9 = kvc::cache_update(%2, %0, %1, 1, 'linear', None): float32[1, 8, 4]\n"
+        "  %9 = kvc::cache_update(%2, %0, %1, 1, 'linear', None, 0): float32[1, 8, 4]\n"
         "  state cache = %9\n"
         "  return %9\n"
     )
@@ -141,7 +141,7 @@ def test_an_input_of_the_session_is_the_start():
         "  %0 = input x: float32[1, seq, 4]\n"
         "  %2 = state cache\n"
         "  %1 = cursor 0 start: int64[1]\n"
-        "  %9 = kvc::cache_update(%2, %0, %1, 1, 'linear', None): float32[1, 8, 4]\n"
+        "  %9 = kvc::cache_update(%2, %0, %1, 1, 'linear', None, 0): float32[1, 8, 4]\n"
         "  state cache = %9\n"
         "  return %9\n"
     )
@@ -159,10 +159,11 @@ def test_what_a_state_counts_is_the_start_and_the_end():
         "  %1 = state count\n"
         "  %11 = cursor 0 start: int64[1]\n"
         "  %12 = cursor 0 end: int64[1]\n"
-        "  %9 = kvc::cache_update(%2, %0, %11, 1, 'linear', None): float32[1, 8, 4]\n"
+        "  %9 = kvc::cache_update(%2, %0, %11, 1, 'linear', None, 0): "
+        "float32[1, 8, 4]\n"
         "  %3 = aten::add.Scalar(%1, seq, 1): int64[1]\n"
         "  %10 = kvc::attention(%0, %9, %9, %12, None, True, None, None, None, None, "
-        "None, None, 'linear', None, None, None): float32[1, 1, seq, 4]\n"
+        "None, None, 'linear', None, None, None, 0): float32[1, 1, seq, 4]\n"
         "  state cache = %9\n"
         "  return %10\n"
     )
@@ -393,7 +394,8 @@ def test_blocks_are_lent_what_they_use():
         "  %1 = input x1: int64[1]\n"
         "  %2 = input x2: float32[1, 8, 4]\n"
         "  %10 = input %10: int64[1]\n"
-        "  %9 = kvc::cache_update(%2, %0, %10, 1, 'linear', None): float32[1, 8, 4]\n"
+        "  %9 = kvc::cache_update(%2, %0, %10, 1, 'linear', None, 0): "
+        "float32[1, 8, 4]\n"
         "  return %9\n"
         "block 1 b1\n"
         "  %0 = input x0: float32[1, seq, 4]\n"
@@ -415,7 +417,7 @@ def test_blocks_within_blocks_are_lent_it_through_both():
     _, two = before_and_after(whole)
     assert "kvc::delegate(0, [%0, %1, %2, %5, %1], [None])" in two
     assert "kvc::cond(%5, 1, 2, [%0, %1, %2, %10], [None])" in two
-    assert "kvc::cache_update(%2, %0, %10, 1, 'linear', None)" in two
+    assert "kvc::cache_update(%2, %0, %10, 1, 'linear', None, 0)" in two
 
 
 def test_arithmetic_in_a_block_is_followed_from_its_operands():
