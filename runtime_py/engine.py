@@ -27,7 +27,7 @@ from kvc.runtime.calls.transactions import Transaction
 from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.base import Packing
-from kvc.runtime.sessions.positions import count_rows, fill_cursors, row_dim
+from kvc.runtime.sessions.positions import count_rows, fill_cursors, row_dims
 from kvc.runtime.states.access import Demand
 from kvc.runtime.states.divided import divide, find_backends
 from kvc.runtime.states.groups import Group, group_states
@@ -61,7 +61,7 @@ class Engine:
         self._constants = NamedBuffers(self.program, self._blobs, for_calls=True)
         states, methods = self.program.states, self.program.methods
         self.method_ids = {method.name: i for i, method in enumerate(methods)}
-        self.groups = group_states(states, methods, row_dim(self.program))
+        self.groups = group_states(states, methods, row_dims(self.program))
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
         self._backends: Sequence[str] | None = None
         self._entries: dict[int, Entry] = {}

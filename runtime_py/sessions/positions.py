@@ -90,28 +90,36 @@ def known_positions(program: Program, memory: StateMemory) -> dict[str, list[int
 
 def count_rows(program: Program, sizes: Mapping[str, int], number: int = 0) -> int:
     """Return how many rows a cursor has that no state holds; first, the position."""
+    cursor = program.cursors[number] if number < len(program.cursors) else None
+    counted = cursor is not None and cursor.kind is CursorKind.SESSION
+    if counted and cursor is not None and cursor.rows is not None:
+        return evaluate(cursor.rows, sizes)
     if _BATCH in sizes:
         return sizes[_BATCH]
-    cursor = program.cursors[number] if number < len(program.cursors) else None
-    if cursor is not None and cursor.kind is CursorKind.SESSION:
-        return 1 if cursor.rows is None else evaluate(cursor.rows, sizes)
+    if counted:
+        return 1
     for state in program.states:
         if kind_of(state).grows and state.axis != 0:
             return evaluate(state.type.dims[0], sizes)
     return 1
 
 
-def row_dim(program: Program) -> Dim | None:
-    """Return the size of axis 0 of states with a row for each row of the position.
+def row_dims(program: Program) -> list[Dim | None]:
+    """Return `row_dim` of each cursor, or of the one that is missing."""
+    return [row_dim(program, n) for n in range(max(1, len(program.cursors)))]
+
+
+def row_dim(program: Program, number: int = 0) -> Dim | None:
+    """Return the size of axis 0 of states with a row for each row of a cursor.
 
     None where nothing says it, as with one position for all rows.
     """
-    position = program.position
-    if position is not None and position.state is not None:
-        dims = program.states[position.state].type.dims
+    cursor = program.cursors[number] if program.cursors else None
+    if cursor is not None and cursor.state is not None:
+        dims = program.states[cursor.state].type.dims
         return dims[0] if dims else None
-    if position is not None and position.rows is not None:
-        return position.rows
+    if cursor is not None and cursor.rows is not None:
+        return cursor.rows
     batch = _BATCH in symbols_in(state.type for state in program.states)
     return affine(0, {_BATCH: 1}) if batch else None
 

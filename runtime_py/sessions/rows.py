@@ -125,9 +125,8 @@ def _check_row(
 
 def _row_problem(program: Program, number: int) -> str:
     """Return why rows cannot be taken one by one at a cursor, "" where they can."""
-    cursor = program.cursors[number]
-    own = cursor.kind is not CursorKind.SESSION or cursor.rows == row_dim(program)
-    return why_together(program, number) or ("" if own else "other rows than states")
+    own = row_dim(program, number) == row_dim(program)
+    return why_together(program, number) or ("" if own else "rows of another batch")
 
 
 def _check_shape(method: str, mine: Kind, theirs: Kind) -> None:

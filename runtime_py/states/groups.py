@@ -34,14 +34,17 @@ class Group:
 
 
 def group_states(
-    states: Sequence[State], methods: Sequence[Method] = (), rows: Dim | None = None
+    states: Sequence[State],
+    methods: Sequence[Method] = (),
+    rows: Sequence[Dim | None] = (),
 ) -> tuple[Group, ...]:
     """Return groups in the order of their first states.
 
     Args:
         states: as the program declares them.
         methods: of the program.
-        rows: the size of a batch, None where nothing says it.
+        rows: for each cursor the size of a batch, None where nothing says it; the
+            first one's is that of states at none, too.
     """
     writers: list[list[str]] = [[] for _ in states]
     for method in methods:
@@ -62,9 +65,13 @@ def group_states(
             tuple(ids),
             tuple(states[i] for i in ids),
             frozenset(writers[ids[0]]),
-            rows is not None
-            and states[ids[0]].axis != 0
-            and rows in states[ids[0]].type.dims[:1],
+            _has_rows(states[ids[0]], rows),
         )
         for ids in groups.values()
     )
+
+
+def _has_rows(state: State, rows: Sequence[Dim | None]) -> bool:
+    """Tell whether axis 0 of a state is the rows of its cursor."""
+    own = rows[state.cursor or 0] if rows else None
+    return own is not None and state.axis != 0 and own in state.type.dims[:1]

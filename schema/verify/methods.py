@@ -95,13 +95,14 @@ def check_accesses(method: Method, report: Reporter) -> None:
     """Check that writes say what they write over; all else has been checked.
 
     What an instruction says is held against what its blocks say, so that all of them
-    are right where each one is.
+    are right where each one is. Blocks are checked first: they come after what runs
+    them.
     """
     where = f"method {method.name!r}"
     codes = [(where, method.graph, method.updates)]
     for number, block in enumerate(method.blocks):
         codes.append((f"{where}, block {number}", block.graph, block.updates))
-    for place, graph, updates in codes:
+    for place, graph, updates in reversed(codes):
         for update in updates:
             found = accesses_of(graph, update.instruction, method.blocks)
             what = f"instruction {update.instruction} makes other accesses: {found}"

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from kvc.compiler import Dim, Method
 from kvc.compiler.spec import StateSpec
 from kvc.runtime import BadSnapshot, CallTooLong, KernelFailed
-from kvc.schema.errors import NotRewindable
+from kvc.schema.errors import NotRewindable, StateMismatch
 
 VOCAB, DIM, WINDOW = 11, 4, 4
 BATCH, SEQ = Dim("batch", 1, 4), Dim("seq", 1, 8)
@@ -167,3 +167,26 @@ def test_a_new_beginning_forgets_what_calls_had_written(tmp_path: Path) -> None:
         session.go_on(ONE)
         with pytest.raises(NotRewindable, match="up to position 1"):
             session.rewind(2)
+
+
+def test_each_cursor_has_rows_of_its_own(tmp_path: Path) -> None:
+    other, zero = Dim("other", 1, 4), torch.zeros(1, dtype=torch.int64)
+    sizes = [{"rows": {0: one, 2: SEQ}} for one in (BATCH, other)]
+    first = Method(
+        "first", (ROWS, zero), dynamic=sizes[0] | {"here": {0: BATCH}}, position="here"
+    )
+    second = Method(
+        "second",
+        (ROWS, zero),
+        dynamic=sizes[1] | {"there": {0: other}},
+        position="there",
+    )
+    specs = (StateSpec("a", batch=BATCH), StateSpec("b", batch=other))
+    with opened(Placed(), [first, second], tmp_path, states=specs) as program:
+        session = program.session(batch=2, other=3)
+        session.first(np.ones((2, 1, 3, DIM), np.float32))
+        session.second(np.ones((3, 1, 3, DIM), np.float32))
+        found = {name: rows.tolist() for name, rows in session.positions.items()}
+        assert found == {"here": [3, 3], "there": [3, 3, 3]}
+        with pytest.raises(StateMismatch, match="rows"):
+            session.reset_row(0)

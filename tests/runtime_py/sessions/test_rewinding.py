@@ -163,7 +163,7 @@ def test_rows_of_one_length_go_back_together(opened):
 
 def test_a_counter_without_rows_goes_back_as_one(opened):
     count = state("count", TensorType(DType.INT64, ()), StateKind.COUNTER)
-    (group,) = group_states([count], rows=BATCH)
+    (group,) = group_states([count], rows=[BATCH])
     counter = Counter(group, None, [])
     with opened(session_program((BATCH,), BATCH)) as program:
         session = program.session(batch=2)

@@ -246,6 +246,10 @@ def test_a_method_tells_of_a_delegate_that_writes_over_a_caller_s_array():
     updates = (*PREFILL.updates, Update(CALL, "", ()))
     told = with_prefill(graph=graph, blocks=(block,), updates=updates)
     refuse(told, r"block 0: instruction 0 makes other accesses")
+    far = Access(INSIDE.inputs[0], AccessMode.APPEND, 26, 1)  # along no axis
+    strange = replace(block, updates=(replace(HOME, accesses=(far,)),))
+    told_of_it = with_prefill(graph=graph, blocks=(strange,), updates=updates)
+    refuse(told_of_it, r"block 0: instruction 0 makes other accesses")
     method = declared(told.methods[0])
     (access,) = method.updates[-1].accesses
     assert access == Access(0, AccessMode.ANYWHERE)
