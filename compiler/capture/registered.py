@@ -124,7 +124,7 @@ def other_memory(name: str) -> str:
 
 def anew(name: str, what: str = "buffer") -> str:
     """Return why another tensor in the place of one is refused."""
-    return f"it assigns the {what} {name!r} anew, which tracing drops; {_REMEDY}"
+    return f"it assigns to the {what} {name!r}, which tracing drops; {_REMEDY}"
 
 
 def changed_name(before: Registered, after: Registered) -> str | None:

@@ -55,7 +55,7 @@ def _fault(method: Method, state_symbols: Set[str]) -> str:
     if kind.dtype is not DType.INT64 or len(kind.dims) > 1:
         return f"it is {kind}; a position is int64, with no dims, [1], [batch] or [seq]"
     if name in [changed for _, changed in method.input_out]:
-        return "the method writes into it, which nobody would see"
+        return "the method writes into it, but the session discards what is written"
     known = {*state_symbols, *symbols_in(types.values())}
     loose = [symbol for symbol in symbols_in([kind]) if symbol not in known]
     if loose:
