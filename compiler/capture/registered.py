@@ -99,7 +99,7 @@ def _replaced(name: str, old: Tensor | None, new: Tensor | None) -> str | None:
     if new is not None and _same_type(old, new):
         return None
     return (
-        f"it assigns the buffer {name!r} a tensor of another shape or dtype "
+        f"it assigns to the buffer {name!r} a tensor of another shape or dtype "
         f"(self.past = torch.cat(...)); {_REMEDY}"
     )
 

@@ -49,7 +49,7 @@ def _fault(method: Method, state_symbols: Set[str]) -> str:
     if name not in types:
         carried = [state for _, state in (*method.state_in, *method.state_out)]
         if name in carried:
-            return "it is carried, so that it is no input"
+            return "it is carried, so it is not an input"
         return f"its tensors are {listing(list(types))}"
     kind = types.pop(name)
     if kind.dtype is not DType.INT64 or len(kind.dims) > 1:

@@ -253,7 +253,7 @@ def test_a_buffer_of_one_type_may_be_assigned_anew():
 
 def test_a_buffer_that_grows_is_refused():
     message = refusal(CaptureError, Method("grown", (X, SLOTS)))
-    assert "it assigns the buffer 'k' a tensor of another shape" in message
+    assert "it assigns to the buffer 'k' a tensor of another shape" in message
 
 
 def test_a_pattern_that_matches_nothing_is_refused_with_the_buffers():
