@@ -7,7 +7,7 @@ kind of state is for the kinds to say.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import add
 
 from kvc.runtime.binding.executor import Progress
@@ -114,7 +114,10 @@ class Transaction:
         memory = self._memory
         memory.poisoned = self._entry.method.name
         memory.counted = self._counted
+        with suppress(Exception):  # what is under way fails as the call has
+            memory.owner.synchronise()
         _put_back(self._undo)
+        memory.owner.synchronise()
         clean = isinstance(error, _CLEAN) and not progress.inside
         last = progress.place - clean
         lost = any(
@@ -153,7 +156,7 @@ def all_or_nothing(
         memory.poisoned = memory.poisoned or "a call in parts"  # until all is back
         memory.counted = counted
         _put_back(undo)
-        memory.poisoned = ""
+        memory.settle()
         raise
 
 

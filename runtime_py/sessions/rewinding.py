@@ -52,7 +52,7 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
         kind.rewind(starts, ends, firsts)
     if program.cursors[_CURSOR].kind is CursorKind.SESSION:
         memory.count(_CURSOR, tuple(ends))
-    memory.poisoned = ""
+    memory.settle()
     return True
 
 
@@ -84,6 +84,7 @@ def trim(program: Program, memory: StateMemory) -> None:
     for kind in memory.kinds:
         cursor = kind.group.first.cursor
         kind.trim(None if cursor is None else positions[cursor])
+    memory.owner.synchronise()
 
 
 def _check_goes_back(

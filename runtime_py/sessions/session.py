@@ -220,7 +220,7 @@ class Session(Callables):
             return Session(self._engine, self._states.fork(wanted))
 
     def residency(self) -> SessionResidency:
-        """Return what memory the states take just now.
+        """Return what memory the states take on the host just now.
 
         Raises:
             Busy, Closed, Forked: as `call`.
