@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 4995b6474ae9086f28eb2994b7d946613e465ffe5ae9d15fb8c788fcc1c4aa3c
+# sha256 of program.fbs: 0528b62e682950eefb2051fbbb2485ceacc4be300a292c758604ae5e276100eb
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -152,5 +152,6 @@ TABLES: dict[str, tuple[Field, ...]] = {
     ),
     'Window': (
         ('size', 'scalar', 'uint64', 8, False, 0),
+        ('keep', 'scalar', 'uint64', 8, False, 0),
     ),
 }

@@ -1,7 +1,9 @@
 """Rings: which slots hold which positions, and how far back queries look.
 
-The slots of a ring are used again, so that a text may be of any length. Operators,
-kernels and sessions ask here where a position lies and what is still there.
+The slots of a ring are used again, so that a text may be of any length. A ring may keep
+its first positions for ever (attention sinks; Xiao et al., 2023): position p of the
+`keep` first lies in slot p, and all later ones go round in the slots after them.
+Operators, kernels and sessions ask here where a position lies and what is still there.
 """
 
 from collections.abc import Iterator
@@ -13,30 +15,47 @@ class Window:
     """What a query over a ring sees.
 
     Attributes:
-        size: how many positions, its own among them.
+        size: how many positions up to its own, which is one of them.
+        keep: how many of the first positions it sees too, however far back they are.
     """
 
     size: int
+    keep: int = 0
 
     def __str__(self) -> str:
-        return str(self.size)
+        return f"{self.size} and the first {self.keep}" if self.keep else str(self.size)
 
     def longest_call(self, slots: int) -> int:
         """Return how many tokens fit in a call, so that its first query sees all."""
-        return slots - self.size + 1
+        return slots - self.keep - self.size + 1
 
 
-def slot_runs(first: int, count: int, slots: int) -> Iterator[tuple[int, int]]:
+def can_keep(keep: int, mode: str, slots: int) -> bool:
+    """Tell whether a cache can keep so many first positions: a ring, beside others."""
+    return keep == 0 or (mode == "circular" and 0 < keep < slots)
+
+
+def oldest(length: int, slots: int, keep: int) -> int:
+    """Return the oldest position that is there after the kept ones."""
+    return keep + max(0, length - slots)
+
+
+def slot_runs(
+    first: int, count: int, slots: int, keep: int = 0
+) -> Iterator[tuple[int, int]]:
     """Yield where positions lie in a ring: (first slot, how many slots), in order.
 
     Args:
-        first: the first position; one before 0 lies where going round backwards leads.
+        first: the first position; where none is kept, one before 0 lies where going
+            round backwards leads.
         count: how many positions.
         slots: of the ring; 0 has no positions.
+        keep: how many of the first positions it keeps, less than `slots`.
     """
     end = first + count
     while first < end:
-        slot = first % slots
+        kept = 0 <= first < keep
+        slot = first if kept else keep + (first - keep) % (slots - keep)
         run = min(end - first, slots - slot)
         yield slot, run
         first += run

@@ -1,58 +1,51 @@
 """Cursor values in place of index arithmetic: where a call begins, ends, and between.
 
-In: a program whose cursor has been found. Out: the same program, in which cache
-operators take the cursor's start, end and row lengths themselves, and the input that
-was the position is gone: what else reads it reads the cursor. Blocks are lent what they
-use. Arithmetic that is proven to say the same, by a closed set of forms, is replaced;
-all other arithmetic stays what it is. Each replacement is evaluated before and after
-(`evaluate.py`).
+In: a program whose cursors have been found, and its methods as each cursor sees them.
+Out: the same program, in which cache operators take the start, end and row lengths of
+cursors themselves, and the input that was the position is gone: what else reads it
+reads the cursor. Blocks are lent what they use. All other arithmetic stays what it is.
+Each replacement is evaluated before and after (`evaluate.py`).
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvc.compiler.analysis.cursors import says_same, start_of
-from kvc.compiler.analysis.evaluate import Known, Within, check_equal
+from kvc.compiler.analysis.cursor_parts import CursorView
+from kvc.compiler.analysis.evaluate import check_equal
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.ir.arguments import named, with_named
 from kvc.compiler.ir.control import arguments_of, blocks_by_number, control_of, entries
-from kvc.schema.dtypes import DType
-from kvc.schema.model import CursorKind, CursorPart, CursorSlot
-from kvc.schema.types import Dim, TensorType
+from kvc.schema.model import CursorKind, CursorSlot
+from kvc.schema.model import CursorPart as Part
+from kvc.schema.types import TensorType
 
-Part = CursorPart
-_LAST = "the place of the last token"
-_Meaning = CursorPart | str
-_Wanted = tuple[CursorPart, TensorType]
+_Wanted = tuple[CursorSlot, TensorType]
 # The operands of cache operators that can be parts of a cursor.
-_OPERANDS: Mapping[str, Mapping[str, CursorPart]] = {
+_OPERANDS: Mapping[str, Mapping[str, Part]] = {
     "kvc::cache_update": {"write_indices": Part.START, "row_lengths": Part.LENGTHS},
     "kvc::attention": {"valid_length": Part.END, "row_lengths": Part.LENGTHS},
 }
 
 
-def use_cursor(program: Program, cursor: int, places: frozenset[str]) -> Program:
-    """Return the program whose cache operators take parts of a cursor.
+def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> Program:
+    """Return the program whose cache operators take parts of cursors.
 
     Args:
         program: with its cursors.
-        cursor: id of the cursor.
-        places: names of the methods that take the position of each token.
+        views: method -> how each of the cursors sees it.
 
     Raises:
         PassFailed: a replacement does not say the same: a bug.
     """
-    blocks = blocks_by_number(program)
     done: dict[str, Method] = {}
     for method in entries(program):
-        token_places = method.name in places
-        _Rewriter(program, cursor, method, blocks, done, token_places).run()
+        _Rewriter(program, views[method.name], done).run(method)
     return replace(program, methods=tuple(done[m.name] for m in program.methods))
 
 
 @dataclass(slots=True)
 class _Lent:
-    """What a method or block is given of the cursor: a value for each part and type."""
+    """What a method or block is given of cursors: a value for each part and type."""
 
     method: Method
     count: int
@@ -69,97 +62,57 @@ class _Rewriter:
     """One entry while its index arithmetic is replaced, with the blocks it runs."""
 
     def __init__(
-        self,
-        program: Program,
-        cursor: int,
-        method: Method,
-        blocks: Mapping[int, Method],
-        done: dict[str, Method],
-        places: bool,
+        self, program: Program, views: Sequence[CursorView], done: dict[str, Method]
     ) -> None:
-        self._program, self._entry, self._blocks = program, method, blocks
-        self._done, self._cursor = done, cursor
-        start = start_of(method, program.cursors[cursor], program)
-        named_inputs = zip(method.input_names, method.inputs, strict=True)
-        own = (one for one in method.advances if one[0] == cursor)
-        _, tokens, counted = next(own, (cursor, None, ""))
-        lengths = dict(named_inputs).get(counted)
-        apart = program.cursors[cursor].rows is not None
-        self._known = Known(start, places, lengths, tokens, apart)
+        self._program, self._views, self._done = program, views, done
+        self._blocks = blocks_by_number(program)
 
-    def run(self) -> None:
+    def run(self, method: Method) -> None:
         """Replace operands in the entry and in the blocks that it runs."""
-        method, start = self._entry, self._known.start
-        known: dict[int, _Meaning] = {}
         given: dict[_Wanted, Value] = {}
-        if start is not None:
-            part = Part.PLACES if self._known.places else Part.START
-            known[start.id] = part
-            if self._program.cursors[self._cursor].kind is CursorKind.SESSION:
-                given[part, start.type] = start
-        if self._known.lengths is not None:
-            known[self._known.lengths.id] = Part.LENGTHS
-        lent = self._rewrite(Within(method), known, given)
-        slots = tuple(
-            (value, CursorSlot(self._cursor, part))
-            for (part, _), value in lent.values.items()
-        )
+        for number, view in enumerate(self._views):
+            filled = self._program.cursors[number].kind is CursorKind.SESSION
+            if view.start is not None and filled:
+                part = Part.PLACES if view.places else Part.START
+                given[CursorSlot(number, part), view.start.type] = view.start
+        lent = self._rewrite(method, dict(given))
+        slots = tuple((value, slot) for (slot, _), value in lent.values.items())
         changed = replace(lent.method, cursor_in=method.cursor_in + slots)
-        for value in given.values():
-            changed = _without_input(changed, value)
-        self._done[method.name] = changed
+        self._done[method.name] = _without_inputs(changed, given.values())
 
-    def _rewrite(
-        self,
-        within: Within,
-        known: dict[int, _Meaning],
-        given: Mapping[_Wanted, Value] | None = None,
-    ) -> _Lent:
-        """Replace operands in a method or block, whose values `known` are told."""
-        method = within.method
-        lent, nodes = _Lent(method, method.next_id(), dict(given or {})), list[Node]()
+    def _rewrite(self, method: Method, given: dict[_Wanted, Value]) -> _Lent:
+        """Replace operands in a method or block, which is `given` parts already."""
+        lent, nodes = _Lent(method, method.next_id(), given), list[Node]()
         for node in method.nodes:
-            if control_of(node) is not None:
-                node = self._through(node, within, known, lent)
-            else:
-                node = self._with_parts(node, within, known, lent)
-                meaning = self._meaning(node, known)
-                if meaning is not None:
-                    known.update((value.id, meaning) for value in node.outputs)
-            nodes.append(node)
+            inside = control_of(node) is not None
+            replaced = self._through if inside else self._with_parts
+            nodes.append(replaced(node, method, lent))
         lent.method = replace(method, nodes=tuple(nodes))
         self._done[method.name] = lent.method
         return lent
 
-    def _with_parts(
-        self, node: Node, within: Within, known: Mapping[int, _Meaning], lent: _Lent
-    ) -> Node:
-        """Return a node that takes parts of the cursor where it took what says so."""
+    def _with_parts(self, node: Node, method: Method, lent: _Lent) -> Node:
+        """Return a node that takes parts of cursors where it took what says so."""
         changes: dict[str, Argument] = {}
         arguments = named(node) if node.op in _OPERANDS else {}
         for name, part in _OPERANDS.get(node.op, {}).items():
             given = arguments[name]
-            if isinstance(given, Value) and known.get(given.id) is part:
-                check_equal(given, part, within, self._known, self._program.symbols)
-                changes[name] = lent.value((part, given.type))
+            if not isinstance(given, Value):
+                continue
+            for number, view in enumerate(self._views):
+                value = view.method.here(given, method.block)
+                if value is not None and view.part(value) is part:
+                    check_equal(value, part, view, self._program.symbols)
+                    changes[name] = lent.value((CursorSlot(number, part), given.type))
+                    break
         return with_named(node, changes) if changes else node
 
-    def _through(
-        self, node: Node, within: Within, known: Mapping[int, _Meaning], lent: _Lent
-    ) -> Node:
+    def _through(self, node: Node, method: Method, lent: _Lent) -> Node:
         """Replace operands in the blocks of a node, and pass them what they need."""
         control = control_of(node)
         assert control is not None
-        inside: list[_Lent] = []
-        for number in control.blocks:
-            block = self._blocks[number]
-            passed = zip(control.operands, block.inputs, strict=True)
-            told = {
-                own.id: known[operand.id]
-                for i, (operand, own) in enumerate(passed)
-                if i >= control.fixed and operand.id in known
-            }
-            inside.append(self._rewrite(Within(block, within, node), told))
+        blocks = [self._blocks[number] for number in control.blocks]
+        inside = [self._rewrite(block, {}) for block in blocks]
         wanted = list(dict.fromkeys(w for one in inside for w in one.values))
         for one in inside:
             added = tuple(one.value(w) for w in wanted)
@@ -174,63 +127,16 @@ class _Rewriter:
             node, arguments=arguments_of(replace(control, operands=operands))
         )
 
-    def _meaning(self, node: Node, known: Mapping[int, _Meaning]) -> _Meaning | None:
-        """Return what the result of a node says of the cursor, None for all else."""
-        if len(node.outputs) != 1 or node.outputs[0].type.dtype is not DType.INT64:
-            return None
-        told = [known.get(value.id) for value in node.inputs]
-        result = node.outputs[0].type
-        match node.op, node.arguments, told:
-            case "aten::copy", _, [_, Part.START | Part.END | Part.LENGTHS as same]:
-                return same
-            case "aten::_to_copy", _, [Part.LENGTHS as same]:
-                return same
-            case _, _, [Part.START | Part.END | Part.LENGTHS as same]:
-                if says_same(node):
-                    return same
-            case "aten::add.Tensor", (_, _, 1), (
-                [Part.START, Part.LENGTHS] | [Part.LENGTHS, Part.START]
-            ):
-                return Part.END
-        picked = _picked(node, told, result)
-        return self._added(node, told) if picked is None else picked
 
-    def _added(self, node: Node, told: list[_Meaning | None]) -> _Meaning | None:
-        if node.op != "aten::add.Scalar" or node.arguments[2] != 1:
-            return None
-        by: Mapping[_Meaning | None, Dim | None] = {
-            Part.START: self._known.advance if self._known.lengths is None else None,
-            _LAST: None if self._known.advance is None else 1,
-        }
-        step = by.get(told[0])
-        return Part.END if step is not None and node.arguments[1] == step else None
-
-
-def _picked(
-    node: Node, told: list[_Meaning | None], result: TensorType
-) -> _Meaning | None:
-    """Return what the one that is taken of all places, or of one position, is."""
-    if len(told) != 1 or told[0] is None or result.dims not in ((), (1,)):
-        return None
-    if told[0] == _LAST:
-        return _LAST if says_same(node) else None
-    if told[0] is Part.START:
-        single = node.inputs[0].type.dims == (1,)
-        return Part.START if single and node.op == "aten::select.int" else None
-    if told[0] is not Part.PLACES:
-        return None
-    ends: Mapping[object, _Meaning] = {0: Part.START, None: Part.START, -1: _LAST}
-    picks = node.op in ("aten::select.int", "aten::slice.Tensor")
-    return ends.get(node.arguments[2]) if picks else None
-
-
-def _without_input(method: Method, value: Value) -> Method:
-    """Return a method that takes one input less."""
+def _without_inputs(method: Method, values: Collection[Value]) -> Method:
+    """Return a method that takes some inputs less."""
     pairs = zip(method.inputs, method.input_names, strict=True)
-    kept = [(v, name) for v, name in pairs if v.id != value.id]
+    kept = [(v, name) for v, name in pairs if v not in values]
+    names = tuple(name for _, name in kept)
+    position = method.position if method.position in names else ""
     return replace(
         method,
         inputs=tuple(v for v, _ in kept),
-        input_names=tuple(name for _, name in kept),
-        position="",
+        input_names=names,
+        position=position,
     )

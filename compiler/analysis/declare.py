@@ -8,9 +8,10 @@ looks at how an operator is spelled to know what a state is.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvc.compiler.analysis.cursor_values import use_cursor
-from kvc.compiler.analysis.cursors import Counting, find_countings
-from kvc.compiler.analysis.flat import flatten
+from kvc.compiler.analysis.cursor_parts import with_places
+from kvc.compiler.analysis.cursor_values import use_cursors
+from kvc.compiler.analysis.cursors import Counting, find_countings, find_places
+from kvc.compiler.analysis.flat import FlatMethod, flatten
 from kvc.compiler.analysis.states import describe_states
 from kvc.compiler.in_place import prove_all
 from kvc.compiler.ir import Method, Program
@@ -25,26 +26,37 @@ def declare(program: Program) -> Program:
     """
     proofs = prove_all(program)
     methods = tuple(proofs[method.name].method for method in program.methods)
-    flat = flatten(replace(program, methods=methods))
-    countings = find_countings(flat)
+    flat = _with_places(program, flatten(replace(program, methods=methods)))
+    countings = find_countings(program, flat)
     program = replace(
         program,
-        states=describe_states(flat, countings),
-        cursors=tuple(counting.position for counting in countings),
+        states=describe_states(program, flat, countings),
+        cursors=tuple(counting.cursor for counting in countings),
         methods=tuple(_declared(method, countings) for method in program.methods),
     )
-    for number, counting in enumerate(countings):
-        program = use_cursor(program, number, counting.places)
-    return program
+    views = {
+        method.name: tuple(counting.view(method, program) for counting in countings)
+        for method in flat
+    }
+    return use_cursors(program, views)
+
+
+def _with_places(
+    program: Program, methods: Sequence[FlatMethod]
+) -> tuple[FlatMethod, ...]:
+    places = find_places(program, methods)
+    return tuple(with_places(m) if m.name in places else m for m in methods)
 
 
 def _declared(method: Method, countings: Sequence[Counting]) -> Method:
     found = []
     for number, counting in enumerate(countings):
-        if method.name in counting.advances:
-            row_lengths = counting.row_lengths.get(method.name)
-            lengths = "" if row_lengths is None else method.input_names[row_lengths]
-            found.append((number, counting.advances[method.name], lengths))
+        step = counting.steps.get(method.name)
+        if step is not None and step.tokens is not None:
+            lengths = ""
+            if step.lengths is not None:
+                lengths = method.input_names[method.inputs.index(step.lengths)]
+            found.append((number, step.tokens, lengths))
     counted = sorted({lengths for *_, lengths in found if lengths})
     if sum(bool(lengths) for *_, lengths in found) > 1:
         message = (

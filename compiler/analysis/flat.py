@@ -6,8 +6,9 @@ loop carries is a new value in each turn. Nothing of it runs: both branches are 
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 
+from kvc.compiler.analysis.index_sums import IndexSums
 from kvc.compiler.ir import Method, Node, Program, Value, bound_to
 from kvc.compiler.ir.control import blocks_by_number, control_of, entries
 from kvc.compiler.memory.aliasing import analyse
@@ -24,18 +25,30 @@ class FlatMethod(Method):
 
     Attributes:
         writes: (state, node) for every node that works in a state's memory.
-        joins: (result of a cond, what its branches make for it).
+        joins: result of a cond -> what its branches make for it.
+        names: number of a block -> what its values are called here.
+        sums: of its integers.
     """
 
     writes: tuple[tuple[str, Node], ...] = ()
-    joins: tuple[tuple[int, tuple[Value, ...]], ...] = ()
+    joins: Mapping[int, tuple[Value, ...]] = field(default_factory=dict)
+    names: Mapping[int, Names] = field(default_factory=dict)
+    sums: IndexSums = field(default_factory=IndexSums)
+
+    def here(self, value: Value, block: int | None) -> Value | None:
+        """Return what a value of the method or of a block is here, if it is."""
+        return value if block is None else self.names[block].get(value.id)
+
+    def leaves(self, value: Value) -> list[Value]:
+        """Return what a value may be: more than itself where branches make it."""
+        ways = self.joins.get(value.id)
+        return [value] if ways is None else [v for w in ways for v in self.leaves(w)]
 
 
-def flatten(program: Program) -> Program:
-    """Return the program whose methods are `FlatMethod`s; it has no blocks."""
+def flatten(program: Program) -> tuple[FlatMethod, ...]:
+    """Return the entries of a program without blocks."""
     blocks = blocks_by_number(program)
-    methods = tuple(_Flattener(m, blocks).run() for m in entries(program))
-    return replace(program, methods=methods)
+    return tuple(_Flattener(method, blocks).run() for method in entries(program))
 
 
 class _Flattener:
@@ -46,28 +59,16 @@ class _Flattener:
         self._count = method.next_id()
         self._nodes: list[Node] = []
         self._writes: list[tuple[str, Node]] = []
-        self._joins: list[tuple[int, tuple[Value, ...]]] = []
+        self._joins: dict[int, tuple[Value, ...]] = {}
+        self._names: dict[int, Names] = {}
 
     def run(self) -> FlatMethod:
-        self._inline(self._method, {}, bound_to(self._method.state_in))
         method = self._method
-        return FlatMethod(
-            name=method.name,
-            role=method.role,
-            inputs=method.inputs,
-            input_names=method.input_names,
-            position=method.position,
-            input_tree=method.input_tree,
-            output_tree=method.output_tree,
-            constants=method.constants,
-            state_in=method.state_in,
-            state_out=method.state_out,
-            input_out=method.input_out,
-            nodes=tuple(self._nodes),
-            outputs=method.outputs,
-            writes=tuple(self._writes),
-            joins=tuple(self._joins),
-        )
+        self._inline(method, {}, bound_to(method.state_in))
+        kept = {field.name: getattr(method, field.name) for field in fields(Method)}
+        kept |= {"nodes": tuple(self._nodes), "writes": tuple(self._writes)}
+        flat = FlatMethod(**kept, joins=self._joins, names=self._names)
+        return replace(flat, sums=IndexSums(flat.makers(), flat.joins))
 
     def _inline(self, method: Method, names: Names, states: Mapping[int, str]) -> None:
         """Add the nodes of a method or block.
@@ -107,7 +108,7 @@ class _Flattener:
         given: list[tuple[Value, ...]] = []
         for number in control.blocks:
             block = self._blocks[number]
-            inside: Names = {}
+            inside = self._names[number] = {}
             written: dict[int, str] = {}
             lent = set(control.over)
             for i, (value, operand) in enumerate(
@@ -124,7 +125,7 @@ class _Flattener:
             given.append(tuple(inside.get(v.id, v) for v in block.outputs))
         if not control.is_loop:
             pairs = zip(made.outputs, zip(*given, strict=True), strict=True)
-            self._joins += [(result.id, leaves) for result, leaves in pairs]
+            self._joins.update((result.id, ways) for result, ways in pairs)
 
     def _fresh(self, value: Value) -> Value:
         self._count += 1

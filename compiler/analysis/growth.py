@@ -4,14 +4,14 @@ In: a method of a flat program, a state that grows. Out: sizes, and whether what
 state held before the call is still there after it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from kvc.compiler.analysis.advances import leaves
-from kvc.compiler.ir import Method, Node, State, Value
+from kvc.compiler.analysis.flat import FlatMethod
+from kvc.compiler.ir import State
 from kvc.schema.types import Dim, add_dims
 
 
-def growth(method: Method, state: State) -> Dim | None:
+def growth(method: FlatMethod, state: State) -> Dim | None:
     """Return by how much a method lengthens a state; None where it begins anew."""
     assert state.grows is not None
     olds = {name: value.type.dims for value, name in method.state_in}
@@ -25,7 +25,7 @@ def growth(method: Method, state: State) -> Dim | None:
     return add_dims(new, old, -1)
 
 
-def keeps_old_rows(method: Method, state: State) -> bool:
+def keeps_old_rows(method: FlatMethod, state: State) -> bool:
     """Tell whether a method leaves the rows of a growing state, or begins it anew."""
     written = {name for _, name in method.state_out}
     if state.name not in written or state.name in _lengthened(method):
@@ -33,7 +33,7 @@ def keeps_old_rows(method: Method, state: State) -> bool:
     return growth(method, state) is None
 
 
-def one_length(method: Method, growing: Sequence[State]) -> bool:
+def one_length(method: FlatMethod, growing: Sequence[State]) -> bool:
     """Tell whether a method gives all of several states that grow the same length."""
     axes = {state.name: state.grows for state in growing}
     lengths = {
@@ -44,17 +44,14 @@ def one_length(method: Method, growing: Sequence[State]) -> bool:
     return len(lengths) == 1
 
 
-def _lengthened(method: Method) -> set[str]:
+def _lengthened(method: FlatMethod) -> set[str]:
     """Return the states whose new content begins with the old one."""
     makers = method.makers()
     return {
         name
         for value, name in method.state_out
         if all(
-            _is_made_by(leaf, "kvc::append", makers) for leaf in leaves(method, value)
+            leaf.id in makers and makers[leaf.id].op == "kvc::append"
+            for leaf in method.leaves(value)
         )
     }
-
-
-def _is_made_by(value: Value, op: str, makers: Mapping[int, Node]) -> bool:
-    return value.id in makers and makers[value.id].op == op

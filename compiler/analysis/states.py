@@ -1,85 +1,87 @@
 """What kind of state each is: how it is written, and whether at the cursor.
 
-In: the proven program and what counts its tokens. Out: its states, with what they are.
-A state is LINEAR or RING when every write to it is a `cache_update` of that mode on one
+In: flat methods and what counts their tokens. Out: the states, with what they are. A
+state is LINEAR or RING when every write to it is a `cache_update` of that mode on one
 axis, APPEND when it grows, COUNTER when every method advances it as the position, and
 PLAIN otherwise. It is at the cursor when every write begins there and is as long as
-what its method adds to it. How far back a ring is seen is found by `rings.py`.
+what its method adds to it. How far back a ring is seen is found by `windows.py`.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kvc.compiler.analysis.advances import counts_rows_as
-from kvc.compiler.analysis.cursors import (
-    Counting,
-    position_values,
-    start_of,
-)
+from kvc.compiler.analysis.cursor_parts import CursorView
+from kvc.compiler.analysis.cursors import Counting
+from kvc.compiler.analysis.flat import FlatMethod
 from kvc.compiler.analysis.growth import growth, keeps_old_rows
-from kvc.compiler.analysis.rings import find_windows
 from kvc.compiler.analysis.updates import (
-    CACHE_UPDATE,
     CacheWrite,
+    Held,
     cache_write,
-    state_writes,
+    find_held,
 )
-from kvc.compiler.ir import Method, Node, Program, State
-from kvc.schema import model
-from kvc.schema.rings import Window
+from kvc.compiler.analysis.windows import find_windows
+from kvc.compiler.ir import Node, Program, State
+from kvc.schema.model import CursorKind, CursorPart, StateKind
+from kvc.schema.ops import CACHE_UPDATE
 
-Kind = model.StateKind
-_KINDS = {"linear": Kind.LINEAR, "circular": Kind.RING}
-_Written = tuple[Method, Node]
+_KINDS = {"linear": StateKind.LINEAR, "circular": StateKind.RING}
+_Written = tuple[FlatMethod, Node]
 
 
 def describe_states(
-    program: Program, countings: Sequence[Counting]
+    program: Program, methods: Sequence[FlatMethod], countings: Sequence[Counting]
 ) -> tuple[State, ...]:
     """Return the states with what they are."""
     writes: dict[str, list[_Written]] = {state.name: [] for state in program.states}
-    for method in program.methods:
-        for name, node in state_writes(method):
+    for method in methods:
+        for name, node in method.writes:
             writes[name].append((method, node))
-    states = {s.name: _describe(s, writes[s.name], countings) for s in program.states}
+    held = {method.name: find_held(method) for method in methods}
+    states = {s.name: _with_kind(s, writes[s.name], held) for s in program.states}
     for number, counting in enumerate(countings):
-        placed = {
-            method.name: frozenset(_position_values(method, program, counting))
-            for method in program.methods
-        }
+        views = {m.name: counting.view(m, program) for m in methods}
         for name, state in states.items():
-            written = writes[name]
-            if state.cursor is None and _is_at(
-                state, written, program, counting, placed
-            ):
+            if state.cursor is not None:
+                continue
+            if name in counting.states and state.grows is None:
+                kind = StateKind.COUNTER
+                states[name] = replace(state, kind=kind, axis=None, cursor=number)
+            elif _is_at(state, writes[name], program, counting, views):
                 states[name] = replace(state, cursor=number)
         rings = {
-            state.name: state.axis
-            for state in states.values()
-            if state.kind is Kind.RING
-            and state.cursor == number
-            and state.axis is not None
+            name: state
+            for name, state in states.items()
+            if state.kind is StateKind.RING and state.cursor == number
         }
-        windows = find_windows(program, counting, rings) if rings else {}
-        for name, window in windows.items():
-            states[name] = replace(states[name], window=Window(window))
+        for name, window in find_windows(program, views.values(), held, rings).items():
+            states[name] = replace(states[name], window=window)
     return tuple(states.values())
 
 
-def _position_values(method: Method, program: Program, counting: Counting) -> set[int]:
-    """Return the ids of a method's values that are the position as it starts."""
-    start = start_of(method, counting.position, program)
-    return set() if start is None else position_values(method, start)
-
-
-def _describe(
-    state: State, writes: Sequence[_Written], countings: Sequence[Counting]
+def _with_kind(
+    state: State,
+    writes: Sequence[_Written],
+    held: Mapping[str, Mapping[int, Held]],
 ) -> State:
-    for number, counting in enumerate(countings):
-        if state.name in counting.counters:
-            return replace(state, kind=Kind.COUNTER, cursor=number)
-    kind, axis = _kind(state, [node for _, node in writes])
+    if state.grows is not None:
+        return replace(state, kind=StateKind.APPEND, axis=state.grows)
+    if not all(_updates_whole(state, node, held[m.name]) for m, node in writes):
+        return state
+    found = [cache_write(node) for _, node in writes]
+    manners = {(_KINDS[write.mode], write.axis) for write in found}
+    if len(manners) != 1:
+        return state
+    kind, axis = manners.pop()
     return replace(state, kind=kind, axis=axis)
+
+
+def _updates_whole(state: State, node: Node, held: Mapping[int, Held]) -> bool:
+    """Tell whether a node updates a state as a cache, and not a view of it."""
+    if node.op != CACHE_UPDATE or node.inputs[0].type != state.type:
+        return False
+    one = held.get(node.inputs[0].id)
+    return one is None or one.whole
 
 
 def _is_at(
@@ -87,62 +89,41 @@ def _is_at(
     writes: Sequence[_Written],
     program: Program,
     counting: Counting,
-    placed: Mapping[str, frozenset[int]],
+    views: Mapping[str, CursorView],
 ) -> bool:
-    """Tell whether every write of a state begins at a cursor."""
-    if state.kind is Kind.APPEND:
-        return _grows_at_position(state, program, counting)
-    return state.kind in (Kind.LINEAR, Kind.RING) and all(
-        _is_at_position(cache_write(state.name, node), method, counting, placed)
-        for method, node in writes
+    """Tell whether every write of a state begins at a cursor, and is as long."""
+    if state.kind is StateKind.APPEND:
+        return _grows_at(state, program, counting, views)
+    return state.kind in _KINDS.values() and all(
+        _is_write_at(cache_write(node), views[method.name]) for method, node in writes
     )
 
 
-def _kind(state: State, writes: Sequence[Node]) -> tuple[Kind, int | None]:
-    if state.grows is not None:
-        return Kind.APPEND, state.grows
-    if not writes or any(not _is_cache_update(node, state) for node in writes):
-        return Kind.PLAIN, None
-    found = [cache_write(state.name, node) for node in writes]
-    manners = {(_KINDS[write.mode], write.axis) for write in found}
-    return manners.pop() if len(manners) == 1 else (Kind.PLAIN, None)
+def _is_write_at(write: CacheWrite, view: CursorView) -> bool:
+    """Tell whether a write begins at the cursor and is as long as what a call adds."""
+    starts = view.part(write.index) is CursorPart.START
+    return starts and view.counts_as(write.counted) and write.count == view.step.tokens
 
 
-def _is_cache_update(node: Node, state: State) -> bool:
-    """Tell whether a node updates a state as a cache, and not a view of it."""
-    return node.op == CACHE_UPDATE and node.inputs[0].type == state.type
-
-
-def _grows_at_position(state: State, program: Program, counting: Counting) -> bool:
+def _grows_at(
+    state: State,
+    program: Program,
+    counting: Counting,
+    views: Mapping[str, CursorView],
+) -> bool:
     """Tell whether a state is as long as the position after each method.
 
     It is when each method lengthens it by what it adds to the position, or when the
     position is the common length of all that grows.
     """
-    position = counting.position
-    if not all(keeps_old_rows(method, state) for method in program.methods):
+    if not all(keeps_old_rows(view.method, state) for view in views.values()):
         return False
-    if position.kind is model.CursorKind.LENGTH:
-        return state.name in counting.lengths
-    number = position.state
-    return (
-        (number is None or program.states[number].initial is None)
-        and not counting.row_lengths
-        and all(
-            growth(method, state) == counting.advances.get(method.name, 0)
-            for method in program.methods
-        )
+    if counting.cursor.kind is CursorKind.LENGTH:
+        return state.name in counting.states
+    counter = counting.cursor.state
+    from_zero = counter is None or program.states[counter].initial is None
+    return from_zero and all(
+        view.step.lengths is None
+        and growth(view.method, state) == (view.step.tokens or 0)
+        for view in views.values()
     )
-
-
-def _is_at_position(
-    write: CacheWrite,
-    method: Method,
-    counting: Counting,
-    placed: Mapping[str, frozenset[int]],
-) -> bool:
-    """Tell whether a write begins at the position and is as long as its advance."""
-    if write.index is None or write.index.id not in placed[method.name]:
-        return False
-    same = counts_rows_as(method, write.counted, counting.row_lengths.get(method.name))
-    return same and counting.advances.get(method.name) == write.count

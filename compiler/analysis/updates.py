@@ -1,15 +1,17 @@
-"""What a proven method writes: the nodes that work on states, the cache updates."""
+"""The cache updates of a flat method, and which of its values are states.
+
+In: a flat method. Out: what each `kvc::cache_update` of a state says; for each value
+that is all of a state's memory, which state, and where its axes are.
+"""
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvc.compiler.analysis.flat import FlatMethod
-from kvc.compiler.ir import Method, Node, Value, bound_to
-from kvc.compiler.memory.aliasing import analyse
-from kvc.schema.ops import OPS, Aliasing
+from kvc.compiler.ir import Node, Value
+from kvc.compiler.passes.whole_views import axis_order
+from kvc.schema.ops import CACHE_UPDATE, OPS, PERMUTING, Aliasing
 from kvc.schema.types import Dim
-
-CACHE_UPDATE = "kvc::cache_update"
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,7 +19,6 @@ class CacheWrite:
     """One `kvc::cache_update` of a state.
 
     Attributes:
-        state: its name.
         index: the first slot of each row, None for slot 0.
         axis: of the slots, counted from 0.
         count: how many slots it writes.
@@ -26,7 +27,6 @@ class CacheWrite:
         counted: how many of `count` each row writes, None for all.
     """
 
-    state: str
     index: Value | None
     axis: int
     count: Dim
@@ -35,28 +35,34 @@ class CacheWrite:
     counted: Value | None
 
 
-def state_writes(method: Method) -> Iterator[tuple[str, Node]]:
-    """Yield (state, node) for every node that works in a state's memory."""
-    if isinstance(method, FlatMethod):
-        yield from method.writes
-        return
-    states, aliases = bound_to(method.state_in), analyse(method)
-    views = {v.id for n in method.nodes if _is_view(n) for v in n.outputs}
-    for node in method.nodes:
-        for value in node.outputs:
-            root = aliases.root[value.id]
-            if root in states and value.id not in views:
-                yield states[root], node
+@dataclass(frozen=True, slots=True)
+class Held:
+    """A value that lies where a state does.
+
+    Attributes:
+        state: its name.
+        order: which axis of the state each axis is; None where a view has others.
+        written: whether a cache update of this call made it.
+    """
+
+    state: str
+    order: tuple[int, ...] | None
+    written: bool
+
+    @property
+    def whole(self) -> bool:
+        """Tell whether it has the axes of the state."""
+        return self.order is not None and self.order == tuple(range(len(self.order)))
 
 
-def cache_writes(method: Method) -> Iterator[CacheWrite]:
+def cache_writes(method: FlatMethod) -> Iterator[CacheWrite]:
     """Yield the writes of states that are cache updates."""
-    for state, node in state_writes(method):
+    for _, node in method.writes:
         if node.op == CACHE_UPDATE:
-            yield cache_write(state, node)
+            yield cache_write(node)
 
 
-def cache_write(state: str, node: Node) -> CacheWrite:
+def cache_write(node: Node) -> CacheWrite:
     """Return what a cache update says."""
     cache, update, index, axis, mode, counted, *_ = node.arguments
     assert isinstance(cache, Value)
@@ -67,8 +73,31 @@ def cache_write(state: str, node: Node) -> CacheWrite:
     assert counted is None or isinstance(counted, Value)
     axis %= len(cache.type.dims)
     slots, count = cache.type.dims[axis], update.type.dims[axis]
-    return CacheWrite(state, index, axis, count, slots, mode, counted)
+    return CacheWrite(index, axis, count, slots, mode, counted)
 
 
-def _is_view(node: Node) -> bool:
-    return OPS[node.op].aliasing is Aliasing.VIEW
+def find_held(method: FlatMethod) -> dict[int, Held]:
+    """Return value id -> which state it is, for what views and updates make of one."""
+    held = {
+        value.id: Held(name, tuple(range(len(value.type.dims))), written=False)
+        for value, name in method.state_in
+    }
+    for node in method.nodes:
+        made = _held_by(node, held)
+        for value in node.outputs:
+            ways = {held.get(way.id) for way in method.joins.get(value.id, ())}
+            one = made if len(ways) != 1 else ways.pop()
+            if one is not None:
+                held[value.id] = one
+    return held
+
+
+def _held_by(node: Node, held: dict[int, Held]) -> Held | None:
+    one = held.get(node.inputs[0].id) if node.inputs else None
+    if one is None or node.op == CACHE_UPDATE:
+        return None if one is None else replace(one, written=True)
+    if OPS[node.op].aliasing is not Aliasing.VIEW:
+        return None
+    if node.op in PERMUTING and one.order is not None:
+        return replace(one, order=tuple(one.order[axis] for axis in axis_order(node)))
+    return one if node.op == "aten::alias" else replace(one, order=None)

@@ -13,7 +13,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from kvc.compiler.analysis.index_ranges import IndexRange, index_range, start_of_rows
+from kvc.compiler.analysis.index_ranges import index_range, start_of_rows, sums_of
+from kvc.compiler.analysis.index_sums import IndexSum, IndexSums
 from kvc.compiler.analysis.non_negative import NonNegative
 from kvc.compiler.ir import Argument, Method, Program
 from kvc.compiler.ir.verify import sample_sizes
@@ -43,9 +44,10 @@ class _Recognizer:
     def rewrite(self, method: Method) -> Method:
         """Return the method with its cache writes as such."""
         rebuilt = NodeList(method)
+        sums = sums_of(method, rebuilt.makers)
         for node in method.nodes:
             write = axis_write(node, lean=True)
-            start = self._start(write, method, rebuilt) if write else None
+            start = self._start(write, method, sums) if write else None
             if write is None or start is None:
                 rebuilt.keep(node)
                 continue
@@ -53,20 +55,20 @@ class _Recognizer:
             rows = start_of_rows(start, write.target.type.dims[0], add)
             source = whole_source(write, add)
             arguments: tuple[Argument, ...] = (
-                write.target, source, rows, write.axis, "linear", None
+                write.target, source, rows, write.axis, "linear", None, 0
             )  # fmt: skip
             rebuilt.keep(replace(node, op="kvc::cache_update", arguments=arguments))
         return replace(method, nodes=tuple(rebuilt.nodes))
 
     def _start(
-        self, write: AxisWrite, method: Method, rebuilt: NodeList
-    ) -> IndexRange | None:
+        self, write: AxisWrite, method: Method, sums: IndexSums
+    ) -> IndexSum | None:
         """Return where a write begins, None where it is no cache write."""
         cache, axis = write.target.type.dims, write.axis
         if axis == 0:
             return None
         count = write.dims[axis]
-        found = index_range(write.index, method, rebuilt.makers)
+        found = index_range(write.index, sums)
         if found is None or not found.addends or not self._fits(count, cache[axis]):
             return None
         if write.from_back and not self._is_non_negative(found, method):
@@ -80,7 +82,7 @@ class _Recognizer:
         """Tell whether a write of `count` slots can be one, whatever the sizes."""
         return all(evaluate(count, s) <= evaluate(slots, s) for s in self._samples)
 
-    def _is_non_negative(self, found: IndexRange, method: Method) -> bool:
+    def _is_non_negative(self, found: IndexSum, method: Method) -> bool:
         return bounds(found.constant, self._symbols)[0] >= 0 and all(
             self._non_negative.holds(method, addend) for addend in found.addends
         )

@@ -2,7 +2,8 @@
 
 A ring has forgotten what lies further back than its slots, counted from the furthest
 position that was ever written; so a rewind does not take that back once a row has gone
-round. Until then a ring is as any cache is.
+round. Until then a ring is as any cache is. Positions that it keeps are never written
+over, so a row can always go back to one of these.
 """
 
 from collections.abc import Sequence
@@ -13,7 +14,7 @@ from kvc.runtime.states.kind import Undo
 from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.owner import Span, Store
 from kvc.schema.model import AccessMode
-from kvc.schema.rings import slot_runs
+from kvc.schema.rings import Window, slot_runs
 
 
 class Ring(Linear):
@@ -25,6 +26,7 @@ class Ring(Linear):
 
     undoes = frozenset(AccessMode)
     recorded = "reached"
+    window: Window
 
     def __init__(self, group: Group, store: Store, lengths: list[int]) -> None:
         super().__init__(group, store, lengths)
@@ -57,7 +59,7 @@ class Ring(Linear):
         assert lows is not None
         for low, high in zip(lows, highs, strict=True):
             count = min(high - low, self.slots)
-            for first, run in slot_runs(low, count, self.slots):
+            for first, run in slot_runs(low, count, self.slots, self.window.keep):
                 self.store.note(first, first + run)
 
     def why_gone(
@@ -65,8 +67,8 @@ class Ring(Linear):
     ) -> str:
         most = self.most_forgotten(starts)
         for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
-            # A row that goes back to its beginning sees nothing.
-            if count > most[row] and start - count != firsts[row]:
+            anew = self._is_anew(start - count, firsts[row])
+            if count > most[row] and not anew:
                 where = f" in row {row}" if len(starts) > 1 else ""
                 return (
                     f"its {self.slots} slots have room for {self.longest - 1} tokens "
@@ -93,12 +95,17 @@ class Ring(Linear):
         lows, highs, reached = [], [], []
         rows = zip(starts, ends, self.reach(starts), firsts, strict=True)
         for start, end, high, first in rows:
-            anew, round_it = start > end == first, high > self.slots
-            lows.append(0 if round_it else end)  # all of it, or nothing
+            anew = start > end and self._is_anew(end, first)
+            round_it = high > self.slots  # then all that goes round is dead, or nothing
+            lows.append(min(end, self.window.keep) if round_it else end)
             highs.append(self.slots * anew if round_it else high)
             reached.append(high if round_it and not anew else end)
         self.by_row(self.store.fill, lows, highs)
         self.reached = reached
+
+    def _is_anew(self, end: int, first: int) -> bool:
+        """Tell whether a row at `end` sees nothing, or nothing but what is kept."""
+        return end == first or end <= self.window.keep
 
     def trim(self, ends: Sequence[int] | None) -> None:
         if ends is not None:

@@ -125,7 +125,9 @@ def _state_record(state: State, pool: PoolWriter) -> Record:
 
 
 def _window_record(window: Window | None) -> Record | None:
-    return None if window is None else Record("Window", {"size": window.size})
+    if window is None:
+        return None
+    return Record("Window", {"size": window.size, "keep": window.keep})
 
 
 def _cursor_record(cursor: Cursor, pool: PoolWriter) -> Record:
@@ -289,7 +291,7 @@ def _read_state(table: TableReader, pool: Pool, path: str) -> State:
 
 
 def _read_window(table: TableReader) -> Window:
-    return Window(size=table.number("size"))
+    return Window(size=table.number("size"), keep=table.number("keep"))
 
 
 def _read_cursor(table: TableReader, pool: Pool, path: str) -> Cursor:

@@ -12,6 +12,7 @@ from kvc.schema.ops.shapes import (
     same,
     shape_of,
 )
+from kvc.schema.rings import can_keep
 from kvc.schema.types import TensorType
 
 
@@ -22,6 +23,7 @@ def cache_update(
     axis: int,
     mode: str,
     row_lengths: TensorType | None,
+    keep: int,
 ) -> Rule:
     """`kvc::cache_update`."""
     shape, new = shape_of(cache), shape_of(update)
@@ -30,6 +32,8 @@ def cache_update(
     )
     axis = axis_of(axis, len(shape))
     require(axis > 0 and mode in ("linear", "circular"), f"axis {axis}, mode {mode!r}")
+    fits = can_keep(keep, mode, shape[axis])
+    require(fits, f"{keep} positions of {cache} kept, {mode}")
     require(
         shape[:axis] + shape[axis + 1 :] == new[:axis] + new[axis + 1 :],
         f"{update} into {cache}",
@@ -91,6 +95,7 @@ def cached_attention(
     k_scale: TensorType | None,
     v_scale: TensorType | None,
     row_lengths: TensorType | None,
+    keep: int,
 ) -> Rule:
     """`kvc::attention`."""
     shape = _cached_heads(q, k, v)
@@ -100,6 +105,8 @@ def cached_attention(
     require(min(left or 0, right or 0) >= 0, f"windows {left} and {right}")
     require(softcap is None or 0 < softcap < math.inf, f"softcap {softcap}")
     require(layout in ("linear", "circular"), f"layout {layout!r}")
+    fits = can_keep(keep, layout, shape_of(k)[2])
+    require(fits, f"{keep} positions of {k} kept, {layout}")
     if mask is not None:
         _attention_mask(mask, shape)
     for each, name in ((slopes, "slopes"), (sinks, "sinks")):

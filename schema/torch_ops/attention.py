@@ -12,6 +12,7 @@ How one row is computed is in `rows.py`.
 import torch
 from torch import Tensor
 
+from kvc.schema.rings import oldest
 from kvc.schema.torch_ops.attention_arguments import check_arguments, check_lengths
 from kvc.schema.torch_ops.int8_cache import as_cache
 from kvc.schema.torch_ops.row_lengths import read_row_lengths
@@ -38,6 +39,7 @@ def attention(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
     row_lengths: Tensor | None = None,
+    keep: int = 0,
 ) -> Tensor:
     """Attend from each query to the keys of its row that it sees.
 
@@ -65,13 +67,16 @@ def attention(
         sinks: float [heads], one more logit in each head's softmax, without a value.
         layout: "linear", position p is in slot p; or "circular", position p is in
             slot p modulo `slots`, valid_length is the total length, and positions
-            before valid_length - slots are gone.
+            before valid_length - slots are gone, apart from what `keep` says.
         k_scale: float32 [batch, kv_heads, slots]: `k` is int8 rows of `quantize_cache`
             with these scales, and `v` with those of `v_scale`. What they stand for is
             computed with in float32, or in float64 where `q` is.
         v_scale: as `k_scale`.
         row_lengths: int64 [batch], from 0 to `seq`: of each row only the first so many
             queries count, as if it had no others; None means all.
+        keep: how many of the first positions the ring keeps, as `cache_update` does,
+            and which `window_left` does not hide, 0 <= keep < `slots`; circular. The
+            attention sinks of StreamingLLM (Xiao et al., 2023).
 
     Returns:
         [batch, heads, seq, value_dim]; a query that sees no key, or does not count,
@@ -84,12 +89,12 @@ def attention(
     """
     check_arguments(
         q, k, v, valid_length, window_left, window_right, softcap, mask, slopes, sinks,
-        layout, k_scale, v_scale, row_lengths,
+        layout, k_scale, v_scale, row_lengths, keep,
     )  # fmt: skip
     out = q.new_empty((*q.shape[:-1], v.shape[-1]))
     attend_into(
         out, q, k, v, valid_length, scale, causal, window_left, window_right, softcap,
-        mask, slopes, sinks, layout, k_scale, v_scale, row_lengths,
+        mask, slopes, sinks, layout, k_scale, v_scale, row_lengths, keep,
     )  # fmt: skip
     return out
 
@@ -112,10 +117,11 @@ def _(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
     row_lengths: Tensor | None = None,
+    keep: int = 0,
 ) -> Tensor:
     check_arguments(
         q, k, v, valid_length, window_left, window_right, softcap, mask, slopes, sinks,
-        layout, k_scale, v_scale, row_lengths,
+        layout, k_scale, v_scale, row_lengths, keep,
     )  # fmt: skip
     return q.new_empty((*q.shape[:-1], v.shape[-1]))
 
@@ -141,6 +147,7 @@ def attend_into(
     k_scale: Tensor | None = None,
     v_scale: Tensor | None = None,
     row_lengths: Tensor | None = None,
+    keep: int = 0,
 ) -> None:
     """Write `attention` of the other arguments into `out`, contiguous.
 
@@ -179,6 +186,6 @@ def attend_into(
             attend_last(o, x, y, z, total, scale)
         elif count:
             end = total if mask is None else min(total, mask.shape[3])
-            oldest = max(0, total - slots)
-            sight = Sight(count, total - count, oldest, end, window_left, ahead)
+            first = oldest(total, slots, keep)
+            sight = Sight(count, total - count, first, end, window_left, ahead, keep)
             attend_row(o, x, y, z, sight, scoring.of_row(row))

@@ -10,6 +10,7 @@ import math
 import torch
 from torch import Tensor
 
+from kvc.schema.rings import can_keep
 from kvc.schema.torch_ops.row_lengths import check_row_lengths
 
 _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
@@ -31,6 +32,7 @@ def check_arguments(
     k_scale: Tensor | None,
     v_scale: Tensor | None,
     row_lengths: Tensor | None,
+    keep: int,
 ) -> None:
     """Check what does not depend on values; parameters as those of `attention`.
 
@@ -45,6 +47,8 @@ def check_arguments(
         if scale is not None:
             _check_scale(scale, name, k)
     _check_settings(window_left, window_right, softcap, layout)
+    fits = can_keep(keep, layout, k.shape[2])
+    _check(fits, f"{keep} of {k.shape[2]} positions kept, {layout}")
     if mask is not None:
         _check_mask(mask, q)
     if slopes is not None:

@@ -11,8 +11,8 @@ for all rows before anything is written.
 import torch
 from torch import Tensor
 
-from kvc.schema.errors import CacheOverflow
-from kvc.schema.rings import slot_runs
+from kvc.schema.errors import CacheOverflow, IndexOutOfRange
+from kvc.schema.rings import can_keep, slot_runs
 from kvc.schema.torch_ops.row_lengths import (
     check_row_lengths,
     check_slots,
@@ -28,6 +28,7 @@ def cache_update(
     axis: int = -2,
     mode: str = "linear",
     row_lengths: Tensor | None = None,
+    keep: int = 0,
 ) -> Tensor:
     """Return `cache` with `update` written along `axis`.
 
@@ -41,16 +42,19 @@ def cache_update(
             slot is taken modulo `slots`, for negative indices too.
         row_lengths: int64 [batch], from 0 to `seq`: of each row of `update` only the
             first so many are written; None means all.
+        keep: how many of the first positions keep their slots, 0 <= keep < `slots`;
+            circular. Position p >= keep is in slot keep + (p - keep) % (slots - keep).
 
     Raises:
         ValueError: shapes, dtypes, axis or mode do not fit.
         CountOutOfRange: a count is negative, or more than `seq`.
-        IndexOutOfRange: a linear write would begin before slot 0.
+        IndexOutOfRange: a write would begin before slot 0, if it is linear or `keep`
+            is not 0.
         CacheOverflow: a write would end past the last slot, or go round to where it
             began. After any of these nothing has been written.
     """
     written = cache.clone(memory_format=torch.contiguous_format)
-    write_cache(written, update, write_indices, axis, mode, row_lengths)
+    write_cache(written, update, write_indices, axis, mode, row_lengths, keep)
     return written
 
 
@@ -62,8 +66,9 @@ def _(
     axis: int = -2,
     mode: str = "linear",
     row_lengths: Tensor | None = None,
+    keep: int = 0,
 ) -> Tensor:
-    _check_arguments(cache, update, write_indices, axis, mode, row_lengths)
+    _check_arguments(cache, update, write_indices, axis, mode, row_lengths, keep)
     return torch.empty_like(cache, memory_format=torch.contiguous_format)
 
 
@@ -74,10 +79,11 @@ def write_cache(
     axis: int,
     mode: str,
     row_lengths: Tensor | None = None,
+    keep: int = 0,
 ) -> None:
     """Write `update` into `cache` itself; arguments and errors as `cache_update`."""
-    _check_arguments(cache, update, write_indices, axis, mode, row_lengths)
-    write_rows(cache, update, write_indices, axis, mode, row_lengths)
+    _check_arguments(cache, update, write_indices, axis, mode, row_lengths, keep)
+    write_rows(cache, update, write_indices, axis, mode, row_lengths, keep)
 
 
 def write_rows(
@@ -87,6 +93,7 @@ def write_rows(
     axis: int,
     mode: str,
     row_lengths: Tensor | None = None,
+    keep: int = 0,
 ) -> None:
     """Do as `write_cache` where shapes and dtypes are known to fit."""
     slots, seq = cache.shape[axis], update.shape[axis]
@@ -101,17 +108,18 @@ def write_rows(
     if mode == "linear":
         check_slots(starts, written, slots)
     else:
-        _check_once_round(starts, written, slots)
+        _check_once_round(starts, written, slots, keep)
     for row, (start, count) in enumerate(zip(starts, written, strict=True)):
         if count:
             source = update.narrow(0, row, 1).narrow(axis, 0, count)
-            _write_row(cache.narrow(0, row, 1), source, axis, start)
+            _write_row(cache.narrow(0, row, 1), source, axis, start, keep)
 
 
-def _write_row(cache: Tensor, update: Tensor, axis: int, start: int) -> None:
+def _write_row(cache: Tensor, update: Tensor, axis: int, start: int, keep: int) -> None:
     """Write one row from a position on, going round after the last slot."""
     done = 0
-    for slot, count in slot_runs(start, update.shape[axis], cache.shape[axis]):
+    seq, slots = update.shape[axis], cache.shape[axis]
+    for slot, count in slot_runs(start, seq, slots, keep):
         part = update.narrow(axis, done, count)
         cache.narrow(axis, slot, count).copy_(part)
         done += count
@@ -124,6 +132,7 @@ def _check_arguments(
     axis: int,
     mode: str,
     row_lengths: Tensor | None = None,
+    keep: int = 0,
 ) -> None:
     """Check what does not depend on values; sizes may be symbolic."""
     rank = cache.dim()
@@ -133,6 +142,8 @@ def _check_arguments(
     _check(
         mode in ("linear", "circular"), f"mode {mode!r} is not 'linear' or 'circular'"
     )
+    fits = can_keep(keep, mode, cache.shape[axis])
+    _check(fits, f"{keep} of {cache.shape[axis]} positions kept, {mode}")
     _check(
         cache.dtype == update.dtype,
         f"the update is {update.dtype}, the cache {cache.dtype}",
@@ -164,7 +175,17 @@ def _check(condition: bool | torch.SymBool, text: str) -> None:
     torch._check_value(condition, lambda: f"cache_update: {text}")  # type: ignore[no-untyped-call]
 
 
-def _check_once_round(starts: list[int], written: list[int], slots: int) -> None:
+def _check_once_round(
+    starts: list[int], written: list[int], slots: int, keep: int
+) -> None:
+    """Check that no row comes back to where it began; kept slots are not come back to.
+
+    Raises:
+        IndexOutOfRange: a row would begin before slot 0 of a ring that keeps the first.
+        CacheOverflow: a row would write a slot twice.
+    """
     for row, (start, count) in enumerate(zip(starts, written, strict=True)):
-        if count > slots:
+        if keep and start < 0:
+            raise IndexOutOfRange(place="", index=start, size=slots)
+        if count > slots - max(0, min(start, keep)):
             raise CacheOverflow(row=row, start=start, count=count, capacity=slots)

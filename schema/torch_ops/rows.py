@@ -59,7 +59,9 @@ def attend_row(
         return
     fused = _can_fuse(q, k, v, sight, scoring)
     for block in _cut(q.shape[1], sight, scoring, fused):
-        keys, values = _read(k, block), _read(v, block)
+        places = block.places(k.shape[2])
+        keys = tuple([k.narrow(2, *place) for place in places])
+        values = tuple([v.narrow(2, *place) for place in places])
         joined = fused and not _is_dear_to_join(keys, block)
         attend = _attend_fused if joined else attend_by_products
         if block.count == sight.seq:
@@ -99,11 +101,6 @@ def _cut(heads: int, sight: Sight, scoring: Scoring, fused: bool) -> Iterable[Bl
     if whole.sees_all or whole.is_square:
         return (whole,)
     return sight.blocks(MASK_CELLS)
-
-
-def _read(cache: Cache, block: Block) -> tuple[Cache, ...]:
-    """Return the block's part of a cache, in pieces where a ring goes round."""
-    return tuple(cache.narrow(2, *run) for run in block.slots(cache.shape[2]))
 
 
 def _is_dear_to_join(keys: tuple[Cache, ...], block: Block) -> bool:

@@ -8,6 +8,7 @@ count from the row's first token; where they lie in memory `rings.py` knows.
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -18,8 +19,7 @@ from kvc.schema.rings import slot_runs
 MIN_BLOCK = 128
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(NamedTuple):
     """Keys of a block at positions `begin` to `end`.
 
     The block's query i sees key `begin + j` where `lower <= j - i <= upper`; None is a
@@ -55,13 +55,15 @@ class Run:
 class Block:
     """Queries `first` to `first + count` of a row, and the runs of keys they read.
 
-    `position` is that of query `first`; runs are in the order of their positions.
+    `position` is that of query `first`; runs are in the order of their positions;
+    `keep` is how many of the first positions the cache keeps.
     """
 
     first: int
     count: int
     position: int
     runs: tuple[Run, ...]
+    keep: int
 
     @property
     def keys(self) -> int:
@@ -80,10 +82,10 @@ class Block:
         causal = run.lower is None and run.upper == 0 and not others
         return causal and self.count == run.keys
 
-    def slots(self, slots: int) -> Iterator[tuple[int, int]]:
-        """Yield where its keys lie in a cache: (first slot, how many slots)."""
-        for run in self.runs:
-            yield from slot_runs(run.begin, run.keys, slots)
+    def places(self, slots: int) -> list[tuple[int, int]]:
+        """Return where its keys lie in a cache: (first slot, how many slots)."""
+        runs, keep = self.runs, self.keep
+        return [p for r in runs for p in slot_runs(r.begin, r.keys, slots, keep)]
 
     def pick(self, tensor: Tensor, dim: int) -> Tensor:
         """Return what a tensor with all positions on an axis has for its keys."""
@@ -99,11 +101,8 @@ class Block:
 
     def distances(self, dtype: torch.dtype, device: torch.device) -> Tensor:
         """Return [count, keys]: each key's position less each query's."""
-        here, bounds = self.position, [(run.begin, run.end) for run in self.runs]
-        keys = [
-            torch.arange(begin - here, end - here, dtype=dtype, device=device)
-            for begin, end in bounds
-        ]
+        spans = [(r.begin - self.position, r.end - self.position) for r in self.runs]
+        keys = [torch.arange(*span, dtype=dtype, device=device) for span in spans]
         queries = torch.arange(self.count, dtype=dtype, device=device)
         return _joined(keys, 0) - queries[:, None]
 
@@ -117,7 +116,8 @@ class Sight:
     """What the `seq` queries of a row see; query i has position `start + i`.
 
     A key at position p is seen by the query at position s where
-    `oldest <= p < end` and `s - left <= p <= s + ahead`; None is no bound.
+    `oldest <= p < end` and `s - left <= p <= s + ahead`; None is no bound. So is one of
+    the `keep` first, which are before `oldest`, where `p < end` and `p <= s + ahead`.
     """
 
     seq: int
@@ -126,37 +126,49 @@ class Sight:
     end: int
     left: int | None
     ahead: int | None
+    keep: int = 0
 
     @property
     def keys(self) -> int:
         """How many keys are there."""
-        return self.end - self.oldest
+        return max(0, self.end - self.oldest) + min(self.keep, self.end)
 
     def seeing(self) -> range:
         """Return the queries that have a key in their range."""
-        if self.oldest >= self.end:
+        oldest = 0 if self.keep else self.oldest
+        if oldest >= self.end:
             return range(0)
         first, last = 0, self.seq
         if self.ahead is not None:
-            first = max(first, self.oldest - self.ahead - self.start)
-        if self.left is not None:
+            first = max(first, oldest - self.ahead - self.start)
+        if self.left is not None and not self.keep:
             last = min(last, self.end + self.left - self.start)
         return range(first, max(first, last))
 
     def block(self, first: int, count: int) -> Block:
         """Return the block of `count` queries from `first` on, each of which sees."""
-        here = self.start + first
-        begin, end = self.oldest, self.end
-        lower = upper = None
+        here, begin, end = self.start + first, self.oldest, self.end
+        lower = None
+        if self.ahead is not None:
+            end = min(end, here + count + self.ahead)
         if self.left is not None:
             begin = max(begin, here - self.left)
             if here + count - 1 - self.left > begin:
                 lower = here - self.left - begin
-        if self.ahead is not None:
-            end = min(end, here + count + self.ahead)
-            if here + self.ahead + 1 < end:
-                upper = here + self.ahead - begin
-        return Block(first, count, here, (Run(begin, end, lower, upper),))
+        kept = min(self.keep, end)
+        if begin == kept and lower is None:
+            begin = kept = 0  # nothing is hidden between them
+        runs = [self._run(here, 0, kept, None)] if kept else []
+        if begin < end:
+            runs.append(self._run(here, begin, end, lower))
+        return Block(first, count, here, tuple(runs), self.keep)
+
+    def _run(self, here: int, begin: int, end: int, lower: int | None) -> Run:
+        """Return a run of keys for queries from position `here` on."""
+        upper = None
+        if self.ahead is not None and here + self.ahead + 1 < end:
+            upper = here + self.ahead - begin
+        return Run(begin, end, lower, upper)
 
     def blocks(self, cells: int) -> Iterator[Block]:
         """Yield blocks of at most `cells` pairs of query and key, or of one query."""
@@ -176,7 +188,7 @@ class Sight:
         """
         count = cells // self.keys
         if self.left is not None and self.ahead is not None:
-            reach = self.left + self.ahead
+            reach = self.left + self.ahead + self.keep
             if reach < self.keys:
                 fitting = (math.isqrt(reach * reach + 4 * cells) - reach) // 2
                 count = min(max(count, fitting), max(MIN_BLOCK, reach))

@@ -211,6 +211,7 @@ class CursorUses:
         count, added = update.dims[axis], self._added(state)
         what = f"a write of {count} positions, the call adds {added}"
         self._require(count == added, at, what)
+        self._check_kept(arguments, state, at)
         begins = _is_part(arguments["write_indices"], parts, state, CursorPart.START)
         what = f"the state {state.name!r} is not written at its cursor"
         self._require(begins, at, what)
@@ -220,6 +221,14 @@ class CursorUses:
         what = f"the rows of {state.name!r} are not those of its cursor"
         self._require(fits or state.window is None, at, what)
         held[result] = _Held(one.state, one.order, written=True)
+
+    def _check_kept(
+        self, arguments: Mapping[str, Argument], state: State, at: str
+    ) -> None:
+        """Check that an operator keeps as many first positions as the window has."""
+        window, keep = state.window, arguments["keep"]
+        what = f"it keeps {keep} positions of {state.name!r}, whose window is {window}"
+        self._require(window is None or keep == window.keep, at, what)
 
     def _check_lengths(
         self,
@@ -279,6 +288,7 @@ class CursorUses:
             what = "a ring is not read up to where its cursor ends"
             self._require(ends, at, what)
             self._check_lengths(arguments, parts, state, at)
+            self._check_kept(arguments, state, at)
             self._require(one.written, at, "a ring is read before it is written")
             along = one.order is not None and one.order[2] == state.axis
             self._require(along, at, "a ring's slots are no positions here")

@@ -25,9 +25,17 @@ class Call:
     slopes: Tensor | None = None
     sinks: Tensor | None = None
     layout: str = "linear"
+    keep: int = 0
 
     def run(self) -> Tensor:
-        return attention(*(getattr(self, field.name) for field in fields(self)))
+        return attention(**{f.name: getattr(self, f.name) for f in fields(self)})
+
+    def slot(self, key: int) -> int:
+        """Return where a key lies."""
+        slots = self.k.shape[2]
+        if key < self.keep:
+            return key
+        return self.keep + (key - self.keep) % (slots - self.keep)
 
     def in_range(self, row: int, query: int) -> list[int]:
         """Return the key positions that a query may see, a mask's holes included."""
@@ -36,9 +44,14 @@ class Call:
         last = total if self.mask is None else min(total, self.mask.shape[3])
         return [
             key
-            for key in range(max(0, total - slots), last)
-            if (not self.causal or key <= p)
-            and (self.window_left is None or key >= p - self.window_left)
+            for key in range(last)
+            if (key < self.keep or key >= total - (slots - self.keep))
+            and (not self.causal or key <= p)
+            and (
+                self.window_left is None
+                or key < self.keep
+                or key >= p - self.window_left
+            )
             and (self.window_right is None or key <= p + self.window_right)
         ]
 
@@ -59,7 +72,7 @@ class Call:
         slots, seq = self.k.shape[2], self.q.shape[2]
         for row in range(len(self.q)):
             keys = {key for i in range(seq) for key in self.in_range(row, i)}
-            unseen = sorted(set(range(slots)) - {key % slots for key in keys})
+            unseen = sorted(set(range(slots)) - {self.slot(key) for key in keys})
             self.k[row, :, unseen] = math.nan
             self.v[row, :, unseen] = math.nan
 
@@ -76,15 +89,15 @@ class Call:
         """Return what one query of one head gives."""
         of_group = head // (self.q.shape[1] // self.k.shape[1])
         k, v = (x[row, of_group].double() for x in (self.k, self.v))
-        q, slots = self.q[row, head, query].double(), len(k)
+        q = self.q[row, head, query].double()
         scale = 1 / math.sqrt(len(q)) if self.scale is None else self.scale
         scores, values = [], []
         for key in self.in_range(row, query):
-            score = float(q @ k[key % slots]) * scale
+            score = float(q @ k[self.slot(key)]) * scale
             if self.softcap is not None:
                 score = self.softcap * math.tanh(score / self.softcap)
             scores.append(score + self.bias(row, head, query, key))
-            values.append(v[key % slots])
+            values.append(v[self.slot(key)])
         if not values or max(scores) == -math.inf:
             return torch.zeros(v.shape[1], dtype=torch.float64)
         if self.sinks is not None:
@@ -129,4 +142,5 @@ def some_call(seed: int, dtype: torch.dtype) -> Call:
         slopes=perhaps(lambda: torch.rand(heads), 0.2),
         sinks=perhaps(lambda: torch.randn(heads).to(dtype), 0.2),
         layout=layout,
+        keep=dice.randint(0, slots - 1) if layout == "circular" else 0,
     )

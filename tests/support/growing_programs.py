@@ -130,7 +130,7 @@ def positioned_program() -> Program:
     start = b.value(TensorType(I64, (1,)), CursorSlot(0, CursorPart.START))
     cache = b.value(kind, StateSlot(0))
     written = b.value(kind, Alias(cache))
-    arguments = (Ref(cache), Ref(x), Ref(start), 1, "linear", None)
+    arguments = (Ref(cache), Ref(x), Ref(start), 1, "linear", None, 0)
     b.step("kvc::cache_update", arguments, written, source="m:6")
     graph = b.graph((x,), (x,))
     tree, _, names = describe_call(("x",), (object(),), {})

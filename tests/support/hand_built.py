@@ -196,7 +196,7 @@ def append_graph(seq: int | Affine) -> Graph:
         instructions=(
             Instruction(
                 "kvc::cache_update",
-                (Ref(1), Ref(0), Ref(6), 2, "linear", None),
+                (Ref(1), Ref(0), Ref(6), 2, "linear", None, 0),
                 (3,),
                 "model:10",
             ),
@@ -291,7 +291,7 @@ def copied_update_program() -> Built:
         outputs=(2,),
         instructions=(
             Instruction(
-                "kvc::cache_update", (Ref(1), Ref(0), None, 2, "linear", None), (2,)
+                "kvc::cache_update", (Ref(1), Ref(0), None, 2, "linear", None, 0), (2,)
             ),
         ),
         scratch_nbytes=128,

@@ -76,29 +76,42 @@ class IndexCopied(Exact):
 class Ring(Exact):
     """A ring that holds a window and room for the longest prefill."""
 
-    WINDOW = 5
+    WINDOW, LONGEST, KEEP = 5, 16, 0
 
     def __init__(self) -> None:
         super().__init__()
-        self.register_buffer("k", torch.zeros(1, 1, self.WINDOW + 15, WIDTH))
-        self.register_buffer("v", torch.zeros(1, 1, self.WINDOW + 15, WIDTH))
+        slots = self.KEEP + self.WINDOW + self.LONGEST - 1
+        self.register_buffer("k", torch.zeros(1, 1, slots, WIDTH))
+        self.register_buffer("v", torch.zeros(1, 1, slots, WIDTH))
 
     def prefill(self, tokens: Tensor) -> Tensor:
         start, seq = self.position.clone(), tokens.shape[1]
         q, k, v = self.project(self.embed(tokens, start + torch.arange(seq)))
         update, attend = torch.ops.kvc.cache_update, torch.ops.kvc.attention
-        self.k.copy_(update(self.k, k, start, 2, "circular"))
-        self.v.copy_(update(self.v, v, start, 2, "circular"))
+        self.k.copy_(update(self.k, k, start, 2, "circular", keep=self.KEEP))
+        self.v.copy_(update(self.v, v, start, 2, "circular", keep=self.KEEP))
         self.position.add_(seq)
-        ring = {"window_left": self.WINDOW - 1, "layout": "circular"}
+        ring = {"window_left": self.WINDOW - 1, "layout": "circular", "keep": self.KEEP}
         return self.finish(attend(q, self.k, self.v, start + seq, **ring))
 
     def reference(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1])
         q, k, v = self.project(self.embed(tokens, places))
         distance = places[:, None] - places
-        seen = (distance >= 0) & (distance < self.WINDOW)
-        return self.attend(q, rounded(k), rounded(v), seen)
+        near = (distance < self.WINDOW) | (places < self.KEEP)
+        return self.attend(q, rounded(k), rounded(v), (distance >= 0) & near)
+
+
+class KeptRing(Ring):
+    """It keeps the first positions too."""
+
+    KEEP = 3
+
+
+class ShortRing(Ring):
+    """It goes round after few tokens."""
+
+    WINDOW, LONGEST, KEEP = 1, 4, 1
 
 
 class ExactRows(Rows):

@@ -18,7 +18,7 @@ from kvc.compiler import Dim, Method, StateSpec
 from kvc.runtime import Program
 
 VOCAB, DIM, HEADS, KV_HEADS, WIDTH, LAYERS = 16, 16, 4, 2, 4, 2
-SLOTS, WINDOW, RING = 64, 6, 17
+SLOTS, WINDOW, RING, KEPT = 64, 6, 17, 3
 MOST = 200  # positions where there are rings alone
 BATCH, SEQ = Dim("batch", 1, 4), Dim("seq", 1, 40)
 CAPACITY = Dim("capacity", 4, SLOTS)
@@ -27,7 +27,7 @@ CAPACITY = Dim("capacity", 4, SLOTS)
 class RaggedLayer(nn.Module):
     """One layer: rotary attention over a cache, and what follows it."""
 
-    mode, window, slots = "linear", None, SLOTS
+    mode, window, slots, keep = "linear", None, SLOTS, 0
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,14 +42,15 @@ class RaggedLayer(nn.Module):
         y = torch.ops.kvc.attention(
             q, self.k, self.v, start + row_lengths,
             window_left=None if self.window is None else self.window - 1,
-            layout=self.mode, row_lengths=row_lengths,
+            layout=self.mode, row_lengths=row_lengths, keep=self.keep,
         )  # fmt: skip
         return x + self.out(y.transpose(1, 2).reshape(x.shape))
 
     def write(self, k: Tensor, v: Tensor, start: Tensor, row_lengths: Tensor) -> None:
         update = torch.ops.kvc.cache_update
-        self.k.copy_(update(self.k, k, start, -2, self.mode, row_lengths))
-        self.v.copy_(update(self.v, v, start, -2, self.mode, row_lengths))
+        told = -2, self.mode, row_lengths, self.keep
+        self.k.copy_(update(self.k, k, start, *told))
+        self.v.copy_(update(self.v, v, start, *told))
 
     def project(self, x: Tensor, start: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         batch, seq, _ = x.shape
@@ -63,7 +64,8 @@ class RaggedLayer(nn.Module):
         scores = q @ k.repeat_interleave(HEADS // KV_HEADS, 1).transpose(2, 3) / 2
         places = torch.arange(x.shape[1])
         ago = places[:, None] - places
-        seen = (ago >= 0) & (ago < (self.window or SLOTS))
+        near = (ago < (self.window or SLOTS)) | (places < self.keep)
+        seen = (ago >= 0) & near
         weights = scores.masked_fill(~seen, -torch.inf).softmax(-1)
         y = weights @ v.repeat_interleave(HEADS // KV_HEADS, 1)
         return x + self.out(y.transpose(1, 2).reshape(x.shape))
@@ -73,6 +75,12 @@ class RingLayer(RaggedLayer):
     """Its cache is a ring, of which a query sees the last `WINDOW` positions."""
 
     mode, window, slots = "circular", WINDOW, RING
+
+
+class KeptLayer(RingLayer):
+    """Its ring keeps the first positions, which a query sees too."""
+
+    slots, keep = RING + KEPT, KEPT
 
 
 class BranchingLayer(RaggedLayer):
@@ -151,6 +159,12 @@ class RaggedRings(Ragged):
     layer = RingLayer
 
 
+class RaggedKept(RaggedRings):
+    """Its rings keep the first positions."""
+
+    layer = KeptLayer
+
+
 class RaggedWhereTold(Ragged):
     """The session says where to write: an input of the position, int64 [batch]."""
 
@@ -211,6 +225,7 @@ RAGGED: dict[str, type[Ragged]] = {
     "told": RaggedWhereTold,
     "branches": RaggedBranches,
     "rings": RaggedRings,
+    "kept rings": RaggedKept,
     "xnnpack": Ragged,
 }
 
@@ -218,7 +233,7 @@ RAGGED: dict[str, type[Ragged]] = {
 @contextmanager
 def opened_ragged(kind: str, folder: Path) -> Iterator[Program]:
     """Compile and open one of `RAGGED`."""
-    told, rings = kind == "told", kind == "rings"
+    told, rings = kind == "told", "rings" in kind
     with opened(
         RAGGED[kind](),
         ragged_methods(told),

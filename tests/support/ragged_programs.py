@@ -42,7 +42,7 @@ def ragged_method(name: str, seq: Dim, dtype: DType) -> Method:
         cast = b.scratch(TensorType(I64, (BATCH,)))
         row_lengths = b.step("aten::_to_copy", (Ref(given), I64), cast)
     start, lengths = (b.value(TensorType(I64, (BATCH,)), p) for p in (START, LENGTHS))
-    operands = Ref(x), Ref(start), 2, "linear", Ref(lengths)
+    operands = Ref(x), Ref(start), 2, "linear", Ref(lengths), 0
     b.over("kvc::cache_update", cache, *operands)
     b.over("aten::add.Tensor", position, Ref(row_lengths), 1)
     return b.method(name, {"x": x, "row_lengths": given}, [x], advances=adds(seq, 1))

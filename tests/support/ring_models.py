@@ -26,21 +26,28 @@ class Shape:
         slots: of each ring.
         length: the most positions of a layer that sees all.
         rows: the most rows of a batch.
+        keep: how many of the first positions each ring keeps.
     """
 
     windows: tuple[int | None, ...] = (5, 5)
     slots: int = 12
     length: int = 64
     rows: int = 1
+    keep: int = 0
+
+    @property
+    def longest(self) -> int:
+        """Return the tokens of the longest call: each query must find its window."""
+        return self.slots - self.keep - max(w for w in self.windows if w) + 1
 
 
 class Layer(nn.Module):
     """Attention over a window, and a perceptron."""
 
-    def __init__(self, window: int | None, slots: int) -> None:
+    def __init__(self, window: int | None, slots: int, keep: int) -> None:
         super().__init__()
         dim = HEADS * WIDTH
-        self.window = window
+        self.window, self.keep = window, 0 if window is None else keep
         self.q, self.kv = nn.Linear(dim, dim), nn.Linear(dim, 2 * KV_HEADS * WIDTH)
         self.out, self.up = nn.Linear(dim, dim), nn.Linear(dim, dim)
         for name in ("keys", "values"):
@@ -62,12 +69,14 @@ class Layer(nn.Module):
         q, k, v = self.project(x)
         mode = "linear" if self.window is None else "circular"
         ops = torch.ops.kvc
-        self.keys.copy_(ops.cache_update(self.keys, k, start, 2, mode))
-        self.values.copy_(ops.cache_update(self.values, v, start, 2, mode))
+        kept = {"mode": mode, "keep": self.keep}
+        self.keys.copy_(ops.cache_update(self.keys, k, start, 2, **kept))
+        self.values.copy_(ops.cache_update(self.values, v, start, 2, **kept))
         left = None if self.window is None else self.window - 1
         attended = ops.attention(
-            q, self.keys, self.values, end, window_left=left, layout=mode
-        )
+            q, self.keys, self.values, end,
+            window_left=left, layout=mode, keep=self.keep,
+        )  # fmt: skip
         return self.finish(x, attended)
 
     def reference(self, x: Tensor, rounded: bool) -> Tensor:
@@ -78,7 +87,7 @@ class Layer(nn.Module):
         back = places[:, None] - places
         seen = back >= 0
         if self.window is not None:
-            seen &= back < self.window
+            seen &= (back < self.window) | (places < self.keep)
         attended = functional.scaled_dot_product_attention(
             q, k, v, seen, enable_gqa=True
         )
@@ -94,7 +103,7 @@ class RingDecoder(nn.Module):
         dim = HEADS * WIDTH
         self.embed, self.head = nn.Embedding(VOCAB, dim), nn.Linear(dim, VOCAB)
         self.layers = nn.ModuleList(
-            Layer(window, shape.length if window is None else shape.slots)
+            Layer(window, shape.length if window is None else shape.slots, shape.keep)
             for window in shape.windows
         )
         self.register_buffer("position", torch.zeros(1, dtype=torch.int64))

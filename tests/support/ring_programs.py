@@ -31,8 +31,13 @@ ONE = TensorType(I64, (1,))
 OPS = ("keys", "values", "attention", "position")  # in the order of running
 
 
-def ring_program(capacity: int | None = None, slots: int = SLOTS) -> Built:
-    """Return the program; its calls may have up to 8 tokens, with more slots more."""
+def ring_program(
+    capacity: int | None = None, slots: int = SLOTS, keep: int = 0
+) -> Built:
+    """Return the program; its calls may have up to 8 tokens, with more slots more.
+
+    Its rings keep the first `keep` positions, so that calls are that much shorter.
+    """
     symbols = {"seq": Symbol("seq", 1, slots)}
     whole = TensorType(F32, (1, 2, slots, 4))
     b = Builder(symbols)
@@ -41,13 +46,15 @@ def ring_program(capacity: int | None = None, slots: int = SLOTS) -> Built:
     start, end = b.value(ONE, START), b.value(ONE, END)
     caches = [b.value(whole, StateSlot(i)) for i in (1, 2)]
     keys, values = (
-        b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, "circular", None)
+        b.over(
+            "kvc::cache_update", cache, Ref(x), Ref(start), 2, "circular", None, keep
+        )
         for cache in caches
     )
-    b.step("kvc::attention", _attention(x, keys, values, end), out)
+    b.step("kvc::attention", _attention(x, keys, values, end, keep), out)
     b.over("aten::add.Scalar", position, SEQ, 1)
     ring = state("keys", whole, StateKind.RING, 2, cursor=0)
-    ring = replace(ring, window=Window(WINDOW))
+    ring = replace(ring, window=Window(WINDOW, keep))
     return program(
         [b.method("run", {"x": x}, [out], advances=adds(SEQ))],
         symbols=tuple(symbols.values()),
@@ -60,9 +67,9 @@ def ring_program(capacity: int | None = None, slots: int = SLOTS) -> Built:
     )
 
 
-def _attention(x: int, keys: int, values: int, end: int) -> list[Argument]:
+def _attention(x: int, keys: int, values: int, end: int, keep: int) -> list[Argument]:
     settings = [None, True, WINDOW - 1, None, None, None, None, None, "circular"]
-    return [Ref(x), Ref(keys), Ref(values), Ref(end), *settings, None, None, None]
+    return [Ref(x), Ref(keys), Ref(values), Ref(end), *settings, None, None, None, keep]
 
 
 def with_state(whole: Program, number: int, **fields: object) -> Program:

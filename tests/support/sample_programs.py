@@ -117,7 +117,7 @@ def method(name: str, role: str, seq: "int | object") -> Method:
     )
     new = b.step(
         "kvc::cache_update",
-        (Ref(cache), Ref(y), Ref(start), 1, "linear", None),
+        (Ref(cache), Ref(y), Ref(start), 1, "linear", None, 0),
         b.value(TensorType(F32, (1, 16, 8)), Alias(cache)),
         source="model:13 (layers.0)",
     )
@@ -278,7 +278,7 @@ def _layer(b: GraphBuilder, x: int, layer: int, position: int) -> int:
     q = b.step("aten::transpose.int", (Ref(four), 1, 2), b.value(heads, Alias(four)))
     new = b.step(
         "kvc::cache_update",
-        (Ref(cache), Ref(q), Ref(position), 2, "linear", None),
+        (Ref(cache), Ref(q), Ref(position), 2, "linear", None, 0),
         b.value(cache_type, Alias(cache)),
     )
     length = b.step(
@@ -288,7 +288,7 @@ def _layer(b: GraphBuilder, x: int, layer: int, position: int) -> int:
         "kvc::attention",
         (
             *(Ref(q), Ref(new), Ref(new), Ref(length), None, True),
-            *(*[None] * 6, "linear", None, None, None),
+            *(*[None] * 6, "linear", None, None, None, 0),
         ),
         b.scratch(heads),
     )

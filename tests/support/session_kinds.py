@@ -24,7 +24,7 @@ from cached_models import (
     simple_methods,
     told_methods,
 )
-from int8_models import Exact, Swapped
+from int8_models import Exact, ShortRing, Swapped
 
 from kvc.compiler import Dim, Method
 from kvc.compiler.spec import StateSpec
@@ -94,4 +94,17 @@ KINDS: dict[str, Kind] = {
         InBranch, [branch_method()], SIZED, arguments=_whether_kept, loses=True
     ),
     "append in a branch": Kind(Merged, [merged_method()], arguments=_whether_begun),
+}
+
+
+def _ring_methods() -> list[Method]:
+    prefill, decode = simple_methods()
+    sizes = {"tokens": {1: Dim("seq", 1, ShortRing.LONGEST)}}
+    return [replace(prefill, dynamic=sizes), decode]
+
+
+# Those that forget: a machine of their own knows how far they go back.
+RINGS: dict[str, Kind] = {
+    "ring that keeps": Kind(ShortRing, _ring_methods()),
+    "int8 ring that keeps": Kind(ShortRing, _ring_methods(), recipe=INT8),
 }

@@ -137,7 +137,7 @@ def write_method(name: str, seq: Dim, batch: Dim, caches: int, width: int) -> Me
     for i in range(caches):
         whole = rows_type(CAPACITY, batch, width=width)
         cache = b.value(whole, StateSlot(1 + i))
-        b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, "linear", None)
+        b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, "linear", None, 0)
     b.over("aten::add.Scalar", position, seq, 1)
     return b.method(name, {"x": x}, [x], advances=adds(seq))
 
@@ -196,7 +196,7 @@ def copied_program() -> Built:
     position = b.value(TensorType(I64, (1,)), StateSlot(0))
     start = b.value(TensorType(I64, (1,)), START)
     cache, written = b.value(whole, StateSlot(1)), b.scratch(whole)
-    arguments = (Ref(cache), Ref(x), Ref(start), 2, "linear", None)
+    arguments = (Ref(cache), Ref(x), Ref(start), 2, "linear", None, 0)
     b.step("kvc::cache_update", arguments, written)
     b.over("aten::copy", cache, Ref(written))
     b.over("aten::add.Scalar", position, SEQ, 1)
@@ -277,7 +277,7 @@ def session_program(
     if cached:
         rows = TensorType(I64, shape if shape == (batch,) else (1,))
         start, cache = b.value(rows, START), b.value(whole, StateSlot(0))
-        b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, "linear", None)
+        b.over("kvc::cache_update", cache, Ref(x), Ref(start), 2, "linear", None, 0)
     names = ("batch", "capacity", "seq") if batch == BATCH else ("capacity", "seq")
     cache_state = state("cache", whole, StateKind.LINEAR, 2, cursor=0)
     apart = batch if shape == (batch,) else None
@@ -309,7 +309,7 @@ def mixed_program(plain: StateKind | None = StateKind.PLAIN) -> Built:
     doubled = b.scratch(rows_type(SEQ, width=4))
     b.step("aten::mul.Scalar", (Ref(x), 2), doubled)
     b.over("aten::add.Scalar", count, SEQ, 1)
-    b.over("kvc::cache_update", cache, Ref(doubled), Ref(start), 2, "linear", None)
+    b.over("kvc::cache_update", cache, Ref(doubled), Ref(start), 2, "linear", None, 0)
     summed = b.scratch(PLAIN)
     b.step("aten::sum.dim_IntList", (Ref(doubled), (0, 1, 2), False), summed)
     if total is not None:
@@ -379,7 +379,7 @@ def checked_program() -> Built:
     cache = b.value(TensorType(F32, (1, 8, 4)), StateSlot(1))
     b.check(Ref(start), 0, 2, 8)
     more = b.over("aten::add.Scalar", cache, 1, 1)
-    b.over("kvc::cache_update", more, Ref(x), Ref(start), 1, "linear", None)
+    b.over("kvc::cache_update", more, Ref(x), Ref(start), 1, "linear", None, 0)
     rows = b.method("rows", {"start": start, "x": x}, [x])
     return program(
         [put, rows],

@@ -1,30 +1,55 @@
 """Index arithmetic is computed where it can differ from what takes its place."""
 
-import pytest
-from ir_samples import I64, method, node, value
+from dataclasses import dataclass, replace
 
-from kvc.compiler.analysis.evaluate import Known, Within, check_equal
-from kvc.compiler.ir import Node, Value
+import pytest
+from ir_samples import I64, method, node, program, value
+
+from kvc.compiler.analysis.cursor_parts import CursorView, Step, with_places
+from kvc.compiler.analysis.evaluate import check_equal
+from kvc.compiler.analysis.flat import flatten
+from kvc.compiler.ir import Method, Node, Value
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import PassFailed
 from kvc.schema.model import CursorPart
-from kvc.schema.types import Symbol, affine
+from kvc.schema.types import Dim, Symbol, affine
 
 SEQ, BATCH = affine(0, {"seq": 1}), affine(0, {"batch": 1})
 SYMBOLS = (Symbol("batch", 1, 4), Symbol("seq", 1, 8))
 ONE, ROWS, PLACES = (value(0, dim, dtype=I64) for dim in (1, BATCH, SEQ))
 LENGTHS = value(1, BATCH, dtype=I64)
-AT_ONE = Known(ONE, False, None, SEQ, False)
-AT_ROWS = Known(ROWS, False, None, SEQ, True)
-RAGGED = Known(ROWS, False, LENGTHS, SEQ, True)
-AT_PLACES = Known(PLACES, True, None, SEQ, False)
+
+
+@dataclass(frozen=True)
+class Known:
+    """What a method is given, and what it adds."""
+
+    start: Value
+    lengths: Value | None = None
+    tokens: Dim = SEQ
+    rows: Dim | None = None
+    places: bool = False
+
+
+AT_ONE = Known(ONE)
+AT_ROWS = Known(ROWS, rows=BATCH)
+RAGGED = Known(ROWS, LENGTHS, rows=BATCH)
+AT_PLACES = Known(PLACES, places=True)
+
+
+def view_of(known: Known, *nodes: Node, blocks: tuple[Method, ...] = ()) -> CursorView:
+    """Return a method of these nodes as a cursor sees it."""
+    given = tuple(v for v in (known.start, known.lengths) if v is not None)
+    made = method(*nodes, inputs=given, outputs=nodes[-1].outputs)
+    named = replace(made, position=made.input_names[0])
+    (flat,) = flatten(program(named, *blocks, symbols=SYMBOLS, states=()))
+    flat = with_places(flat) if known.places else flat
+    return CursorView(flat, known.start, Step(known.tokens, known.lengths), known.rows)
 
 
 def check(known: Known, part: CursorPart, *nodes: Node) -> None:
     """Check the last value that nodes make of the start."""
-    inputs = [v for v in (known.start, known.lengths) if v is not None]
-    made = method(*nodes, inputs=tuple(inputs), outputs=nodes[-1].outputs)
-    check_equal(nodes[-1].outputs[0], part, Within(made), known, SYMBOLS)
+    check_equal(nodes[-1].outputs[0], part, view_of(known, *nodes), SYMBOLS)
 
 
 def plus(given: Value, number: object, to: Value, alpha: int = 1) -> Node:
@@ -59,7 +84,7 @@ def test_where_rows_have_lengths_the_sum_is_theirs():
 
 def test_lengths_of_one_or_none_are_cast():
     given, cast = value(1, BATCH, dtype=DType.BOOL), value(2, BATCH, dtype=I64)
-    known = Known(ROWS, False, given, 1, True)
+    known = Known(ROWS, given, tokens=1, rows=BATCH)
     step = node("aten::_to_copy", given, I64, to=cast)
     check(known, CursorPart.LENGTHS, step)
     with pytest.raises(PassFailed, match="%2 is not START"):
@@ -75,7 +100,7 @@ def test_rows_stand_apart():
     )
     with pytest.raises(PassFailed, match="%3 is not START at 0"):
         check(AT_ROWS, CursorPart.START, *nodes)
-    check(Known(ROWS, False, None, SEQ, False), CursorPart.START, *nodes)
+    check(Known(ROWS), CursorPart.START, *nodes)
 
 
 @pytest.mark.parametrize(
@@ -120,12 +145,35 @@ def test_views_and_copies_are_followed():
 
 
 def test_a_value_of_a_block_is_what_the_code_around_it_lends():
-    end, own = value(2, 1, dtype=I64), value(0, 1, dtype=I64)
-    block = method(inputs=(own,), outputs=(own,), name="b0")
+    end, own, later = (value(i, 1, dtype=I64) for i in (2, 0, 1))
+    block = method(plus(own, 0, later), inputs=(own,), outputs=(later,), name="b0")
     call = node("kvc::delegate", 0, (end,), (None,), to=value(3, 1, dtype=I64))
-    around = method(plus(ONE, SEQ, end), call, inputs=(ONE,), outputs=call.outputs)
-    within = Within(block, Within(around), call)
-    check_equal(own, CursorPart.END, within, AT_ONE, SYMBOLS)
-    with pytest.raises(PassFailed, match="%0 is not START") as caught:
-        check_equal(own, CursorPart.START, within, AT_ONE, SYMBOLS)
-    assert caught.value.method == "b0"
+    blocks = (replace(block, block=0),)
+    view = view_of(AT_ONE, plus(ONE, SEQ, end), call, blocks=blocks)
+    here = view.method.here(later, 0)
+    assert here is not None
+    check_equal(here, CursorPart.END, view, SYMBOLS)
+    with pytest.raises(PassFailed, match="is not START") as caught:
+        check_equal(here, CursorPart.START, view, SYMBOLS)
+    assert caught.value.method == "step"
+
+
+def test_what_branches_make_is_computed_by_each():
+    end, own, yes = (
+        value(2, 1, dtype=I64),
+        value(0, 1, dtype=I64),
+        value(4, dtype=DType.BOOL),
+    )
+    one = method(plus(own, SEQ, end), inputs=(own,), outputs=(end,), name="b0")
+    other = method(plus(own, 1, end), inputs=(own,), outputs=(end,), name="b1")
+    asks = node("aten::lt.Scalar", ONE, 9, to=yes)
+    result = value(3, 1, dtype=I64)
+    for second, passes in ((one, True), (other, False)):
+        call = node("kvc::cond", yes, 0, 1, (ONE,), (None,), to=result)
+        blocks = replace(one, block=0), replace(second, name="b1", block=1)
+        view = view_of(AT_ONE, asks, call, blocks=blocks)
+        if passes:
+            check_equal(result, CursorPart.END, view, SYMBOLS)
+        else:
+            with pytest.raises(PassFailed, match="%3 is not END"):
+                check_equal(result, CursorPart.END, view, SYMBOLS)

@@ -25,11 +25,11 @@ class Rings(nn.Module):
         self.register_buffer("ring", torch.zeros(1, 2, SLOTS, 4))
         self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
-    def write(self, rows: Tensor) -> Tensor:
+    def write(self, rows: Tensor, keep: int = 0) -> Tensor:
         """Write rows at the position; return where it was."""
         start = self.position.clone()
         update = torch.ops.kvc.cache_update
-        self.ring.copy_(update(self.ring, rows, start, 2, "circular"))
+        self.ring.copy_(update(self.ring, rows, start, 2, "circular", keep=keep))
         self.position.add_(rows.shape[2])
         return start
 
@@ -86,6 +86,18 @@ class Rings(nn.Module):
     def wider_than_the_ring(self, rows: Tensor) -> Tensor:
         end = self.write(rows) + rows.shape[2]
         return self.attend(rows, end, layout="circular", window_left=SLOTS)
+
+    def kept(self, rows: Tensor) -> Tensor:
+        return self.attend(rows, self.write(rows, 2) + rows.shape[2], keep=2, **RING)
+
+    def kept_by_the_write(self, rows: Tensor) -> Tensor:
+        return self.attend(rows, self.write(rows, 2) + rows.shape[2], **RING)
+
+    def kept_by_the_reader(self, rows: Tensor) -> Tensor:
+        return self.attend(rows, self.write(rows) + rows.shape[2], keep=2, **RING)
+
+    def kept_without_room_for_the_window(self, rows: Tensor) -> Tensor:
+        return self.attend(rows, self.write(rows, 8) + rows.shape[2], keep=8, **RING)
 
     def skip(self, rows: Tensor) -> Tensor:
         self.position.add_(rows.shape[2])
@@ -155,11 +167,22 @@ def test_several_methods_have_one_window():
         "to_the_old_position",
         "last_query_alone",
         "wider_than_the_ring",
+        "kept_by_the_write",
+        "kept_by_the_reader",
+        "kept_without_room_for_the_window",
     ],
 )
 def test_a_ring_that_is_seen_in_another_way_has_none(name):
     state = ring_of(Rings(), method(name))
     assert (state.kind, state.at_position, state.window) == (StateKind.RING, True, None)
+
+
+def test_a_window_has_the_positions_that_writes_and_readers_keep():
+    assert ring_of(Rings(), method("kept")).window == Window(WINDOW, 2)
+
+
+def test_methods_that_keep_different_positions_leave_no_window():
+    assert ring_of(Rings(), method("plain"), method("kept")).window is None
 
 
 @pytest.mark.parametrize("other", ["skip", "peek", "without_window"])

@@ -34,7 +34,7 @@ def test_what_the_index_follows_from_comes_first_too():
 
 def test_a_linear_cache_update_must_fit_from_its_start_on():
     rows = value(3, 1, Affine(0, (("seq", 1),)), 4)
-    write = node("kvc::cache_update", OLD, rows, SLOT, -2, "linear", None, to=NEW)
+    write = node("kvc::cache_update", OLD, rows, SLOT, -2, "linear", None, 0, to=NEW)
     found, _ = checks(
         write,
         inputs=(rows, SLOT),
@@ -48,7 +48,7 @@ def test_rows_that_count_are_checked_with_their_counts():
     rows, active = value(3, 1, Affine(0, (("seq", 1),)), 4), value(7, 1, dtype=BOOL)
     counts = value(8, 1, dtype=I64)
     cast = node("aten::_to_copy", active, DType.INT64, to=counts)
-    write = node("kvc::cache_update", OLD, rows, SLOT, -2, "linear", counts, to=NEW)
+    write = node("kvc::cache_update", OLD, rows, SLOT, -2, "linear", counts, 0, to=NEW)
     found, ops = checks(
         HEAVY,
         cast,
@@ -62,7 +62,7 @@ def test_rows_that_count_are_checked_with_their_counts():
 
 
 def test_a_circular_cache_update_needs_no_check():
-    write = node("kvc::cache_update", OLD, ROW, SLOT, 1, "circular", None, to=NEW)
+    write = node("kvc::cache_update", OLD, ROW, SLOT, 1, "circular", None, 0, to=NEW)
     assert checks(write, state_in=((OLD, "k"),), state_out=((NEW, "k"),))[0] == []
 
 

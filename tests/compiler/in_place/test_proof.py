@@ -196,7 +196,7 @@ def test_a_growing_state_that_becomes_something_else_is_replaced():
 def test_before_and_after_are_as_agreed():
     position, count = value(10, 1, dtype=I64), value(11, 1, dtype=I64)
     check = node("aten::add.Scalar", position, 1, 1, to=count)
-    write = node("kvc::cache_update", OLD, ROW, position, 1, "linear", None, to=NEW)
+    write = node("kvc::cache_update", OLD, ROW, position, 1, "linear", None, 0, to=NEW)
     late = node("aten::add.Tensor", NEW, PART, 1, to=READ)
     early = node("aten::neg", OLD, to=value(12, *CACHE))
     step = method(

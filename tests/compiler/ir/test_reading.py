@@ -57,6 +57,15 @@ def test_sizes_are_read_as_they_are_written(size):
     assert program_text(read_program(text)) == text
 
 
+@pytest.mark.parametrize("window", ["", " window 5", " window 5 and the first 3"])
+def test_windows_are_read_as_they_are_written(window):
+    text = (
+        "state k: float32[1, 2, 12, 4] = zeros RING along 2 at cursor 0"
+        f"{window}\nmethod step\n  %0 = state k\n  state k = %0\n  return \n"
+    )
+    assert program_text(read_program(text)) == text
+
+
 @pytest.mark.parametrize(
     ("line", "number"),
     [("stat k: float32[1] = zeros", 1), ("state k: floating[1] = zeros", 1)],

@@ -27,6 +27,7 @@ def test_the_text_of_a_program_is_stable():
                 1,
                 "linear",
                 None,
+                0,
                 to=value(9, *CACHE),
             ),
             inputs=(x, slots),

@@ -20,9 +20,9 @@ Q, NEW = value(0, 1, 4, 1, 4), value(1, 1, 2, 1, 4)
 START, LENGTH = value(2, 1, dtype=I64), value(3, 1, dtype=I64)
 K, V = value(4, *SHAPE), value(5, *SHAPE)
 K2, V2, OUT = value(6, *SHAPE), value(7, *SHAPE), value(8, 1, 4, 1, 4)
-PLAIN = (None, True, *[None] * 6, "linear", None, None, None)
-WRITE_K = node("kvc::cache_update", K, NEW, START, -2, "linear", None, to=K2)
-WRITE_V = node("kvc::cache_update", V, NEW, START, -2, "linear", None, to=V2)
+PLAIN = (None, True, *[None] * 6, "linear", None, None, None, 0)
+WRITE_K = node("kvc::cache_update", K, NEW, START, -2, "linear", None, 0, to=K2)
+WRITE_V = node("kvc::cache_update", V, NEW, START, -2, "linear", None, 0, to=V2)
 ATTEND = node("kvc::attention", Q, K2, V2, LENGTH, *PLAIN, to=OUT)
 WRITES = (WRITE_K, WRITE_V)
 ALL = (*WRITES, ATTEND)
@@ -113,7 +113,7 @@ def test_axes_may_be_swapped_between_a_cache_and_attention():
     k, k2, new = value(4, *laid), value(6, *laid), value(1, 1, 1, 2, 4)
     seen, turned = value(10, *SHAPE), value(11, *SHAPE)
     nodes = (
-        node("kvc::cache_update", k, new, START, 1, "linear", None, to=k2),
+        node("kvc::cache_update", k, new, START, 1, "linear", None, 0, to=k2),
         node("aten::transpose.int", k2, 1, -2, to=seen),
         node("aten::permute", k2, (0, 2, -3, 3), to=turned),
         node("kvc::attention", Q, seen, turned, LENGTH, *PLAIN, to=OUT),
@@ -190,7 +190,9 @@ READERS = {
         "kvc::attention", "model:8", "reads it",
     ),
     "as what is written": (
-        made(*ALL, node("kvc::cache_update", V, K, START, 2, "linear", None, to=AGAIN)),
+        made(
+            *ALL, node("kvc::cache_update", V, K, START, 2, "linear", None, 0, to=AGAIN)
+        ),
         "kvc::cache_update", "model:9", "reads it",
     ),
     "the caller": (made(*ALL, outputs=(OUT, K2)), "", "", "hands it out"),
@@ -238,7 +240,7 @@ def test_another_writer_is_named():
 @pytest.mark.parametrize("axis", [3, -1])
 def test_writes_of_parts_of_rows_are_refused(axis: int):
     column = value(12, 1, 2, 8, 1)
-    write = node("kvc::cache_update", K, column, START, axis, "linear", None, to=K2)
+    write = node("kvc::cache_update", K, column, START, axis, "linear", None, 0, to=K2)
     step = method(
         write,
         node("kvc::attention", Q, K2, K2, LENGTH, *PLAIN, to=OUT),
@@ -295,7 +297,7 @@ def test_integers_are_no_caches():
         value(6, *SHAPE, dtype=DType.INT64),
         value(1, 1, 2, 1, 4, dtype=DType.INT64),
     )
-    write = node("kvc::cache_update", ids, new, START, 2, "linear", None, to=ids2)
+    write = node("kvc::cache_update", ids, new, START, 2, "linear", None, 0, to=ids2)
     step = made(*ALL)
     step = method(
         write, inputs=(new, START), state_in=((ids, "ids"),), state_out=((ids2, "ids"),)

@@ -24,6 +24,7 @@ from kvc.recipes import load_recipe
 from kvc.runtime import NotRewindable, Program, generate, load
 from kvc.schema.errors import BadModelSetting
 from kvc.schema.model import StateKind
+from kvc.schema.rings import Window
 
 CHUNK, SLACK, LENGTH = 6, 3, 100
 SLOTS = WINDOW + CHUNK - 1 + SLACK
@@ -86,7 +87,7 @@ def test_a_text_of_many_windows_gives_the_model_s_logits(name, program_of):
     program = program_of(name)
     for layer in rings:
         state = program.states[f"kvc_cache.{layer}.keys"]
-        assert (state.kind, state.window) == (StateKind.RING, WINDOW)
+        assert (state.kind, state.window) == (StateKind.RING, Window(WINDOW))
         assert state.type.dims[2] == SLOTS
     for layer in linear:
         assert program.states[f"kvc_cache.{layer}.keys"].kind is StateKind.LINEAR
@@ -174,7 +175,7 @@ def test_rings_of_several_rows_and_of_int8(tmp_path):
     model, int8 = build("mistral", shallow=True), load_recipe("fp32", cache="int8")
     wanted = [eager_logits(model, row[None]) for row in tokens]
     with compiled(model, tmp_path, batch=2, recipe=int8) as program:
-        assert program.states["kvc_cache.0.keys.scale"].window == WINDOW
+        assert program.states["kvc_cache.0.keys.scale"].window == Window(WINDOW)
         with program.session(batch=2) as session:
             session.prefill(tokens[:, :50])
             session.rewind(np.array([2, 5]))

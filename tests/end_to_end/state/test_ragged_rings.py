@@ -13,6 +13,7 @@ from ragged_models import (
     RING,
     VOCAB,
     WINDOW,
+    RaggedKept,
     RaggedRings,
     ragged_methods,
     ragged_specs,
@@ -29,16 +30,19 @@ LONGEST = RING - WINDOW + 1
 TEXT = np.random.default_rng(8).integers(0, VOCAB, (3, MOST))
 
 
-@pytest.fixture
-def program(ragged: Callable[[str], Program]) -> Program:
-    return ragged("rings")
+@pytest.fixture(params=["rings", "kept rings"])
+def program(
+    ragged: Callable[[str], Program], request: pytest.FixtureRequest
+) -> Program:
+    return ragged(request.param)
 
 
 @cache
-def alone(row: int, length: int) -> np.ndarray:
+def alone(keep: int, row: int, length: int) -> np.ndarray:
     """Return the last logits of the first tokens of one row of the text."""
+    model = RaggedKept() if keep else RaggedRings()
     with torch.no_grad():
-        return RaggedRings().reference(torch.tensor(TEXT[row, :length]))[-1].numpy()
+        return model.reference(torch.tensor(TEXT[row, :length]))[-1].numpy()
 
 
 def feed(session: Session, row_lengths: list[int], seq: int) -> None:
@@ -51,17 +55,18 @@ def feed(session: Session, row_lengths: list[int], seq: int) -> None:
         found = session.decode(tokens, np.array(row_lengths) > 0)
     else:
         found = session.prefill(tokens, np.array(row_lengths))
-    ends = starts + row_lengths
+    ends, keep = starts + row_lengths, session.state["layers.0.k"].shape[2] - RING
     assert session.position.tolist() == ends.tolist()
     for row, count in enumerate(row_lengths):
         if count:
-            expected = alone(row, int(ends[row]))
+            expected = alone(keep, row, int(ends[row]))
             np.testing.assert_allclose(found[row], expected, rtol=2e-3, atol=2e-4)
 
 
 def test_the_rings_have_windows(program: Program) -> None:
     rings = [s for s in program._engine.program.states if s.name != "position"]
-    assert {s.window for s in rings} == {Window(WINDOW)}
+    keep = rings[0].type.dims[2] - RING
+    assert {s.window for s in rings} == {Window(WINDOW, keep)}
 
 
 @pytest.mark.parametrize(

@@ -24,13 +24,12 @@ from session_machine import SETTINGS, TOKENS, Conversations
 from kvc.compiler import compile_program
 from kvc.runtime import KernelFailed, NotRewindable, Program, load
 
-WINDOW = 4
-RINGS = Shape((WINDOW, 3), 9)
+SHAPES = {"rings": Shape((4, 3), 9), "kept": Shape((4, 3), 11, keep=2)}
 
 
 @cache
-def _last_of_rings(tokens: tuple[int, ...]) -> np.ndarray:
-    return RingDecoder(RINGS).reference(np.array([tokens]))[:, -1]
+def _last_of_rings(shape: Shape, tokens: tuple[int, ...]) -> np.ndarray:
+    return RingDecoder(shape).reference(np.array([tokens]))[:, -1]
 
 
 class Held(list[int]):
@@ -45,7 +44,7 @@ class RingConversations(Conversations):
     A prefill that is longer than the rings allow is taken in parts.
     """
 
-    slots, longest = RINGS.slots, RINGS.slots - WINDOW + 1
+    shape: Shape
 
     def nothing(self) -> Held:
         return Held()
@@ -59,27 +58,30 @@ class RingConversations(Conversations):
             )
 
     def expected(self, count: int) -> np.ndarray:
-        return _last_of_rings(tuple(self.talk.tokens))
+        return _last_of_rings(self.shape, tuple(self.talk.tokens))
 
     def most(self) -> int:
         """Return how many tokens the session can forget."""
         held = len(self.talk.tokens)
-        if self.talk.tokens.reached <= self.slots:
+        if self.talk.tokens.reached <= self.shape.slots:
             return held
-        return min(held, self.longest - (self.talk.tokens.reached - held))
+        return min(held, self.shape.longest - (self.talk.tokens.reached - held))
 
     @precondition(lambda self: self.talk is not None)
     @rule(share=st.floats(0, 1))
     def rewind(self, share: float) -> None:
         count, held = round(share * len(self.talk.tokens)), len(self.talk.tokens)
         assert self.talk.session.rewindable.tolist() == [self.most()]
-        if self.most() < count < held:
+        end = held - count
+        if self.most() < count and end > self.shape.keep:
             with pytest.raises(NotRewindable):
                 self.talk.session.rewind(count)
             return
         self.talk.session.rewind(count)
-        del self.talk.tokens[held - count :]
-        if self.talk.tokens.reached <= self.slots or (count and not self.talk.tokens):
+        del self.talk.tokens[end:]
+        if self.talk.tokens.reached <= self.shape.slots or (
+            count and end <= self.shape.keep
+        ):
             self.talk.tokens.reached = len(self.talk.tokens)
 
     @precondition(lambda self: self.talk is not None)
@@ -87,29 +89,34 @@ class RingConversations(Conversations):
         tokens=TOKENS, kept=st.booleans(), step=st.integers(0, 40), after=st.booleans()
     )
     def fail(self, tokens: list[int], kept: bool, step: int, after: bool) -> None:
-        del tokens[self.longest :]
+        del tokens[self.shape.longest :]
         end = len(self.talk.tokens) + len(tokens)
         if end > self.talk.capacity:
             return
         with broken_step(step, after), suppress(KernelFailed):
             self._feed("prefill", tokens, kept)
-        if end > self.slots:
+        if end > self.shape.slots:
             self.talk.tokens.reached = max(self.talk.tokens.reached, end)
 
     @invariant()
     def slots_behind_the_position_are_as_they_were_at_first(self) -> None:
         for talk in self.open_ones():
             for name, state in talk.session.state.items():
-                if state.ndim == 4 and talk.tokens.reached <= self.slots:
+                if state.ndim == 4 and talk.tokens.reached <= self.shape.slots:
                     assert not state[:, :, len(talk.tokens) :].any(), name
+
+
+@pytest.fixture(scope="module", params=SHAPES)
+def shape(request: pytest.FixtureRequest) -> Shape:
+    return SHAPES[request.param]
 
 
 @pytest.fixture(scope="module")
 def programs(
-    tmp_path_factory: pytest.TempPathFactory, backend: str
+    tmp_path_factory: pytest.TempPathFactory, backend: str, shape: Shape
 ) -> Iterator[list[Program]]:
     folder = tmp_path_factory.mktemp("rings")
-    made = compile_program(RingDecoder(RINGS), ring_methods(6), max_length=SLOTS)
+    made = compile_program(RingDecoder(shape), ring_methods(6), max_length=SLOTS)
     made.save(folder / "rings.kvc")
     compile_program(Linear(), simple_methods()).save(folder / "other.kvc")
     with load(folder / "rings.kvc") as rings, load(folder / "other.kvc") as other:
@@ -117,22 +124,22 @@ def programs(
 
 
 def test_a_session_of_rings_is_what_its_tokens_are(
-    programs: list[Program], tmp_path: Path
+    programs: list[Program], shape: Shape, tmp_path: Path
 ) -> None:
-    _run(programs, tmp_path, SETTINGS)
+    _run(programs, shape, tmp_path, SETTINGS)
 
 
 @pytest.mark.exhaustive
 def test_a_session_of_rings_is_what_its_tokens_are_at_length(
-    programs: list[Program], tmp_path: Path
+    programs: list[Program], shape: Shape, tmp_path: Path
 ) -> None:
-    _run(programs, tmp_path, settings(SETTINGS, max_examples=1000))
+    _run(programs, shape, tmp_path, settings(SETTINGS, max_examples=1000))
 
 
-def _run(programs: list[Program], folder: Path, how: settings) -> None:
+def _run(programs: list[Program], shape: Shape, folder: Path, how: settings) -> None:
     class Here(RingConversations):
         program, other = programs
-        kind = Kind(lambda: RingDecoder(RINGS), ring_methods(6)[:2])
+        kind = Kind(lambda: RingDecoder(shape), ring_methods(6)[:2])
 
-    Here.folder = folder
+    Here.folder, Here.shape = folder, shape
     run_state_machine_as_test(Here, settings=how)

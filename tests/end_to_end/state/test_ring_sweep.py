@@ -32,8 +32,13 @@ SHAPES = {
     "window 16, slots 40": Shape((16,), 40),
     "windows 3 and 8, slots 10": Shape((3, 8), 10),
     "window 5 beside all": Shape((5, None), 9, length=LENGTH),
+    "window 1 and the first, slots 2": Shape((1,), 2, keep=1),
+    "window 6 and the first, slots 12": Shape((6, 6), 12, keep=1),
+    "windows 3 and 8 and the first 4, slots 14": Shape((3, 8), 14, keep=4),
+    "window 4 and the first 7, slots 11": Shape((4,), 11, keep=7),
 }
-QUICK = ("window 1, slots 4", "window 6, slots 11", "window 5 beside all")
+QUICK = ("window 1, slots 4", "window 6, slots 11", "window 5 beside all",
+         "windows 3 and 8 and the first 4, slots 14")  # fmt: skip
 RARELY = pytest.mark.exhaustive
 SOME = [n if n in QUICK else pytest.param(n, marks=RARELY) for n in SHAPES]
 TEXT = text(LENGTH)
@@ -48,17 +53,12 @@ def _closing(backend: str) -> Iterator[None]:
     expected_of.cache_clear()
 
 
-def longest(shape: Shape) -> int:
-    """Return the tokens of the longest call: each query must find its window."""
-    return shape.slots - max(w for w in shape.windows if w) + 1
-
-
 @cache
 def program_of(name: str) -> Program:
     folder = Path(OPEN.enter_context(tempfile.TemporaryDirectory()))
     shape = SHAPES[name]
-    methods = ring_methods(max(longest(shape), 2))
-    if longest(shape) == 1:
+    methods = ring_methods(max(shape.longest, 2))
+    if shape.longest == 1:
         methods = methods[1:2]
     return OPEN.enter_context(opened(RingDecoder(shape), methods, folder))
 
@@ -87,7 +87,7 @@ def check_splits(name: str, splits: Iterable[int]) -> None:
 
 @pytest.mark.parametrize("name", SOME)
 def test_prefill_then_decode_equals_one_forward(name: str) -> None:
-    check_splits(name, (0, 2, longest(SHAPES[name]), 33))
+    check_splits(name, (0, 2, SHAPES[name].longest, 33))
 
 
 @pytest.mark.exhaustive
@@ -98,11 +98,11 @@ def test_prefill_then_decode_equals_one_forward_at_every_split(name: str) -> Non
 
 @pytest.mark.parametrize("name", SOME)
 def test_calls_of_any_length_equal_one_forward(name: str) -> None:
-    if longest(SHAPES[name]) == 1:
+    if SHAPES[name].longest == 1:
         pytest.skip("its calls have one token")
     expected, dice = expected_of(name), np.random.default_rng(1)
     with program_of(name).session() as session:
-        assert session.longest_call == longest(SHAPES[name])
+        assert session.longest_call == SHAPES[name].longest
         for _ in range(4):
             session.reset()
             while (start := session.position.item()) < LENGTH:
@@ -136,5 +136,5 @@ def test_rings_know_their_windows(name: str) -> None:
         kind = StateKind.LINEAR if window is None else StateKind.RING
         for part in ("keys", "values"):
             state = states[f"layers.{i}.{part}"]
-            seen = None if window is None else Window(window)
+            seen = None if window is None else Window(window, SHAPES[name].keep)
             assert (state.kind, state.window) == (kind, seen)

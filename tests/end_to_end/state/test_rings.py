@@ -23,12 +23,14 @@ from kvc.runtime import (
     Session,
 )
 from kvc.schema.rings import Window
+from kvc.tools.reports.copies import describe_copies
 
 SHAPE = Shape((5, 4), 12)  # the longest call has 8 tokens
 MIXED = Shape((5, None, 4), 12, length=96)
 ROWS = Shape((5, 4), 12, rows=3)
 LONGEST = 8
-KINDS = {"rings": SHAPE, "mixed": MIXED, "rows": ROWS}
+KEPT = Shape((5, 4), 16, keep=4)
+KINDS = {"rings": SHAPE, "mixed": MIXED, "rows": ROWS, "kept": KEPT}
 LENGTH = 90
 
 
@@ -36,7 +38,7 @@ class Opened:
     """A program, its model, and what it has to give."""
 
     def __init__(self, program: Program, shape: Shape) -> None:
-        self.program = program
+        self.program, self.shape = program, shape
         self.model = RingDecoder(shape)
         self.tokens = text(LENGTH, shape.rows)
         self.expected = self.model.reference(self.tokens)
@@ -89,7 +91,7 @@ def test_rows_go_back_as_far_as_they_say_and_no_further(made, kind, start):
         if start:
             session.prefill(here.tokens[:, :start])
         most = session.rewindable.tolist()
-        assert most == [start if start <= SHAPE.slots else LONGEST] * len(most)
+        assert most == [start if start <= here.shape.slots else LONGEST] * len(most)
         for count in range(most[0] + 1):
             twin = session.fork()
             twin.rewind(count)
@@ -103,6 +105,26 @@ def test_rows_go_back_as_far_as_they_say_and_no_further(made, kind, start):
             after = snapshot(session)
             assert all(np.array_equal(before[n], after[n]) for n in before)
             here.check(session, 3)
+
+
+@pytest.mark.parametrize("end", range(7))
+def test_rows_go_back_to_what_is_kept_from_anywhere(made, end):
+    here = made["kept"]
+    with here.session() as session, here.session() as other:
+        session.prefill(here.tokens[:, :40])
+        if end > KEPT.keep:
+            with pytest.raises(
+                NotRewindable, match=r"5 and the first 4,.*be forgotten"
+            ):
+                session.rewind(40 - end)
+            return
+        session.rewind(40 - end)
+        here.go_on(other, LONGEST)
+        other.rewind(LONGEST - end)
+        before, after = snapshot(other), snapshot(session)
+        assert all(np.array_equal(before[n], after[n]) for n in before)
+        assert session.rewindable.tolist() == [end]
+        here.check(session, 40)
 
 
 def test_what_was_ever_written_counts_and_not_the_position(made, kind):
@@ -303,18 +325,25 @@ def test_reset_and_trim(made, kind):
             assert not any(state.any() for state in session.state.values())
 
 
+def test_nothing_is_copied_to_write_them(made, kind):
+    program = made[kind].program._engine.program
+    assert not any(update.bytes_per_call for update in describe_copies(program))
+
+
 def _int8(folder: Path, shape: Shape) -> Callable[[], Program]:
     recipe = load_recipe("fp32", cache="int8")
     return opened(RingDecoder(shape), ring_methods(LONGEST), folder, recipe=recipe)
 
 
-def test_int8_rings_equal_the_model_over_rounded_rows(tmp_path):
-    with _int8(tmp_path, SHAPE) as program, program.session() as session:
+@pytest.mark.parametrize("shape", [SHAPE, KEPT], ids=str)
+def test_int8_rings_equal_the_model_over_rounded_rows(tmp_path, shape):
+    with _int8(tmp_path, shape) as program, program.session() as session:
         state = program.states["layers.0.keys.scale"]
-        assert (state.window, state.type.dims) == (Window(5), (1, 2, 12))
+        assert state.window == Window(5, shape.keep)
+        assert state.type.dims == (1, 2, shape.slots)
         tokens = text(60)
-        expected = RingDecoder(SHAPE).reference(tokens, rounded=True)
-        plain = RingDecoder(SHAPE).reference(tokens)
+        expected = RingDecoder(shape).reference(tokens, rounded=True)
+        plain = RingDecoder(shape).reference(tokens)
         # A row that rounds the other way by a hair changes more than a sum's order.
         far = np.abs(expected - plain).max() / expected.std()
         found = session.prefill(tokens[:, :40])
@@ -326,12 +355,13 @@ def test_int8_rings_equal_the_model_over_rounded_rows(tmp_path):
             assert np.abs(found - wanted).max() < far / 5 * expected.std(), place
 
 
-def test_rings_go_with_delegates(tmp_path):
+@pytest.mark.parametrize("shape", [SHAPE, KEPT], ids=str)
+def test_rings_go_with_delegates(tmp_path, shape):
     opening = opened(
-        RingDecoder(SHAPE), ring_methods(LONGEST), tmp_path, recipe="xnnpack_fp32"
+        RingDecoder(shape), ring_methods(LONGEST), tmp_path, recipe="xnnpack_fp32"
     )
     with opening as program:
-        here = Opened(program, SHAPE)
+        here = Opened(program, shape)
         with here.session() as session:
             here.go_on(session, 33)
             session.rewind(7)

@@ -47,7 +47,7 @@ def prefilled(program: Program, text: int, count: int) -> Session:
     return session
 
 
-@pytest.mark.parametrize("kind", ["state", "told", "rings", "int8"])
+@pytest.mark.parametrize("kind", ["state", "told", "rings", "kept rings", "int8"])
 def test_rows_join_leave_and_are_copied_as_if_alone(
     ragged: Programs, int8: Program, kind: str
 ) -> None:

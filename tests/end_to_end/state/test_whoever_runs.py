@@ -4,7 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from session_kinds import KINDS
+from session_kinds import KINDS as FORGETTING_NOTHING
+from session_kinds import RINGS
 from state_backends import compiling_with
 from state_runs import opened
 
@@ -12,6 +13,7 @@ from kvc.runtime import Program, Session
 from kvc.schema.errors import NoPosition, NotRewindable
 from kvc.tools.reports.copies import describe_copies
 
+KINDS = FORGETTING_NOTHING | RINGS
 TOKENS = np.arange(7)[None]
 NAMES = [name for name, kind in KINDS.items() if not kind.loses]
 

@@ -147,23 +147,30 @@ def index(*dims: int) -> TensorType:
         ),
         (
             "kvc::cache_update",
-            (tensor(1, 8, 4), tensor(1, 9, 4), index(1), 1, "circular", None),
+            (tensor(1, 8, 4), tensor(1, 9, 4), index(1), 1, "circular", None, 0),
         ),
         (
             "kvc::cache_update",
-            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 0, "linear", None),
+            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 0, "linear", None, 0),
         ),
         (
             "kvc::cache_update",
-            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 1, "around", None),
+            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 1, "around", None, 0),
         ),
         (
             "kvc::cache_update",
-            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 1, "linear", index(2)),
+            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 1, "linear", index(2), 0),
         ),
         (
             "kvc::cache_update",
-            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 1, "linear", tensor(1)),
+            (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 1, "linear", tensor(1), 0),
+        ),
+        *(
+            (
+                "kvc::cache_update",
+                (tensor(1, 8, 4), tensor(1, 1, 4), index(1), 1, mode, None, keep),
+            )
+            for mode, keep in (("linear", 2), ("circular", -1), ("circular", 8))
         ),
         ("kvc::quantize_rows", (tensor(2, 0),)),
         ("kvc::quantize_rows", (tensor(2, 3, dtype=FLOAT64),)),
@@ -176,7 +183,7 @@ def test_arguments_that_do_not_fit_are_refused(op: str, arguments: tuple):
 
 
 def test_padding_of_an_update_need_not_fit():
-    operands = (tensor(1, 8, 4), tensor(1, 9, 4), index(1), 1, "circular", index(1))
+    operands = (tensor(1, 8, 4), tensor(1, 9, 4), index(1), 1, "circular", index(1), 0)
     found = OPS["kvc::cache_update"].rule(*operands)
     assert found == ((DType.FLOAT32, (1, 8, 4)),)
 
@@ -198,6 +205,7 @@ ATTENTION = {
     "k_scale": None,
     "v_scale": None,
     "row_lengths": None,
+    "keep": 0,
 }
 
 
@@ -211,6 +219,7 @@ def attention_of(**changes: object):
     [
         {},
         {"window_left": 0, "window_right": 2, "softcap": 30.0, "layout": "circular"},
+        {"window_left": 2, "layout": "circular", "keep": 8},
         {"mask": tensor(1, 1, 3, 40, dtype=BOOL), "slopes": tensor(4)},
         {"mask": tensor(2, 4, 3, 0), "sinks": tensor(4, dtype=DType.BFLOAT16)},
         {"row_lengths": index(2)},
@@ -251,6 +260,9 @@ def test_attention_gives_what_values_are_wide(changes: dict):
         {"sinks": tensor(4, 1)},
         {"sinks": index(4)},
         {"layout": "round"},
+        {"keep": 1},
+        {"keep": 9, "layout": "circular"},
+        {"keep": -1, "layout": "circular"},
         {"row_lengths": index(3)},
         {"row_lengths": index(2, 1)},
         {"row_lengths": tensor(2, dtype=BOOL)},

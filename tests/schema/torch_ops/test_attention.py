@@ -103,26 +103,28 @@ def test_a_ring_equals_a_line_of_what_is_still_there(seq, options):
             assert torch.equal(got, attention(q, k, v, length, **options))
 
 
-def test_a_ring_with_ends_dear_to_join_gives_the_same(monkeypatch):
+@pytest.mark.parametrize("keep", [0, 2])
+def test_a_ring_with_ends_dear_to_join_gives_the_same(keep, monkeypatch):
     q, k, v = cached(2, 4, 1, 2, 7, 8)
     given = (q, k, v, torch.tensor([9, 20]))
-    joined = attention(*given, layout="circular", window_left=5)
+    joined = attention(*given, layout="circular", window_left=5, keep=keep)
     monkeypatch.setattr(rows, "JOINED_CELLS", 0)
-    split = attention(*given, layout="circular", window_left=5)
+    split = attention(*given, layout="circular", window_left=5, keep=keep)
     torch.testing.assert_close(split, joined, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("keep", [0, 1, 4])
 @pytest.mark.parametrize("seq", [1, 2, 4, 7])
-def test_a_ring_of_window_and_chunk_gives_what_the_whole_line_gives(seq):
+def test_a_ring_of_window_and_chunk_gives_what_the_whole_line_gives(seq, keep):
     window, length = 4, 28
-    slots = window + seq - 1
+    slots = keep + window + seq - 1
     q, k, v = cached(1, 4, length, 2, length, 8)
     ring_k, ring_v = torch.zeros(1, 2, slots, 8), torch.zeros(1, 2, slots, 8)
     parts = []
     for start in range(0, length, seq):
         at, chunk = torch.tensor([start]), slice(start, start + seq)
-        ring_k = cache_update(ring_k, k[:, :, chunk], at, mode="circular")
-        ring_v = cache_update(ring_v, v[:, :, chunk], at, mode="circular")
+        ring_k = cache_update(ring_k, k[:, :, chunk], at, mode="circular", keep=keep)
+        ring_v = cache_update(ring_v, v[:, :, chunk], at, mode="circular", keep=keep)
         parts.append(
             attention(
                 q[:, :, chunk],
@@ -131,9 +133,13 @@ def test_a_ring_of_window_and_chunk_gives_what_the_whole_line_gives(seq):
                 at + seq,
                 window_left=window - 1,
                 layout="circular",
+                keep=keep,
             )
         )
-    whole = attention(q, k, v, torch.tensor([length]), window_left=window - 1)
+    places = torch.arange(length)
+    back = places[:, None] - places
+    mask = (back < window) | (places < keep)
+    whole = attention(q, k, v, torch.tensor([length]), mask=mask[None, None])
     torch.testing.assert_close(torch.cat(parts, 2), whole, rtol=1e-5, atol=1e-5)
 
 
@@ -201,6 +207,7 @@ TRACED = [
     {"window_left": 2},
     {"window_right": 1, "causal": False, "softcap": 3.0},
     {"layout": "circular", "window_left": 4, "scale": 0.3},
+    {"layout": "circular", "window_left": 2, "keep": 3},
 ]
 
 
@@ -212,7 +219,8 @@ def test_traced_equals_eager_bit_for_bit(options, extras):
     mask = torch.rand(2, 1, 3, 8) < 0.7 if extras else None
     sinks = torch.randn(4) if extras else None
     given = (q, k, v, torch.tensor([8, 5]), mask, sinks)
-    batch, seq, slots, keys = map(torch.export.Dim, ("batch", "seq", "slots", "keys"))
+    batch, seq, keys = map(torch.export.Dim, ("batch", "seq", "keys"))
+    slots = torch.export.Dim("slots", min=4)  # more than are kept
     cache = {0: batch, 2: slots}
     sizes = ({0: batch, 2: seq}, cache, cache, {0: batch})
     of_mask = {0: batch, 2: seq, 3: keys} if extras else None

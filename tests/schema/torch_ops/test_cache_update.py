@@ -19,13 +19,18 @@ DTYPES = [
 ]  # fmt: skip
 
 
-def slow(cache: Tensor, update: Tensor, starts, axis: int, mode: str) -> Tensor:
+def slow(
+    cache: Tensor, update: Tensor, starts, axis: int, mode: str, keep: int = 0
+) -> Tensor:
     """Write element by element, as the text of ONNX TensorScatter-24 says."""
     out = cache.clone()
     for place in itertools.product(*map(range, update.shape)):
         target = list(place)
         target[axis] += 0 if starts is None else int(starts[place[0]])
-        if mode == "circular":
+        if mode == "circular" and target[axis] >= keep:
+            past = (target[axis] - keep) % (cache.shape[axis] - keep)
+            target[axis] = keep + past
+        elif mode == "circular" and not keep:
             target[axis] %= cache.shape[axis]
         out[tuple(target)] = update[place]
     return out
@@ -45,14 +50,17 @@ def test_every_mixture_of_options_equals_the_loop(dtype):
         slots = shape[axis] = dice.randint(1, 6)
         seq = dice.randint(0, slots)
         low, high = (0, slots - seq) if mode == "linear" else (-20, 20)
+        keep = 0 if mode == "linear" else dice.choice((0, dice.randint(0, slots - 1)))
+        if keep:
+            low, seq = 0, min(seq, slots - keep)
         starts = torch.tensor([dice.randint(low, high) for _ in range(shape[0])])
         starts = None if dice.random() < 0.2 else starts.long()
         cache = numbers(tuple(shape), dtype)
         update = numbers((*shape[:axis], seq, *shape[axis + 1 :]), dtype)
         before = cache.clone()
         given = axis - 4 * dice.randint(0, 1)
-        got = cache_update(cache, update, starts, given, mode)
-        assert torch.equal(got, slow(cache, update, starts, axis, mode))
+        got = cache_update(cache, update, starts, given, mode, keep=keep)
+        assert torch.equal(got, slow(cache, update, starts, axis, mode, keep))
         assert torch.equal(cache, before)
 
 
@@ -101,6 +109,9 @@ def test_all_rows_are_checked_before_any_is_written(starts, kind):
         ({"update": (2, 2, 5)}, "dimension 2 of the update is 5, of the cache 4"),
         ({"update": (2, 7, 4)}, "longer than the cache: 7 > 6"),
         ({"update": (2, 7, 4), "mode": "circular"}, "longer than the cache: 7 > 6"),
+        ({"keep": 2}, "2 of 6 positions kept, linear"),
+        ({"keep": -1, "mode": "circular"}, "-1 of 6 positions kept, circular"),
+        ({"keep": 6, "mode": "circular"}, "6 of 6 positions kept, circular"),
         ({"write_indices": ((3,), torch.int64)}, "3 write indices for 2 rows"),
         ({"write_indices": ((), torch.int64)}, "of 0 dimensions, not int64 of one"),
         ({"write_indices": ((2,), torch.int32)}, "torch.int32 of 1 dimensions"),
@@ -189,3 +200,23 @@ def test_a_row_does_not_go_round_a_ring_twice():
     with pytest.raises(CacheOverflow, match="row 1 would write 5 positions"):
         write_cache(cache, torch.ones(2, 5, 3), None, 1, "circular", row_lengths)
     assert not cache.any()
+
+
+@pytest.mark.parametrize(
+    ("start", "count", "kind"),
+    [(0, 6, None), (1, 5, None), (2, 4, None), (9, 4, None),
+     (1, 6, CacheOverflow), (2, 5, CacheOverflow), (9, 5, CacheOverflow),
+     (-1, 1, IndexOutOfRange)],
+)  # fmt: skip
+def test_a_ring_that_keeps_two_has_room_for_what_is_not_written_twice(
+    start, count, kind
+):
+    cache, update = torch.zeros(1, 6, 3), torch.ones(1, count, 3)
+    given = torch.tensor([start]), 1, "circular", None, 2
+    if kind is None:
+        write_cache(cache, update, *given)
+        assert int(cache.any(-1).sum()) == count
+    else:
+        with pytest.raises(kind):
+            write_cache(cache, update, *given)
+        assert not cache.any()

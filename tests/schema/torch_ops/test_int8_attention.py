@@ -81,7 +81,8 @@ def some_options(dice: random.Random, batch: int, heads: int, seq: int):
         "mask": perhaps(lambda: torch.rand(mask_shape) < 0.7),
         "slopes": perhaps(lambda: torch.rand(heads)),
         "sinks": perhaps(lambda: torch.randn(heads)),
-        "layout": dice.choice(("linear", "linear", "circular")),
+        "layout": (layout := dice.choice(("linear", "linear", "circular"))),
+        "keep": dice.choice((0, 1, 4)) if layout == "circular" else 0,
     }
 
 

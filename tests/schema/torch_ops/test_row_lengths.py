@@ -34,6 +34,7 @@ def alone(call: Call, row: int, count: int, **scales: Tensor) -> Tensor:
         call.slopes,
         call.sinks,
         call.layout,
+        keep=call.keep,
         **{name: scale[one] for name, scale in scales.items()},
     )
 
@@ -45,7 +46,8 @@ def ragged(call: Call, row_lengths: list[int], **scales: Tensor) -> Tensor:
     return attention(
         call.q, call.k, call.v, call.valid_length, call.scale, call.causal,
         call.window_left, call.window_right, call.softcap, call.mask, call.slopes,
-        call.sinks, call.layout, row_lengths=torch.tensor(row_lengths), **scales,
+        call.sinks, call.layout, row_lengths=torch.tensor(row_lengths),
+        keep=call.keep, **scales,
     )  # fmt: skip
 
 

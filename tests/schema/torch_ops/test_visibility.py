@@ -13,9 +13,10 @@ CPU = torch.device("cpu")
 
 def sees(sight: Sight, query: int, key: int) -> bool:
     p = sight.start + query
+    in_window = sight.left is None or key >= p - sight.left
     return (
-        sight.oldest <= key < sight.end
-        and (sight.left is None or key >= p - sight.left)
+        key < sight.end
+        and (key < sight.keep or (key >= sight.oldest and in_window))
         and (sight.ahead is None or key <= p + sight.ahead)
     )
 
@@ -25,9 +26,9 @@ def keys_of(block: Block) -> list[int]:
 
 
 SIGHTS = [
-    Sight(seq, total - seq, oldest, end, left, ahead)
+    Sight(seq, total - seq, keep + oldest, end, left, ahead, keep)
     for seq, total in itertools.product((1, 4, 9), (0, 3, 12))
-    for oldest, end in itertools.product((0, 2), (0, 3, 12))
+    for keep, oldest, end in itertools.product((0, 1, 3), (0, 2), (0, 3, 12))
     if end <= total
     for left, ahead in itertools.product(BOUNDS, BOUNDS)
 ]

@@ -79,7 +79,7 @@ class Run(Builder):
         self.more: dict[str, int] = {}
 
     def write(self, ring: int, update: int, start: int) -> int:
-        operands = Ref(update), Ref(start), 2, "circular", None
+        operands = Ref(update), Ref(start), 2, "circular", None, 0
         return self.over("kvc::cache_update", ring, *operands)
 
     def write_both(self) -> tuple[int, int]:
@@ -88,7 +88,7 @@ class Run(Builder):
         return keys, values
 
     def attend(self, q: int, keys: int, values: int, kind: TensorType = ROWS) -> int:
-        settings = [None, True, WINDOW - 1, *[None] * 5, "circular", *[None] * 3]
+        settings = [None, True, WINDOW - 1, *[None] * 5, "circular", *[None] * 3, 0]
         operands = [Ref(q), Ref(keys), Ref(values), Ref(self.end)]
         return self.step("kvc::attention", [*operands, *settings], self.scratch(kind))
 
@@ -380,7 +380,7 @@ def test_a_method_that_adds_nothing_writes_nothing_there():
     x = b.scratch(rows_type(SEQ, BATCH, width=2))
     start = b.value(TensorType(I64, (BATCH,)), START)
     held = b.value(cache.type, StateSlot(1))
-    b.over("kvc::cache_update", held, Ref(x), Ref(start), 2, "linear", None)
+    b.over("kvc::cache_update", held, Ref(x), Ref(start), 2, "linear", None, 0)
     put = b.method("put", {"x": x}, [x])
     wants(
         replace(RAGGED, methods=(WRITE, put)), "a write of seq .*, the call adds None"
@@ -402,7 +402,7 @@ def test_a_state_is_written_in_its_own_order():
     x = b.scratch(TensorType(F32, (1, 12, SEQ, 4)))
     held = b.value(square, StateSlot(3))
     turned = b.over("aten::transpose.int", held, 1, 2, kind=square)
-    b.over("kvc::cache_update", turned, Ref(x), Ref(b.start), 2, "linear", None)
+    b.over("kvc::cache_update", turned, Ref(x), Ref(b.start), 2, "linear", None, 0)
     b.more["rows"] = x
     out = b.attend(b.x, *b.write_both())
     program = b.program(out)
@@ -430,6 +430,10 @@ def test_what_is_at_no_cursor_may_be_written_anywhere(way):
         ({"cursor": None}, "a window of no ring at a cursor"),
         ({"window": Window(0)}, "a window of 0 in a ring of 12 slots"),
         ({"window": Window(SLOTS + 1)}, "a window of 13 in a ring of 12 slots"),
+        (
+            {"window": Window(WINDOW, 8)},
+            "a window of 5 and the first 8 in a ring of 12",
+        ),
         ({"window": Window(WINDOW - 1)}, "a window of 4, its queries see 5"),
         ({"window": Window(WINDOW + 1)}, "a window of 6, its queries see 5"),
     ],
@@ -478,6 +482,32 @@ def test_a_ring_is_written_round_and_from_the_start(way, step, place, given, tex
 )
 def test_a_reader_sees_a_window_that_ends_with_the_call(way, place, given, text):
     wants(way(with_argument(WHOLE, "attention", place, given)), text)
+
+
+@in_each_way
+@pytest.mark.parametrize("step", ["keys", "values", "attention"])
+def test_writes_and_readers_keep_what_the_window_does(way, step):
+    kept = ring_program(keep=3)[0]
+    verify_program(way(kept), "x", thorough=True)
+    for whole, own, other in ((kept, "5 and the first 3", 0), (WHOLE, "5", 3)):
+        text = f"it keeps {other} positions of 'keys', whose window is {own}$"
+        if step == "values":
+            text = text.replace("keys", "values")
+        wants(way(with_argument(whole, step, -1, other)), text)
+
+
+@in_each_way
+@pytest.mark.parametrize("step", ["keys", "attention"])
+@pytest.mark.parametrize("keep", [-1, SLOTS, SLOTS + 1])
+def test_a_ring_keeps_less_than_its_slots(way, step, keep):
+    wants(way(with_argument(WHOLE, step, -1, keep)), f"{keep} positions of .* kept, ci")
+
+
+@in_each_way
+@pytest.mark.parametrize(("step", "place"), [("keys", 4), ("attention", 12)])
+def test_a_linear_cache_keeps_all_and_says_nothing_of_it(way, step, place):
+    linear = with_argument(ring_program(keep=3)[0], step, place, "linear")
+    wants(way(linear), "3 positions of .* kept, linear")
 
 
 def test_what_advances_writes_all_rings():
@@ -560,7 +590,7 @@ def test_a_ring_is_not_written_to_another_state(way):
     b = Run()
     other = b.value(RING, StateSlot(3))
     keys, values = b.write_both()
-    b.over("kvc::cache_update", other, Ref(keys), None, 2, "circular", None)
+    b.over("kvc::cache_update", other, Ref(keys), None, 2, "circular", None, 0)
     program = b.program(b.attend(b.x, keys, values))
     plain = state("other", RING, StateKind.RING, 2)
     program = replace(program, states=(*WHOLE.states, plain))
@@ -590,7 +620,7 @@ def test_a_ring_is_not_copied_by_its_write(way):
     b = Run()
     keys, _ = b.write_both()
     copied = b.scratch(RING)
-    operands = Ref(keys), Ref(b.x), Ref(b.start), 2, "circular", None
+    operands = Ref(keys), Ref(b.x), Ref(b.start), 2, "circular", None, 0
     b.step("kvc::cache_update", operands, copied)
     wants(way(b.program(b.x)), "a copy of a ring with a window")
 
@@ -629,12 +659,12 @@ def counted(lengths: bool = True, attended: bool = True) -> Program:
     found = Ref(slot) if lengths else Ref(given)
     rings = []
     for ring in (b.keys, b.values_ring):
-        operands = Ref(b.x), Ref(b.start), 2, "circular", found
+        operands = Ref(b.x), Ref(b.start), 2, "circular", found, 0
         rings.append(b.over("kvc::cache_update", ring, *operands))
     out = b.attend(b.x, *rings)
     last = b.instructions[-1]
     row_lengths = Ref(slot) if attended else None
-    b.instructions[-1] = replace(last, arguments=(*last.arguments[:-1], row_lengths))
+    b.instructions[-1] = replace(last, arguments=(*last.arguments[:-2], row_lengths, 0))
     whole = b.program(out)
     return with_run(whole, advances=adds(SEQ, 1))
 
@@ -665,10 +695,10 @@ def test_a_cursor_of_the_session_will_do(way, rows):
     x, start, end = b.scratch(ROWS), b.value(ONE, START), b.value(ONE, END)
     rings = [b.value(RING, StateSlot(i)) for i in (0, 1)]
     keys, values = (
-        b.over("kvc::cache_update", ring, Ref(x), Ref(start), 2, "circular", None)
+        b.over("kvc::cache_update", ring, Ref(x), Ref(start), 2, "circular", None, 0)
         for ring in rings
     )
-    settings = [None, True, WINDOW - 1, *[None] * 5, "circular", *[None] * 3]
+    settings = [None, True, WINDOW - 1, *[None] * 5, "circular", *[None] * 3, 0]
     operands = [Ref(x), Ref(keys), Ref(values), Ref(end), *settings]
     out = b.step("kvc::attention", operands, b.scratch(ROWS))
     made = b.method("run", {"x": x}, [out], advances=adds(SEQ))

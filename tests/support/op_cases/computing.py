@@ -198,7 +198,7 @@ def _attended(
         rand(batch, kv_heads, slots, width, dtype=dtype),
     )
     settings = (*map(options.get, names), options.get("layout", "linear"))
-    rest = (None, None, options.get("row_lengths"))
+    rest = (None, None, options.get("row_lengths"), options.get("keep", 0))
     return Case("kvc::attention", (*operands, valid, scale, causal, *settings, *rest))
 
 
@@ -231,7 +231,12 @@ CACHED = (
     *(
         _attended(2, 4, seq, 2, 8, 6, valid=index(21, 3), layout="circular", **options)
         for seq in (1, 3)
-        for options in ({}, {"window_left": 4}, {"softcap": 2.0, "window_left": 4})
+        for options in (
+            {},
+            {"window_left": 4},
+            {"softcap": 2.0, "window_left": 4},
+            {"window_left": 2, "keep": 3},
+        )
     ),
     *(
         _attended(
@@ -261,7 +266,7 @@ def _attended_int8(seq: int, dtype: torch.dtype, **options: object) -> Case:
     case = _attended(2, 4, seq, 2, 16, 6, valid=index(9, 3), dtype=dtype, **options)
     (k, k_scale), (v, v_scale) = _int8_rows(2, 2, 16, 8), _int8_rows(2, 2, 16, 6)
     q, _, _, *settings = case.arguments
-    return Case(case.op, (q, k, v, *settings[:-3], k_scale, v_scale, settings[-1]))
+    return Case(case.op, (q, k, v, *settings[:-4], k_scale, v_scale, *settings[-2:]))
 
 
 CACHED_INT8 = (
@@ -275,6 +280,7 @@ CACHED_INT8 = (
         for options in (
             {},
             {"window_left": 4, "layout": "circular"},
+            {"window_left": 4, "layout": "circular", "keep": 2},
             {"row_lengths": index(1, 0)},
         )
     ),

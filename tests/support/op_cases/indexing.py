@@ -96,28 +96,30 @@ WRITES = (
 CACHE = (
     Case(
         "kvc::cache_update",
-        (rand(1, 2, 8, 3), rand(1, 2, 2, 3), index(6), -2, "linear", None),
+        (rand(1, 2, 8, 3), rand(1, 2, 2, 3), index(6), -2, "linear", None, 0),
     ),
     Case(
         "kvc::cache_update",
-        (rand(3, 2, 8, 3), rand(3, 2, 2, 3), index(0, 3, 6), 2, "linear", None),
+        (rand(3, 2, 8, 3), rand(3, 2, 2, 3), index(0, 3, 6), 2, "linear", None, 0),
     ),
-    Case("kvc::cache_update", (rand(2, 8, 3), rand(2, 8, 3), None, 1, "linear", None)),
     Case(
-        "kvc::cache_update",
-        (rand(2, 2, 8), rand(2, 2, 3), index(1, 4), -1, "linear", None),
+        "kvc::cache_update", (rand(2, 8, 3), rand(2, 8, 3), None, 1, "linear", None, 0)
     ),
     Case(
         "kvc::cache_update",
-        (rand(1, 2, 8, 3), rand(1, 2, 3, 3), index(7), -2, "circular", None),
+        (rand(2, 2, 8), rand(2, 2, 3), index(1, 4), -1, "linear", None, 0),
     ),
     Case(
         "kvc::cache_update",
-        (rand(2, 2, 8, 3), rand(2, 2, 8, 3), index(-3, 21), -2, "circular", None),
+        (rand(1, 2, 8, 3), rand(1, 2, 3, 3), index(7), -2, "circular", None, 0),
     ),
     Case(
         "kvc::cache_update",
-        (rand(2, 8, dtype=I8), rand(2, 0, dtype=I8), index(8, 0), 1, "linear", None),
+        (rand(2, 2, 8, 3), rand(2, 2, 8, 3), index(-3, 21), -2, "circular", None, 0),
+    ),
+    Case(
+        "kvc::cache_update",
+        (rand(2, 8, dtype=I8), rand(2, 0, dtype=I8), index(8, 0), 1, "linear", None, 0),
     ),
     Case(
         "kvc::cache_update",
@@ -128,10 +130,17 @@ CACHE = (
             -2,
             "linear",
             None,
+            0,
         ),
     ),
     *(
-        Case("kvc::cache_update", (*cache, start, 1, mode, counts))
+        Case("kvc::cache_update", (rand(1, 8, 3), rand(1, n, 3), *given, 3))
+        for n in (1, 4)
+        for start in (1, 4, 7, 30)
+        for given in ((index(start), 1, "circular", None),)
+    ),
+    *(
+        Case("kvc::cache_update", (*cache, start, 1, mode, counts, 0))
         for cache in ((rand(3, 8, 2), rand(3, 5, 2)), (rand(3, 8), rand(3, 5)))
         for start in (index(0, 2, 6), None)
         for mode in ("linear", "circular")

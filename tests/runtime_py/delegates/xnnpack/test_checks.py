@@ -206,7 +206,7 @@ def test_a_result_over_an_input_that_is_not_read_may_be_read_again():
         ("kvc::while", (1, 2, 1, (Ref(0),), (None,))),
         ("kvc::scan", (1, 0, 1, (Ref(0),), (None,))),
         ("kvc::delegate", (1, (Ref(0),), (None,))),
-        ("kvc::cache_update", (Ref(0), Ref(0), None, 0, "linear", None)),
+        ("kvc::cache_update", (Ref(0), Ref(0), None, 0, "linear", None, 0)),
         ("kvc::append", (Ref(0), Ref(0), 0)),
         ("aten::copy", (Ref(0), Ref(0))),
         ("aten::index_put", (Ref(0), (None,), Ref(0), False)),

@@ -1,0 +1,145 @@
+"""What the integers of a method are to a cursor: the one answer that all others read.
+
+In: a flat method, a cursor's value as it begins, and what a call adds. Out: a
+`CursorView`, which says of a value which part of the cursor it is. What counts, what a
+state is, how far back a ring is seen and which operands become parts of a cursor is all
+asked here, so that no two of these can disagree.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from kvc.compiler.analysis.flat import FlatMethod
+from kvc.compiler.analysis.index_sums import Along, IndexSums
+from kvc.compiler.analysis.updates import CacheWrite, cache_writes
+from kvc.compiler.ir import Program, Value
+from kvc.schema.dtypes import DType
+from kvc.schema.model import Cursor, CursorKind, CursorPart
+from kvc.schema.types import Dim, TensorType
+
+ONE_FOR_ALL: tuple[tuple[Dim, ...], ...] = ((), (1,))  # dims of a position of all rows
+_FIRST = TensorType(DType.INT64, (1,))
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """What a call adds to a cursor.
+
+    Attributes:
+        tokens: to each row; None where nothing says how many.
+        lengths: the input that says how many of them count in each row, int64 or bool
+            [rows]; None where all do.
+    """
+
+    tokens: Dim | None
+    lengths: Value | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class CursorView:
+    """A method as a cursor sees it.
+
+    Attributes:
+        method: the method.
+        start: the position as a call begins, int64 [], [1] or [rows], or that of each
+            token, [tokens]; None where the method is not given it.
+        step: what a call adds.
+        rows: how many rows have positions of their own, None for one of all.
+    """
+
+    method: FlatMethod
+    start: Value | None
+    step: Step = Step(None)
+    rows: Dim | None = None
+
+    @property
+    def places(self) -> bool:
+        """Tell whether the method is given the position of each token."""
+        given = self.start
+        return given is not None and self.method.sums.of(given).along is Along.COUNTING
+
+    @property
+    def apart(self) -> bool:
+        """Tell whether the method is given a position of each row."""
+        one = self.start is None or self.start.type.dims in ONE_FOR_ALL
+        return self.rows is not None and not one
+
+    def part(self, value: Value | None) -> CursorPart | None:
+        """Return which part of the cursor a value is, None for anything else."""
+        if value is None or not self._fits(value.type):
+            return None
+        found = self.method.sums.of(value)
+        addends = sorted(addend.id for addend in found.addends)
+        start, lengths = _ids(self.start), _ids(self.step.lengths)
+        if found.along is Along.COUNTING or not addends:
+            return None
+        if found.constant == 0 and addends in (start, lengths):
+            return CursorPart.START if addends == start else CursorPart.LENGTHS
+        ends = found.constant == (0 if lengths else self.step.tokens)
+        return CursorPart.END if ends and addends == sorted(start + lengths) else None
+
+    def _fits(self, kind: TensorType) -> bool:
+        """Tell whether a type can be that of a part of the cursor."""
+        known = self.rows is None or kind.dims in (*ONE_FOR_ALL, (self.rows,))
+        return known and kind.dtype is DType.INT64 and len(kind.dims) <= 1
+
+    def counts_as(self, lengths: Value | None) -> bool:
+        """Tell whether an operator counts the tokens of rows as the method does."""
+        if lengths is None or self.step.lengths is None:
+            return lengths is self.step.lengths
+        return self.part(lengths) is CursorPart.LENGTHS
+
+    def writes(self) -> Iterator[CacheWrite]:
+        """Yield the cache updates that begin where the call does."""
+        for write in cache_writes(self.method):
+            if self.part(write.index) is CursorPart.START:
+                yield write
+
+
+def _ids(value: Value | None) -> list[int]:
+    return [] if value is None else [value.id]
+
+
+def row_lengths_of(method: FlatMethod, value: Value | None) -> Value | None:
+    """Return the input of row lengths that a value says the same as, None without one.
+
+    It is int64 or bool, one number for each row, and the method leaves it as it is.
+    """
+    if value is None:
+        return None
+    found = method.sums.of(value)
+    others = {method.position, *(name for _, name in method.input_out)}
+    named = zip(method.inputs, method.input_names, strict=True)
+    given = [v for v, name in named if (v,) == found.addends and name not in others]
+    return (
+        given[0] if given and found.constant == 0 and _are_lengths(given[0]) else None
+    )
+
+
+def _are_lengths(value: Value) -> bool:
+    kind = value.type
+    return kind.dtype in (DType.INT64, DType.BOOL) and len(kind.dims) == 1
+
+
+def start_of(method: FlatMethod, cursor: Cursor, program: Program) -> Value | None:
+    """Return the value that is the position when a method starts, None without one."""
+    if cursor.kind is CursorKind.SESSION:
+        return input_of(method, cursor.name)
+    if cursor.state is None:
+        return None
+    name = program.states[cursor.state].name
+    return next((value for value, n in method.state_in if n == name), None)
+
+
+def input_of(method: FlatMethod, name: str) -> Value | None:
+    """Return an input by its name, None where there is none."""
+    named = zip(method.input_names, method.inputs, strict=True)
+    return next((value for n, value in named if n == name), None)
+
+
+def with_places(method: FlatMethod) -> FlatMethod:
+    """Return a method that is given the position of each of its tokens."""
+    start = input_of(method, method.position)
+    assert start is not None
+    counting = {start.id: Value(start.id, _FIRST)}
+    return replace(method, sums=IndexSums(method.makers(), method.joins, counting))

@@ -1,0 +1,152 @@
+"""Integer tensors as sums: the one reading of index arithmetic.
+
+In: the nodes of a method. Out: for each integer tensor an `IndexSum`, by a closed set
+of forms: sums with values and numbers, ranges, views, copies and widening casts. What
+has another form is a sum of itself alone. Nothing here knows of cursors or caches.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from types import MappingProxyType
+
+from kvc.compiler.ir import Node, Value
+from kvc.schema.dtypes import DType
+from kvc.schema.ops import Keeps, ops_that_keep
+from kvc.schema.types import Affine, Dim, TensorType, add_dims
+
+_WHOLE = (DType.BOOL, DType.INT32, DType.INT64)
+_PICKING = ("aten::select.int", "aten::slice.Tensor")
+_SEEN_THROUGH = ops_that_keep(Keeps.ALL, Keeps.SOME, Keeps.REPEATED)
+
+
+class Along(Enum):
+    """How the elements of a sum differ from each other."""
+
+    ALIKE = "alike"  # not at all
+    COUNTING = "counting"  # each is one more than the one before it
+    APART = "apart"  # as those of its addends do
+
+
+@dataclass(frozen=True, slots=True)
+class IndexSum:
+    """What an integer tensor is the sum of.
+
+    Attributes:
+        addends: values, each with one element, or, apart, one for each of the sum's. Of
+            one that is known to count on, the first element is meant.
+        constant: what is added to them.
+        along: how its elements differ.
+    """
+
+    addends: tuple[Value, ...]
+    constant: Dim
+    along: Along
+
+
+class IndexSums:
+    """The sums that the integer tensors of one method are, found when asked for.
+
+    Args:
+        makers: value id -> the node that makes it.
+        joins: value id -> what branches make for it.
+        counting: id of a value that is known to count on -> what stands for its first.
+    """
+
+    def __init__(
+        self,
+        makers: Mapping[int, Node] = MappingProxyType({}),
+        joins: Mapping[int, tuple[Value, ...]] = MappingProxyType({}),
+        counting: Mapping[int, Value] = MappingProxyType({}),
+    ) -> None:
+        self._makers, self._joins = makers, joins
+        self._known = {
+            number: IndexSum((first,), 0, Along.COUNTING)
+            for number, first in counting.items()
+        }
+
+    def of(self, value: Value) -> IndexSum:
+        """Return the sum that a value is."""
+        if value.id not in self._known:
+            found = self._found(value) if value.type.dtype in _WHOLE else None
+            apart = Along.APART if sides(value.type) else Along.ALIKE
+            self._known[value.id] = found or IndexSum((value,), 0, apart)
+        return self._known[value.id]
+
+    def _found(self, value: Value) -> IndexSum | None:
+        if value.id in self._joins:
+            ways = {self.of(way) for way in self._joins[value.id]}
+            return ways.pop() if len(ways) == 1 else None
+        node = self._makers.get(value.id)
+        if node is None:
+            return None
+        match node.op, node.arguments:
+            case "aten::arange.start_step", (int() | Affine() as first, _, 1, _):
+                along = Along.COUNTING if sides(value.type) else Along.ALIKE
+                return IndexSum((), first, along)
+            case "aten::add.Tensor", (Value() as a, Value() as b, 1):
+                return self._added(a, b, value)
+            case "aten::add.Scalar", (Value() as old, int() | Affine() as number, 1):
+                return _shifted(self.of(old), number)
+            case "aten::sub.Scalar", (Value() as old, int() as number, 1):
+                return _shifted(self.of(old), -number)
+            case "aten::_to_copy", (Value() as old, DType() as dtype):
+                narrow = dtype.itemsize < old.type.dtype.itemsize
+                kept = old.type.dtype in _WHOLE and not narrow
+                return self.of(old) if kept else None
+            case "aten::copy", (_, Value() as source):  # over a value of any kind
+                return self._viewed(node, source, value)
+        known = node.op in _SEEN_THROUGH and node.outputs == (value,)
+        return self._viewed(node, node.inputs[0], value) if known else None
+
+    def _added(self, a: Value, b: Value, result: Value) -> IndexSum | None:
+        one, other = self.of(a), self.of(b)
+        varying = {v: s.along for v, s in ((a, one), (b, other))
+                   if s.along is not Along.ALIKE}  # fmt: skip
+        along: set[Along] = set(varying.values()) or {Along.ALIKE}
+        if any(sides(v.type) != sides(result.type) for v in varying):
+            return None
+        if len(varying) == 2 and Along.COUNTING in along:  # steps of two, or unknown
+            return None
+        addends = (*one.addends, *other.addends)
+        constant = add_dims(one.constant, other.constant)
+        return IndexSum(addends, constant, along.pop())
+
+    def _viewed(self, node: Node, old: Value, result: Value) -> IndexSum | None:
+        """Return what elements of a value are, in order, where that can be told."""
+        found = self.of(old)
+        if found.along is Along.ALIKE or sides(old.type) == sides(result.type):
+            return found
+        first = _first_picked(node, old.type, result.type)
+        single = not any(sides(addend.type) for addend in found.addends)
+        if found.along is Along.APART or first is None or not single:
+            return None
+        along = Along.COUNTING if sides(result.type) else Along.ALIKE
+        return replace(_shifted(found, first), along=along)
+
+
+def sides(kind: TensorType) -> tuple[Dim, ...]:
+    """Return the sizes other than 1."""
+    return tuple(size for size in kind.dims if size != 1)
+
+
+def _first_picked(node: Node, old: TensorType, result: TensorType) -> Dim | None:
+    """Return the index of the first element that is taken, None where none can be told.
+
+    One that is counted from the end must be there, whatever the sizes.
+    """
+    if node.op not in _PICKING:
+        return None
+    axis, first, *rest = node.arguments[1:]
+    assert isinstance(axis, int)
+    first = 0 if first is None else first
+    if not isinstance(first, int) or rest[1:] not in ([], [1]):
+        return None
+    if first >= 0:
+        return first
+    whole = not rest or result.dims[axis] == -first
+    return add_dims(old.dims[axis], first) if whole else None
+
+
+def _shifted(found: IndexSum, by: Dim) -> IndexSum:
+    return replace(found, constant=add_dims(found.constant, by))
