@@ -1,7 +1,6 @@
-"""kvc's compiler: from the methods of a torch module to a bundle.
+"""kvc's compiler: turns methods of a torch module into a bundle.
 
-Raises:
-    WrongTorch: the installed torch is outside of the range that is tested.
+Raises: WrongTorch: the installed torch is outside of the range that is tested.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
-"""Where the bytes of constants come from, named before they are read.
+"""Where the bytes of constants come from, known before they are read.
 
-A `Source` is a value: two equal sources are the same data, so sharing is found
-without touching a byte. `WeightReader` reads one when its blob is written, as blocks
-of rows; until then a checkpoint's weights stay on disk, and afterwards only a few
-blocks of one tensor are in memory, whatever its size.
+A `Source` is a value: two equal sources are the same data, so sharing is found without
+reading a byte. `WeightReader` reads one when its blob is written, as blocks of rows.
+Until then a checkpoint's weights stay on disk, and afterwards only a few blocks of one
+tensor are in memory, whatever its size.
 """
 
 from collections.abc import Callable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The copy budget: what writing the states of a method may copy at the most."""
+"""The copy budget: limits what writing the states of a method may copy."""
 
 from collections.abc import Mapping, Sequence
 

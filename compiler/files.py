@@ -1,7 +1,7 @@
-"""Files that a bundle carries along, such as a tokenizer: bytes that nothing computes.
+"""Files that a bundle carries, such as a tokenizer: bytes that nothing computes with.
 
-In: names, each with bytes or the path of a file. Out: contents, sized now; what is on
-disk is read when the bundle is saved, a block at a time.
+In: names, each with bytes or the path of a file. Out: contents, whose sizes are known
+now; files are read when the bundle is saved, one block at a time.
 """
 
 import os

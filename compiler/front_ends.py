@@ -1,4 +1,4 @@
-"""Models that have a front end of their own, named where a capture of them fails."""
+"""Name the right front end in the error, when the capture of such a model fails."""
 
 from torch import nn
 

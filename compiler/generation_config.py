@@ -1,4 +1,4 @@
-"""How a bundle says to generate, checked when it is made and not only when used."""
+"""Check a bundle's settings for generation when it is made, not only when used."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""Names of models on a hub, which kvc does not fetch: what to do with one instead.
+"""Recognize names of models on a hub, which kvc does not download, and say what to do.
 
 In: what was given in place of a folder. Out: the end of a message.
 """

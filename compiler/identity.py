@@ -1,4 +1,4 @@
-"""What makes a tensor itself, and where memory is shared by what is not one tensor."""
+"""When two tensors are the same tensor, and when different tensors share memory."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The whole way, from a module to a bundle.
+"""`compile_program`: the whole way from a module to a bundle.
 
 nn.Module --capture--> Program --passes--> Program --lower (all methods at once)-->
 Program --plan, emit--> schema.Program --save--> model.kvc

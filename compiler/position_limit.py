@@ -1,7 +1,7 @@
-"""A limit of the position that the caller sets, where no cache of the model sets one.
+"""Limit the position as the caller asks, where no cache of the model limits it.
 
 In: an emitted program, the most positions. Out: the program with that capacity. A ring
-goes on for ever; what a model was trained for does not.
+has no limit, but the positions that a model was trained for have.
 """
 
 from dataclasses import replace

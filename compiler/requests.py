@@ -1,7 +1,7 @@
-"""What the user asks to compile, checked before anything is traced.
+"""Check what the user asks to compile, before anything is traced.
 
-In: the arguments of `compile_program`. Out: nothing, or an error that says which one is
-not what it must be. Whether they fit the model's code is for others to find out.
+In: the arguments of `compile_program`. Out: nothing, or an error that names the wrong
+argument. Whether they fit the model's code is found later.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
-"""The parts that methods play, checked on the types that were traced.
+"""Check the roles of methods against the traced types.
 
-A role promises a signature to a generation loop: tokens int64 [batch, seq] (seq 1 for
-decode) to one tensor of logits, float32 [batch, vocab] or, for prefill_all, those of
-every position, float32 [batch, seq, vocab].
+A role promises a signature to generation: tokens int64 [batch, seq] (seq 1 for decode)
+in; logits out, float32 [batch, vocab] or, for prefill_all, those of every position,
+float32 [batch, seq, vocab].
 """
 
 from typing import Final

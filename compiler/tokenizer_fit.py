@@ -1,6 +1,6 @@
-"""`check_tokenizer`: whether a model knows all tokens that its tokenizer makes.
+"""`check_tokenizer`: check that a model has all tokens of its tokenizer.
 
-In: a tokenizer.json, and how many tokens the model knows. Read as JSON alone, so that
+In: a tokenizer.json, and how many tokens the model has. It is read as JSON, so
 compiling needs no tokenizer package.
 """
 

@@ -1,7 +1,7 @@
-"""Which releases of torch the compiler can work with.
+"""Which releases of torch the compiler works with.
 
-It patches functions of torch that are not documented, to see what tracing does not
-tell; a release that is not tested may give a wrong program without a word.
+It patches undocumented functions of torch to see what tracing does not tell; with an
+untested release it might silently make a wrong program.
 """
 
 import re

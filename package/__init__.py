@@ -1,7 +1,7 @@
 """kvc: compile models that carry state ahead of time, and run them.
 
-`kvc.compiler`, `kvc.runtime`, `kvc.recipes` and `kvc.schema` are imported by
-themselves; this module imports nothing.
+Import `kvc.compiler`, `kvc.runtime`, `kvc.recipes` or `kvc.schema`; this module imports
+nothing.
 """
 
 

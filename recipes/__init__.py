@@ -1,7 +1,7 @@
 """Recipes: how a model's numbers are stored and computed, one TOML file each.
 
-In: a recipe's name or the path of a TOML file. Out: a frozen `Recipe`, which the
-compiler's passes read. What the settings do to a graph is left to the compiler.
+In: a recipe's name or the path of a TOML file. Out: a frozen `Recipe`. The compiler's
+passes apply it.
 """
 
 from kvc.recipes.loader import known_recipes, load_recipe

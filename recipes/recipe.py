@@ -1,9 +1,9 @@
-"""The value that a recipe file becomes, and the settings that such a file may hold.
+"""The values of a recipe, and the settings that a recipe file may have.
 
 `SETTINGS` is the grammar: one line for each `[section] key`, with the field of `Recipe`
 it fills and the values it takes, the default first. A new setting is a line there and a
-field of `Recipe`; the loader needs no change. Beside them a file may hold
-`[backend.options]`, whose keys and values the backend knows.
+field of `Recipe`; the loader needs no change. A file may also have `[backend.options]`,
+whose keys and values the backend checks.
 """
 
 from collections.abc import Mapping

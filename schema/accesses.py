@@ -1,8 +1,8 @@
-"""How instructions write over memory that outlives them: states and lent inputs.
+"""Find what instructions overwrite of memory that outlives them: states, lent inputs.
 
-In: a graph, the blocks that it runs. Out: for each result over such memory, an
-`Access`: what a session must know of a write without knowing any operator. An
-instruction that runs blocks writes as these do.
+In: a graph and the blocks that it runs. Out: for each result over such memory, an
+`Access`, which says what a session must know of the write without knowing the operator.
+An instruction that runs blocks has the accesses of these blocks.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

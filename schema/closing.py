@@ -1,4 +1,4 @@
-"""`Closing`: what ends with `close`, which a `with` statement calls."""
+"""`Closing`: base class of objects with `close`, usable in a `with` statement."""
 
 from abc import ABC, abstractmethod
 from typing import Self

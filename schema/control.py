@@ -1,15 +1,16 @@
-"""What an instruction that runs blocks says: `kvc::cond`, `while`, `scan`, `delegate`.
+"""What instructions that run blocks take: `kvc::cond`, `while`, `scan`, `delegate`.
 
 In: the arguments of such an instruction, of the file or of the compiler's IR. Out: its
 blocks, its operands, and which results lie over which operands. Blocks take all
-operands, in order; how, is here too:
+operands, in order:
 
 - cond: `pred` chooses one of two blocks, whose outputs are the results.
-- while: the first block says whether to go on, the second makes the carried values of
-  the next turn; the results are the last ones. Operands after those are only read.
-- scan: the block is run for each place along axis 0 of the `scanned` operands, which
-  stand after the carried ones. Its outputs are the carried values of the next turn,
-  then what is stacked along a new axis 0.
+- while: the first block decides whether to continue, the second makes the carried
+  values of the next turn; the results are the last ones. Operands after the carried
+  ones are only read.
+- scan: the block runs for each index along axis 0 of the `scanned` operands, which come
+  after the carried ones. Its outputs are the carried values of the next turn, then what
+  is stacked along a new axis 0.
 - delegate: a backend runs the one block, whose outputs are the results.
 """
 

@@ -1,12 +1,11 @@
 """The digest of a blob: a function of its bytes alone.
 
-Up to 1 MiB it is the SHA-256 of the bytes. Beyond, it is the SHA-256 of `kvc-tree` and
-the joined SHA-256 digests of each 1 MiB, its leaves (the last one may be shorter), so
-that two threads can share the work: hashlib and reading release the GIL. Contents of
-one size have one digest only if they are equal; of two sizes, a small one may be made
-to have that of a large one, so digest and size together tell contents apart. In: bytes,
-or a function that fetches them; a second thread lives only while a large blob is
-hashed.
+In: bytes, or a function that fetches them. Up to 1 MiB the digest is the SHA-256 of the
+bytes. Beyond, it is the SHA-256 of `kvc-tree` and the joined SHA-256 digests of each 1
+MiB, its leaves (the last may be shorter), so that two threads can share the work:
+hashlib and reading release the GIL. The second thread lives only while a large blob is
+hashed. A small blob can be constructed that has the digest of a large one, so digest
+and size together identify a content.
 """
 
 import hashlib

@@ -1,7 +1,7 @@
 """Pause the garbage collector while tens of thousands of values are made.
 
-None of them is garbage and none is in a cycle, yet each 700 new objects make the
-collector look at them all: a sixth of the time of reading a program (2026-11-21).
+None of them is garbage or part of a cycle, yet the collector would examine them all
+after each 700 new objects: a sixth of the time of reading a program (2026-11-21).
 """
 
 import gc

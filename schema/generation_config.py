@@ -1,8 +1,8 @@
-"""What a source says about how to generate: a bundle's generation_config, or a caller.
+"""Read settings of text generation, from a bundle's generation_config or a caller.
 
-In: names and values, as the generation_config.json of a model has them. Out: the
-settings among them that kvc has, checked one by one; what they make together is the
-runtime's. The compiler runs the same checks on what goes into a bundle.
+In: names and values, as in a model's generation_config.json. Out: the settings that kvc
+has, each checked; the runtime combines them. The compiler runs the same checks on what
+goes into a bundle.
 """
 
 from collections.abc import Callable, Mapping

@@ -1,7 +1,7 @@
 """The decoded program: one frozen dataclass for each table of `program.fbs`.
 
-This is what `codec.py` reads and writes, the verifiers check, the compiler emits
-and the runtime runs. Ids are positions in the tuple that holds the thing.
+`schema/codec` reads and writes it, the verifiers check it, the compiler emits it and
+the runtime runs it. Ids are positions in the tuple that holds the thing.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""Named containers of arguments and results: data classes, named tuples, dicts of both.
+"""Records in arguments and results: data classes, named tuples, dicts with attributes.
 
-In: what a model takes or gives, or what a file says of it: a kind, a name and fields.
-Out: the names and values of the fields, or a class of that kind. A file names no class
-that could be imported: one is made here, from checked names, that has the same fields.
+In: what a model takes or returns, or what a file says of it: a kind, a name and fields.
+Out: the names and values of the fields, or a class of that kind. A file never names a
+class to import: a class with the same fields is made here, from checked names.
 """
 
 import keyword

@@ -1,9 +1,9 @@
 """Rings: which slots hold which positions, and how far back queries look.
 
-The slots of a ring are used again, so that a text may be of any length. A ring may keep
-its first positions for ever (attention sinks; Xiao et al., 2023): position p of the
-`keep` first lies in slot p, and all later ones go round in the slots after them.
-Operators, kernels and sessions ask here where a position lies and what is still there.
+The slots of a ring are reused, so that a text may have any length. A ring may keep its
+first positions (attention sinks; Xiao et al., 2023): position p of the first `keep`
+lies in slot p, and later positions reuse the slots after these. Operators, kernels and
+sessions find here where a position lies and which positions are still there.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
-"""Checks of single settings, whoever made them: each returns the value as kvc keeps it.
+"""Checks of single settings: each returns the value as kvc keeps it.
 
-In: a name for the message, and whatever was found. Out: the value, of its own type.
-Numbers of numpy count as numbers, bools do not.
+In: a name for the message, and any value. Out: the value, converted to its type.
+Numbers of numpy are accepted as numbers, bools are not.
 """
 
 import math

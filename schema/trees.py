@@ -2,11 +2,10 @@
 
 A tree is a tuple, a list, a dict with text keys, a record (`kvc.schema.records`), a
 constant (None, bool, int, float, str) or a leaf. Leaves are numbered in the order of a
-walk, dicts in the order of their keys as given. In JSON a leaf is its number, and every
-other thing is an object with one key: {"tuple": [...]}, {"list": [...]},
-{"dict": [[key, tree], ...]}, {KIND: [name, [[field, tree], ...]]} for a record, or
-{"constant": value}. `kvc.schema.verify.trees` checks a text. What counts as a leaf is
-for the caller to say.
+walk, dicts in the order of their keys as given. In JSON a leaf is its number, and
+everything else is an object with one key: {"tuple": [...]}, {"list": [...]}, {"dict":
+[[key, tree], ...]}, {KIND: [name, [[field, tree], ...]]} for a record, or {"constant":
+value}. `kvc.schema.verify.trees` checks a text. The caller decides what is a leaf.
 """
 
 import json

@@ -1,7 +1,7 @@
-"""Share work between this thread and a second one, which lives only as long.
+"""Share work between this thread and a temporary second one.
 
-Good for what releases the GIL: reading and hashing. In: items, and what to do with
-them. Out: nothing, or the first error of either thread.
+For work that releases the GIL, such as reading and hashing. In: items, and what to do
+with each. Out: nothing, or the first error of either thread.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""Who uses which data: constants of graphs, methods of blobs; what is packed."""
+"""Find which methods use which constants and blobs, and what is packed."""
 
 import re
 from collections import defaultdict

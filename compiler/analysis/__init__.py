@@ -1,1 +1,1 @@
-"""What each state is, what counts tokens, what an index is: found before lowering."""
+"""Find what counts tokens, what each state is and what an index is, before lowering."""

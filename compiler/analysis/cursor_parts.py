@@ -1,9 +1,9 @@
-"""What the integers of a method are to a cursor: the one answer that all others read.
+"""Which part of a cursor an integer of a method is: the one place that decides it.
 
 In: a flat method, a cursor's value as it begins, and what a call adds. Out: a
-`CursorView`, which says of a value which part of the cursor it is. What counts, what a
-state is, how far back a ring is seen and which operands become parts of a cursor is all
-asked here, so that no two of these can disagree.
+`CursorView`, which says of a value which part of the cursor it is. Cursors, kinds of
+states, the windows of rings and operands that become parts are all found through it, so
+that these cannot disagree.
 """
 
 from collections.abc import Iterator

@@ -1,10 +1,10 @@
-"""Cursor values in place of index arithmetic: where a call begins, ends, and between.
+"""Replace index arithmetic by parts of cursors: where a call begins, ends, and between.
 
 In: a program whose cursors have been found, and its methods as each cursor sees them.
 Out: the same program, in which cache operators take the start, end and row lengths of
-cursors themselves, and the input that was the position is gone: what else reads it
-reads the cursor. Blocks are lent what they use. All other arithmetic stays what it is.
-Each replacement is evaluated before and after (`evaluate.py`).
+cursors directly. The input that was the position is gone; other readers of it read the
+cursor. Blocks get the parts that they use as operands. All other arithmetic stays. Each
+replacement is evaluated before and after (`evaluate.py`).
 """
 
 from collections.abc import Collection, Mapping, Sequence

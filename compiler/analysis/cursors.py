@@ -1,10 +1,9 @@
-"""Cursors: what counts tokens, and by how much each method advances it.
+"""Find the cursors: what counts tokens, and by how much each method advances it.
 
-In: a program and its flat methods. Out: a `Counting` for each cursor. One is, in this
-order: an input that methods declare as their position; an integer state that every
+In: a program and its flat methods. Out: a `Counting` for each cursor. A cursor is, in
+this order: an input that methods declare as their position; an integer state that every
 method which writes it advances by a size, and that says where caches are written or
-advances by the tokens of a method with a role; the common length of the states that
-grow.
+advances by the tokens of a method with a role; the common length of growing states.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

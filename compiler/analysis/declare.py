@@ -1,8 +1,8 @@
-"""Say on the IR what states are and what counts tokens, before any backend takes part.
+"""Record on the IR what states are and what counts tokens, before any backend.
 
-In: the program that passes have made. Out: the same with the attributes of states and
-methods, and with cursor values where index arithmetic said the same. Nothing after this
-looks at how an operator is spelled to know what a state is.
+In: the program after the passes. Out: the same with the attributes of states and
+methods, and with cursor values in place of equivalent index arithmetic. Nothing after
+this looks at operators to find out what a state is.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""Compute integers of a method as it is, to compare with what is to take their place.
+"""Compare integers with the cursor parts that are to replace them, by computing both.
 
-In: a value that index arithmetic makes, and the part of the cursor that it is said to
-be. Out: nothing where both agree at several positions and sizes, rows apart from each
-other. That needs no weights and takes a fraction of a millisecond.
+In: a value of index arithmetic, and the part of the cursor that it is said to be. Out:
+nothing if both agree at several positions and sizes, with different rows. That needs no
+weights and takes a fraction of a millisecond.
 """
 
 from collections.abc import Mapping

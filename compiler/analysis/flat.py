@@ -1,8 +1,9 @@
-"""A method with the code of its blocks in one list, for those who ask what it does.
+"""A method with the code of its blocks in one list, to be analysed.
 
-In: a proven program. Out: its methods, blocks inlined just before the node that runs
-them, under ids of their own; what a branch is lent are the operands themselves. What a
-loop carries is a new value in each turn. Nothing of it runs: both branches are there.
+In: a proven program. Out: its methods, with blocks inlined just before the node that
+runs them, under ids of their own; inputs of a branch are the operands themselves. What
+a loop carries is a new value in each turn. It is not meant to run: all branches are
+there.
 """
 
 from collections.abc import Mapping

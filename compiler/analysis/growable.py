@@ -1,9 +1,9 @@
-"""Which values lie in memory that goes on past them along an axis: what grows.
+"""Which values lie in memory with spare capacity after them along an axis.
 
 In: a program with its appends made explicit. Out: for each method and block these
-values and their axes. Such memory has gaps between rows, so that a view of it may be
-impossible and a backend may not take it for one piece. What a branch makes of it counts
-too, since it may be left there.
+values and their axes. Such memory has gaps between rows, so a view of it may be
+impossible, and a backend must not treat it as contiguous. Results of a branch count
+too, since they may be left there.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
-"""How methods lengthen states that grow: by what, and what becomes of the old rows.
+"""How methods lengthen growing states: by what, and what becomes of the old rows.
 
-In: a method of a flat program, a state that grows. Out: sizes, and whether what the
-state held before the call is still there after it.
+In: a method of a flat program, a growing state. Out: sizes, and whether the rows from
+before the call are still there after it.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""Index tensors that count on from a start: `start + arange(count)`.
+"""Find index tensors of the form `start + arange(count)`.
 
-In: what index tensors of a method are the sums of. Out: whether one is such a range,
-one element being a range of its own, and the nodes that make its start.
+In: what index tensors of a method are the sums of. Out: whether one is such a range (a
+single element is one), and the nodes that make its start.
 """
 
 from collections.abc import Callable, Mapping

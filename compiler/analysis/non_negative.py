@@ -1,8 +1,8 @@
 """Which integers of a program are never negative.
 
-In: a program. Out: `NonNegative`, which answers for a value of a method. States count
-as never negative when they start as zeros and every method leaves nothing negative in
-them, given that all others are: what only ever gets sizes added stays so.
+In: a program. Out: `NonNegative`, which answers for a value of a method. A state is
+non-negative if it starts as zeros and every method leaves only non-negative values in
+it, provided that all other states are: a state to which only sizes are added qualifies.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,10 @@
-"""What kind of state each is: how it is written, and whether at the cursor.
+"""Find the kind of each state: how it is written, and whether at the cursor.
 
-In: flat methods and what counts their tokens. Out: the states, with what they are. A
-state is LINEAR or RING when every write to it is a `cache_update` of that mode on one
-axis, APPEND when it grows, COUNTER when every method advances it as the position, and
-PLAIN otherwise. It is at the cursor when every write begins there and is as long as
-what its method adds to it. How far back a ring is seen is found by `windows.py`.
+In: flat methods and what counts their tokens. Out: the states, with their kinds. A
+state is LINEAR or RING if every write to it is a `cache_update` of that mode on one
+axis, APPEND if it grows, COUNTER if every method advances it as the position, and PLAIN
+otherwise. It is at the cursor if every write begins there and is as long as what its
+method adds to the cursor. `windows.py` finds how far back a ring is seen.
 """
 
 from collections.abc import Mapping, Sequence

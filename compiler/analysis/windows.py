@@ -1,10 +1,10 @@
-"""How far back rings are seen: what lets them forget, go back, and outlive a failure.
+"""Find the windows of rings, which allow a session to rewind them after overwriting.
 
 In: methods as a cursor sees them, the states at it. Out: the window of each ring that
-has one. It has one when each method that advances the position writes it,
-`kvc::attention` alone reads it, after that write and with the call's tokens as queries,
-all such readers have a window, and writes and readers keep as many first positions. Any
-other ring is none the worse; its session only knows less of it.
+has one. A ring has one if each method that advances the position writes it, only
+`kvc::attention` reads it, after that write and with the call's tokens as queries, all
+these readers have a window, and writes and readers keep the same number of first
+positions. Any other ring works as well, but cannot be rewound.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

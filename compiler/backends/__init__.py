@@ -1,8 +1,8 @@
-"""The ahead-of-time halves of backends, by name: those of kvc, and those of others.
+"""The ahead-of-time halves of backends, by name: those of kvc and of other packages.
 
 A backend of another package is registered, or found by the entry point of its name in
-the group `kvc.backends`, which is looked up only for a name that is in no table. How
-to write one is in README.md.
+the group `kvc.backends`, which is looked up only for names that are not registered.
+README.md says how to write one.
 """
 
 from importlib.metadata import entry_points

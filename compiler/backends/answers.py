@@ -1,4 +1,4 @@
-"""What a backend answers, checked: it may be code of others."""
+"""Check what a backend returns, which may be code of other packages."""
 
 from collections.abc import Iterable, Mapping, Sequence
 

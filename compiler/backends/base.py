@@ -1,8 +1,8 @@
-"""What a backend does ahead of time: take nodes, and say what it needs to run them.
+"""The interface of a backend's ahead-of-time half: take nodes, say what they need.
 
 A backend sees every partition of every method before it says what the first needs, so
-what is shared is known by then. The code of a part is in the file in any case, as a
-block of its method; weights stay in the blob store under their names.
+it can know what is shared. The code of a part is in the file in any case, as a block of
+its method; weights stay in the blob store under their names.
 """
 
 from abc import ABC, abstractmethod

@@ -1,8 +1,8 @@
-"""Which taken nodes make one part: those of one depth.
+"""Group the nodes that a backend takes into parts, by depth.
 
 In: a method whose nodes are in write order, what each write waits for, and the nodes
-that a backend takes. Out: groups of them, such that no way leads from a group through
-other nodes back into it, neither by what they compute nor by what they overwrite.
+that a backend takes. Out: groups of these nodes. No path leads from a group through
+other nodes back into it, neither by data nor by what is overwritten.
 """
 
 from collections.abc import Mapping, Set

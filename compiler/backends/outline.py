@@ -1,9 +1,10 @@
-"""Cut the nodes that a backend takes out of a method, in parts as large as they come.
+"""Cut the nodes that a backend takes out of a method, in parts as large as possible.
 
-Nodes are grouped by depth: how many times the way to them enters the backend's nodes.
-All of the backend's nodes of one depth make one part, a block that a `kvc::delegate`
-runs. No way leads from a part through other nodes back into it, since that would raise
-the depth; so each part can run as one call. Memory that a part writes is lent to it.
+Nodes are grouped by depth: how many times the path to them enters the backend's nodes.
+All of the backend's nodes of one depth are one part, a block that a `kvc::delegate`
+runs. No path leads from a part through other nodes back into it, since that would
+increase the depth; so each part can run as one call. Memory that a part writes is lent
+to it.
 """
 
 from collections.abc import Sequence

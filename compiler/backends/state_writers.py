@@ -1,8 +1,8 @@
-"""Leave outside of the parts what writes a state in place there, and could not within.
+"""Keep nodes out of the parts that write a state in place, and could not within a part.
 
-A node that reads the old content of a state element by element may fill the state as
-it goes, and so may one whose operands follow from the old content. A part that reads
-the old content may not, since it is one call: all of the state would be copied.
+A node that reads the old content of a state element by element may overwrite the state
+as it goes, and so may one whose operands follow from the old content. A part that reads
+the old content may not, since it is one call: the whole state would be copied.
 """
 
 from kvc.compiler.backends.groups import Waits, groups_of

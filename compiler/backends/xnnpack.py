@@ -1,9 +1,9 @@
 """The XNNPACK backend, ahead of time.
 
-Takes what `kvc.schema.backends.xnnpack` lists, in methods where that is worth a call:
-where there is a product of matrices or a convolution among it. `kvc.runtime` makes an
-XNNPACK subgraph of a part's block, or runs it with XNNPACK's numerics on its own
-kernels.
+Takes the nodes of `kvc.schema.backends.xnnpack`, in methods where this is worth a call:
+those that include a matrix product or a convolution. `kvc.runtime` translates a part's
+block into an XNNPACK subgraph, or runs it with its own kernels, which compute with
+XNNPACK's numerics.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,10 @@
-"""The memory of a model while it is traced, however code reaches it.
+"""Recognize the memory of a model while it is traced, however code reaches it.
 
-torch traces what stands in the tables of modules. The same memory may also be an
+torch traces the tensors that modules have registered. The same memory may also be an
 attribute of a plain object, an item of a list, a variable of a closure, a second
 buffer, or a view of any of these. In: a model. Out: `Memory`, which finds the
-registered tensor that a tensor lies in, and `Aliases`, a mode in which a real tensor
-over such memory is, for every operator, the same part of what is traced.
+registered tensor that a tensor lies in, and `Aliases`, a dispatch mode that replaces a
+real tensor over such memory by the same part of the traced tensor.
 """
 
 import threading

@@ -1,11 +1,12 @@
-"""Assignments that torch cannot trace as they are written, in words that it can.
+"""Rewrite assignments that torch cannot trace as they are written.
 
-`cache[:, p] = x` fails while tracing when `p` is a number read from a tensor, or an
+`cache[:, p] = x` fails while tracing if `p` is a number read from a tensor, or an
 integer tensor without dims, although `cache[:, p]` and `cache[:, p : p + 1] = x` work.
 Here it becomes a write into that view. Copies into another dtype or into more dims are
-spelled out (`explicit_copy`): torch drops the last copy into a buffer, cast and all.
-`x.data` gives a tensor that no trace knows; here it is `x.detach()`, of one memory too.
-Slices of a dynamic length may be as long as their axis (`overlaps_by_strides`).
+made explicit (`explicit_copy`), since torch drops the last copy into a buffer together
+with its cast. `x.data` gives a tensor that a trace does not know; here it is
+`x.detach()`, which has the same memory. Slices of a dynamic length may be as long as
+their axis (`overlaps_by_strides`).
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,8 +1,8 @@
-"""Modes that stay outside of the bodies of branches and loops.
+"""Disable dispatch modes inside the bodies of branches and loops.
 
 torch traces these bodies by reading their bytecode, and would read what a mode does as
-well. In: modes. Out: a context that sets them aside while a body is read, and puts them
-back where its operator is called with what the body captures.
+well. In: modes. Out: a context that removes them while a body is read, and restores
+them where its operator is called with what the body captures.
 """
 
 from collections.abc import Callable, Iterator

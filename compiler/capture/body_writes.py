@@ -1,8 +1,9 @@
-"""Writes in the bodies of branches and loops to what lies outside: refused by name.
+"""Refuse writes in the bodies of branches and loops to memory outside of them.
 
 torch traces `torch.cond(p, f, g, (x,))` where f writes into a buffer, but has no
-functional form for it, and says so in words that name neither line nor remedy. In: a
-trace, or torch's error. Out: nothing, or a `CaptureError` that says what to write.
+functional form for it, and its message names neither the line nor a remedy. In: a
+trace, or torch's error. Out: nothing, or a `CaptureError` that says what to write
+instead.
 """
 
 import re

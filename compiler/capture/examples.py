@@ -1,6 +1,6 @@
-"""Example arguments: which leaves are dynamic, and examples long enough to trace.
+"""Prepare example arguments: which leaves are dynamic, and long enough to trace.
 
-torch.export takes a dynamic dimension whose example has length 0 or 1 for that
+torch.export treats a dynamic dimension whose example has length 0 or 1 as that
 constant, so such examples are lengthened first.
 """
 

@@ -1,8 +1,8 @@
-"""One `torch.export` a method, made functional, with the model left as it was.
+"""Trace each method with `torch.export`, functional, leaving the model as it was.
 
 In: a module and the declared methods. Out: one `CapturedMethod` each. `shadow` puts a
 method where torch looks for it, `traced` and `lifted` say what its inputs are; the
-decomposition table keeps whole the ops that have fast kernels.
+decomposition table keeps ops whole that have fast kernels.
 """
 
 import functools

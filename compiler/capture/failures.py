@@ -1,7 +1,7 @@
-"""Where in the user's code a trace has failed, and in whose words.
+"""Where in the user's code a trace failed, and with which message.
 
-In: an error that came out of a trace. Out: the lines of the user's code that were
-running, and the text of the error as one paragraph.
+In: an error of a trace. Out: the lines of the user's code that were running, and the
+text of the error as one paragraph.
 """
 
 import traceback

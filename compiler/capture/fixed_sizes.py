@@ -1,7 +1,7 @@
-"""Where traced code fixes a size that was to stay open.
+"""Find where traced code turns a dynamic size into a constant.
 
-torch says at the end of a trace that a Dim became a constant, but not where. While
-tracing, this notes the user's line each time that torch replaces a size by a number.
+torch says at the end of a trace that a Dim became a constant, but not where. This
+records the user's line each time that torch replaces a size by a number.
 """
 
 import re

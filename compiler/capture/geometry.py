@@ -1,9 +1,9 @@
-"""A tensor that lies within another one, as the views that lead there.
+"""Express a tensor that lies within another one as a chain of views.
 
 In: two tensors of one memory. Out: `Views`, which select, slice, split, join, permute
-and expand axes, and which give the same part of any tensor that stands for the whole;
-or None where there are none. All of it is arithmetic: while a method is traced,
-operators on the tensors themselves would be traced too.
+and expand axes, and give the same part of any tensor that stands for the whole; or None
+if there are none. All of it is arithmetic: while a method is traced, operators on the
+tensors themselves would be traced too.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,9 +1,9 @@
-"""Real memory while a method is traced: what would write into it is refused before.
+"""Refuse writes into real memory while a method is traced, before they happen.
 
-A trace computes with tensors that have no values. Where it meets a real one that it
-does not know, torch computes with its values, and writes are done. In: every operator
-of a trace. Out: a `CaptureError` before such a write, and the names of registered
-tensors whose memory was read in a way that no trace sees.
+A trace computes with tensors that have no values. For a real tensor that it does not
+know, torch computes with its values, and really writes. In: every operator of a trace.
+Out: a `CaptureError` before such a write, and the names of registered tensors whose
+memory was read in a way that the trace does not see.
 """
 
 import sys

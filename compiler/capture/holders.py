@@ -1,9 +1,9 @@
-"""What in Python holds something else, and how its contents are read and put back.
+"""Read and restore the contents of Python objects that hold other objects.
 
-In: any object. Out: its `Holder`s, each of one kind: attributes, slots, attributes of
-a class, items, elements, variables of a closure, globals of a function, bytes of an
-array, what a function remembers. `python_state` walks them; nothing here looks at what
-is held. Objects may be hostile: only what Python itself knows of them is asked.
+In: any object. Out: its `Holder`s, each of one kind: attributes, slots, attributes of a
+class, items, elements, variables of a closure, globals of a function, bytes of an
+array, what a function remembers. `python_state` walks them; this module does not look
+at what is held. Objects may be hostile: their own methods are never called.
 """
 
 import array

@@ -1,7 +1,7 @@
-"""Ctrl-C during a trace, which torch's native code may hand on as another error.
+"""Recognize Ctrl-C during a trace, which torch may turn into another error.
 
-pybind11 makes a `RuntimeError` or `SystemError` of a `KeyboardInterrupt` that came when
-native code called back into Python. In: an error of a trace. Out: the interrupt.
+pybind11 makes a `RuntimeError` or `SystemError` of a `KeyboardInterrupt` that came
+while native code called back into Python. In: an error of a trace. Out: the interrupt.
 """
 
 _OF_NATIVE_CODE = (RuntimeError, SystemError)

@@ -1,7 +1,7 @@
-"""Buffers whose size is chosen later: traced as inputs, so that they can have any.
+"""Trace buffers of open size as inputs, so that a session can choose their size.
 
-In: a model and the `StateSpec`s of its user. Out: the buffers that these match, and
-the context in which traced tensors stand in the module where the buffers are.
+In: a model and the `StateSpec`s of its user. Out: the buffers that these match, and the
+context in which traced tensors take the buffers' places in the module.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,9 +1,9 @@
-"""The Python state that a model reaches, to compare and to put back.
+"""The Python state that a model reaches: read, compared and restored.
 
 A trace records the tensor operations of one call. A counter `self.pos += 1`, a list
-that grows, an attribute of a plain object that is assigned anew: all of these would
-keep the value of that one call for ever. So everything that holds something (`holders`)
-is read before and after the traced call; and put back: compiling changes nothing.
+that grows, an attribute of a plain object that is assigned: all of these would keep the
+value of that one call. So everything that holds something (`holders`) is read before
+and after the traced call, and then restored: compiling changes nothing.
 """
 
 import enum

@@ -1,10 +1,10 @@
 """Check that a trace holds for every declared size, not only for its example's.
 
-While tracing, Python asks about sizes (`if x.shape[1] == 1`) and torch answers for the
-example, as if no size could be 1. Every question that the user's own code asks is
-noted here; if the answer is another one for some declared size, the code takes another
-way there, and the trace would be silently wrong. Questions that torch asks itself only
-choose between ways to compute the same thing.
+While tracing, Python code asks conditions on sizes (`if x.shape[1] == 1`), and torch
+answers them for the example, as if no size could be 1. Every condition that the user's
+own code asks is recorded here. If its answer differs for some declared size, the code
+takes another path there, and the trace would be silently wrong. Conditions that torch
+itself asks only choose between ways to compute the same thing.
 """
 
 import itertools

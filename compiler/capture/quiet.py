@@ -1,4 +1,4 @@
-"""Keep torch's own reports off the terminal while tracing; its errors say enough."""
+"""Keep torch's own reports off the terminal while tracing; kvc's errors say enough."""
 
 import contextlib
 import io

@@ -1,8 +1,8 @@
-"""Buffers that a method assigns anew, `self.k = self.k + x`, made writes into them.
+"""Turn assignments to buffers, `self.k = self.k + x`, into writes into them.
 
 torch does this too, but only for the outermost module, and it forgets that the old
-tensor may be among the results. What would not be the same as eager is refused: names
-that are one tensor afterwards, or no longer.
+tensor may be among the results. Assignments with other results than in eager are
+refused: two names of one tensor afterwards, or no longer.
 """
 
 from collections.abc import Iterator, Mapping

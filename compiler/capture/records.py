@@ -1,9 +1,9 @@
-"""Named containers around a trace: torch sees plain ones, the user's code its own.
+"""Trace data classes and named tuples as plain containers, unseen by the user's code.
 
-torch.export knows no data classes, unless they are registered with torch for ever. So
-arguments are traced as dicts of their fields, and made what they were inside the traced
-call; what it returns leaves it as a `Typed`, which torch knows. The instances that were
-given are not changed.
+torch.export supports no data classes unless they are registered with torch for ever. So
+arguments are traced as dicts of their fields and rebuilt inside the traced call;
+results leave it as a `Typed`, which torch knows. The instances that were given are not
+changed.
 """
 
 import copy

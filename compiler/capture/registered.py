@@ -1,7 +1,7 @@
-"""The parameters and buffers of a model, watched while a method is traced.
+"""Watch a model's parameters and buffers while a method is traced.
 
-In: what is registered before and after the call. Out: what tracing would lose, as a
-reason to refuse it. `reassigned` makes writes of the rest.
+In: what is registered before and after the call. Out: a reason to refuse what tracing
+would lose. `reassigned` turns the other changes into writes.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,8 +1,8 @@
-"""A method in the place where torch looks for `forward`, watched while it is traced.
+"""Put a method in the place where torch looks for `forward`, and watch it.
 
-The instance's own attribute shadows the class's `forward`, so that names stay as the
-user wrote them. What tracing would lose is refused: Python state that changes, buffers
-that are assigned anew. The model is left as it was.
+An attribute of the instance shadows the class's `forward`, so that names stay as the
+user wrote them. What tracing would lose is refused: Python state that changes,
+assignments to buffers. The model is left as it was.
 """
 
 import functools

@@ -1,6 +1,6 @@
-"""Where a traced node comes from, as `package.module:line (module path)`.
+"""The source of a traced node, as `package.module:line (module path)`.
 
-File paths never leave this module: they would make two builds differ.
+File paths never leave this module: with them, two builds would differ.
 """
 
 import inspect

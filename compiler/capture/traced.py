@@ -1,4 +1,4 @@
-"""What is traced of a method: its arguments, and what tracing makes inputs besides.
+"""The inputs of a traced method: its arguments, and what tracing adds.
 
 In: the declared method, its arguments, the lifted buffers. Out: the same method with
 the dims of everything that is dynamic, and the examples for all of it.

@@ -1,7 +1,8 @@
-"""What compiling leaves as it was, also when it fails and after Ctrl-C.
+"""Restore everything that a model reaches after compiling, also after errors.
 
-In: a model and whatever else is traced. Out: a context; at its end everything that they
-reach in Python is put back. An interrupt that comes meanwhile waits until that is done.
+In: a model and whatever else is traced. Out: a context; at its end all Python state
+that they reach is restored. An interrupt (Ctrl-C) that comes meanwhile waits until
+then.
 """
 
 import signal

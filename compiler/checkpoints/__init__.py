@@ -1,4 +1,4 @@
-"""Weights of a model in files: opened by their headers, read one block at a time."""
+"""A model's weights in files: opened by their headers, read one block at a time."""
 
 from kvc.compiler.checkpoints.checkpoint import Checkpoint
 from kvc.compiler.checkpoints.empty import empty_parameters

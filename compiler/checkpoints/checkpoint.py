@@ -1,7 +1,7 @@
 """`Checkpoint`: the tensors of a model in .safetensors files, read when needed.
 
-In: a folder, one file, or the index of many. Only headers are read at opening; all
-files are checked before any tensor is used. Pickles are refused: one can run code.
+In: a folder, one file, or the index of several. Opening reads only headers; all files
+are checked before any tensor is used. Pickles are refused: opening one can run code.
 """
 
 import os

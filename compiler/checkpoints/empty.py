@@ -1,7 +1,7 @@
 """Parameters without memory: `empty_parameters` makes them on torch's meta device.
 
-Nothing real can be computed with them. Once a checkpoint has said where their values
-are (`filled.py`), they are read-only: a change of them could not be kept, so it is
+Nothing real can be computed with them. Once a checkpoint has recorded where their
+values are (`filled.py`), they are read-only: a change could not be kept, so it is
 refused. Casts are kept.
 """
 

@@ -1,8 +1,8 @@
-"""Where the values of tensors without memory are: a note on their storage.
+"""Record on the storage of an empty tensor where its values are.
 
-In: a tensor on the meta device, or its stand-in, and a `StoredTensor`. The note says of
-which place in the storage it speaks, so that every alias of the tensor has its values,
-and no other view has. A cast takes the note along; it is repeated when values are read.
+In: a tensor on the meta device, or its stand-in, and a `StoredTensor`. The record says
+which place in the storage it is for, so that every alias of the tensor has its values,
+and no other view has. A cast keeps the record, and is repeated when values are read.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""The header of a .safetensors file: what is in it and where, every number checked.
+"""Read the header of a .safetensors file, and check every number in it.
 
 The rules are those of the safetensors library (its README, "Format"): a length, a JSON
 object, then the bytes of all tensors without holes or overlaps. They are checked here

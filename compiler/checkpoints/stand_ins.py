@@ -1,8 +1,8 @@
 """Tensors that stand in for empty parameters while a model is traced and imported.
 
 torch cannot trace with tensors on the meta device beside real ones. A stand-in has the
-type of the parameter and lies in reserved address space that nobody reads or writes, so
-that it costs no memory; what its values are, its `attached` source says.
+type of the parameter and lies in reserved address space that nothing reads or writes,
+so it costs no memory; its `attached` source says where the values are.
 """
 
 import mmap

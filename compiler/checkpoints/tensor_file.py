@@ -1,7 +1,7 @@
 """`TensorFile`: one open .safetensors file, and `FileTensor`, a tensor in it.
 
-Only the header is read at opening. Tensors are read with `pread`, never mapped: a file
-that is cut short under a map kills the process, and one that is read is noticed.
+Opening reads only the header. Tensors are read with `pread`, never mapped: a truncated
+file would kill a process that maps it, while a read reports it.
 """
 
 import os

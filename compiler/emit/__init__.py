@@ -1,1 +1,1 @@
-"""From the proven program to what the file says."""
+"""Turn the proven program into what the file says."""

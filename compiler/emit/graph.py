@@ -1,4 +1,4 @@
-"""One method's nodes to a graph of the file, with its memory planned and checked."""
+"""Turn one method's nodes into a graph of the file, with its memory planned."""
 
 from collections.abc import Mapping
 

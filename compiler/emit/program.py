@@ -1,4 +1,4 @@
-"""From the final IR program to `schema.Program`, all but where its blobs lie."""
+"""Turn the final IR program into `schema.Program`, except where its blobs lie."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

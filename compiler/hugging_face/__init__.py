@@ -1,7 +1,6 @@
 """The front end for Hugging Face models: from transformers to a bundle.
 
-Raises:
-    MissingTransformers: transformers is not installed.
+Raises: MissingTransformers: transformers is not installed.
 """
 
 from importlib.util import find_spec

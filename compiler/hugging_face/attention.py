@@ -1,9 +1,9 @@
-"""transformers' attention and masks, as kvc computes them.
+"""Replace transformers' attention and masks by `kvc::attention`.
 
-In: what a model hands to its attention and mask functions while one of kvc's methods
+In: what a model passes to its attention and mask functions while one of kvc's methods
 runs. Out: `kvc::attention` over the cache's valid part. Both functions are registered
-under one name with transformers' public interfaces; what they need to know of the call
-they find in `attending`. A mask is never made: it is told by what it lets queries see.
+under one name with transformers' public interfaces; they find what they need to know of
+the call in `attending`. A mask is never made: only what it lets queries see is found.
 """
 
 from collections.abc import Callable, Iterator

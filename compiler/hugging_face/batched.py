@@ -1,8 +1,8 @@
 """`BatchedDecoder`: rows of different lengths, each at a position of its own.
 
-In: what `CachedDecoder` takes, and at each call how many tokens of each row count. Rows
-are right padded; what the padding holds never matters. Out: the same methods with that
-one argument more, and the logits after the last token of each row that counts.
+In: what `CachedDecoder` takes, and the row lengths of each call. Rows are padded on the
+right; the content of the padding never matters. Out: the same methods with that one
+argument more, and the logits after the last real token of each row.
 """
 
 from collections.abc import Iterator

@@ -1,7 +1,7 @@
 """A transformers `Cache` over kvc's states: `kvc::cache_update` into buffers.
 
 In: the shapes of each layer's keys and values. Out: `LayerBuffers`, which a model
-registers, and `KvCache`, which is made for one call and hands whole caches on.
+registers, and `KvCache`, which is made for one call and returns whole caches to layers.
 """
 
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
-"""Parameters that transformers makes of other tensors when it loads them.
+"""Parameters that transformers makes from other tensors when it loads them.
 
 In: one of its `WeightConverter`s and the tensors of a checkpoint that it takes. Out: a
-`ConvertedTensor` for each parameter, which knows its type now and is made when it is
-read. One conversion's results are kept at a time: memory is bounded by the largest
-parameter, or, where experts are stacked, by the part of one expert.
+`ConvertedTensor` for each parameter, whose type is known now and whose values are made
+when they are read. One conversion's results are kept at a time: memory is bounded by
+the largest parameter, or, for stacked experts, by the part of one expert.
 """
 
 from collections.abc import Mapping, Sequence

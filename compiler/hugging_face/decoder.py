@@ -1,8 +1,8 @@
 """`CachedDecoder`: a causal model of transformers with its cache in buffers.
 
 In: the model and the shapes of its caches. Out: a module whose methods kvc compiles:
-tokens in, logits out, the cache written on the way. Modules keep their own names, so
-that weights are called in a bundle what they are called in a checkpoint.
+tokens in, logits out, the cache written. Modules keep their names, so that weights have
+the same names in a bundle as in a checkpoint.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,9 @@
-"""Mixtures of experts, as kvc computes them.
+"""Compute mixtures of experts with `kvc::expert_linear`.
 
-In: what a layer of experts of transformers is called with, hidden states and the
+In: what a layer of experts of transformers is called with: hidden states and the
 experts that its router chose. Out: `kvc::expert_linear` for each of its projections,
-which reads chosen experts alone and whose shapes depend on no choice. Registered with
-transformers' public interface for experts, as "kvc".
+which reads only chosen experts and whose shapes do not depend on the choice. Registered
+with transformers' public interface for experts, as "kvc".
 """
 
 from collections.abc import Iterator

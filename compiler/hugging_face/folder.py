@@ -1,7 +1,7 @@
-"""A model's folder: config.json, weights, generation settings, the tokenizer's files.
+"""Open a model's folder: config.json, weights, generation settings, tokenizer files.
 
 In: a path. Out: a `ModelFolder`, whose model has parameters without memory that know
-where in the folder their values are. No code of a folder is run, nothing is fetched.
+where in the folder their values are. No code of a folder is run, nothing is downloaded.
 """
 
 import os

@@ -1,6 +1,6 @@
-"""What a model's forward is given beside tokens: positions, cache, settings.
+"""Arguments of a model's forward beside tokens: positions, cache, settings.
 
-Models differ in what they take; each is given what its signature names.
+Models differ in what they take; each gets what its signature names.
 """
 
 import inspect

@@ -1,7 +1,7 @@
-"""`NotingCache`: a transformers `Cache` that notes what layers put into it.
+"""`NotingCache`: a transformers `Cache` that records what layers put into it.
 
-In: keys and values of one call. Out: the same, as if nothing lay before them,
-and their shapes.
+In: keys and values of one call. Out: the same, as if the cache had been empty, and
+their shapes.
 """
 
 from torch import Tensor

@@ -1,9 +1,9 @@
-"""What a model makes of values that are no weights: positions, tables, rotations.
+"""Observe what a model computes without its weights: positions, tables, rotations.
 
 In: code that runs a model. Out: each op in which known values meet unknown ones, with
 those known values. Parameters and what is computed from them are unknown, tensors
-without values; all else is computed: numbers that the code makes, arguments, buffers.
-So two runs of one model can be held against each other without its weights.
+without values; everything else is computed: numbers that the code makes, arguments,
+buffers. So two runs of one model can be compared without its weights.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

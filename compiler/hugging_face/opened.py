@@ -1,4 +1,4 @@
-"""What is compiled: a model, how it likes to generate, the files that go with it.
+"""`Opened`: a model, its generation settings, and the files that belong to it.
 
 In: a model of transformers, or a folder. Out: an `Opened`.
 """

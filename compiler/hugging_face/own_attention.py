@@ -1,9 +1,9 @@
 """Architectures with attention code of their own, beside transformers' interface.
 
 A few older ones multiply, mask and sum in their own modules. In: such a model. Out:
-while `adapted` holds, their instances attend by kvc's `attend`, in the place of just
-that code; classes and sources stay as they are. Their masks are plainly causal, or a
-window that is said here, and biases over positions (ALiBi) become slopes.
+while `adapted` is active, kvc's `attend` takes the place of just that code in their
+instances; classes and sources stay as they are. Their masks are plainly causal, or a
+window that is stated here, and biases over positions (ALiBi) become slopes.
 """
 
 import math

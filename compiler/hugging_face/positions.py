@@ -1,9 +1,9 @@
-"""Which number a model gives the first position of a text, found by what it computes.
+"""Find which number a model gives the first position of a text.
 
 In: a causal model of transformers. It reads a text twice on tensors without values:
-whole and by itself, and its end alone with what kvc gives a model, `inputs_of`. Out:
-the position that the first token has to be given so that both are the same, 0 for
-most. A model for which there is none is refused: kvc would compute something else.
+whole and by itself, and only its end with what kvc passes to a model, `inputs_of`. Out:
+the position to give the first token so that both compute the same, 0 for most models. A
+model without such a number is refused, since kvc would compute something else.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,7 @@
-"""What a model caches, found by running it once on tensors without values.
+"""Find what a model caches, by running it once on tensors without values.
 
 In: a causal model of transformers. Out: the shape of each layer's keys and values, and
-how far back it sees.
-What kvc's cache cannot hold is found here, before anything is traced.
+how far back it sees. What kvc's cache cannot hold is refused here, before tracing.
 """
 
 from dataclasses import replace

@@ -1,10 +1,10 @@
-"""Rotary frequencies that change with the length of a text are held still, or refused.
+"""Hold rotary frequencies still that change with the length of a text, or refuse them.
 
 Some scalings (`dynamic`, `longrope`) choose frequencies by the last position of each
-call; keys that lie in a cache keep those of their own call, so that a text that grows
-past the change would mix the two. In: a model, the most positions of its cache. Out:
-while `held_still` is entered its frequencies are those of texts shorter than that,
-which is exact up to where they change.
+call; keys in a cache keep those of their own call, so a text that grows past the change
+would mix the two. In: a model, the most positions of its cache. Out: within
+`held_still` its frequencies are those of shorter texts, which is exact up to the
+change.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
-"""How large caches are, and how long a chunk of a prompt: asked for, or found.
+"""Sizes of caches and of prompt chunks: asked for, or found in the model's settings.
 
 In: a `CacheConfig`, the model's configuration, its generation settings. Out: `Sizes`.
-The caller comes first, then generation_config.json, then the model's own limit.
+The caller's wishes come first, then generation_config.json, then the model's own limit.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
 """Which tensor of a checkpoint becomes which of a model's, by transformers' own rules.
 
-In: a model of transformers and an open checkpoint. Out: the model, filled: names that
-older or other versions used are renamed, what is stored in other pieces is converted
-when it is read, tied tensors are one. What fits nowhere is refused by name.
+In: a model of transformers and an open checkpoint. Out: the model, filled. Names of
+older or other versions are renamed, tensors stored in other pieces are converted when
+they are read, tied tensors are one. Tensors that fit nowhere are refused by name.
 """
 
 import re

@@ -1,8 +1,8 @@
-"""What a mask function of transformers lets a query see, found by asking it.
+"""Find what a mask function of transformers lets a query see, by asking it.
 
 In: a function of (batch, head, query, key) positions that says whether the query sees
-the key. Out: the width of its causal window, None where it has none. What is no causal
-window is refused, and so is a function that asks for more than positions.
+the key. Out: the width of its causal window, None if it has none. A mask that is not a
+causal window is refused, and so is a function that asks for more than positions.
 """
 
 from collections.abc import Callable

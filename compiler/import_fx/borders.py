@@ -1,8 +1,8 @@
-"""What crosses a method's borders: arguments, weights and states in, results out.
+"""Import the inputs and outputs of a method: arguments, weights, states, results.
 
 In: placeholders and the output node of a traced method, and which of its inputs and
-results are states. Out: the values that the method starts with and those that it
-leaves behind. What happens in between is left to `method.py`.
+results are states. Out: the values that the method starts with and those that it ends
+with. `method.py` imports the nodes between.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

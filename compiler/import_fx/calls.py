@@ -1,4 +1,4 @@
-"""Calls as the rules of normalisation make them: an op with its arguments by name."""
+"""Calls as the rules of normalization make them: an op with its arguments by name."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

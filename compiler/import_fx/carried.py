@@ -1,7 +1,7 @@
-"""Which arguments and results the session keeps: what `Method.carry` says, resolved.
+"""Resolve `Method.carry`: which arguments and results the session keeps.
 
 In: the methods' declarations and signatures. Out: for each method the pairs of tensors
-that are one state before and after a call. `grown` says what these states are.
+that are one state before and after a call. `grown` makes the states.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

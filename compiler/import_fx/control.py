@@ -1,7 +1,7 @@
-"""torch's higher-order ops, read: which bodies they run, and on what.
+"""Read torch's higher-order ops: which bodies they run, and on what.
 
-In: a traced call of `torch.cond`, `while_loop`, `scan` or `map`. Out: the op of kvc
-that it is, its bodies, and its operands in kvc's order. A map is a scan that carries
+In: a traced call of `torch.cond`, `while_loop`, `scan` or `map`. Out: the corresponding
+op of kvc, its bodies, and its operands in kvc's order. A map is a scan that carries
 nothing.
 """
 

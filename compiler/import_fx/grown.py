@@ -1,7 +1,7 @@
-"""The states that carried arguments are: their types, and the axis they grow along.
+"""Make states of carried arguments: their types, and the axis they grow along.
 
 In: for each carried path how every method takes it and what it becomes. Out: one state
-each. Methods that carry one path must agree on all of it but the current length.
+each. Methods that carry one path must agree on everything except the current length.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,10 +1,10 @@
-"""Sizes that differ between branches: what torch calls anew, and what it is here.
+"""Sizes that differ between branches, in merged decoders.
 
-A merged decoder takes one branch without a past, which gives what is new, and another
-that gives the past and what is new. torch knows the size of neither; a session does: it
-takes the first branch while the past is empty. In: a traced graph. Out: its symbols for
-such sizes defined as the longer of the two, and blocks whose shorter output is put
-after the past, after a check that the past is empty.
+A merged decoder has one branch without a past, which returns what is new, and one that
+returns the past and what is new. torch makes a new symbol for each such size; a session
+knows it: it takes the first branch while the past is empty. In: a traced graph. Out:
+its symbols for such sizes defined as the longer of the two, and blocks whose shorter
+output is appended to the past, after a check that the past is empty.
 """
 
 from collections.abc import Sequence

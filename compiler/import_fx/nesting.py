@@ -1,7 +1,7 @@
-"""Paths into nested containers, and containers without some of what they hold.
+"""Paths into nested containers, and containers without some of their members.
 
-A path is written as `kvc.schema.trees` writes it: "past[0].key"; that of a member of
-the outermost dict is its key, that of the outermost thing itself is "".
+A path is written as `kvc.schema.trees` writes it: "past[0].key"; the path of a member
+of the outermost dict is its key, that of the outermost thing itself is "".
 """
 
 from collections.abc import Iterator, Set

@@ -1,8 +1,8 @@
-"""The nodes of one traced graph: of a method, or of a body of control flow in it.
+"""Import the nodes of one traced graph: of a method, or of a body of control flow.
 
 In: fx nodes whose inputs have values. Out: IR nodes in their order, and what has no
 kernel. Bodies of `torch.cond` and the like become blocks: methods of their own, whose
-inputs are what the call passes; weights are theirs without being passed.
+inputs are the operands of the call; they use weights without being passed them.
 """
 
 import operator

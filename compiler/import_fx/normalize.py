@@ -1,10 +1,9 @@
-"""From traced ATen calls to the ops of `kvc.schema.ops`.
+"""Rewrite traced ATen calls into the ops of `kvc.schema.ops`.
 
-Most ops keep their name and lose the parameters that kvc does not take. The rules
-here rewrite the rest: other spellings of one op, factories; `numbers` puts Python
-numbers where they may stand, `reads`, `writes` and `norms` hold the rules of their
-families.
-What no rule maps stays as it is and is reported by the importer.
+Most ops keep their name and lose the parameters that kvc does not support. The rules
+here rewrite the rest: other forms of one op, factories; `numbers` puts Python numbers
+where they are allowed, `reads`, `writes` and `norms` hold the rules of their families.
+What no rule maps stays as it is, and the importer reports it.
 """
 
 from kvc.compiler.import_fx import norms, reads, writes

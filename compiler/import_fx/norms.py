@@ -1,7 +1,7 @@
-"""Rules for norms and convolutions, whose traced ops know more modes than kvc has.
+"""Rules for norms and convolutions, whose traced ops have more modes than kvc supports.
 
-A traced norm also gives the statistics that training wants; only the first result
-is made here.
+A traced norm also returns the statistics needed for training; only the first result is
+made here.
 """
 
 from kvc.compiler.import_fx.calls import Call, Named, Unsupported

@@ -1,9 +1,9 @@
 """Python numbers where an op of the table takes a tensor.
 
-torch lets a number stand for either operand. In: a call of an op, its operands as
-traced. Out: the call with the op's Scalar overload, with the operands swapped, or
-with a tensor of no dims made of the number, whichever gives what eager gives. A number
-that only the run knows is a tensor already; it takes the dtype that a number would.
+torch accepts a number for either operand. In: a call of an op, its operands as traced.
+Out: the call with the op's Scalar overload, with the operands swapped, or with a tensor
+of no dims made from the number, whichever gives the same as eager. A number known only
+at run time is already a tensor; it takes the dtype that a number would.
 """
 
 from kvc.compiler.import_fx.calls import Call, Tensor, cast, full

@@ -1,4 +1,4 @@
-"""The input that a session fills with its position: `Method.position`, checked."""
+"""Check `Method.position`, the input that a session fills with its position."""
 
 from collections.abc import Sequence, Set
 from itertools import combinations

@@ -1,8 +1,8 @@
-"""All exported programs of a model to one IR program.
+"""Import all exported programs of a model as one IR program.
 
 In: the captured methods. Out: their IR, with constants and states shared. `tensors`
-says which of the model's tensors are states, `carried` and `grown` which arguments
-are; `borders` and `method` import one method each.
+says which of the model's tensors are states, `carried` and `grown` which arguments are;
+`borders` and `method` import one method each.
 """
 
 from collections.abc import Mapping, Sequence, Set

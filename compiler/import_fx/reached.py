@@ -1,7 +1,7 @@
-"""Ways to the memory of a state that no trace follows: refused, by name and remedy.
+"""Refuse access to the memory of a state that no trace follows, naming it and a remedy.
 
 In: what was observed while the methods were traced, and which tensors are states. Two
-methods may contradict each other here, so that this is known when all are traced.
+methods may contradict each other here, so this runs after all are traced.
 """
 
 from collections.abc import Sequence

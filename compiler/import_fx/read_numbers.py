@@ -1,7 +1,7 @@
-"""Numbers that a method reads from tensors while it runs: `.item()`, `.tolist()`.
+"""Numbers that a method reads from tensors at run time: `.item()`, `.tolist()`.
 
-torch traces such a number as a symbol, and what Python computes of it as an expression.
-In: these symbols and expressions. Out: `Number`s, which the rules use as what they are,
+torch traces such a number as a symbol, and what Python computes from it as an
+expression. In: these symbols and expressions. Out: `Number`s, which the rules use as
 tensors without dims; Python's arithmetic becomes nodes. Sizes never depend on them.
 """
 

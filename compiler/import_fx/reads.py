@@ -1,7 +1,8 @@
-"""Rules for reads at places, and for numbers that stand for whole tensors.
+"""Rules for indexed reads, and for numbers that stand for whole tensors.
 
-With numbers that only the run knows, a slice or a single place is no view any more but
-a read at an index tensor; `arange` and `full` compute with the tensor that holds it.
+With numbers known only at run time, a slice or a single index is no longer a view but a
+read at an index tensor; `arange` and `full` compute with the tensor that holds the
+number.
 """
 
 from kvc.compiler.import_fx.calls import (

@@ -1,7 +1,7 @@
 """What one traced method takes and returns, by path, and how it nests.
 
-In: a captured method. Out: its tensor arguments and results by path, as traced, and
-the trees of its calls without what the session keeps to itself.
+In: a captured method. Out: its tensor arguments and results by path, as traced, and the
+trees of its calls without what the session keeps.
 """
 
 from collections.abc import Mapping, Set

@@ -1,7 +1,7 @@
-"""States whose size a session chooses, and the sizes that it chooses.
+"""States whose size a session chooses, and the symbols of these sizes.
 
 In: the captured methods with the buffers that were lifted to inputs. Out: the types of
-these states, and the checks that a size of a state means one thing in all methods.
+these states, and the check that a size of a state is the same in all methods.
 """
 
 from collections.abc import Collection, Mapping, Sequence

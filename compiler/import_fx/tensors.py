@@ -1,7 +1,7 @@
 """Which tensors of a model are states and which are constants, by identity.
 
-In: the model's tensors and what each traced method mutates. Out: for a tensor that
-a graph mentions, the state or the constant that it is, under one name.
+In: the model's tensors and what each traced method mutates. Out: for a tensor in a
+graph, the state or the constant that it is, under one name.
 """
 
 from collections.abc import Iterable, Mapping

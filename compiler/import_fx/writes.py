@@ -1,7 +1,7 @@
-"""Rules for writes into part of a tensor: slices, single places, masks.
+"""Rules for writes into part of a tensor: slices, single indices, masks.
 
-What a Python slice says (open ends, ends counted from the back, clamping) becomes an
-index tensor, so that every write arrives as one op that can work in place.
+The meaning of a Python slice (open ends, ends counted from the back, clamping) becomes
+an index tensor, so that every write is one op that can work in place.
 """
 
 from kvc.compiler.import_fx.calls import (

@@ -1,4 +1,4 @@
-"""Which writes happen where the old value lies, by proof; see `passes/README.md`."""
+"""Order writes so that they happen in place, with proof; see `passes/README.md`."""
 
 from kvc.compiler.in_place.proof import (
     Proof,

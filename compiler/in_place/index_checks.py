@@ -1,10 +1,9 @@
-"""Checks of write indices, before the first write.
+"""Check the indices of writes before the first write.
 
-A write into persistent memory raises when an index is out of range. What an earlier
-write of the same call has done by then cannot be taken back, so an index that follows
-from inputs and counters alone is computed and checked first; all writes come after
-that. An index that follows from anything else is checked by its own write, which then
-writes nothing.
+A write into persistent memory raises if an index is out of range. What an earlier write
+of the same call has done by then cannot be undone, so an index that depends only on
+inputs and counters is computed and checked first; all writes come after that. Any other
+index is checked by its own write, which then writes nothing.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,10 @@
 """Memory that outlives a method, and the writes that lead to its new content.
 
 A state that a method changes has such memory, and so has an input whose array it
-changes. The new content is traced back: updates of the old value may all work in it, or
-one node that makes a whole new value, and the updates of that. Where the new content
-cannot be made there (it is a view, it lies in other memory, its maker reads the old
-content), a closing move carries it in.
+changes. The new content is traced back: it comes from updates of the old value, which
+may all work in that memory, or from one node that makes a whole new value, and updates
+of that. If the new content cannot be made there (it is a view, it lies in other memory,
+its node reads the old content), a closing copy moves it in.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,11 @@
-"""The proof: in which order every write can happen where the old value lies.
+"""The proof: in which order every write can happen in place.
 
-In: a method, functional. Out: the method in an order in which each write may take the
-memory of what it overwrites, and a verdict for each. A write may do so once nobody
-reads the old value, or a view of it, any more: such readers are put before it. A
-reader that needs the old value and the new one, and a caller that is handed the old
-value, get a copy of what they read, made just before the write; that copy is the
-verdict's cost. The emitted program is checked again by `kvc.schema.verify`, which
-shares nothing with this.
+In: a method, functional. Out: the method in an order in which each write may use the
+memory of what it overwrites, and a verdict for each. A write may do so if nothing reads
+the old value, or a view of it, any more: such readers are put before it. A reader that
+needs both the old and the new value, and a caller that gets the old value, get a copy
+of what they read, made just before the write; that copy is the verdict's cost. The
+emitted program is checked again by `kvc.schema.verify`, which shares nothing with this.
 """
 
 from collections.abc import Mapping, Sequence

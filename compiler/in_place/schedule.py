@@ -1,7 +1,7 @@
 """A method's nodes while they are being reordered: a graph with extra edges.
 
-In: a method in some order. Out: the method in an order that keeps to the data and to
-every edge that was added, and to the old order where nothing asks for another.
+In: a method in some order. Out: the method in an order that respects the data and every
+added edge, and keeps the old order otherwise.
 """
 
 import heapq

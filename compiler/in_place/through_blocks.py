@@ -1,12 +1,12 @@
-"""Which results of control flow lie in the memory of an operand: captures by value.
+"""Which results of control flow lie in the memory of an operand.
 
-In: a method, functional. Out: the method whose control nodes say so (`over`), and when
-it is proven, blocks that say which of their outputs go where (`input_out`). A
-result does when it leads from the old content of persistent memory to the new one, and
-a branch makes it of the operand: by updates, by control flow of its own, or by handing
-it on. The other branch then fills the operand's memory. What a loop carries lies in one
-place in any case. Whether, and at which cost, a block can do its part is for
-`proof.py`.
+In: a method, functional. Out: the method whose control nodes state this (`over`), and,
+once it is proven, blocks that say which of their outputs go where (`input_out`). A
+result lies in an operand's memory if it leads from the old content of persistent memory
+to the new one, and a branch makes it from the operand: by updates, by nested control
+flow, or by returning it. The other branch then fills the operand's memory. What a loop
+carries stays in one place in any case. `proof.py` decides whether, and at which cost, a
+block can do its part.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The arguments of a call by name, and whether they are of the kinds its op takes."""
+"""Match the arguments of a call with its op's parameters, and check their kinds."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""Control flow in the IR: nodes that run blocks, and the methods that blocks are.
+"""Control flow in the IR: nodes that run blocks, and blocks, which are methods.
 
-A block is a `Method` with a number, which one argument of one node says. It has neither
-role nor state: what it works on are its inputs, one for each operand of the node.
+A block is a `Method` with a number, which one argument of one node names. It has
+neither role nor state: it works on its inputs, one for each operand of the node.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,9 +1,9 @@
 """The IR's values: programs, methods, nodes. All frozen; passes build new ones.
 
-A method is a list of nodes in running order over values in SSA form. Nothing is
-ever written over here: a cache write is a node with a new value, and a state is a
-value at the method's start (`state_in`) and another at its end (`state_out`).
-Where things lie in memory is decided later, in side tables.
+A method is a list of nodes in running order over values in SSA form. Nothing is ever
+overwritten here: a cache write is a node with a new value, and a state is a value at
+the method's start (`state_in`) and another at its end (`state_out`). Where values lie
+in memory is decided later, in side tables.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,8 @@
-"""The IR's text read back: what `text.py` writes, for tests and for trying things out.
+"""Read the IR's text back, as `text.py` writes it, for tests and experiments.
 
-In: text, and where the bytes of its constants come from. Out: the program. Text does
-not say how arguments nest, nor where nodes come from in the user's code: inputs are
-plain arguments, and a method with several outputs returns a tuple.
+In: text, and where the bytes of its constants come from. Out: the program. The text
+does not say how arguments nest, nor where nodes come from in the user's code: inputs
+are plain arguments, and a method with several outputs returns a tuple.
 """
 
 import re

@@ -1,1 +1,1 @@
-"""Where values lie: storage by aliasing, lifetimes, plans and their check."""
+"""Where values lie in memory: aliasing, lifetimes, plans and their check."""

@@ -1,9 +1,9 @@
-"""Who shares memory with whom, in a method whose writes have been put in place.
+"""Which values share memory, in a method whose writes happen in place.
 
 In: a method in its final order, as `kvc.compiler.in_place` leaves it: whatever leads to
 the new content of a state, or of an input in the caller's array, works in its memory.
 Out: for each value what it shares memory with. Other updates reuse the memory of their
-operand where that is scratch memory which nobody reads afterwards.
+operand if that is scratch memory which nothing reads afterwards.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Check a plan by brute force, knowing nothing of the planner that made it."""
+"""Check a plan by brute force, independently of the planner that made it."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""From a method to memory requests: who needs scratch bytes, and from when to when."""
+"""Derive memory requests from a method: which values need scratch bytes, and when."""
 
 from collections.abc import Mapping
 

@@ -1,4 +1,4 @@
-"""The values of planning: requests in, placements out. No graph in sight."""
+"""The values of planning: requests in, placements out, without any graph."""
 
 from dataclasses import dataclass
 

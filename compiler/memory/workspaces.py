@@ -1,9 +1,9 @@
-"""Scratch memory for blocks: a result of the node that runs them, while it runs.
+"""Scratch memory for blocks: a result of the node that runs them.
 
 In: a method whose blocks have been planned. Out: the method as the file has it: a
-control node names blocks by their numbers in the method, and has one result more, bytes
-enough for the block that needs most. To the planner, and to those who check its plan,
-that is a value like any other.
+control node names blocks by their numbers in the method, and has one more result, with
+enough bytes for the block that needs most. For the planner, and for the checks of its
+plan, that is a value like any other.
 """
 
 from collections.abc import Mapping

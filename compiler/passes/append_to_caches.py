@@ -1,8 +1,8 @@
-"""Caches that grow by concatenation: `cat([past, new])` appends to the past's memory.
+"""Turn caches that grow by concatenation, `cat([past, new])`, into `kvc::append`.
 
-The past may be a state that the result becomes, or an input of a size that differs from
-call to call whose longer version the caller gets. Joins of what is empty, or of one
-tensor alone, are read through on the way; all other joins stay what they are.
+The past may be a state that the result becomes, or an input of varying size whose
+longer version the caller gets. Joins with an empty tensor, or of one tensor alone, are
+skipped on the way; all other joins stay as they are.
 """
 
 from collections.abc import Iterator, Mapping, Sequence, Set

@@ -1,4 +1,4 @@
-"""Writes along one axis: what `index_copy`, or `index_put` at one index, says."""
+"""Writes along one axis: what `index_copy` and `index_put` at one index share."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What a pass is, and the manager that runs passes and verifies after each."""
+"""What a pass is, and `run_passes`, which verifies after each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

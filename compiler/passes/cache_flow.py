@@ -1,8 +1,8 @@
-"""Which values of a method, and of the blocks that it runs, come of some values in it.
+"""Follow values through a method and the blocks that it runs.
 
 In: a method, the values to begin with, and which nodes lead on. Out: by the name of
-each method or block the values there. What a call of control flow is passed is an input
-of its blocks; what blocks make of that is a result of the call.
+each method or block, the values reached there. An operand of control flow leads to an
+input of its blocks; an output of a block leads to a result of the call.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,4 +1,4 @@
-"""Name equal data once: constants of one source, and equal literals, are one."""
+"""Give equal constants one name: those of one source, and equal literals."""
 
 from dataclasses import dataclass, replace
 from typing import ClassVar

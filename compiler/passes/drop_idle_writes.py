@@ -1,6 +1,6 @@
-"""Drop writes of what is there already.
+"""Drop writes of values that are already there.
 
-`cache[:, 2:4] += x` arrives as a write of the sum, and then as a write of the slice
+`cache[:, 2:4] += x` is imported as a write of the sum, and then a write of the slice
 that was just written into the same slice, since Python assigns what `+=` returns.
 """
 

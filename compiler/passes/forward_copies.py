@@ -1,9 +1,9 @@
-"""Read through what changes nothing: `copy` over a whole tensor, `clone`, `alias`.
+"""Let readers skip copies that change nothing: a whole `copy`, `clone`, `alias`.
 
-`buffer.copy_(value)` arrives as `copy(buffer, value)`, which is `value` itself when
-shape and dtype agree. Memory is no matter here: where a state's new value must be
-moved into the state, or an old value be kept from being overwritten, the proof of
-`compiler/in_place` says so.
+`buffer.copy_(value)` is imported as `copy(buffer, value)`, which is `value` itself if
+shape and dtype agree. Memory does not matter here: where a state's new value must be
+moved into the state, or an old value must be kept from being overwritten,
+`compiler/in_place` adds the copy.
 """
 
 from dataclasses import dataclass, replace

@@ -1,8 +1,8 @@
-"""RMS norms that are spelled out become `aten::rms_norm`.
+"""Turn RMS norms that are written as several ops into `aten::rms_norm`.
 
-`x * rsqrt(mean(x^2, -1) + eps)`, with or without a constant weight of the last axis in
-front of it or after it, is how models of transformers write the norm: six nodes, each
-over a whole activation. kvc's kernel rounds as these do, so nothing changes in float32.
+`x * rsqrt(mean(x^2, -1) + eps)`, with or without a constant weight of the last axis
+before or after it, is how models of transformers write the norm: six nodes, each over a
+whole activation. kvc's kernel rounds as these do, so nothing changes in float32.
 """
 
 from collections import Counter

@@ -1,11 +1,11 @@
-"""Views around control flow go into the blocks, so that blocks are lent whole memory.
+"""Move views around control flow into the blocks, so that blocks are lent whole memory.
 
-`cond(p, f, g, (cache.view(-1),))` hands a block a view of the cache, and what comes
-back is viewed again before the cache becomes it. A result can lie in the memory of an
-operand that is all of it, in its own shape. In: such calls on the way from the old
-content of a state, or of an input, to the new one. Out: calls that are passed the cache
-itself and give it back; the views are taken, and undone, inside. These are views of all
-elements: other shapes, other orders of axes.
+`cond(p, f, g, (cache.view(-1),))` passes a view of the cache to a block, and what is
+returned is viewed again before it becomes the cache. But a result can only lie in the
+memory of an operand that is all of that memory, in its own shape. In: such calls on the
+path from the old content of a state, or of an input, to the new one. Out: calls that
+take and return the cache itself; the views are taken, and undone, inside. These are
+views of all elements: other shapes, other orders of axes.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set

@@ -1,10 +1,10 @@
-"""Turn a `view` whose operand does not lie in order into a `reshape` that copies.
+"""Turn a `view` of a tensor that is not contiguous into a `reshape` that copies.
 
-In the IR a view is a shape and nothing more. In memory it needs the operand's
-elements in order, which a transposed operand does not have. Every op that is not a
-view writes its result in order, apart from what grows: that lies in memory for more
-than it holds. So it is enough to follow chains of views; this is done with torch's own
-rule, on tensors without memory, at several sizes.
+In the IR a view is only a shape. In memory it needs the operand's elements in order,
+which a transposed operand does not have. Every op that is not a view writes its result
+in order, except growing memory, which has spare capacity. So it is enough to follow
+chains of views; this is done with torch's own rule, on tensors without memory, at
+several sizes.
 """
 
 from collections.abc import Mapping

@@ -1,12 +1,12 @@
-"""Caches as int8: rows are quantized as they are written, and read as they are.
+"""Make caches int8: quantize rows as they are written, read them as they are.
 
 A float state that `kvc::cache_update` writes and `kvc::attention` reads becomes two:
 int8 rows under its own name, and a float32 scale for each row under `NAME.scale`, with
 the same axis of slots. Each write becomes `kvc::quantize_cache` and two updates at the
 same slots; attention takes the scales. Branches and loops that are lent a cache take
-and give both. Between a state and attention axes may be swapped, but those of a row.
-Whatever else reads or writes a cache is an error, since
-what it sees would be another model's numbers.
+and return both. Between a state and attention, axes may be swapped, except the axis of
+a row. Any other reader or writer of a cache is an error, since its results would
+change.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,11 +1,11 @@
-"""Cache writes in other words: what fills consecutive slots is a `cache_update`.
+"""Turn writes into consecutive slots into `kvc::cache_update`.
 
-`index_copy` and `index_put` along an axis that is not the first become one when their
-index is provably `start + arange(count)`, which is what PyTorch's many spellings of a
-cache write come down to. Both raise when a slot is out of range. `index_put` also takes
-indices that count from the back, so its start must be known not to be negative, and
-values that lack leading axes of size 1, which they get back here. Writes at places that
-never change stay what they are: they are no cache writes.
+`index_copy` and `index_put` along an axis that is not the first are rewritten if their
+index is provably `start + arange(count)`, which is what PyTorch's many forms of a cache
+write have in common. Both raise if a slot is out of range. `index_put` also takes
+negative indices, so its start must be provably non-negative, and values that lack
+leading axes of size 1, which are added here. Writes at constant indices stay as they
+are: they are no cache writes.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""Tools that several passes share: renaming values, and rebuilding methods."""
+"""Rename values and rebuild methods, for several passes."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace

@@ -1,7 +1,7 @@
-"""Do a read and a write of a tensor speak of the same places?
+"""Find whether a read and a write of a tensor are at the same indices.
 
-A write is an `index_copy`, whose places are an index tensor; a read of the same places
-may be a slice, a single place, or a read at an equal index tensor.
+A write is an `index_copy` with an index tensor; a read at the same indices may be a
+slice, a single index, or a read at an equal index tensor.
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,7 @@
 """Compute equal things once: nodes of one op with equal arguments share a result.
 
-All ops are functional and deterministic, so this holds for every node. It is what
-lets the linears of one input share its quantization.
+All ops are functional and deterministic, so this holds for every node. With it, linear
+layers with the same input share its quantization.
 """
 
 from dataclasses import dataclass, replace

@@ -1,9 +1,9 @@
-"""Compute the places of a cache write inside the branch that writes there.
+"""Compute the index of a cache write inside the branch that writes.
 
 Code outside of a branch computes `position + torch.arange(n)`, and the branch captures
-it: from inside, it is any list of places. In: a program. Out: the same, but that small
-computations of integers are made once more in the blocks that take their results, of
-what those were computed from. Then a block says by itself where it writes.
+the result, which inside is just some index tensor. In: a program. Out: the same, except
+that small computations of integers are repeated in the blocks that use their results. A
+block then shows by itself where it writes.
 """
 
 from collections.abc import Mapping

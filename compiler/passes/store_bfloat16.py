@@ -2,7 +2,7 @@
 
 A linear layer rounds its input to bfloat16, multiplies with float32 sums as torch's
 bfloat16 kernel does, and widens the rounded result; everything else stays float32.
-Widening whole weights at each call instead would cost more memory than it saves.
+Widening whole weights in each call instead would cost more memory than it saves.
 """
 
 from collections.abc import Iterator

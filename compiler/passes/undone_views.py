@@ -1,8 +1,8 @@
-"""Views that put back what the views before them have changed, and so are nothing.
+"""Remove views that a later view undoes.
 
-`cache.view(-1)`, something done to it place by place, and a view in the old shape are
-the same thing done to the cache. In: a method. Out: the method that does so, where all
-that it is done with has one size. A tool of passes that put views around things.
+`cache.view(-1)`, then elementwise ops, then a view in the old shape are the same ops on
+the cache itself. In: a method. Out: the method without these views, if all operands
+have one size. For passes that put views around things.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""Replacing weights by stored forms of them: tools for the recipe's passes.
+"""Replace weights by stored forms of them, for the recipe's passes.
 
 A `WeightBook` names derived constants (`embed.weight.int8`) and binds them in the
 method that is being rewritten, each once.

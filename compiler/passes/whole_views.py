@@ -1,7 +1,7 @@
 """Views of all elements of a value: in another shape, or with axes in another order.
 
-Such a view can be undone by another. A reshape keeps the elements in their order; any
-two of them in a row are one. So are any two reorderings of axes.
+Another view can undo such a view. A reshape keeps the elements in their order, and two
+successive ones are one. So are two successive reorderings of axes.
 """
 
 from dataclasses import dataclass

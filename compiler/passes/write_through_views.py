@@ -2,10 +2,10 @@
 
 torch traces `cache[:2].transpose(1, 2)[:, :, p] = x` as writes into copies of the
 views, which are then written back one by one. In: such chains. Out: one write into the
-base. A view that only reorders axes, or adds and drops axes of size 1, turns the write
-around (`_unviewed`); a part that is all there is, is no part (`_without_whole_writes`);
-parts of parts become one `index_put` at several indices
-(`_merged`), provided that no index is negative, which would count from the back there.
+base. For a view that only reorders axes, or adds and drops axes of size 1, the write is
+transformed accordingly (`_unviewed`); a part that is the whole is treated as the whole
+(`_without_whole_writes`); parts of parts become one `index_put` at several indices
+(`_merged`), provided that no index is negative, since that would count from the back.
 """
 
 from collections.abc import Mapping

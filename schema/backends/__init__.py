@@ -1,5 +1,5 @@
-"""What backends take, each as one list that both of its halves read.
+"""What each backend supports, as one list that both of its halves read.
 
-Ahead of time a backend's list chooses nodes; at run time it refuses a block with
+Ahead of time a backend chooses nodes by its list; at run time it refuses blocks with
 anything else. Nothing here needs a backend's library, or torch.
 """

@@ -1,4 +1,4 @@
-"""What a backend's list is asked about: a node's arguments, and the rules on them."""
+"""The arguments of a node as a backend's list sees them, and rules about them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

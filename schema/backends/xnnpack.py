@@ -1,8 +1,8 @@
-"""The one list of what XNNPACK takes: an op a line, with what it asks of arguments.
+"""The list of what XNNPACK supports: one op per line, with its rules on arguments.
 
 The compiler chooses nodes by it, the runtime refuses blocks by it. Everything is
-float32 but for a row-wise quantized tensor (`kvc::quantize_rows`), which only
-quantized linears may read.
+float32 except row-wise quantized tensors (`kvc::quantize_rows`), which only quantized
+linears may read.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""Which moves of elements XNNPACK can say while sizes are not known.
+"""Which reshapes, slices and broadcasts XNNPACK can express while sizes are unknown.
 
-Sizes of a subgraph's values follow from those of its inputs. A reshape may leave one
-size to be worked out, a slice counts from the front or from the end of an axis, a
-broadcast says each new size as a number.
+The sizes of a subgraph's values follow from those of its inputs. A reshape may leave
+one size open, a slice counts from the front or the end of an axis, a broadcast gives
+each new size as a number.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""The codec: a `Program` or an index of blobs to bytes and back.
+"""The codec: turns a `Program` or an index of blobs into bytes and back.
 
 Equal values give equal bytes. Decoding trusts nothing: the structural verifier runs
-first, then every id is checked, then the dataclasses are made. What they say is
-checked by `kvc.schema.verify`. Only this package knows how a buffer is laid out.
+first, then every id is checked, then the dataclasses are made. Their meaning is checked
+by `kvc.schema.verify`. Only this package knows the layout of a buffer.
 """
 
 from collections.abc import Sequence

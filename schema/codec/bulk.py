@@ -1,9 +1,9 @@
 """Make many frozen dataclasses at once.
 
-The constructor of a frozen dataclass sets each field through `object.__setattr__`;
-for the tens of thousands of values and instructions of a program that is most of the
-time that decoding takes. Setting the slots column by column is four times as fast
-(measured 2026-11-21 on 10,000 instructions).
+The constructor of a frozen dataclass sets each field through `object.__setattr__`,
+which takes most of the time of decoding tens of thousands of values and instructions.
+Setting the slots column by column is four times as fast (measured 2026-11-21 on 10,000
+instructions).
 """
 
 from collections import deque

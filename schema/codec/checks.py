@@ -1,7 +1,6 @@
-"""Checks on flat vectors of a verified buffer: ids in range, runs that cover.
+"""Checks on flat vectors of a verified buffer: ids in range, runs without gaps.
 
-They come before a single object is made, so that a bad index is found with the
-vector it is in.
+They run before any object is made, so an error names the vector with the bad index.
 """
 
 from collections.abc import Sequence

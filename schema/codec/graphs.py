@@ -1,7 +1,7 @@
 """Graphs as flat vectors: `graph_record` writes one, `read_graph` reads one.
 
-Everything that a graph refers to lies in the pool of its buffer. Reading checks all
-ids at once with numpy, then makes the values and instructions, sharing equal parts.
+Everything that a graph refers to is in the pool of its buffer. Reading checks all ids
+at once with numpy, then makes the values and instructions, sharing equal parts.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,8 +1,8 @@
 """The pool of a buffer: what graphs and tables refer to by id, each thing once.
 
-`PoolWriter` gives ids to expressions, types, op names, texts and floats in the order
-of their first use, so that equal programs make equal bytes. `Pool` is the same read
-back, with every index checked.
+`PoolWriter` gives ids to expressions, types, op names, texts and floats in the order of
+their first use, so that equal programs give equal bytes. `Pool` reads them back and
+checks every index.
 """
 
 import struct

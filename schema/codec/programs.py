@@ -1,7 +1,7 @@
-"""Programs as tables, apart from their graphs and pools.
+"""The tables of a program other than its graphs and pools.
 
-`program_record` writes, `read_program` reads a buffer that the structural verifier has
-passed.
+`program_record` writes them; `read_program` reads a buffer that the structural verifier
+has accepted.
 """
 
 from collections.abc import Iterable, Sequence

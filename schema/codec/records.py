@@ -1,8 +1,8 @@
-"""Tables of `program.fbs` as records: write them, and read them after verification.
+"""Write tables of `program.fbs` from records, and read them after verification.
 
 `Record` is a table to be written: its kind and its fields. `TableReader` gives the
-fields of a table in a verified buffer, whole vectors at a time. Both go by the
-layout in `kvc.schema._generated`; neither checks anything.
+fields of a table in a verified buffer, whole vectors at a time. Both use the layout in
+`kvc.schema._generated`; neither checks anything.
 """
 
 import struct

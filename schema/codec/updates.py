@@ -1,4 +1,4 @@
-"""Verdicts and accesses of what writes over states and inputs: as columns, and back."""
+"""Write and read verdicts and accesses of writes over states and inputs, as columns."""
 
 from collections.abc import Sequence
 

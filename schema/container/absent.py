@@ -1,8 +1,8 @@
-"""`AbsentFile`: a data file that is not there, and need not be.
+"""`AbsentFile`: stands for a data file that is missing and not required.
 
-Packed data is a copy of plain data in a form that saves time. A data file that holds
-nothing else may be left behind: the bundle opens without it, and whoever asks for a
-blob of it is told what is missing.
+A data file with nothing but packed data, a copy of plain data in a faster form, is not
+required: the bundle opens without it, and a request for one of its blobs raises an
+error that names the missing file.
 """
 
 from copy import copy

@@ -1,8 +1,8 @@
-"""`AtomicFile`: a file that is there whole or not at all.
+"""`AtomicFile`: a file that is written completely or not at all.
 
-What is written goes to a temporary file in the folder of the output; `commit` makes it
-durable and gives it its name. Whatever fails before, the old file is untouched and the
-temporary file is gone.
+The content goes to a temporary file in the folder of the output; `commit` makes it
+durable and renames it. If anything fails before, the old file is untouched and the
+temporary file is removed.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""`BlobStream`: append blobs to a file in the making, each content once.
+"""`BlobStream`: append blobs to a new file, each content once.
 
-In: contents that come in chunks. Out: where each lies. A content is hashed while it is
-written; when its bytes turn out to be there already, in this file or in a data file
-that may be reused, the file is cut back. No more than a chunk is held in memory.
+In: contents that come in chunks. Out: where each is stored. A content is hashed while
+it is written; if its bytes are already in this file, or in a data file that may be
+reused, the file is cut back. At most one chunk is held in memory.
 """
 
 import hashlib

@@ -1,6 +1,6 @@
 """`BundleFile`: an open bundle whose program has passed every check.
 
-Only header and program are read at opening. Its blobs, and data files, are left to
+Opening reads only the header and the program. Blobs and data files are read by
 `StoredBlobs`.
 """
 

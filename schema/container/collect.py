@@ -1,10 +1,10 @@
 """Find and remove the data files of a folder that no bundle there needs.
 
-In: a folder. Out: what was removed, and what was left and why. A file is locked first,
-then all bundles are read again, and only then it goes: a writer holds the data file of
-its bundle until the bundle is there. Nothing outside the folder is looked at, so a
-bundle elsewhere that finds its data here does not count, unless a link to it lies here.
-Temporary files that a writer left behind go as well.
+In: a folder. Out: what was removed, what was left, and why. A file is locked first,
+then all bundles are read again, and only then it is removed: a writer keeps the data
+file of its bundle locked until the bundle is in place. Nothing outside the folder is
+looked at, so a bundle elsewhere that uses a data file here does not count unless a link
+to the bundle lies here. Temporary files that a writer left behind are removed too.
 """
 
 import errno

@@ -1,7 +1,7 @@
 """`DataFileReader`: an open data file whose index has passed every check.
 
-A data file holds blobs that bundles refer to, and an index of them at its end. Only
-header and index are read at opening.
+A data file holds blobs that bundles refer to, and an index of them at its end. Opening
+reads only the header and the index.
 """
 
 import os

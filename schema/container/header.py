@@ -1,9 +1,9 @@
-"""The first 128 bytes of a file: what they say, how they are packed and checked.
+"""The first 128 bytes of a file: their fields, writing, reading, checks.
 
-The layout is in FORMAT.md. It is the same for all format versions, so that any kvc
-can tell a damaged file from one of another version; and the same for bundles and data
-files, which differ in their magic. What ends the file, the program of a bundle or the
-index of a data file, is called its *tail* here.
+The layout is in FORMAT.md. It is the same for all format versions, so that any kvc can
+tell a damaged file from one of another version, and the same for bundles and data
+files, which differ in their magic. The end of the file, a bundle's program or a data
+file's index, is called its *tail* here.
 """
 
 import hashlib

@@ -1,4 +1,4 @@
-"""What a file looks like from its first bytes, for the message of `BadMagic`."""
+"""Guess the kind of a file from its first bytes, for the message of `BadMagic`."""
 
 from typing import Final
 

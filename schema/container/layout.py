@@ -1,4 +1,4 @@
-"""Where the parts of a file lie: alignment, and the check that they tile it.
+"""Where the parts of a file lie, and the check that they fill it without overlap.
 
 A file is its header, its blobs in the order of their offsets, and its tail (program or
 index), each at the next multiple of its alignment, with zeros between. So there are no

@@ -1,8 +1,8 @@
 """Find the data files of a bundle, by name and digest.
 
 In: what a program says of a file, and folders. Out: the open file. Names are opened
-beneath the folder's descriptor, never followed anywhere else. A file of the right name
-with other content is passed over, and told of when no folder has the right one.
+relative to the folder's descriptor, and links are not followed. A file of the right
+name with another content is skipped, and reported if no folder has the right one.
 """
 
 import os

@@ -1,8 +1,9 @@
 """Which data files the bundles of a folder need.
 
-In: a folder. Out: names. What may be a bundle and cannot be read is an error, since
-nobody knows what it needs. A listing may miss a file that gets another name meanwhile;
-so the folder is listed until it has not changed for a moment and all in it was read.
+In: a folder. Out: names. A file that may be a bundle and cannot be read is an error,
+since what it needs is unknown. A listing may miss a file that is renamed meanwhile, so
+the folder is listed until it has not changed for a moment and everything in it was
+read.
 """
 
 import errno

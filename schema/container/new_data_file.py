@@ -1,9 +1,9 @@
-"""`NewDataFile`: a data file in the making, named before the bundle that needs it.
+"""`NewDataFile`: a data file being written, which gets its name before its bundle does.
 
-It is linked to its name, never over another file: where a whole and equal one is there,
-that is used, and a damaged one is replaced. Either way the file is held locked until
-the bundle is there, so that nobody collects it as garbage in between. When the bundle
-fails, a file that was made for it goes again.
+It is linked to its name, never over another file. If a whole and equal file has the
+name, that is used; a damaged one is replaced. The file stays locked until the bundle is
+in place, so that `kvc gc` does not remove it in between. If the bundle fails, a file
+that was made for it is removed.
 """
 
 import errno

@@ -1,7 +1,7 @@
-"""`OpenFile`: a descriptor, and which file it is.
+"""`OpenFile`: a file descriptor, and the identity of the file at opening.
 
-In: a path, or a plain name beneath an open folder. Out: bytes, exactly as many as were
-asked for, and whether the file is still the one that was opened. Nothing is mapped.
+In: a path, or a plain name in an open folder. Out: exactly as many bytes as requested,
+and whether the file is still the one that was opened. Nothing is mapped.
 """
 
 import errno

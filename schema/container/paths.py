@@ -1,4 +1,4 @@
-"""Paths as callers give them: made real, with errors that have a type."""
+"""Resolve the paths that callers give, with typed errors."""
 
 import os
 from collections.abc import Iterable

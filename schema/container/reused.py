@@ -1,7 +1,7 @@
-"""`ReusedFile`: a data file of another bundle whose blobs a new bundle refers to.
+"""`ReusedFile`: another bundle's data file, whose blobs a new bundle refers to.
 
-It is held locked until the new bundle is there, so that nobody collects it as garbage
-in between. A blob is checked before it is referred to.
+It stays locked until the new bundle is in place, so that `kvc gc` does not remove it in
+between. A blob is checked before it is referred to.
 """
 
 import fcntl

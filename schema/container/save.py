@@ -1,8 +1,8 @@
-"""`save_bundle`: the one way in which a bundle is written, to compile, split and join.
+"""`save_bundle`: the only code that writes bundles, for compile, split and join.
 
 In: a program, and where the bytes of its names come from. Out: one file, or a bundle
-and data files, whole or not at all: a data file gets its name first, and until the
-bundle has its own the old files are what a reader finds.
+and data files, complete or not at all: a data file gets its name first, and until the
+bundle has its own, a reader finds the old files.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""`SealedFile`: what bundles and data files have in common: header, blobs, tail.
+"""`SealedFile`: the common part of bundles and data files: header, blobs, tail.
 
-The header says how long the file is and has the digest of the tail, the program of a
-bundle or the index of a data file; the tail has the digests of the blobs.
+The header has the file's length and the digest of the tail (a bundle's program or a
+data file's index); the tail has the digests of the blobs.
 """
 
 import hashlib

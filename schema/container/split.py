@@ -1,7 +1,7 @@
-"""Move a bundle's blobs to a data file, and back: two ways of storing one thing.
+"""Move a bundle's blobs to a data file, and back.
 
-In: a bundle. Out: another, which `save_bundle` writes as a compilation would have.
-Packed data keeps a data file of its own, or goes where its file is not there.
+In: a bundle. Out: another bundle, written by `save_bundle` as after a compilation.
+Packed data keeps a data file of its own, or is dropped if its file is missing.
 """
 
 from collections.abc import Iterable, Iterator

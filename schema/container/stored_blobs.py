@@ -1,9 +1,9 @@
-"""`StoredBlobs`: the blobs of a program, wherever they lie.
+"""`StoredBlobs`: read the blobs of a program, in the bundle and in data files.
 
-In: an open bundle, and folders to look for its data files in. Out: the bytes of blobs,
-read and checked with two threads, and the open files for those who map them. A data
-file's index must agree with what the program says of each blob. One that holds packed
-data alone may be missing: then each of its blobs is, and nothing else.
+In: an open bundle, and folders in which to look for its data files. Out: the bytes of
+blobs, read and checked by two threads, and the open files for mapping. A data file's
+index must agree with what the program says of each blob. A file with nothing but packed
+data may be missing; then all its blobs are.
 """
 
 from collections.abc import Iterable, Iterator

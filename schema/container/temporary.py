@@ -1,8 +1,8 @@
-"""`TemporaryFile`: a file in the making, which nobody sees until it gets its name.
+"""`TemporaryFile`: a file being written, invisible until it gets its name.
 
-In: bytes, appended or cut back. Out: a durable file that a caller renames or links. A
-writer holds a lock on it; one that nobody has locked was left behind, and the next
-writer in the folder removes it. Whatever fails, the file is gone.
+In: bytes, appended or cut back. Out: a durable file that a caller renames or links. Its
+writer holds a lock on it; a file without a lock was left by a crash, and the next
+writer in the folder removes it. If anything fails, the file is removed.
 """
 
 import fcntl

@@ -1,8 +1,8 @@
-"""Every error that kvc raises: one root, a few families, narrow kinds.
+"""All errors that kvc raises: one root, a few families, narrow kinds.
 
-Each kind is a class whose keyword arguments are the facts; they stay on it as
-attributes, and its message is built from them: what failed, where, what was
-expected and found, and what to try. `KvcError.code` is stable, for scripts.
+Each kind is a class whose keyword arguments are the facts. They stay on it as
+attributes, and the message is built from them: what failed, where, what was expected
+and found, and what to try. `KvcError.code` is stable, for scripts.
 """
 
 from kvc.schema.errors.base import (

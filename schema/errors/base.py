@@ -1,4 +1,4 @@
-"""The root of all errors, how a message lists names, and why the system refused."""
+"""The root of all errors, and how messages list names and give system errors."""
 
 import difflib
 from collections.abc import Iterable, Sequence

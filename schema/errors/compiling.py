@@ -1,4 +1,4 @@
-"""Models, recipes and checkpoints that cannot be compiled."""
+"""Errors of compiling: models, recipes, checkpoints and declarations."""
 
 from typing import TYPE_CHECKING
 

@@ -1,4 +1,4 @@
-"""Calls that fail, and calls that are refused."""
+"""Errors of calls: those that fail, and those that are refused."""
 
 from kvc.schema.errors.base import KvcError, meant, shortened
 

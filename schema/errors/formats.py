@@ -1,4 +1,4 @@
-"""Bytes of a bundle, or of a data file, that are wrong."""
+"""Errors in the bytes of a bundle or a data file."""
 
 from kvc.schema.errors.base import KvcError
 

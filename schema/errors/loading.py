@@ -1,4 +1,4 @@
-"""Files that cannot be loaded, written or removed, whatever is in them."""
+"""Errors of loading, writing or removing files, whatever their content."""
 
 from kvc.schema.errors.base import KvcError, listing
 

@@ -1,4 +1,4 @@
-"""What is wrong with a bundle's tokenizer or chat template, or with what reads them."""
+"""Errors of tokenizers and chat templates, and of the packages that read them."""
 
 from kvc.schema.errors.compiling import CompileError
 from kvc.schema.errors.executing import ExecutionError

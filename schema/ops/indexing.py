@@ -1,4 +1,4 @@
-"""Shape rules of ops that read or write where index tensors say."""
+"""Shape rules of ops that read or write at the indices of an index tensor."""
 
 import math
 

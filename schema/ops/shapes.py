@@ -1,9 +1,9 @@
 """Shape rules of ops that compute or move: elementwise, reductions, joins, creation.
 
-Each takes an op's arguments with tensors given as static `TensorType`s and returns
-the dtype and shape of each result; a dtype of None leaves it to the declaration.
-Rules of products are in `products.py`, of ops with index tensors in `indexing.py`,
-of views in `views.py`.
+Each takes an op's arguments with tensors given as static `TensorType`s and returns the
+dtype and shape of each result; a dtype of None means that the instruction declares it.
+Rules of products are in `products.py`, of ops with index tensors in `indexing.py`, of
+views in `views.py`.
 """
 
 import math

@@ -1,8 +1,8 @@
-"""What kvc says about an op: its parameters, results, aliasing and shape rule.
+"""What the op table says about an op: parameters, results, aliasing and shape rule.
 
-Signatures are written as text, `aten::cat(Tensor[] tensors, int dim) -> Tensor`,
-and parsed once. Parameter kinds: Tensor, int, float, bool, str, dtype, Scalar (int,
-float or bool); each may be optional (`?`) or a list (`[]`), tensors also `?[]`.
+Signatures are written as text, `aten::cat(Tensor[] tensors, int dim) -> Tensor`, and
+parsed once. Parameter kinds: Tensor, int, float, bool, str, dtype, Scalar (int, float
+or bool); each may be optional (`?`) or a list (`[]`), tensors also `?[]`.
 """
 
 import re

@@ -1,7 +1,7 @@
-"""The allow-list: one line an op. Adding an op means a line here and a kernel.
+"""The list of all allowed ops, one per line. A new op is a line here and a kernel.
 
-Parameters that kvc does not take (devices, layouts, memory formats, `out`) are
-left out; the compiler refuses a traced call that sets one to anything unusual.
+Parameters that kvc does not support (devices, layouts, memory formats, `out`) are left
+out; the compiler refuses a traced call that sets one to anything unusual.
 """
 
 from kvc.schema.ops import caches as c

@@ -1,10 +1,9 @@
-"""The one torch definition of kvc's own operators.
+"""The definition of kvc's own operators in torch.
 
 Importing this package registers `kvc::cache_update`, `kvc::attention`,
-`kvc::expert_linear` and `kvc::quantize_cache` with torch. The compiler imports it when
-it is imported; the runtime's torch kernels call the same functions on first need, so
-that eager, traced and run-time results agree bit for bit. Nothing else in `kvc.schema`
-knows torch.
+`kvc::expert_linear` and `kvc::quantize_cache` with torch. The compiler imports it; the
+runtime's torch kernels call the same functions on first need, so that eager, traced and
+run-time results agree bit for bit. Nothing else in `kvc.schema` imports torch.
 """
 
 from kvc.schema.torch_ops.attention import attend_into, attention

@@ -1,19 +1,23 @@
 """`kvc::attention`: attention over the valid part of a cache.
 
 In: queries, a whole cache of keys and values, the number of valid positions of each
-row, and how many of its queries count. Out: the attended values. Work grows with the
-keys that are seen, not with the capacity, and no mask over the capacity is ever made.
-The meaning of `valid_length`, causality, windows, soft cap and mask is that of
-`nonpad_kv_seqlen` and the attributes of ONNX Attention (opsets 24 and 25); ALiBi
-slopes (Press et al., 2021), sinks (GPT-OSS), rings, int8 caches and counts are added.
-How one row is computed is in `rows.py`.
+row, and how many of its queries are real. Out: the attended values. The work grows with
+the keys that are seen, not with the capacity, and no mask over the capacity is ever
+made. `valid_length`, causality, windows, soft cap and mask have the meaning of
+`nonpad_kv_seqlen` and the attributes of ONNX Attention (opsets 24 and 25). ALiBi slopes
+(Press et al., 2021), sinks (GPT-OSS), rings, int8 caches and row lengths are added.
+`rows.py` computes one row.
 """
 
 import torch
 from torch import Tensor
 
 from kvc.schema.rings import oldest
-from kvc.schema.torch_ops.attention_arguments import check_arguments, check_lengths
+from kvc.schema.torch_ops.attention_arguments import (
+    Attention,
+    check_arguments,
+    check_lengths,
+)
 from kvc.schema.torch_ops.int8_cache import as_cache
 from kvc.schema.torch_ops.row_lengths import read_row_lengths
 from kvc.schema.torch_ops.rows import attend_last, attend_one, attend_row
@@ -87,68 +91,28 @@ def attention(
             negative or, in the linear layout, larger than `slots`.
         CountOutOfRange: a count is negative, or more than `seq`.
     """
-    check_arguments(
-        q, k, v, valid_length, window_left, window_right, softcap, mask, slopes, sinks,
-        layout, k_scale, v_scale, row_lengths, keep,
-    )  # fmt: skip
-    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
-    attend_into(
-        out, q, k, v, valid_length, scale, causal, window_left, window_right, softcap,
+    given = Attention(
+        q, k, v, valid_length, scale, causal, window_left, window_right, softcap,
         mask, slopes, sinks, layout, k_scale, v_scale, row_lengths, keep,
     )  # fmt: skip
+    check_arguments(given)
+    out = q.new_empty((*q.shape[:-1], v.shape[-1]))
+    attend_into(out, *given)
     return out
 
 
 @attention.register_fake
-def _(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    valid_length: Tensor,
-    scale: float | None = None,
-    causal: bool = True,
-    window_left: int | None = None,
-    window_right: int | None = None,
-    softcap: float | None = None,
-    mask: Tensor | None = None,
-    slopes: Tensor | None = None,
-    sinks: Tensor | None = None,
-    layout: str = "linear",
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
-    row_lengths: Tensor | None = None,
-    keep: int = 0,
-) -> Tensor:
-    check_arguments(
-        q, k, v, valid_length, window_left, window_right, softcap, mask, slopes, sinks,
-        layout, k_scale, v_scale, row_lengths, keep,
-    )  # fmt: skip
-    return q.new_empty((*q.shape[:-1], v.shape[-1]))
+def _(*arguments: object) -> Tensor:
+    given = Attention(*arguments)  # type: ignore[arg-type]
+    check_arguments(given)
+    return given.q.new_empty((*given.q.shape[:-1], given.v.shape[-1]))
 
 
-_NOTHING = (None,) * 7
+_WINDOW, _LAYOUT = map(Attention._fields.index, ("window_left", "layout"))
+_NOTHING = (None,) * 8
 
 
-def attend_into(
-    out: Tensor,
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    valid_length: Tensor,
-    scale: float | None,
-    causal: bool,
-    window_left: int | None,
-    window_right: int | None,
-    softcap: float | None,
-    mask: Tensor | None,
-    slopes: Tensor | None,
-    sinks: Tensor | None,
-    layout: str,
-    k_scale: Tensor | None = None,
-    v_scale: Tensor | None = None,
-    row_lengths: Tensor | None = None,
-    keep: int = 0,
-) -> None:
+def attend_into(out: Tensor, *arguments: object) -> None:
     """Write `attention` of the other arguments into `out`, contiguous.
 
     Shapes, dtypes and settings are known to fit.
@@ -157,35 +121,40 @@ def attend_into(
         ValueError, CountOutOfRange: a valid length or a count does not fit; nothing
             has been written then.
     """
+    given = Attention(*arguments)  # type: ignore[arg-type]
+    q, k, v, layout = given.q, given.k, given.v, given.layout
     slots, seq = k.shape[2], q.shape[2]
-    others = (window_left, softcap, mask, slopes, sinks, k_scale, row_lengths)
+    others = (*given[_WINDOW:_LAYOUT], given.k_scale, given.row_lengths)
     single = q.shape[0] == seq == 1 and layout == "linear"
     if single and others == _NOTHING:
-        total = int(valid_length)
+        total = int(given.valid_length)
         if 0 < total <= slots and out.numel():  # the decode, with less to decide
-            attend_one(out, q, k.narrow(2, 0, total), v.narrow(2, 0, total), scale)
+            keys, values = k.narrow(2, 0, total), v.narrow(2, 0, total)
+            attend_one(out, q, keys, values, given.scale)
             return
-    lengths: list[int] = valid_length.tolist()
-    keys, values = as_cache(k, k_scale), as_cache(v, v_scale)
+    lengths: list[int] = given.valid_length.tolist()
+    cached = as_cache(k, given.k_scale), as_cache(v, given.v_scale)
     check_lengths(lengths, slots, layout)
-    counted = read_row_lengths(row_lengths, len(lengths), seq)
+    counted = read_row_lengths(given.row_lengths, len(lengths), seq)
     if out.numel() == 0:
         return
-    scoring = Scoring(scale, softcap, mask, slopes, sinks)
-    bare = window_left is None and layout == "linear" and scoring.is_bare
-    ahead = 0 if causal else window_right
+    scoring = Scoring(given.scale, given.softcap, given.mask, given.slopes, given.sinks)
+    bare = given.window_left is None and layout == "linear" and scoring.is_bare
+    ahead, mask = 0 if given.causal else given.window_right, given.mask
     for row, (total, count) in enumerate(zip(lengths, counted, strict=True)):
-        o, x, y, z = out, q, keys, values
+        o, x, (y, z) = out, q, cached
         if len(lengths) > 1:
             o, x = out.narrow(0, row, 1), q.narrow(0, row, 1)
-            y, z = keys.narrow(0, row, 1), values.narrow(0, row, 1)
+            y, z = (one.narrow(0, row, 1) for one in cached)
         if count < seq:
             o.narrow(2, count, seq - count).zero_()
             o, x = o.narrow(2, 0, count), x.narrow(2, 0, count)
         if count == 1 and bare:
-            attend_last(o, x, y, z, total, scale)
+            attend_last(o, x, y, z, total, given.scale)
         elif count:
             end = total if mask is None else min(total, mask.shape[3])
-            first = oldest(total, slots, keep)
-            sight = Sight(count, total - count, first, end, window_left, ahead, keep)
+            first = oldest(total, slots, given.keep)
+            sight = Sight(
+                count, total - count, first, end, given.window_left, ahead, given.keep
+            )
             attend_row(o, x, y, z, sight, scoring.of_row(row))

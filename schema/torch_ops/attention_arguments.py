@@ -1,11 +1,12 @@
-"""What the arguments of `kvc::attention` must fit, values of tensors apart.
+"""Check the arguments of `kvc::attention`, apart from the values of tensors.
 
-The same checks run on real and on fake tensors. Sizes may be symbolic then, so they
-are compared through `torch._check_value`, which keeps a condition for later where it
-cannot be decided.
+The same checks run on real and on fake tensors. Sizes may then be symbolic, so they are
+compared through `torch._check_value`, which keeps a condition for later where it cannot
+be decided.
 """
 
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,45 +18,55 @@ _DTYPES = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
 _LAYOUTS = ("linear", "circular")
 
 
-def check_arguments(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    valid_length: Tensor,
-    window_left: int | None,
-    window_right: int | None,
-    softcap: float | None,
-    mask: Tensor | None,
-    slopes: Tensor | None,
-    sinks: Tensor | None,
-    layout: str,
-    k_scale: Tensor | None,
-    v_scale: Tensor | None,
-    row_lengths: Tensor | None,
-    keep: int,
-) -> None:
-    """Check what does not depend on values; parameters as those of `attention`.
+class Attention(NamedTuple):
+    """The arguments of `kvc::attention`, which says what they are."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    valid_length: Tensor
+    scale: float | None = None
+    causal: bool = True
+    window_left: int | None = None
+    window_right: int | None = None
+    softcap: float | None = None
+    mask: Tensor | None = None
+    slopes: Tensor | None = None
+    sinks: Tensor | None = None
+    layout: str = "linear"
+    k_scale: Tensor | None = None
+    v_scale: Tensor | None = None
+    row_lengths: Tensor | None = None
+    keep: int = 0
+
+
+def check_arguments(given: Attention) -> None:
+    """Check what does not depend on values.
 
     Raises:
         ValueError: with the first thing that does not fit.
     """
-    _check_operands(q, k, v, valid_length)
-    check_row_lengths(row_lengths, q.shape[0], "attention")
-    _check_dtypes(q, k, v, k_scale is not None)
-    _check((k_scale is None) == (v_scale is None), "one of k_scale and v_scale alone")
-    for name, scale in (("k_scale", k_scale), ("v_scale", v_scale)):
+    q, k, v = given.q, given.k, given.v
+    _check_operands(q, k, v, given.valid_length)
+    check_row_lengths(given.row_lengths, q.shape[0], "attention")
+    _check_dtypes(q, k, v, given.k_scale is not None)
+    scales = {"k_scale": given.k_scale, "v_scale": given.v_scale}
+    missing = [name for name, scale in scales.items() if scale is None]
+    _check(len(missing) != 1, "one of k_scale and v_scale alone")
+    for name, scale in scales.items():
         if scale is not None:
             _check_scale(scale, name, k)
-    _check_settings(window_left, window_right, softcap, layout)
-    fits = can_keep(keep, layout, k.shape[2])
-    _check(fits, f"{keep} of {k.shape[2]} positions kept, {layout}")
-    if mask is not None:
-        _check_mask(mask, q)
-    if slopes is not None:
-        _check_per_head(slopes, "slopes", q)
-        _check(slopes.dtype == torch.float32, f"slopes are {slopes.dtype}, not float32")
-    if sinks is not None:
-        _check_per_head(sinks, "sinks", q)
+    _check_settings(given.window_left, given.window_right, given.softcap, given.layout)
+    fits = can_keep(given.keep, given.layout, k.shape[2])
+    _check(fits, f"{given.keep} of {k.shape[2]} positions kept, {given.layout}")
+    if given.mask is not None:
+        _check_mask(given.mask, q)
+    if given.slopes is not None:
+        _check_per_head(given.slopes, "slopes", q)
+        dtype = given.slopes.dtype
+        _check(dtype == torch.float32, f"slopes are {dtype}, not float32")
+    if given.sinks is not None:
+        _check_per_head(given.sinks, "sinks", q)
 
 
 def check_lengths(lengths: list[int], slots: int, layout: str) -> None:

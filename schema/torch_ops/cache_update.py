@@ -1,11 +1,11 @@
 """`kvc::cache_update`: write a block of rows into a cache, functionally.
 
-In: a cache, the new rows, one start index per batch row, and how many of the new rows
-count in each. Out: the cache with the rows written. The operator is functional; the
-runtime calls `write_rows` on the cache itself where the compiler has proven that this
-is safe. Semantics are those of ONNX TensorScatter (opset 24), which knows no counts and
-leaves out-of-range linear writes undefined: here both ends of the range are checked,
-for all rows before anything is written.
+In: a cache, the new rows, one start index per batch row, and the row lengths. Out: the
+cache with the rows written. The operator is functional; the runtime calls `write_rows`
+on the cache itself where the compiler has proven that this is safe. The semantics are
+those of ONNX TensorScatter (opset 24), which has no row lengths and leaves out-of-range
+linear writes undefined: here both ends of the range are checked, for all rows before
+anything is written.
 """
 
 import torch

@@ -2,7 +2,7 @@
 
 In: rows, the matrices of all experts, the expert of each row. Out: the products. Only
 the matrices of chosen experts are read, each once, so that a step of one token costs
-what its few experts cost. The shape of nothing depends on what was chosen.
+only its few experts. No shape depends on the choice.
 """
 
 from collections.abc import Iterator

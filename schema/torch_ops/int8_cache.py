@@ -1,7 +1,7 @@
-"""Rows of a cache as int8: how they are quantized, and what reads them.
+"""int8 cache rows: quantize them, and use them in attention.
 
-A row [width] is stored as int8 with one float32 scale; it stands for `rows * scale`.
-Nothing widens a whole cache: what multiplies by int8 rows is in `int8_products.py`.
+A row [width] is stored as int8 with one float32 scale; its value is `rows * scale`. A
+whole cache is never widened: `int8_products.py` multiplies by int8 rows.
 """
 
 from dataclasses import dataclass

@@ -1,10 +1,10 @@
-"""Products with int8: of int8 matrices, and of rows of a cache, read as they are.
+"""Products with int8 matrices, and with int8 cache rows as they are stored.
 
-Where the processor multiplies int8 and the cache is long, the other factor is taken
-apart into three int8 digits of base 254, which hold as much as float32 does; products
-of digits with rows are exact integers. Elsewhere rows are widened a piece at a time,
-so that a piece stays in the processor's cache. Scales are factors of keys: they
-multiply products of keys, and weights of values, never rows.
+Where the processor multiplies int8 and the cache is long, the other factor is split
+into three int8 digits of base 254, which have the precision of float32; products of
+digits with rows are exact integers. Elsewhere rows are widened one piece at a time, so
+that a piece stays in the processor's cache. Scales never multiply rows: those of keys
+multiply the products, those of values the attention weights.
 """
 
 from functools import cache

@@ -1,7 +1,8 @@
-"""Attention of a block by two products of matrices and a softmax between them.
+"""Attention of one block as two matrix products with a softmax between them.
 
-In: queries, pieces of the keys and values they see, how scores are made. Out: the
-block's result, written. Everything between is float32, or float64 for float64.
+In: queries, pieces of the keys and values they see, how scores are computed. Out: the
+block's result, written into a given tensor. Everything between is float32, or float64
+for float64.
 """
 
 import math

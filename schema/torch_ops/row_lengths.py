@@ -1,7 +1,7 @@
-"""How many tokens of each row count: the operand `row_lengths` of the cache operators.
+"""The operand `row_lengths` of cache operators: how many tokens of each row are real.
 
-The rows of a batch may bring different numbers of tokens to one call. They are padded
-after their last one; what the padding holds never matters.
+The rows of a batch may add different numbers of tokens in one call. They are padded
+after their last token; the content of the padding never matters.
 """
 
 import torch

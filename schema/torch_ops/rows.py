@@ -1,9 +1,10 @@
 """Attention of one row: blocks of queries against the keys that they see.
 
-In: one row's queries, its cache, what its queries see, how scores are made. Out: the
-row's result, written. Torch's fused attention does a block where scores are plain
-products; `products.py` does the others. Keys and values are never expanded to all
-heads, and masks and scores are bounded, however long the row.
+In: one row's queries, its cache, what its queries see, how scores are computed. Out:
+the row's result, written into a given tensor. Torch's fused attention computes a block
+if scores are plain products, `products.py` computes the others. Keys and values are
+never expanded to all heads, and the size of masks and scores is bounded for any row
+length.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""How scores become of products of queries and keys: scale, soft cap, masks, slopes.
+"""How attention scores are computed: scale, soft cap, masks, slopes.
 
-Holds the arguments of `attention` that change scores, narrowed to one row, and what
-they say about a block of queries and keys.
+Holds the arguments of `attention` that change scores, narrowed to one row, and applies
+them to a block of queries and keys.
 """
 
 from dataclasses import dataclass, replace

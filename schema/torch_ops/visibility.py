@@ -1,8 +1,8 @@
-"""Which keys the queries of one row see: ranges and diagonals, in plain numbers.
+"""Which keys the queries of one row see, as ranges of positions.
 
 In: the row's length, the slots that are there, causality and windows. Out: blocks of
-queries, each with the runs of key positions that any of them sees. All positions
-count from the row's first token; where they lie in memory `rings.py` knows.
+queries, each with the runs of key positions that any of them sees. Positions count from
+the row's first token; `kvc.schema.rings` knows where they lie in memory.
 """
 
 import math

@@ -1,9 +1,9 @@
-"""The checks on a method's blocks: who runs them, what they take, give and write.
+"""The checks on a method's blocks: what runs them, what they take, return and write.
 
 In: a method whose own graph has been checked, and what each instruction reads. Out:
-nothing, or `BadProgram`. Each block is checked as a graph of its own; what is added is
-the border between it and the one instruction that runs it: types, memory that is lent,
-what it may write there, and scratch memory for all of it.
+nothing, or `BadProgram`. Each block is checked as a graph of its own. Added here is the
+border between it and the one instruction that runs it: types, lent memory, what the
+block may write there, and the scratch memory for it.
 """
 
 from collections.abc import Iterator, Sequence

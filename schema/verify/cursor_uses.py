@@ -1,4 +1,4 @@
-"""What the code of a method does with states at cursors, and with parts of cursors.
+"""Check how a method's code uses states at cursors, and parts of cursors.
 
 In: a method whose graph and blocks have been checked. Out: how far queries look back
 over each ring, or `BadProgram`. Operands are compared with the storages of values: a

@@ -1,14 +1,14 @@
-"""What a program says about its cursors: states that are written at them, and windows.
+"""Check a program's cursors: the states that are written at them, and windows.
 
 In: methods whose graphs and blocks have been checked. Out: nothing, or `BadProgram`.
-What a session does for each row rests on this: a state at a cursor is written from
-there on, along its slots, by as many tokens as the method says that count, so that all
-after the cursor is as it was. A ring with a window may be rewound, and survives a call
-that fails, although what was in its slots is gone, since nothing ever looks at those
-slots: `kvc::attention` alone reads it, what the call has written too, its queries are
-the tokens of the call, and they see no further than the window.
+Sessions rely on this for each row: a state at a cursor is written from the cursor on,
+along its slots, by as many tokens as the method says, so everything else stays as it
+was. A ring with a window can be rewound, and survives a call that fails, although the
+old content of its slots is gone, since nothing reads those slots again: only
+`kvc::attention` reads the ring, after the call's write, its queries are the tokens of
+the call, and they see no further than the window.
 
-What methods do with values is for `cursor_uses.py`.
+How a method's code uses cursors is checked in `cursor_uses.py`.
 """
 
 from kvc.schema.dtypes import DType

@@ -1,4 +1,4 @@
-"""Types under all sizes that the symbols allow: bounds, and a few points to try.
+"""Types under all allowed sizes of the symbols: their bounds, and a few points to try.
 
 In: the symbols of a program. Out: a `Sizes`, which checks each type once, knows its
 greatest size in bytes, and gives its shape at each of the points.

@@ -1,7 +1,8 @@
-"""What a graph does to memory that outlives it: states, and callers' arrays.
+"""Find what a graph reads and writes of memory that outlives it.
 
-In: a graph. Out: the states that it reads and writes, which a method must declare,
-and the instructions that write over such memory, each of which a method must judge.
+In: a graph. Out: the states that it reads and writes, which a method must declare, and
+the instructions that write over states or callers' arrays, each of which needs a
+verdict.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""How the checks complain: `BadProgram` and `LimitExceeded` with path and place."""
+"""Raise `BadProgram` and `LimitExceeded` with the file's path and the place in it."""
 
 from typing import NoReturn
 

@@ -1,8 +1,8 @@
 """The checks on one graph: values, single definition, storage, op signatures.
 
-In: a graph, and where its constants and states come from. Out: what each instruction
-reads, for the check of memory, or `BadProgram`. Values are checked by `values.py`,
-where results lie by `results.py`, arguments and shapes by `signatures.py`.
+In: a graph, and its constants and states. Out: what each instruction reads, for the
+check of memory, or `BadProgram`. `values.py` checks values, `results.py` where results
+lie, `signatures.py` arguments and shapes.
 """
 
 from collections.abc import Sequence

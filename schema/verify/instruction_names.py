@@ -1,4 +1,4 @@
-"""How messages name an instruction."""
+"""How error messages name an instruction."""
 
 from kvc.schema.model import Instruction
 

@@ -1,6 +1,6 @@
-"""The most that a bundle may ask for; beyond is `LimitExceeded`, before any use.
+"""The limits of a bundle; beyond one is `LimitExceeded`, raised before any use.
 
-The numbers are far above real models and far below what hurts a reader.
+The numbers are far above real models and far below what harms a reader.
 """
 
 from typing import Final

@@ -1,13 +1,13 @@
-"""The independent check of memory: nothing reads bytes that were overwritten since.
+"""The independent check of memory: nothing reads bytes after they were overwritten.
 
-In: a graph whose values and storage have been checked, and what each instruction
-reads. Lifetimes are derived from the graph alone, not from a planner's notes. Two
-implementations give equal verdicts: the sweep over time here, which is quick enough
-for every load, and `replay.py`, which compares every pair, for the build and
-`kvc verify`. Both treat inputs as written before the first instruction, outputs as
-read after the last, and a result that is written over memory, or over a view of it,
-as the end of every older value of that memory. `kvc::append` ends none: it leaves the
-bytes of older values alone, and so may extend only the newest.
+In: a graph whose values and storage have been checked, and what each instruction reads.
+Lifetimes are derived from the graph alone, not from a planner's notes. Two
+implementations give equal verdicts: the sweep over time here, fast enough for every
+load, and `replay.py`, which compares every pair, for the build and `kvc verify`. Both
+treat inputs as written before the first instruction, outputs as read after the last,
+and a result that is written over memory, or over a view of it, as the end of every
+older value of that memory. `kvc::append` ends none: it leaves the bytes of older values
+intact, and so may extend only the newest.
 """
 
 from bisect import bisect_left

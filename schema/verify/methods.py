@@ -1,7 +1,7 @@
-"""What a program says about its methods beside their code.
+"""Check what a program says about its methods, apart from their code.
 
-In: decoded methods, then the same with what each instruction of their checked graphs
-reads. Out: nothing, or the first thing that is impossible.
+In: decoded methods; then the same with what each instruction of their checked graphs
+reads. Out: nothing, or the first error.
 """
 
 from collections.abc import Sequence

@@ -1,8 +1,8 @@
-"""The slow check of memory: run a graph without numbers and watch who writes where.
+"""The slow check of memory: replay a graph without numbers and record every write.
 
-Every value remembers whether its bytes still are what it was made with; every write
-says whose are not, and every read asks. Nothing is shared with the quick check in
-`memory.py` but what a conflict is.
+Each value remembers whether its bytes are still those it was made with; a write marks
+the values that it destroys, a read checks its operands. It shares nothing with the fast
+check in `memory.py` except what a conflict is.
 """
 
 from collections.abc import Sequence

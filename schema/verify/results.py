@@ -1,8 +1,8 @@
-"""Where values are defined: once each, and in memory that their op may write.
+"""Check where values are defined: once each, in memory that their op may write.
 
-In: a graph whose values have been checked, instruction by instruction. Out: nothing,
-or the text of what is wrong. `Definitions` knows at each instruction which values are
-there, and whose memory each of them is.
+In: a graph whose values have been checked, one instruction at a time. Out: nothing, or
+the text of the error. `Definitions` knows at each instruction which values exist, and
+whose memory each uses.
 """
 
 from typing import Final

@@ -1,8 +1,8 @@
-"""What a program says beside its methods: files, blobs, names, states, delegates.
+"""Check a program apart from its methods: files, blobs, names, states, delegates.
 
-In: a decoded program, or the index of a data file. Out: nothing, or the first thing
-that is impossible. Each function checks one kind of thing. States are checked by
-`states.py`, methods by `methods.py`; where blobs lie by the container.
+In: a decoded program, or the index of a data file. Out: nothing, or the first error.
+Each function checks one kind of thing. `states.py` checks states, `methods.py` methods,
+the container where blobs lie.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

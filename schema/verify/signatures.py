@@ -1,7 +1,7 @@
-"""Does an instruction fit its op? Argument kinds, then shapes at a few sizes.
+"""Check that an instruction fits its op: argument kinds, then shapes at a few sizes.
 
 The verdict depends on the op, the types of operands and results, and the other
-arguments, so that equal layers are checked once: see `SignatureChecker.check`.
+arguments, so equal layers are checked once: see `SignatureChecker.check`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

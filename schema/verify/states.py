@@ -1,8 +1,7 @@
-"""What a program says about memory that outlives a call: its states.
+"""Check what a program says about its states, the memory that outlives a call.
 
-In: a decoded program whose names have been checked. Out: nothing, or the first thing
-that is impossible. What methods do to states is for `methods.py`, cursors
-are for `cursors.py`.
+In: a decoded program whose names have been checked. Out: nothing, or the first error.
+`methods.py` checks what methods do to states, `cursors.py` checks cursors.
 """
 
 from typing import Final

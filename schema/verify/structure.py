@@ -1,10 +1,10 @@
-"""The FlatBuffers verifier: is a buffer exactly what a writer of kvc makes?
+"""The FlatBuffers verifier: is a buffer exactly what kvc's writer makes?
 
-In: bytes, and the layout of `program.fbs` (`kvc.schema._generated`). Out: nothing,
-or `BadStructure`. Strict: each table, vector and string is reached once, nothing
-overlaps, gaps are zero padding, nothing is after the end, and every field that is
-not optional is there. Iterative, and counts are checked before anything is walked.
-What the numbers mean is left to the codec and to `semantics.py`.
+In: bytes, and the layout of `program.fbs` (`kvc.schema._generated`). Out: nothing, or
+`BadStructure`. It is strict: each table, vector and string is reached once, nothing
+overlaps, gaps are zero padding, nothing is after the end, and every field that is not
+optional is present. It is iterative, and sizes are checked before anything is walked.
+The codec and `semantics.py` check what the numbers mean.
 """
 
 import struct

@@ -1,7 +1,7 @@
-"""Check the texts of trees, which come from files.
+"""Check the JSON texts of trees, which come from files.
 
 In: JSON that `kvc.schema.trees` may or may not have written. Out: how many leaves it
-has, or the first thing that is impossible.
+has, or the first error.
 """
 
 import json

@@ -1,8 +1,8 @@
-"""The checks on a graph's values: their types, and where they lie.
+"""The checks on a graph's values: their types, and where they are stored.
 
-In: a graph, and what it may refer to. Out: nothing, or `BadProgram`. Whether results
-of an instruction may lie where they do is for `graphs.py` to say, whether memory is
-still theirs when they are read for `memory.py`.
+In: a graph, and what it may refer to. Out: nothing, or `BadProgram`. `graphs.py` checks
+where an instruction's results may lie, `memory.py` that a value's memory is still its
+own when it is read.
 """
 
 from collections.abc import Sequence

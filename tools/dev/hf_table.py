@@ -23,23 +23,24 @@ import hf_models  # noqa: E402  they lie beside the tests
 import hf_parity  # noqa: E402
 
 HEAD = """\
-# Architectures
+# Architectures of transformers
 
 Written by `python tools/dev/hf_table.py` with transformers {version}; do not edit.
 
-Each line is a model of two layers, Gemma 3n of four, with random weights (see
-`tests/support/hf_models.py`), drawn so large that a wrong row of a cache shows. Its
-bundle is held against the model itself in eager attention on the whole text, without a
-cache. Figures are differences of logits over their standard deviation.
+Each line is a model of two layers (Gemma 3n: four) with random weights (see
+`tests/support/hf_models.py`), large enough that a wrong row of a cache shows. Its
+bundle is compared with the model itself, which runs on the whole text with eager
+attention and no cache. Figures are differences of logits divided by the standard
+deviation of the logits.
 
 - *prefill*: the largest difference after prefills of {lengths} tokens, and of 12 in
   chunks of {chunks}.
-- *decode*: the largest in {steps} steps after that, past every sliding window (of
-  {window} tokens).
+- *decode*: the largest difference in {steps} steps after that, past every sliding
+  window (of {window} tokens).
 - *best*: how many of these steps have the same best token.
-- *control*: the same comparison with one row of one layer's cache set to zero: the
-  least difference over the layers. It must be far above the other two; above
-  {noticed:g} it is called noticed, which the tests ask for.
+- *control*: the same comparison with one row of one layer's cache set to zero; the
+  smallest difference over the layers. It must be far larger than the other two.
+- *noticed*: whether *control* is above {noticed:g}, which the tests require.
 
 """
 COLUMNS = """\
@@ -55,19 +56,20 @@ REMARKS = """\
   not in XNNPACK.
 - Layers that see a window keep it in a ring: the window, the longest prefill less one
   and `CacheConfig(slack=)`, where that is less than all positions.
-- Rows of different lengths in one batch give what the model gives of each row, in rings
-  too: `pytest -m exhaustive tests/end_to_end/hugging_face/test_batches.py` holds each
-  of these architectures to it.
-- BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese and XGLM attend by code
-  of their own; while they are compiled, their instances attend by kvc's function.
+- In a batch with rows of different lengths, each row gives what the model gives for it
+  alone, in rings too: `pytest -m exhaustive
+  tests/end_to_end/hugging_face/test_batches.py` tests this for each architecture.
+- BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese and XGLM have attention
+  code of their own; while they are compiled, kvc's function replaces it.
 - RoBERTa and its relatives run as decoders, with `is_decoder=True`. Their first
-  position is their padding token's number + 1, so a text has that many fewer; a padding
-  token in a text counts as any other. Each architecture is held against itself with and
-  without what kvc passes it: see "With and without" in the
-  [page of the front end](README.md).
-- Falcon with ALiBi is held against `sdpa`, since transformers' eager attention adds the
-  slopes twice. transformers rounds slope times position to bfloat16, kvc does not: the
-  two part slowly, from position 256 on or where the heads are not 1, 2, 4 or 8.
+  position is their padding token's number + 1, so a text has that many fewer positions;
+  a padding token in a text counts as any other. Each architecture is compared with
+  itself with and without what kvc passes to it: see "With and without" in
+  [README.md](README.md).
+- Falcon with ALiBi is compared with `sdpa`, since transformers' eager attention adds
+  the slopes twice. transformers rounds slope times position to bfloat16, kvc does not:
+  the two differ more and more from position 256 on, or if the number of heads is not 1,
+  2, 4 or 8.
 - Falcon's keys are stored once for each key head, not once for each query head.
 - Rotary scaling `default`, `linear`, `llama3` and `yarn` run at any length.
   `dynamic` and `longrope` run up to the length at which their frequencies change
@@ -87,9 +89,9 @@ def main() -> None:
             window=hf_models.WINDOW,
             noticed=hf_parity.NOTICED,
         ),
-        *_table("## Named", hf_models.NAMED),
-        *_table("## Other checkpoints of these", hf_models.VARIANTS),
-        *_table("## Without being named", hf_models.OTHERS),
+        *_table("## Main architectures", hf_models.NAMED),
+        *_table("## Variants of these", hf_models.VARIANTS),
+        *_table("## Other architectures", hf_models.OTHERS),
         REMARKS,
         *_refused(),
     ]
