@@ -1,10 +1,10 @@
-"""What runs the calls of a loaded program: shared by the program and its sessions.
+"""Run the calls of a loaded program; shared by the program and its sessions.
 
 In: a method, arguments, the states of a session. Out: results nested as the method
 says, in memory of their own. Used from many threads, in one process. A call takes its
-inputs, leases what it runs in, is bound to both, and checks that the session has room;
-it runs, and only then counts what it has added. What calls share can be released, and
-is made anew by the next call.
+inputs, leases an execution context, is bound to both, and checks that the session has
+room; it runs, and only then adds its tokens to the position. What calls share can be
+released, and is made again by the next call.
 """
 
 import os

@@ -6,7 +6,7 @@ states, the windows of rings and operands that become parts are all found throug
 that these cannot disagree.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from kvc.compiler.analysis.flat import FlatMethod
@@ -15,7 +15,7 @@ from kvc.compiler.analysis.updates import CacheWrite, cache_writes
 from kvc.compiler.ir import Program, Value
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Cursor, CursorKind, CursorPart
-from kvc.schema.types import Dim, TensorType
+from kvc.schema.types import Dim, Symbol, TensorType, add_dims, bounds
 
 ONE_FOR_ALL: tuple[tuple[Dim, ...], ...] = ((), (1,))  # dims of a position of all rows
 _FIRST = TensorType(DType.INT64, (1,))
@@ -64,19 +64,42 @@ class CursorView:
         one = self.start is None or self.start.type.dims in ONE_FOR_ALL
         return self.rows is not None and not one
 
+    def offset(self, value: Value | None) -> Dim | None:
+        """Return how far after the start of the call a value is, None if it is not."""
+        if value is None or self.start is None or not self._fits(value.type):
+            return None
+        found = self.method.sums.of(value)
+        placed = [addend.id for addend in found.addends] == [self.start.id]
+        return found.constant if placed and found.along is not Along.COUNTING else None
+
+    def covers(self, write: CacheWrite, symbols: Mapping[str, Symbol]) -> bool:
+        """Tell whether a write is of what the call adds, whatever the sizes."""
+        offset, tokens = self.offset(write.index), self.step.tokens
+        if offset is None or tokens is None or not self.counts_as(write.counted):
+            return False
+        if self.step.lengths is not None:
+            return (offset, write.count) == (0, tokens)
+        left = add_dims(add_dims(tokens, offset, -1), write.count, -1)
+        return min(bounds(offset, symbols)[0], bounds(left, symbols)[0]) >= 0
+
     def part(self, value: Value | None) -> CursorPart | None:
         """Return which part of the cursor a value is, None for anything else."""
         if value is None or not self._fits(value.type):
             return None
-        found = self.method.sums.of(value)
-        addends = sorted(addend.id for addend in found.addends)
-        start, lengths = _ids(self.start), _ids(self.step.lengths)
-        if found.along is Along.COUNTING or not addends:
+        lengths, offset = self.step.lengths, self.offset(value)
+        if offset == 0:
+            return CursorPart.START
+        if lengths is None:
+            ends = offset is not None and offset == self.step.tokens
+            return CursorPart.END if ends else None
+        found, start = self.method.sums.of(value), self.start
+        if found.along is Along.COUNTING or found.constant != 0:
             return None
-        if found.constant == 0 and addends in (start, lengths):
-            return CursorPart.START if addends == start else CursorPart.LENGTHS
-        ends = found.constant == (0 if lengths else self.step.tokens)
-        return CursorPart.END if ends and addends == sorted(start + lengths) else None
+        addends = sorted(addend.id for addend in found.addends)
+        if addends == [lengths.id]:
+            return CursorPart.LENGTHS
+        ends = start is not None and addends == sorted([start.id, lengths.id])
+        return CursorPart.END if ends else None
 
     def _fits(self, kind: TensorType) -> bool:
         """Tell whether a type can be that of a part of the cursor."""
@@ -94,10 +117,6 @@ class CursorView:
         for write in cache_writes(self.method):
             if self.part(write.index) is CursorPart.START:
                 yield write
-
-
-def _ids(value: Value | None) -> list[int]:
-    return [] if value is None else [value.id]
 
 
 def row_lengths_of(method: FlatMethod, value: Value | None) -> Value | None:

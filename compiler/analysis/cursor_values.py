@@ -12,12 +12,14 @@ from dataclasses import dataclass, field, replace
 
 from kvc.compiler.analysis.cursor_parts import CursorView
 from kvc.compiler.analysis.evaluate import check_equal
+from kvc.compiler.analysis.updates import cache_write
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
 from kvc.compiler.ir.arguments import named, with_named
 from kvc.compiler.ir.control import arguments_of, blocks_by_number, control_of, entries
 from kvc.schema.model import CursorKind, CursorSlot
 from kvc.schema.model import CursorPart as Part
-from kvc.schema.types import TensorType
+from kvc.schema.ops import AFTER
+from kvc.schema.types import Dim, TensorType
 
 _Wanted = tuple[CursorSlot, TensorType]
 # The operands of cache operators that can be parts of a cursor.
@@ -53,9 +55,13 @@ class _Lent:
 
     def value(self, wanted: _Wanted) -> Value:
         if wanted not in self.values:
-            self.values[wanted] = Value(self.count, wanted[1])
-            self.count += 1
+            self.values[wanted] = self.fresh(wanted[1])
         return self.values[wanted]
+
+    def fresh(self, kind: TensorType) -> Value:
+        """Return a new value of the method."""
+        self.count += 1
+        return Value(self.count - 1, kind)
 
 
 class _Rewriter:
@@ -84,30 +90,48 @@ class _Rewriter:
         """Replace operands in a method or block, which is `given` parts already."""
         lent, nodes = _Lent(method, method.next_id(), given), list[Node]()
         for node in method.nodes:
-            inside = control_of(node) is not None
-            replaced = self._through if inside else self._with_parts
-            nodes.append(replaced(node, method, lent))
+            if control_of(node) is not None:
+                nodes.append(self._through(node, lent))
+            else:
+                nodes += self._with_parts(node, method, lent)
         lent.method = replace(method, nodes=tuple(nodes))
         self._done[method.name] = lent.method
         return lent
 
-    def _with_parts(self, node: Node, method: Method, lent: _Lent) -> Node:
+    def _with_parts(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
         """Return a node that takes parts of cursors where it took what says so."""
         changes: dict[str, Argument] = {}
-        arguments = named(node) if node.op in _OPERANDS else {}
+        arguments, made = named(node) if node.op in _OPERANDS else {}, list[Node]()
+        symbols = self._program.symbols
         for name, part in _OPERANDS.get(node.op, {}).items():
             given = arguments[name]
             if not isinstance(given, Value):
                 continue
             for number, view in enumerate(self._views):
-                value = view.method.here(given, method.block)
-                if value is not None and view.part(value) is part:
-                    check_equal(value, part, view, self._program.symbols)
-                    changes[name] = lent.value((CursorSlot(number, part), given.type))
-                    break
-        return with_named(node, changes) if changes else node
+                value, slot = view.method.here(given, method.block), (number, part)
+                if value is None or name in changes:
+                    continue
+                offset = self._offset(node, view, value) if part is Part.START else 0
+                if view.part(value) is part or offset != 0:
+                    check_equal(value, part, view, symbols, offset)
+                    changes[name] = lent.value((CursorSlot(*slot), given.type))
+                if offset != 0:
+                    after = Node(
+                        AFTER, (changes[name], offset), (lent.fresh(given.type),)
+                    )
+                    changes[name], made = after.outputs[0], [*made, after]
+        return [*made, with_named(node, changes) if changes else node]
 
-    def _through(self, node: Node, method: Method, lent: _Lent) -> Node:
+    def _offset(self, node: Node, view: CursorView, index: Value) -> Dim:
+        """Return how far after the start a write of what a call adds begins, or 0."""
+        if view.step.lengths is not None:
+            return 0
+        write = replace(cache_write("", node), index=index, counted=None)
+        symbols = {symbol.name: symbol for symbol in self._program.symbols}
+        offset = view.offset(index) if view.covers(write, symbols) else None
+        return offset or 0
+
+    def _through(self, node: Node, lent: _Lent) -> Node:
         """Replace operands in the blocks of a node, and pass them what they need."""
         control = control_of(node)
         assert control is not None

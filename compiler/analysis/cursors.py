@@ -20,11 +20,12 @@ from kvc.compiler.analysis.cursor_parts import (
 from kvc.compiler.analysis.flat import FlatMethod
 from kvc.compiler.analysis.growth import growth, one_length
 from kvc.compiler.analysis.index_sums import Along
+from kvc.compiler.analysis.updates import cache_writes
 from kvc.compiler.ir import Program, State, Value
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CompileError
 from kvc.schema.model import Cursor, CursorKind
-from kvc.schema.types import Dim, bounds, symbols_in, symbols_of
+from kvc.schema.types import Dim, add_dims, bounds, symbols_in, symbols_of
 
 _INTEGERS = (DType.INT32, DType.INT64)
 
@@ -182,7 +183,7 @@ class _Finder:
         assert view.start is not None
         method, dims = view.method, view.start.type.dims
         writes = list(view.writes())
-        added = {write.count for write in writes}
+        added = _extents(view)
         if view.places or (one_each and dims == (1,)):
             added.add(dims[0])
         added = added or _token_counts(method)
@@ -301,6 +302,23 @@ class _Finder:
         for method in self._methods:
             _check_bool(method, steps.get(method.name, Step(None)))
         return Counting(replace(cursor, capacity=limit), steps, frozenset(alike))
+
+
+def _extents(view: CursorView) -> set[Dim]:
+    """Return how many slots writes of a state fill from where the call starts on."""
+    found: dict[str, dict[Dim, Dim]] = {}
+    different: set[Dim] = set()
+    for write in cache_writes(view.method):
+        offset = view.offset(write.index)
+        if offset is not None:
+            count = found.setdefault(write.state, {}).setdefault(offset, write.count)
+            different |= {count, write.count} if count != write.count else set()
+    for runs in found.values():
+        end: Dim = 0
+        while end in runs:
+            end = add_dims(end, runs.pop(end))
+        different |= {end} if end != 0 else set()
+    return different
 
 
 def _token_counts(method: FlatMethod) -> set[Dim]:

@@ -17,15 +17,26 @@ from kvc.compiler.ir.verify import sample_sizes
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import PassFailed
 from kvc.schema.model import CursorPart as Part
-from kvc.schema.types import Affine, Symbol, evaluate
+from kvc.schema.types import Affine, Dim, Symbol, evaluate
 
 POSITIONS = (0, 1, 6, 1021)
 
 
 def check_equal(
-    value: Value, part: Part, view: CursorView, symbols: tuple[Symbol, ...]
+    value: Value,
+    part: Part,
+    view: CursorView,
+    symbols: tuple[Symbol, ...],
+    offset: Dim = 0,
 ) -> None:
     """Check that a value is a part of the cursor wherever a call may begin.
+
+    Args:
+        value: of the method.
+        part: which it is said to be.
+        view: of the method.
+        symbols: of the program.
+        offset: how much is added to the part.
 
     Raises:
         PassFailed: it is not: a bug.
@@ -33,8 +44,10 @@ def check_equal(
     for sizes in sample_sizes(symbols):
         for position in POSITIONS:
             call = _Call(view, sizes, position)
-            if not torch.equal(call.compute(value), call.expected(part, value)):
-                reason = f"%{value.id} is not {part.name} at {position}, {sizes}"
+            expected = call.expected(part, value) + evaluate(offset, sizes)
+            if not torch.equal(call.compute(value), expected):
+                named_part = part.name + (f" + {offset}" if offset != 0 else "")
+                reason = f"%{value.id} is not {named_part} at {position}, {sizes}"
                 raise PassFailed(
                     step="use-cursors",
                     method=view.method.name,

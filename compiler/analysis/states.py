@@ -3,8 +3,8 @@
 In: flat methods and what counts their tokens. Out: the states, with their kinds. A
 state is LINEAR or RING if every write to it is a `cache_update` of that mode on one
 axis, APPEND if it grows, COUNTER if every method advances it as the position, and PLAIN
-otherwise. It is at the cursor if every write begins there and is as long as what its
-method adds to the cursor. `windows.py` finds how far back a ring is seen.
+otherwise. It is at the cursor if every write is to positions that its method adds to
+the cursor. `windows.py` finds how far back a ring is seen.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,14 +15,13 @@ from kvc.compiler.analysis.cursors import Counting
 from kvc.compiler.analysis.flat import FlatMethod
 from kvc.compiler.analysis.growth import growth, keeps_old_rows
 from kvc.compiler.analysis.updates import (
-    CacheWrite,
     Held,
     cache_write,
     find_held,
 )
 from kvc.compiler.analysis.windows import find_windows
 from kvc.compiler.ir import Node, Program, State
-from kvc.schema.model import CursorKind, CursorPart, StateKind
+from kvc.schema.model import CursorKind, StateKind
 from kvc.schema.ops import CACHE_UPDATE
 
 _KINDS = {"linear": StateKind.LINEAR, "circular": StateKind.RING}
@@ -68,7 +67,7 @@ def _with_kind(
         return replace(state, kind=StateKind.APPEND, axis=state.grows)
     if not all(_updates_whole(state, node, held[m.name]) for m, node in writes):
         return state
-    found = [cache_write(node) for _, node in writes]
+    found = [cache_write(state.name, node) for _, node in writes]
     manners = {(_KINDS[write.mode], write.axis) for write in found}
     if len(manners) != 1:
         return state
@@ -91,18 +90,14 @@ def _is_at(
     counting: Counting,
     views: Mapping[str, CursorView],
 ) -> bool:
-    """Tell whether every write of a state begins at a cursor, and is as long."""
+    """Tell whether all writes of a state are of what their methods add to a cursor."""
     if state.kind is StateKind.APPEND:
         return _grows_at(state, program, counting, views)
+    symbols = {symbol.name: symbol for symbol in program.symbols}
     return state.kind in _KINDS.values() and all(
-        _is_write_at(cache_write(node), views[method.name]) for method, node in writes
+        views[method.name].covers(cache_write(state.name, node), symbols)
+        for method, node in writes
     )
-
-
-def _is_write_at(write: CacheWrite, view: CursorView) -> bool:
-    """Tell whether a write begins at the cursor and is as long as what a call adds."""
-    starts = view.part(write.index) is CursorPart.START
-    return starts and view.counts_as(write.counted) and write.count == view.step.tokens
 
 
 def _grows_at(

@@ -19,6 +19,7 @@ class CacheWrite:
     """One `kvc::cache_update` of a state.
 
     Attributes:
+        state: its name.
         index: the first slot of each row, None for slot 0.
         axis: of the slots, counted from 0.
         count: how many slots it writes.
@@ -27,6 +28,7 @@ class CacheWrite:
         counted: how many of `count` each row writes, None for all.
     """
 
+    state: str
     index: Value | None
     axis: int
     count: Dim
@@ -57,12 +59,12 @@ class Held:
 
 def cache_writes(method: FlatMethod) -> Iterator[CacheWrite]:
     """Yield the writes of states that are cache updates."""
-    for _, node in method.writes:
+    for state, node in method.writes:
         if node.op == CACHE_UPDATE:
-            yield cache_write(node)
+            yield cache_write(state, node)
 
 
-def cache_write(node: Node) -> CacheWrite:
+def cache_write(state: str, node: Node) -> CacheWrite:
     """Return what a cache update says."""
     cache, update, index, axis, mode, counted, *_ = node.arguments
     assert isinstance(cache, Value)
@@ -73,7 +75,7 @@ def cache_write(node: Node) -> CacheWrite:
     assert counted is None or isinstance(counted, Value)
     axis %= len(cache.type.dims)
     slots, count = cache.type.dims[axis], update.type.dims[axis]
-    return CacheWrite(index, axis, count, slots, mode, counted)
+    return CacheWrite(state, index, axis, count, slots, mode, counted)
 
 
 def find_held(method: FlatMethod) -> dict[int, Held]:

@@ -10,7 +10,7 @@ positions. Any other ring works as well, but cannot be rewound.
 from collections.abc import Iterable, Iterator, Mapping
 
 from kvc.compiler.analysis.cursor_parts import CursorView
-from kvc.compiler.analysis.updates import Held
+from kvc.compiler.analysis.updates import Held, cache_write
 from kvc.compiler.ir import Argument, Node, Program, State, Value
 from kvc.compiler.ir.arguments import named
 from kvc.compiler.passes.caches import ATTENTION
@@ -89,8 +89,12 @@ def _seen(
     arguments = named(node)
     keep = arguments.get("keep")
     if node.op == CACHE_UPDATE and first and isinstance(keep, int):
-        fits = one.whole and view.rows in (None, ring.type.dims[0])
-        yield Window(0, keep) if fits else None
+        write, rows = (
+            cache_write(ring.name, node),
+            view.rows in (None, ring.type.dims[0]),
+        )
+        all_of_it = view.offset(write.index) == 0 and write.count == view.step.tokens
+        yield Window(0, keep) if one.whole and all_of_it and rows else None
     elif node.op == ATTENTION and isinstance(keep, int):
         left = arguments["window_left"]
         others = [v for name, v in arguments.items() if name not in _CACHES]

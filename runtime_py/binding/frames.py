@@ -1,6 +1,6 @@
-"""Binding: a graph, sizes and memory become a `Frame`; so do other sizes later.
+"""Bind a graph to sizes and memory, which gives a `Frame`, and again to other sizes.
 
-View ops are run here, once for each sizes; what computes becomes a step. When sizes
+View ops run here, once for each set of sizes; ops that compute become steps. When sizes
 change, tensors are resized where they are, and only what `dependents.py` names is bound
 again. A graph whose instructions are all delegated is bound without torch.
 """

@@ -1,4 +1,4 @@
-"""Where the operands and results of a control instruction lie: `BoundOperands`.
+"""Find where the operands and results of a control instruction lie: `BoundOperands`.
 
 In: the instruction, and the values of the graph around it at some sizes. Out: an array
 for each of them, or for a part the buffer of a state that its backend owns. Results

@@ -1,8 +1,8 @@
-"""What the calls of a program share, and what `Program.release` lets go of.
+"""What the calls of a program share, and `Program.release` frees.
 
 In: a program and its data. Out: constants, delegates that are ready, execution contexts
-to lease. All of it is made on first need. Once it is closed it lends no more contexts,
-and everything goes when the last call that uses it ends; sessions keep their states.
+to lease, all made on first need. Once closed it leases no more contexts, and everything
+is freed when the last call that uses it ends; sessions keep their states.
 """
 
 import threading

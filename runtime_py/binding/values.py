@@ -4,9 +4,9 @@ In: a graph, the sizes of its symbols, the memory it runs in. Out: on demand, a 
 array or a torch tensor of exactly a value's size. Views have neither before the
 instruction that makes them has been bound.
 
-When sizes change, tensors change their shapes and stay the objects they are: steps that
-hold them need not know. For that a tensor is made over all the memory that its value
-may ever take, and shows the beginning of it.
+When sizes change, tensors change their shapes and stay the same objects, so steps that
+hold them stay valid. For that a tensor is made over all the memory that its value may
+ever take, and shows the beginning of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,9 +1,9 @@
-"""What makes a call all or nothing: what is noted before it, and put back if it fails.
+"""Make a call all or nothing: note what a failure must restore, and restore it.
 
-In: the memory of a session, what a call writes and asks for. Out: after success, the
-session one call further; after a failure, the session as it was, or poisoned where a
-state has been written that knowing the position cannot put back. What is noted of each
-kind of state is for the kinds to say.
+In: the memory of a session, what a call writes and needs. Out: after success, the
+session one call further; after a failure, the session as it was, or poisoned if a state
+was written that knowing the position cannot restore. Each kind of state decides what to
+note.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,10 +1,10 @@
-"""What a backend's run-time half is: small protocols, with numpy at the seam.
+"""The interface of a backend's run-time half, with numpy arrays for all data.
 
-A `Delegate` is made once for each time that a program's resources are loaded, and makes
-`Handle`s of its parts. A handle prepares a call for arrays at fixed addresses, so that
-nothing that depends on shapes is left to do while it runs. What a handle needs for each
-execution context alone it keeps in the context's `Workspace`. None of this needs torch;
-bfloat16 arrays come through `ml_dtypes`.
+A `Delegate` is made each time that a program's resources are loaded, and makes a
+`Handle` for each of its parts. A handle prepares a call for arrays at fixed addresses,
+so that no work that depends on shapes is left for the run. What a handle needs for each
+execution context, it keeps in the context's `Workspace`. None of this needs torch;
+bfloat16 arrays use `ml_dtypes`.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,9 +1,9 @@
 """The reference run-time half: runs the code of a delegate with the ordinary kernels.
 
 In: a delegate of a verified program, and the program's data. Out: a handle whose
-prepared calls are frames. Inputs are lent to the code as they are to any block, so that
-it works in the memory of states; other outputs are bound to the given memory without a
-copy where the graph allows it, and the rest lies in the context's workspace.
+prepared calls are frames. Inputs are lent to the code as to any block, so that it works
+in the memory of states. Other outputs are bound to the given memory without a copy
+where the graph allows it, and the rest lies in the context's workspace.
 """
 
 from collections.abc import Callable, Mapping, Sequence

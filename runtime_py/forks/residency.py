@@ -1,6 +1,6 @@
-"""What memory of the host the states of a session take: its own, and what it shares.
+"""Report what memory of the host the states of a session take: its own, and shared.
 
-In: the memory of a session. Out: a frozen report, counted page by page where the system
+In: the memory of a session. Out: a frozen report, counted page by page if the system
 shows its page table.
 """
 

@@ -18,6 +18,10 @@ def _add(out: Tensor, x: Tensor, other: Tensor | Number, alpha: Number) -> None:
     torch.add(x, other, alpha=alpha, out=out)
 
 
+def _after(out: Tensor, start: Tensor, count: int) -> None:
+    torch.add(start, count, out=out)
+
+
 def _sub(out: Tensor, x: Tensor, other: Tensor | Number, alpha: Number) -> None:
     torch.sub(x, other, alpha=alpha, out=out)
 
@@ -53,6 +57,7 @@ def _copy(out: Tensor, x: Tensor, *_: torch.dtype) -> None:
 _sums: dict[str, Kernel] = {
     "aten::add.Tensor": _add,
     "aten::add.Scalar": _add,
+    "kvc::after": _after,
     "aten::sub.Tensor": _sub,
     "aten::sub.Scalar": _sub,
     "aten::rsub.Scalar": _rsub,

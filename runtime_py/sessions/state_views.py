@@ -1,4 +1,4 @@
-"""`StateViews`: what a session's states hold, to look at and not to touch."""
+"""`StateViews`: read-only access to the contents of a session's states."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from operator import add
 
 from kvc.runtime.states.owner import ALL_SLOTS
-from kvc.schema.model import Access, AccessMode
+from kvc.schema.model import Access
 from kvc.schema.types import Dim
 
 
@@ -27,11 +27,6 @@ class Write:
     state: int
     access: Access
     instruction: int
-
-    @property
-    def extent(self) -> Dim | None:
-        """Return how many slots it takes from the cursor on; None: nobody knows."""
-        return self.access.size if self.access.mode is AccessMode.SLOTS else None
 
 
 @dataclass(frozen=True, slots=True)

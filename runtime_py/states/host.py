@@ -1,8 +1,8 @@
 """The host as the owner of states: reserved arenas, initial values, shared pages.
 
 In: groups of states, the sizes that a session fixed, initial values. Out: a store for
-each group, and arrays at addresses that stay, for kernels. A reset gives all pages of
-an arena back at once; a clone maps the same pages (`forks/`).
+each group, and arrays at fixed addresses, for kernels. A reset returns all pages of an
+arena at once; a clone maps the same pages (`forks/`).
 """
 
 from collections.abc import Mapping, Sequence

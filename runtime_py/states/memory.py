@@ -1,8 +1,8 @@
-"""The states of one session: their memory, their kinds, and how far they are.
+"""The states of one session: their memory, their kinds, and their lengths.
 
-In: the states a program declares, the sizes that a session fixed, who has the memory.
-Out: one kind for the states that are alike, one buffer for each state, which stays what
-it is. When calls may happen, and what they may write, is left to `transactions.py`.
+In: the states a program declares, the sizes that a session fixed, the owner of the
+memory. Out: one kind object per group of states, one buffer per state, which never
+changes. `calls/transactions.py` decides when calls may happen, and what they may write.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,11 +1,11 @@
-"""Who has the memory of a session's states: the interface that kinds speak to.
+"""The owner of the memory of a session's states: the interface that kinds use.
 
-In: states that are alike, spans of their rows and slots. Out: their content, copied to
-and fro. The host's arenas are one owner (`host.py`); a delegate with memory of its own
-may be another, and nothing but its own parts looks into that.
+In: groups of states, spans of their rows and slots. Out: their content, copied in and
+out. The host's arenas are one owner (`host.py`); a delegate with memory of its own may
+be another, and only its own parts look into that memory.
 
-What is asked of an owner is done in that order. All but `read` and `clone` may return
-before; `synchronise` waits.
+An owner works in the order in which it is asked. Everything but `read` and `clone` may
+return before the work is done; `synchronise` waits.
 """
 
 from collections.abc import Callable, Mapping, Sequence

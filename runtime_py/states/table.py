@@ -1,4 +1,4 @@
-"""The kinds of states that there are, and which states are of which.
+"""The table of the kinds of states.
 
 A new kind is a file beside this one and a row in the table.
 """
@@ -13,7 +13,8 @@ from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.plain import Plain
 from kvc.runtime.states.ring import Ring
-from kvc.schema.model import Method, State, StateKind
+from kvc.schema.model import AccessMode, Method, State, StateKind
+from kvc.schema.types import Dim
 
 
 def kind_of(state: State) -> type[Kind]:
@@ -50,10 +51,19 @@ def find_writes(
             own = [write for state in group.states for write in by_state[state]]
             kind = kind_of(group.first)
             risks = tuple(w for w in own if w.access.mode not in kind.undoes)
-            extents = {write.extent for write in own if kind.placed}
-            known = tuple(extent for extent in extents if extent is not None)
             cursor = group.first.cursor
-            slots = None if None in extents else known
+            extents = _extents(own, cursor, method) if kind.placed else ()
             placed = cursor is not None
-            found.append(Writes(number, risks, slots, cursor or 0, placed))
+            found.append(Writes(number, risks, extents, cursor or 0, placed))
     return tuple(found)
+
+
+def _extents(
+    own: Sequence[Write], cursor: int | None, method: Method
+) -> tuple[Dim, ...] | None:
+    """Return how many slots writes take from the cursor on; None: nobody knows."""
+    advance = None if cursor is None else method.advance_of(cursor)
+    slots = all(write.access.mode is AccessMode.SLOTS for write in own)
+    if not own:
+        return ()
+    return (advance.tokens,) if slots and advance is not None else None

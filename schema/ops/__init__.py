@@ -6,6 +6,7 @@ checks every instruction against them, the runtime has one kernel for each.
 
 from kvc.schema.ops.spec import Aliasing, Keeps, OpSpec, Param, ParamKind
 from kvc.schema.ops.table import (
+    AFTER,
     APPEND,
     CACHE_UPDATE,
     COND,
@@ -21,6 +22,7 @@ from kvc.schema.ops.table import (
 )
 
 __all__ = [
+    "AFTER",
     "APPEND",
     "CACHE_UPDATE",
     "COND",

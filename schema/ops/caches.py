@@ -51,6 +51,13 @@ def cache_update(
     return same(cache)
 
 
+def after(start: TensorType, count: int) -> Rule:
+    """`kvc::after`: so many positions after where a call starts."""
+    fits = start.dtype is DType.INT64 and len(start.dims) <= 1 and count >= 0
+    require(fits, f"{count} after {start}")
+    return same(start)
+
+
 def append(past: TensorType, update: TensorType, axis: int) -> Rule:
     """`kvc::append`: `past` with `update` after it along an axis."""
     shape, new = list(shape_of(past)), shape_of(update)

@@ -13,6 +13,7 @@ from kvc.schema.ops.spec import Aliasing, Keeps, OpSpec, ShapeRule, parse
 
 DELEGATE = "kvc::delegate"
 APPEND, REPLACE, CACHE_UPDATE = "kvc::append", "kvc::replace", "kvc::cache_update"
+AFTER = "kvc::after"
 COND, WHILE, SCAN = "kvc::cond", "kvc::while", "kvc::scan"
 # They run blocks; what comes out of these is not for a rule of shapes to say.
 CONTROL_OPS = frozenset({COND, WHILE, SCAN, DELEGATE})
@@ -166,6 +167,7 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::full(int[] size, Scalar fill_value, dtype dtype) -> Tensor": s.full,
     "aten::arange.start_step(Scalar start, Scalar end, Scalar step, dtype dtype) -> Tensor": s.arange,
     "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal, int? window_left, int? window_right, float? softcap, Tensor? mask, Tensor? slopes, Tensor? sinks, str layout, Tensor? k_scale, Tensor? v_scale, Tensor? row_lengths, int keep) -> Tensor": c.cached_attention,
+    f"{AFTER}(Tensor start, int count) -> Tensor": c.after,
     "kvc::quantize_cache(Tensor x) -> Tensor, Tensor": c.quantize_cache,
     "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": p.quantize_rows,
     "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qd8,

@@ -2,7 +2,8 @@
 
 In: a method whose graph and blocks have been checked. Out: how far queries look back
 over each ring, or `BadProgram`. Operands are compared with the storages of values: a
-`CursorSlot`, or what a block is lent of one. No arithmetic is followed here.
+`CursorSlot`, what a block is lent of one, or so many positions after a start, which is
+what `kvc::after` makes. No other arithmetic is followed here.
 """
 
 from collections.abc import Mapping
@@ -25,8 +26,8 @@ from kvc.schema.model import (
     StateKind,
     StateSlot,
 )
-from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, PERMUTING, Aliasing
-from kvc.schema.types import Dim, TensorType
+from kvc.schema.ops import AFTER, CONTROL_OPS, DELEGATE, OPS, PERMUTING, Aliasing
+from kvc.schema.types import Dim, TensorType, add_dims, bounds
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.instruction_names import place
 
@@ -52,6 +53,17 @@ class _Held:
     written: bool
 
 
+@dataclass(frozen=True, slots=True)
+class _After:
+    """A value that is so many positions after where the call starts at a cursor."""
+
+    cursor: int
+    offset: Dim
+
+
+_Parts = Mapping[int, CursorSlot | _After]  # what values are to cursors
+
+
 class CursorUses:
     """What one method does with states at cursors, in its blocks too."""
 
@@ -70,7 +82,7 @@ class CursorUses:
         """Check the method's own graph, and from there on all blocks."""
         graph, states = self._method.graph, self._program.states
         held: dict[int, _Held] = {}
-        parts: dict[int, CursorSlot] = {}
+        parts: dict[int, CursorSlot | _After] = {}
         for i, value in enumerate(graph.values):
             storage = value.storage
             if isinstance(storage, CursorSlot):
@@ -107,15 +119,16 @@ class CursorUses:
         known = placed or rows is None or kind.dims in ((), (1,), (rows,))
         self._require(known, where, f"{kind} for {rows} rows")
 
-    def _check_graph(
-        self, graph: Graph, held: dict[int, _Held], parts: Mapping[int, CursorSlot]
-    ) -> None:
-        """Check a graph, and note which of its values are states; `parts` are lent."""
+    def _check_graph(self, graph: Graph, held: dict[int, _Held], lent: _Parts) -> None:
+        """Check a graph, and note which of its values are states; parts are `lent`."""
+        parts = dict(lent)
         for index, step in enumerate(graph.instructions):
             at = place(self._where, index, step)
             used = [v for v in _references(step.arguments) if v in held]
             if step.op in CONTROL_OPS:
                 self._check_control(graph, step, held, parts, at)
+            elif step.op == AFTER:
+                parts[step.results[0]] = self._after(step, parts, at)
             elif not used and not _written_over(graph, step, held):
                 continue
             elif OPS[step.op].aliasing is Aliasing.VIEW:
@@ -125,12 +138,19 @@ class CursorUses:
             else:
                 self._read(graph, step, held, used, parts, at)
 
+    def _after(self, step: Instruction, parts: _Parts, at: str) -> _After:
+        """Return what `kvc::after` makes of a start, or of what is after one."""
+        start, count = _placed(step.arguments[0], parts), step.arguments[1]
+        self._require(start is not None, at, "after what is no start of a cursor")
+        assert start is not None
+        return _After(start.cursor, add_dims(start.offset, cast("Dim", count)))
+
     def _check_control(
         self,
         graph: Graph,
         step: Instruction,
         held: dict[int, _Held],
-        parts: Mapping[int, CursorSlot],
+        parts: _Parts,
         at: str,
     ) -> None:
         control = read_control(step.op, step.arguments)
@@ -188,7 +208,7 @@ class CursorUses:
         graph: Graph,
         step: Instruction,
         held: dict[int, _Held],
-        parts: Mapping[int, CursorSlot],
+        parts: _Parts,
         at: str,
     ) -> None:
         """Check that an update begins at the cursor and is as long as its advance."""
@@ -208,19 +228,33 @@ class CursorUses:
         found = f"axis {axis}, {arguments['mode']}"
         what = f"{state.name!r}, {state.kind.name} along {state.axis}, along {found}"
         self._require(whole and along, at, f"it writes the state {what}")
-        count, added = update.dims[axis], self._added(state)
-        what = f"a write of {count} positions, the call adds {added}"
-        self._require(count == added, at, what)
         self._check_kept(arguments, state, at)
-        begins = _is_part(arguments["write_indices"], parts, state, CursorPart.START)
+        start = _placed(arguments["write_indices"], parts)
+        begins = start is not None and start.cursor == state.cursor
         what = f"the state {state.name!r} is not written at its cursor"
         self._require(begins, at, what)
+        assert start is not None
+        self._check_extent(start.offset, update.dims[axis], state, at)
         self._check_lengths(arguments, parts, state, at)
         rows = self._program.cursors[state.cursor].rows
         fits = rows is None or state.type.dims[0] == rows
         what = f"the rows of {state.name!r} are not those of its cursor"
         self._require(fits or state.window is None, at, what)
         held[result] = _Held(one.state, one.order, written=True)
+
+    def _check_extent(self, offset: Dim, count: Dim, state: State, at: str) -> None:
+        """Check that a write is of what the call adds; of all if rows or rings ask."""
+        assert state.cursor is not None
+        advance, symbols = self._method.advance_of(state.cursor), self._program.symbols
+        begins = f", {offset} after the start" if offset != 0 else ""
+        what = f"a write of {count} positions{begins}, the call adds "
+        self._require(advance is not None, at, f"{what}None")
+        assert advance is not None
+        left = add_dims(add_dims(advance.tokens, offset, -1), count, -1)
+        fits = bounds(left, {symbol.name: symbol for symbol in symbols})[0] >= 0
+        whole = state.window is not None or advance.lengths is not None
+        fits = fits and (not whole or (offset, left) == (0, 0))
+        self._require(fits, at, f"{what}{advance.tokens}")
 
     def _check_kept(
         self, arguments: Mapping[str, Argument], state: State, at: str
@@ -233,7 +267,7 @@ class CursorUses:
     def _check_lengths(
         self,
         arguments: Mapping[str, Argument],
-        parts: Mapping[int, CursorSlot],
+        parts: _Parts,
         state: State,
         at: str,
     ) -> None:
@@ -253,7 +287,7 @@ class CursorUses:
         step: Instruction,
         held: dict[int, _Held],
         used: list[int],
-        parts: Mapping[int, CursorSlot],
+        parts: _Parts,
         at: str,
     ) -> None:
         """Check that queries over rings are the call's tokens, and see what they keep.
@@ -309,9 +343,17 @@ class CursorUses:
         self._report.require(condition, where, what)
 
 
+def _placed(argument: Argument, parts: _Parts) -> _After | None:
+    """Return how far after the start of which cursor an operand is."""
+    part = parts.get(argument.value) if isinstance(argument, Ref) else None
+    if isinstance(part, CursorSlot):
+        return _After(part.cursor, 0) if part.part is CursorPart.START else None
+    return part
+
+
 def _is_part(
     argument: Argument,
-    parts: Mapping[int, CursorSlot],
+    parts: _Parts,
     state: State,
     part: CursorPart,
 ) -> bool:

@@ -206,6 +206,7 @@ MADE_BY_PASSES = {
     "kvc::linear_qb4",
     "kvc::expert_linear_qd8",
     "kvc::embedding_q8",
+    "kvc::after",
     "kvc::append",
     "kvc::replace",
     "kvc::check_index",

@@ -42,9 +42,15 @@ _OF_THE_HOST = (
     "test_memory_appears_with_tokens_and_goes_when_they_do",
     "test_a_look_at_a_state_follows_it",
 )
-_OF_BACKENDS = "test_failing_parts.py"
+_OF_BACKENDS = ("test_failing_parts.py", "test_whoever_runs.py")
+_ALWAYS = {
+    "greedy": ("test_whoever_runs.py", "test_cursors.py"),
+    "opaque": ("test_whoever_runs.py",),
+}
 _HERE = Path(__file__).parent
-_DAILY = 8  # with each backend one of so many tests runs every day; the rest on request
+_DAILY = (
+    12  # with each backend one of so many tests runs every day; the rest on request
+)
 _NAMES = ["", *BACKENDS]
 
 
@@ -54,13 +60,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         name = next((n for n in BACKENDS if f"[{n}" in item.nodeid), "")
         if not name or _HERE not in item.path.parents:
-            if item.path.name != _OF_BACKENDS:
+            if item.path.name not in _OF_BACKENDS or name:
                 kept.append(item)
             continue
         left_out = _OF_NO_BACKEND + (_OF_THE_HOST if name == "opaque" else ())
         if any(text in item.nodeid for text in left_out):
             continue
-        always = "test_whoever_runs" in item.nodeid or "test_cursors" in item.nodeid
+        always = item.path.name in _ALWAYS.get(name, ())
         own = item.nodeid.replace(f"[{name}", "[")
         if not always and crc32(own.encode()) % _DAILY != _NAMES.index(name):
             item.add_marker(pytest.mark.exhaustive)

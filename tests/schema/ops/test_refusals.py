@@ -172,6 +172,9 @@ def index(*dims: int) -> TensorType:
             )
             for mode, keep in (("linear", 2), ("circular", -1), ("circular", 8))
         ),
+        ("kvc::after", (tensor(1), 1)),
+        ("kvc::after", (index(1, 1), 1)),
+        ("kvc::after", (index(1), -1)),
         ("kvc::quantize_rows", (tensor(2, 0),)),
         ("kvc::quantize_rows", (tensor(2, 3, dtype=FLOAT64),)),
         ("kvc::embedding_q8", (tensor(4, 3, dtype=INT8), tensor(3), index(1))),

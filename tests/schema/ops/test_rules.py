@@ -7,12 +7,13 @@ from quant_reference import REFERENCE
 from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
 
 WITHOUT_TWIN = {
+    "kvc::after",
     "kvc::append",
     "kvc::check_index",
     "kvc::check_rows",
     "kvc::check_size",
     "kvc::replace",
-}  # test_growing.py
+}  # test_growing.py, test_after.py
 
 
 def case_id(case: Case) -> str:
