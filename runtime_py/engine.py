@@ -29,9 +29,11 @@ from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.base import Packing
 from kvc.runtime.sessions.positions import count_rows, fill_cursors, row_dim
 from kvc.runtime.states.access import Demand
-from kvc.runtime.states.groups import group_states
+from kvc.runtime.states.divided import divide, find_backends
+from kvc.runtime.states.groups import Group, group_states
 from kvc.runtime.states.host import HostMemory
-from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.memory import Copies, StateMemory
+from kvc.runtime.states.owner import Owner
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import CallMismatch, Closed, Forked
 from kvc.schema.model import Program
@@ -61,6 +63,7 @@ class Engine:
         self.method_ids = {method.name: i for i, method in enumerate(methods)}
         self.groups = group_states(states, methods, row_dim(self.program))
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
+        self._backends: Sequence[str] | None = None
         self._entries: dict[int, Entry] = {}
         self._lock = threading.RLock()
         self._in_use = 0
@@ -159,27 +162,48 @@ class Engine:
         return results
 
     def open_states(
-        self, sizes: Mapping[str, int], capacity: int | None, transactional: bool
+        self, sizes: Mapping[str, int], capacity: int | None, copies: Copies
     ) -> StateMemory:
         """Return new memory for the states of a session.
 
         Raises:
-            OutOfMemory: the system gives no address space.
+            OutOfMemory: there is no memory, or no address space.
             Closed, Forked: as `call`.
         """
         self.check_open()
         return StateMemory(
             self.program.states,
             self.groups,
-            HostMemory.allocate(self.groups, sizes, self._initial_value),
+            self._own_states(sizes),
             sizes,
             capacity=capacity,
             rows=tuple(
                 count_rows(self.program, sizes, number)
                 for number in range(max(1, len(self.program.cursors)))
             ),
-            transactional=transactional,
+            copies=copies,
         )
+
+    def _own_states(self, sizes: Mapping[str, int]) -> Owner:
+        """Return who has the states of a new session."""
+        initial = self._initial_value
+
+        def on_host(groups: Sequence[Group]) -> Owner:
+            return HostMemory.allocate(groups, sizes, initial)
+
+        if self._backends is None:
+            self._backends = find_backends(self.program, self.groups)
+        if not any(self._backends):
+            return on_host(self.groups)
+        resources, context = self._borrow(None)
+
+        def own(name: str, groups: Sequence[Group]) -> Owner | None:
+            return resources.backend(name).owner(groups, sizes, initial)
+
+        try:
+            return divide(self.groups, self._backends, own, on_host)
+        finally:
+            resources.pool.put_back(context, None)
 
     def close_states(self, states: StateMemory) -> None:
         """Give the memory of a session's states back."""

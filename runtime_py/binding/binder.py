@@ -97,6 +97,6 @@ class Binder:
         return Memory(
             scratch=self.context.scratch,
             constant=self.resources.constant,
-            states=self.states.arrays if self.states is not None else (),
+            states=self.states.buffers if self.states is not None else (),
             workspace=self.context.workspace,
         )

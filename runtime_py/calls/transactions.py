@@ -7,7 +7,7 @@ note.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import add
 
 from kvc.runtime.binding.executor import Progress
@@ -68,7 +68,7 @@ class Transaction:
                 check_room(added.steps(len(starts)), starts, limit)
         self._entry, self._demand, self._memory = entry, demand, memory
         self._counted = memory.counted
-        kinds, keeps = memory.kinds, memory.transactional
+        kinds, keeps = memory.kinds, memory.copies.wanted
         self._undo: list[Undo | None] = []
         for writes, extent in zip(entry.writes, demand.extents, strict=True):
             kind, starts = kinds[writes.group], self.starts[writes.cursor]
@@ -114,7 +114,10 @@ class Transaction:
         memory = self._memory
         memory.poisoned = self._entry.method.name
         memory.counted = self._counted
+        with suppress(Exception):  # what is under way fails as the call has
+            memory.owner.synchronise()
         _put_back(self._undo)
+        memory.owner.synchronise()
         clean = isinstance(error, _CLEAN) and not progress.inside
         last = progress.place - clean
         lost = any(
@@ -123,7 +126,7 @@ class Transaction:
             )
             for writes in self._entry.writes
         )
-        if not lost or memory.transactional:
+        if not lost or memory.copies.wanted:
             memory.poisoned = ""
 
 
@@ -153,7 +156,7 @@ def all_or_nothing(
         memory.poisoned = memory.poisoned or "a call in parts"  # until all is back
         memory.counted = counted
         _put_back(undo)
-        memory.poisoned = ""
+        memory.settle()
         raise
 
 

@@ -50,7 +50,7 @@ def find_position(
     match cursor.kind:
         case CursorKind.STATE:
             assert cursor.state is not None
-            counts: list[int] = memory.arrays[cursor.state].reshape(-1).tolist()
+            counts: list[int] = memory.current(cursor.state).reshape(-1).tolist()
             _check_counts(counts, memory.states[cursor.state].name)
             return counts
         case CursorKind.SESSION:

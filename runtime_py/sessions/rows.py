@@ -139,4 +139,4 @@ def _count(program: Program, memory: StateMemory, row: int, position: int) -> No
         counted = list(memory.counted[0])
         counted[row] = position
         memory.count(0, tuple(counted))
-    memory.poisoned = ""
+    memory.settle()

@@ -146,7 +146,7 @@ class Snapshot(Closing):
         Raises:
             FileProblem, BadSnapshot: the file can no longer be read.
         """
-        for number in range(len(memory.arrays)):
+        for number in range(len(memory.states)):
             kind, span = _place(memory, number, self._shapes[number])
             kind.store.write(span, self._read_state(number))
         header = self.header
@@ -158,6 +158,7 @@ class Snapshot(Closing):
         others = map(tuple, header.others)
         memory.counted = (tuple(header.counted), *others)
         self._note_ends(memory)
+        memory.settle()
 
     def _note_ends(self, memory: StateMemory) -> None:
         """Let nothing that is at no cursor, or another, be thought older than it is."""
