@@ -67,7 +67,7 @@ class Transaction:
                 check_room(added.steps(len(starts)), starts, limit)
         self._entry, self._demand, self._memory = entry, demand, memory
         self._counted = memory.counted
-        kinds, keeps = memory.kinds, memory.transactional
+        kinds, keeps = memory.kinds, memory.copies.wanted
         for writes in entry.writes:
             steps = demand.added_to(writes.cursor).steps(1)
             if max(steps, default=0) > kinds[writes.group].longest:
@@ -128,7 +128,7 @@ class Transaction:
             )
             for writes in self._entry.writes
         )
-        if not lost or memory.transactional:
+        if not lost or memory.copies.wanted:
             memory.poisoned = ""
 
 
