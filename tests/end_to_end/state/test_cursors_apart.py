@@ -148,7 +148,7 @@ def test_a_ring_at_another_cursor_limits_its_own_calls(tmp_path: Path) -> None:
         session.note(np.arange(8)[None])
         session.hear(np.arange(5)[None])
         before = snapshot(session)
-        with pytest.raises(CallTooLong, match=r"6 tokens.*5 at the most"):
+        with pytest.raises(CallTooLong, match=r"6 tokens.*allows 5"):
             session.hear(np.arange(6)[None])
         for name, state in snapshot(session).items():
             np.testing.assert_array_equal(state, before[name])
