@@ -28,7 +28,7 @@ from kvc.runtime.sessions.rows import reset_row, take_row
 from kvc.runtime.sessions.session_text import state_text
 from kvc.runtime.sessions.snapshots import save_snapshot
 from kvc.runtime.sessions.state_views import StateViews
-from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.memory import NONE, Copies, StateMemory
 from kvc.schema.errors import BadSetting, Busy, Closed
 from kvc.schema.types import Symbol
 
@@ -57,7 +57,7 @@ class Session(Callables):
         engine: Engine,
         sizes: Mapping[str, int],
         capacity: int | None = None,
-        transactional: bool = False,
+        copies: Copies = NONE,
         fill: Callable[[StateMemory], None] | None = None,
     ) -> "Session":
         """Reserve memory for the states; `fill` puts something else than zeros there.
@@ -66,7 +66,7 @@ class Session(Callables):
         """
         chosen = choose_sizes(engine.program, sizes, capacity)
         limit = choose_capacity(engine.program, chosen, capacity)
-        session = cls(engine, engine.open_states(chosen, limit, transactional))
+        session = cls(engine, engine.open_states(chosen, limit, copies))
         if fill is not None:
             try:
                 fill(session._states)
@@ -126,7 +126,9 @@ class Session(Callables):
 
         The session is then as if they had never run; memory that only they used goes
         back to the system. A ring has written over what it held long ago, so that a
-        row can go back by `rewindable` tokens, or by all.
+        row can go back by `rewindable` tokens, or by all. States that calls overwrite
+        anywhere, such as recurrent ones, go back only to where one of the last calls
+        began, in a session with `snapshots`.
 
         Raises:
             BadSetting: `count` is not from 0 to the position.
@@ -214,10 +216,10 @@ class Session(Callables):
         """
         with self._exclusive("fork"):
             self._states.check_usable()
-            wanted = (
-                self._states.transactional if transactional is None else transactional
-            )
-            return Session(self._engine, self._states.fork(wanted))
+            copies = self._states.copies
+            if transactional is not None:
+                copies = copies._replace(transactional=transactional)
+            return Session(self._engine, self._states.fork(copies))
 
     def residency(self) -> SessionResidency:
         """Return what memory the states take on the host just now.

@@ -393,7 +393,7 @@ def test_a_session_that_cannot_be_filled_is_closed(saved, monkeypatch):
 
 def test_a_restored_session_may_be_transactional_and_a_closed_program_has_none(saved):
     program, file = saved
-    assert program.restore(file, transactional=True)._states.transactional
+    assert program.restore(file, transactional=True)._states.copies.transactional
     program.close()
     with pytest.raises(Closed):
         program.restore(file)
