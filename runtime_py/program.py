@@ -240,7 +240,7 @@ class Program(Callables):
         return self._engine.residency()
 
     def release(self) -> None:
-        """Give back all memory that no running call needs; the next one takes it anew.
+        """Free all memory that no running call needs; the next call takes it again.
 
         That is what has been used of the data and is held by no `FreeableBuffer`, what
         delegates have packed, scratch memory, and what is bound to it. Sessions keep

@@ -31,7 +31,7 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
         BadSetting: `count` is not from 0 to the position.
         NoPosition: nothing counts tokens.
         NotRewindable: a state cannot go back.
-        CannotRewind: rows would go back by different counts where they must not.
+        CannotRewind: rows must go back by the same number of tokens.
         Poisoned: a call left states half written.
     """
     starts, firsts = _check_goes_back(program, memory)
@@ -147,7 +147,7 @@ def _brought_back(
 
 
 def _check_rows(program: Program, kinds: Sequence[Kind]) -> None:
-    """Check that rows may go back by different counts.
+    """Check that rows may go back by different numbers of tokens.
 
     Raises:
         CannotRewind: they may not.
