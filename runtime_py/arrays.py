@@ -1,7 +1,7 @@
-"""numpy arrays at the seams: names of types, raw copies, torch tensors taken as arrays.
+"""numpy arrays: names of types, raw copies, torch tensors taken as arrays.
 
-In: arrays, or whatever a caller passed. Out: arrays over the same memory. numpy is
-all that is needed; a torch tensor is recognised only where torch is loaded already.
+In: arrays, or whatever a caller passed. Out: arrays over the same memory. Needs only
+numpy; a torch tensor is recognised only if torch is already imported.
 """
 
 import ctypes

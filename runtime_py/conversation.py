@@ -1,9 +1,9 @@
-"""`Conversation`: turns of a chat on one session, which keeps what it holds.
+"""`Conversation`: a chat on one session, which runs only the new tokens of each turn.
 
 In: a session, its bundle's tokenizer and chat template, what the user says. Out: the
-answers in pieces. Before each answer the whole conversation is rendered and encoded as
-if it were new. What the session holds of it stays; from the first token that differs
-the session is rewound, or reset where it cannot be. Without a chat template a text is
+answers in pieces. Before each answer the whole conversation is rendered and encoded
+again. The session keeps the tokens that are still the same; at the first difference it
+is rewound, or reset if it cannot be rewound. Without a chat template, the text is
 continued.
 """
 

@@ -1,10 +1,10 @@
-"""What runs the calls of a loaded program: shared by the program and its sessions.
+"""Run the calls of a loaded program; shared by the program and its sessions.
 
 In: a method, arguments, the states of a session. Out: results nested as the method
 says, in memory of their own. Used from many threads, in one process. A call takes its
-inputs, leases what it runs in, is bound to both, and checks that the session has room;
-it runs, and only then counts what it has added. What calls share can be released, and
-is made anew by the next call.
+inputs, leases an execution context, is bound to both, and checks that the session has
+room; it runs, and only then adds its tokens to the position. What calls share can be
+released, and is made again by the next call.
 """
 
 import os
@@ -29,9 +29,11 @@ from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.base import Packing
 from kvc.runtime.sessions.positions import count_rows, fill_cursors, row_dim
 from kvc.runtime.states.access import Demand
-from kvc.runtime.states.groups import group_states
+from kvc.runtime.states.divided import divide, find_backends
+from kvc.runtime.states.groups import Group, group_states
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.owner import Owner
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import CallMismatch, Closed, Forked
 from kvc.schema.model import Program
@@ -61,6 +63,7 @@ class Engine:
         self.method_ids = {method.name: i for i, method in enumerate(methods)}
         self.groups = group_states(states, methods, row_dim(self.program))
         self.symbols = {symbol.name: symbol for symbol in self.program.symbols}
+        self._backends: Sequence[str] | None = None
         self._entries: dict[int, Entry] = {}
         self._lock = threading.RLock()
         self._in_use = 0
@@ -164,14 +167,14 @@ class Engine:
         """Return new memory for the states of a session.
 
         Raises:
-            OutOfMemory: the system gives no address space.
+            OutOfMemory: there is no memory, or no address space.
             Closed, Forked: as `call`.
         """
         self.check_open()
         return StateMemory(
             self.program.states,
             self.groups,
-            HostMemory.allocate(self.groups, sizes, self._initial_value),
+            self._own_states(sizes),
             sizes,
             capacity=capacity,
             rows=tuple(
@@ -180,6 +183,27 @@ class Engine:
             ),
             transactional=transactional,
         )
+
+    def _own_states(self, sizes: Mapping[str, int]) -> Owner:
+        """Return who has the states of a new session."""
+        initial = self._initial_value
+
+        def on_host(groups: Sequence[Group]) -> Owner:
+            return HostMemory.allocate(groups, sizes, initial)
+
+        if self._backends is None:
+            self._backends = find_backends(self.program, self.groups)
+        if not any(self._backends):
+            return on_host(self.groups)
+        resources, context = self._borrow(None)
+
+        def own(name: str, groups: Sequence[Group]) -> Owner | None:
+            return resources.backend(name).owner(groups, sizes, initial)
+
+        try:
+            return divide(self.groups, self._backends, own, on_host)
+        finally:
+            resources.pool.put_back(context, None)
 
     def close_states(self, states: StateMemory) -> None:
         """Give the memory of a session's states back."""

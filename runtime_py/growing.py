@@ -1,8 +1,8 @@
 """`GrowingArray`: an array of the caller's own, with spare capacity after its end.
 
-In: a dtype, dims, the axis it grows along, and how long it may become. Out: an array
-that becomes longer without moving. Given to a method as the input that the method
-extends, it is extended in place. Its memory is reserved: pages appear as rows do.
+In: a dtype, dims, the axis it grows along, and its greatest length. Out: an array that
+becomes longer without moving. A method that is given it as the input which the method
+extends, extends it in place. Its memory is reserved: pages appear as rows do.
 """
 
 import operator

@@ -1,8 +1,8 @@
-"""What a program and its sessions have in common: what the file says, methods by name.
+"""`Callables`: what a program and its sessions share: methods by name, metadata, files.
 
-`call("name", ...)` always works. The attribute is a shorthand, which Python asks for
-only when the class has no such name itself, so that a method called `close` does not
-take the place of `Session.close`.
+`call("name", ...)` always works. The attribute is a shorthand, which Python uses only
+if the class has no such name itself, so a method called `close` does not replace
+`Session.close`.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -1,8 +1,8 @@
-"""`load` and `Program`: a bundle that is open, immutable, and used from many threads.
+"""`load` and `Program`: an open bundle, immutable, usable from many threads.
 
-In: the path of a bundle. Out: what is inside it, sessions, and calls of methods that
-touch no state. Only headers, program and indices are read here; data comes into memory
-on first need.
+In: the path of a bundle. Out: its content, sessions, and calls of stateless methods.
+Only headers, program and indices are read here; data is brought into memory when it is
+first needed.
 """
 
 import os

@@ -1,8 +1,8 @@
-"""torch tensors over numpy memory, and back. The only place that converts between them.
+"""Convert between torch tensors and numpy memory; the only module that does.
 
-torch is imported inside the functions, on first need. A tensor made from an array has
-a storage of exactly the array's extent, so that a kernel that resizes its `out` cannot
-write over the neighbour's memory.
+torch is imported inside the functions, on first need. A tensor made from an array has a
+storage of exactly the array's extent, so that a kernel that resizes its `out` cannot
+overwrite its neighbour's memory.
 """
 
 from typing import TYPE_CHECKING

@@ -1,9 +1,9 @@
 """How many threads this process computes with: one number, for all programs.
 
-In: what `load(threads=...)` is asked for. Out: the number, settled when the first
-backend or kernel needs it. The default is one for each physical core that the process
-may use; threads of one core wait for each other in what kvc computes. Who has a pool
-makes it of this size, one for the process.
+In: the request of `load(threads=...)`. Out: the number, fixed when the first backend or
+kernel needs it. The default is one for each physical core that the process may use,
+since threads of one core wait for each other in what kvc computes. Each thread pool has
+this size, and there is one for the process.
 """
 
 import math

@@ -1,1 +1,1 @@
-"""The `kvc` command line: reads bundles and prints, drives compiler and runtime."""
+"""The `kvc` command line, over compiler and runtime."""

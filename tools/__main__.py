@@ -1,4 +1,4 @@
-"""`python -m kvc.tools`: the `kvc` command, where its script is not on the path."""
+"""`python -m kvc.tools`: the `kvc` command if its script is not on the path."""
 
 from kvc.tools.cli import main
 

@@ -1,9 +1,9 @@
-"""The loop of `kvc chat`: ask, answer, say how fast it went, until the user ends it.
+"""The loop of `kvc chat`: ask, answer, report the speed, until the user ends it.
 
-In: a conversation, and a terminal, which tests replace. Out: the conversation goes on
-in it. Ctrl-C while the model answers ends that answer; a second one does so at once,
-within a token or a long prompt. At the prompt it ends the chat, as the end of input
-does.
+In: a conversation, and a terminal, which tests replace. Out: the conversation,
+continued. Ctrl-C while the model answers ends that answer after the next token; a
+second Ctrl-C ends it at once, even within a token or a long prompt. At the prompt
+Ctrl-C ends the chat, as the end of input does.
 """
 
 import signal

@@ -1,8 +1,8 @@
-"""The `kvc` command: the group of commands, and what they have in common.
+"""The `kvc` command: the group of commands, and how all of them end.
 
 Any `KvcError` becomes one paragraph on stderr and exit code 1, and so does a stdout
 that is closed or full. Ctrl-C ends with 130 and a closed pipe with 141, both without a
-word, as shells expect. Everything else is a bug and shows its traceback.
+message, as shells expect. Everything else is a bug and shows its traceback.
 """
 
 import errno

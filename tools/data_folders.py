@@ -1,4 +1,4 @@
-"""The option that says where the data files of a bundle are."""
+"""The option `--data-folder`: where the data files of a bundle are."""
 
 import click
 

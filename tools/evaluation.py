@@ -1,4 +1,4 @@
-"""What `kvc eval` measures of a bundle on a text, and how it is shown.
+"""Measure a bundle on a text for `kvc eval`, and lay out the result.
 
 In: an open program, the bytes of a text. Out: a report; a table or JSON of several.
 """

@@ -1,7 +1,7 @@
 """Options of `kvc compile` that only a Hugging Face folder takes.
 
-`folder_options` adds them to a command, which passes what was given of them on as the
-keyword arguments of `export_hf`.
+`folder_options` adds them to a command, which passes the given ones on as keyword
+arguments of `export_hf`.
 """
 
 from collections.abc import Callable

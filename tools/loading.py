@@ -1,4 +1,4 @@
-"""How commands that run a bundle load it: options that they share, and what they mean.
+"""The common options of commands that run a bundle, and how these load it.
 
 A command decorated with `loading_options` gets them as one argument, `loading`, for
 `open_program`.

@@ -1,4 +1,4 @@
-"""Where a command writes, checked before it does any work."""
+"""Check where a command writes, before it does any work."""
 
 import os
 from pathlib import Path

@@ -1,8 +1,8 @@
 """`kvc compile --pack`: add weights in a backend's own form to a bundle.
 
 In: a bundle of plain weights, which stay in it. Out: the same bundle with more names,
-whose bytes are in a data file of their own. The packing is done by the backend's
-library on this machine, for this machine and those that are like it.
+whose bytes are in a separate data file. The backend's library packs on this machine,
+for this machine and others of the same kind.
 """
 
 from collections.abc import Iterable, Iterator

@@ -1,9 +1,9 @@
-"""Progress of a command, on stderr: a bar for each stage on a terminal, else lines.
+"""Show a command's progress on stderr: a bar for each stage on a terminal, else lines.
 
 The compiler calls `show(stage, done, total, item)` as often as it likes; a total of 0
-means that nobody knows how long the stage takes. A bar has what is worked on, the time
-so far, and where a stage has steps the time that it still needs. Elsewhere a stage is a
-line with the time since the beginning, and so is what it works on, every few seconds.
+means that the length of the stage is unknown. A bar shows what is worked on, the time
+so far, and, if the stage has steps, the remaining time. Elsewhere each stage, and every
+few seconds the item that it works on, is a line with the time since the beginning.
 """
 
 import sys

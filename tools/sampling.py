@@ -1,7 +1,7 @@
 """Options of commands that generate text: how tokens are chosen, when to stop.
 
 A command decorated with `generation_options` gets them as one argument, `settings`, for
-`kvc.runtime.generate`. What is left out is as the bundle says.
+`kvc.runtime.generate`. Settings that are left out are the bundle's.
 """
 
 import warnings

@@ -1,7 +1,7 @@
-"""A session that lies in a file between commands.
+"""Keep a session in a file between commands.
 
-In: the path of the file. Out: the session, as it was left there; what a command makes
-of it takes the file's place when the command has succeeded, and not otherwise.
+In: the path of the file. Out: the session as it was left there. Its new content
+replaces the file if the command succeeds, and not otherwise.
 """
 
 import fcntl

@@ -1,4 +1,4 @@
-"""Text for a terminal: safe names, sizes in words, columns."""
+"""Text for a terminal: safe names, readable sizes, columns."""
 
 import unicodedata
 from collections.abc import Iterable, Sequence

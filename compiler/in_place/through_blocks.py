@@ -89,10 +89,14 @@ class Placer:
     def _through(
         self, method: Method, node: Node, current: Value, old: Value, marks: list[_Mark]
     ) -> tuple[_Mark, ...] | None:
-        """Go on from a result of control flow to the operands that it may lie over."""
+        """Go on from a result of control flow to the operands that it may lie over.
+
+        To the old content first: what is lent that has no other place in its memory.
+        """
         result = [value.id for value in node.outputs].index(current.id)
         makers = method.makers()
-        for operand, value in self._candidates(node, result):
+        candidates = self._candidates(node, result)
+        for operand, value in sorted(candidates, key=lambda one: one[1].id != old.id):
             if (
                 value.id in makers
                 and OPS[makers[value.id].op].aliasing is Aliasing.VIEW

@@ -1,1 +1,1 @@
-"""Methods bound to sizes and memory, and what runs them."""
+"""Bind methods to sizes and memory, and run them."""

@@ -1,9 +1,9 @@
-"""How a call gets its binding: the one that its context has, or one that is made now.
+"""Get the binding of a call: the one that its context has, or a new one.
 
 In: a method, the inputs and states of a call, an execution context, what calls share.
-Out: a `Binding`, and the loans of the call. What is bound is kept in the context by the
-shapes that stay, with the lengths and addresses that it was bound to as its version;
-where only those have changed, only what depends on them is bound again.
+Out: a `Binding`, and the loans of the call. The context keeps bindings by the shapes
+that stay; the lengths and addresses that a binding was made for are its version. If
+only those have changed, only what depends on them is bound again.
 """
 
 from collections.abc import Mapping, Sequence
@@ -97,6 +97,6 @@ class Binder:
         return Memory(
             scratch=self.context.scratch,
             constant=self.resources.constant,
-            states=self.states.arrays if self.states is not None else (),
+            states=self.states.buffers if self.states is not None else (),
             workspace=self.context.workspace,
         )

@@ -2,8 +2,8 @@
 
 In: a request for a context, with the session that asks. Out: one that no other call
 uses, preferably the one that served this session last, since its frames are bound to
-the session's states. A few frames are kept per context, the least recent one goes; one
-that is bound to other lengths is taken out to be bound again.
+the session's states. A context keeps a few frames and drops the least recently used;
+one that is bound to other lengths is taken out to be bound again.
 """
 
 import threading

@@ -1,10 +1,10 @@
-"""Control flow: what runs the blocks of a `kvc::cond`, `while` or `scan`.
+"""Run the blocks of a `kvc::cond`, `while` or `scan`.
 
 In: an instruction of a bound graph, its method's blocks, and where its operands and
 results lie. Out: one step, which stays the same object when sizes change. A block is
-bound when it first runs: its inputs are lent the memory of the operands, its scratch
-memory is that of the instruction's last result. What a block leaves in an operand's
-memory is a result without a copy; what it makes elsewhere is copied to the result.
+bound when it first runs: its inputs are the memory of the operands, its scratch memory
+is the instruction's last result. What a block leaves in an operand's memory is a result
+without a copy; other outputs are copied to the results.
 """
 
 from collections.abc import Callable, Mapping, Sequence

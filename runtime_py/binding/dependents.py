@@ -1,10 +1,10 @@
 """What of a bound graph depends on the sizes of some symbols, or on callers' memory.
 
-In: a graph, the blocks of its method, the symbols whose sizes are others than before,
-and whether inputs lie in other arrays of the caller. Out: the values whose tensors
-change, and the few instructions that must be bound again. It is a property of the code
-alone: found on first need, then kept. All other instructions keep their steps, since a
-tensor that changes its shape stays the same object.
+In: a graph, the blocks of its method, the symbols whose sizes have changed, and whether
+inputs lie in other arrays of the caller. Out: the values whose tensors change, and the
+few instructions that must be bound again. This depends only on the code: it is found on
+first need, then kept. All other instructions keep their steps, since a tensor that
+changes its shape stays the same object.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,7 +1,7 @@
 """The instruction loop: runs the steps of a frame, and says which one failed.
 
 In: a frame whose inputs are filled. Out: its outputs hold the results. All work that
-depends on shapes was done when the frame was bound; what is left is a flat list.
+depends on shapes was done when the frame was bound; a frame is a flat list of steps.
 """
 
 from collections.abc import Callable, Mapping

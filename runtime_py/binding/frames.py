@@ -1,6 +1,6 @@
-"""Binding: a graph, sizes and memory become a `Frame`; so do other sizes later.
+"""Bind a graph to sizes and memory, which gives a `Frame`, and again to other sizes.
 
-View ops are run here, once for each sizes; what computes becomes a step. When sizes
+View ops run here, once for each set of sizes; ops that compute become steps. When sizes
 change, tensors are resized where they are, and only what `dependents.py` names is bound
 again. A graph whose instructions are all delegated is bound without torch.
 """
@@ -14,7 +14,7 @@ from kvc.runtime.arrays import Array
 from kvc.runtime.binding.control import ControlStep
 from kvc.runtime.binding.dependents import Dependence
 from kvc.runtime.binding.executor import Frame, Step, fail
-from kvc.runtime.binding.operands import bind_operands
+from kvc.runtime.binding.operands import bind_operands, bind_part
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.calls.first_call import import_beside_packing
 from kvc.runtime.delegates.base import Handle
@@ -24,9 +24,10 @@ from kvc.runtime.kernels import (
     load_preparations,
     load_row_check,
 )
+from kvc.runtime.states.owner import StateBuffer
 from kvc.runtime.tensors import torch_dtype
 from kvc.runtime.threads import settle_threads
-from kvc.schema.control import blocks_run
+from kvc.schema.control import blocks_run, read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
@@ -356,24 +357,17 @@ class _Binder:
             self._values.define(value, view)
 
     def _bind_delegate(self, instruction: Instruction) -> Sequence[Step]:
-        bound = bind_operands(
-            instruction,
-            self._graph,
-            self._values,
-            self._memory,
-            self._sizes,
-            self._makers,
+        inputs, outputs = bind_part(
+            instruction, self._graph, self._values, self._makers
         )
-        (block,) = bound.control.blocks
+        (block,) = read_control(instruction.op, instruction.arguments).blocks
         handle = self._code.delegate(self._blocks.delegates[block])
         self._beside_others |= not handle.runs_torch
         workspace = self._workspace
         assert workspace is not None, "a graph with delegates runs in a context"
-        inputs = list(bound.operands)
-        for i in bound.grown:
-            inputs[i] = bound.lent[i]
-        run = handle.prepare(inputs, bound.results, workspace, self._sizes)
-        return [(run, ())]
+        run = handle.prepare(inputs, outputs, workspace, self._sizes)
+        owners = {held.owner for held in inputs if isinstance(held, StateBuffer)}
+        return [(run, ()), *((owner.synchronise, ()) for owner in owners)]
 
     def _bind_control(self, index: int, instruction: Instruction) -> Sequence[Step]:
         """Put an instruction that runs blocks where its operands and results lie."""

@@ -1,7 +1,8 @@
-"""Where the operands and results of a control instruction lie: `BoundOperands`.
+"""Find where the operands and results of a control instruction lie: `BoundOperands`.
 
 In: the instruction, and the values of the graph around it at some sizes. Out: an array
-for each of them. Results over an operand get their tensors here.
+for each of them, or for a part the buffer of a state that its backend owns. Results
+over an operand get their tensors here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,6 +10,7 @@ from dataclasses import dataclass
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.binding.values import Memory, Values
+from kvc.runtime.states.owner import Buffer
 from kvc.schema.control import Control, read_control
 from kvc.schema.model import Alias, Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing
@@ -25,7 +27,6 @@ class BoundOperands:
         pred: what a cond asks, None for the others.
         operands: an array for each.
         lent: the memory of each operand, longer than the operand where it grows.
-        grown: the operands over which a longer result lies.
         results: an array for each, the workspace of blocks last.
     """
 
@@ -35,7 +36,6 @@ class BoundOperands:
     pred: Array | None
     operands: Sequence[Array]
     lent: Sequence[Array]
-    grown: Sequence[int]
     results: Sequence[Array]
 
 
@@ -53,14 +53,7 @@ def bind_operands(
     """
     control = read_control(instruction.op, instruction.arguments)
     operands = [ref.value for ref in control.operands if isinstance(ref, Ref)]
-    grown = []
-    for result, over in zip(instruction.results, control.over, strict=False):
-        if over is None:
-            continue
-        if graph.values[result].type == graph.values[operands[over]].type:
-            values.share(result, operands[over])
-        else:  # it is made when it is asked for
-            grown.append(over)
+    _share(instruction, control, operands, graph, values)
     pred = control.pred
     return BoundOperands(
         control=control,
@@ -69,9 +62,46 @@ def bind_operands(
         pred=values.array(pred.value) if isinstance(pred, Ref) else None,
         operands=[values.array(i) for i in operands],
         lent=[_lent(i, graph, values, makers) for i in operands],
-        grown=grown,
         results=[values.array(i) for i in instruction.results],
     )
+
+
+def bind_part(
+    instruction: Instruction, graph: Graph, values: Values, makers: Mapping[int, str]
+) -> tuple[Sequence[Buffer], Sequence[Buffer]]:
+    """Return the operands and results of a part, as `Handle.prepare` takes them."""
+    control = read_control(instruction.op, instruction.arguments)
+    operands = [ref.value for ref in control.operands if isinstance(ref, Ref)]
+    grown = _share(instruction, control, operands, graph, values)
+    inputs = []
+    for index, value in enumerate(operands):
+        buffer: Buffer | None = values.buffer(value)
+        if buffer is None and index in grown:
+            buffer = _lent(value, graph, values, makers)
+        inputs.append(values.array(value) if buffer is None else buffer)
+    return inputs, [
+        values.array(result) if (buffer := values.buffer(result)) is None else buffer
+        for result in instruction.results
+    ]
+
+
+def _share(
+    instruction: Instruction,
+    control: Control[object],
+    operands: Sequence[int],
+    graph: Graph,
+    values: Values,
+) -> set[int]:
+    """Let results over operands be these; return operands that become longer."""
+    grown = set()
+    for result, over in zip(instruction.results, control.over, strict=False):
+        if over is None:
+            continue
+        if graph.values[result].type == graph.values[operands[over]].type:
+            values.share(result, operands[over])
+        else:  # it is made when it is asked for
+            grown.add(over)
+    return grown
 
 
 def _lent(

@@ -1,8 +1,8 @@
-"""What the calls of a program share, and what `Program.release` lets go of.
+"""What the calls of a program share, and `Program.release` frees.
 
 In: a program and its data. Out: constants, delegates that are ready, execution contexts
-to lease. All of it is made on first need. Once it is closed it lends no more contexts,
-and everything goes when the last call that uses it ends; sessions keep their states.
+to lease, all made on first need. Once closed it leases no more contexts, and everything
+is freed when the last call that uses it ends; sessions keep their states.
 """
 
 import threading
@@ -69,6 +69,15 @@ class Resources:
             self._blocks[method] = blocks_of(self._program, method)
         return self._blocks[method]
 
+    def backend(self, name: str) -> Delegate:
+        """Return the run-time half of a backend."""
+        with self._lock:
+            if name not in self._backends:
+                threads = settle_threads()
+                options = Options(self._path, self._program, self._reference, threads)
+                self._backends[name] = DELEGATES[name](options)
+            return self._backends[name]
+
     def packed(self) -> Mapping[str, int]:
         """Return how many bytes delegates keep in a form of their own, by name."""
         total: Counter[str] = Counter()
@@ -123,13 +132,6 @@ class Resources:
         with self._lock:
             if index not in self._handles:
                 part = self._program.delegates[index]
-                backend = self._backend(part.backend)
+                backend = self.backend(part.backend)
                 self._handles[index] = backend.init(part, self._buffers)
             return self._handles[index]
-
-    def _backend(self, name: str) -> Delegate:
-        if name not in self._backends:
-            threads = settle_threads()
-            options = Options(self._path, self._program, self._reference, threads)
-            self._backends[name] = DELEGATES[name](options)
-        return self._backends[name]

@@ -4,9 +4,9 @@ In: a graph, the sizes of its symbols, the memory it runs in. Out: on demand, a 
 array or a torch tensor of exactly a value's size. Views have neither before the
 instruction that makes them has been bound.
 
-When sizes change, tensors change their shapes and stay the objects they are: steps that
-hold them need not know. For that a tensor is made over all the memory that its value
-may ever take, and shows the beginning of it.
+When sizes change, tensors change their shapes and stay the same objects, so steps that
+hold them stay valid. For that a tensor is made over all the memory that its value may
+ever take, and shows the beginning of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -19,6 +19,7 @@ from kvc.runtime.arenas import Arena, Within
 from kvc.runtime.arrays import Array, prefix
 from kvc.runtime.binding.dependents import Dependents, Dims
 from kvc.runtime.delegates.base import Workspace
+from kvc.runtime.states.owner import Buffer, StateBuffer
 from kvc.runtime.tensors import array_as_tensor, tensor_as_array
 from kvc.schema.model import (
     Alias,
@@ -42,7 +43,7 @@ class Memory:
     Attributes:
         scratch: the arena of `Scratch` offsets.
         constant: the array of named data, by the id that the graph uses.
-        states: arrays by state id; of a state that grows, all of its memory.
+        states: by state id; of a state that grows, all of its memory.
         given: arrays of values that lie in somebody else's memory, by value id.
         callers: memory of inputs in the caller's arrays, by value id; it may go on
             after the input.
@@ -51,7 +52,7 @@ class Memory:
 
     scratch: Arena | Within
     constant: Callable[[int], Array]
-    states: Sequence[Array] = ()
+    states: Sequence[Buffer] = ()
     given: Mapping[int, Array] = field(default_factory=dict)
     callers: Mapping[int, Array] = field(default_factory=dict)
     workspace: Workspace | None = None
@@ -79,7 +80,7 @@ class Values:
 
     def share(self, value: int, base: int) -> None:
         """Let a value of the same type be the very array or tensor that `base` is."""
-        if value in self._tensors:
+        if value in self._tensors or self.buffer(base) is not None:
             return
         if base in self._tensors:
             self._tensors[value] = self._tensors[base]
@@ -110,6 +111,14 @@ class Values:
         if isinstance(self._graph.values[root].storage, StateSlot | Caller):
             return self._memory_of(root)
         return self.array(value)
+
+    def buffer(self, value: int) -> StateBuffer | None:
+        """Return the memory of a value over a state that the host does not own."""
+        storage = self._graph.values[self._graph.root_of(value)].storage
+        if not isinstance(storage, StateSlot):
+            return None
+        held = self._memory.states[storage.state]
+        return held if isinstance(held, StateBuffer) else None
 
     def _evaluate(self, dims: Dims) -> tuple[int, ...]:
         found = self._shapes.get(dims)
@@ -200,5 +209,7 @@ class Values:
         """Return all the memory of a state or of a caller's array."""
         storage = self._graph.values[root].storage
         if isinstance(storage, StateSlot):
-            return self._memory.states[storage.state]
+            held = self._memory.states[storage.state]
+            assert isinstance(held, np.ndarray), "the host owns what it computes with"
+            return held
         return self._memory.callers[root]

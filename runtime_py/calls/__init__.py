@@ -1,1 +1,1 @@
-"""One call of a method: what it takes, what it asks for, all of it or nothing."""
+"""One call of a method: its inputs, its sizes, its needs, and how it is undone."""

@@ -1,12 +1,12 @@
-"""Inputs that lie in the caller's own arrays: written through, or extended in place.
+"""Inputs in the caller's own arrays: written in place, or extended in place.
 
-In: the inputs of a call, and which of them the method writes. Out: a loan for each,
-the memory that the method works on. A method works on the caller's memory itself,
-except where that is not contiguous (then on a copy, written back after success) and
-where a plain array is to become longer (then on a copy that has the room).
+In: the inputs of a call, and which of them the method writes. Out: a loan for each, the
+memory that the method works on. That is the caller's memory itself, except if it is not
+contiguous (then a copy, written back after success) or if a plain array becomes longer
+(then a copy with the capacity).
 
-What a call that fails has written into a caller's array stays there; lengths of
-growing arrays do not change.
+What a failed call has written into a caller's array stays there; lengths of growing
+arrays do not change.
 """
 
 from collections.abc import Mapping

@@ -1,8 +1,8 @@
-"""How a prompt is cut into calls.
+"""Split a prompt into calls.
 
 In: the sizes that each method of a program takes, the number of tokens. Out: chunks in
-the order to run them: as few calls as there can be, of sizes as even as there can be,
-since a call of a size that has run before needs no binding.
+the order to run them: as few calls as possible, of sizes as equal as possible, since a
+call of a size that has run before needs no binding.
 """
 
 import math

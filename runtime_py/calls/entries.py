@@ -1,8 +1,8 @@
-"""A method as it is called: what its inputs must be, and what each call asks for.
+"""A method as it is called: what its inputs must be, and what each call needs.
 
 In: a method of a verified program. Out: the sizes of a call, solved from its inputs and
-from the lengths of states that grow, and from them what the call will need of the
-session: tokens, slots, lengths. Nothing here runs or writes anything.
+from the lengths of growing states, and from them what the call needs of the session:
+tokens, slots, lengths. Nothing here runs or writes anything.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

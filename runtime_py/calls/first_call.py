@@ -1,8 +1,8 @@
-"""What the first call of a process does beside importing torch, which takes a second.
+"""Pack weights in the first call of a process while torch is being imported.
 
 In: the delegates that a graph needs. Out: their weights are checked and packed by the
-time torch is there, on another processor: hashing and packing hold no lock of Python.
-Where torch is imported already, nothing is done ahead.
+time torch is imported, a second later: hashing and packing run on another processor,
+since they release the GIL. If torch is already imported, nothing is done ahead.
 """
 
 import sys

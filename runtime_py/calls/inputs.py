@@ -1,8 +1,8 @@
-"""What a caller passes, checked and taken as arrays.
+"""Take what a caller passes as arrays, and check it.
 
 In: the leaves of a call's arguments. Out: arrays of the declared dtypes over the
 caller's own memory (nothing is copied here), and whether any of them was a torch
-tensor. Shapes are checked in `sizes.py`.
+tensor. `sizes.py` checks shapes.
 """
 
 from collections.abc import Sequence

@@ -1,9 +1,9 @@
-"""Calls that are longer than the rings of a session allow, taken in parts.
+"""Split calls that are longer than the rings of a session allow into parts.
 
-In: a method of the role "prefill", more tokens than it takes, or than fit between the
-window of a ring and its end. Out: the logits after the last token, and a session that
-has taken all of them. Such a call is all or nothing as any other is: what cannot be put
-back by knowing the position is copied first, which is little beside so many tokens.
+In: a method of the role "prefill", more tokens than it takes, or than a ring has slots
+beside its window. Out: the logits after the last token, and a session that has taken
+all tokens. Such a call takes effect as a whole or not at all, as any other: what cannot
+be restored by knowing the position is copied first, which is little for so many tokens.
 """
 
 from collections.abc import Callable, Sequence

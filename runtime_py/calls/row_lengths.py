@@ -1,7 +1,7 @@
-"""How many tokens of each row a call counts: the input that says so, taken and checked.
+"""Take and check the row lengths of a call: how many tokens of each row are real.
 
-In: a method whose file names such an input, the arguments of a call. Out: a count for
-each row. A call may leave the input out: then all tokens count, in all rows.
+In: a method whose file names such an input, the arguments of a call. Out: a length for
+each row. If a call leaves the input out, all tokens of all rows are real.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""Sizes of symbols at a call: solved from the shapes of its inputs.
+"""Solve the sizes of a call's symbols from the shapes of its inputs.
 
 In: declared types, the shapes found, the sizes that a session fixed. Out: a size for
 every symbol, checked against its bounds and against every input's declared dims.

@@ -1,8 +1,8 @@
-"""Which input of a prefill or decode is its tokens, and which tokens it takes.
+"""Find which input of a prefill or decode is its tokens, and check token ids.
 
 In: a method of a program. Out: a check of the tokens of each call, before anything
-runs. What a model does otherwise than look its tokens up in a table is left to the
-kernels to refuse.
+runs. It works for models that look tokens up in a table; for others, kernels refuse
+wrong tokens.
 """
 
 from dataclasses import dataclass

@@ -1,13 +1,13 @@
-"""What makes a call all or nothing: what is noted before it, and put back if it fails.
+"""Make a call all or nothing: note what a failure must restore, and restore it.
 
-In: the memory of a session, what a call writes and asks for. Out: after success, the
-session one call further; after a failure, the session as it was, or poisoned where a
-state has been written that knowing the position cannot put back. What is noted of each
-kind of state is for the kinds to say.
+In: the memory of a session, what a call writes and needs. Out: after success, the
+session one call further; after a failure, the session as it was, or poisoned if a state
+was written that knowing the position cannot restore. Each kind of state decides what to
+note.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from operator import add
 
 from kvc.runtime.binding.executor import Progress
@@ -114,7 +114,10 @@ class Transaction:
         memory = self._memory
         memory.poisoned = self._entry.method.name
         memory.counted = self._counted
+        with suppress(Exception):  # what is under way fails as the call has
+            memory.owner.synchronise()
         _put_back(self._undo)
+        memory.owner.synchronise()
         clean = isinstance(error, _CLEAN) and not progress.inside
         last = progress.place - clean
         lost = any(
@@ -153,7 +156,7 @@ def all_or_nothing(
         memory.poisoned = memory.poisoned or "a call in parts"  # until all is back
         memory.counted = counted
         _put_back(undo)
-        memory.poisoned = ""
+        memory.settle()
         raise
 
 

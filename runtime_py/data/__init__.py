@@ -1,10 +1,10 @@
-"""Named data: constants that are taken into memory when asked for, and given back.
+"""Named data: constants that are brought into memory on request, and freed.
 
     open files --MappedBlobs or OwnBlobs--> places --HeldBlobs--> FreeableBuffer
 
-`mapped.py` and `own.py` put blobs into memory, one for each way; `held.py` counts who
-holds them; `buffers.py` is what users hold, `files.py` the files that go along;
-`residency.py` tells what memory it takes.
+`mapped.py` and `own.py` put blobs into memory, each in its way; `held.py` counts the
+users of a blob; `buffers.py` is what users hold, `files.py` the bundled files;
+`residency.py` reports memory.
 """
 
 from kvc.runtime.data.buffers import FreeableBuffer, NamedBuffers

@@ -1,4 +1,4 @@
-"""`BundledFiles`: the files that a bundle carries, such as its tokenizer."""
+"""`BundledFiles`: the files in a bundle, such as its tokenizer."""
 
 from collections.abc import Iterator, Mapping
 

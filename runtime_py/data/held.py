@@ -1,11 +1,11 @@
-"""Who holds each blob: it is in memory from its first use until the last handle goes.
+"""Count the users of each blob: it is in memory from its first use to its last handle.
 
 In: open files, and what puts blobs into memory. Out: places. A blob is checked at its
 first use, by one thread while others wait for it, and again at the first use after it
-went. Different blobs do not wait for each other.
+was freed. Different blobs do not wait for each other.
 
-A handle that is dropped may be collected at any point of any thread, where it must not
-wait for a blob that is being checked: it is noted, and counted out by whoever can.
+A dropped handle may be collected at any point of any thread, where it must not wait for
+a blob that is being checked. So it is only noted there, and counted out later.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Where a blob lies in memory, and what puts it there: the seam between the two ways.
+"""Where a blob lies in memory: the interface of the two ways to put it there.
 
 A `Place` keeps its memory alive, and so does every array over it. So memory is never
-taken away explicitly: it goes when the last of these goes.
+freed explicitly: it goes when the last of these goes.
 """
 
 import mmap

@@ -1,16 +1,16 @@
 """Blobs in maps of their files: nothing is in memory before it is used.
 
 In: open files. Out: places in one private copy-on-write map of each file. Blobs are
-checked by reading the file, not the map, so that no page of the map is touched that
-nobody needs. Pages that no blob in use lies on are given back.
+checked by reading the file, not the map, so no page of the map is touched needlessly.
+Pages without a blob in use are freed.
 
 Copy-on-write, since torch has no read-only tensors: a write by mistake would be a
 segmentation fault on a read-only map, and never reaches the file on this one.
 
-What cannot be prevented: a file that is cut short between the last look at it and the
-use of a page after its new end, even of one in memory, ends the process with SIGBUS;
-bytes written over it in this time are seen, and so are those of a change that leaves
-size and times alone. Nobody looks while a user reads a view. A rename is harmless.
+What cannot be prevented: if a file is truncated between the last check of it and the
+use of a page after its new end, even a resident one, the process ends with SIGBUS;
+bytes overwritten in this time are seen, and so are changes that leave size and times
+alone. Nothing is checked while a user reads a view. A rename is harmless.
 """
 
 import mmap

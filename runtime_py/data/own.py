@@ -1,12 +1,12 @@
 """Blobs in memory of their own, which survives whatever happens to the files.
 
-In: open files. Out: a place for each blob, filled by reading the file and checked there
-as it is used. With `huge`, large blobs begin at, and lie in, pages of 2 MiB: private
-anonymous memory, since the advice does nothing on the shared kind that Python's `mmap`
-makes by default. Small blobs come from the heap, and cost no map each.
+In: open files. Out: a place for each blob, filled by reading the file and checked in
+that memory. With `huge`, large blobs use pages of 2 MiB: private anonymous memory,
+since the advice has no effect on the shared kind that Python's `mmap` makes by default.
+Small blobs come from the heap, and need no map each.
 
-Memory goes when neither the blob is in use nor a view of it lives. Its pages are never
-given back before that: they would read zeros.
+Memory is freed when neither the blob is in use nor a view of it lives. Its pages are
+never returned before that: they would read zeros.
 """
 
 import mmap

@@ -1,4 +1,4 @@
-"""Pages: how much of a run of memory is resident, as Linux tells it."""
+"""How much of a run of memory is resident, as Linux reports it."""
 
 import mmap
 import os

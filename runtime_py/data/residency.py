@@ -1,7 +1,7 @@
-"""What memory the data of a program takes: a report of each blob, and the totals.
+"""Report what memory the data of a program takes: each blob, and the totals.
 
 In: a program, what holds its blobs, what delegates have packed. Out: frozen reports.
-How they are laid out as text is left to `kvc.tools.reports`.
+`kvc.tools.reports` lays them out as text.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""Run-time halves of backends: `table.py` says which there are."""
+"""Run-time halves of backends; `table.py` lists them."""

@@ -1,19 +1,23 @@
-"""What a backend's run-time half is: small protocols, with numpy at the seam.
+"""The interface of a backend's run-time half, with numpy arrays for all data.
 
-A `Delegate` is made once for each time that a program's resources are loaded, and makes
-`Handle`s of its parts. A handle prepares a call for arrays at fixed addresses, so that
-nothing that depends on shapes is left to do while it runs. What a handle needs for each
-execution context alone it keeps in the context's `Workspace`. None of this needs torch;
-bfloat16 arrays come through `ml_dtypes`.
+A `Delegate` is made each time that a program's resources are loaded, and makes a
+`Handle` for each of its parts. A handle prepares a call for arrays at fixed addresses,
+so that no work that depends on shapes is left for the run. What a handle needs for each
+execution context, it keeps in the context's `Workspace`. None of this needs torch;
+bfloat16 arrays use `ml_dtypes`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
+import numpy as np
+
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.states.groups import Group
+from kvc.runtime.states.owner import Buffer, InitialValue, Owner
 from kvc.schema.model import Delegate as Part
 from kvc.schema.model import Program
 
@@ -110,16 +114,20 @@ class Handle(Protocol):
 
     def prepare(
         self,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
         """Return a function that computes the outputs from the inputs.
 
+        One that is given buffers of an owner may return before it has: the owner is
+        asked to `synchronise` before anybody else looks at what it reads or writes.
+
         Args:
             inputs: arrays at addresses that stay, of any strides; states included. One
-                that the part makes longer is all of its memory, room included.
+                that the part makes longer is all of its memory, room included. A state
+                that the backend owns is its buffer, always all of it.
             outputs: as `inputs`; the function writes them. One may lie over an input.
             workspace: of the execution context in which the function will run.
             sizes: of the program's symbols in the calls that it is prepared for.
@@ -131,6 +139,13 @@ class Handle(Protocol):
 
     def close(self) -> None:
         """Release what the handle holds; no prepared function runs afterwards."""
+
+
+def on_host(buffers: Sequence[Buffer]) -> Sequence[Array]:
+    """Return operands of a part whose backend owns no states: they are arrays."""
+    arrays = [buffer for buffer in buffers if isinstance(buffer, np.ndarray)]
+    assert len(arrays) == len(buffers), "the host owns what nobody else does"
+    return arrays
 
 
 class Delegate(Protocol):
@@ -171,6 +186,24 @@ class Delegate(Protocol):
         Raises:
             FormatError: the payload is damaged, or the code is not for this backend.
         """
+
+    def owner(
+        self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
+    ) -> Owner | None:
+        """Return memory for states of a new session; None leaves them to the host.
+
+        Sessions outlive `release`: the owner serves the parts of each delegate of this
+        backend, and is used after this one has been closed.
+
+        Args:
+            groups: the states that no other part and no instruction touches.
+            sizes: of the symbols that the session fixes.
+            initial: returns what a state begins as, by `State.initial`.
+
+        Raises:
+            OutOfMemory: there is no memory.
+        """
+        return None
 
     def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:
         """Pack all that ready handles, by the ids of their parts, will use."""

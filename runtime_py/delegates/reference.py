@@ -1,9 +1,9 @@
 """The reference run-time half: runs the code of a delegate with the ordinary kernels.
 
 In: a delegate of a verified program, and the program's data. Out: a handle whose
-prepared calls are frames. Inputs are lent to the code as they are to any block, so that
-it works in the memory of states; other outputs are bound to the given memory without a
-copy where the graph allows it, and the rest lies in the context's workspace.
+prepared calls are frames. Inputs are lent to the code as to any block, so that it works
+in the memory of states. Other outputs are bound to the given memory without a copy
+where the graph allows it, and the rest lies in the context's workspace.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,8 @@ from kvc.runtime.binding.executor import Frame
 from kvc.runtime.binding.frames import Code, bind_graph, blocks_of
 from kvc.runtime.binding.values import Memory
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Handle, Workspace
+from kvc.runtime.delegates.base import Handle, Workspace, on_host
+from kvc.runtime.states.owner import Buffer
 from kvc.schema.model import Alias, Delegate, Graph, Program, Scratch
 from kvc.schema.ops import RESHAPING_VIEWS
 
@@ -36,22 +37,22 @@ class ReferenceHandle(Handle):
 
     def prepare(
         self,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
         """Bind the code; see `Handle.prepare`."""
-        graph = self._graph
+        graph, targets = self._graph, on_host(outputs)
         memory = Memory(
             scratch=_arena_for(graph.scratch_nbytes, workspace.arena),
             constant=lambda name: self._buffers[name].private_array(),
-            given=place_outputs(graph, sizes, outputs),
-            callers=dict(zip(graph.inputs, inputs, strict=True)),
+            given=place_outputs(graph, sizes, targets),
+            callers=dict(zip(graph.inputs, on_host(inputs), strict=True)),
             workspace=workspace,
         )
         frame = bind_graph(self._method, graph, sizes, memory, self._code, self._blocks)
-        return _with_copies(frame, outputs)
+        return _with_copies(frame, targets)
 
     def close(self) -> None:
         """Free the data."""

@@ -1,8 +1,8 @@
-"""The run-time halves of backends, by name: those of kvc, and those of others.
+"""The run-time halves of backends, by name: those of kvc and of other packages.
 
 A backend of another package is registered, or found by the entry point of its name in
-the group `kvc.delegates`, which is looked up only for a name that is in no table. So a
-bundle can choose among what is installed here, and nothing else.
+the group `kvc.delegates`, which is looked up only for names that are not registered. So
+a bundle can choose among the installed backends, and nothing else.
 """
 
 from importlib.metadata import entry_points

@@ -1,15 +1,15 @@
-"""Forking: new memory that begins as a session's is, over the same pages.
+"""Forking: new memory with the content of a session's, over the same pages.
 
-In: an arena, and which of its pages hold anything. Out: a second one with the same
-content, and the first with what it had. What the two have in common lies in frozen
-pages that both map; what has been written since the last fork joins it, or is copied
-where that is little. Everything after it is fresh anonymous memory, since a page that
-is written first in a map of a file takes a page of the file too.
+In: an arena, and which of its pages are in use. Out: a second arena with the same
+content, and the first unchanged. Their common content lies in frozen pages that both
+map; what was written since the last fork joins them, or is copied if it is little.
+Everything after it is fresh anonymous memory, since a page that is first written in a
+map of a file takes a page of the file too.
 
-Three ways, from the best to the one that always works: each run of pages is mapped
-apart; where the process has not enough maps left for that, the arena is mapped whole,
-and only pages that are written after the prefix cost double, once for all forks; where
-that is not to be had either, or off Linux, the content is copied.
+There are three ways, from the best to the one that always works. Each run of pages is
+mapped by itself. If the process has too few maps left for that, the arena is mapped
+whole, and only pages written after the prefix take memory twice, once for all forks. If
+that is impossible too, or on systems other than Linux, the content is copied.
 """
 
 from collections.abc import Mapping

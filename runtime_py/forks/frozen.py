@@ -1,8 +1,8 @@
-"""Frozen pages: what several sessions have in common, in a memfd that nobody changes.
+"""Frozen pages: the common content of several sessions, in a sealed memfd.
 
 In: runs of an arena's bytes. Out: a file in memory with these bytes at the same
 offsets, and nothing elsewhere; sealed, so that no descriptor and no map can change it.
-Its memory goes when neither an arena maps it nor anybody holds it.
+Its memory is freed when no arena maps it and nothing holds it.
 """
 
 import fcntl

@@ -1,7 +1,7 @@
 """Runs of bytes in an arena, as sorted arrays: int64 [n, 2] of (start, end).
 
 The runs of one array neither overlap nor touch. A fork of a large model has hundreds of
-them and is to take a millisecond, so that all of it is numpy.
+them and should take a millisecond, so everything is done with numpy.
 """
 
 from collections.abc import Sequence

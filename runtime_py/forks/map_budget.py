@@ -1,9 +1,9 @@
-"""How many maps forks may have: the system allows a process only so many.
+"""How many maps forks may have, since the system allows a process only so many.
 
-A fork that maps each run of a cache apart takes two maps a run; Linux allows 65,530 in
-a process (`vm.max_map_count`), and whoever asks for more is refused memory, anywhere in
-it. So forks take leases. Maps that save memory may take half of all, the few that a
-fork can do with may take three quarters, and the rest is left to the process.
+A fork that maps each run of a cache takes two maps per run. Linux allows 65,530 in a
+process (`vm.max_map_count`), and beyond that every request for memory fails. So forks
+take leases. Maps that save memory may take half of all, the few that a fork needs at
+least may take three quarters, and the rest is left to the process.
 """
 
 import os

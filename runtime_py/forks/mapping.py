@@ -1,8 +1,8 @@
-"""The system calls that put pages where an arena has others: Linux alone.
+"""System calls that replace pages of an arena by others: Linux only.
 
 Python's own `mmap` cannot map at a given address. In: addresses inside a map that the
-caller owns. Out: whether it worked; a failure leaves what was there. (The kernel counts
-maps before it takes anything away; mm/mmap.c, do_mmap.)
+caller owns. Out: whether it worked; a failure leaves the old pages. (The kernel counts
+maps before it removes anything; mm/mmap.c, do_mmap.)
 """
 
 import ctypes

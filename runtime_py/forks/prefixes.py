@@ -1,7 +1,7 @@
-"""`Prefix`: a prompt cache. Tokens are read once, then asked for by many sessions.
+"""`Prefix`: a prompt cache. Tokens are read once, for many sessions.
 
 In: a new session, tokens. Out: sessions that have read them, each a fork. Used from
-many threads: who asks while another thread is being served waits for a millisecond.
+many threads: while one is served, others wait for a millisecond.
 """
 
 import threading

@@ -1,6 +1,6 @@
-"""What memory the states of a session take: its own, and what it shares.
+"""Report what memory of the host the states of a session take: its own, and shared.
 
-In: the memory of a session. Out: a frozen report, counted page by page where the system
+In: the memory of a session. Out: a frozen report, counted page by page if the system
 shows its page table.
 """
 
@@ -13,12 +13,12 @@ from kvc.runtime.arenas import PAGE_NBYTES, Arena
 from kvc.runtime.data.pages import Flags, PageTable
 from kvc.runtime.forks.intervals import lengths, units_of
 from kvc.runtime.forks.shared_pages import SharedPages
-from kvc.runtime.states.host import HostMemory
+from kvc.runtime.states.owner import Owner
 
 
 @dataclass(frozen=True, slots=True)
 class SessionResidency:
-    """What memory the states of a session take; sizes are in bytes.
+    """What memory of the host the states of a session take; sizes are in bytes.
 
     Attributes:
         own: in pages that no other session has; None where the system does not say.
@@ -40,8 +40,8 @@ class SessionResidency:
         return None if self.own is None else self.own + sum(self.frozen.values())
 
 
-def describe_states(memory: HostMemory) -> SessionResidency:
-    """Return what memory the states of a session take just now."""
+def describe_states(memory: Owner) -> SessionResidency:
+    """Return what memory of the host the states of a session take just now."""
     own: int | None = 0
     shared = maps = 0
     frozen: dict[int, int] = {}

@@ -1,9 +1,9 @@
-"""The pages of one arena that it shares: what is mapped where, and how they go back.
+"""The shared pages of one arena: what is mapped where, and how pages are returned.
 
 In: an arena, frozen pages of its shape. Out: the arena's memory at the same addresses,
-some of it private maps of frozen pages: reads are served by these, a write makes a page
-of the arena's own. Giving such a page back would show what was frozen, so that fresh
-memory takes the place of the map; where the system has no map left, zeros are written.
+some of it private maps of frozen pages: reads use these, a write makes a page of the
+arena's own. Freeing such a page would show the frozen content again, so fresh memory
+takes the place of the map; if the system has no map left, zeros are written.
 """
 
 from collections.abc import Iterable

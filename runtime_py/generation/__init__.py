@@ -1,4 +1,4 @@
-"""Generation: prompts in, tokens or text out, on a session."""
+"""Generation: from prompts to tokens or text, on a session."""
 
 from kvc.runtime.generation.answer import Reason
 from kvc.runtime.generation.feeding import Pace

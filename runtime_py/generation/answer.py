@@ -1,10 +1,10 @@
 """`Answer`: what follows one prompt, in its row of a session, and `Spelling`, its text.
 
-In: a prompt, its row, settings, logits at each step. Out: the token that is chosen,
-whether it is handed out, why the answer ends, and its text: pieces of complete
-characters, of what no stop string can begin in any more. However a text is cut into
-pieces, what is shown together is the same: the text before the stop string that is
-complete first, and of several that are complete at the same place before the longest.
+In: a prompt, its row, settings, logits at each step. Out: the chosen token, whether it
+is returned, why the answer ends, and its text: pieces of complete characters, without
+anything that may be the beginning of a stop string. However a text is cut into pieces,
+they add up to the same: the text before the stop string that is complete first, and of
+several that are complete at the same place before the longest.
 """
 
 from collections.abc import Callable, Sequence

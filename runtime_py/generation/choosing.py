@@ -1,9 +1,9 @@
-"""`Chooser`: one row of a generation chooses its tokens, one after the other.
+"""`Chooser`: chooses the tokens of one row, one after the other.
 
-In: settings, the tokens that were there, logits float32 [vocab] at each step. Out: a
-token at each step. What is done, and in which order, is as in transformers 5
+In: settings, the tokens so far, logits float32 [vocab] at each step. Out: a token at
+each step. What is done, and in which order, is as in transformers 5
 (generation/logits_process.py): repetition penalty, temperature, top-k, top-p, min-p. No
-step sorts the vocabulary. What chance there is comes from one generator, seeded once.
+step sorts the vocabulary. All randomness comes from one generator, seeded once.
 """
 
 import math

@@ -1,7 +1,7 @@
-"""`Decoding`: where the next tokens come from, a call of the model for each.
+"""`Decoding`: gets each next token from one call of the model.
 
-In: the prompts, then the tokens that were handed out. Out: the token that follows in
-each row, chosen from the model's logits. `drafting.py` has the way with a second model.
+In: the prompts, then the tokens that were returned. Out: the token that follows in each
+row, chosen from the model's logits. `drafting.py` does the same with a draft model.
 """
 
 from collections.abc import Sequence

@@ -1,13 +1,12 @@
-"""`Drafting`: a small model guesses the next tokens, the target checks them at once.
+"""`Drafting`: a draft model guesses the next tokens, the target checks them at once.
 
-In: two sessions that hold the same tokens. Out: the target's own tokens, several for
-each of its calls where the guesses are right. Speculative decoding as in Leviathan et
-al. 2023 and Chen et al. 2023, but for how chance comes in: the draft is asked which
-token it would choose by the very chance that the target chooses by, and a guess counts
-when the target's own choice is the same. What comes out is what the target chooses, in
-the same order and from the same logits as without a draft, whatever the draft says; it
-needs no correction, and a seed gives the same tokens with and without. In exchange some
-guesses miss that rejection sampling would take.
+In: two sessions that hold the same tokens. Out: the target's own tokens, several per
+call if the guesses are right. This is speculative decoding as in Leviathan et al. 2023
+and Chen et al. 2023, except for sampling: the draft chooses with the same random
+numbers as the target, and a guess is accepted if the target chooses the same token. So
+the tokens are those that the target chooses without a draft, in the same order and from
+the same logits; nothing needs to be corrected, and a seed gives the same tokens with
+and without. In exchange, some guesses fail that rejection sampling would accept.
 """
 
 from collections import deque

@@ -1,7 +1,7 @@
-"""Whether a session can be the draft of another, checked before anything runs.
+"""Check whether a session can be the draft of another, before anything runs.
 
-In: the session that is fed, the one that is to guess. Out: what the next tokens come
-from.
+In: the target's session, the draft's session. Out: a `Drafting`, or a plain `Decoding`
+if the draft has no room.
 """
 
 from collections.abc import Sequence

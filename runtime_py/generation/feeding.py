@@ -1,6 +1,6 @@
-"""What a generation does to its session: tokens of each row in, logits of each row out.
+"""Run the calls of a generation: tokens of each row in, logits of each row out.
 
-In: a session of a program that has methods of the roles "prefill" and "decode", of as
+In: a session of a program that has methods of the roles "prefill" and "decode", with as
 many rows as there are prompts. Out: the logits after the last token of each row, and
 how many tokens of each row the session has taken.
 """

@@ -1,9 +1,9 @@
-"""`Generation` and `BatchGeneration`: tokens, or text, as they are made.
+"""`Generation` and `BatchGeneration`: iterate over tokens, or text, as they are made.
 
-In: a source of tokens, answers without tokens, settings, all checked. Out: at each step
-one more token of each answer that goes on, why answers ended, and how fast it went. A
-token that has been handed out enters the session only when the next one is asked for,
-so the last one never does: it is `pending`.
+In: a source of tokens, empty answers, settings, all checked. Out: at each step one more
+token of each answer that has not ended, why answers ended, and the speed. A returned
+token is run only when the next one is asked for, so the last one never is: it is
+`pending`.
 """
 
 import time

@@ -1,8 +1,8 @@
-"""What a caller gives as prompts, as the tokens of each row.
+"""Turn what a caller gives as prompts into the tokens of each row.
 
-In: what `generate` was given: a text, tokens, several of them, or an array that is
-padded at either end; a tokenizer for when it is needed. Out: the prompt of each row as
-a text or tokens, then its tokens, and the tokens that the row holds already.
+In: what `generate` was given: a text, tokens, several of them, or an array padded on
+either side; a tokenizer if it is needed. Out: the prompt of each row as a text or
+tokens, then its tokens, and the tokens that the row already holds.
 """
 
 from collections.abc import Callable, Sequence

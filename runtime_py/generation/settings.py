@@ -1,8 +1,8 @@
-"""What a generation goes by: settings, and how a bundle's and a caller's become one.
+"""The settings of a generation, combined from a bundle's and a caller's.
 
-In: what a bundle's generation_config says, what the caller says. Out: checked and
-complete `GenerationSettings`. Names and meanings are those of transformers; where
-`max_tokens` and `stop_tokens` stand for its `max_new_tokens` and `eos_token_id`.
+In: the bundle's generation_config, the caller's arguments. Out: checked and complete
+`GenerationSettings`. Names and meanings are those of transformers; `max_tokens` and
+`stop_tokens` stand for its `max_new_tokens` and `eos_token_id`.
 """
 
 import json

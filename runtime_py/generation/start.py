@@ -1,10 +1,10 @@
-"""`generate`: checks all that is asked for, then leaves the rest to `Generation`.
+"""`generate`: checks all arguments, then makes a `Generation`.
 
     prompts --Feeder, in chunks--> logits of each row --Chooser--> a token of each row
-      --Answer--> handed out, or the end --Spelling--> text
+      --Answer--> returned, or the end --Spelling--> text
 
-In: a session, a prompt or several, settings. Out: a `Generation` of which nothing has
-run, or a `BatchGeneration`; one prompt is a batch of one.
+In: a session, a prompt or several, settings. Out: a `Generation`, or a
+`BatchGeneration`, that has not run anything yet; one prompt is a batch of one.
 """
 
 from collections.abc import Sequence

@@ -1,28 +1,27 @@
-"""The kernels: one function for each op of the allow-list, all on torch.
+"""The kernels: one torch function for each op of the table.
 
-`load_kernels` imports the families on its first call, since torch is slow to
-import and a program of delegates alone never needs it. One family is one module
-with an explicit table from op name to function. `kvc::delegate` has no kernel:
-delegates run it.
+`load_kernels` imports the families on its first call, since torch is slow to import and
+a program of delegates alone never needs it. One family is one module with an explicit
+table from op name to function. `kvc::delegate` has no kernel: delegates run it.
 
-The executor calls a kernel with positional arguments, one for each parameter of
-the op's signature: tensors, `torch.dtype`s, tuples, numbers. How depends on
+The executor calls a kernel with positional arguments, one for each parameter of the
+op's signature: tensors, `torch.dtype`s, tuples, numbers. How depends on
 `OpSpec.aliasing`:
 
 - fresh: `kernel(out, *arguments)` writes into the contiguous `out`, whose shape and
   dtype are already right; with several results `out` is a tuple of tensors.
 - view: `kernel(*arguments)` returns a view of the operand, or a tuple of views.
 - update: `kernel(target, *arguments)` writes into `target`, which holds operand 0
-  already; `arguments` are those after operand 0. Indices are checked first: when
-  one is out of range, nothing has been written. What grows is as long as the result
-  then: `kvc::append` writes the new rows alone.
+  already; `arguments` are those after operand 0. Indices are checked first: if one is
+  out of range, nothing has been written. Growing memory already has the result's
+  length: `kvc::append` writes only the new rows.
 - check: `kernel(*arguments)` raises or does nothing.
 
-`out` of a pointwise op may be the very memory of an operand.
+`out` of a pointwise op may be the same memory as an operand.
 
 Kernels check neither shapes nor dtypes; the verifier has.
 
-A kernel may do part of its work ahead when one of its arguments is a constant:
+A kernel may do part of its work ahead if one of its arguments is a constant:
 `load_preparations` says which argument, and what makes the kernel of it.
 """
 

@@ -1,7 +1,7 @@
 """Kernels of attention: over given keys, and over the valid prefix of a cache.
 
-`kvc::attention` is the function of the operator that eager and capture call,
-without the dispatch; so all three agree bit for bit.
+`kvc::attention` is the same function that eager and capture call, without the dispatch;
+so all three agree bit for bit.
 """
 
 from torch import Tensor

@@ -1,7 +1,7 @@
-"""Kernels that write nothing: they raise where indices would leave their tensor.
+"""Kernels that write nothing: they raise if an index is out of range.
 
-`kvc::check_index` stands before the first write of a method. What it raises tells what
-the index is for: rows of a cache that is full, or elements of a tensor.
+`kvc::check_index` comes before the first write of a method. Its error tells whether the
+index is for rows of a full cache, or for elements of a tensor.
 """
 
 from collections.abc import Iterable

@@ -1,4 +1,4 @@
-"""Kernels that make a tensor of nothing; the dtype is that of `out`."""
+"""Kernels that make new tensors, with the dtype of `out`."""
 
 import torch
 from torch import Tensor

@@ -1,8 +1,8 @@
 """Kernels of experts: each row is multiplied by the matrix of the expert it chose.
 
-`kvc::expert_linear` is the function of the operator that eager and capture call,
-without the dispatch. The quantized one is `kvc::linear_qd8` with a matrix for each
-expert; here too only chosen experts are read.
+`kvc::expert_linear` is the same function that eager and capture call, without the
+dispatch. The quantized kernel is `kvc::linear_qd8` with a matrix for each expert; it
+too reads only chosen experts.
 """
 
 from functools import partial

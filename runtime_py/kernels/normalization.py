@@ -1,7 +1,7 @@
 """Kernels of softmax and of the norms; results are fresh.
 
-Softmax computes in the dtype of `out`, as eager does when it is asked for one.
-torch's norms take no `out=` from Python, hence a copy of one activation.
+Softmax computes in the dtype of `out`, as eager does if it is given a dtype. torch's
+norms take no `out=` from Python, so one activation is copied.
 """
 
 import torch

@@ -1,13 +1,13 @@
-"""Kernels of quantized weights: rows quantized as they come, weights ahead of time.
+"""Kernels of quantized weights: rows quantized at run time, weights ahead of time.
 
-The arithmetic is that of XNNPACK's qd8 operators, float32 throughout.
-Weights are symmetric: int8 [out, in] with one scale for each output channel, or int4
-with one for each block of a row; an activation row has its own scale and zero point,
-found when it is quantized.
+The arithmetic is that of XNNPACK's qd8 operators, float32 throughout. Weights are
+symmetric: int8 [out, in] with one scale for each output channel, or int4 with one for
+each block of a row; an activation row has its own scale and zero point, found when it
+is quantized.
 
-Inputs that are not finite raise nothing and stay within their row: here a NaN or an
-infinity makes none of the row's products finite (NaN, mostly); the library gives
-meaningless numbers for such a row, finite ones too. A row whose range is so small
+Inputs that are not finite raise nothing and affect only their row: here a NaN or an
+infinity makes none of the row's products finite (mostly NaN); the library gives
+meaningless numbers for such a row, including finite ones. A row whose range is so small
 (below 7.5e-37) that its scale overflows gives zeros.
 """
 

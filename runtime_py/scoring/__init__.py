@@ -1,6 +1,6 @@
-"""How well a model predicts a text: tokens in, the information in each of them out.
+"""Measure how well a model predicts a text: tokens in, bits for each of them out.
 
-`windows.py` cuts a text into windows, `scorers.py` runs one of them by what methods a
+`windows.py` cuts a text into windows, `scorers.py` runs one with the methods that a
 program has, `score.py` adds up.
 """
 

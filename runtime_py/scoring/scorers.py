@@ -1,8 +1,8 @@
-"""Running one window of tokens, by the methods that a program has.
+"""Run one window of tokens, with the methods that a program has.
 
-In: a program. Out: a scorer: tokens to the logits that each of the last ones was
-predicted by. A method that gives the logits of all positions is the quickest; without
-one, the tokens that count go through decode, one by one.
+In: a program. Out: a scorer: from tokens to the logits that predicted each of the last
+ones. A method that returns the logits of all positions is the fastest; without one, the
+scored tokens go through decode, one by one.
 """
 
 from collections.abc import Iterator, Sequence

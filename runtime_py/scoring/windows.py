@@ -1,7 +1,7 @@
-"""Which tokens a model is given, and which of them count.
+"""Cut a text into windows: which tokens a model gets, and which of them are scored.
 
-A text longer than a window is scored in windows that overlap: what two of them have
-counts in the first, and is context in the second.
+A text longer than a window is cut into windows that overlap: tokens in two of them are
+scored in the first, and are context in the second.
 """
 
 from collections.abc import Iterator

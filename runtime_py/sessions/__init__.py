@@ -1,1 +1,1 @@
-"""Sessions: states from one call to the next, going back, files of them."""
+"""Sessions: states between calls, rewinding, saving to files."""

@@ -1,7 +1,7 @@
 """The position of a session: how many tokens it holds, in each row of a batch.
 
-In: what a program declares as its position, the memory of a session. Out: the position,
-how many rows it has, the greatest it may be, and what a method's input of it must hold.
+In: the cursors of a program, the memory of a session. Out: the position, how many rows
+it has, its maximum, and the cursor values of a call.
 """
 
 from collections.abc import Mapping, Sequence
@@ -50,7 +50,7 @@ def find_position(
     match cursor.kind:
         case CursorKind.STATE:
             assert cursor.state is not None
-            counts: list[int] = memory.arrays[cursor.state].reshape(-1).tolist()
+            counts: list[int] = memory.current(cursor.state).reshape(-1).tolist()
             _check_counts(counts, memory.states[cursor.state].name)
             return counts
         case CursorKind.SESSION:

@@ -1,8 +1,8 @@
-"""Going back: the last tokens of a session are forgotten, as if they had never run.
+"""Rewind a session: drop its last tokens as if they had never run.
 
-In: the memory of a session, how many tokens to forget in each row. Out: the same memory
-at an earlier position. How far states go back, and what is put into them, is for their
-kinds to say. Everything is checked before anything changes.
+In: the memory of a session, how many tokens to drop in each row. Out: the same memory
+at an earlier position. Each kind of state decides how far it can go back, and what to
+restore. Everything is checked before anything changes.
 """
 
 from collections.abc import Sequence
@@ -52,7 +52,7 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
         kind.rewind(starts, ends, firsts)
     if program.cursors[_CURSOR].kind is CursorKind.SESSION:
         memory.count(_CURSOR, tuple(ends))
-    memory.poisoned = ""
+    memory.settle()
     return True
 
 
@@ -84,6 +84,7 @@ def trim(program: Program, memory: StateMemory) -> None:
     for kind in memory.kinds:
         cursor = kind.group.first.cursor
         kind.trim(None if cursor is None else positions[cursor])
+    memory.owner.synchronise()
 
 
 def _check_goes_back(

@@ -1,8 +1,8 @@
-"""One row of a session: made new, or made as another row is, while the others stay.
+"""Reset one row of a session, or make it a copy of another row, while the others stay.
 
 In: the memory of sessions of one program, indices of rows. Out: the memory with that
-row changed and all others bit for bit as they were. What a row of a state is, is for
-its kind to say. Everything is checked before anything is written.
+row changed and all others bit for bit as they were. Each kind of state decides what a
+row is. Everything is checked before anything is written.
 """
 
 from collections.abc import Sequence
@@ -139,4 +139,4 @@ def _count(program: Program, memory: StateMemory, row: int, position: int) -> No
         counted = list(memory.counted[0])
         counted[row] = position
         memory.count(0, tuple(counted))
-    memory.poisoned = ""
+    memory.settle()

@@ -1,7 +1,7 @@
-"""Sessions: one conversation's states, and the calls that read and write them.
+"""`Session`: the states of one conversation, and the calls that read and write them.
 
-In: an engine, the sizes that the session fixes. Out: results of calls; the states
-stay here from one call to the next. A session belongs to one thread at a time.
+In: an engine, the sizes that the session fixes. Out: results of calls; the states stay
+here from one call to the next. A session is used by one thread at a time.
 """
 
 import os
@@ -220,7 +220,7 @@ class Session(Callables):
             return Session(self._engine, self._states.fork(wanted))
 
     def residency(self) -> SessionResidency:
-        """Return what memory the states take just now.
+        """Return what memory the states take on the host just now.
 
         Raises:
             Busy, Closed, Forked: as `call`.

@@ -1,6 +1,7 @@
-"""What the repr of a session says: how far it is, or why it cannot be used.
+"""The repr of a session: its position, or why it cannot be used.
 
-In: the states' memory, which nobody else uses meanwhile. Out: a line that never fails.
+In: the states' memory, which nothing else uses meanwhile. Out: a line; this never
+fails.
 """
 
 from collections.abc import Sequence

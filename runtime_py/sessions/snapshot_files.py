@@ -1,9 +1,9 @@
-"""Files of saved sessions: what every program's have in common.
+"""The file format of saved sessions.
 
 A file is a magic number, a version and the header's size, a header in JSON, the bytes
 of each state in the order of the program, and the SHA-256 of all that. In: a path. Out:
-the header, of which only the form is checked, and arrays. What it says of sizes and
-positions is for `snapshots.py` to check against the program.
+the header, of which only the form is checked, and arrays. `snapshots.py` checks sizes
+and positions against the program.
 """
 
 import hashlib

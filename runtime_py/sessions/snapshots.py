@@ -1,10 +1,10 @@
-"""Sessions on disk: written whole or not at all, checked before memory is touched.
+"""Save and restore sessions: written whole or not at all, checked before use.
 
-What a file consists of is in `snapshot_files.py`. Of states whose slots after the
-position are dead, and of those that grow, only the valid slots are there; so a file is
-as long as the conversation, not as the cache. It belongs to one program, told by its
-digest. A checksum is no signature: whatever a file says of sizes and positions is
-checked against the program as well.
+`snapshot_files.py` has the file format. Of states whose slots after the position are
+dead, and of growing states, only the valid slots are saved, so a file is as long as the
+conversation, not as the cache. It belongs to one program, identified by its digest. A
+checksum is not a signature, so the sizes and positions in a file are checked against
+the program as well.
 """
 
 import hashlib
@@ -146,7 +146,7 @@ class Snapshot(Closing):
         Raises:
             FileProblem, BadSnapshot: the file can no longer be read.
         """
-        for number in range(len(memory.arrays)):
+        for number in range(len(memory.states)):
             kind, span = _place(memory, number, self._shapes[number])
             kind.store.write(span, self._read_state(number))
         header = self.header
@@ -158,6 +158,7 @@ class Snapshot(Closing):
         others = map(tuple, header.others)
         memory.counted = (tuple(header.counted), *others)
         self._note_ends(memory)
+        memory.settle()
 
     def _note_ends(self, memory: StateMemory) -> None:
         """Let nothing that is at no cursor, or another, be thought older than it is."""

@@ -1,4 +1,4 @@
-"""`StateViews`: what a session's states hold, to look at and not to touch."""
+"""`StateViews`: read-only access to the contents of a session's states."""
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
 class StateViews(Mapping[str, Array]):
     """`session.state`: a read-only look at each state, as it is now and will be.
 
-    A state that grows is seen as long as it is when it is asked for.
+    Where a backend keeps a state in memory of its own it is a copy of what is there
+    now. A state that grows is seen as long as it is when it is asked for.
     """
 
     def __init__(self, program: Program, states: StateMemory, owner: "Session") -> None:

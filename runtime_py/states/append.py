@@ -1,7 +1,8 @@
-"""States that grow: each has a length, which all its rows share.
+"""Growing states: each has a length, which all its rows share.
 
-Methods write after the end, or replace all of it. What lies after the length is dead;
-so a call that appends is undone by its old length, one that replaces is not.
+Methods write after the end, or replace everything. What lies after the length is dead,
+so a call that appends is undone by restoring the old length; one that replaces is not
+undone.
 """
 
 from collections.abc import Sequence

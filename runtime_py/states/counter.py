@@ -1,6 +1,6 @@
-"""Counters: small integer states that add up what methods count.
+"""Counters: small integer states to which methods add.
 
-They are copied before each call that writes them, and go back by subtracting.
+They are copied before each call that writes them, and rewound by subtracting.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
-"""States that are alike, which a session handles together: layers differ in name alone.
+"""Group states that a session handles together; layers usually differ only in name.
 
-In: the states and methods of a program. Out: groups of one kind, one type and one way
-to begin, written by the same methods. They are the same for all sessions.
+In: the states and methods of a program. Out: groups with the same kind, type and
+initial content, written by the same methods. They are the same for all sessions.
 """
 
 from collections.abc import Sequence

@@ -1,11 +1,11 @@
 """The host as the owner of states: reserved arenas, initial values, shared pages.
 
 In: groups of states, the sizes that a session fixed, initial values. Out: a store for
-each group, and arrays at addresses that stay, for kernels. A reset gives all pages of
-an arena back at once; a clone maps the same pages (`forks/`).
+each group, and arrays at fixed addresses, for kernels. A reset returns all pages of an
+arena at once; a clone maps the same pages (`forks/`).
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
@@ -17,10 +17,9 @@ from kvc.runtime.forks.forking import share_arena
 from kvc.runtime.forks.intervals import Intervals
 from kvc.runtime.states.groups import Group
 from kvc.runtime.states.layout import Layout, lay_out
-from kvc.runtime.states.owner import ALL_SLOTS, WHOLE, Span
+from kvc.runtime.states.owner import ALL_SLOTS, WHOLE, Buffer, InitialValue, Span
 from kvc.schema.model import ResetRule
 
-InitialValue = Callable[[int], Array]
 _UNCHANGED = (ALL_SLOTS, 0)
 
 
@@ -34,6 +33,7 @@ class HostStore:
         begins: whether they begin as something else than zeros.
         shared: whether it has been cloned, or is a clone.
         all: of the states, as one array [states, *shape].
+        buffers: each of them.
         changed: slots that may not hold what they held at the last clone: from one to
             before another.
     """
@@ -44,6 +44,9 @@ class HostStore:
         self.shared, self.changed = False, _UNCHANGED
         self._arena, self._initial = arena, initial
         self.all = layout.all(arena)
+        self.buffers: Sequence[Buffer] = [
+            self.all[i, ...] for i in range(len(self.all))
+        ]
 
     def read(self, span: Span = WHOLE) -> Array:
         return own_copy(self.all if span is WHOLE else self._part(self.all, span))
@@ -116,7 +119,6 @@ class HostMemory:
 
     Attributes:
         stores: of the groups.
-        arrays: all of each state's memory, by its id.
         arenas: where they lie, by what a reset does to them.
     """
 
@@ -132,19 +134,13 @@ class HostMemory:
             OutOfMemory: the system gives no address space.
         """
         self._again = layouts, nbytes, initial
-        self.arenas = {
+        self.arenas: Mapping[ResetRule, Arena] = {
             rule: Arena(nbytes[rule], "the states of a session") for rule in ResetRule
         }
         self.stores: Sequence[HostStore] = [
             HostStore(layout, self.arenas[layout.group.first.reset], initial)
             for layout in layouts
         ]
-        arrays = {
-            state: store.all[index, ...]
-            for store in self.stores
-            for index, state in enumerate(store.layout.group.states)
-        }
-        self.arrays = [arrays[state] for state in range(len(arrays))]
 
     @classmethod
     def allocate(
@@ -187,7 +183,7 @@ class HostMemory:
 
     def close(self) -> None:
         """Let go of the memory; arrays that are still alive keep it."""
-        self.arenas, self.arrays, self.stores = {}, [], ()
+        self.arenas, self.stores = {}, ()
 
     def _held(self, rule: ResetRule, held: Sequence[int]) -> Intervals:
         """Return the pages with anything that a clone must have."""

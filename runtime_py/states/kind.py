@@ -1,8 +1,9 @@
-"""What a session asks of states of one kind: the interface of all kinds.
+"""The interface of all kinds of states.
 
-In: where each row of the session stands, what a call asks for. Out: what undoes the
-call, how far rows go back, which slots a fork must have, what becomes of one row. A
-kind keeps what it has to know beside the content, and finds no position by itself.
+In: the position of each row of the session, what a call needs. Out: what undoes the
+call, how far rows can be rewound, which slots a fork must have, operations on single
+rows. A kind keeps what it has to know beside the content, and does not find positions
+itself.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""Where states that are alike lie in an arena: one after the other, at equal steps.
+"""Where a group of states lies in an arena: one after the other, at equal steps.
 
 In: a group of states, the sizes that a session fixes. Out: offsets, strides, and runs
 of bytes that hold some of their slots. It is the same for all sessions of one size.

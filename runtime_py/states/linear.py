@@ -1,7 +1,7 @@
-"""Caches that are written from the position on: what lies after it is dead.
+"""Caches that are written from the position on; what lies after it is dead.
 
-Slots after the position hold their initial content, so that a rewind or a call that
-failed has only to put that back: the states are then as if the tokens had never been.
+Slots after the position hold their initial content, so a rewind or a failed call only
+has to restore that: the states are then as if the tokens had never been.
 """
 
 from collections.abc import Sequence

@@ -1,17 +1,18 @@
-"""The states of one session: their memory, their kinds, and how far they are.
+"""The states of one session: their memory, their kinds, and their lengths.
 
-In: the states a program declares, the sizes that a session fixed, who has the memory.
-Out: one kind for the states that are alike, one array for each state at an address that
-stays. When calls may happen, and what they may write, is left to `transactions.py`.
+In: the states a program declares, the sizes that a session fixed, the owner of the
+memory. Out: one kind object per group of states, one buffer per state, which never
+changes. `calls/transactions.py` decides when calls may happen, and what they may write.
 """
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
+
 from kvc.runtime.arrays import Array, prefix
 from kvc.runtime.states.groups import Group
-from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.kind import Kind
-from kvc.runtime.states.owner import ALL_SLOTS
+from kvc.runtime.states.owner import ALL_SLOTS, Buffer, Owner, Span
 from kvc.runtime.states.table import kind_of
 from kvc.schema.errors import Poisoned
 from kvc.schema.model import Cursor, ResetRule, State
@@ -28,7 +29,7 @@ class StateMemory:
         capacity: greatest position, None where nothing limits it.
         transactional: whether calls copy what they could not put back otherwise.
         owner: of the memory.
-        arrays: all of each state's memory; states that grow at their greatest length.
+        buffers: all of each state's memory; states that grow at their greatest length.
         lengths: of the states that grow along their axes, 0 for others; by state id.
         kinds: of the groups.
         growing: ids of the states that grow.
@@ -44,7 +45,7 @@ class StateMemory:
         self,
         states: Sequence[State],
         groups: Sequence[Group],
-        owner: HostMemory,
+        owner: Owner,
         sizes: Mapping[str, int],
         capacity: int | None = None,
         rows: Sequence[int] = (1,),
@@ -54,8 +55,13 @@ class StateMemory:
         self.states, self.groups, self.owner = states, groups, owner
         self.sizes = dict(sizes)
         self.capacity, self.transactional = capacity, transactional
-        self.arrays = owner.arrays
-        self.lengths = [0] * len(self.arrays)
+        buffers = {
+            state: buffer
+            for group, store in zip(groups, owner.stores, strict=True)
+            for state, buffer in zip(group.states, store.buffers, strict=True)
+        }
+        self.buffers: list[Buffer] = [buffers[state] for state in range(len(buffers))]
+        self.lengths = [0] * len(states)
         self.kinds: Sequence[Kind] = [
             kind_of(group.first)(group, store, self.lengths)
             for group, store in zip(groups, owner.stores, strict=True)
@@ -111,9 +117,17 @@ class StateMemory:
         raise AssertionError("every state is of a group")
 
     def current(self, state: int) -> Array:
-        """Return what a state holds now: its memory, up to its length if it grows."""
-        array, axis = self.arrays[state], self.states[state].axis
-        if axis is None or state not in self.growing:
+        """Return what a state holds now: up to its length if it grows.
+
+        On the host that is its memory, elsewhere a copy.
+        """
+        array, grows = self.buffers[state], state in self.growing
+        if not isinstance(array, np.ndarray):
+            kind, index = self.find(state)
+            high = self.lengths[state] if grows else ALL_SLOTS
+            return kind.store.read(Span(high=high, state=index))
+        axis = self.states[state].axis
+        if axis is None or not grows:
             return array
         shape = list(array.shape)
         shape[axis] = self.lengths[state]
@@ -150,10 +164,15 @@ class StateMemory:
                 for state in kind.group.states:
                     self.lengths[state] = 0
         self.counted = tuple((0,) * len(rows) for rows in self.counted)
+        self.settle()
+
+    def settle(self) -> None:
+        """Note that states are whole, once all that was asked for has been done."""
+        self.owner.synchronise()
         self.poisoned = ""
 
     def close(self) -> None:
         """Let go of the memory; arrays that are still alive keep it."""
         self.closed = True
         self.owner.close()
-        self.arrays, self.kinds = [], ()
+        self.buffers, self.kinds = [], ()

@@ -1,17 +1,22 @@
-"""Who has the memory of a session's states: the interface that kinds speak to.
+"""The owner of the memory of a session's states: the interface that kinds use.
 
-In: states that are alike, spans of their rows and slots. Out: their content, copied to
-and fro. The host's arenas are one owner (`host.py`); a device with memory of its own
-may be another, since nothing here is an array over that memory.
+In: groups of states, spans of their rows and slots. Out: their content, copied in and
+out. The host's arenas are one owner (`host.py`); a delegate with memory of its own may
+be another, and only its own parts look into that memory.
+
+An owner works in the order in which it is asked. Everything but `read` and `clone` may
+return before the work is done; `synchronise` waits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
+from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array
 from kvc.schema.model import ResetRule
 
 ALL_SLOTS: Final = 1 << 62
+InitialValue = Callable[[int], Array]  # by the number of named data
 
 
 class Span(NamedTuple):
@@ -33,6 +38,24 @@ class Span(NamedTuple):
 WHOLE: Final = Span()
 
 
+class StateBuffer:
+    """All the memory of one state, where its owner is not the host.
+
+    What it is, the owner's own class says, which derives from this one.
+
+    Attributes:
+        owner: who has it.
+    """
+
+    __slots__ = ("owner",)
+
+    def __init__(self, owner: "Owner") -> None:
+        self.owner = owner
+
+
+Buffer = Array | StateBuffer
+
+
 class Store(Protocol):
     """The memory of states that are alike: of one shape, [rows, ...] with slots.
 
@@ -40,11 +63,13 @@ class Store(Protocol):
         shape: of each.
         slots: how many slots each has; 0 where they have no sequence axis.
         shared: whether it has been cloned, or is a clone.
+        buffers: the memory of each, for those who compute in it: arrays on the host.
     """
 
     shape: tuple[int, ...]
     slots: int
     shared: bool
+    buffers: Sequence[Buffer]
 
     def read(self, span: Span = WHOLE) -> Array:
         """Return a copy of what a span holds.
@@ -70,13 +95,18 @@ class Store(Protocol):
 
 
 class Owner(Protocol):
-    """Who has the memory of all states of a session.
+    """Who has the memory of states of a session.
 
     Attributes:
-        stores: of the states that are alike, in the order of their groups.
+        arenas: where they lie on the host, by what a reset does to them; empty where
+            they do not.
     """
 
-    stores: Sequence[Store]
+    arenas: Mapping[ResetRule, Arena]
+
+    @property
+    def stores(self) -> Sequence[Store]:
+        """Return those of the states that are alike, in the order of their groups."""
 
     def clone(self, held: Sequence[int]) -> "Owner":
         """Return memory with the same content.
@@ -86,14 +116,17 @@ class Owner(Protocol):
                 content; there may be less.
 
         Raises:
-            OutOfMemory: the system gives no memory.
+            OutOfMemory: there is no memory.
         """
 
     def discard(self, rule: ResetRule) -> None:
         """Give all memory of states with a reset rule back; they begin anew."""
 
     def synchronise(self) -> None:
-        """Wait until what was asked for has been done."""
+        """Wait until nothing is under way, neither here nor in parts.
+
+        Raises what has gone wrong since the last time.
+        """
 
     def close(self) -> None:
         """Let go of the memory."""

@@ -1,7 +1,7 @@
-"""States of which nothing is known but that calls write them somewhere.
+"""States of which nothing is known except that calls write them somewhere.
 
-What a call wrote over is gone: a call that fails leaves them half written, unless they
-were copied first, and they do not go back.
+What a call has overwritten is gone: a failed call leaves them half written, unless they
+were copied first, and they cannot be rewound.
 """
 
 from typing import Final

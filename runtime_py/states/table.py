@@ -1,4 +1,4 @@
-"""The kinds of states that there are, and which states are of which.
+"""The table of the kinds of states.
 
 A new kind is a file beside this one and a row in the table.
 """

@@ -1,4 +1,4 @@
-"""What a tokenizer is to those who generate text, and where it comes from."""
+"""The interface of tokenizers, and of objects that have one (programs, sessions)."""
 
 from collections.abc import Mapping, Sequence
 from typing import Protocol

@@ -1,7 +1,7 @@
-"""`ChatTemplate`: a conversation as the text that a model was trained on.
+"""`ChatTemplate`: turns a conversation into the text form that a model was trained on.
 
 In: the files of a bundle, chat_template.jinja or the chat_template of its
-tokenizer_config.json, which says the special tokens, too. Out: text, as the
+tokenizer_config.json, which also names the special tokens. Out: text, as the
 `apply_chat_template` of transformers makes it. A template is code of the model's
 authors: it runs in the sandbox of jinja2, and sees nothing but strings.
 """

@@ -1,7 +1,7 @@
-"""`tokenizer_of`: the tokenizer that a bundle asks for.
+"""`tokenizer_of`: makes the tokenizer that a bundle asks for.
 
-The metadata say `"tokenizer": "bytes"`, or `"tokenizer": "tokenizer.json"`, a file that
-the bundle carries. Without a tokenizer, text is token ids.
+The metadata has `"tokenizer": "bytes"`, or `"tokenizer": "tokenizer.json"`, a file in
+the bundle. Without a tokenizer, text is token ids.
 """
 
 import json

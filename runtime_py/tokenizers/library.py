@@ -1,7 +1,7 @@
 """`JsonTokenizer`: a tokenizer.json, read by the package tokenizers.
 
-The package encodes. For decoding it gives the spelling of each token and the parts of
-its decoder; `stages.py` makes text of them without decoding anything twice.
+The package encodes. For decoding it gives the text of each token and the parts of its
+decoder; `stages.py` makes text of them without decoding anything twice.
 """
 
 import json

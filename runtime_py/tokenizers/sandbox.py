@@ -1,8 +1,9 @@
-"""Where chat templates run: jinja2's sandbox, with what transformers gives templates.
+"""Run chat templates in jinja2's sandbox, with the functions of transformers.
 
-In: the text of a template. Out: one that renders. The functions and their meanings are
-those of `transformers.utils.chat_template_utils` (5.23), which templates are written
-for. Imports the package jinja2, so this module is imported on first need.
+In: the text of a template. Out: a template that renders. The functions and their
+meanings are those of `transformers.utils.chat_template_utils` (5.23), for which
+templates are written. This imports the package jinja2, so it is itself imported on
+first need.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""Decoding token by token: each part of a tokenizer.json's decoder as a stage.
+"""Decode token by token: each part of a tokenizer.json's decoder as a stage.
 
-In: the spellings of tokens, in order. Out: pieces of text that nothing to come can
+In: the texts of single tokens, in order. Out: pieces of text that later tokens cannot
 change. The parts work on a list of tokens and come from the package tokenizers
-(`tokenizers/src/decoders`); where one looks at a token and whether it is the first, it
-is asked about that token alone. A stage that joins tokens makes one text of them, and
-stages after it get that text in pieces. What cannot be done in pieces is held back to
-the end: the text is then right, but late.
+(`tokenizers/src/decoders`). A part that looks only at a token, and at whether it is the
+first, is asked about that token alone. A stage that joins tokens makes one text of
+them, and later stages get that text in pieces. What cannot be done in pieces is held
+back to the end: the text is then right, but late.
 """
 
 import codecs

@@ -17,7 +17,9 @@ class Broken(Exception):
 
 
 @contextmanager
-def broken_step(number: int, after: bool) -> Iterator[list[Frame]]:
+def broken_step(
+    number: int, after: bool, error: type[BaseException] = Broken
+) -> Iterator[list[Frame]]:
     """Let step `number` fail, steps of branches counted; `after` it has worked.
 
     Gives the frames that have run, those of branches too.
@@ -31,7 +33,7 @@ def broken_step(number: int, after: bool) -> Iterator[list[Frame]]:
             if not here or after:
                 function(*arguments)
             if here:
-                raise Broken
+                raise error
 
         return step
 

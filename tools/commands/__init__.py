@@ -1,4 +1,4 @@
-"""One file for each command; what a command needs is imported inside it.
+"""One file per command; what a command needs is imported inside its function.
 
-So `kvc --help` starts in a moment, and `kvc dump` and `kvc verify` without torch.
+So `kvc --help` starts at once, and `kvc dump` and `kvc verify` without torch.
 """

@@ -1,4 +1,4 @@
-"""`kvc chat`: talk with the model in a bundle, which keeps the conversation."""
+"""`kvc chat`: talk with the model in a bundle."""
 
 import warnings
 from typing import TYPE_CHECKING

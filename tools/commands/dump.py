@@ -1,9 +1,8 @@
-"""`kvc dump`: say what is in a bundle. Reads header and program, never a blob.
+"""`kvc dump`: describe a bundle, or a saved session.
 
-Of a saved session it says what that is.
-
-Of data files only header and index are read, to tell where their bytes go; one that is
-not there is no fault here, and the report says so.
+Of a bundle it reads header and program, never a blob. Of data files it reads header and
+index, to tell where their bytes go; a missing one is not an error, and the report says
+so.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""`kvc eval`: how well bundles predict a text."""
+"""`kvc eval`: measure how well bundles predict a text."""
 
 import json
 from typing import TYPE_CHECKING

@@ -1,7 +1,7 @@
 """`kvc generate`: continue texts, each in a row of one session.
 
-One text goes to stdout as it is made; of several each prompt with its answer, when all
-have ended. Why they ended, and how fast it went, goes to stderr.
+One text goes to stdout as it is made; several are printed with their answers when all
+have ended. Why they ended, and the speed, goes to stderr.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""`kvc split`: move a bundle's data to a file of its own, which bundles can share."""
+"""`kvc split`: move a bundle's data to a separate file, which bundles can share."""
 
 from pathlib import Path
 

@@ -1,8 +1,8 @@
-"""Check everything that a commit must pass: `python tools/dev/check.py`.
+"""Run all checks that a commit must pass: `python tools/dev/check.py`.
 
 With `--fast`, only what takes seconds: format, lint, schema, types, architecture. The
-same command runs by hand and in CI. Stops at the first of these that fails, with its
-output; then tests and wheel run side by side, and all that failed is told.
+same command runs by hand and in CI. It stops at the first of these that fails, and
+prints its output; then tests and wheel run side by side, and all failures are reported.
 """
 
 import argparse

@@ -1,7 +1,8 @@
-"""Build the wheel from a clean copy and try it where the repository is out of sight.
+"""Build the wheel from a clean copy, and try it outside of the repository.
 
-The wheel goes into a virtual environment of its own, which borrows the dependencies
-of the running one; then the main job is done with it in an empty folder.
+The wheel is installed into a new virtual environment, which borrows the dependencies of
+the running one; then the demo model is compiled, verified, dumped and run in an empty
+folder.
 """
 
 import os

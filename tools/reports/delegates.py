@@ -1,4 +1,4 @@
-"""Which parts backends run: what each has of code, weights and memory."""
+"""Which parts backends run: the code, weights and memory of each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

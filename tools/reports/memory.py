@@ -1,6 +1,6 @@
-"""How much memory a method needs: planned scratch, its lower bound, what libraries add.
+"""How much memory a method needs: planned scratch, its lower bound, libraries.
 
-The peak is found again from the instructions: the moment at which most scratch bytes
+The peak is computed again from the instructions: the moment at which most scratch bytes
 are live, every size at its upper bound. Its formula says how it grows with the sizes.
 """
 

@@ -1,4 +1,4 @@
-"""Which methods: what each takes and gives, how much code, which states.
+"""The methods: what each takes and returns, how much code, which states.
 
 Sizes that a call chooses are named in the types; `SymbolReport` has their bounds.
 """

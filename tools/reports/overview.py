@@ -1,4 +1,4 @@
-"""A bundle at a glance: which methods, what state, what is shared, where bytes go.
+"""A bundle at a glance: its methods, states, what is shared, where bytes go.
 
 `DumpReport` holds every report on a bundle; it is what `kvc dump --json` prints.
 """

@@ -1,7 +1,7 @@
-"""What memory the data of a loaded program takes, laid out as text.
+"""Lay out as text what memory the data of a loaded program takes.
 
-In: a report of the runtime. Out: a line for the blobs that anything can be said of,
-those whose names differ only in a number together, the largest first; the sums by the
+In: a report of the runtime. Out: a line for each blob with something to report, with
+blobs whose names differ only in a number together, the largest first; the sums by the
 methods that share blobs; and the totals.
 """
 

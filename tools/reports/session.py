@@ -1,4 +1,4 @@
-"""What a saved session says of itself: of which program it is, how far it has come."""
+"""What a saved session is: its program, and its position."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,9 +1,9 @@
 """Where the bytes go: every byte of the file belongs to exactly one part.
 
 What is not a blob, the program or the header is padding. Inside the program, the part
-of a payload is its length; a method's part, worked out only on request since it takes a
-while, is what the program shrinks by when the method's code is taken out, that of its
-delegates too; what is left is the tables that all share.
+of a payload is its length. The part of a method, computed only on request since it
+takes a while, is what the program shrinks by without the method's code, including its
+delegates' code. The rest is the tables that all share.
 """
 
 from collections.abc import Iterator, Sequence

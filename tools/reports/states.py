@@ -1,4 +1,4 @@
-"""What state: memory that outlives a call, who reads it and who writes it."""
+"""The states: memory that outlives a call, which methods read it and which write it."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

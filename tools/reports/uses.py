@@ -1,8 +1,8 @@
-"""Who uses which named data: methods themselves, their delegates, states.
+"""What uses which named data: methods themselves, their delegates, states.
 
-A side table that several reports read. A user is written as `decode` for the
-method's own code, `decode/BACKEND` for a delegate of it, `state k` for a state that
-starts as the data.
+A side table that several reports read. A user is written as `decode` for the method's
+own code, `decode/BACKEND` for a delegate of it, `state k` for a state that starts as
+the data.
 """
 
 from collections.abc import Mapping

@@ -1,4 +1,4 @@
-"""The XNNPACK backend, at run time: graphs run by the real library, through ctypes."""
+"""The XNNPACK backend, at run time: graphs run by the library, through ctypes."""
 
 from kvc.runtime.delegates.xnnpack.backend import Xnnpack
 

@@ -1,8 +1,8 @@
-"""Native calls that call Python back, kept apart from signals.
+"""Make native calls that call back into Python in a separate thread, safe from signals.
 
-Python handles signals in the main thread, and may do so as a callback begins. What is
-raised there is lost to C, which takes the callback to have returned zero. So such calls
-are made in a thread of their own, and an interrupt waits until they have returned.
+Python handles signals in the main thread, and may do so as a callback begins. C then
+loses the exception and takes the callback to have returned zero. In another thread this
+cannot happen, and an interrupt waits until the call has returned.
 """
 
 from _thread import allocate_lock, start_new_thread

@@ -1,9 +1,9 @@
 """The XNNPACK backend, at run time: the library, or the reference of its arithmetic.
 
-In: a block of what `kvc.schema.backends.xnnpack` takes. Out: a handle
-that runs it, with the library where it is installed, otherwise with the runtime's own
-kernels, which compute the same: int8 and int4 linears over activations quantized per
-row, float32 between them.
+In: a block of what `kvc.schema.backends.xnnpack` takes. Out: a handle that runs it,
+with the library if it is installed, otherwise with the runtime's own kernels, which
+compute the same: int8 and int4 linears over activations quantized per row, float32
+between them.
 """
 
 import warnings

@@ -1,7 +1,7 @@
-"""Record nodes of a subgraph: each method adds one node and returns what it computes.
+"""Record the nodes of a subgraph: each method adds one node and returns its result.
 
-In: tensors, numbers and shapes. Out: `Builder.nodes`. Shapes of results are worked out
-here as the library works them out later, so that an op is written without them.
+In: tensors, numbers and shapes. Out: `Builder.nodes`. Shapes of results are computed
+here as the library computes them later, so that ops are written without them.
 """
 
 import ctypes

@@ -1,8 +1,8 @@
-"""Checks of a part that the library's safety and the numbers' sense depend on.
+"""Check a block for what the library takes for granted.
 
 In: a block whose structure, types and memory have been verified. Out: nothing, or an
-error before anything native sees it. The library takes each operand at the border for
-float32, and the three results of `kvc::quantize_rows` for one value; both must be so.
+error before any native call. The library assumes that each operand at the border is
+float32, and that the three results of `kvc::quantize_rows` are used as one value.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Convolutions along one axis or two, with a constant weight.
 
-The library has the channels last: around each node there are transposes. One axis is
-two here, the first of size 1.
+The library has the channels last, so each node gets transposes before and after it. A
+convolution along one axis becomes one along two, the first of size 1.
 """
 
 from collections.abc import Mapping

@@ -1,15 +1,16 @@
-"""Ops on each element by itself, and on pairs of elements.
+"""Ops on single elements, and on pairs of elements.
 
 Each entry records nodes for one op: from the builder, the result's dims and the op's
 arguments to the result.
 
 NaN stays NaN. Infinities are torch's, but the square root of infinity is NaN, and so is
 the reciprocal root of 0; the logarithm of infinity is 88.4 or infinite, and sigmoid
-beyond -1e20 and 1e20 right or NaN, by the processor. Results are within 5e-7 of
-exact ones, relatively, with these exceptions: exp beyond -5 and 5 (5e-6), infinite from
-88.37 on, where float32 goes to 88.72; log near 1 (5e-7 absolute); gelu (1e-6 absolute);
-roots of more than 8.5e37 and logarithms of more than 2.4e38, which are wrong; sigmoid
-below -76, which is 2e-33 or less (measured on AVX2 and AVX-512, 2026-11).
+beyond -1e20 and 1e20 right or NaN, depending on the processor. Results are within 5e-7
+of exact ones, relatively, with these exceptions: exp beyond -5 and 5 (5e-6), infinite
+from 88.37 on, where float32 goes to 88.72; log near 1 (5e-7 absolute); gelu (1e-6
+absolute); roots of more than 8.5e37 and logarithms of more than 2.4e38, which are
+wrong; sigmoid below -76, which is 2e-33 or less (measured on AVX2 and AVX-512,
+2026-11).
 """
 
 import math

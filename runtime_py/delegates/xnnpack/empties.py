@@ -1,8 +1,8 @@
-"""Which sizes may not be 0 where the library computes.
+"""Which sizes must not be 0 for the library.
 
-It refuses matrix products that have no rows, columns, batches or nothing to sum over,
-and the softmax of empty rows; convolutions of nothing get another shape. With such
-sizes the reference runs a part, at once: there is next to nothing to compute.
+It refuses matrix products without rows, columns, batches or elements to sum over, and
+the softmax of empty rows; convolutions of nothing get another shape. With such sizes
+the reference runs a part, in no time: there is next to nothing to compute.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
-"""Where the inputs and outputs of a runtime lie: in the caller's memory where it may.
+"""Where the inputs and outputs of a runtime lie: in the caller's memory if possible.
 
 In: arrays of any strides. Out: their addresses, and what must be copied before and
-after a run: an operand that is strided, not aligned, or past whose end nothing can be
-read, and an output that lies over an input.
+after a run: an operand that is strided, not aligned, or at the end of readable memory,
+and an output that lies over an input.
 """
 
 import ctypes

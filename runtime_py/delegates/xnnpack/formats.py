@@ -1,7 +1,7 @@
 """The name of the form that the library packs to on this machine.
 
-Two machines of one name pack alike as far as is known beforehand. What is known only
-afterwards, the library's fingerprint of a packing, is part of each packing's own key.
+Two machines with the same name are expected to pack alike. The library's fingerprint,
+known only after packing, is part of each packed weight's key.
 """
 
 import hashlib

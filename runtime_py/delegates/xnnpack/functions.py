@@ -3,7 +3,7 @@
 In: the two loaded libraries. Out: the same, with argument and result types set on every
 function below, so that numbers and addresses can be passed as they are. Names and order
 of arguments are those of `xnnpack.h`. Every `xnn_` function that is not in `_RESULTS`
-returns a status, 0 for success; all run without the interpreter's lock.
+returns a status, 0 for success; all run without the GIL.
 """
 
 import ctypes

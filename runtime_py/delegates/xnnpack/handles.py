@@ -3,8 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 
 from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array
-from kvc.runtime.delegates.base import Handle, Workspace
+from kvc.runtime.delegates.base import Handle, Workspace, on_host
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.xnnpack.empties import dims_that_must_be
 from kvc.runtime.delegates.xnnpack.identities import Identity
@@ -13,6 +12,7 @@ from kvc.runtime.delegates.xnnpack.statics import Statics
 from kvc.runtime.delegates.xnnpack.subgraph import Subgraph, build_subgraph
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace
+from kvc.runtime.states.owner import Buffer
 from kvc.schema.model import Graph
 from kvc.schema.types import Symbol
 
@@ -40,8 +40,8 @@ class XnnpackHandle(Handle):
 
     def prepare(
         self,
-        inputs: Sequence[Array],
-        outputs: Sequence[Array],
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
@@ -55,7 +55,7 @@ class XnnpackHandle(Handle):
             handle = workspace.own((self, "reference"), self._reference)
             return handle.prepare(inputs, outputs, workspace, sizes)
         runtime = workspace.own(self, lambda: self._runtime(workspace))
-        return runtime.prepare(inputs, outputs, sizes)
+        return runtime.prepare(on_host(inputs), on_host(outputs), sizes)
 
     def pack(self) -> frozenset[Identity]:
         """Pack all weights, and return what they are; raises as `prepare`."""

@@ -1,7 +1,7 @@
-"""What a packed weight is: the digests of all that is packed into it, and how.
+"""The identity of a packed weight: the digests of all that is packed into it, and how.
 
-In: a program and names of its data. Out: identities that are equal where the packed
-bytes are, in every process.
+In: a program and names of its data. Out: identities that are equal if the packed bytes
+are, in every process.
 """
 
 import hashlib

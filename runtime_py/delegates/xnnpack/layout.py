@@ -1,7 +1,7 @@
-"""Views, joins and copies: ops that move elements without computing.
+"""Translate views, joins and copies, which move elements without computing.
 
-A view that keeps the order of the elements costs one reshape however long the chain;
-one that does not is a copy here.
+A view that keeps the order of the elements costs one reshape, however long the chain;
+any other view is a copy here.
 """
 
 from collections.abc import Mapping

@@ -1,9 +1,8 @@
-"""The XNNPACK library: found in the `executorch` wheel, loaded once, never imported.
+"""Find the XNNPACK library in the `executorch` wheel, and load it without importing it.
 
-In: nothing but what is installed. Out: a `Library` of exactly the version that the rest
-was written against. Only three shared libraries of the wheel are loaded; they find each
-other by their own search path, and bind to nothing that torch brings along, since no
-symbol is made global.
+In: what is installed. Out: a `Library` of exactly the version that the rest was written
+for. Only three shared libraries of the wheel are loaded. They find each other by their
+own search path, and bind to nothing that torch brings, since no symbol is made global.
 """
 
 import ctypes

@@ -1,4 +1,4 @@
-"""Memory at fixed addresses for what the library reads: reserved ranges and packings.
+"""Memory at fixed addresses that the library reads: reserved ranges and packed weights.
 
 In: numbers of bytes. Out: addresses, and arrays over them. Everything is private
 anonymous memory that costs nothing before it is written.

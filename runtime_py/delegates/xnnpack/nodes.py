@@ -1,7 +1,7 @@
-"""A subgraph before the library sees it: tensors, and the calls that define nodes.
+"""A subgraph before the library gets it: tensors, and the calls that define nodes.
 
-Translation records nodes here, so that views can be merged and what nobody reads can
-be dropped before anything is defined; `subgraph.py` then makes the calls.
+Translation records nodes here, so that views can be merged and unused nodes dropped
+before anything is defined; `subgraph.py` then makes the calls.
 """
 
 from collections.abc import Callable, Iterator

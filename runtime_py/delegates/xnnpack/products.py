@@ -1,8 +1,8 @@
 """Linears, quantized linears and matrix products.
 
-A row that is quantized stays within itself. One with NaN, infinities, or a range beyond
-float32 gives numbers that mean nothing, and need not be NaN: the library looks for the
-least and the greatest by comparisons that NaN can lose.
+A quantized row affects only itself. A row with NaN, infinities, or a range beyond
+float32 gives meaningless numbers, which need not be NaN: the library finds the least
+and the greatest by comparisons that can miss NaN.
 """
 
 from collections.abc import Mapping

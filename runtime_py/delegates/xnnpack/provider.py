@@ -1,9 +1,9 @@
-"""The weights cache as the library sees it: a table of functions, three of them ours.
+"""The weights cache as the library sees it: a table of functions, three of them kvc's.
 
-XNNPACK calls three functions while it creates a runtime; these are given. Two more it
-calls whenever a runtime is reshaped, where an interrupt in Python code would go unseen
-and leave it a null pointer: they are the library's own, of an empty cache that is
-finished. Where a packing lies is an offset from where that cache lies.
+XNNPACK calls kvc's three functions while it creates a runtime. Two more it calls
+whenever a runtime is reshaped, where an exception of an interrupt in Python code would
+be lost and leave a null pointer: these are the library's own, of an empty cache that is
+finished. The place of a packed weight is given as an offset from that cache's memory.
 """
 
 import ctypes

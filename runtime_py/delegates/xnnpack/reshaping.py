@@ -1,8 +1,8 @@
 """Which nodes give a tensor another shape while some of its sizes are not known.
 
-`static_reshape` works out one size. Where more are symbolic, dims are grouped so that
+`static_reshape` computes one open size. If more are symbolic, dims are grouped so that
 each group holds the same elements before and after; `fuse_dims` makes one dim of a
-group, `split_dim`, which works out one size, makes several of it.
+group, and `split_dim`, which computes one open size, makes several of it.
 """
 
 import math

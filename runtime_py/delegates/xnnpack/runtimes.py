@@ -1,8 +1,8 @@
-"""Runtimes: subgraphs that are ready to run, one for each part in each context.
+"""Native runtimes: subgraphs that are ready to run, one per part and context.
 
-In: a subgraph, arrays at addresses that stay, sizes. Out: a function that runs it,
-which makes one native call where nothing has changed since the last. Runtimes of a
-context share the memory for what lies between nodes; see `workspaces.py`.
+In: a subgraph, arrays at fixed addresses, sizes. Out: a function that runs it, with one
+native call if nothing has changed since the last run. Runtimes of a context share the
+memory for intermediate values; see `workspaces.py`.
 """
 
 import ctypes

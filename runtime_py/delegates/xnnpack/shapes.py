@@ -1,4 +1,4 @@
-"""Shapes of tensors, and how tensors came to have them."""
+"""Shapes of tensors, and how each was derived."""
 
 import ctypes
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """The named data of delegates, as subgraphs refer to it.
 
-In: a program and its data. Out: for what XNNPACK reads as it is, copies at addresses
-that stay, with readable bytes past them, one for all of them; for what it packs, the
+In: a program and its data. Out: for what XNNPACK reads as it is, copies at fixed
+addresses with readable bytes after them, one for all subgraphs; for what it packs, the
 addresses that `weights.py` keeps. Data is checked by its digest before it is copied.
 """
 

@@ -1,13 +1,13 @@
-"""Build an XNNPACK subgraph of a part.
+"""Build the XNNPACK subgraph of a part.
 
 In: a verified block whose nodes XNNPACK can run (`kvc.schema.backends.xnnpack`), and
-what its named data is. Out: a `Subgraph`, of which runtimes are made. Its external ids
-count the part's inputs, then its outputs. Shapes inside follow from those of the
-inputs, so a runtime of it can be reshaped for any sizes but those in `empties.py`.
+its named data. Out: a `Subgraph`, of which runtimes are made. Its external ids count
+the part's inputs, then its outputs. Shapes inside follow from those of the inputs, so a
+runtime of it can be reshaped for any sizes but those in `empties.py`.
 
-Numbers: the library computes with subnormal numbers as zeros, given or made, and does
-not keep the sign of a zero. Where else its ops differ from torch's stands in
-`elementwise.py`, `norms.py` and `products.py`.
+Numbers: the library treats subnormal numbers as zeros, in inputs and results, and does
+not keep the sign of a zero. Other differences from torch are in `elementwise.py`,
+`norms.py` and `products.py`.
 """
 
 import ctypes

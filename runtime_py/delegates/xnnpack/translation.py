@@ -1,4 +1,4 @@
-"""From a part's graph to nodes: an op at a time, then without what is not needed.
+"""Translate a part's graph into nodes, one op at a time, and drop unneeded ones.
 
 In: a verified block. Out: `Translated`, the nodes and the tensors at their borders.
 """

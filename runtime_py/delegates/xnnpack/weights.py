@@ -1,11 +1,11 @@
 """Packed weights: what XNNPACK makes of a weight, its scales and its bias, kept once.
 
-XNNPACK asks a cache for packed bytes by a seed, a fingerprint of the packing and two
-addresses, and reads the weight only where the cache has nothing. So every weight gets
-an address of its own, by the digests of all that is packed into it, which nobody else
-gets as long as the cache lives: equal bytes with other scales are another address, and
-no address comes twice. The bytes are put there when XNNPACK is about to pack them, and
-taken away afterwards; a second method or context finds them packed, and reads nothing.
+XNNPACK looks packed bytes up in a cache by a seed, a fingerprint of the packing and two
+addresses, and reads the weight only if the cache has nothing. So every weight gets an
+address of its own, found by the digests of all that is packed into it and never reused
+while the cache lives: equal bytes with other scales have another address. The bytes are
+put there when XNNPACK is about to pack them, and removed afterwards; a second method or
+context finds them packed, and reads nothing.
 
 In: names of data. Out: those addresses, and the cache for `xnn_create_runtime_v4`.
 """

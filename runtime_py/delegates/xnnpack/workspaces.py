@@ -1,10 +1,10 @@
-"""Memory between nodes, which the native runtimes of one context share.
+"""Memory for intermediate values, which the native runtimes of one context share.
 
-A runtime that asks for more moves it, and the library sets up the others again, which
-reads none of their inputs. It stops at one that it has once refused to reshape, and
-leaves those after it with memory that is gone. So where a change breaks off, all
-native runtimes of the context go, and the memory too; calls that were prepared before
-make theirs anew when they run next.
+A runtime that needs more memory moves it, and the library sets up the other runtimes
+again, without reading their inputs. It stops at a runtime that it has once refused to
+reshape, and leaves those after it with freed memory. So if a change fails, all native
+runtimes of the context are deleted, and the memory too; calls that were prepared before
+make theirs again when they run next.
 """
 
 import ctypes

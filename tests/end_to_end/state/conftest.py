@@ -7,8 +7,8 @@ from pathlib import Path
 from zlib import crc32
 
 import pytest
-from greedy_backends import compiling_with
 from ragged_models import opened_ragged
+from state_backends import BACKENDS, compiling_with
 
 from kvc.runtime import Program
 
@@ -37,27 +37,46 @@ _OF_NO_BACKEND = (
     "test_a_spelling_does_in_each_call_what_eager_does",
     "test_a_write_outside_is_refused_and_changes_nothing",
 )
+# They look at what only the host's memory has: its addresses and its pages.
+_OF_THE_HOST = (
+    "test_memory_appears_with_tokens_and_goes_when_they_do",
+    "test_a_look_at_a_state_follows_it",
+)
+_OF_BACKENDS = ("test_failing_parts.py", "test_whoever_runs.py")
+_ALWAYS = {
+    "greedy": ("test_whoever_runs.py", "test_cursors.py"),
+    "opaque": ("test_whoever_runs.py",),
+}
 _HERE = Path(__file__).parent
-_DAILY = 8  # one of so many tests runs with a backend every day, the rest on request
+_DAILY = (
+    12  # with each backend one of so many tests runs every day; the rest on request
+)
+_NAMES = ["", *BACKENDS]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Choose which tests run with a backend: the same ones each day."""
+    """Choose which tests run with a backend: the same ones each day, never with two."""
     kept = []
     for item in items:
-        taken = "[greedy" in item.nodeid and _HERE in item.path.parents
-        if taken and any(name in item.nodeid for name in _OF_NO_BACKEND):
+        name = next((n for n in BACKENDS if f"[{n}" in item.nodeid), "")
+        if not name or _HERE not in item.path.parents:
+            if item.path.name not in _OF_BACKENDS or name:
+                kept.append(item)
             continue
-        always = "test_whoever_runs" in item.nodeid or "test_cursors" in item.nodeid
-        if taken and not always and crc32(item.nodeid.encode()) % _DAILY:
+        left_out = _OF_NO_BACKEND + (_OF_THE_HOST if name == "opaque" else ())
+        if any(text in item.nodeid for text in left_out):
+            continue
+        always = item.path.name in _ALWAYS.get(name, ())
+        own = item.nodeid.replace(f"[{name}", "[")
+        if not always and crc32(own.encode()) % _DAILY != _NAMES.index(name):
             item.add_marker(pytest.mark.exhaustive)
         kept.append(item)
     items[:] = kept
 
 
-@pytest.fixture(scope="session", params=["", "greedy"])
+@pytest.fixture(scope="session", params=_NAMES)
 def backend(request: pytest.FixtureRequest) -> str:
-    """Give every test each way to run its methods; see `greedy_backends`.
+    """Give every test each way to run its methods; see `state_backends`.
 
     Of the session, so that a module's own fixtures are made once for each of them.
     """

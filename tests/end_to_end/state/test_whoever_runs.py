@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from greedy_backends import compiling_with
 from session_kinds import KINDS as FORGETTING_NOTHING
 from session_kinds import RINGS
+from state_backends import compiling_with
 from state_runs import opened
 
 from kvc.runtime import Program, Session

@@ -103,7 +103,7 @@ def test_it_grows_to_its_capacity_and_no_further(program):
 def test_a_capacity_limits_what_has_more_memory(tmp_path):
     path = write_bundle(tmp_path / "f.kvc", carry_program(16))
     with load(path) as program, program.session(capacity=4) as session:
-        assert session._states.arrays[0].shape[2] == 16
+        assert session._states.buffers[0].shape[2] == 16
         session.restart(rows(1, 2, 3))
         for call in (session.grow, session.lopsided):
             with pytest.raises(CacheOverflow) as caught:
@@ -123,7 +123,7 @@ def test_two_sessions_have_lengths_of_their_own(program):
 
 
 def test_an_append_writes_only_the_new_rows(session):
-    look = session._states.arrays[0]
+    look = session._states.buffers[0]
     session.grow(rows(1, 2, 3))
     look[:, :, 1] = 7
     session.grow(rows(4))
@@ -131,7 +131,7 @@ def test_an_append_writes_only_the_new_rows(session):
 
 
 def test_growing_does_not_move_or_copy(session):
-    address = session._states.arrays[0].ctypes.data
+    address = session._states.buffers[0].ctypes.data
     for token in range(30):
         session.grow(rows(token))
     assert session.state["k"].ctypes.data == address

@@ -147,7 +147,7 @@ def test_lengths_are_as_before_a_failure(opened, fault, step, afterwards):
         before = contents(session)
         fail_once(session, fault, "grow", rows(5, 64), step, None, afterwards)
         assert contents(session) == before
-        assert not session._states.arrays[0][:, :, 3:9].any()
+        assert not session._states.buffers[0][:, :, 3:9].any()
         assert session.grow(rows(2, 64)).shape[2] == 5
 
 

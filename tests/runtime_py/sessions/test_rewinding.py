@@ -111,7 +111,7 @@ def test_what_becomes_shorter_gives_its_memory_back(opened):
     with opened(carry_program()).session() as session:
         for _ in range(16):
             session.grow(rows(64))
-        v = session._states.arrays[1]
+        v = session._states.buffers[1]
         assert is_resident(v[0, 2, 64:].ctypes.data)
         session.rewind(1000)
         assert not is_resident(v[0, 2, 64:].ctypes.data)
@@ -121,7 +121,7 @@ def test_what_becomes_shorter_gives_its_memory_back(opened):
 def test_a_cache_that_is_copied_back_as_a_whole_goes_back_too(opened):
     with opened(copied_program()).session() as session:
         session.write(rows(5, width=2))
-        session._states.arrays[1][:, :, 60] = 7  # a whole copy may have written there
+        session._states.buffers[1][:, :, 60] = 7  # a whole copy may have written there
         session.rewind(2)
         assert session.state["cache"][:, :, :3].all()
         assert not session.state["cache"][:, :, 3:].any()
@@ -246,7 +246,7 @@ def test_what_grows_gives_memory_back_too(opened):
         session.restart(rows(64))
         session.trim()
         pages = [
-            session._states.arrays[0][0, head, 4096:].ctypes.data for head in range(3)
+            session._states.buffers[0][0, head, 4096:].ctypes.data for head in range(3)
         ]
         assert not any(is_resident(page) for page in pages)
 
@@ -286,7 +286,7 @@ def test_trim_gives_back_what_lies_behind_the_position(opened):
         session.write(rows(64))
         memory = session._states
         start = resident_nbytes()
-        memory.arrays[1][:, :, 64:4096] = 0  # pages that hold nothing
+        memory.buffers[1][:, :, 64:4096] = 0  # pages that hold nothing
         assert resident_nbytes() - start > 2 << 20
         session.trim()
         assert resident_nbytes() - start < 1 << 20

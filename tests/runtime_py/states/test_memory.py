@@ -24,41 +24,41 @@ def memory(*states, sizes=None, initial=None):
 
 def test_states_begin_at_multiples_of_64_bytes_and_do_not_touch():
     made = memory(state((3,)), state((65,)), state((2,)))
-    addresses = [array.ctypes.data for array in made.arrays]
+    addresses = [array.ctypes.data for array in made.buffers]
     assert [address - addresses[0] for address in addresses] == [0, 64, 192]
-    made.arrays[1][:] = 1
-    assert not made.arrays[0].any()
-    assert not made.arrays[2].any()
+    made.buffers[1][:] = 1
+    assert not made.buffers[0].any()
+    assert not made.buffers[2].any()
 
 
 def test_a_layout_gives_the_order_in_memory():
-    (array,) = memory(state((2, 3, 4), layout=(1, 2, 0))).arrays
+    (array,) = memory(state((2, 3, 4), layout=(1, 2, 0))).buffers
     assert array.shape == (2, 3, 4)
     assert array.strides == (1, 8, 2)
 
 
 def test_symbolic_dims_take_the_sessions_sizes():
-    (array,) = memory(state((Affine(1, (("n", 2),)),)), sizes={"n": 5}).arrays
+    (array,) = memory(state((Affine(1, (("n", 2),)),)), sizes={"n": 5}).buffers
     assert array.shape == (11,)
 
 
 def test_reset_keeps_addresses():
     made = memory(state((4,), initial=0), initial=lambda _: np.arange(4, dtype=np.int8))
-    address = made.arrays[0].ctypes.data
-    made.arrays[0][:] = 9
+    address = made.buffers[0].ctypes.data
+    made.buffers[0][:] = 9
     made.reset()
-    assert made.arrays[0].tolist() == [0, 1, 2, 3]
-    assert made.arrays[0].ctypes.data == address
+    assert made.buffers[0].tolist() == [0, 1, 2, 3]
+    assert made.buffers[0].ctypes.data == address
 
 
 def test_reset_leaves_what_is_kept():
     made = memory(state((2,)), state((2,), reset=ResetRule.KEEP))
-    for array in made.arrays:
+    for array in made.buffers:
         array[:] = 5
     made.reset()
-    assert [array.tolist() for array in made.arrays] == [[0, 0], [5, 5]]
+    assert [array.tolist() for array in made.buffers] == [[0, 0], [5, 5]]
 
 
 def test_a_scalar_state_is_fine():
-    (array,) = memory(state((), dtype=DType.INT64)).arrays
+    (array,) = memory(state((), dtype=DType.INT64)).buffers
     assert array.shape == ()

@@ -212,9 +212,10 @@ def test_a_closed_pipe_ends_it_without_a_word(counting):
     assert (done.returncode, done.stderr) == (141, b"")
 
 
-def test_a_text_goes_on_past_the_window_of_a_ring(kvc, tmp_path):
-    path, model = tmp_path / "rings.kvc", RingDecoder(Shape((5, 4), 12))
-    compile_program(model, ring_methods(6), max_length=60).save(path)
+@pytest.mark.parametrize("keep", [0, 3])
+def test_a_text_goes_on_past_the_window_of_a_ring(kvc, tmp_path, keep):
+    path, model = tmp_path / "rings.kvc", RingDecoder(Shape((5, 4), 12, keep=keep))
+    compile_program(model, ring_methods(5), max_length=60).save(path)
     result = kvc("generate", path, " ".join(map(str, text(25)[0])), "-n", 30)
     made = list(map(int, result.stdout.split()))
     whole = np.array([[*text(25)[0], *made]])
@@ -222,8 +223,9 @@ def test_a_text_goes_on_past_the_window_of_a_ring(kvc, tmp_path):
     assert made == best[24:-1].tolist()
     assert len(made) == 30
     states = kvc("dump", path, "--states").stdout
-    assert "ring, 2, window 5" in states
-    assert "ring, 2, window 4" in states
+    kept = f" and the first {keep} " if keep else " "
+    assert f"ring, 2, window 5{kept}" in states
+    assert f"ring, 2, window 4{kept}" in states
     assert "up to 60 tokens" in states
 
 

@@ -1,0 +1,132 @@
+"""States of one session with several owners: whose each is, and all of them as one.
+
+In: a program, and what gives an owner to groups of its states. Out: one owner of all
+groups. A delegate's backend may own the states that its parts alone touch; a state that
+an instruction touches too, or a part of another backend, is the host's.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+
+from kvc.runtime.arenas import Arena
+from kvc.runtime.states.groups import Group
+from kvc.runtime.states.owner import Owner, Store
+from kvc.schema.control import read_control
+from kvc.schema.model import Instruction, Method, Program, Ref, ResetRule, StateSlot
+from kvc.schema.ops import DELEGATE
+
+
+def find_backends(program: Program, groups: Sequence[Group]) -> tuple[str, ...]:
+    """Return whose parts alone touch the states of each group; "" where others do."""
+    found: list[set[str]] = [set() for _ in program.states]
+    for number, method in enumerate(program.methods if program.delegates else ()):
+        own = (part for part in program.delegates if part.method == number)
+        backends = {part.block: part.backend for part in own}
+        for state, block in _touches(method):
+            found[state].add("" if block is None else backends[block])
+    touching = (set().union(*map(found.__getitem__, g.states)) for g in groups)
+    return tuple(names.pop() if len(names) == 1 else "" for names in touching)
+
+
+def _touches(method: Method) -> Iterator[tuple[int, int | None]]:
+    """Yield states that a method's own graph touches, and the delegate's block if any.
+
+    A value over a state that is a result is touched by those who hand it over.
+    """
+    graph = method.graph
+    roots = (graph.values[graph.root_of(i)].storage for i in range(len(graph.values)))
+    over = {i: s.state for i, s in enumerate(roots) if isinstance(s, StateSlot)}
+    for step in graph.instructions:
+        block = None
+        if step.op == DELEGATE:
+            (block,) = read_control(step.op, step.arguments).blocks
+        for value in _read(step):
+            if value in over:
+                yield over[value], block
+    for value in graph.outputs:
+        if value in over:
+            yield over[value], None
+
+
+def _read(step: Instruction) -> Iterator[int]:
+    for argument in step.arguments:
+        for item in argument if isinstance(argument, tuple) else (argument,):
+            if isinstance(item, Ref):
+                yield item.value
+
+
+def divide(
+    groups: Sequence[Group],
+    backends: Sequence[str],
+    own: Callable[[str, Sequence[Group]], Owner | None],
+    own_on_host: Callable[[Sequence[Group]], Owner],
+) -> Owner:
+    """Return the owner of all groups of a new session.
+
+    Args:
+        groups: of the program's states.
+        backends: for each the name of a backend that may have it, or "".
+        own: returns the owner of some for a backend; None leaves them to the host.
+        own_on_host: returns the host as the owner of some.
+
+    Raises:
+        OutOfMemory: there is no memory for one of them.
+    """
+    wanted: dict[str, list[int]] = {"": []}
+    for number, name in enumerate(backends):
+        wanted.setdefault(name, []).append(number)
+    left = wanted.pop("")
+    parts: list[tuple[Owner, Sequence[int]]] = []
+    try:
+        for name, numbers in wanted.items():
+            owner = own(name, [groups[number] for number in numbers])
+            if owner is None:
+                left += numbers
+            else:
+                parts.append((owner, numbers))
+        left.sort()
+        host = own_on_host([groups[number] for number in left])
+    except BaseException:
+        Divided(parts).close()
+        raise
+    return Divided([(host, left), *parts]) if parts else host
+
+
+class Divided:
+    """Several owners as one; see `Owner`."""
+
+    def __init__(self, parts: Sequence[tuple[Owner, Sequence[int]]]) -> None:
+        """Take owners, each with the numbers of its groups."""
+        self._parts = parts
+        stores: dict[int, Store] = {}
+        arenas: dict[ResetRule, Arena] = {}
+        for owner, numbers in parts:
+            stores.update(zip(numbers, owner.stores, strict=True))
+            arenas.update(owner.arenas)
+        self.stores: Sequence[Store] = [stores[number] for number in sorted(stores)]
+        self.arenas: Mapping[ResetRule, Arena] = arenas
+
+    def clone(self, held: Sequence[int]) -> "Divided":
+        twins: list[tuple[Owner, Sequence[int]]] = []
+        try:
+            for owner, numbers in self._parts:
+                twin = owner.clone([held[number] for number in numbers])
+                twins.append((twin, numbers))
+        except BaseException:
+            Divided(twins).close()
+            raise
+        return Divided(twins)
+
+    def discard(self, rule: ResetRule) -> None:
+        for owner, _ in self._parts:
+            owner.discard(rule)
+
+    def synchronise(self) -> None:
+        with ExitStack() as stack:
+            for owner, _ in self._parts:
+                stack.callback(owner.synchronise)
+
+    def close(self) -> None:
+        with ExitStack() as stack:
+            for owner, _ in self._parts:
+                stack.callback(owner.close)

@@ -1,0 +1,122 @@
+"""A part that fails in the middle: it cannot say what it has begun to write.
+
+All that its instruction may write counts as begun. What knowing the position puts back
+is as it was, whoever owns it; what cannot be put back leaves the session poisoned.
+"""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+
+import numpy as np
+import pytest
+from broken_steps import Broken, broken_step
+from cached_models import VOCAB
+from made_once import MadeOnce
+from session_kinds import KINDS
+from state_runs import opened, snapshot
+
+from kvc.runtime import KernelFailed, Program, Session
+from kvc.schema.errors import Poisoned
+
+TOKENS = np.random.default_rng(8).integers(0, VOCAB, (1, 16))
+RAISED = {Broken: KernelFailed, KeyboardInterrupt: KeyboardInterrupt}
+GOES_BACK = ["linear", "append", "int8", "append in a branch"]
+SPOILT = ["shifting", "told"]
+
+
+@pytest.fixture(scope="module")
+def programs(
+    tmp_path_factory: pytest.TempPathFactory, backend: str
+) -> Iterator[MadeOnce[Program]]:
+    with ExitStack() as stack:
+
+        def program(name: str) -> Program:
+            kind, folder = KINDS[name], tmp_path_factory.mktemp("failing")
+            options = {"states": kind.states, "recipe": kind.recipe}
+            found = opened(kind.model(), kind.methods, folder, **options)
+            return stack.enter_context(found)
+
+        yield MadeOnce(program)
+
+
+def feed(session: Session, name: str, first: int, end: int) -> dict[str, np.ndarray]:
+    """Run the method that takes many tokens; return its results and the states."""
+    kind = KINDS[name]
+    arguments = kind.arguments(TOKENS[:, first:end], first, True)
+    result = session.call(kind.methods[0].name, *arguments)
+    results = result if isinstance(result, dict) else {"result": result}
+    return snapshot(session) | {key: np.array(one) for key, one in results.items()}
+
+
+def fails(session: Session, name: str, error: type[BaseException]) -> Iterator[int]:
+    """Break the second call at each step, before and after it; yield its number."""
+    for number in count():
+        for after in (False, True):
+            with broken_step(number, after, error):
+                try:
+                    feed(session, name, 3, 6)
+                except RAISED[error]:
+                    yield number
+                else:
+                    assert number > 0
+                    return
+
+
+def same(one: dict[str, np.ndarray], other: dict[str, np.ndarray]) -> bool:
+    return all(np.array_equal(one[name], other[name]) for name in other)
+
+
+@pytest.mark.parametrize("error", RAISED)
+@pytest.mark.parametrize("name", GOES_BACK)
+def test_states_that_go_back_are_as_before_the_call(
+    programs: MadeOnce[Program], name: str, error: type[BaseException]
+) -> None:
+    with programs[name].session() as session:
+        feed(session, name, 0, 3)
+        before = snapshot(session)
+        with session.fork() as twin:
+            expected = feed(twin, name, 3, 6)
+        for step in fails(session, name, error):
+            assert same(snapshot(session), before), step
+            assert set(session.position.tolist()) == {3}, step
+        assert same(snapshot(session), {n: expected[n] for n in session.state})
+
+
+@pytest.mark.parametrize("error", RAISED)
+@pytest.mark.parametrize("name", SPOILT)
+def test_others_are_poisoned_from_the_first_instruction_that_writes(
+    programs: MadeOnce[Program], name: str, error: type[BaseException], backend: str
+) -> None:
+    with programs[name].session() as session:
+        feed(session, name, 0, 3)
+        before, poisoned = snapshot(session), []
+        for _ in fails(session, name, error):
+            poisoned.append(_is_poisoned(session))
+            assert poisoned[-1] or same(snapshot(session), before)
+            session.reset()
+            feed(session, name, 0, 3)
+            assert same(snapshot(session), before)
+        assert poisoned == sorted(poisoned)
+        assert poisoned[-1]
+        assert poisoned[0] or backend in ("", "parts"), "all of it is one part"
+
+
+@pytest.mark.parametrize("error", RAISED)
+@pytest.mark.parametrize("name", SPOILT)
+def test_a_transactional_session_has_copies_of_them(
+    programs: MadeOnce[Program], name: str, error: type[BaseException]
+) -> None:
+    with programs[name].session(transactional=True) as session:
+        feed(session, name, 0, 3)
+        before = snapshot(session)
+        for step in fails(session, name, error):
+            assert same(snapshot(session), before), step
+
+
+def _is_poisoned(session: Session) -> bool:
+    try:
+        session.check_usable()
+    except Poisoned:
+        return True
+    return False

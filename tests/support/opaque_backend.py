@@ -1,0 +1,204 @@
+"""A backend that owns states, as one for a device does: nobody else sees their memory.
+
+`Opaque` takes every node, as `Greedy` does. What its owner is asked for waits in a
+queue until somebody waits for it, and a state's memory is known by a number alone.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from itertools import count
+from typing import ClassVar, NoReturn
+
+import numpy as np
+from greedy_backends import ByReference, Greedy
+
+from kvc.runtime.arenas import Arena
+from kvc.runtime.arrays import Array, copy_into, own_copy
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import Handle, Workspace
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.states.groups import Group
+from kvc.runtime.states.owner import (
+    ALL_SLOTS,
+    WHOLE,
+    Buffer,
+    InitialValue,
+    Owner,
+    Span,
+    StateBuffer,
+)
+from kvc.schema.model import Delegate as Part
+from kvc.schema.model import ResetRule
+
+Work = Callable[[], None]
+_numbers = count()
+
+
+class Opaque(Greedy):
+    """Takes everything, states too."""
+
+    name: ClassVar[str] = "opaque"
+
+
+class Ticket(StateBuffer):
+    """The memory of a state: a number, which says nothing to others."""
+
+    __slots__ = ("number",)
+
+    def __init__(self, owner: Owner) -> None:
+        super().__init__(owner)
+        self.number = next(_numbers)
+
+    def __array__(self, *_: object, **__: object) -> NoReturn:
+        raise AssertionError("somebody looks into memory that is not the host's")
+
+
+class Kept:
+    """The memory of states that are alike; see `Store`."""
+
+    def __init__(
+        self,
+        owner: "Keeper",
+        group: Group,
+        sizes: Mapping[str, int],
+        initial: InitialValue,
+    ) -> None:
+        declared = group.first
+        self.group, self.shape = group, declared.type.shape(sizes)
+        self.slots = 0 if declared.axis is None else self.shape[declared.axis]
+        self.shared = False
+        self._owner, self._initial = owner, initial
+        order = [self.shape[dim] for dim in declared.layout]
+        memory = np.zeros((len(group.states), *order), declared.type.dtype.numpy)
+        places = (1 + declared.layout.index(dim) for dim in range(len(order)))
+        self._all = memory.transpose(0, *places)
+        self.buffers: Sequence[Buffer] = [
+            owner.take(self._all[i, ...]) for i in range(len(memory))
+        ]
+        self.fill(WHOLE)
+
+    def read(self, span: Span = WHOLE) -> Array:
+        self._owner.synchronise()
+        return own_copy(self._all[self._where(span)])
+
+    def write(self, span: Span, content: Array) -> None:
+        taken = own_copy(content)
+        self._owner.ask(lambda: copy_into(self._all[self._where(span)], taken))
+
+    def fill(self, span: Span) -> None:
+        self._owner.ask(lambda: self._fill(span))
+
+    def give_back(self, span: Span) -> None:
+        for state in range(len(self._all)):
+            own = span._replace(state=state)
+            if span.state in (None, state):
+                begins = self.first(state)[self._where(own)[1:]]
+                assert np.array_equal(self.read(own), begins), "it holds something"
+
+    def note(self, low: int = 0, high: int = ALL_SLOTS) -> None:
+        """Nothing: a clone has memory of its own."""
+
+    def first(self, state: int) -> Array:
+        number = self.group.declared[state].initial
+        if number is not None:
+            return self._initial(number)
+        return np.zeros(self.shape, self._all.dtype)
+
+    def _fill(self, span: Span) -> None:
+        if span.low >= span.high:
+            return
+        for state in range(len(self._all)) if span.state is None else (span.state,):
+            where = self._where(span._replace(state=state))
+            copy_into(self._all[where], self.first(state)[where[1:]])
+
+    def _where(self, span: Span) -> tuple[object, ...]:
+        where: list[object] = [slice(None)] * self._all.ndim
+        where[0] = slice(None) if span.state is None else span.state
+        if span.row is not None:
+            where[1] = slice(span.row, span.row + 1)
+        if self.group.first.axis is not None:
+            where[1 + self.group.first.axis] = slice(max(span.low, 0), span.high)
+        return (*where, ...)
+
+
+class Keeper:
+    """Who owns the states; see `Owner`. What it is asked for is done in order."""
+
+    def __init__(
+        self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
+    ) -> None:
+        self._again = groups, sizes, initial
+        self._memory: dict[int, Array] = {}
+        self._waiting: list[Work] = []
+        self.arenas: Mapping[ResetRule, Arena] = {}
+        self.stores: Sequence[Kept] = [
+            Kept(self, group, sizes, initial) for group in groups
+        ]
+
+    def take(self, memory: Array) -> Ticket:
+        """Keep memory, and return what stands for it outside."""
+        ticket = Ticket(self)
+        self._memory[ticket.number] = memory
+        return ticket
+
+    def find(self, ticket: Ticket) -> Array:
+        """Return the memory that a ticket stands for."""
+        return self._memory[ticket.number]
+
+    def ask(self, work: Work) -> None:
+        """Do something when somebody waits for it."""
+        self._waiting.append(work)
+
+    def clone(self, held: Sequence[int]) -> "Keeper":
+        self.synchronise()
+        twin = Keeper(*self._again)
+        for store, made, high in zip(self.stores, twin.stores, held, strict=True):
+            made.write(Span(high=high), store.read(Span(high=high)))
+            store.shared = made.shared = True
+        return twin
+
+    def discard(self, rule: ResetRule) -> None:
+        for store in self.stores:
+            if store.group.first.reset is rule:
+                store.fill(WHOLE)
+
+    def synchronise(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for work in waiting:  # what fails takes along what waits after it
+            work()
+
+    def close(self) -> None:
+        self._memory.clear()
+        self.stores = ()
+
+
+class OpaqueDelegate(ByReference):
+    """The run-time half."""
+
+    def owner(
+        self, groups: Sequence[Group], sizes: Mapping[str, int], initial: InitialValue
+    ) -> Owner:
+        return Keeper(groups, sizes, initial)
+
+    def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
+        return OpaqueHandle(self._program, part, data)
+
+
+class OpaqueHandle(ReferenceHandle):
+    """Runs a part when its owner is waited for, if it has states of one."""
+
+    def prepare(
+        self,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        workspace: Workspace,
+        sizes: Mapping[str, int],
+    ) -> Work:
+        keepers = [b.owner for b in inputs if isinstance(b, Ticket)]
+        inside = [list(map(_inside, buffers)) for buffers in (inputs, outputs)]
+        run = super().prepare(*inside, workspace, sizes)
+        return partial(keepers[0].ask, run) if keepers else run
+
+
+def _inside(buffer: Buffer) -> Buffer:
+    return buffer.owner.find(buffer) if isinstance(buffer, Ticket) else buffer
