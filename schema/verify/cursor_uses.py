@@ -6,7 +6,7 @@ over each ring, or `BadProgram`. Operands are compared with the storages of valu
 what `kvc::after` makes. No other arithmetic is followed here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -15,6 +15,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
     Argument,
+    Block,
     CursorPart,
     CursorSlot,
     Graph,
@@ -135,8 +136,14 @@ class CursorUses:
         known = placed or rows is None or kind.dims in ((), (1,), (rows,))
         self._require(known, where, f"{kind} for {rows} rows")
 
-    def _check_graph(self, graph: Graph, held: dict[int, _Held], lent: _Parts) -> None:
-        """Check a graph, and note which of its values are states; parts are `lent`."""
+    def _check_graph(
+        self, graph: Graph, held: dict[int, _Held], lent: _Parts
+    ) -> _Parts:
+        """Check a graph, and note which of its values are states; parts are `lent`.
+
+        Returns:
+            All values that are parts of cursors, or after a start.
+        """
         parts = dict(lent)
         for index, step in enumerate(graph.instructions):
             at = place(self._where, index, step)
@@ -153,6 +160,7 @@ class CursorUses:
                 self._write(graph, step, held, parts, at)
             else:
                 self._read(graph, step, held, used, parts, at)
+        return parts
 
     def _after(self, step: Instruction, parts: _Parts, at: str) -> _After:
         """Return what `kvc::after` makes of a start, or of what is after one."""
@@ -186,7 +194,10 @@ class CursorUses:
             }
             if step.op == SCAN:
                 known |= self._carried(graph, step, control, inside, parts, at)
-            self._check_graph(inside, lent, known)
+            made = self._check_graph(inside, lent, known)
+            for out, result in zip(inside.outputs, step.results, strict=False):
+                if step.op == DELEGATE and out in made:
+                    parts[result] = made[out]
             self._follow_results(graph, step, control, held, inside, lent)
 
     def _carried(
@@ -207,8 +218,9 @@ class CursorUses:
         turns = graph.values[through].type.dims[0]
         for i in range(control.carried):
             start = _placed(cast(Ref, control.operands[i]), parts)
-            added = _added_to(inside, i)
-            if start is None or added is None or start.turn is not None:
+            blocks, own = self._method.blocks, inside.inputs[i]
+            added = _handed_on(inside, {own: 0}, blocks).get(inside.outputs[i])
+            if start is None or not isinstance(added, int) or start.turn is not None:
                 continue
             advance = self._method.advance_of(start.cursor)
             if advance is None or advance.lengths is not None:
@@ -217,7 +229,7 @@ class CursorUses:
             left = bounds(add_dims(advance.tokens, end, -1), self._symbols)[0]
             what = f"turns up to {end} after the start, the call adds {advance.tokens}"
             self._require(left >= 0, at, what)
-            found[inside.inputs[i]] = _After(start.cursor, 0, added)
+            found[own] = _After(start.cursor, 0, added)
             parts[step.results[i]] = _After(start.cursor, end)
         return found
 
@@ -400,18 +412,30 @@ class CursorUses:
         self._report.require(condition, where, what)
 
 
-def _added_to(inside: Graph, carried: int) -> int | None:
-    """Return by how much a turn hands a value on further, None for anything else."""
-    known: dict[int, Dim] = {inside.inputs[carried]: 0}
+def _handed_on(
+    inside: Graph, known: dict[int, Dim], blocks: Sequence[Block]
+) -> dict[int, Dim]:
+    """Return the values that are so much further than those known, which are added to.
+
+    A copy may lead into the memory of what a loop carries; a delegate does as its code.
+    """
     for step in inside.instructions:
         if step.op == AFTER and _first(step) in known:
             count = cast("Dim", step.arguments[1])
             known[step.results[0]] = add_dims(known[_first(step)], count)
-        elif step.op == "aten::copy":  # into the memory of what is carried
+        elif step.op == "aten::copy":
             source = cast(Ref, step.arguments[1]).value
             known |= {step.results[0]: known[source]} if source in known else {}
-    added = known.get(inside.outputs[carried])
-    return added if isinstance(added, int) else None
+        elif step.op == DELEGATE:
+            control = read_control(step.op, step.arguments)
+            code = blocks[control.blocks[0]].graph
+            pairs = zip(control.operands, code.inputs, strict=True)
+            lent = {own: known[v] for r, own in pairs
+                    if (v := cast(Ref, r).value) in known}  # fmt: skip
+            made = _handed_on(code, lent, blocks)
+            results = zip(code.outputs, step.results, strict=False)
+            known |= {result: made[out] for out, result in results if out in made}
+    return known
 
 
 def _placed(argument: Argument, parts: _Parts) -> _After | None:
