@@ -14,7 +14,7 @@ _HUB_NAME: Final = re.compile(
 
 def why_not_fetched(name: str) -> str:
     """Say that there is no such folder, and what to do where it looks like a hub's."""
-    text = "there is no such folder, and kvc fetches nothing from a hub"
+    text = "there is no such folder, and kvc downloads nothing from a hub"
     found = _HUB_NAME.fullmatch(name)
     if found is None:
         return text

@@ -83,7 +83,7 @@ def _parsed(tokenizer: bytes | Path) -> Mapping[str, object]:
         reason = f"cannot read {tokenizer!s}: {reason_of(error)}"
         raise BadFile(file=TOKENIZER, reason=reason) from error
     except (ValueError, RecursionError) as error:
-        raise BadFile(file=TOKENIZER, reason=f"it is no JSON: {error}") from error
+        raise BadFile(file=TOKENIZER, reason=f"it is not JSON: {error}") from error
     if not isinstance(found, Mapping) or not isinstance(found.get("model"), Mapping):
         raise BadFile(file=TOKENIZER, reason="it describes no tokenizer: no model")
     return found
@@ -106,7 +106,7 @@ def _tokens(tokenizer: Mapping[str, object]) -> Iterator[tuple[int, str]]:
     added = tokenizer.get("added_tokens") or []
     for token in added if isinstance(added, list) else [added]:
         if not isinstance(token, Mapping):
-            raise BadFile(file=TOKENIZER, reason=f"{token!r} is no added token")
+            raise BadFile(file=TOKENIZER, reason=f"{token!r} is not an added token")
         if not token.get("special"):
             yield _id(token.get("id")), str(token.get("content"))
 
@@ -118,4 +118,4 @@ def _piece(piece: object) -> str:
 def _id(number: object) -> int:
     if type(number) is int and number >= 0:
         return number
-    raise BadFile(file=TOKENIZER, reason=f"{number!r} is no token id")
+    raise BadFile(file=TOKENIZER, reason=f"{number!r} is not a token id")

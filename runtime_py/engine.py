@@ -32,7 +32,7 @@ from kvc.runtime.states.access import Demand
 from kvc.runtime.states.divided import divide, find_backends
 from kvc.runtime.states.groups import Group, group_states
 from kvc.runtime.states.host import HostMemory
-from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.memory import Copies, StateMemory
 from kvc.runtime.states.owner import Owner
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import CallMismatch, Closed, Forked
@@ -162,7 +162,7 @@ class Engine:
         return results
 
     def open_states(
-        self, sizes: Mapping[str, int], capacity: int | None, transactional: bool
+        self, sizes: Mapping[str, int], capacity: int | None, copies: Copies
     ) -> StateMemory:
         """Return new memory for the states of a session.
 
@@ -181,7 +181,7 @@ class Engine:
                 count_rows(self.program, sizes, number)
                 for number in range(max(1, len(self.program.cursors)))
             ),
-            transactional=transactional,
+            copies=copies,
         )
 
     def _own_states(self, sizes: Mapping[str, int]) -> Owner:

@@ -20,6 +20,7 @@ from kvc.runtime.forks.prefixes import Prefix
 from kvc.runtime.methods import Callables
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.sessions.snapshots import Snapshot
+from kvc.runtime.states.memory import Copies
 from kvc.runtime.threads import request_threads
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import BadSetting, StateNeeded
@@ -123,6 +124,7 @@ class Program(Callables):
         self,
         capacity: int | None = None,
         transactional: bool = False,
+        snapshots: int = 0,
         **sizes: int,
     ) -> Session:
         """Open a session with states of its own.
@@ -132,6 +134,9 @@ class Program(Callables):
                 reserving costs nothing.
             transactional: copy, before each call, what a call that fails could not put
                 back, so that no failure poisons the session.
+            snapshots: of how many of the last calls the copies are kept, so that
+                `rewind` can forget these calls, where states are overwritten anywhere
+                (recurrent ones, say). One copy of such states is made for each call.
             sizes: for symbols that states use. Left out, each is its greatest, but
                 `batch` is 1.
 
@@ -142,15 +147,19 @@ class Program(Callables):
             Closed, Forked: the program is closed, or belongs to another process.
         """
         self._engine.check_open()
-        return Session.open(self._engine, sizes, capacity, transactional)
+        copies = _copies(transactional, snapshots)
+        return Session.open(self._engine, sizes, capacity, copies)
 
     def restore(
-        self, path: str | os.PathLike[str], transactional: bool = False
+        self,
+        path: str | os.PathLike[str],
+        transactional: bool = False,
+        snapshots: int = 0,
     ) -> Session:
-        """Open a session as `Session.save` left one.
+        """Open a session as `Session.save` left one; snapshots begin anew.
 
         Raises:
-            BadSetting: `path` is no path.
+            BadSetting: `path` is no path, or `snapshots` no number of calls.
             BadSnapshot: the file is damaged, or of another program.
             FileProblem: the system cannot read it.
             OutOfMemory, Closed, Forked: as `session`.
@@ -161,7 +170,7 @@ class Program(Callables):
                 self._engine,
                 snapshot.header.sizes,
                 snapshot.header.wanted_capacity,
-                transactional,
+                _copies(transactional, snapshots),
                 fill=snapshot.load,
             )
 
@@ -231,7 +240,7 @@ class Program(Callables):
         return self._engine.residency()
 
     def release(self) -> None:
-        """Give back all memory that no running call needs; the next one takes it anew.
+        """Free all memory that no running call needs; the next call takes it again.
 
         That is what has been used of the data and is held by no `FreeableBuffer`, what
         delegates have packed, scratch memory, and what is bound to it. Sessions keep
@@ -252,3 +261,15 @@ class Program(Callables):
     def __repr__(self) -> str:
         closed = "closed" if self._engine.closed else ", ".join(self.methods)
         return f"<Program {self.path}: {closed}>"
+
+
+def _copies(transactional: bool, snapshots: object) -> Copies:
+    """Return what a session is asked to copy.
+
+    Raises:
+        BadSetting: `snapshots` is no number of calls.
+    """
+    number = isinstance(snapshots, int) and not isinstance(snapshots, bool)
+    if not isinstance(snapshots, int) or not number or snapshots < 0:
+        raise BadSetting(name="snapshots", expected="0 or more", found=repr(snapshots))
+    return Copies(transactional, snapshots)

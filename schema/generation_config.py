@@ -56,7 +56,7 @@ def read_settings(found: Mapping[str, object], source: str = "") -> Said:
     ) -> _Checked | None:
         given = [key for key in (name, alias) if found.get(key) is not None]
         if len(given) == 2:
-            expected = f"left out, since {alias} is the same and given too"
+            expected = f"no value, since {alias} is the same and is given too"
             raise BadSetting(
                 name=source + name, expected=expected, found=repr(found[name])
             )

@@ -60,9 +60,9 @@ def _declared(method: Method, countings: Sequence[Counting]) -> Method:
     counted = sorted({lengths for *_, lengths in found if lengths})
     if sum(bool(lengths) for *_, lengths in found) > 1:
         message = (
-            f"method {method.name} advances two positions by counts of tokens of each "
-            f"row ({', '.join(counted)}): at most one of its positions may have such "
-            "counts, give each cache a method of its own"
+            f"method {method.name} advances two positions by row lengths "
+            f"({', '.join(counted)}): at most one of its positions may have row "
+            "lengths; give each cache a method of its own"
         )
         raise CompileError(message=message)
     return replace(method, advances=tuple(found))

@@ -99,7 +99,7 @@ def _replaced(name: str, old: Tensor | None, new: Tensor | None) -> str | None:
     if new is not None and _same_type(old, new):
         return None
     return (
-        f"it assigns the buffer {name!r} a tensor of another shape or dtype "
+        f"it assigns to the buffer {name!r} a tensor of another shape or dtype "
         f"(self.past = torch.cat(...)); {_REMEDY}"
     )
 
@@ -124,7 +124,7 @@ def other_memory(name: str) -> str:
 
 def anew(name: str, what: str = "buffer") -> str:
     """Return why another tensor in the place of one is refused."""
-    return f"it assigns the {what} {name!r} anew, which tracing drops; {_REMEDY}"
+    return f"it assigns to the {what} {name!r}, which tracing drops; {_REMEDY}"
 
 
 def changed_name(before: Registered, after: Registered) -> str | None:

@@ -218,7 +218,7 @@ def _weight_map(main: Path) -> dict[str, str]:
     if not isinstance(table, dict) or not table:
         raise Problems("it has no weight_map")
     wrong = [
-        f"tensor {name!r} is in {file!r}, which is no plain file name"
+        f"tensor {name!r} is in {file!r}, which is not a plain file name"
         for name, file in table.items()
         if not _is_plain(file)
     ]

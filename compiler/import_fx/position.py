@@ -49,13 +49,13 @@ def _fault(method: Method, state_symbols: Set[str]) -> str:
     if name not in types:
         carried = [state for _, state in (*method.state_in, *method.state_out)]
         if name in carried:
-            return "it is carried, so that it is no input"
+            return "it is carried, so it is not an input"
         return f"its tensors are {listing(list(types))}"
     kind = types.pop(name)
     if kind.dtype is not DType.INT64 or len(kind.dims) > 1:
         return f"it is {kind}; a position is int64, with no dims, [1], [batch] or [seq]"
     if name in [changed for _, changed in method.input_out]:
-        return "the method writes into it, which nobody would see"
+        return "the method writes into it, but the session discards what is written"
     known = {*state_symbols, *symbols_in(types.values())}
     loose = [symbol for symbol in symbols_in([kind]) if symbol not in known]
     if loose:

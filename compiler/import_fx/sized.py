@@ -82,7 +82,7 @@ def check_written(captured: Sequence[CapturedMethod], tensors: TensorTable) -> N
         names = ", ".join(one.name for one in idle)
         message = (
             f"StateSpec {idle[0].pattern!r} matches {names}, which no method writes; "
-            "what nobody writes is no state and has one size"
+            "a buffer that no method writes is not a state and has one size"
         )
         raise CompileError(message=message)
 

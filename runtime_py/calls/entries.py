@@ -87,10 +87,10 @@ class Entry:
         self.tokens.check(tokens)
 
     def with_counts(self, demand: Demand, inputs: Inputs) -> Demand:
-        """Return a call's demand with what each row counts, which is checked.
+        """Return a call's demand with its row lengths, which are checked.
 
         Raises:
-            InputMismatch: a count is negative, or more than there are tokens.
+            InputMismatch: a row length is negative, or more than there are tokens.
         """
         if self.row_lengths is None or demand.advance is None:
             return demand
@@ -273,17 +273,17 @@ def check_room(
 
 
 def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
-    """Check that a call counts as many rows as its session has.
+    """Check that a call has a row length for each row of its session.
 
     Raises:
-        StateMismatch: they are others.
+        StateMismatch: it has not.
     """
     if demand.row_lengths is not None and len(demand.row_lengths) != len(starts):
         raise StateMismatch(
             method=method.name,
             state="position",
-            expected=f"counts of {len(starts)} rows",
-            found=f"counts of {len(demand.row_lengths)}",
+            expected=f"row lengths of {len(starts)} rows",
+            found=f"row lengths of {len(demand.row_lengths)}",
         )
 
 

@@ -18,14 +18,14 @@ from kvc.schema.types import Dim, TensorType, evaluate, symbols_of
 
 @dataclass(frozen=True, slots=True)
 class RowLengthsInput:
-    """The input of a method that says how many tokens count, int64 or bool [batch].
+    """The input of a method with its row lengths, int64 or bool [batch].
 
     Attributes:
         method, name: of the method and of the input, for messages.
         leaf: its index among the inputs that a caller passes.
         type: as declared.
-        beside: another of these and an axis of it that has as many places as there are
-            rows, None where there is none.
+        beside: another of these and an axis of it whose size is the number of rows,
+            None if there is none.
     """
 
     method: str
@@ -37,7 +37,7 @@ class RowLengthsInput:
     def stand_in(
         self, leaves: Sequence[object], sizes: Mapping[str, int]
     ) -> Array | None:
-        """Return room for the counts of a call that leaves them out.
+        """Return an array for the row lengths of a call that leaves them out.
 
         None where nothing says how many rows there are. `sizes` are of the symbols
         that the session has fixed.
@@ -53,7 +53,7 @@ class RowLengthsInput:
         return np.zeros(shape[axis] if len(shape) > axis else 0, dtype)
 
     def without_padding(self, tokens: Array, inputs: Inputs) -> Array:
-        """Return what counts of tokens [batch, seq]: all where shapes do not fit."""
+        """Return the real tokens of [batch, seq]; all if shapes do not fit."""
         row_lengths = inputs.arrays[self.leaf]
         if row_lengths.shape != tokens.shape[:1]:
             return tokens
@@ -62,9 +62,9 @@ class RowLengthsInput:
         return counted
 
     def read(self, row_lengths: Array, most: int, left_out: bool) -> tuple[int, ...]:
-        """Return the count of each row, which is at most `most`.
+        """Return the length of each row, which is at most `most`.
 
-        Counts that were left out are filled in.
+        Lengths that were left out are filled in.
 
         Raises:
             InputMismatch: one is negative, or more than there are tokens.
@@ -77,14 +77,14 @@ class RowLengthsInput:
                 raise InputMismatch(
                     method=self.method,
                     input=self.name,
-                    expected=f"counts of 0 to {most}, the tokens of this call",
+                    expected=f"row lengths of 0 to {most}, the tokens of this call",
                     found=f"{count} in row {row}",
                 )
         return found
 
 
 def find_row_lengths(method: Method) -> RowLengthsInput | None:
-    """Return the input of a method that counts."""
+    """Return the input of a method that has the row lengths."""
     leaf = next((a.lengths for a in method.advances if a.lengths is not None), None)
     if leaf is None:
         return None
@@ -99,7 +99,7 @@ def find_row_lengths(method: Method) -> RowLengthsInput | None:
 def _beside(
     types: Sequence[TensorType], leaf: int, rows: Dim
 ) -> tuple[int, int] | None:
-    """Return an input and its axis that has the rows, other than the counts."""
+    """Return an input and its axis that has the rows, other than the row lengths."""
     for i, kind in enumerate(types):
         for axis, dim in enumerate(kind.dims):
             if i != leaf and dim == rows:

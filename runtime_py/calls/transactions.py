@@ -68,7 +68,7 @@ class Transaction:
                 check_room(added.steps(len(starts)), starts, limit)
         self._entry, self._demand, self._memory = entry, demand, memory
         self._counted = memory.counted
-        kinds, keeps = memory.kinds, memory.transactional
+        kinds, keeps = memory.kinds, memory.copies.wanted
         self._undo: list[Undo | None] = []
         for writes, extent in zip(entry.writes, demand.extents, strict=True):
             kind, starts = kinds[writes.group], self.starts[writes.cursor]
@@ -126,7 +126,7 @@ class Transaction:
             )
             for writes in self._entry.writes
         )
-        if not lost or memory.transactional:
+        if not lost or memory.copies.wanted:
             memory.poisoned = ""
 
 

@@ -40,7 +40,7 @@ def draft_tokens_of(draft: object, count: object, is_batch: bool) -> int | None:
     if number < 1 or draft is None:
         raise BadSetting(
             name="draft_tokens",
-            expected="it left out: there is no draft" if draft is None else "1 or more",
+            expected="no value: there is no draft" if draft is None else "1 or more",
             found=count,
         )
     return number
@@ -69,7 +69,7 @@ def start_drafting(
     if draft is target.session:
         raise BadSetting(
             name="draft",
-            expected="another session than the one that it guesses for",
+            expected="another session than the target's",
             found="the same",
         )
     checks = _find_checks(target.session)
@@ -77,7 +77,7 @@ def start_drafting(
     if feeder.vocabulary != target.vocabulary:
         raise BadSetting(
             name="draft",
-            expected=f"a model of {target.vocabulary} tokens, as what it guesses for",
+            expected=f"a model of {target.vocabulary} tokens, as the target",
             found=f"one of {feeder.vocabulary}",
         )
     for session in (target.session, draft):

@@ -97,7 +97,7 @@ class Generation(_Run[int]):
 
     @property
     def reason(self) -> Reason | None:
-        """Return why it ended; None while it goes on, and where it was left or failed.
+        """Return why it ended; None while it runs, and if it was left or failed.
 
         "stop": the model made a stop token. "stop_string": the text has a stop string,
         which the last token completes. "length": the cache is full. "max_tokens": the
@@ -184,7 +184,7 @@ class BatchGeneration(_Run[Step]):
 
     @property
     def reason(self) -> tuple[Reason | None, ...]:
-        """Return why each row ended, as `Generation.reason`; None while it goes on."""
+        """Return why each row ended, as `Generation.reason`; None while it runs."""
         return tuple(answer.reason for answer in self._answers)
 
     @property

@@ -151,8 +151,7 @@ def right_padded(tokens: object, attention_mask: object = None) -> tuple[Ids, Id
         if not shown[first : first + length].all():
             raise BadSetting(
                 name="attention_mask",
-                expected="ones that follow each other in each row; tokens are padded "
-                "at their ends alone",
+                expected="contiguous ones in each row; padding is only at the ends",
                 found=f"zeros between ones in row {row}",
             )
         padded[row, :length] = found[row, first : first + length]

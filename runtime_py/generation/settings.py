@@ -231,7 +231,7 @@ def _refuse_unknown(found: Mapping[str, object], known: frozenset[str]) -> None:
     for name, value in _missing_settings(found).items():
         raise BadSetting(
             name=name,
-            expected="it left out: kvc takes the likeliest token or samples, no more",
+            expected="no value: kvc takes the likeliest token or samples, no more",
             found=value,
         )
     for name in found:

@@ -31,7 +31,7 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
         BadSetting: `count` is not from 0 to the position.
         NoPosition: nothing counts tokens.
         NotRewindable: a state cannot go back.
-        CannotRewind: rows would go back by different counts where they must not.
+        CannotRewind: rows must go back by the same number of tokens.
         Poisoned: a call left states half written.
     """
     starts, firsts = _check_goes_back(program, memory)
@@ -46,9 +46,12 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
             raise NotRewindable(state=kind.group.first.name, reason=reason)
     if not any(counts):
         return False
-    _check_beside(program, memory, ends)
+    beside = [kind for kind in kinds if kind.group.first.cursor != _CURSOR]
+    copied = _brought_back(program, beside, starts, ends, firsts)
+    if len(set(counts)) > 1:
+        _check_rows(program, copied)
     memory.poisoned = "rewind"  # stands if an interrupt comes in between
-    for kind in own:
+    for kind in (*own, *copied):
         kind.rewind(starts, ends, firsts)
     if program.cursors[_CURSOR].kind is CursorKind.SESSION:
         memory.count(_CURSOR, tuple(ends))
@@ -73,6 +76,8 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
         elif kind.group.writers & counting:
             last = kind.ends.get(_CURSOR, firsts)
             kept = [start - end for start, end in zip(starts, last, strict=False)]
+            if kind.by_copies:
+                kept = list(map(max, kept, kind.most_forgotten(starts)))
             most = list(map(min, most, kept))
     return most
 
@@ -117,22 +122,32 @@ def _counting(program: Program) -> frozenset[str]:
     return frozenset(method.name for method in methods)
 
 
-def _check_beside(program: Program, memory: StateMemory, ends: Sequence[int]) -> None:
-    """Check that states which are not at the position outlive what is forgotten.
+def _brought_back(
+    program: Program,
+    kinds: Sequence[Kind],
+    starts: Sequence[int],
+    ends: Sequence[int],
+    firsts: Sequence[int],
+) -> list[Kind]:
+    """Return those of the states beside the position that must go back as well.
 
     Raises:
-        NotRewindable: one was written by a call that would be forgotten.
+        NotRewindable: a call that wrote one would be forgotten, and no copy was kept.
     """
-    counting = _counting(program)
-    for kind in memory.kinds:
-        if kind.group.first.cursor != _CURSOR:
-            reason = kind.why_beside(_CURSOR, counting, ends)
-            if reason:
-                raise NotRewindable(state=kind.group.first.name, reason=reason)
+    counting, found = _counting(program), []
+    counts = [start - end for start, end in zip(starts, ends, strict=True)]
+    for kind in kinds:
+        reason = kind.why_beside(_CURSOR, counting, ends)
+        if reason and kind.by_copies:
+            reason = kind.why_gone(starts, counts, firsts)
+            found.append(kind)
+        if reason:
+            raise NotRewindable(state=kind.group.first.name, reason=reason)
+    return found
 
 
 def _check_rows(program: Program, kinds: Sequence[Kind]) -> None:
-    """Check that rows may go back by different counts.
+    """Check that rows may go back by different numbers of tokens.
 
     Raises:
         CannotRewind: they may not.

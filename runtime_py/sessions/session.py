@@ -28,7 +28,7 @@ from kvc.runtime.sessions.rows import reset_row, take_row
 from kvc.runtime.sessions.session_text import state_text
 from kvc.runtime.sessions.snapshots import save_snapshot
 from kvc.runtime.sessions.state_views import StateViews
-from kvc.runtime.states.memory import StateMemory
+from kvc.runtime.states.memory import NONE, Copies, StateMemory
 from kvc.schema.errors import BadSetting, Busy, Closed
 from kvc.schema.types import Symbol
 
@@ -40,7 +40,7 @@ class Session(Callables):
     """Owns the memory of a program's states; weights are shared with all sessions."""
 
     def __init__(self, engine: Engine, states: StateMemory) -> None:
-        """Take states that are nobody else's; `open` makes new ones."""
+        """Take over states that nothing else uses; `open` makes new ones."""
         self._engine = engine
         self._states = states
         self._lock = threading.Lock()
@@ -57,7 +57,7 @@ class Session(Callables):
         engine: Engine,
         sizes: Mapping[str, int],
         capacity: int | None = None,
-        transactional: bool = False,
+        copies: Copies = NONE,
         fill: Callable[[StateMemory], None] | None = None,
     ) -> "Session":
         """Reserve memory for the states; `fill` puts something else than zeros there.
@@ -66,7 +66,7 @@ class Session(Callables):
         """
         chosen = choose_sizes(engine.program, sizes, capacity)
         limit = choose_capacity(engine.program, chosen, capacity)
-        session = cls(engine, engine.open_states(chosen, limit, transactional))
+        session = cls(engine, engine.open_states(chosen, limit, copies))
         if fill is not None:
             try:
                 fill(session._states)
@@ -126,13 +126,15 @@ class Session(Callables):
 
         The session is then as if they had never run; memory that only they used goes
         back to the system. A ring has written over what it held long ago, so that a
-        row can go back by `rewindable` tokens, or by all.
+        row can go back by `rewindable` tokens, or by all. States that calls overwrite
+        anywhere, such as recurrent ones, go back only to where one of the last calls
+        began, in a session with `snapshots`.
 
         Raises:
             BadSetting: `count` is not from 0 to the position.
             NoPosition: nothing counts tokens.
             NotRewindable: a state cannot go back, or not so far.
-            CannotRewind: rows would go back by different counts where they must not.
+            CannotRewind: rows must go back by the same number of tokens.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("rewind"):
@@ -188,7 +190,7 @@ class Session(Callables):
             self._note_change()
 
     def trim(self) -> None:
-        """Give memory back that holds nothing: after the position, and idle scratch.
+        """Free memory that holds nothing: after the position, and idle scratch.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -198,11 +200,11 @@ class Session(Callables):
             self._engine.give_back_scratch()
 
     def fork(self, transactional: bool | None = None) -> "Session":
-        """Open another session that holds what this one holds now.
+        """Open another session with the content of this one.
 
-        From then on they go their own ways, and either may be closed first. Tokens that
-        both have lie in memory once; each pays for the pages that it writes. The first
-        fork moves what there is into memory that can be shared, later ones take a
+        From then on they are independent, and either may be closed first. Pages that
+        both have lie in memory once, until one of the two writes them. The first fork
+        moves the content into memory that can be shared; later ones take a
         millisecond.
 
         Args:
@@ -214,13 +216,13 @@ class Session(Callables):
         """
         with self._exclusive("fork"):
             self._states.check_usable()
-            wanted = (
-                self._states.transactional if transactional is None else transactional
-            )
-            return Session(self._engine, self._states.fork(wanted))
+            copies = self._states.copies
+            if transactional is not None:
+                copies = copies._replace(transactional=transactional)
+            return Session(self._engine, self._states.fork(copies))
 
     def residency(self) -> SessionResidency:
-        """Return what memory the states take on the host just now.
+        """Return what memory the states take on the host now.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -238,18 +240,18 @@ class Session(Callables):
             self._states.check_usable()
 
     def before_use(self, settle: Callable[[], None] | None) -> None:
-        """Have something run before the session is used next, whoever uses it.
+        """Set a function to run before the session is used next, by anything.
 
-        For one who has left the session in a state that nobody else is to see.
+        For code that leaves the session in a state that others should not see.
 
         Args:
             settle: may use the session itself, and is then called again, within the
-                first call; None: nothing any more. It stays until it is replaced.
+                first call; None removes it. It stays until it is replaced.
         """
         self._before_use = _nothing if settle is None else settle
 
     def leave_pending(self, rows: Sequence[Sequence[int]]) -> None:
-        """Note tokens of each row that were made and are to be fed next.
+        """Note the tokens of each row that were made and are to run next.
 
         They stay until the states change.
         """
@@ -286,8 +288,8 @@ class Session(Callables):
     def positions(self) -> Mapping[str, Array]:
         """Return where rows stand at each cursor, int64 [rows], the position first.
 
-        A cursor is called as the input or state that it stands for, or as the first
-        state that grows by it. Those that are not known are left out.
+        A cursor has the name of its input or state, or of the first state that grows
+        by it. Unknown positions are left out.
 
         Raises:
             Busy, Closed, Forked: as `call`.
@@ -298,7 +300,7 @@ class Session(Callables):
 
     @property
     def pending(self) -> tuple[tuple[int, ...], ...]:
-        """Return the tokens of each row that a generation has left to be fed.
+        """Return the tokens of each row that a generation made but has not run.
 
         As a rule the last token of an answer. To go on, put them before the next
         prompt. They are saved with the session, and gone with the next change of it.
@@ -314,7 +316,7 @@ class Session(Callables):
     def changes(self) -> int:
         """Return how often the states were changed: by calls, resets, rewinds.
 
-        Who finds the number that was there before has found the same states.
+        If the number is unchanged, so are the states.
         """
         return self._changes
 
@@ -322,8 +324,8 @@ class Session(Callables):
     def rewindable(self) -> Array:
         """Return how many tokens each row can forget now, int64 [batch].
 
-        That is all it has, but where rings have written over what would be seen then.
-        A row can go back to its beginning as well.
+        That is all it has, unless rings have overwritten what would be seen then.
+        A row can always go back to its beginning.
 
         Raises:
             NoPosition, NotRewindable, Poisoned, Busy, Closed, Forked: as `rewind`.

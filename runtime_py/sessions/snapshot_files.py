@@ -145,7 +145,7 @@ class SnapshotFile(Closing):
         """Return the version, and where the states begin."""
         head = self._file.read(_HEAD_NBYTES)
         lead = head[: LEAD.size]
-        looks = f"it is no saved session, it looks like {guess_kind(head)}"
+        looks = f"it is not a saved session, it looks like {guess_kind(head)}"
         self.require(lead[:8] == SESSION_MAGIC, looks)
         whole = self.nbytes >= LEAD.size + DIGEST_NBYTES
         self.require(whole, "it is cut short")
@@ -171,7 +171,7 @@ class SnapshotFile(Closing):
             found = json.loads(self._file.read(self.start - LEAD.size))
         except (ValueError, RecursionError):
             found = None
-        self.require(isinstance(found, dict), "its header is no JSON object")
+        self.require(isinstance(found, dict), "its header is not a JSON object")
         if version == 0:
             self.require(
                 not found.keys() & _SINCE_1.keys(), "its header has other parts"

@@ -37,6 +37,8 @@ class Kind:
             to: what comes after it is as it was at first. Empty before the first call.
         ends: of cursors that they are not at, where each row stood when a call that
             advanced the cursor last wrote them.
+        snapshots: before how many of the last calls a copy is kept, where nothing else
+            brings them back.
     """
 
     undoes: ClassVar[frozenset[AccessMode]] = frozenset()
@@ -47,10 +49,16 @@ class Kind:
 
     def __init__(self, group: Group, store: Store, lengths: list[int]) -> None:
         self.group, self.store, self.lengths = group, store, lengths
+        self.snapshots = 0
         self.reached: list[int] = []
         self.ends: dict[int, list[int]] = {}
         self.longest = ALL_SLOTS
         self.window: Window | None = None
+
+    @property
+    def by_copies(self) -> bool:
+        """Tell whether they go back by copies, whatever cursor they are at."""
+        return False
 
     def room(self, capacity: int | None, counts: bool) -> int:
         """Return how long they may become, if they grow.
@@ -155,6 +163,14 @@ class Kind:
     def held(self) -> int:
         """Return how many slots, the first, a fork must have; there may be less."""
         return max(self.reached, default=0) if self.placed else ALL_SLOTS
+
+    def forget(self) -> None:
+        """Forget what was noted: they begin anew."""
+        self.reached = []
+
+    def follow(self, other: "Kind") -> None:
+        """Take over what another has noted of equal states."""
+        self.reached, self.ends = list(other.reached), dict(other.ends)
 
     def row_problem(self) -> str:
         """Return why rows cannot be taken one by one, "" where they can."""

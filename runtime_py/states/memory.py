@@ -6,6 +6,7 @@ changes. `calls/transactions.py` decides when calls may happen, and what they ma
 """
 
 from collections.abc import Mapping, Sequence
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -19,6 +20,27 @@ from kvc.schema.model import Cursor, ResetRule, State
 from kvc.schema.types import evaluate
 
 
+class Copies(NamedTuple):
+    """What a session copies before its calls, beside what kinds always copy.
+
+    Attributes:
+        transactional: what a call that fails could not put back otherwise.
+        snapshots: of how many of the last calls the copies are kept, so that these can
+            be forgotten.
+    """
+
+    transactional: bool = False
+    snapshots: int = 0
+
+    @property
+    def wanted(self) -> bool:
+        """Tell whether anything is copied."""
+        return self.transactional or self.snapshots > 0
+
+
+NONE: Final = Copies()
+
+
 class StateMemory:
     """The states of one session; compared and hashed by identity.
 
@@ -27,7 +49,7 @@ class StateMemory:
         groups: those that are alike.
         sizes: of the symbols that the session fixed.
         capacity: greatest position, None where nothing limits it.
-        transactional: whether calls copy what they could not put back otherwise.
+        copies: what calls copy that they could not put back otherwise.
         owner: of the memory.
         buffers: all of each state's memory; states that grow at their greatest length.
         lengths: of the states that grow along their axes, 0 for others; by state id.
@@ -49,12 +71,12 @@ class StateMemory:
         sizes: Mapping[str, int],
         capacity: int | None = None,
         rows: Sequence[int] = (1,),
-        transactional: bool = False,
+        copies: Copies = NONE,
     ) -> None:
         """Take new memory; `rows` are those of each cursor that no state holds."""
         self.states, self.groups, self.owner = states, groups, owner
         self.sizes = dict(sizes)
-        self.capacity, self.transactional = capacity, transactional
+        self.capacity, self.copies = capacity, copies
         buffers = {
             state: buffer
             for group, store in zip(groups, owner.stores, strict=True)
@@ -66,6 +88,8 @@ class StateMemory:
             kind_of(group.first)(group, store, self.lengths)
             for group, store in zip(groups, owner.stores, strict=True)
         ]
+        for kind in self.kinds:
+            kind.snapshots = copies.snapshots
         grown = (kind.group.states for kind in self.kinds if kind.grows)
         self.growing = sorted(state for group in grown for state in group)
         self.counted: tuple[tuple[int, ...], ...] = tuple((0,) * n for n in rows)
@@ -87,7 +111,7 @@ class StateMemory:
         capacity = cursors[cursor].capacity
         return None if capacity is None else evaluate(capacity, self.sizes)
 
-    def fork(self, transactional: bool) -> "StateMemory":
+    def fork(self, copies: Copies) -> "StateMemory":
         """Return memory that holds the same.
 
         Raises:
@@ -101,10 +125,10 @@ class StateMemory:
             self.sizes,
             self.capacity,
             tuple(map(len, self.counted)),
-            transactional,
+            copies,
         )
         for kind, other in zip(self.kinds, twin.kinds, strict=True):
-            other.reached, other.ends = list(kind.reached), dict(kind.ends)
+            other.follow(kind)
         twin.lengths[:] = self.lengths
         twin.counted, twin.pending = self.counted, self.pending
         return twin
@@ -160,7 +184,7 @@ class StateMemory:
             self.owner.discard(rule)
         for kind in self.kinds:
             if kind.group.first.reset in rules:
-                kind.reached = []
+                kind.forget()
                 for state in kind.group.states:
                     self.lengths[state] = 0
         self.counted = tuple((0,) * len(rows) for rows in self.counted)

@@ -1,12 +1,18 @@
 """States of which nothing is known except that calls write them somewhere.
 
 What a call has overwritten is gone: a failed call leaves them half written, unless they
-were copied first, and they cannot be rewound.
+were copied first, and they can be rewound only to where a copy was kept.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Final
 
-from kvc.runtime.states.kind import Kind
+from kvc.runtime.arrays import Array
+from kvc.runtime.states.access import Demand, Writes
+from kvc.runtime.states.kind import Kind, Undo
+from kvc.runtime.states.owner import WHOLE, Span
+from kvc.schema.errors import listing
 from kvc.schema.model import StateKind
 
 _WHY_LOST: Final = {
@@ -17,10 +23,127 @@ _WHY_LOST: Final = {
         "of a ring give it one), and what a call wrote over it is gone"
     ),
 }
+_ASK: Final = "; a session with `snapshots` keeps copies"
+
+
+@dataclass(frozen=True, slots=True)
+class _Snapshot:
+    """What the states held before a call.
+
+    Attributes:
+        starts: where each row stood; None where that row has changed its past since.
+        content: [states, *shape], as `Store.read` gives it.
+    """
+
+    starts: tuple[int | None, ...]
+    content: Array
 
 
 class Plain(Kind):
-    """States that are written anywhere."""
+    """States that are written anywhere.
+
+    Attributes:
+        history: copies from before the last calls, the oldest first.
+    """
+
+    history: tuple[_Snapshot, ...] = ()
+
+    @property
+    def by_copies(self) -> bool:
+        return self.snapshots > 0
+
+    def begin(
+        self,
+        writes: Writes,
+        extent: int,
+        starts: Sequence[int] | None,
+        demand: Demand,
+        keeps: bool,
+    ) -> Undo | None:
+        undo = super().begin(writes, extent, starts, demand, keeps=False)
+        if not keeps:
+            return undo
+        before, content = self.history, self.store.read()
+        if self.snapshots and starts is not None and not demand.several:
+            made = _Snapshot(tuple(starts), content)
+            self.history = (*before, made)[-self.snapshots :]
+
+        def put_back() -> None:
+            self.store.write(WHOLE, content)
+            self.history = before
+
+        return put_back
 
     def why_lost(self, counting: frozenset[str]) -> str:
-        return _WHY_LOST[self.group.first.kind]
+        return "" if self.snapshots else _WHY_LOST[self.group.first.kind] + _ASK
+
+    def why_gone(
+        self, starts: Sequence[int], counts: Sequence[int], firsts: Sequence[int]
+    ) -> str:
+        for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
+            end = start - count
+            if count and end != firsts[row] and self._find(row, end) is None:
+                kept = sorted(set(self._positions(row)))
+                where = f" of row {row}" if len(starts) > 1 else ""
+                found = (
+                    f"at positions {listing(list(map(str, kept)))}"
+                    if kept
+                    else "nowhere"
+                )
+                return f"copies{where} were kept {found}, and none at {end}"
+        return ""
+
+    def most_forgotten(self, starts: Sequence[int]) -> Sequence[int]:
+        return [
+            start - min(self._positions(row), default=start)
+            for row, start in enumerate(starts)
+        ]
+
+    def rewind(
+        self, starts: Sequence[int], ends: Sequence[int], firsts: Sequence[int]
+    ) -> None:
+        for row, (start, end) in enumerate(zip(starts, ends, strict=True)):
+            if end < start:
+                self._put_back(row, end)
+                self._forget(row, end)
+
+    def forget(self) -> None:
+        super().forget()
+        self.history = ()
+
+    def follow(self, other: Kind) -> None:
+        super().follow(other)
+        assert isinstance(other, Plain)
+        self.history = other.history
+
+    def reset_row(self, row: int) -> None:
+        super().reset_row(row)
+        self._forget(row, -1)
+
+    def _put_back(self, row: int, end: int) -> None:
+        """Write what a row held at a position; all rows where these have none."""
+        kept = self._find(row, end)
+        span = Span(row=row) if self.group.has_rows else WHOLE
+        if kept is None:
+            self.store.fill(span)
+        elif self.group.has_rows:
+            self.store.write(span, kept.content[:, row : row + 1])
+        else:
+            self.store.write(span, kept.content)
+
+    def _find(self, row: int, position: int) -> _Snapshot | None:
+        """Return the last copy of a row at a position."""
+        kept = (one for one in reversed(self.history) if one.starts[row] == position)
+        return next(kept, None)
+
+    def _positions(self, row: int) -> list[int]:
+        return [p for one in self.history if (p := one.starts[row]) is not None]
+
+    def _forget(self, row: int, end: int) -> None:
+        """Forget the copies of a row after a position."""
+        self.history = tuple(
+            one
+            if (p := one.starts[row]) is None or p <= end
+            else replace(one, starts=(*one.starts[:row], None, *one.starts[row + 1 :]))
+            for one in self.history
+        )

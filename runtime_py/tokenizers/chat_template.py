@@ -134,9 +134,9 @@ def _read_json(source: TextSource, name: str) -> Mapping[str, object]:
     try:
         found: object = json.loads(source.files[name])
     except (ValueError, RecursionError) as error:
-        raise BadChatTemplate(file=name, reason=f"it is no JSON: {error}") from error
+        raise BadChatTemplate(file=name, reason=f"it is not JSON: {error}") from error
     if not isinstance(found, dict):
-        raise BadChatTemplate(file=name, reason="it is no JSON object")
+        raise BadChatTemplate(file=name, reason="it is not a JSON object")
     return found
 
 

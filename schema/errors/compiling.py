@@ -42,7 +42,7 @@ class MissingTransformers(CompileError):
 
 
 class BadModelSetting(CompileError):
-    """A setting of an export, or of a model's own files, cannot be what it is."""
+    """A setting of an export, or in a model's own files, has an impossible value."""
 
     place: str
     setting: str
@@ -82,7 +82,7 @@ class CapacityFixed(CaptureError):
     buffer: str
     dim: str
     axis: int
-    template = "cannot capture method {method}{place}: the buffer {buffer} is to have any size of Dim {dim} along axis {axis}, but {reason}"
+    template = "cannot capture method {method}{place}: the buffer {buffer} must allow any size of Dim {dim} along axis {axis}, but {reason}"
 
 
 class UnsupportedOps(CompileError):
@@ -156,7 +156,7 @@ class OutputUnsynced(CompileError):
 
     path: str
     reason: str
-    template = "{path} is replaced by the new bundle, which is whole, but the system could not say that it is safe on disk: {reason}; write it again if the machine fails"
+    template = "{path} is replaced by the new bundle, which is whole, but could not be synced to disk: {reason}; write it again if the machine fails"
 
 
 class CannotPack(CompileError):
@@ -168,7 +168,7 @@ class CannotPack(CompileError):
 
 
 class BadFile(CompileError):
-    """A file cannot go along in a bundle."""
+    """A file cannot be put into a bundle."""
 
     file: str
     reason: str
@@ -176,17 +176,17 @@ class BadFile(CompileError):
 
 
 class NotFinite(CompileError):
-    """A weight that is to be quantized has values that are no finite numbers."""
+    """A weight that is to be quantized has values that are not finite."""
 
     weight: str
     dtype: str
     count: int
     total: int
-    template = "weight {weight} cannot be quantized to {dtype}: {count:,} of its {total:,} values are NaN or infinite; nothing is written; mend the weight, or use a recipe that does not quantize it"
+    template = "weight {weight} cannot be quantized to {dtype}: {count:,} of its {total:,} values are NaN or infinite; nothing is written; correct the weight, or use a recipe that does not quantize it"
 
 
 class BadBackend(CompileError):
-    """A backend's ahead-of-time half gave back what it may not."""
+    """A backend's ahead-of-time half returned something wrong."""
 
     backend: str
     where: str
@@ -277,11 +277,11 @@ class UnknownBackend(RecipeError):
     known: tuple[str, ...]
 
     def _text(self) -> str:
-        return f"no backend {self.backend!r}{meant(self.backend, self.known)}: {self.reason}; there are: {listing(self.known)}; install a package that brings it (entry point group kvc.backends), or call kvc.compiler.register_backend first"
+        return f"no backend {self.backend!r}{meant(self.backend, self.known)}: {self.reason}; there are: {listing(self.known)}; install a package that provides it (entry point group kvc.backends), or call kvc.compiler.register_backend first"
 
 
 class BadOption(RecipeError):
-    """A recipe sets an option that its backend does not have, or to what it cannot be."""
+    """A recipe sets an option that its backend lacks, or to an impossible value."""
 
     backend: str
     option: str

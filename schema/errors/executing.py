@@ -69,7 +69,7 @@ class CallTooLong(ExecutionError):
     state: str
     slots: int
     window: str
-    template = "method {method} was called with {count} tokens, but with the ring {state} a call has {longest} at the most: it has {slots} slots for a window of {window}; call it with fewer at a time, or compile with more slots"
+    template = "method {method} was called with {count} tokens, but the ring {state} allows {longest} at most: it has {slots} slots for a window of {window}; call it with fewer at a time, or compile with more slots"
 
 
 class IndexOutOfRange(ExecutionError):
@@ -82,20 +82,20 @@ class IndexOutOfRange(ExecutionError):
 
 
 class CountOutOfRange(ExecutionError):
-    """A row counts tokens that are not there; nothing has been written."""
+    """A row length is not from 0 to the tokens of the call; nothing has been written."""
 
     row: int
     count: int
     most: int
-    template = "row {row} counts {count} of {most} tokens; a count is from 0 to {most}"
+    template = "row {row} has length {count}, but a row length is from 0 to {most}, the tokens of the call"
 
 
 class BranchMismatch(ExecutionError):
-    """A branch for an empty past was taken with one that is not; nothing is written."""
+    """A branch for an empty past was taken, but it is not empty; nothing is written."""
 
     size: int
     expected: int
-    template = "the branch that is taken is for a past of length {expected}, it has {size}; reset the session, or take the other branch"
+    template = "the branch taken is for a past of length {expected}, but the past has length {size}; reset the session, or take the other branch"
 
 
 class KernelFailed(ExecutionError):
@@ -125,10 +125,10 @@ class NotRewindable(ExecutionError):
 
 
 class CannotRewind(ExecutionError):
-    """Rows of a batch cannot go back by different counts; nothing has changed."""
+    """Rows of a batch cannot be rewound by different numbers of tokens; nothing has changed."""
 
     reason: str
-    template = "cannot rewind rows by different counts: {reason}"
+    template = "cannot rewind rows by different numbers of tokens: {reason}"
 
 
 class StateMismatch(ExecutionError):
@@ -142,10 +142,10 @@ class StateMismatch(ExecutionError):
 
 
 class Poisoned(ExecutionError):
-    """A call broke off while it wrote a state that cannot be put back."""
+    """A call failed while it wrote a state that cannot be restored."""
 
     method: str
-    template = "a call of {method} broke off in the middle and left states half written; reset the session, restore a saved one, or open sessions with transactional=True"
+    template = "a call of {method} failed in the middle and left states half written; reset the session, restore a saved one, or open sessions with transactional=True"
 
 
 class OutOfMemory(ExecutionError):
@@ -221,7 +221,7 @@ class CallMismatch(ExecutionError):
 
 
 class ThreadsFixed(ExecutionError):
-    """Another number of threads is asked for than this process computes with.
+    """The requested number of threads is not the one that this process computes with.
 
     Attributes:
         wanted, found: the numbers.
@@ -229,7 +229,7 @@ class ThreadsFixed(ExecutionError):
 
     wanted: int
     found: int
-    template = "threads={wanted} is asked for, but programs of this process compute with {found} already, and share their threads; ask for {found}, leave it out, or ask before the first call"
+    template = "threads={wanted} is requested, but programs of this process already compute with {found} threads, which they share; request {found}, leave it out, or request it before the first call"
 
 
 class NativeCallFailed(ExecutionError):

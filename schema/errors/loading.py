@@ -24,7 +24,7 @@ class CannotWrite(FileProblem):
 class SavedUnsynced(FileProblem):
     """A saved session is in place and whole, but may not survive a crash."""
 
-    template = "{path} is written and whole, but the system could not say that it is safe on disk: {reason}"
+    template = "{path} is written and whole, but could not be synced to disk: {reason}"
 
 
 class BadSnapshot(LoadError):
@@ -60,7 +60,7 @@ class DataFileMismatch(LoadError):
     expected: str
     found: str
     folders: str
-    template = "{path}: its data file {name} must have digest {expected}, but what has this name has {found} (in {folders}); it belongs to another build: fetch or compile both files again, or give the folder of the right one (data_folders=, --data-folder)"
+    template = "{path}: its data file {name} must have digest {expected}, but the file of this name has {found} (in {folders}); it belongs to another build: fetch or compile both files again, or give the folder of the right one (data_folders=, --data-folder)"
 
 
 class CannotCollect(KvcError):
@@ -103,7 +103,7 @@ class MissingDelegate(LoadError):
     backend: str
     reason: str
     known: str
-    template = "{path}: method {method} needs the backend {backend}, but {reason}; this runtime has: {known}; install a package that brings it (entry point group kvc.delegates), or call kvc.runtime.register_delegate before load"
+    template = "{path}: method {method} needs the backend {backend}, but {reason}; this runtime has: {known}; install a package that provides it (entry point group kvc.delegates), or call kvc.runtime.register_delegate before load"
 
 
 class MissingLibrary(LoadError):

@@ -89,7 +89,7 @@ def attention(
     Raises:
         ValueError: arguments that do not fit each other, or a valid length that is
             negative or, in the linear layout, larger than `slots`.
-        CountOutOfRange: a count is negative, or more than `seq`.
+        CountOutOfRange: a row length is negative, or more than `seq`.
     """
     given = Attention(
         q, k, v, valid_length, scale, causal, window_left, window_right, softcap,

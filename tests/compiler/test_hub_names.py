@@ -18,4 +18,4 @@ def test_a_name_of_a_hub_is_to_be_downloaded(name):
 @pytest.mark.parametrize("name", ["Model", "./Model", "/a/Model", "../Model", "a/b/c"])
 def test_any_other_name_is_no_folder(name):
     told = why_not_fetched(name)
-    assert told == "there is no such folder, and kvc fetches nothing from a hub"
+    assert told == "there is no such folder, and kvc downloads nothing from a hub"

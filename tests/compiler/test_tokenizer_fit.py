@@ -77,10 +77,10 @@ def test_a_path_is_read(tmp_path):
         (b"[]", "no model"),
         (b'{"model": 3}', "no model"),
         (b'{"model": {}}', "no vocabulary"),
-        (b'{"model": {"vocab": {"a": -1}}}', "-1 is no token id"),
-        (b'{"model": {"vocab": {"a": "1"}}}', "'1' is no token id"),
-        (b'{"model": {"vocab": {}}, "added_tokens": [3]}', "3 is no added token"),
-        (b'{"model": {"vocab": {}}, "added_tokens": [{}]}', "None is no token id"),
+        (b'{"model": {"vocab": {"a": -1}}}', "-1 is not a token id"),
+        (b'{"model": {"vocab": {"a": "1"}}}', "'1' is not a token id"),
+        (b'{"model": {"vocab": {}}, "added_tokens": [3]}', "3 is not an added token"),
+        (b'{"model": {"vocab": {}}, "added_tokens": [{}]}', "None is not a token id"),
     ],
 )
 def test_what_is_no_tokenizer_is_refused(raw, reason):

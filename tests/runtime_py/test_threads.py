@@ -107,7 +107,7 @@ def test_another_number_than_the_one_in_use_is_refused():
     settle_threads()
     request_threads(2)
     request_threads(None)
-    with pytest.raises(ThreadsFixed, match="threads=3 is asked for") as caught:
+    with pytest.raises(ThreadsFixed, match="threads=3 is requested") as caught:
         request_threads(3)
     assert (caught.value.wanted, caught.value.found) == (3, 2)
     assert settle_threads() == 2

@@ -244,9 +244,9 @@ def test_two_names_of_one_memory_are_refused(name, shared):
 @pytest.mark.parametrize(
     ("name", "what"),
     [
-        ("longer", "assigns the buffer 'k' a tensor of another shape or dtype"),
-        ("half", "assigns the buffer 'k' a tensor of another shape or dtype"),
-        ("parameter", "assigns the parameter 'weight' anew"),
+        ("longer", "assigns to the buffer 'k' a tensor of another shape or dtype"),
+        ("half", "assigns to the buffer 'k' a tensor of another shape or dtype"),
+        ("parameter", "assigns to the parameter 'weight'"),
         ("data_of_parameter", "gives 'weight' other memory"),
         ("data_of_buffer", "gives 'k' other memory"),
         ("data_of_argument", "gives 'argument 0' other memory"),

@@ -166,7 +166,7 @@ def test_an_index_that_leads_elsewhere_is_refused(file: object, tmp_path: Path):
         save_file({"w": numbers(1)}, place / "x.safetensors")
     indexed(tmp_path, {"w": file})
     with pytest.raises(
-        BadCheckpoint, match=r"'w' is in .*, which is no plain file name"
+        BadCheckpoint, match=r"'w' is in .*, which is not a plain file name"
     ):
         Checkpoint(tmp_path)
 

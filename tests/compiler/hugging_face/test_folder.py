@@ -219,7 +219,7 @@ def no_folder(folder):
 
 
 BROKEN = [
-    (no_folder, BadModelFolder, "there is no such folder, and kvc fetches nothing"),
+    (no_folder, BadModelFolder, "there is no such folder, and kvc downloads nothing"),
     (no_type, BadModelFolder, "config.json has no model_type"),
     (no_config, BadModelFolder, "cannot read config.json"),
     (broken_config, BadModelFolder, "config.json: its JSON is damaged"),

@@ -236,13 +236,13 @@ def test_a_number_made_of_the_size_fixes_it():
 
 def test_an_argument_of_fixed_size_fixes_it():
     message = refusal(CapacityFixed, Method("masked", (X, SLOTS, torch.ones(16))))
-    assert "the buffer k is to have any size of Dim capacity" in message
+    assert "the buffer k must allow any size of Dim capacity" in message
 
 
 def test_code_that_asks_about_the_size_is_refused():
     message = refusal(CapacityFixed, Method("asks", (X, SLOTS)))
     line = Cache.asks.__code__.co_firstlineno + 2
-    assert f"test_sized:{line}: the buffer k is to have any size" in message
+    assert f"test_sized:{line}: the buffer k must allow any size" in message
     assert "does not hold for all of them" in message
 
 
@@ -253,7 +253,7 @@ def test_a_buffer_of_one_type_may_be_assigned_anew():
 
 def test_a_buffer_that_grows_is_refused():
     message = refusal(CaptureError, Method("grown", (X, SLOTS)))
-    assert "it assigns the buffer 'k' a tensor of another shape" in message
+    assert "it assigns to the buffer 'k' a tensor of another shape" in message
 
 
 def test_a_pattern_that_matches_nothing_is_refused_with_the_buffers():

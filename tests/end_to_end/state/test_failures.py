@@ -186,7 +186,7 @@ def _check_all_refuse(session: Session, tmp_path: Path) -> None:
         lambda: session.rewind(1),
         lambda: session.save(tmp_path / "never-written.kvcs"),
     ):
-        with pytest.raises(Poisoned, match="decode broke off"):
+        with pytest.raises(Poisoned, match="decode failed in the middle"):
             action()
     assert not any(tmp_path.iterdir())
 

@@ -210,7 +210,7 @@ def test_counts_out_of_range_are_refused_before_anything_is_written(
         assert caught.value.facts == {
             "method": "prefill",
             "input": "lengths",
-            "expected": "counts of 0 to 5, the tokens of this call",
+            "expected": "row lengths of 0 to 5, the tokens of this call",
             "found": f"{row_lengths[bad]} in row {bad}",
         }
         assert contents(session) == before

@@ -138,7 +138,7 @@ def test_bad_counts_of_a_long_call_are_refused(
     with program.session(batch=3) as session:
         feed(session, [5, 3, 0], 5)
         before = contents(session)
-        with pytest.raises(InputMismatch, match="counts of 0 to 40"):
+        with pytest.raises(InputMismatch, match="row lengths of 0 to 40"):
             session.prefill(TEXT[:, :40], np.array(row_lengths))
         with pytest.raises(InputMismatch, match=r"got int64\[2\]"):
             session.prefill(TEXT[:, :40], np.array([40, 40]))

@@ -266,9 +266,7 @@ def test_the_error_of_a_call_that_is_too_long_has_the_facts(tmp_path):
     with (
         opened(RingDecoder(shape), methods, tmp_path) as program,
         program.session() as session,
-        pytest.raises(
-            CallTooLong, match=r"9 tokens.*at the most.*window of 5"
-        ) as caught,
+        pytest.raises(CallTooLong, match=r"9 tokens.*at most.*window of 5") as caught,
     ):
         session.score(text(9))
     found = caught.value

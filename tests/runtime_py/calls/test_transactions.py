@@ -112,7 +112,7 @@ def test_a_state_that_may_be_half_written_poisons_the_session(
             assert contents(session) == before
             session.run(rows(2))
             return
-        with pytest.raises(Poisoned, match="a call of run broke off"):
+        with pytest.raises(Poisoned, match="a call of run failed"):
             session.run(rows(2))
         with pytest.raises(Poisoned):
             session.rewind(0)

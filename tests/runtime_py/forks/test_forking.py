@@ -290,9 +290,9 @@ def test_a_fork_is_saved_and_restored(opened, way, tmp_path):
 def test_a_fork_is_transactional_like_its_parent_or_as_told(opened):
     program = opened(mixed_program())
     with program.session(transactional=True) as parent, parent.fork() as like:
-        assert like._states.transactional
+        assert like._states.copies.transactional
         with parent.fork(transactional=False) as other:
-            assert not other._states.transactional
+            assert not other._states.copies.transactional
 
 
 def test_a_session_that_is_half_written_is_not_forked(opened):

@@ -286,7 +286,7 @@ def poisoned(tmp_path):
 
 
 def test_a_poisoned_session_is_refused_at_once(poisoned):
-    with pytest.raises(Poisoned, match="a call of fill broke off"):
+    with pytest.raises(Poisoned, match="a call of fill failed"):
         generate(poisoned, [1])
 
 

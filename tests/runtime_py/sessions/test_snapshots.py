@@ -191,7 +191,7 @@ def test_a_text_file_and_another_version_say_so(saved):
     program, file = saved
     raw = file.read_bytes()
     file.write_bytes(b"hello" * 20)
-    with pytest.raises(BadSnapshot, match="it is no saved session"):
+    with pytest.raises(BadSnapshot, match="it is not a saved session"):
         program.restore(file)
     file.write_bytes(reseal(raw[:8] + struct.pack("<I", 9) + raw[12:]))
     with pytest.raises(BadSnapshot, match="it has version 9, this kvc reads 0 to 1"):
@@ -277,7 +277,7 @@ def test_a_header_that_is_no_object_is_refused(saved, text):
     raw = file.read_bytes()
     lead = LEAD.pack(raw[:8], 1, len(text))
     file.write_bytes(reseal(lead + text + raw[LEAD.size :]))
-    with pytest.raises(BadSnapshot, match="its header is no JSON object"):
+    with pytest.raises(BadSnapshot, match="its header is not a JSON object"):
         program.restore(file)
 
 
@@ -393,7 +393,7 @@ def test_a_session_that_cannot_be_filled_is_closed(saved, monkeypatch):
 
 def test_a_restored_session_may_be_transactional_and_a_closed_program_has_none(saved):
     program, file = saved
-    assert program.restore(file, transactional=True)._states.transactional
+    assert program.restore(file, transactional=True)._states.copies.transactional
     program.close()
     with pytest.raises(Closed):
         program.restore(file)

@@ -164,7 +164,7 @@ def test_a_template_cannot_change_the_conversation():
 
 @pytest.mark.parametrize("raw", [b"{", b"[]", b"\xff", b"[" * 99999])
 def test_a_config_that_is_no_object_is_refused(raw):
-    with pytest.raises(BadChatTemplate, match=r"tokenizer_config\.json: it is no JSON"):
+    with pytest.raises(BadChatTemplate, match=r"tokenizer_config\.json: it is not"):
         chat_template_of(Source(config=raw))
 
 

@@ -40,9 +40,9 @@ def test_quiet_is_quiet(kvc, tmp_path):
     [
         (
             "nope",
-            "no such folder, and kvc fetches nothing from a hub; give the path of a",
+            "no such folder, and kvc downloads nothing from a hub; give the path of a",
         ),
-        ("some/nope", "there is no such folder, and kvc fetches nothing"),
+        ("some/nope", "there is no such folder, and kvc downloads nothing"),
         (
             "Org/Model-1.5B",
             "`hf download Org/Model-1.5B --local-dir Model-1.5B`, and give that folder",
@@ -244,5 +244,5 @@ def test_a_name_of_a_hub_says_what_to_do_before_where_to_write(
 ):
     monkeypatch.chdir(tmp_path)
     wrong = kvc("compile", "Org/Model")
-    assert "fetches nothing from a hub; if it is a model there" in wrong.stderr
+    assert "downloads nothing from a hub; if it is a model there" in wrong.stderr
     assert list(tmp_path.iterdir()) == []
