@@ -7,10 +7,10 @@ that these cannot disagree.
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from kvc.compiler.analysis.flat import FlatMethod
-from kvc.compiler.analysis.index_sums import Along, IndexSums
+from kvc.compiler.analysis.index_sums import Along, Carried
 from kvc.compiler.analysis.updates import CacheWrite, cache_writes
 from kvc.compiler.ir import Program, Value
 from kvc.schema.dtypes import DType
@@ -75,12 +75,34 @@ class CursorView:
     def covers(self, write: CacheWrite, symbols: Mapping[str, Symbol]) -> bool:
         """Tell whether a write is of what the call adds, whatever the sizes."""
         offset, tokens = self.offset(write.index), self.step.tokens
-        if offset is None or tokens is None or not self.counts_as(write.counted):
+        if tokens is None or not self.counts_as(write.counted):
             return False
         if self.step.lengths is not None:
             return (offset, write.count) == (0, tokens)
-        left = add_dims(add_dims(tokens, offset, -1), write.count, -1)
-        return min(bounds(offset, symbols)[0], bounds(left, symbols)[0]) >= 0
+        in_turn = self.in_turn(write.index)
+        if in_turn is not None:
+            one, own = in_turn
+            each = _fits(own, write.count, one.step, symbols)
+            return each and self.carries(one, symbols)
+        return _fits(offset, write.count, tokens, symbols)
+
+    def carries(self, one: Carried, symbols: Mapping[str, Symbol]) -> bool:
+        """Tell whether all turns of a loop go over positions that the call adds."""
+        tokens, first = self.step.tokens, self.offset(one.first)
+        if tokens is None or self.step.lengths is not None:
+            return False
+        return _fits(first, add_dims(0, one.turns, one.step), tokens, symbols)
+
+    def in_turn(self, value: Value | None) -> tuple[Carried, Dim] | None:
+        """Return what a loop carries that a value is after, and by how much."""
+        if value is None or self.start is None or not self._fits(value.type):
+            return None
+        found = self.method.sums.of(value)
+        for one in self.method.carried.values():
+            if found.addends == (self.start, one.added):
+                first = self.method.sums.of(one.first)
+                return one, add_dims(found.constant, first.constant, -1)
+        return None
 
     def part(self, value: Value | None) -> CursorPart | None:
         """Return which part of the cursor a value is, None for anything else."""
@@ -117,6 +139,16 @@ class CursorView:
         for write in cache_writes(self.method):
             if self.part(write.index) is CursorPart.START:
                 yield write
+
+
+def _fits(
+    offset: Dim | None, count: Dim, room: Dim, symbols: Mapping[str, Symbol]
+) -> bool:
+    """Tell whether so many positions from an offset on fit, whatever the sizes."""
+    if offset is None:
+        return False
+    left = add_dims(add_dims(room, offset, -1), count, -1)
+    return min(bounds(offset, symbols)[0], bounds(left, symbols)[0]) >= 0
 
 
 def row_lengths_of(method: FlatMethod, value: Value | None) -> Value | None:
@@ -160,5 +192,4 @@ def with_places(method: FlatMethod) -> FlatMethod:
     """Return a method that is given the position of each of its tokens."""
     start = input_of(method, method.position)
     assert start is not None
-    counting = {start.id: Value(start.id, _FIRST)}
-    return replace(method, sums=IndexSums(method.makers(), method.joins, counting))
+    return method.counting({start.id: Value(start.id, _FIRST)})

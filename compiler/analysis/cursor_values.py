@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from kvc.compiler.analysis.cursor_parts import CursorView
 from kvc.compiler.analysis.evaluate import check_equal
 from kvc.compiler.analysis.updates import cache_write
-from kvc.compiler.ir import Argument, Method, Node, Program, Value
+from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.ir.arguments import named, with_named
 from kvc.compiler.ir.control import arguments_of, blocks_by_number, control_of, entries
 from kvc.schema.model import CursorKind, CursorSlot
@@ -72,6 +72,8 @@ class _Rewriter:
     ) -> None:
         self._program, self._views, self._done = program, views, done
         self._blocks = blocks_by_number(program)
+        self._symbols = {symbol.name: symbol for symbol in program.symbols}
+        self._steps: dict[str, dict[int, Dim]] = {}  # of what bodies of loops carry
 
     def run(self, method: Method) -> None:
         """Replace operands in the entry and in the blocks that it runs."""
@@ -91,16 +93,20 @@ class _Rewriter:
         lent, nodes = _Lent(method, method.next_id(), given), list[Node]()
         for node in method.nodes:
             if control_of(node) is not None:
-                nodes.append(self._through(node, lent))
+                *before, loop = self._carry(node, method, lent)
+                nodes += [*before, self._through(loop, lent)]
             else:
                 nodes += self._with_parts(node, method, lent)
-        lent.method = replace(method, nodes=tuple(nodes))
+        outputs = list(method.outputs)
+        for i, step in self._steps.get(method.name, {}).items():
+            outputs[i] = _after(method.inputs[i], step, nodes, lent)
+        lent.method = replace(method, nodes=tuple(nodes), outputs=tuple(outputs))
         self._done[method.name] = lent.method
         return lent
 
     def _with_parts(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
         """Return a node that takes parts of cursors where it took what says so."""
-        changes: dict[str, Argument] = {}
+        changes: dict[str, Value] = {}
         arguments, made = named(node) if node.op in _OPERANDS else {}, list[Node]()
         symbols = self._program.symbols
         for name, part in _OPERANDS.get(node.op, {}).items():
@@ -108,28 +114,67 @@ class _Rewriter:
             if not isinstance(given, Value):
                 continue
             for number, view in enumerate(self._views):
-                value, slot = view.method.here(given, method.block), (number, part)
+                value = view.method.here(given, method.block)
                 if value is None or name in changes:
                     continue
                 offset = self._offset(node, view, value) if part is Part.START else 0
-                if view.part(value) is part or offset != 0:
-                    check_equal(value, part, view, symbols, offset)
-                    changes[name] = lent.value((CursorSlot(*slot), given.type))
-                if offset != 0:
-                    after = Node(
-                        AFTER, (changes[name], offset), (lent.fresh(given.type),)
-                    )
-                    changes[name], made = after.outputs[0], [*made, after]
+                own = self._own(view, value, method)
+                if part is Part.START and own is not None and offset is not None:
+                    here = view.method.here(own, method.block)
+                    check_equal(value, part, view, symbols, offset, here)
+                    changes[name] = own
+                elif view.part(value) is part or offset:
+                    check_equal(value, part, view, symbols, offset or 0)
+                    wanted = CursorSlot(number, part), given.type
+                    changes[name] = lent.value(wanted)
+                if name in changes and offset:
+                    changes[name] = _after(changes[name], offset, made, lent)
         return [*made, with_named(node, changes) if changes else node]
 
-    def _offset(self, node: Node, view: CursorView, index: Value) -> Dim:
-        """Return how far after the start a write of what a call adds begins, or 0."""
+    def _own(self, view: CursorView, value: Value, block: Method) -> Value | None:
+        """Return the input of a block that a loop carries and a value is after."""
+        in_turn = view.in_turn(value)
+        if in_turn is None:
+            return None
+        for own in block.inputs:
+            here = view.method.here(own, block.block)
+            if here and view.method.carried.get(here.id) is in_turn[0]:
+                return own
+        return None
+
+    def _offset(self, node: Node, view: CursorView, index: Value) -> Dim | None:
+        """Return how far after a start a write of what a call adds begins, if it is."""
         if view.step.lengths is not None:
-            return 0
+            return None
         write = replace(cache_write("", node), index=index, counted=None)
-        symbols = {symbol.name: symbol for symbol in self._program.symbols}
-        offset = view.offset(index) if view.covers(write, symbols) else None
-        return offset or 0
+        if not view.covers(write, self._symbols):
+            return None
+        in_turn = view.in_turn(index)
+        return view.offset(index) if in_turn is None else in_turn[1]
+
+    def _carry(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
+        """Return a loop that carries where its turns write, with what makes that."""
+        control = control_of(node)
+        assert control is not None
+        operands, made = list(control.operands), list[Node]()
+        body = self._blocks[control.blocks[-1]]
+        for number, view in enumerate(self._views):
+            for i, own in enumerate(body.inputs[: control.carried]):
+                here = view.method.here(own, body.block)
+                one = None if here is None else view.method.carried.get(here.id)
+                first = None if one is None else view.offset(one.first)
+                if one is None or first is None or not view.carries(one, self._symbols):
+                    continue
+                check_equal(one.first, Part.START, view, self._program.symbols, first)
+                given = view.method.here(body.outputs[i], body.block)
+                assert given is not None
+                symbols = self._program.symbols
+                check_equal(given, Part.START, view, symbols, one.step, here)
+                start = lent.value((CursorSlot(number, Part.START), own.type))
+                operands[i] = _after(start, first, made, lent) if first else start
+                self._steps.setdefault(body.name, {})[i] = one.step
+        changed = replace(control, operands=tuple(operands))
+        return [*made, replace(node, arguments=arguments_of(changed))]
 
     def _through(self, node: Node, lent: _Lent) -> Node:
         """Replace operands in the blocks of a node, and pass them what they need."""
@@ -150,6 +195,13 @@ class _Rewriter:
         return replace(
             node, arguments=arguments_of(replace(control, operands=operands))
         )
+
+
+def _after(start: Value, offset: Dim, nodes: list[Node], lent: _Lent) -> Value:
+    """Add a node that makes what is so far after a start; return its result."""
+    result = lent.fresh(start.type)
+    nodes.append(Node(AFTER, (start, offset), (result,)))
+    return result
 
 
 def _without_inputs(method: Method, values: Collection[Value]) -> Method:

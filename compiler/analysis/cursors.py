@@ -209,7 +209,7 @@ class _Finder:
             name: self._with_tokens(views[name], step)
             for name, step in self._steps[state.name].items()
         }
-        written = any(write for view in views.values() for write in view.writes())
+        written = any(_extents(view) for view in views.values())
         counted = {m.name: m.inputs[0].type.dims[1] for m in self._methods if m.role}
         told = {name: steps[name].tokens for name in steps if name in counted}
         if not written and (not counted or told != counted):
@@ -309,10 +309,15 @@ def _extents(view: CursorView) -> set[Dim]:
     found: dict[str, dict[Dim, Dim]] = {}
     different: set[Dim] = set()
     for write in cache_writes(view.method):
-        offset = view.offset(write.index)
+        offset, extent = view.offset(write.index), write.count
+        in_turn = view.in_turn(write.index)
+        if in_turn is not None:
+            one, _ = in_turn
+            offset = view.offset(one.first)
+            extent = add_dims(0, one.turns, one.step)
         if offset is not None:
-            count = found.setdefault(write.state, {}).setdefault(offset, write.count)
-            different |= {count, write.count} if count != write.count else set()
+            count = found.setdefault(write.state, {}).setdefault(offset, extent)
+            different |= {count, extent} if count != extent else set()
     for runs in found.values():
         end: Dim = 0
         while end in runs:

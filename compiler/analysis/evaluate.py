@@ -28,6 +28,7 @@ def check_equal(
     view: CursorView,
     symbols: tuple[Symbol, ...],
     offset: Dim = 0,
+    own: Value | None = None,
 ) -> None:
     """Check that a value is a part of the cursor wherever a call may begin.
 
@@ -37,13 +38,14 @@ def check_equal(
         view: of the method.
         symbols: of the program.
         offset: how much is added to the part.
+        own: a value that a loop carries, which stands for the start here.
 
     Raises:
         PassFailed: it is not: a bug.
     """
     for sizes in sample_sizes(symbols):
         for position in POSITIONS:
-            call = _Call(view, sizes, position)
+            call = _Call(view, sizes, position, own)
             expected = call.expected(part, value) + evaluate(offset, sizes)
             if not torch.equal(call.compute(value), expected):
                 named_part = part.name + (f" + {offset}" if offset != 0 else "")
@@ -61,14 +63,23 @@ class _Call:
     """One call: the sizes, and where each row begins; each stands somewhere else."""
 
     def __init__(
-        self, view: CursorView, sizes: Mapping[str, int], position: int
+        self,
+        view: CursorView,
+        sizes: Mapping[str, int],
+        position: int,
+        own: Value | None = None,
     ) -> None:
         self._view, self._sizes, self._position = view, sizes, position
-        self._makers = view.method.makers()
+        self._makers, self._own = view.method.makers(), own
 
     def compute(self, value: Value) -> Tensor:
         """Return what arithmetic makes a value; -1 where branches make different."""
-        view = self._view
+        view, ends = self._view, self._view.method.ends
+        if value == self._own:
+            return self.expected(Part.START, value)
+        if value.id in ends:
+            one = ends[value.id]
+            return self.compute(one.first) + one.step * evaluate(one.turns, self._sizes)
         if value == view.start:
             return self.expected(Part.PLACES if view.places else Part.START, value)
         if value == view.step.lengths:

@@ -9,13 +9,14 @@ there.
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from kvc.compiler.analysis.index_sums import IndexSums
+from kvc.compiler.analysis.index_sums import Carried, IndexSums
 from kvc.compiler.ir import Method, Node, Program, Value, bound_to
 from kvc.compiler.ir.control import blocks_by_number, control_of, entries
 from kvc.compiler.memory.aliasing import analyse
 from kvc.compiler.passes.rewrite import rename_node
 from kvc.schema.control import Control
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import OPS, SCAN, Aliasing
+from kvc.schema.types import Dim
 
 Names = dict[int, Value]
 
@@ -29,12 +30,21 @@ class FlatMethod(Method):
         joins: result of a cond -> what its branches make for it.
         names: number of a block -> what its values are called here.
         sums: of its integers.
+        carried: id of a value of a turn -> how a loop carries it, that adds to it.
+        ends: id of a loop's result -> the same.
     """
 
     writes: tuple[tuple[str, Node], ...] = ()
     joins: Mapping[int, tuple[Value, ...]] = field(default_factory=dict)
     names: Mapping[int, Names] = field(default_factory=dict)
     sums: IndexSums = field(default_factory=IndexSums)
+    carried: Mapping[int, Carried] = field(default_factory=dict)
+    ends: Mapping[int, Carried] = field(default_factory=dict)
+
+    def counting(self, values: Mapping[int, Value]) -> "FlatMethod":
+        """Return the method, of which some values are known to count on."""
+        sums = IndexSums(self.makers(), self.joins, values, self.carried, self.ends)
+        return replace(self, sums=sums)
 
     def here(self, value: Value, block: int | None) -> Value | None:
         """Return what a value of the method or of a block is here, if it is."""
@@ -62,6 +72,9 @@ class _Flattener:
         self._writes: list[tuple[str, Node]] = []
         self._joins: dict[int, tuple[Value, ...]] = {}
         self._names: dict[int, Names] = {}
+        self._loops: list[tuple[Value, Value, Value, Value, Dim]] = []
+        self._carried: dict[int, Carried] = {}
+        self._ends: dict[int, Carried] = {}
 
     def run(self) -> FlatMethod:
         method = self._method
@@ -69,7 +82,15 @@ class _Flattener:
         kept = {field.name: getattr(method, field.name) for field in fields(Method)}
         kept |= {"nodes": tuple(self._nodes), "writes": tuple(self._writes)}
         flat = FlatMethod(**kept, joins=self._joins, names=self._names)
-        return replace(flat, sums=IndexSums(flat.makers(), flat.joins))
+        sums = IndexSums(flat.makers(), flat.joins)
+        for first, own, given, result, turns in self._loops:
+            found = sums.of(given)
+            step = found.constant
+            if found.addends == (own,) and isinstance(step, int) and step > 0:
+                one = Carried(first, step, turns, self._fresh(own))
+                self._carried[own.id] = self._ends[result.id] = one
+        carried = replace(flat, carried=self._carried, ends=self._ends)
+        return carried.counting({})
 
     def _inline(self, method: Method, names: Names, states: Mapping[int, str]) -> None:
         """Add the nodes of a method or block.
@@ -124,6 +145,13 @@ class _Flattener:
             inside.update((v.id, self._fresh(v)) for v, _ in block.constants)
             self._inline(block, inside, written)
             given.append(tuple(inside.get(v.id, v) for v in block.outputs))
+        if control.op == SCAN and control.scanned:
+            turns = control.operands[control.carried].type.dims[0]
+            body = self._blocks[control.blocks[0]]
+            for i, value in enumerate(body.inputs[: control.carried]):
+                first = names.get(control.operands[i].id, control.operands[i])
+                own = self._names[control.blocks[0]][value.id]
+                self._loops += [(first, own, given[0][i], made.outputs[i], turns)]
         if not control.is_loop:
             pairs = zip(made.outputs, zip(*given, strict=True), strict=True)
             self._joins.update((result.id, ways) for result, ways in pairs)

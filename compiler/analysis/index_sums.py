@@ -44,6 +44,23 @@ class IndexSum:
     along: Along
 
 
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """A value that a loop carries, to which each turn adds the same.
+
+    Attributes:
+        first: what it is in the first turn.
+        step: what a turn adds.
+        turns: how many there are.
+        added: stands for what earlier turns have added.
+    """
+
+    first: Value
+    step: int
+    turns: Dim
+    added: Value
+
+
 class IndexSums:
     """The sums that the integer tensors of one method are, found when asked for.
 
@@ -51,6 +68,8 @@ class IndexSums:
         makers: value id -> the node that makes it.
         joins: value id -> what branches make for it.
         counting: id of a value that is known to count on -> what stands for its first.
+        carried: id of a value of a turn -> how the loop carries it.
+        ends: id of what it is after the last turn -> the same.
     """
 
     def __init__(
@@ -58,8 +77,11 @@ class IndexSums:
         makers: Mapping[int, Node] = MappingProxyType({}),
         joins: Mapping[int, tuple[Value, ...]] = MappingProxyType({}),
         counting: Mapping[int, Value] = MappingProxyType({}),
+        carried: Mapping[int, Carried] = MappingProxyType({}),
+        ends: Mapping[int, Carried] = MappingProxyType({}),
     ) -> None:
-        self._makers, self._joins = makers, joins
+        self._makers, self._joins, self._carried = makers, joins, carried
+        self._ends = ends
         self._known = {
             number: IndexSum((first,), 0, Along.COUNTING)
             for number, first in counting.items()
@@ -68,10 +90,23 @@ class IndexSums:
     def of(self, value: Value) -> IndexSum:
         """Return the sum that a value is."""
         if value.id not in self._known:
-            found = self._found(value) if value.type.dtype in _WHOLE else None
+            found = self._in_loop(value)
+            if found is None and value.type.dtype in _WHOLE:
+                found = self._found(value)
             apart = Along.APART if sides(value.type) else Along.ALIKE
             self._known[value.id] = found or IndexSum((value,), 0, apart)
         return self._known[value.id]
+
+    def _in_loop(self, value: Value) -> IndexSum | None:
+        """Return what a loop carries: in a turn, or after the last one."""
+        if value.id in self._carried:
+            one = self._carried[value.id]
+            first = self.of(one.first)
+            return replace(first, addends=(*first.addends, one.added))
+        if value.id in self._ends:
+            one = self._ends[value.id]
+            return _shifted(self.of(one.first), add_dims(0, one.turns, one.step))
+        return None
 
     def _found(self, value: Value) -> IndexSum | None:
         if value.id in self._joins:

@@ -76,12 +76,10 @@ class StateMemory:
         self.states, self.groups, self.owner = states, groups, owner
         self.sizes = dict(sizes)
         self.capacity, self.copies = capacity, copies
-        buffers = {
-            state: buffer
-            for group, store in zip(groups, owner.stores, strict=True)
-            for state, buffer in zip(group.states, store.buffers, strict=True)
-        }
-        self.buffers: list[Buffer] = [buffers[state] for state in range(len(buffers))]
+        buffers: dict[int, Buffer] = {}
+        for group, store in zip(groups, owner.stores, strict=True):
+            buffers.update(zip(group.states, store.buffers, strict=True))
+        self.buffers = [buffers[state] for state in range(len(buffers))]
         self.lengths = [0] * len(states)
         self.kinds: Sequence[Kind] = [
             kind_of(group.first)(group, store, self.lengths)

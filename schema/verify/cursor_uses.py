@@ -6,7 +6,7 @@ over each ring, or `BadProgram`. Operands are compared with the storages of valu
 what `kvc::after` makes. No other arithmetic is followed here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -15,6 +15,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
     Argument,
+    Block,
     CursorPart,
     CursorSlot,
     Graph,
@@ -26,7 +27,15 @@ from kvc.schema.model import (
     StateKind,
     StateSlot,
 )
-from kvc.schema.ops import AFTER, CONTROL_OPS, DELEGATE, OPS, PERMUTING, Aliasing
+from kvc.schema.ops import (
+    AFTER,
+    CONTROL_OPS,
+    DELEGATE,
+    OPS,
+    PERMUTING,
+    SCAN,
+    Aliasing,
+)
 from kvc.schema.types import Dim, TensorType, add_dims, bounds
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.instruction_names import place
@@ -55,10 +64,17 @@ class _Held:
 
 @dataclass(frozen=True, slots=True)
 class _After:
-    """A value that is so many positions after where the call starts at a cursor."""
+    """A value that is so many positions after where a call or a turn starts.
+
+    Attributes:
+        cursor: id of the cursor.
+        offset: how many.
+        turn: of a turn of a loop, how many positions that adds; None for the call.
+    """
 
     cursor: int
     offset: Dim
+    turn: int | None = None
 
 
 _Parts = Mapping[int, CursorSlot | _After]  # what values are to cursors
@@ -76,6 +92,7 @@ class CursorUses:
     ) -> None:
         self._method, self._program, self._report = method, program, report
         self._widest = widest
+        self._symbols = {symbol.name: symbol for symbol in program.symbols}
         self._where = f"method {method.name!r}"
 
     def check(self) -> None:
@@ -119,8 +136,14 @@ class CursorUses:
         known = placed or rows is None or kind.dims in ((), (1,), (rows,))
         self._require(known, where, f"{kind} for {rows} rows")
 
-    def _check_graph(self, graph: Graph, held: dict[int, _Held], lent: _Parts) -> None:
-        """Check a graph, and note which of its values are states; parts are `lent`."""
+    def _check_graph(
+        self, graph: Graph, held: dict[int, _Held], lent: _Parts
+    ) -> _Parts:
+        """Check a graph, and note which of its values are states; parts are `lent`.
+
+        Returns:
+            All values that are parts of cursors, or after a start.
+        """
         parts = dict(lent)
         for index, step in enumerate(graph.instructions):
             at = place(self._where, index, step)
@@ -137,20 +160,22 @@ class CursorUses:
                 self._write(graph, step, held, parts, at)
             else:
                 self._read(graph, step, held, used, parts, at)
+        return parts
 
     def _after(self, step: Instruction, parts: _Parts, at: str) -> _After:
         """Return what `kvc::after` makes of a start, or of what is after one."""
         start, count = _placed(step.arguments[0], parts), step.arguments[1]
         self._require(start is not None, at, "after what is no start of a cursor")
         assert start is not None
-        return _After(start.cursor, add_dims(start.offset, cast("Dim", count)))
+        offset = add_dims(start.offset, cast("Dim", count))
+        return _After(start.cursor, offset, start.turn)
 
     def _check_control(
         self,
         graph: Graph,
         step: Instruction,
         held: dict[int, _Held],
-        parts: _Parts,
+        parts: dict[int, CursorSlot | _After],
         at: str,
     ) -> None:
         control = read_control(step.op, step.arguments)
@@ -167,8 +192,46 @@ class CursorUses:
                 for i, (v, own) in enumerate(pairs)
                 if v in parts and i >= control.fixed
             }
-            self._check_graph(inside, lent, known)
+            if step.op == SCAN:
+                known |= self._carried(graph, step, control, inside, parts, at)
+            made = self._check_graph(inside, lent, known)
+            for out, result in zip(inside.outputs, step.results, strict=False):
+                if step.op == DELEGATE and out in made:
+                    parts[result] = made[out]
             self._follow_results(graph, step, control, held, inside, lent)
+
+    def _carried(
+        self,
+        graph: Graph,
+        step: Instruction,
+        control: Control[object],
+        inside: Graph,
+        parts: dict[int, CursorSlot | _After],
+        at: str,
+    ) -> dict[int, _After]:
+        """Return the starts of turns: a start that each turn hands on, so much further.
+
+        Where all turns together end is noted in `parts`.
+        """
+        found: dict[int, _After] = {}
+        through = cast(Ref, control.operands[control.carried]).value
+        turns = graph.values[through].type.dims[0]
+        for i in range(control.carried):
+            start = _placed(cast(Ref, control.operands[i]), parts)
+            blocks, own = self._method.blocks, inside.inputs[i]
+            added = _handed_on(inside, {own: 0}, blocks).get(inside.outputs[i])
+            if start is None or not isinstance(added, int) or start.turn is not None:
+                continue
+            advance = self._method.advance_of(start.cursor)
+            if advance is None or advance.lengths is not None:
+                continue
+            end = add_dims(start.offset, turns, added)
+            left = bounds(add_dims(advance.tokens, end, -1), self._symbols)[0]
+            what = f"turns up to {end} after the start, the call adds {advance.tokens}"
+            self._require(left >= 0, at, what)
+            found[own] = _After(start.cursor, 0, added)
+            parts[step.results[i]] = _After(start.cursor, end)
+        return found
 
     def _follow_results(
         self,
@@ -234,7 +297,7 @@ class CursorUses:
         what = f"the state {state.name!r} is not written at its cursor"
         self._require(begins, at, what)
         assert start is not None
-        self._check_extent(start.offset, update.dims[axis], state, at)
+        self._check_extent(start, update.dims[axis], state, at)
         self._check_lengths(arguments, parts, state, at)
         rows = self._program.cursors[state.cursor].rows
         fits = rows is None or state.type.dims[0] == rows
@@ -242,19 +305,25 @@ class CursorUses:
         self._require(fits or state.window is None, at, what)
         held[result] = _Held(one.state, one.order, written=True)
 
-    def _check_extent(self, offset: Dim, count: Dim, state: State, at: str) -> None:
-        """Check that a write is of what the call adds; of all if rows or rings ask."""
+    def _check_extent(self, start: _After, count: Dim, state: State, at: str) -> None:
+        """Check that a write is of what the call, or a turn of a loop, adds.
+
+        It is of all where rows have lengths, or the state is a ring with a window.
+        """
+        offset = start.offset
         assert state.cursor is not None
-        advance, symbols = self._method.advance_of(state.cursor), self._program.symbols
+        advance = self._method.advance_of(state.cursor)
         begins = f", {offset} after the start" if offset != 0 else ""
-        what = f"a write of {count} positions{begins}, the call adds "
+        adds = "the call adds" if start.turn is None else "a turn adds"
+        what = f"a write of {count} positions{begins}, {adds} "
         self._require(advance is not None, at, f"{what}None")
         assert advance is not None
-        left = add_dims(add_dims(advance.tokens, offset, -1), count, -1)
-        fits = bounds(left, {symbol.name: symbol for symbol in symbols})[0] >= 0
+        room = advance.tokens if start.turn is None else start.turn
+        left = add_dims(add_dims(room, offset, -1), count, -1)
+        fits = bounds(left, self._symbols)[0] >= 0
         whole = state.window is not None or advance.lengths is not None
         fits = fits and (not whole or (offset, left) == (0, 0))
-        self._require(fits, at, f"{what}{advance.tokens}")
+        self._require(fits, at, f"{what}{room}")
 
     def _check_kept(
         self, arguments: Mapping[str, Argument], state: State, at: str
@@ -341,6 +410,32 @@ class CursorUses:
 
     def _require(self, condition: bool, where: str, what: str) -> None:
         self._report.require(condition, where, what)
+
+
+def _handed_on(
+    inside: Graph, known: dict[int, Dim], blocks: Sequence[Block]
+) -> dict[int, Dim]:
+    """Return the values that are so much further than those known, which are added to.
+
+    A copy may lead into the memory of what a loop carries; a delegate does as its code.
+    """
+    for step in inside.instructions:
+        if step.op == AFTER and _first(step) in known:
+            count = cast("Dim", step.arguments[1])
+            known[step.results[0]] = add_dims(known[_first(step)], count)
+        elif step.op == "aten::copy":
+            source = cast(Ref, step.arguments[1]).value
+            known |= {step.results[0]: known[source]} if source in known else {}
+        elif step.op == DELEGATE:
+            control = read_control(step.op, step.arguments)
+            code = blocks[control.blocks[0]].graph
+            pairs = zip(control.operands, code.inputs, strict=True)
+            lent = {own: known[v] for r, own in pairs
+                    if (v := cast(Ref, r).value) in known}  # fmt: skip
+            made = _handed_on(code, lent, blocks)
+            results = zip(code.outputs, step.results, strict=False)
+            known |= {result: made[out] for out, result in results if out in made}
+    return known
 
 
 def _placed(argument: Argument, parts: _Parts) -> _After | None:

@@ -71,9 +71,9 @@ def test_a_path_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("raw", "reason"),
     [
-        (b"", "no JSON"),
-        (b"\xff\xfe\xfd", "no JSON"),
-        (b"[" * 99999, "no JSON"),
+        (b"", "not JSON"),
+        (b"\xff\xfe\xfd", "not JSON"),
+        (b"[" * 99999, "not JSON"),
         (b"[]", "no model"),
         (b'{"model": 3}', "no model"),
         (b'{"model": {}}', "no vocabulary"),

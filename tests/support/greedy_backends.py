@@ -46,7 +46,9 @@ class Parts(Greedy):
     name: ClassVar[str] = "parts"
 
     def supports(self, method: Method) -> frozenset[int]:
-        return frozenset(i for i in super().supports(method) if crc32(b"%d" % i) % 2)
+        halves = (i for i in super().supports(method) if crc32(b"%d" % i) % 2)
+        # The verifier must see where a write outside begins.
+        return frozenset(i for i in halves if method.nodes[i].op != "kvc::after")
 
 
 class ByReference(Delegate):
