@@ -140,7 +140,9 @@ def _brought_back(
     for kind in kinds:
         reason = kind.why_beside(_CURSOR, counting, ends)
         if reason and kind.by_copies:
-            reason = kind.why_gone(starts, counts, firsts)
+            # What other methods wrote is not what a new session begins with.
+            anew = firsts if kind.group.writers <= counting else [-1] * len(firsts)
+            reason = kind.why_gone(starts, counts, anew)
             found.append(kind)
         if reason:
             raise NotRewindable(state=kind.group.first.name, reason=reason)

@@ -73,6 +73,22 @@ class Listener(nn.Module):
         return self.take("ring", tokens) + self.take("all", tokens)
 
 
+class Recurrent(Listener):
+    """One with a state that every call goes on with, and that is set by hand too."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("mood", torch.zeros(1, DIM))
+
+    def set_mood(self, mood: Tensor) -> Tensor:
+        self.mood.copy_(mood)
+        return self.mood * 1
+
+    def step(self, tokens: Tensor) -> Tensor:
+        self.mood.mul_(0.5).add_(self.embed(tokens).sum(1))
+        return self.note(tokens) + self.mood
+
+
 class Prefaced(Listener):
     """One whose first method writes a state that is at no cursor."""
 
@@ -190,3 +206,19 @@ def test_each_cursor_has_rows_of_its_own(tmp_path: Path) -> None:
         assert found == {"here": [3, 3], "there": [3, 3, 3]}
         with pytest.raises(StateMismatch, match="rows"):
             session.reset_row(0)
+
+
+def test_what_was_set_by_hand_is_not_lost_with_the_tokens(tmp_path: Path) -> None:
+    by_hand = Method("set_mood", (torch.ones(1, DIM),))
+    with opened(Recurrent(), [by_hand, of_tokens("step")], tmp_path) as program:
+        session = program.session(snapshots=2)
+        session.set_mood(mood := np.full((1, DIM), 7, np.float32))
+        for _ in range(2):
+            session.step(ONE)
+        session.rewind(2)
+        np.testing.assert_array_equal(session.state["mood"], mood)
+        for _ in range(3):
+            session.step(ONE)
+        with pytest.raises(NotRewindable, match="none at 0"):
+            session.rewind(3)
+        assert session.position.tolist() == [3]
