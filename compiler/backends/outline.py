@@ -17,7 +17,7 @@ from kvc.compiler.backends.state_writers import without_writers
 from kvc.compiler.backends.whole_writes import whole_writes
 from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.passes.rewrite import rename_node
-from kvc.schema.ops import DELEGATE, OPS, Aliasing
+from kvc.schema.ops import AFTER, DELEGATE, OPS, Aliasing
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +50,11 @@ def outline(
     if not in_place:
         taken = without_writers(method, taken, waits)
     taken = _without_fringe(method, taken)
-    cutter = _Cutter(method, taken, growable, in_place)
     groups = groups_of(method, taken, waits)
+    while leaving := _starts_that_leave(method, groups):
+        taken -= leaving
+        groups = groups_of(method, taken, waits)
+    cutter = _Cutter(method, taken, growable, in_place)
     parts = [cutter.part(base + i, indices) for i, indices in enumerate(groups)]
     calls = {
         indices[-1]: _call(method, part)
@@ -65,6 +68,27 @@ def outline(
     changed = replace(method, nodes=_in_running_order(method, cutter.clones + nodes))
     partitions = tuple(Partition(part) for part in parts)
     return Outlined(_without_unread_constants(changed), partitions)
+
+
+def _starts_that_leave(
+    method: Method, groups: Sequence[Sequence[int]]
+) -> frozenset[int]:
+    """Return the starts of writes that one part would make and another would read.
+
+    What a part makes is any value to the verifier, and no place after a cursor.
+    """
+    part_of = {i: number for number, group in enumerate(groups) for i in group}
+    made = {
+        node.outputs[0].id: i for i, node in enumerate(method.nodes) if node.op == AFTER
+    }
+    return frozenset(
+        made[value.id]
+        for i, node in enumerate(method.nodes)
+        for value in node.inputs
+        if value.id in made
+        and made[value.id] in part_of
+        and part_of.get(i) != part_of[made[value.id]]
+    )
 
 
 def _grows_array(node: Node, index: int, waits: Waits) -> bool:
