@@ -48,9 +48,8 @@ _ALWAYS = {
     "opaque": ("test_whoever_runs.py",),
 }
 _HERE = Path(__file__).parent
-_DAILY = (
-    12  # with each backend one of so many tests runs every day; the rest on request
-)
+# With each backend one of so many tests runs every day; the rest on request.
+_DAILY = 16
 _NAMES = ["", *BACKENDS]
 
 
