@@ -18,6 +18,7 @@ from kvc.runtime.delegates.table import check_backends
 from kvc.runtime.engine import Engine
 from kvc.runtime.forks.prefixes import Prefix
 from kvc.runtime.methods import Callables
+from kvc.runtime.sessions.positions import whole_number
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.sessions.snapshots import Snapshot
 from kvc.runtime.states.memory import Copies
@@ -269,7 +270,7 @@ def _copies(transactional: bool, snapshots: object) -> Copies:
     Raises:
         BadSetting: `snapshots` is no number of calls.
     """
-    number = isinstance(snapshots, int) and not isinstance(snapshots, bool)
-    if not isinstance(snapshots, int) or not number or snapshots < 0:
-        raise BadSetting(name="snapshots", expected="0 or more", found=repr(snapshots))
-    return Copies(transactional, snapshots)
+    number = whole_number("snapshots", snapshots)
+    if number < 0:
+        raise BadSetting(name="snapshots", expected="0 or more", found=number)
+    return Copies(transactional, number)

@@ -61,9 +61,9 @@ class Transaction:
         if own is not None and demand.row_lengths is not None:
             check_rows(entry.method, demand, own)
         for number, starts in enumerate(starts_of):
-            added = demand if number == demand.cursor else demand.added_to(number)
+            added = demand.added_to(number)
             if starts is not None and added.advance is not None:
-                limit = memory.room(cursors, number) if number else memory.capacity
+                limit = memory.room(cursors, number)
                 check_room(added.steps(len(starts)), starts, limit)
         self._entry, self._demand, self._memory = entry, demand, memory
         self._counted = memory.counted

@@ -203,7 +203,7 @@ def choose_sizes(
     sizes = {}
     for name, symbol in free.items():
         default = max(1, symbol.lower) if name == _BATCH else symbol.upper
-        size = _whole(name, wanted.get(name, default))
+        size = whole_number(name, wanted.get(name, default))
         least = max(1, symbol.lower) if name == _CAPACITY else symbol.lower
         if not least <= size <= symbol.upper:
             expected = f"{least}..{symbol.upper}"
@@ -235,7 +235,9 @@ def choose_capacity(
     limit = _limit(program, sizes)
     if capacity is None or sized:
         return limit if limit is not None else capacity
-    if _whole(_CAPACITY, capacity) < 1 or (limit is not None and capacity > limit):
+    if whole_number(_CAPACITY, capacity) < 1 or (
+        limit is not None and capacity > limit
+    ):
         expected = "1 or more" if limit is None else f"1..{limit}"
         raise BadSetting(name=_CAPACITY, expected=expected, found=capacity)
     return capacity
@@ -253,7 +255,7 @@ def _limit(program: Program, sizes: Mapping[str, int]) -> int | None:
     return min(known, default=None)
 
 
-def _whole(name: str, size: object) -> int:
+def whole_number(name: str, size: object) -> int:
     """Return a size that a caller gave.
 
     Raises:

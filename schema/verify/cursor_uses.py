@@ -6,7 +6,7 @@ over each ring, or `BadProgram`. Operands are compared with the storages of valu
 what `kvc::after` makes. No other arithmetic is followed here.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -15,7 +15,6 @@ from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
     Argument,
-    Block,
     CursorPart,
     CursorSlot,
     Graph,
@@ -39,6 +38,14 @@ from kvc.schema.ops import (
 from kvc.schema.types import Dim, TensorType, add_dims, bounds
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.instruction_names import place
+from kvc.schema.verify.starts import (
+    After,
+    Parts,
+    first_operand,
+    handed_on,
+    is_part,
+    placed,
+)
 
 _UPDATE: Final = "kvc::cache_update"
 _ATTENTION: Final = "kvc::attention"
@@ -62,24 +69,6 @@ class _Held:
     written: bool
 
 
-@dataclass(frozen=True, slots=True)
-class _After:
-    """A value that is so many positions after where a call or a turn starts.
-
-    Attributes:
-        cursor: id of the cursor.
-        offset: how many.
-        turn: of a turn of a loop, how many positions that adds; None for the call.
-    """
-
-    cursor: int
-    offset: Dim
-    turn: int | None = None
-
-
-_Parts = Mapping[int, CursorSlot | _After]  # what values are to cursors
-
-
 class CursorUses:
     """What one method does with states at cursors, in its blocks too."""
 
@@ -99,7 +88,7 @@ class CursorUses:
         """Check the method's own graph, and from there on all blocks."""
         graph, states = self._method.graph, self._program.states
         held: dict[int, _Held] = {}
-        parts: dict[int, CursorSlot | _After] = {}
+        parts: dict[int, CursorSlot | After] = {}
         for i, value in enumerate(graph.values):
             storage = value.storage
             if isinstance(storage, CursorSlot):
@@ -136,9 +125,7 @@ class CursorUses:
         known = placed or rows is None or kind.dims in ((), (1,), (rows,))
         self._require(known, where, f"{kind} for {rows} rows")
 
-    def _check_graph(
-        self, graph: Graph, held: dict[int, _Held], lent: _Parts
-    ) -> _Parts:
+    def _check_graph(self, graph: Graph, held: dict[int, _Held], lent: Parts) -> Parts:
         """Check a graph, and note which of its values are states; parts are `lent`.
 
         Returns:
@@ -156,26 +143,26 @@ class CursorUses:
                 continue
             elif OPS[step.op].aliasing is Aliasing.VIEW:
                 self._follow_view(step, held, used[0], at)
-            elif step.op == _UPDATE and _first(step) in held:
+            elif step.op == _UPDATE and first_operand(step) in held:
                 self._write(graph, step, held, parts, at)
             else:
                 self._read(graph, step, held, used, parts, at)
         return parts
 
-    def _after(self, step: Instruction, parts: _Parts, at: str) -> _After:
+    def _after(self, step: Instruction, parts: Parts, at: str) -> After:
         """Return what `kvc::after` makes of a start, or of what is after one."""
-        start, count = _placed(step.arguments[0], parts), step.arguments[1]
+        start, count = placed(step.arguments[0], parts), step.arguments[1]
         self._require(start is not None, at, "after what is no start of a cursor")
         assert start is not None
         offset = add_dims(start.offset, cast("Dim", count))
-        return _After(start.cursor, offset, start.turn)
+        return After(start.cursor, offset, start.turn)
 
     def _check_control(
         self,
         graph: Graph,
         step: Instruction,
         held: dict[int, _Held],
-        parts: dict[int, CursorSlot | _After],
+        parts: dict[int, CursorSlot | After],
         at: str,
     ) -> None:
         control = read_control(step.op, step.arguments)
@@ -206,20 +193,20 @@ class CursorUses:
         step: Instruction,
         control: Control[object],
         inside: Graph,
-        parts: dict[int, CursorSlot | _After],
+        parts: dict[int, CursorSlot | After],
         at: str,
-    ) -> dict[int, _After]:
+    ) -> dict[int, After]:
         """Return the starts of turns: a start that each turn hands on, so much further.
 
         Where all turns together end is noted in `parts`.
         """
-        found: dict[int, _After] = {}
+        found: dict[int, After] = {}
         through = cast(Ref, control.operands[control.carried]).value
         turns = graph.values[through].type.dims[0]
         for i in range(control.carried):
-            start = _placed(cast(Ref, control.operands[i]), parts)
+            start = placed(cast(Ref, control.operands[i]), parts)
             blocks, own = self._method.blocks, inside.inputs[i]
-            added = _handed_on(inside, {own: 0}, blocks).get(inside.outputs[i])
+            added = handed_on(inside, {own: 0}, blocks).get(inside.outputs[i])
             if start is None or not isinstance(added, int) or start.turn is not None:
                 continue
             advance = self._method.advance_of(start.cursor)
@@ -229,8 +216,8 @@ class CursorUses:
             left = bounds(add_dims(advance.tokens, end, -1), self._symbols)[0]
             what = f"turns up to {end} after the start, the call adds {advance.tokens}"
             self._require(left >= 0, at, what)
-            found[own] = _After(start.cursor, 0, added)
-            parts[step.results[i]] = _After(start.cursor, end)
+            found[own] = After(start.cursor, 0, added)
+            parts[step.results[i]] = After(start.cursor, end)
         return found
 
     def _follow_results(
@@ -271,12 +258,12 @@ class CursorUses:
         graph: Graph,
         step: Instruction,
         held: dict[int, _Held],
-        parts: _Parts,
+        parts: Parts,
         at: str,
     ) -> None:
         """Check that an update begins at the cursor and is as long as its advance."""
         arguments, result = _by_name(step), step.results[0]
-        one = held[_first(step)]
+        one = held[first_operand(step)]
         others = [v for v in _references(step.arguments[1:]) if v in held]
         self._refuse_windows([held[v].state for v in others], "a write of", at)
         if not isinstance(graph.values[result].storage, Alias):
@@ -292,7 +279,7 @@ class CursorUses:
         what = f"{state.name!r}, {state.kind.name} along {state.axis}, along {found}"
         self._require(whole and along, at, f"it writes the state {what}")
         self._check_kept(arguments, state, at)
-        start = _placed(arguments["write_indices"], parts)
+        start = placed(arguments["write_indices"], parts)
         begins = start is not None and start.cursor == state.cursor
         what = f"the state {state.name!r} is not written at its cursor"
         self._require(begins, at, what)
@@ -305,7 +292,7 @@ class CursorUses:
         self._require(fits or state.window is None, at, what)
         held[result] = _Held(one.state, one.order, written=True)
 
-    def _check_extent(self, start: _After, count: Dim, state: State, at: str) -> None:
+    def _check_extent(self, start: After, count: Dim, state: State, at: str) -> None:
         """Check that a write is of what the call, or a turn of a loop, adds.
 
         It is of all where rows have lengths, or the state is a ring with a window.
@@ -336,7 +323,7 @@ class CursorUses:
     def _check_lengths(
         self,
         arguments: Mapping[str, Argument],
-        parts: _Parts,
+        parts: Parts,
         state: State,
         at: str,
     ) -> None:
@@ -347,7 +334,7 @@ class CursorUses:
         if advance is None or advance.lengths is None:
             self._require(lengths is None, at, "it counts tokens, the method does not")
             return
-        same = _is_part(lengths, parts, state, CursorPart.LENGTHS)
+        same = is_part(lengths, parts, state, CursorPart.LENGTHS)
         self._require(same, at, "it does not count tokens as the method does")
 
     def _read(
@@ -356,7 +343,7 @@ class CursorUses:
         step: Instruction,
         held: dict[int, _Held],
         used: list[int],
-        parts: _Parts,
+        parts: Parts,
         at: str,
     ) -> None:
         """Check that queries over rings are the call's tokens, and see what they keep.
@@ -387,7 +374,7 @@ class CursorUses:
             added = self._added(state)
             what = f"{queries} queries over a ring, the call adds {added}"
             self._require(queries == added, at, what)
-            ends = _is_part(arguments["valid_length"], parts, state, CursorPart.END)
+            ends = is_part(arguments["valid_length"], parts, state, CursorPart.END)
             what = "a ring is not read up to where its cursor ends"
             self._require(ends, at, what)
             self._check_lengths(arguments, parts, state, at)
@@ -412,52 +399,6 @@ class CursorUses:
         self._report.require(condition, where, what)
 
 
-def _handed_on(
-    inside: Graph, known: dict[int, Dim], blocks: Sequence[Block]
-) -> dict[int, Dim]:
-    """Return the values that are so much further than those known, which are added to.
-
-    A copy may lead into the memory of what a loop carries; a delegate does as its code.
-    """
-    for step in inside.instructions:
-        if step.op == AFTER and _first(step) in known:
-            count = cast("Dim", step.arguments[1])
-            known[step.results[0]] = add_dims(known[_first(step)], count)
-        elif step.op == "aten::copy":
-            source = cast(Ref, step.arguments[1]).value
-            known |= {step.results[0]: known[source]} if source in known else {}
-        elif step.op == DELEGATE:
-            control = read_control(step.op, step.arguments)
-            code = blocks[control.blocks[0]].graph
-            pairs = zip(control.operands, code.inputs, strict=True)
-            lent = {own: known[v] for r, own in pairs
-                    if (v := cast(Ref, r).value) in known}  # fmt: skip
-            made = _handed_on(code, lent, blocks)
-            results = zip(code.outputs, step.results, strict=False)
-            known |= {result: made[out] for out, result in results if out in made}
-    return known
-
-
-def _placed(argument: Argument, parts: _Parts) -> _After | None:
-    """Return how far after the start of which cursor an operand is."""
-    part = parts.get(argument.value) if isinstance(argument, Ref) else None
-    if isinstance(part, CursorSlot):
-        return _After(part.cursor, 0) if part.part is CursorPart.START else None
-    return part
-
-
-def _is_part(
-    argument: Argument,
-    parts: _Parts,
-    state: State,
-    part: CursorPart,
-) -> bool:
-    """Tell whether an operand is a part of the cursor that a state is at."""
-    if not isinstance(argument, Ref) or state.cursor is None:
-        return False
-    return parts.get(argument.value) == CursorSlot(state.cursor, part)
-
-
 def _written_over(graph: Graph, step: Instruction, held: Mapping[int, _Held]) -> bool:
     """Tell whether a result lies over a state, whatever the operands are."""
     aliases = (isinstance(graph.values[v].storage, Alias) for v in step.results)
@@ -467,11 +408,6 @@ def _written_over(graph: Graph, step: Instruction, held: Mapping[int, _Held]) ->
 def _by_name(step: Instruction) -> dict[str, Argument]:
     names = [parameter.name for parameter in OPS[step.op].params]
     return dict(zip(names, step.arguments, strict=True))
-
-
-def _first(step: Instruction) -> int:
-    first = step.arguments[0]
-    return first.value if isinstance(first, Ref) else -1
 
 
 def _references(arguments: tuple[Argument, ...]) -> list[int]:

@@ -25,12 +25,7 @@ PROMPT, CAPACITY, FORGOTTEN = 64, 512, 4
 def median(times: int, run: Callable[[], object]) -> float:
     """Return the median of the microseconds of some runs, after a first one."""
     run()
-    found = []
-    for _ in range(times):
-        began = time.perf_counter()
-        run()
-        found.append(1e6 * (time.perf_counter() - began))
-    return statistics.median(found)
+    return statistics.median(once(run) for _ in range(times))
 
 
 def measure(path: str) -> dict[str, float]:
@@ -61,12 +56,12 @@ def measure(path: str) -> dict[str, float]:
             for _ in range(50):
                 for _ in range(FORGOTTEN):
                     decode()
-                taken.append(median_once(lambda: session.rewind(FORGOTTEN)))
+                taken.append(once(lambda: session.rewind(FORGOTTEN)))
             found["rewind"] = statistics.median(taken)
     return found
 
 
-def median_once(run: Callable[[], object]) -> float:
+def once(run: Callable[[], object]) -> float:
     """Return the microseconds of one run."""
     began = time.perf_counter()
     run()

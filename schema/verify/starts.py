@@ -1,0 +1,93 @@
+"""What values are to cursors: parts that a session fills in, or so far after a start.
+
+In: the code of a method or block, what its operands are to cursors. Out: the same of
+results. `kvc::after` is followed, through copies and the code of delegates too.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+from kvc.schema.control import read_control
+from kvc.schema.model import (
+    Argument,
+    Block,
+    CursorPart,
+    CursorSlot,
+    Graph,
+    Instruction,
+    Ref,
+    State,
+)
+from kvc.schema.ops import AFTER, DELEGATE
+from kvc.schema.types import Dim, add_dims
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """A value that is so many positions after where a call or a turn starts.
+
+    Attributes:
+        cursor: id of the cursor.
+        offset: how many.
+        turn: of a turn of a loop, how many positions that adds; None for the call.
+    """
+
+    cursor: int
+    offset: Dim
+    turn: int | None = None
+
+
+Parts = Mapping[int, CursorSlot | After]  # what values are to cursors
+
+
+def handed_on(
+    inside: Graph, known: dict[int, Dim], blocks: Sequence[Block]
+) -> dict[int, Dim]:
+    """Return the values that are so much further than those known, which are added to.
+
+    A copy may lead into the memory of what a loop carries; a delegate does as its code.
+    """
+    for step in inside.instructions:
+        if step.op == AFTER and first_operand(step) in known:
+            count = cast("Dim", step.arguments[1])
+            known[step.results[0]] = add_dims(known[first_operand(step)], count)
+        elif step.op == "aten::copy":
+            source = cast(Ref, step.arguments[1]).value
+            known |= {step.results[0]: known[source]} if source in known else {}
+        elif step.op == DELEGATE:
+            control = read_control(step.op, step.arguments)
+            code = blocks[control.blocks[0]].graph
+            pairs = zip(control.operands, code.inputs, strict=True)
+            lent = {own: known[v] for r, own in pairs
+                    if (v := cast(Ref, r).value) in known}  # fmt: skip
+            made = handed_on(code, lent, blocks)
+            results = zip(code.outputs, step.results, strict=False)
+            known |= {result: made[out] for out, result in results if out in made}
+    return known
+
+
+def placed(argument: Argument, parts: Parts) -> After | None:
+    """Return how far after the start of which cursor an operand is."""
+    part = parts.get(argument.value) if isinstance(argument, Ref) else None
+    if isinstance(part, CursorSlot):
+        return After(part.cursor, 0) if part.part is CursorPart.START else None
+    return part
+
+
+def is_part(
+    argument: Argument,
+    parts: Parts,
+    state: State,
+    part: CursorPart,
+) -> bool:
+    """Tell whether an operand is a part of the cursor that a state is at."""
+    if not isinstance(argument, Ref) or state.cursor is None:
+        return False
+    return parts.get(argument.value) == CursorSlot(state.cursor, part)
+
+
+def first_operand(step: Instruction) -> int:
+    """Return the id of the first operand, -1 where it is no value."""
+    first = step.arguments[0]
+    return first.value if isinstance(first, Ref) else -1
