@@ -4,6 +4,7 @@ import ctypes
 import mmap
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 # A test that looks at this process in /proc; conftest.py says what is done before it.
@@ -27,9 +28,20 @@ def _trim() -> None:
 def is_resident(address: int) -> bool:
     """Tell whether the first whole page from an address on is in memory or swapped."""
     page = -(-address // mmap.PAGESIZE)
+    return resident_within(page * mmap.PAGESIZE, mmap.PAGESIZE) > 0
+
+
+def resident_within(address: int, nbytes: int) -> int:
+    """Return the bytes of the whole pages in a span that are in memory or swapped.
+
+    What happens elsewhere in this process does not count.
+    """
+    first = -(-address // mmap.PAGESIZE)
     with Path("/proc/self/pagemap").open("rb") as pagemap:
-        pagemap.seek(page * 8)
-        return bool(int.from_bytes(pagemap.read(8), "little") >> 62)
+        pagemap.seek(first * 8)
+        entries = pagemap.read(((address + nbytes) // mmap.PAGESIZE - first) * 8)
+    held = np.frombuffer(entries, np.uint64) >> np.uint64(62)
+    return int(np.count_nonzero(held)) * mmap.PAGESIZE
 
 
 def map_field(field: str, *, path: object = None, address: int | None = None) -> int:

@@ -10,7 +10,7 @@ from data_programs import table_program, write_data_bundle
 from delegated_parts import delegated_program
 from fake_backends import backend_of
 from hand_built import affine_program, cache_program, write_bundle
-from resident_memory import LINUX, map_field, resident_nbytes
+from resident_memory import LINUX, resident_within
 
 from kvc.runtime import Closed, DigestMismatch, FileChanged, load
 from kvc.runtime.delegates.base import Handle
@@ -20,24 +20,24 @@ MIB = 1 << 20
 MODES = ("map", "read", "huge")
 
 
-def held_nbytes(mode, path):
-    return map_field("Rss", path=path) if mode == "map" else resident_nbytes()
-
-
 @LINUX
 @pytest.mark.parametrize("mode", MODES)
 def test_the_memory_of_all_weights_goes(tmp_path, mode):
     path = write_data_bundle(tmp_path / "t.kvc", table_program(16384))
     with load(path, mode) as program:
-        program.row(np.array([0]))  # torch is there, and its threads
-        program.release()
-        before = held_nbytes(mode, path)
         first = program.total()
-        assert held_nbytes(mode, path) - before >= 64 * MIB
+        table = span_of(program, "table")
+        assert resident_within(*table) >= 63 * MIB
         program.release()
-        assert held_nbytes(mode, path) - before <= 8 * MIB
+        assert resident_within(*table) <= 8 * MIB
         assert np.array_equal(program.total(), first)
-        assert held_nbytes(mode, path) - before >= 64 * MIB
+        assert resident_within(*span_of(program, "table")) >= 63 * MIB
+
+
+def span_of(program, name):
+    """Return the address of named data where the last call read it, and its bytes."""
+    with program.data[name] as buffer:
+        return buffer.array().ctypes.data, buffer.nbytes
 
 
 def test_the_next_call_checks_again(tmp_path):

@@ -11,6 +11,7 @@ from resident_memory import (
     count_descriptors,
     map_field,
     resident_nbytes,
+    resident_within,
 )
 
 from kvc.runtime import BufferFreed, Closed, DigestMismatch, UnknownName, load
@@ -40,10 +41,6 @@ def opened(path, mode):
         yield program
 
 
-def held_nbytes(mode, path):
-    return map_field("Rss", path=path) if mode == "map" else resident_nbytes()
-
-
 def test_an_array_has_the_declared_type_and_is_read_only(opened):
     with opened.data["table"] as buffer:
         array = buffer.array()
@@ -54,22 +51,25 @@ def test_an_array_has_the_declared_type_and_is_read_only(opened):
 
 
 @LINUX
-def test_memory_comes_with_use_and_goes_with_the_last_handle(opened, mode, path):
+def test_memory_comes_with_use_and_goes_with_the_last_handle(opened):
     first, second = opened.data["table"], opened.data["table"]
-    before = held_nbytes(mode, path)
     assert first.array().max() == second.array().max() == 4095
-    assert held_nbytes(mode, path) - before >= 16 * MIB
+    table = first.array().ctypes.data, first.nbytes
+    assert resident_within(*table) >= 15 * MIB
     first.free()
-    assert held_nbytes(mode, path) - before >= 16 * MIB
+    assert resident_within(*table) >= 15 * MIB
     second.free()
-    assert held_nbytes(mode, path) - before <= 4 * MIB
+    assert resident_within(*table) <= 4 * MIB
 
 
 @LINUX
-def test_a_handle_that_is_dropped_gives_the_memory_back(opened, mode, path):
-    before = held_nbytes(mode, path)
-    assert opened.data["table"].array().max() == 4095
-    assert held_nbytes(mode, path) - before <= 4 * MIB
+def test_a_handle_that_is_dropped_gives_the_memory_back(opened):
+    buffer = opened.data["table"]
+    assert buffer.array().max() == 4095
+    table = buffer.array().ctypes.data, buffer.nbytes
+    assert resident_within(*table) >= 15 * MIB
+    del buffer
+    assert resident_within(*table) <= 4 * MIB
 
 
 @LINUX
@@ -178,12 +178,13 @@ def test_an_unknown_name_lists_some_that_there_are(opened):
 
 
 @LINUX
-def test_many_threads_may_take_and_free(opened, mode, path):
-    wrong, before = [], held_nbytes(mode, path)
+def test_many_threads_may_take_and_free(opened):
+    wrong, tables = [], []
 
     def take():
         for _ in range(10):
             with opened.data["table"] as buffer:
+                tables.append((buffer.array().ctypes.data, buffer.nbytes))
                 if buffer.array()[3, 7] != 3:
                     wrong.append(1)
 
@@ -193,7 +194,7 @@ def test_many_threads_may_take_and_free(opened, mode, path):
     for thread in threads:
         thread.join()
     assert not wrong
-    assert held_nbytes(mode, path) - before <= 8 * MIB  # stacks of threads
+    assert max(resident_within(*table) for table in tables) <= 4 * MIB
 
 
 def test_a_program_works_after_the_user_freed_its_data(opened):
@@ -204,7 +205,7 @@ def test_a_program_works_after_the_user_freed_its_data(opened):
 
 
 @LINUX
-def test_a_dropped_program_closes_its_files_behind_the_last_handle(path, mode):
+def test_a_dropped_program_closes_its_files_after_the_last_handle(path, mode):
     before = count_descriptors()
     program = load(path, mode)
     program.row(np.array([1]))
