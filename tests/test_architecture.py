@@ -18,7 +18,7 @@ SOURCES = sorted(
     for path in (ROOT / folder).rglob("*.py")
     if "dev" not in path.parts
 )
-BACKENDS = {"xnnpack"}
+BACKENDS = {"cpu", "xnnpack"}
 
 
 def tree_of(path):
