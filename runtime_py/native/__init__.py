@@ -43,7 +43,9 @@ _STEP = np.dtype(
 )
 _FAILURE = np.dtype([("fault", np.int32), ("step", np.int32), ("facts", np.int64, 4)])
 
-INDEX_OUT_OF_RANGE, CACHE_OVERFLOW, COUNT_OUT_OF_RANGE, BAD_LENGTH, NO_MEMORY = range(1, 6)
+INDEX_OUT_OF_RANGE, CACHE_OVERFLOW, COUNT_OUT_OF_RANGE, BAD_LENGTH, NO_MEMORY = range(
+    1, 6
+)
 
 
 @dataclass(frozen=True, slots=True)

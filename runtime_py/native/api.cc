@@ -36,9 +36,9 @@ struct Block {
 void* workspace(size_t nbytes, int slot) {
   thread_local Block blocks[4];
   Block& block = blocks[slot];
-  if (block.nbytes < nbytes) {
+  if (block.nbytes < nbytes || block.data == nullptr) {
     std::free(block.data);
-    const size_t whole = (nbytes + 4095) / 4096 * 4096;
+    const size_t whole = (nbytes + 4096) / 4096 * 4096;
     block.data = std::aligned_alloc(64, whole);
     block.nbytes = block.data != nullptr ? whole : 0;
   }

@@ -146,8 +146,12 @@ class Attention {
   void take(const Block& block, int64_t piece, float* scratch, Partial* found) const {
     const Sight sight(a_, block.row);
     const int64_t rows = block.rows(a_), base = piece * kPiece;
-    int64_t begin = base, end = std::min(base + kPiece, sight.last(block.first + block.count - 1));
-    if (begin >= sight.keep) begin = std::max(begin, sight.first(block.first));
+    const int64_t end = std::min(base + kPiece, sight.last(block.first + block.count - 1));
+    // Of what lies between the kept positions and the first that is seen nothing is read:
+    // those slots hold other positions.
+    const int64_t kept = std::min(sight.keep, end);
+    const int64_t from = std::max(std::max(base, kept), sight.first(block.first));
+    const int64_t begin = base < kept ? base : from;
     for (int64_t i = 0; i < rows; ++i) found->most[i] = kNone;
     if (begin >= end) return;
     const int64_t lane = (begin - base) % 8;
@@ -159,35 +163,46 @@ class Attention {
     float* value_scales = key_scales + kPiece;
     gather(block, queries);
     const int64_t count = end - begin;
-    // Positions before the oldest are gone: their slots hold others, and are not read.
-    Rows v{values, a_.value_width};
     for (int64_t i = 0; i < rows; ++i) std::fill_n(scores + i * kStride, count, kNone);
+    Rows v{values, a_.value_width};
     const bool whole = !a_.circular && a_.v.dtype == DType::kFloat32 && a_.v.strides[3] == 1;
     if (whole) v = rows_of(a_.v, block.row, block.group, begin, count, values);
-    for_slot_runs(begin, count, a_.slots, a_.circular, a_.keep,
-                  [&](int64_t done, int64_t slot, int64_t length) {
+    const auto read = [&](int64_t place, int64_t slot, int64_t length) {
       const Rows k = rows_of(a_.k, block.row, block.group, slot, length, keys);
-      kernels_.float32({queries, a_.width, k.data, k.stride, nullptr, scores + done, kStride, 1,
+      kernels_.float32({queries, a_.width, k.data, k.stride, nullptr, scores + place, kStride, 1,
                         rows, length, a_.width},
                        0, length);
       if (a_.k_scale) {
         const float* scale = scales_of(a_.k_scale, block.row, block.group, slot, length, key_scales);
         for (int64_t i = 0; i < rows; ++i) {
-          for (int64_t j = 0; j < length; ++j) scores[i * kStride + done + j] *= scale[j];
+          for (int64_t j = 0; j < length; ++j) scores[i * kStride + place + j] *= scale[j];
         }
       }
       if (a_.v_scale) {
-        scales_of(a_.v_scale, block.row, block.group, slot, length, value_scales + done);
+        scales_of(a_.v_scale, block.row, block.group, slot, length, value_scales + place);
       }
       if (whole) return;
-      float* to = values + done * a_.value_width;
-      const Rows read = rows_of(a_.v, block.row, block.group, slot, length, to);
-      if (read.data == to) return;
+      float* to = values + place * a_.value_width;
+      const Rows found_rows = rows_of(a_.v, block.row, block.group, slot, length, to);
+      if (found_rows.data == to) return;
       for (int64_t j = 0; j < length; ++j) {
-        std::memcpy(to + j * a_.value_width, read.data + j * read.stride,
+        std::memcpy(to + j * a_.value_width, found_rows.data + j * found_rows.stride,
                     a_.value_width * sizeof(float));
       }
-    });
+    };
+    const auto read_positions = [&](int64_t first, int64_t last) {
+      for_slot_runs(first, last - first, a_.slots, a_.circular, a_.keep,
+                    [&](int64_t done, int64_t slot, int64_t length) {
+        read(first - begin + done, slot, length);
+      });
+    };
+    if (begin < from) {
+      const int64_t gap = std::min(from, end) - kept;
+      std::fill_n(values + (kept - begin) * a_.value_width, gap * a_.value_width, 0.0f);
+      std::fill_n(value_scales + kept - begin, gap, 0.0f);
+      read_positions(begin, kept);
+    }
+    if (from < end) read_positions(from, end);
     for (int64_t i = 0; i < rows; ++i) {
       score(block, sight, i, begin, count, scores + i * kStride);
     }

@@ -76,6 +76,19 @@ void map(const Tensor& out, const Tensor& a, const Tensor& b, int threads, const
 
 // Calls function with a value of the C++ type of a dtype that is computed with.
 template <class F>
+void with_number(DType dtype, const F& function) {
+  switch (dtype) {
+    case DType::kFloat32: return function(float{});
+    case DType::kFloat64: return function(double{});
+    case DType::kInt64: return function(int64_t{});
+    case DType::kInt32: return function(int32_t{});
+    case DType::kBool: return function(bool{});
+    default: return;  // schema/backends/cpu.py takes no others
+  }
+}
+
+// Calls function with a value of the C++ type of any dtype that is moved.
+template <class F>
 void with_type(DType dtype, const F& function) {
   switch (dtype) {
     case DType::kFloat32: return function(float{});
@@ -198,7 +211,7 @@ constexpr bool kApplies =
 template <class Op>
 bool binary(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1], &b = step.tensors[2];
-  with_type(a.dtype, [&](auto zero) {
+  with_number(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     if constexpr (kApplies<Op, T>) {
       using R = decltype(Op::apply(zero, zero));
@@ -211,7 +224,7 @@ bool binary(const Step& step, const Context& context) {
 template <class Op>
 bool binary_scalar(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
-  with_type(a.dtype, [&](auto zero) {
+  with_number(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     if constexpr (kApplies<Op, T>) {
       using R = decltype(Op::apply(zero, zero));
@@ -226,7 +239,7 @@ bool binary_scalar(const Step& step, const Context& context) {
 template <class Op>
 bool scaled(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1], &b = step.tensors[2];
-  with_type(a.dtype, [&](auto zero) {
+  with_number(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T alpha = scalar<T>(step, 0);
     if (alpha == T(1)) {
@@ -242,7 +255,7 @@ bool scaled(const Step& step, const Context& context) {
 template <class Op>
 bool scaled_scalar(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
-  with_type(a.dtype, [&](auto zero) {
+  with_number(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T y = Mul::apply(scalar<T>(step, 1), scalar<T>(step, 0));
     map<T, T>(out, a, context.threads, [y](T x) { return Op::apply(x, y); });
@@ -253,7 +266,7 @@ bool scaled_scalar(const Step& step, const Context& context) {
 // other - alpha * self
 bool rsub(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
-  with_type(a.dtype, [&](auto zero) {
+  with_number(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     const T y = scalar<T>(step, 0), alpha = scalar<T>(step, 1);
     map<T, T>(out, a, context.threads,
@@ -338,7 +351,7 @@ struct Not {
 template <class F>
 bool unary_any(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
-  with_type(a.dtype, [&](auto zero) {
+  with_number(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     map<T, T>(out, a, context.threads, [](T x) { return F::apply(x); });
   });
@@ -358,7 +371,7 @@ T power(T x, T y) {
 
 bool power_scalar(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
-  with_type(a.dtype, [&](auto zero) {
+  with_number(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_floating_point_v<T>) {
       const T y = scalar<T>(step, 0);
@@ -370,7 +383,7 @@ bool power_scalar(const Step& step, const Context& context) {
 
 bool scalar_power(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
-  with_type(a.dtype, [&](auto zero) {
+  with_number(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     if constexpr (std::is_floating_point_v<T>) {
       const T x = scalar<T>(step, 0);
@@ -382,7 +395,7 @@ bool scalar_power(const Step& step, const Context& context) {
 
 bool clamp(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
-  with_type(a.dtype, [&](auto zero) {
+  with_number(a.dtype, [&](auto zero) {
     using T = decltype(zero);
     const bool low = step.integers[0] != kAbsent, high = step.integers[1] != kAbsent;
     const T least = low ? scalar<T>(step, 0) : T(0), most = high ? scalar<T>(step, 1) : T(0);
@@ -439,8 +452,8 @@ R cast(A x) {
 
 bool to_copy(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
-  with_type(out.dtype, [&](auto made) {
-    with_type(a.dtype, [&](auto read) {
+  with_number(out.dtype, [&](auto made) {
+    with_number(a.dtype, [&](auto read) {
       using R = decltype(made);
       using A = decltype(read);
       map<R, A>(out, a, context.threads, [](A x) { return cast<R, A>(x); });

@@ -27,7 +27,7 @@ struct Reduced {
   // `axes`: how many, then which; none, or absent, means all.
   Reduced(const Tensor& x, const int64_t* axes) {
     bool chosen[kMaxRank] = {};
-    const bool all = axes[0] == kAbsent || axes[0] == 0;
+    const bool all = axes[0] == kAbsent || axes[0] == 0 || x.rank == 0;
     for (int i = 0; i < x.rank; ++i) chosen[i] = all;
     for (int64_t i = 0; !all && i < axes[0]; ++i) {
       chosen[axes[1 + i] < 0 ? axes[1 + i] + x.rank : axes[1 + i]] = true;

@@ -52,6 +52,7 @@ struct Tensor {
 
   // Whether the last `axes` dims lie together, as in an array without gaps.
   bool packed(int axes) const {
+    if (count() == 0) return true;
     int64_t expected = 1;
     for (int i = rank - 1; i >= rank - axes; --i) {
       if (dims[i] != 1 && strides[i] != expected) return false;

@@ -93,7 +93,7 @@ def _fill(arguments: Arguments, results: Results) -> str:
 
 def _cast(arguments: Arguments, results: Results) -> str:
     found = {operand(arguments[0]).type.dtype, results[0].dtype}
-    return "" if found <= {*_ALL} else _of(found)
+    return "" if found <= {*_NUMBERS, DType.BOOL} else _of(found)
 
 
 def _same(arguments: Arguments, results: Results) -> str:
@@ -118,11 +118,17 @@ def _any(arguments: Arguments, results: Results) -> str:
     return ""
 
 
+def _along(arguments: Arguments, results: Results) -> str:
+    return "" if operand(arguments[0]).type.dims else "a scalar"
+
+
 def _sum(arguments: Arguments, results: Results) -> str:
     found = operand(arguments[0]).type.dtype, results[0].dtype
     floats = found[0] is found[1] and found[0] in _FLOATS
     whole = (*_INDEX, DType.BOOL, DType.UINT8)
-    return "" if floats or (found[0] in whole and found[1] is DType.INT64) else _of(found)
+    return (
+        "" if floats or (found[0] in whole and found[1] is DType.INT64) else _of(found)
+    )
 
 
 def _rows(arguments: Arguments, results: Results) -> str:
@@ -166,10 +172,6 @@ def _quantized_rows(arguments: Arguments, results: Results) -> str:
     return "" if x.dtype is DType.FLOAT32 and x.dims else _of({x.dtype})
 
 
-def _lookup(arguments: Arguments, results: Results) -> str:
-    return _constants(arguments[:-1])
-
-
 def _indexed(arguments: Arguments, results: Results) -> str:
     """Look up by integers along axes that lie side by side."""
     indices = arguments[1]
@@ -211,7 +213,7 @@ _FLOAT32 = _alike(DType.FLOAT32)
 
 
 def _table(rule: Rule, names: str) -> dict[str, Rule]:
-    return {name: rule for name in names.split()}
+    return dict.fromkeys(names.split(), rule)
 
 
 RULES: Final[dict[str, Callable[[Arguments, Results], str]]] = {
@@ -250,7 +252,10 @@ RULES: Final[dict[str, Callable[[Arguments, Results], str]]] = {
         "aten::triu kvc::append kvc::replace",
     ),
     **_table(_any, "kvc::check_index kvc::check_rows kvc::after kvc::cache_update"),
-    **_table(_any, "aten::embedding aten::index_select aten::gather"),
+    **_table(
+        _along,
+        "aten::index_select aten::gather aten::embedding kvc::embedding_q8",
+    ),
     **_table(_rows, "aten::rms_norm aten::layer_norm aten::softmax.int"),
     **_table(_rows, "aten::log_softmax.int"),
     **_table(_FLOAT32, "aten::matmul aten::mm aten::bmm"),
@@ -269,6 +274,5 @@ RULES: Final[dict[str, Callable[[Arguments, Results], str]]] = {
     "aten::index.Tensor": _indexed,
     "aten::linear": _linear,
     "kvc::linear_qd8": _quantized_linear,
-    "kvc::embedding_q8": _lookup,
     "kvc::attention": _attention,
 }

@@ -145,5 +145,8 @@ def _warn(error: MissingLibrary) -> None:
     global _warned
     if not _warned:
         _warned = True
-        what = f"the backend cpu runs its reference implementation: {error.reason}"
-        warnings.warn(what, ReferenceUsed, stacklevel=2)
+        text = (
+            f"{error}; until then the backend cpu runs its slower reference "
+            "implementation"
+        )
+        warnings.warn(text, ReferenceUsed, stacklevel=2)

@@ -83,7 +83,9 @@ def bind_steps(
         KernelFailed: a view is impossible.
         DigestMismatch, FileChanged: a constant is damaged.
     """
-    scratch = arena if arena.nbytes >= graph.scratch_nbytes else Arena(graph.scratch_nbytes)
+    scratch = (
+        arena if arena.nbytes >= graph.scratch_nbytes else Arena(graph.scratch_nbytes)
+    )
     memory = Memory(
         scratch=scratch,
         constant=constant,
