@@ -5,7 +5,7 @@ from kvc.schema.backends.operands import Operand
 
 
 def operands_of(node: Node, constants: set[int]) -> list[object]:
-    """Return a node's arguments, tensors as `Operand`s; `constants` are ids of values."""
+    """Return a node's arguments, tensors as `Operand`s; `constants` are ids."""
     return [_operand(argument, constants) for argument in node.arguments]
 
 

@@ -284,9 +284,9 @@ class _Binder:
 
     def _kernel(self, instruction: Instruction) -> Kernel:
         """Return what runs an instruction."""
-        if instruction.op == _CHECK_INDEX:
-            if checks_rows(self._graph, instruction, self._sizes):
-                return load_row_check()
+        checks = instruction.op == _CHECK_INDEX
+        if checks and checks_rows(self._graph, instruction, self._sizes):
+            return load_row_check()
         return self._prepared(instruction) or load_kernels()[instruction.op]
 
     def _out(self, result: int) -> "Tensor":

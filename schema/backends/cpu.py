@@ -1,7 +1,7 @@
 """The list of what the native backend `cpu` supports: ops, and the dtypes they take.
 
-The compiler chooses nodes by it, the runtime refuses blocks by it. Views take any dtype,
-since they compute nothing; control flow stays outside.
+The compiler chooses nodes by it, the runtime refuses blocks by it. Views take
+any dtype, since they compute nothing; control flow stays outside.
 """
 
 from collections.abc import Callable, Sequence
@@ -132,7 +132,7 @@ def _sum(arguments: Arguments, results: Results) -> str:
 
 
 def _rows(arguments: Arguments, results: Results) -> str:
-    """Compute float32 rows along the last axis, or axes, by constants if by anything."""
+    """Compute float32 rows along the last axes, by constants if by anything."""
     x, axes, *weights = arguments
     rank = len(operand(x).type.dims)
     if isinstance(axes, int) and axes not in (-1, rank - 1):

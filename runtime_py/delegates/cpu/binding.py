@@ -73,7 +73,8 @@ def bind_steps(
         method: that the block belongs to, for messages.
         graph: the block, known to hold nothing but what the backend takes.
         sizes: of the program's symbols.
-        inputs, outputs: where the graph's lie, as `Handle.prepare` gets them.
+        inputs: where the graph's lie, as `Handle.prepare` gets them.
+        outputs: likewise.
         arena: for what lies between.
         constant: returns the data of a name.
         library: that runs the steps.
@@ -97,7 +98,7 @@ def bind_steps(
 
 
 class _Binder:
-    """The values of a block at some sizes, and the steps that have been written down."""
+    """The values of a block at some sizes, and the steps written down so far."""
 
     def __init__(
         self,
@@ -139,24 +140,24 @@ class _Binder:
     def _error(self, failure: Failure, instruction: Instruction) -> Exception:
         """Return the error that the reference would raise."""
         first, second, third, fourth = failure.facts
-        match failure.fault:
-            case fault if fault == INDEX_OUT_OF_RANGE:
-                return IndexOutOfRange(place="", index=first, size=second)
-            case fault if fault == CACHE_OVERFLOW:
-                if instruction.op == _CHECK_INDEX:
-                    if not checks_rows(self._graph, instruction, self._sizes):
-                        return IndexOutOfRange(place="", index=second, size=fourth)
-                return CacheOverflow(
-                    row=first, start=second, count=third, capacity=fourth
-                )
-            case fault if fault == COUNT_OUT_OF_RANGE:
-                return CountOutOfRange(row=first, count=second, most=third)
-            case fault if fault == BAD_LENGTH:
-                return ValueError(
-                    f"row {first} has {second} valid positions, the cache has {third}"
-                )
-            case _:
-                return OutOfMemory(what=instruction.op, nbytes=first)
+        fault = failure.fault
+        if fault == CACHE_OVERFLOW and self._is_index(instruction):
+            return IndexOutOfRange(place="", index=second, size=fourth)
+        if fault == CACHE_OVERFLOW:
+            return CacheOverflow(row=first, start=second, count=third, capacity=fourth)
+        if fault == INDEX_OUT_OF_RANGE:
+            return IndexOutOfRange(place="", index=first, size=second)
+        if fault == COUNT_OUT_OF_RANGE:
+            return CountOutOfRange(row=first, count=second, most=third)
+        if fault == BAD_LENGTH:
+            what = f"row {first} has {second} valid positions, the cache has {third}"
+            return ValueError(what)
+        return OutOfMemory(what=instruction.op, nbytes=first)
+
+    def _is_index(self, instruction: Instruction) -> bool:
+        """Tell whether an instruction checks an index that is none of a cache's rows."""
+        checks = instruction.op == _CHECK_INDEX
+        return checks and not checks_rows(self._graph, instruction, self._sizes)
 
     def _bind(self, instruction: Instruction) -> None:
         match OPS[instruction.op].aliasing:
@@ -217,7 +218,7 @@ class _Binder:
         arguments: tuple[Argument, ...],
         first: int,
     ) -> None:
-        """Add a kernel's step; `first` is the parameter that the first argument is of."""
+        """Add a kernel's step; the first argument is that of parameter `first`."""
         tensors: list[Array | None] = []
         integers: list[int] = []
         numbers: list[float] = []
@@ -238,7 +239,7 @@ class _Binder:
         self._steps.add(instruction.op, [*results, *tensors], integers, numbers)
 
     def _packed(self, array: Array | None) -> Array | None:
-        """Return an array with elements side by side, copied by a step if it must be."""
+        """Return an array with elements side by side, perhaps copied by a step."""
         if array is None or array.flags.c_contiguous:
             return array
         copy = np.empty(array.shape, array.dtype)
@@ -263,7 +264,7 @@ class _Binder:
 def _write(
     param: Param, given: object, integers: list[int], numbers: list[float]
 ) -> None:
-    """Write an argument that is no tensor as kernels read it; see `Step` in kernels.h."""
+    """Write an argument that is no tensor as kernels read it; see kernels.h."""
     if isinstance(given, tuple):
         integers.append(len(given))
         integers += given
