@@ -100,7 +100,10 @@ class _Rewriter:
         outputs = list(method.outputs)
         for i, step in self._steps.get(method.name, {}).items():
             outputs[i] = _after(method.inputs[i], step, nodes, lent)
-        lent.method = replace(method, nodes=tuple(nodes), outputs=tuple(outputs))
+        new = [self._counted(pair, method, lent, nodes) for pair in method.state_out]
+        lent.method = replace(
+            method, nodes=tuple(nodes), outputs=tuple(outputs), state_out=tuple(new)
+        )
         self._done[method.name] = lent.method
         return lent
 
@@ -117,40 +120,41 @@ class _Rewriter:
                 value = view.method.here(given, method.block)
                 if value is None or name in changes:
                     continue
-                offset = self._offset(node, view, value) if part is Part.START else 0
-                own = self._own(view, value, method)
-                if part is Part.START and own is not None and offset is not None:
-                    here = view.method.here(own, method.block)
-                    check_equal(value, part, view, symbols, offset, here)
-                    changes[name] = own
-                elif view.part(value) is part or offset:
-                    check_equal(value, part, view, symbols, offset or 0)
-                    wanted = CursorSlot(number, part), given.type
-                    changes[name] = lent.value(wanted)
-                if name in changes and offset:
-                    changes[name] = _after(changes[name], offset, made, lent)
+                if part is Part.START and self._covers(view, node, value):
+                    changes[name] = self._placed(number, value, method, lent, made)
+                elif view.part(value) is part:
+                    check_equal(value, part, view, symbols)
+                    changes[name] = lent.value((CursorSlot(number, part), given.type))
         return [*made, with_named(node, changes) if changes else node]
 
-    def _own(self, view: CursorView, value: Value, block: Method) -> Value | None:
-        """Return the input of a block that a loop carries and a value is after."""
-        in_turn = view.in_turn(value)
-        if in_turn is None:
-            return None
-        for own in block.inputs:
-            here = view.method.here(own, block.block)
-            if here and view.method.carried.get(here.id) is in_turn[0]:
-                return own
-        return None
-
-    def _offset(self, node: Node, view: CursorView, index: Value) -> Dim | None:
-        """Return how far after a start a write of what a call adds begins, if it is."""
-        if view.step.lengths is not None:
-            return None
+    def _covers(self, view: CursorView, node: Node, index: Value) -> bool:
+        """Tell whether a write is of what a call adds, which is of no lengths."""
         write = replace(cache_write("", node), index=index, counted=None)
-        if not view.covers(write, self._symbols):
-            return None
-        in_turn = view.in_turn(index)
-        return view.offset(index) if in_turn is None else in_turn[1]
+        return view.step.lengths is None and view.covers(write, self._symbols)
+
+    def _placed(
+        self, number: int, value: Value, method: Method, lent: _Lent, made: list[Node]
+    ) -> Value:
+        """Return what is after the start or a mark, as a value is; add what makes it.
+
+        Args:
+            number: of the cursor.
+            value: of the flat method; what the call adds is from there on.
+            method: where it is wanted, the entry or a block.
+            lent: what that is given of cursors.
+            made: nodes of it.
+        """
+        view, symbols = self._views[number], self._program.symbols
+        after = view.after_mark(value)
+        if after is None:
+            offset, mark = view.offset(value), None
+            base = lent.value((CursorSlot(number, Part.START), value.type))
+        else:
+            offset, mark = after.offset, after.mark
+            base = _known_here(mark, view, method)
+        assert offset is not None
+        check_equal(value, Part.START, view, symbols, offset, mark)
+        return base if offset == 0 else _after(base, offset, made, lent)
 
     def _carry(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
         """Return a loop that carries where its turns write, with what makes that."""
@@ -161,20 +165,29 @@ class _Rewriter:
         for number, view in enumerate(self._views):
             for i, own in enumerate(body.inputs[: control.carried]):
                 here = view.method.here(own, body.block)
-                one = None if here is None else view.method.carried.get(here.id)
-                first = None if one is None else view.offset(one.first)
-                if one is None or first is None or not view.carries(one, self._symbols):
+                one = next((o for o in view.method.loops if o.own == here), None)
+                if one is None or not view.carries(one, self._symbols):
                     continue
-                check_equal(one.first, Part.START, view, self._program.symbols, first)
                 given = view.method.here(body.outputs[i], body.block)
                 assert given is not None
                 symbols = self._program.symbols
                 check_equal(given, Part.START, view, symbols, one.step, here)
-                start = lent.value((CursorSlot(number, Part.START), own.type))
-                operands[i] = _after(start, first, made, lent) if first else start
+                operands[i] = self._placed(number, one.first, method, lent, made)
                 self._steps.setdefault(body.name, {})[i] = one.step
         changed = replace(control, operands=tuple(operands))
         return [*made, replace(node, arguments=arguments_of(changed))]
+
+    def _counted(
+        self, pair: tuple[Value, str], method: Method, lent: _Lent, made: list[Node]
+    ) -> tuple[Value, str]:
+        """Return a state's new value; of a counter, where loops that decide it end."""
+        new, name = pair
+        for number, cursor in enumerate(self._program.cursors):
+            if cursor.state is None or not self._views[number].step.totals:
+                continue
+            if self._program.states[cursor.state].name == name:
+                return self._placed(number, new, method, lent, made), name
+        return pair
 
     def _through(self, node: Node, lent: _Lent) -> Node:
         """Replace operands in the blocks of a node, and pass them what they need."""
@@ -195,6 +208,13 @@ class _Rewriter:
         return replace(
             node, arguments=arguments_of(replace(control, operands=operands))
         )
+
+
+def _known_here(mark: Value, view: CursorView, method: Method) -> Value:
+    """Return what a value of the flat method is in the entry or a block."""
+    made = (value for node in method.nodes for value in node.outputs)
+    known = (*method.inputs, *made)
+    return next(v for v in known if view.method.here(v, method.block) == mark)
 
 
 def _after(start: Value, offset: Dim, nodes: list[Node], lent: _Lent) -> Value:
