@@ -131,9 +131,8 @@ class CursorView:
             return False
         known = Counter(found.addends) <= Counter(step.totals)
         if found.addends:
-            known = (
-                known and after is not None and bounds(after.offset, symbols)[0] >= 0
-            )
+            on = after is not None and bounds(after.offset, symbols)[0] >= 0
+            known = known and on
         return known and _fits(found.constant, count, step.least, symbols)
 
     def after_mark(self, value: Value | None) -> AfterMark | None:

@@ -21,7 +21,8 @@ from kvc.schema.model import CursorPart as Part
 from kvc.schema.ops import AFTER
 from kvc.schema.types import Dim, TensorType
 
-_Wanted = tuple[CursorSlot, TensorType]
+_Part = tuple[CursorSlot, TensorType]
+_Wanted = _Part | Value  # a value is one of the flat method, where turns begin or end
 # The operands of cache operators that can be parts of a cursor.
 _OPERANDS: Mapping[str, Mapping[str, Part]] = {
     "kvc::cache_update": {"write_indices": Part.START, "row_lengths": Part.LENGTHS},
@@ -47,7 +48,7 @@ def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> 
 
 @dataclass(slots=True)
 class _Lent:
-    """What a method or block is given of cursors: a value for each part and type."""
+    """What a method or block is given: a value for each part of a cursor and type."""
 
     method: Method
     count: int
@@ -55,7 +56,8 @@ class _Lent:
 
     def value(self, wanted: _Wanted) -> Value:
         if wanted not in self.values:
-            self.values[wanted] = self.fresh(wanted[1])
+            kind = wanted.type if isinstance(wanted, Value) else wanted[1]
+            self.values[wanted] = self.fresh(kind)
         return self.values[wanted]
 
     def fresh(self, kind: TensorType) -> Value:
@@ -84,7 +86,11 @@ class _Rewriter:
                 part = Part.PLACES if view.places else Part.START
                 given[CursorSlot(number, part), view.start.type] = view.start
         lent = self._rewrite(method, dict(given))
-        slots = tuple((value, slot) for (slot, _), value in lent.values.items())
+        slots = tuple(
+            (value, wanted[0])
+            for wanted, value in lent.values.items()
+            if not isinstance(wanted, Value)  # an entry makes these itself
+        )
         changed = replace(lent.method, cursor_in=method.cursor_in + slots)
         self._done[method.name] = _without_inputs(changed, given.values())
 
@@ -94,7 +100,7 @@ class _Rewriter:
         for node in method.nodes:
             if control_of(node) is not None:
                 *before, loop = self._carry(node, method, lent)
-                nodes += [*before, self._through(loop, lent)]
+                nodes += [*before, self._through(loop, method, lent)]
             else:
                 nodes += self._with_parts(node, method, lent)
         outputs = list(method.outputs)
@@ -151,7 +157,7 @@ class _Rewriter:
             base = lent.value((CursorSlot(number, Part.START), value.type))
         else:
             offset, mark = after.offset, after.mark
-            base = _known_here(mark, view, method)
+            base = self._given(mark, method, lent)
         assert offset is not None
         check_equal(value, Part.START, view, symbols, offset, mark)
         return base if offset == 0 else _after(base, offset, made, lent)
@@ -189,7 +195,15 @@ class _Rewriter:
                 return self._placed(number, new, method, lent, made), name
         return pair
 
-    def _through(self, node: Node, lent: _Lent) -> Node:
+    def _given(self, wanted: _Wanted, method: Method, lent: _Lent) -> Value:
+        """Return what a method or block has of a part, or of what loops make."""
+        made = (value for node in method.nodes for value in node.outputs)
+        for value in (*method.inputs, *made) if isinstance(wanted, Value) else ():
+            if self._views[0].method.here(value, method.block) == wanted:
+                return value
+        return lent.value(wanted)
+
+    def _through(self, node: Node, method: Method, lent: _Lent) -> Node:
         """Replace operands in the blocks of a node, and pass them what they need."""
         control = control_of(node)
         assert control is not None
@@ -204,17 +218,9 @@ class _Rewriter:
                 inputs=(*one.method.inputs, *added),
                 input_names=(*one.method.input_names, *labels),
             )
-        operands = (*control.operands, *(lent.value(w) for w in wanted))
-        return replace(
-            node, arguments=arguments_of(replace(control, operands=operands))
-        )
-
-
-def _known_here(mark: Value, view: CursorView, method: Method) -> Value:
-    """Return what a value of the flat method is in the entry or a block."""
-    made = (value for node in method.nodes for value in node.outputs)
-    known = (*method.inputs, *made)
-    return next(v for v in known if view.method.here(v, method.block) == mark)
+        given = (self._given(one, method, lent) for one in wanted)
+        changed = replace(control, operands=(*control.operands, *given))
+        return replace(node, arguments=arguments_of(changed))
 
 
 def _after(start: Value, offset: Dim, nodes: list[Node], lent: _Lent) -> Value:

@@ -268,6 +268,31 @@ def test_turns_may_leave_positions_out(tmp_path: Path) -> None:
         call(session, model, "write", torch.tensor(2))
 
 
+class InBranches(Writer):
+    """A branch in each turn writes where it is told, one further than the turn."""
+
+    def put(self, cache: Tensor, x: Tensor, place: Tensor) -> Tensor:
+        def write(cache: Tensor, x: Tensor, before: Tensor) -> Tensor:
+            return torch.ops.kvc.cache_update(cache, x, before, 2, "linear")
+
+        def leave(cache: Tensor, x: Tensor, before: Tensor) -> Tensor:
+            return cache.clone()
+
+        is_big = x.sum() > -100.0
+        return torch.cond(is_big, write, leave, (cache, x, place + 1))
+
+    step = 2
+
+
+def test_branches_of_turns_write(tmp_path: Path) -> None:
+    with opened(InBranches(), METHODS[:1], tmp_path) as program:
+        assert program.states["cache"].cursor == 0
+        session, model = program.session(), InBranches()
+        call(session, model, "write", torch.tensor(3))
+        call(session, model, "write", torch.tensor(2))
+        assert session.position.tolist() == [10]
+
+
 class Told(Writer):
     """Its position is an input, so nothing says how far a loop has come."""
 
