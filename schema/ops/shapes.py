@@ -50,7 +50,8 @@ def axes_of(axes: Sequence[int], rank: int) -> set[int]:
 
 def matrix_of(tensor: TensorType) -> tuple[int, int]:
     """Return rows and columns of a static type with two dims."""
-    require(len(tensor.dims) == 2, f"{tensor} is not a matrix")
+    if len(tensor.dims) != 2:
+        raise ShapeMismatch(f"{tensor} is not a matrix")
     rows, columns = shape_of(tensor)
     return rows, columns
 
@@ -61,11 +62,10 @@ def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
     result = [1] * rank
     for shape in shapes:
         for i, size in enumerate(shape, rank - len(shape)):
-            require(
-                size == result[i] or 1 in (size, result[i]),
-                f"cannot broadcast {shapes}",
-            )
-            result[i] = size if result[i] == 1 else result[i]
+            if result[i] == 1:
+                result[i] = size
+            elif size not in (1, result[i]):
+                raise ShapeMismatch(f"cannot broadcast {shapes}")
     return tuple(result)
 
 

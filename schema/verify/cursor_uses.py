@@ -6,7 +6,7 @@ over each ring, or `BadProgram`. Operands are compared with the storages of valu
 what `kvc::after` makes. No other arithmetic is followed here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, cast
 
@@ -37,6 +37,7 @@ from kvc.schema.ops import (
 )
 from kvc.schema.types import Dim, TensorType, add_dims, bounds
 from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.graphs import Operands
 from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.starts import (
     After,
@@ -75,11 +76,13 @@ class CursorUses:
     def __init__(
         self,
         method: Method,
+        operands: Sequence[Operands],
         program: Program,
         widest: dict[int, int],
         report: Reporter,
     ) -> None:
         self._method, self._program, self._report = method, program, report
+        self._operands = operands
         self._widest = widest
         self._symbols = {symbol.name: symbol for symbol in program.symbols}
         self._where = f"method {method.name!r}"
@@ -103,7 +106,7 @@ class CursorUses:
             own = any(isinstance(v.storage, CursorSlot) for v in block.graph.values)
             where = f"{self._where}, block {number}"
             self._require(not own, where, "a block is lent parts of a cursor")
-        self._check_graph(graph, held, parts)
+        self._check_graph(graph, self._operands[0], held, parts)
         given = [held[v].state for v in graph.outputs if v in held]
         handed = sorted(self._widest.keys() & set(given))
         what = f"it hands the rings {handed} with a window out"
@@ -125,26 +128,31 @@ class CursorUses:
         known = placed or rows is None or kind.dims in ((), (1,), (rows,))
         self._require(known, where, f"{kind} for {rows} rows")
 
-    def _check_graph(self, graph: Graph, held: dict[int, _Held], lent: Parts) -> Parts:
+    def _check_graph(
+        self, graph: Graph, operands: Operands, held: dict[int, _Held], lent: Parts
+    ) -> Parts:
         """Check a graph, and note which of its values are states; parts are `lent`.
 
         Returns:
             All values that are parts of cursors, or after a start.
         """
         parts = dict(lent)
-        for index, step in enumerate(graph.instructions):
+        for index, (step, reads) in enumerate(
+            zip(graph.instructions, operands, strict=True)
+        ):
+            used = [value for value in reads if value in held]
+            plain = step.op not in CONTROL_OPS and step.op != AFTER
+            if plain and not used and not _written_over(graph, step, held):
+                continue
             at = place(self._where, index, step)
-            used = [v for v in _references(step.arguments) if v in held]
             if step.op in CONTROL_OPS:
                 self._check_control(graph, step, held, parts, at)
             elif step.op == AFTER:
                 parts[step.results[0]] = self._after(step, parts, at)
-            elif not used and not _written_over(graph, step, held):
-                continue
             elif OPS[step.op].aliasing is Aliasing.VIEW:
                 self._follow_view(step, held, used[0], at)
             elif step.op == _UPDATE and first_operand(step) in held:
-                self._write(graph, step, held, parts, at)
+                self._write(graph, step, held, used, parts, at)
             else:
                 self._read(graph, step, held, used, parts, at)
         return parts
@@ -181,7 +189,7 @@ class CursorUses:
             }
             if step.op == SCAN:
                 known |= self._carried(graph, step, control, inside, parts, at)
-            made = self._check_graph(inside, lent, known)
+            made = self._check_graph(inside, self._operands[number + 1], lent, known)
             for out, result in zip(inside.outputs, step.results, strict=False):
                 if step.op == DELEGATE and out in made:
                     parts[result] = made[out]
@@ -258,14 +266,14 @@ class CursorUses:
         graph: Graph,
         step: Instruction,
         held: dict[int, _Held],
+        used: list[int],
         parts: Parts,
         at: str,
     ) -> None:
         """Check that an update begins at the cursor and is as long as its advance."""
         arguments, result = _by_name(step), step.results[0]
         one = held[first_operand(step)]
-        others = [v for v in _references(step.arguments[1:]) if v in held]
-        self._refuse_windows([held[v].state for v in others], "a write of", at)
+        self._refuse_windows([held[v].state for v in used[1:]], "a write of", at)
         if not isinstance(graph.values[result].storage, Alias):
             self._refuse_windows([one.state], "a copy of", at)
             return
@@ -275,9 +283,11 @@ class CursorUses:
         axis = cast(int, arguments["axis"]) % len(update.dims)
         whole = one.order == tuple(range(len(update.dims)))
         along = axis == state.axis and arguments["mode"] == _MODES[state.kind]
-        found = f"axis {axis}, {arguments['mode']}"
-        what = f"{state.name!r}, {state.kind.name} along {state.axis}, along {found}"
-        self._require(whole and along, at, f"it writes the state {what}")
+        if not (whole and along):
+            found = f"axis {axis}, {arguments['mode']}"
+            kind = f"{state.kind.name} along {state.axis}"
+            what = f"it writes the state {state.name!r}, {kind}, along {found}"
+            self._report.fail(at, what)
         self._check_kept(arguments, state, at)
         start = placed(arguments["write_indices"], parts)
         begins = start is not None and start.cursor == state.cursor
@@ -300,17 +310,18 @@ class CursorUses:
         offset = start.offset
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
+        room: Dim | None = None
+        if advance is not None:
+            room = advance.tokens if start.turn is None else start.turn
+            left = add_dims(add_dims(room, offset, -1), count, -1)
+            whole = state.window is not None or advance.lengths is not None
+            exact = (offset, left) == (0, 0)
+            if exact or (not whole and bounds(left, self._symbols)[0] >= 0):
+                return
         begins = f", {offset} after the start" if offset != 0 else ""
         adds = "the call adds" if start.turn is None else "a turn adds"
-        what = f"a write of {count} positions{begins}, {adds} "
-        self._require(advance is not None, at, f"{what}None")
-        assert advance is not None
-        room = advance.tokens if start.turn is None else start.turn
-        left = add_dims(add_dims(room, offset, -1), count, -1)
-        fits = bounds(left, self._symbols)[0] >= 0
-        whole = state.window is not None or advance.lengths is not None
-        fits = fits and (not whole or (offset, left) == (0, 0))
-        self._require(fits, at, f"{what}{room}")
+        what = f"a write of {count} positions{begins}, {adds} {room}"
+        self._report.fail(at, what)
 
     def _check_kept(
         self, arguments: Mapping[str, Argument], state: State, at: str
@@ -401,8 +412,10 @@ class CursorUses:
 
 def _written_over(graph: Graph, step: Instruction, held: Mapping[int, _Held]) -> bool:
     """Tell whether a result lies over a state, whatever the operands are."""
-    aliases = (isinstance(graph.values[v].storage, Alias) for v in step.results)
-    return any(aliases) and any(graph.root_of(v) in held for v in step.results)
+    for value in step.results:
+        if type(graph.values[value].storage) is Alias and graph.root_of(value) in held:
+            return True
+    return False
 
 
 def _by_name(step: Instruction) -> dict[str, Argument]:
