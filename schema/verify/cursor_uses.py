@@ -6,7 +6,7 @@ over each ring, or `BadProgram`. Operands are compared with the storages of valu
 what `kvc::after` makes. No other arithmetic is followed here.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -36,6 +36,7 @@ from kvc.schema.ops import (
 )
 from kvc.schema.types import Dim, TensorType, add_dims, bounds
 from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.graphs import Operands
 from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.starts import (
     After,
@@ -75,11 +76,13 @@ class CursorUses:
     def __init__(
         self,
         method: Method,
+        operands: Sequence[Operands],
         program: Program,
         widest: dict[int, int],
         report: Reporter,
     ) -> None:
         self._method, self._program, self._report = method, program, report
+        self._operands = operands
         self._widest = widest
         self._symbols = {symbol.name: symbol for symbol in program.symbols}
         self._where = f"method {method.name!r}"
@@ -106,7 +109,8 @@ class CursorUses:
             own = any(isinstance(v.storage, CursorSlot) for v in block.graph.values)
             where = f"{self._where}, block {number}"
             self._require(not own, where, "a block is lent parts of a cursor")
-        self._check_ends(self._check_graph(graph, held, parts))
+        made = self._check_graph(graph, self._operands[0], held, parts)
+        self._check_ends(made)
         given = [held[v].state for v in graph.outputs if v in held]
         handed = sorted(self._widest.keys() & set(given))
         what = f"it hands the rings {handed} with a window out"
@@ -130,29 +134,33 @@ class CursorUses:
         known = placed or rows is None or kind.dims in ((), (1,), (rows,))
         self._require(known, where, f"{kind} for {rows} rows")
 
-    def _check_graph(self, graph: Graph, held: dict[int, _Held], lent: Parts) -> Parts:
+    def _check_graph(
+        self, graph: Graph, operands: Operands, held: dict[int, _Held], lent: Parts
+    ) -> Parts:
         """Check a graph, and note which of its values are states; parts are `lent`.
 
         Returns:
             All values that are parts of cursors, or after a start.
         """
         parts = dict(lent)
-        for index, step in enumerate(graph.instructions):
-            at = place(self._where, index, step)
-            used = [v for v in _references(step.arguments) if v in held]
-            source = placed(step.arguments[1], parts) if step.op == _COPY else None
-            if source is not None:
+        for index, (step, reads) in enumerate(
+            zip(graph.instructions, operands, strict=True)
+        ):
+            if step.op == _COPY and (source := placed(step.arguments[1], parts)):
                 parts[step.results[0]] = source
+            used = [value for value in reads if value in held]
+            plain = step.op not in CONTROL_OPS and step.op != AFTER
+            if plain and not used and not _written_over(graph, step, held):
+                continue
+            at = place(self._where, index, step)
             if step.op in CONTROL_OPS:
                 self._check_control(graph, step, held, parts, at)
             elif step.op == AFTER:
                 parts[step.results[0]] = self._after(step, parts, at)
-            elif not used and not _written_over(graph, step, held):
-                continue
             elif OPS[step.op].aliasing is Aliasing.VIEW:
                 self._follow_view(step, held, used[0], at)
             elif step.op == _UPDATE and first_operand(step) in held:
-                self._write(graph, step, held, parts, at)
+                self._write(graph, step, held, used, parts, at)
             else:
                 self._read(graph, step, held, used, parts, at)
         return parts
@@ -188,7 +196,7 @@ class CursorUses:
             }
             if control.is_loop and number == control.blocks[-1]:
                 known |= self._carried(graph, step, control, inside, parts, at)
-            made = self._check_graph(inside, lent, known)
+            made = self._check_graph(inside, self._operands[number + 1], lent, known)
             for out, result in zip(inside.outputs, step.results, strict=False):
                 if step.op == DELEGATE and out in made:
                     parts[result] = made[out]
@@ -232,19 +240,21 @@ class CursorUses:
         return found
 
     def _check_end(self, end: After, what: str, at: str) -> None:
-        """Check that what a call adds ends there at the earliest.
+        """Check that what a call, or a turn of a loop, adds ends there at the earliest.
 
         Where loops decide how much that is, it is checked when all are known.
         """
         advance = self._method.advance_of(end.cursor)
         assert advance is not None
-        if advance.tokens is None:
+        room, adds = advance.tokens, "the call adds"
+        if end.turn is not None:
+            room, adds = end.turn, "a turn adds"
+        if room is None:
             self._ends.append((end, what, at))
             return
-        left = bounds(add_dims(advance.tokens, end.offset, -1), self._symbols)[0]
+        left = bounds(add_dims(room, end.offset, -1), self._symbols)[0]
         what += f" and {len(end.loops)} loops of any length" if end.loops else ""
-        fits = left >= 0 and not end.loops
-        self._require(fits, at, f"{what}, the call adds {advance.tokens}")
+        self._require(left >= 0 and not end.loops, at, f"{what}, {adds} {room}")
 
     def _check_ends(self, parts: Parts) -> None:
         """Check that counters say where calls end whose loops decide it."""
@@ -301,14 +311,14 @@ class CursorUses:
         graph: Graph,
         step: Instruction,
         held: dict[int, _Held],
+        used: list[int],
         parts: Parts,
         at: str,
     ) -> None:
         """Check that an update begins at the cursor and is as long as its advance."""
         arguments, result = _by_name(step), step.results[0]
         one = held[first_operand(step)]
-        others = [v for v in _references(step.arguments[1:]) if v in held]
-        self._refuse_windows([held[v].state for v in others], "a write of", at)
+        self._refuse_windows([held[v].state for v in used[1:]], "a write of", at)
         if not isinstance(graph.values[result].storage, Alias):
             self._refuse_windows([one.state], "a copy of", at)
             return
@@ -318,9 +328,11 @@ class CursorUses:
         axis = cast(int, arguments["axis"]) % len(update.dims)
         whole = one.order == tuple(range(len(update.dims)))
         along = axis == state.axis and arguments["mode"] == _MODES[state.kind]
-        found = f"axis {axis}, {arguments['mode']}"
-        what = f"{state.name!r}, {state.kind.name} along {state.axis}, along {found}"
-        self._require(whole and along, at, f"it writes the state {what}")
+        if not (whole and along):
+            found = f"axis {axis}, {arguments['mode']}"
+            kind = f"{state.kind.name} along {state.axis}"
+            what = f"it writes the state {state.name!r}, {kind}, along {found}"
+            self._report.fail(at, what)
         self._check_kept(arguments, state, at)
         start = placed(arguments["write_indices"], parts)
         begins = start is not None and start.cursor == state.cursor
@@ -342,19 +354,16 @@ class CursorUses:
         """
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
+        if advance is None:
+            self._report.fail(at, f"a write of {count} positions, the call adds None")
+        room = advance.tokens if start.turn is None else start.turn
+        if (start.offset, start.loops, count) == (0, (), room):
+            return
         begins = f", {start.offset} after the start" if start.offset != 0 else ""
         what = f"a write of {count} positions{begins}"
-        self._require(advance is not None, at, f"{what}, the call adds None")
-        assert advance is not None
-        if state.window is not None or advance.lengths is not None:
-            exact = (start, count) == (After(state.cursor, 0), advance.tokens)
-            self._require(exact, at, f"{what}, the call adds {advance.tokens}")
-        if start.turn is None:
-            self._check_end(start.further(count), what, at)
-            return
-        left = add_dims(add_dims(start.turn, start.offset, -1), count, -1)
-        fits = bounds(left, self._symbols)[0] >= 0
-        self._require(fits, at, f"{what}, a turn adds {start.turn}")
+        whole = state.window is not None or advance.lengths is not None
+        self._require(not whole, at, f"{what}, the call adds {room}")
+        self._check_end(start.further(count), what, at)
 
     def _check_kept(
         self, arguments: Mapping[str, Argument], state: State, at: str
@@ -460,8 +469,10 @@ def _last_value(graph: Graph, state: int) -> int:
 
 def _written_over(graph: Graph, step: Instruction, held: Mapping[int, _Held]) -> bool:
     """Tell whether a result lies over a state, whatever the operands are."""
-    aliases = (isinstance(graph.values[v].storage, Alias) for v in step.results)
-    return any(aliases) and any(graph.root_of(v) in held for v in step.results)
+    for value in step.results:
+        if type(graph.values[value].storage) is Alias and graph.root_of(value) in held:
+            return True
+    return False
 
 
 def _by_name(step: Instruction) -> dict[str, Argument]:
