@@ -7,8 +7,9 @@ instructions).
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import fields
+from functools import cache
 from itertools import repeat
 from typing import TypeVar
 
@@ -23,7 +24,12 @@ def build(kind: type[T], *columns: Sequence[object]) -> list[T]:
         columns: of equal length.
     """
     made: list[T] = list(map(object.__new__, repeat(kind, len(columns[0]))))
-    for field, column in zip(fields(kind), columns, strict=True):  # type: ignore[arg-type]
-        put = getattr(kind, field.name).__set__
+    for put, column in zip(_setters(kind), columns, strict=True):  # type: ignore[arg-type]
         deque(map(put, made, column), maxlen=0)
     return made
+
+
+@cache
+def _setters(kind: type) -> tuple[Callable[[object, object], None], ...]:
+    """Return for each field of a dataclass what sets its slot."""
+    return tuple(getattr(kind, field.name).__set__ for field in fields(kind))

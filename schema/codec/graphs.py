@@ -1,12 +1,13 @@
-"""Graphs as flat vectors: `graph_record` writes one, `read_graph` reads one.
+"""Graphs as flat vectors: `graph_record` writes one, `GraphReader` reads them.
 
-Everything that a graph refers to is in the pool of its buffer. Reading checks all ids
-at once with numpy, then makes the values and instructions, sharing equal parts.
+Everything that a graph refers to is in the pool of its buffer. Reading checks all ids,
+then makes values and instructions. Layers that are alike have equal vectors, which are
+read once; the verifier knows what it has seen by such objects.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
-from typing import cast
+from typing import Final, cast
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from kvc.schema.codec.checks import Numbers, check_ids, check_lengths, cut
 from kvc.schema.codec.pools import Pool, PoolWriter
 from kvc.schema.codec.records import Record, TableReader
 from kvc.schema.dtypes import DType
+from kvc.schema.errors import BadProgram
 from kvc.schema.model import (
     Alias,
     Argument,
@@ -35,6 +37,20 @@ from kvc.schema.types import Affine
 
 CONSTANT, STATE, SCRATCH, ALIAS, CALLER, CURSOR = range(6)
 NONE, VALUE, INT, FLOAT, BOOL, TEXT, DTYPE, AFFINE, LIST = range(9)
+
+# The vectors of a graph that say what its instructions do, whatever their source.
+_CODE: Final = (
+    "instruction_ops",
+    "argument_ends",
+    "argument_kinds",
+    "argument_values",
+    "list_ends",
+    "item_kinds",
+    "item_values",
+    "result_ends",
+    "results",
+)
+_Code = tuple[list[str], list[tuple[Argument, ...]], list[tuple[int, ...]]]
 
 Coded = tuple[int, int]  # kind, value
 
@@ -130,115 +146,135 @@ def _ends(runs: Iterable[Sequence[object]]) -> Numbers:
     return np.cumsum([len(run) for run in runs], dtype=np.uint32)
 
 
-def read_graph(table: TableReader, pool: Pool, path: str, where: str) -> Graph:
-    """Return a graph, every id in it checked against the pool and its own tables.
+class GraphReader:
+    """Reads the graphs of one program; what is equal in several is one object."""
 
-    Ids of names and states are left to the semantic verifier.
+    def __init__(self, pool: Pool, path: str) -> None:
+        self._pool, self._path = pool, path
+        self._refs: list[Ref] = []
+        self._values: dict[tuple[int, int, int], Value] = {}
+        self._codes: dict[tuple[object, ...], _Code] = {}
 
-    Raises:
-        BadProgram: an id leads nowhere, or vectors do not fit each other.
-    """
-    values = _read_values(table, pool, path, where)
-    count = len(values)
-    return Graph(
-        values=values,
-        inputs=tuple(check_ids(table.vector("inputs"), count, path, where)),
-        outputs=tuple(check_ids(table.vector("outputs"), count, path, where)),
-        instructions=_read_instructions(table, pool, count, path, where),
-        scratch_nbytes=table.number("scratch_nbytes"),
-        peak_nbytes=table.number("peak_nbytes"),
-    )
+    def read(self, table: TableReader, where: str) -> Graph:
+        """Return a graph, every id in it checked against the pool and its own tables.
 
+        Ids of names and states are left to the semantic verifier.
 
-def _read_values(
-    table: TableReader, pool: Pool, path: str, where: str
-) -> tuple[Value, ...]:
-    kinds, places = table.vector("value_storages"), table.vector("value_places")
-    ids = check_ids(table.vector("value_types"), len(pool.types), path, where)
-    check_lengths(path, where, kinds, places, ids)
-    check_ids(places[kinds == CALLER], 1, path, where)
-    sizes = [pool.max_nbytes[i] for i in np.asarray(ids)[kinds == SCRATCH].tolist()]
-    made = (
-        iter(build(Constant, places[kinds == CONSTANT].tolist())),
-        iter(build(StateSlot, places[kinds == STATE].tolist())),
-        iter(build(Scratch, places[kinds == SCRATCH].tolist(), sizes)),
-        iter(build(Alias, places[kinds == ALIAS].tolist())),
-        repeat(Caller()),
-        iter([_cursor_slot(place) for place in places[kinds == CURSOR].tolist()]),
-    )
-    storages = [next(made[kind]) for kind in kinds.tolist()]
-    return tuple(build(Value, [pool.types[i] for i in ids], storages))
+        Raises:
+            BadProgram: an id leads nowhere, or vectors do not fit each other.
+        """
+        values = self._read_values(table, where)
+        count = len(values)
+        return Graph(
+            values=values,
+            inputs=self._ids(table, "inputs", count, where),
+            outputs=self._ids(table, "outputs", count, where),
+            instructions=self._read_instructions(table, count, where),
+            scratch_nbytes=table.number("scratch_nbytes"),
+            peak_nbytes=table.number("peak_nbytes"),
+        )
+
+    def _ids(
+        self, table: TableReader, name: str, count: int, where: str
+    ) -> tuple[int, ...]:
+        return tuple(check_ids(table.vector(name), count, self._path, where))
+
+    def _read_values(self, table: TableReader, where: str) -> tuple[Value, ...]:
+        kinds, places = table.integers("value_storages"), table.integers("value_places")
+        types = self._ids(table, "value_types", len(self._pool.types), where)
+        check_lengths(self._path, where, kinds, places, types)
+        coded, known = list(zip(kinds, types, places, strict=True)), self._values
+        if new := [one for one in dict.fromkeys(coded) if one not in known]:
+            known.update(zip(new, self._make_values(new, where), strict=True))
+        return tuple([known[one] for one in coded])
+
+    def _make_values(
+        self, coded: Sequence[tuple[int, int, int]], where: str
+    ) -> list[Value]:
+        """Return a value for each (kind of storage, type, place)."""
+        pool, groups = self._pool, [list[tuple[int, int]]() for _ in range(6)]
+        for kind, of, place in coded:
+            groups[kind].append((of, place))
+        columns = [[place for _, place in group] for group in groups]
+        if any(columns[CALLER]):
+            what = f"id {max(columns[CALLER])}, but there are 1"
+            raise BadProgram(path=self._path, where=where, what=what)
+        sizes = [pool.max_nbytes[of] for of, _ in groups[SCRATCH]]
+        made: list[Iterator[Storage]] = [
+            iter(build(Constant, columns[CONSTANT])),
+            iter(build(StateSlot, columns[STATE])),
+            iter(build(Scratch, columns[SCRATCH], sizes)),
+            iter(build(Alias, columns[ALIAS])),
+            repeat(Caller()),
+            map(_cursor_slot, columns[CURSOR]),
+        ]
+        storages = [next(made[kind]) for kind, _, _ in coded]
+        return build(Value, [pool.types[of] for _, of, _ in coded], storages)
+
+    def _read_instructions(
+        self, table: TableReader, values: int, where: str
+    ) -> tuple[Instruction, ...]:
+        key = (values, *map(table.octets, _CODE))
+        code = self._codes.get(key)
+        if code is None:
+            vectors = {name: table.vector(name) for name in _CODE}
+            code = self._codes[key] = self._read_code(vectors, values, where)
+        strings = self._pool.strings
+        texts = self._ids(table, "instruction_sources", len(strings), where)
+        check_lengths(self._path, where, code[0], texts)
+        return tuple(build(Instruction, *code, [strings[i] for i in texts]))
+
+    def _read_code(
+        self, vectors: Mapping[str, Numbers], values: int, where: str
+    ) -> "_Code":
+        """Return the ops, arguments and results of instructions."""
+        path, pool = self._path, self._pool
+        known, more = len(self._refs), values - len(self._refs)
+        if more > 0:
+            self._refs += build(Ref, range(known, values))
+        tables: list[Sequence[Argument]] = [
+            (None,),
+            self._refs[:values],
+            pool.integers,
+            pool.doubles,
+            (False, True),
+            pool.strings,
+            tuple(DType),
+            pool.affines,
+            (),
+        ]
+        # Without lists to refer to, no item can be a list.
+        items = self._read_items(
+            vectors["item_kinds"], vectors["item_values"], tables, where
+        )
+        ends = vectors["list_ends"]
+        tables[LIST] = cut(cast(list[Item], items), ends, len(ends), path, where)
+        kinds, coded = vectors["argument_kinds"], vectors["argument_values"]
+        flat = self._read_items(kinds, coded, tables, where)
+        ops = check_ids(vectors["instruction_ops"], len(pool.ops), path, where)
+        ids = check_ids(vectors["results"], values, path, where)
+        return (
+            [pool.ops[i] for i in ops],
+            cut(flat, vectors["argument_ends"], len(ops), path, where),
+            cut(ids, vectors["result_ends"], len(ops), path, where),
+        )
+
+    def _read_items(
+        self,
+        kinds: Numbers,
+        values: Numbers,
+        tables: Sequence[Sequence[Argument]],
+        where: str,
+    ) -> list[Argument]:
+        check_lengths(self._path, where, kinds, values)
+        coded = list(zip(kinds.tolist(), values.tolist(), strict=True))
+        try:
+            return [tables[kind][value] for kind, value in coded]
+        except IndexError as error:
+            kind, value = next(c for c in coded if c[1] >= len(tables[c[0]]))
+            what = f"id {value}, but there are {len(tables[kind])}"
+            raise BadProgram(path=self._path, where=where, what=what) from error
 
 
 def _cursor_slot(place: int) -> CursorSlot:
     return CursorSlot(place // len(CursorPart), CursorPart(place % len(CursorPart)))
-
-
-def _read_instructions(
-    table: TableReader, pool: Pool, values: int, path: str, where: str
-) -> tuple[Instruction, ...]:
-    ops = check_ids(table.vector("instruction_ops"), len(pool.ops), path, where)
-    sources = table.vector("instruction_sources")
-    texts = check_ids(sources, len(pool.strings), path, where)
-    check_lengths(path, where, ops, texts)
-    arguments = cut(
-        _read_arguments(table, pool, values, path, where),
-        table.vector("argument_ends"),
-        len(ops),
-        path,
-        where,
-    )
-    ids = check_ids(table.vector("results"), values, path, where)
-    results = cut(ids, table.vector("result_ends"), len(ops), path, where)
-    return tuple(
-        build(
-            Instruction,
-            [pool.ops[i] for i in ops],
-            arguments,
-            results,
-            [pool.strings[i] for i in texts],
-        )
-    )
-
-
-def _read_arguments(
-    table: TableReader, pool: Pool, values: int, path: str, where: str
-) -> list[Argument]:
-    reader = _ItemReader(pool, values, path, where)
-    kinds, items = table.vector("item_kinds"), table.vector("item_values")
-    ends = table.vector("list_ends")
-    # Without lists to refer to, no item can be a list.
-    flat = cast(list[Item], reader.read(kinds, items))
-    lists = cut(flat, ends, len(ends), path, where)
-    kinds, coded = table.vector("argument_kinds"), table.vector("argument_values")
-    return reader.read(kinds, coded, lists)
-
-
-class _ItemReader:
-    """Makes arguments of kinds and values; equal ones are one object."""
-
-    def __init__(self, pool: Pool, values: int, path: str, where: str) -> None:
-        self.path, self.where = path, where
-        self.refs = build(Ref, range(values))
-        self.tables: dict[int, Sequence[Argument]] = {
-            NONE: (None,),
-            VALUE: self.refs,
-            INT: pool.integers,
-            FLOAT: pool.doubles,
-            BOOL: (False, True),
-            TEXT: pool.strings,
-            DTYPE: tuple(DType),
-            AFFINE: pool.affines,
-        }
-
-    def read(
-        self, kinds: Numbers, values: Numbers, lists: "Sequence[tuple[Item, ...]]" = ()
-    ) -> list[Argument]:
-        check_lengths(self.path, self.where, kinds, values)
-        tables = {**self.tables, LIST: lists}
-        for kind, table in tables.items():
-            check_ids(values[kinds == kind], len(table), self.path, self.where)
-        return [
-            tables[kind][value]
-            for kind, value in zip(kinds.tolist(), values.tolist(), strict=True)
-        ]

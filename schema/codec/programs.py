@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 
 from kvc.schema.codec.checks import Numbers, check_ids, check_lengths
-from kvc.schema.codec.graphs import graph_record, read_graph
+from kvc.schema.codec.graphs import GraphReader, graph_record
 from kvc.schema.codec.pools import Pool, PoolWriter, read_pool
 from kvc.schema.codec.records import FieldValue, Record, TableReader
 from kvc.schema.codec.updates import read_updates, update_fields
@@ -153,7 +153,7 @@ def _dim_fields(dim: Dim | None, pool: PoolWriter) -> tuple[int | None, int | No
 
 
 def _advance_record(advance: Advance, pool: PoolWriter) -> Record:
-    kind, tokens = pool.dim(advance.tokens)
+    kind, tokens = _dim_fields(advance.tokens, pool)
     return Record(
         "Advance",
         {
@@ -212,6 +212,7 @@ def read_program(table: TableReader, path: str) -> Program:
         BadProgram: an id leads nowhere, or vectors do not fit each other.
     """
     pool = read_pool(table.child("pool"), path)
+    graphs = GraphReader(pool, path)
     keys, texts = table.texts("metadata_keys"), table.texts("metadata_values")
     check_lengths(path, "metadata", keys, texts)
     if keys != sorted(set(keys)):
@@ -227,7 +228,9 @@ def read_program(table: TableReader, path: str) -> Program:
         names=_read_names(table.child("names"), pool, path),
         states=tuple(_read_state(t, pool, path) for t in table.children("states")),
         cursors=tuple(_read_cursor(t, pool, path) for t in table.children("cursors")),
-        methods=tuple(_read_method(t, pool, path) for t in table.children("methods")),
+        methods=tuple(
+            _read_method(t, graphs, pool, path) for t in table.children("methods")
+        ),
         delegates=tuple(_read_delegate(t) for t in table.children("delegates")),
         metadata=dict(zip(keys, texts, strict=True)),
     )
@@ -317,21 +320,22 @@ def _read_dim(
 
 
 def _read_advance(table: TableReader, pool: Pool, path: str, where: str) -> Advance:
-    kind, tokens = table.number("tokens_kind"), table.number("tokens")
     return Advance(
         cursor=table.number("cursor"),
-        tokens=pool.read_dim(kind, tokens, path, where),
+        tokens=_read_dim(table, "tokens", pool, path, where),
         lengths=table.optional_number("lengths"),
     )
 
 
-def _read_method(table: TableReader, pool: Pool, path: str) -> Method:
+def _read_method(
+    table: TableReader, graphs: GraphReader, pool: Pool, path: str
+) -> Method:
     name = table.text("name")
     where = f"method {name!r}"
     return Method(
         name=name,
         role=table.text("role"),
-        graph=read_graph(table.child("graph"), pool, path, where),
+        graph=graphs.read(table.child("graph"), where),
         input_names=tuple(table.texts("input_names")),
         input_tree=table.text("input_tree"),
         output_tree=table.text("output_tree"),
@@ -342,15 +346,17 @@ def _read_method(table: TableReader, pool: Pool, path: str) -> Method:
         ),
         updates=read_updates(table, pool, path, where),
         blocks=tuple(
-            _read_block(block, pool, path, f"{where}, block {number}")
+            _read_block(block, graphs, pool, path, f"{where}, block {number}")
             for number, block in enumerate(table.children("blocks"))
         ),
     )
 
 
-def _read_block(table: TableReader, pool: Pool, path: str, where: str) -> Block:
+def _read_block(
+    table: TableReader, graphs: GraphReader, pool: Pool, path: str, where: str
+) -> Block:
     return Block(
-        graph=read_graph(table.child("graph"), pool, path, where),
+        graph=graphs.read(table.child("graph"), where),
         updates=read_updates(table, pool, path, where),
     )
 

@@ -87,35 +87,43 @@ def _write_offsets(builder: Builder, items: "list[str] | list[Record]") -> int:
 
 
 _U32: Final = struct.Struct("<I")
+_I32: Final = struct.Struct("<i")
+_U16: Final = struct.Struct("<H")
+
+
+Layouts = dict[tuple[str, int], dict[str, tuple[Field, int]]]
 
 
 class TableReader:
     """The fields of one table in a verified buffer."""
 
-    def __init__(self, buffer: bytes, name: str, position: int) -> None:
+    def __init__(
+        self, buffer: bytes, name: str, position: int, layouts: Layouts
+    ) -> None:
         self.buffer = buffer
-        self._places: dict[str, tuple[Field, int]] = {}
-        (back,) = struct.unpack_from("<i", buffer, position)
-        vtable = position - back
-        (vtable_nbytes,) = struct.unpack_from("<H", buffer, vtable)
-        for slot, field in enumerate(TABLES[name]):
-            entry = 4 + 2 * slot
-            if entry < vtable_nbytes:
-                (offset,) = struct.unpack_from("<H", buffer, vtable + entry)
-                if offset:
-                    self._places[field[0]] = (field, position + offset)
+        self._start, self._layouts = position, layouts
+        vtable = position - _I32.unpack_from(buffer, position)[0]
+        known = layouts.get((name, vtable))
+        if known is None:
+            known = layouts[name, vtable] = _read_vtable(buffer, name, vtable)
+        self._places = known
 
     @classmethod
     def root(cls, buffer: bytes, name: str) -> "TableReader":
         """Return the table that a buffer begins with."""
-        return cls(buffer, name, _U32.unpack_from(buffer, 0)[0])
+        return cls(buffer, name, _U32.unpack_from(buffer, 0)[0], {})
 
     def __contains__(self, name: str) -> bool:
         return name in self._places
 
+    def place(self, name: str) -> int:
+        """Return where a field lies in the buffer."""
+        return self._start + self._places[name][1]
+
     def number(self, name: str) -> int:
         """Return a whole number."""
-        (_, _, element, nbytes, *_), position = self._places[name]
+        _, _, element, nbytes, *_ = self._places[name][0]
+        position = self.place(name)
         raw = self.buffer[position : position + nbytes]
         return int.from_bytes(raw, "little", signed=element.startswith("int"))
 
@@ -132,10 +140,8 @@ class TableReader:
         return [self._string(position) for position in self._targets(name)]
 
     def vector(self, name: str) -> Numbers:
-        """Return a vector of numbers, as a read-only view of the buffer."""
-        field, start = self._places[name][0], self._target(name)
-        (count,) = _U32.unpack_from(self.buffer, start)
-        return np.frombuffer(self.buffer, field[2], count, start + 4)
+        """Return a vector of numbers, read-only."""
+        return np.frombuffer(self.octets(name), self._places[name][0][2])
 
     def integers(self, name: str) -> list[int]:
         """Return a vector of whole numbers."""
@@ -143,20 +149,27 @@ class TableReader:
         return numbers
 
     def octets(self, name: str) -> bytes:
-        """Return a vector of bytes."""
-        return self.vector(name).tobytes()
+        """Return the bytes of a vector of numbers."""
+        field, offset = self._places[name]
+        position = self._start + offset
+        start = position + _U32.unpack_from(self.buffer, position)[0]
+        nbytes = field[3] * _U32.unpack_from(self.buffer, start)[0]
+        return self.buffer[start + 4 : start + 4 + nbytes]
 
     def child(self, name: str) -> "TableReader":
         """Return a table."""
-        return TableReader(self.buffer, self._places[name][0][2], self._target(name))
+        return self._table(name, self._target(name))
 
     def children(self, name: str) -> "list[TableReader]":
         """Return a vector of tables."""
+        return [self._table(name, at) for at in self._targets(name)]
+
+    def _table(self, name: str, position: int) -> "TableReader":
         kind = self._places[name][0][2]
-        return [TableReader(self.buffer, kind, at) for at in self._targets(name)]
+        return TableReader(self.buffer, kind, position, self._layouts)
 
     def _target(self, name: str) -> int:
-        position = self._places[name][1]
+        position = self.place(name)
         offset: int = _U32.unpack_from(self.buffer, position)[0]
         return position + offset
 
@@ -170,3 +183,12 @@ class TableReader:
     def _string(self, position: int) -> str:
         (nbytes,) = _U32.unpack_from(self.buffer, position)
         return self.buffer[position + 4 : position + 4 + nbytes].decode()
+
+
+def _read_vtable(buffer: bytes, name: str, vtable: int) -> dict[str, tuple[Field, int]]:
+    """Return each field that tables of a vtable have, and its offset in the table."""
+    (nbytes,) = _U16.unpack_from(buffer, vtable)
+    count = nbytes // 2 - 2
+    offsets = struct.unpack_from(f"<{count}H", buffer, vtable + 4)
+    pairs = zip(TABLES[name], offsets, strict=False)
+    return {field[0]: (field, offset) for field, offset in pairs if offset}

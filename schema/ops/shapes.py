@@ -17,10 +17,13 @@ Shape = tuple[int, ...]
 Rule = tuple[Inferred, ...]
 
 
-def require(condition: bool, text: str) -> None:
-    """Raise `ShapeMismatch` with `text` unless the condition holds."""
+def require(condition: bool, text: str, *about: object) -> None:
+    """Raise `ShapeMismatch` unless the condition holds.
+
+    `text` is formatted with what it is `about`, and only then: most conditions hold.
+    """
     if not condition:
-        raise ShapeMismatch(text)
+        raise ShapeMismatch(text.format(*about) if about else text)
 
 
 def shape_of(tensor: TensorType) -> Shape:
@@ -50,7 +53,7 @@ def axes_of(axes: Sequence[int], rank: int) -> set[int]:
 
 def matrix_of(tensor: TensorType) -> tuple[int, int]:
     """Return rows and columns of a static type with two dims."""
-    require(len(tensor.dims) == 2, f"{tensor} is not a matrix")
+    require(len(tensor.dims) == 2, "{} is not a matrix", tensor)
     rows, columns = shape_of(tensor)
     return rows, columns
 
@@ -61,11 +64,10 @@ def broadcast_shapes(shapes: Sequence[Shape]) -> Shape:
     result = [1] * rank
     for shape in shapes:
         for i, size in enumerate(shape, rank - len(shape)):
-            require(
-                size == result[i] or 1 in (size, result[i]),
-                f"cannot broadcast {shapes}",
-            )
-            result[i] = size if result[i] == 1 else result[i]
+            if result[i] == 1:
+                result[i] = size
+            elif size not in (1, result[i]):
+                raise ShapeMismatch(f"cannot broadcast {shapes}")
     return tuple(result)
 
 
@@ -183,13 +185,17 @@ def normalized(
     count = len(normalized_shape)
     require(
         shape_of(x)[len(x.dims) - count :] == normalized_shape,
-        f"{x} over {normalized_shape}",
+        "{} over {}",
+        x,
+        normalized_shape,
     )
     for tensor in rest:
         if isinstance(tensor, TensorType):
             require(
                 shape_of(tensor) == normalized_shape,
-                f"{tensor} over {normalized_shape}",
+                "{} over {}",
+                tensor,
+                normalized_shape,
             )
     return same(x)
 

@@ -26,12 +26,10 @@ from kvc.schema.model import (
 )
 from kvc.schema.ops import CONTROL_OPS, OPS, RESHAPING_VIEWS, Aliasing
 from kvc.schema.types import TensorType
-from kvc.schema.verify.effects import effects
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.graphs import GraphChecker, Operands
 from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.limits import MAX_BLOCKS
-from kvc.schema.verify.memory import check_memory
 from kvc.schema.verify.methods import check_verdicts
 from kvc.schema.verify.values import Surroundings
 
@@ -43,28 +41,26 @@ def check_blocks(
     checker: GraphChecker,
     around: Surroundings,
     thorough: bool,
-) -> None:
+) -> list[Operands]:
     """Check the blocks of a method whose own graph has been checked.
+
+    Returns:
+        What the instructions of each read.
 
     Raises:
         BadProgram, LimitExceeded: something is wrong.
     """
     report, blocks = checker.report, method.blocks
     report.limit(f"{around.where}: the number of blocks", len(blocks), MAX_BLOCKS)
+    operands: list[Operands] = []
     for number, block in enumerate(blocks):
         where = f"{around.where}, block {number}"
         inside = Surroundings(where, around.constants, (), around.sizes)
-        operands = checker.check(block.graph, inside)
-        check_memory(block.graph, operands, where, report, thorough)
-        _check_verdicts(block, operands, where, report)
+        reads, found = checker.check_block(block.graph, inside, thorough)
+        operands.append(reads)
+        check_verdicts(block.updates, block.graph, found, where, report)
     _Borders(method, around, report).check()
-
-
-def _check_verdicts(
-    block: Block, operands: Operands, where: str, report: Reporter
-) -> None:
-    found = effects(block.graph, operands).updates
-    check_verdicts(block.updates, block.graph, found, where, report)
+    return operands
 
 
 class _Borders:
@@ -103,8 +99,9 @@ class _Borders:
                 control = read_control(step.op, step.arguments)
                 self._take(control, number, at)
                 self._check_step(graph, step, control, at)
-            for root, axis in self._axes_of(graph, step):
-                grown.setdefault(root, set()).add(axis)
+            if step.op in CONTROL_OPS or step.op == _APPEND:
+                for root, axis in self._axes_of(graph, step):
+                    grown.setdefault(root, set()).add(axis)
         for root, axes in grown.items():
             fits = len(axes) == 1 and not isinstance(
                 graph.values[root].storage, Scratch
@@ -120,7 +117,7 @@ class _Borders:
             assert isinstance(axis, int)
             rank = len(graph.values[step.results[0]].type.dims)
             yield graph.root_of(step.results[0]), axis % rank
-        elif step.op in CONTROL_OPS:
+        else:
             control = read_control(step.op, step.arguments)
             for block in control.blocks:
                 for operand, axes in self._growth[block].items():
@@ -248,17 +245,20 @@ class _Step:
         control = self._control
         taken = [inside.values[value].type for value in inside.inputs]
         passed = control.input_types([self._type(value) for value in self._passed])
-        self._require(taken == list(passed), f"block {which} takes {taken}")
+        if taken != list(passed):
+            self._report.fail(self._at, f"block {which} takes {taken}")
         given = [inside.values[value].type for value in inside.outputs]
         own = self._results[: len(control.over)]
         results = [self._type(value) for value in own]
         wanted = control.output_types(which, [], results)
-        self._require(len(given) == len(wanted), f"block {which} gives {given}")
+        if len(given) != len(wanted):
+            self._report.fail(self._at, f"block {which} gives {given}")
         for kind, one in zip(given, wanted, strict=True):
             if one is None:
                 self._check_answer(kind)
-            else:
-                self._require(kind == one, f"block {which} gives {kind}, not {one}")
+            elif kind != one:
+                what = f"block {which} gives {kind}, not {one}"
+                self._report.fail(self._at, what)
 
     def _check_lent(self, inside: Graph) -> None:
         """Check that inputs lie in operands, or where parts of operands are put."""

@@ -11,6 +11,8 @@ the call, and they see no further than the window.
 How a method's code uses cursors is checked in `cursor_uses.py`.
 """
 
+from collections.abc import Sequence
+
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Advance,
@@ -26,6 +28,7 @@ from kvc.schema.types import bounds, symbols_of
 from kvc.schema.verify.cursor_uses import CursorUses
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.graphs import Operands
 from kvc.schema.verify.states import fixed_symbols
 
 
@@ -87,14 +90,23 @@ class CursorChecker:
         fits = window.size >= 1 and window.longest_call(least) >= 1
         require(fits, where, what)
 
-    def check(self, method: Method) -> None:
+    def check(self, method: Method, operands: Sequence[Operands]) -> None:
         """Check what a method does at cursors.
+
+        Args:
+            method: its graph and blocks have been checked.
+            operands: what the instructions of each of these read.
 
         Raises:
             BadProgram: it is not what the states it writes say.
         """
         where = f"method {method.name!r}"
         for advance in method.advances:
+            if advance.tokens is None:
+                kind = self._program.cursors[advance.cursor].kind
+                counted = kind is CursorKind.STATE and advance.lengths is None
+                what = f"nothing says how far it advances the cursor {advance.cursor}"
+                self._report.require(counted, where, what)
             if advance.lengths is not None:
                 self._check_lengths(method, advance, advance.lengths, where)
             states = self._program.states
@@ -102,7 +114,8 @@ class CursorChecker:
             missed = sorted(rings - set(method.writes))
             what = f"it advances their cursor and does not write the rings {missed}"
             self._report.require(not missed, where, what)
-        CursorUses(method, self._program, self._widest, self._report).check()
+        uses = CursorUses(method, operands, self._program, self._widest, self._report)
+        uses.check()
 
     def _check_lengths(
         self, method: Method, advance: Advance, index: int, where: str

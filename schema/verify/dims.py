@@ -19,6 +19,23 @@ from kvc.schema.verify.limits import (
 Shape = tuple[int, ...]
 
 
+class Point:
+    """A size for each symbol; remembers the types that it has been asked for."""
+
+    def __init__(self, sizes: Mapping[str, int]) -> None:
+        self.sizes = sizes
+        # By identity, as in `Sizes`, whose types these are.
+        self._types: dict[int, tuple[TensorType, TensorType]] = {}
+
+    def at(self, kind: TensorType) -> TensorType:
+        """Return a type with its dims at these sizes."""
+        found = self._types.get(id(kind))
+        if found is None:
+            static = TensorType(kind.dtype, kind.shape(self.sizes))
+            found = self._types[id(kind)] = kind, static
+        return found[1]
+
+
 class Sizes:
     """Checked types of one program; remembers those that it has seen."""
 
@@ -46,7 +63,9 @@ class Sizes:
             for dim in kind.dims:
                 self.check_dim(dim, where)
             nbytes = kind.max_nbytes(self.symbols)
-            self.report.limit(f"{where}: the size of {kind}", nbytes, MAX_TENSOR_NBYTES)
+            if nbytes > MAX_TENSOR_NBYTES:
+                what = f"{where}: the size of {kind}"
+                self.report.limit(what, nbytes, MAX_TENSOR_NBYTES)
             found = self._seen[id(kind)] = kind, nbytes
         return found[1]
 
@@ -55,12 +74,12 @@ class Sizes:
         if isinstance(dim, Affine):
             self.check_affine(dim, where)
         low, high = bounds(dim, self.symbols)
-        self.report.require(low >= 0, where, f"the dim {dim} can be {low}")
-        self.report.limit(f"{where}: the dim {dim}", high, MAX_DIM)
+        if low < 0:
+            self.report.fail(where, f"the dim {dim} can be {low}")
+        if high > MAX_DIM:
+            self.report.limit(f"{where}: the dim {dim}", high, MAX_DIM)
 
-    def mixed_points(
-        self, names: Iterable[str], where: str
-    ) -> Iterator[Mapping[str, int]]:
+    def mixed_points(self, names: Iterable[str], where: str) -> Iterator[Point]:
         """Yield sizes with some symbols at their lower bounds, others at the upper.
 
         With all at the lower or all at the upper ones, which are among `points`, they
@@ -73,12 +92,12 @@ class Sizes:
         mixed = [s for s in map(self.symbols.__getitem__, names) if s.lower < s.upper]
         what = f"{where}: symbols together"
         self.report.limit(what, len(mixed), MAX_SYMBOLS_TOGETHER)
-        lowest = self.points[0]
+        lowest = self.points[0].sizes
         for uppers in product((False, True), repeat=len(mixed)):
             if len(set(uppers)) > 1:
                 ends = zip(mixed, uppers, strict=True)
                 chosen = {s.name: s.upper if up else s.lower for s, up in ends}
-                yield {**lowest, **chosen}
+                yield Point({**lowest, **chosen})
 
     def check_affine(self, expression: Affine, where: str) -> None:
         """Check that an expression is canonical and uses declared symbols."""
@@ -103,10 +122,10 @@ def _is_ascending(products: Sequence[tuple[str, ...]]) -> bool:
     return list(products) == sorted(set(products))
 
 
-def _points(symbols: Sequence[Symbol]) -> tuple[Mapping[str, int], ...]:
+def _points(symbols: Sequence[Symbol]) -> tuple[Point, ...]:
     """Return sizes to try: all at the lower bound, all at the upper, one between."""
     return (
-        {symbol.name: symbol.lower for symbol in symbols},
-        {symbol.name: symbol.upper for symbol in symbols},
-        {symbol.name: (symbol.lower + symbol.upper) // 2 for symbol in symbols},
+        Point({symbol.name: symbol.lower for symbol in symbols}),
+        Point({symbol.name: symbol.upper for symbol in symbols}),
+        Point({s.name: (s.lower + s.upper) // 2 for s in symbols}),
     )

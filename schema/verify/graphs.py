@@ -8,9 +8,10 @@ lie, `signatures.py` arguments and shapes.
 from collections.abc import Sequence
 from typing import NoReturn
 
-from kvc.schema.model import Argument, Graph, Instruction, Ref
+from kvc.schema.model import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS
 from kvc.schema.types import TensorType
+from kvc.schema.verify.effects import effects
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.limits import (
@@ -18,11 +19,31 @@ from kvc.schema.verify.limits import (
     MAX_TENSOR_NBYTES,
     MAX_VALUES,
 )
+from kvc.schema.verify.memory import check_memory
 from kvc.schema.verify.results import BadResult, Definitions
 from kvc.schema.verify.signatures import Misfit, check_signature
 from kvc.schema.verify.values import Surroundings, ValueChecker
 
 Operands = list[tuple[int, ...]]
+
+
+def _content(graph: Graph, around: Surroundings) -> tuple[object, ...]:
+    """Return what the verdict on a block's graph depends on, parts by identity.
+
+    Of a constant that is its type, and the type of the data that it names.
+    """
+    types = around.constants
+    values: list[object] = []
+    for value in graph.values:
+        name = value.storage.name if type(value.storage) is Constant else None
+        if name is not None and 0 <= name < len(types):
+            values.append((id(value.type), id(types[name])))
+        else:
+            values.append(id(value))
+    code = [(s.op, id(s.arguments), id(s.results)) for s in graph.instructions]
+    sizes = graph.scratch_nbytes, graph.peak_nbytes
+    ends = graph.inputs, graph.outputs
+    return (*values, len(values), *code, *ends, *sizes)
 
 
 class GraphChecker:
@@ -36,13 +57,47 @@ class GraphChecker:
         ] = {}
         self._types: dict[int, tuple[TensorType, object]] = {}
         self._sources: set[str] = set()
+        self._blocks: dict[
+            tuple[object, ...], tuple[Graph, Operands, tuple[int, ...]]
+        ] = {}
 
-    def check(self, graph: Graph, around: Surroundings) -> Operands:
-        """Check a graph, and return the ids that each instruction reads.
+    def check(self, graph: Graph, around: Surroundings, thorough: bool) -> Operands:
+        """Check a graph and its memory; return the ids that each instruction reads.
 
         Raises:
             BadProgram, LimitExceeded: something is wrong.
         """
+        self._check_sources(graph, around.where)
+        operands = self._check_graph(graph, around)
+        check_memory(graph, operands, around.where, self.report, thorough)
+        return operands
+
+    def check_block(
+        self, graph: Graph, around: Surroundings, thorough: bool
+    ) -> tuple[Operands, tuple[int, ...]]:
+        """Do as `check`, and return which instructions write over what is lent too.
+
+        The blocks of layers that are alike are checked once: after decoding, equal
+        parts of graphs are one object.
+        """
+        key = _content(graph, around)
+        found = self._blocks.get(key)
+        if found is None:
+            operands = self.check(graph, around, thorough)
+            updates = effects(graph, operands).updates
+            # Keeping the graph keeps the ids of its parts their own.
+            found = self._blocks[key] = graph, operands, updates
+        else:
+            self._check_sources(graph, around.where)
+        return found[1:]
+
+    def _check_sources(self, graph: Graph, where: str) -> None:
+        for index, step in enumerate(graph.instructions):
+            if step.source not in self._sources:
+                self.report.text(step.source, f"{where}, instruction {index}")
+                self._sources.add(step.source)
+
+    def _check_graph(self, graph: Graph, around: Surroundings) -> Operands:
         where = around.where
         self.report.limit(
             f"{where}: the number of values", len(graph.values), MAX_VALUES
@@ -73,9 +128,6 @@ class GraphChecker:
                     what = f"reads value {value} too early"
                     self._fail_step(around, index, step, what)
             operands.append(reads)
-            if step.source not in self._sources:
-                self.report.text(step.source, f"{around.where}, instruction {index}")
-                self._sources.add(step.source)
             if key not in self._fitting:
                 self._check_fit(index, step, types, around)
                 self._fitting.add(key)

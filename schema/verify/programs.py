@@ -7,7 +7,6 @@ from kvc.schema.verify.cursors import CursorChecker
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.graphs import GraphChecker
-from kvc.schema.verify.memory import check_memory
 from kvc.schema.verify.methods import check_accesses, check_effects, check_methods
 from kvc.schema.verify.semantics import check_delegates, check_tables
 from kvc.schema.verify.values import Surroundings
@@ -36,11 +35,10 @@ def verify_program(program: Program, path: str, thorough: bool = False) -> None:
     for method in program.methods:
         where = f"method {method.name!r}"
         around = Surroundings(where, constants, program.states, sizes)
-        operands = checker.check(method.graph, around)
-        check_memory(method.graph, operands, where, report, thorough)
+        operands = checker.check(method.graph, around, thorough)
         check_effects(method, operands, program, report)
-        check_blocks(method, checker, around, thorough)
+        inside = check_blocks(method, checker, around, thorough)
         check_accesses(method, report)
-        cursors.check(method)
+        cursors.check(method, [operands, *inside])
     cursors.finish()
     check_delegates(program, report)

@@ -114,11 +114,14 @@ def _check_names(program: Program, sizes: Sizes, report: Reporter) -> None:
         where = f"named data {named.name!r}"
         report.name(named.format, where)
         report.text(named.provenance, where)
-        report.require(named.blob < len(program.blobs), where, f"no blob {named.blob}")
-        report.require(named.type.is_static, where, f"{named.type} is not static")
+        if named.blob >= len(program.blobs):
+            report.fail(where, f"no blob {named.blob}")
+        if not named.type.is_static:
+            report.fail(where, f"{named.type} is not static")
         nbytes, found = sizes.check(named.type, where), program.blobs[named.blob].nbytes
-        what = f"{named.type} takes {nbytes} bytes, the blob has {found}"
-        report.require(nbytes == found, where, what)
+        if nbytes != found:
+            what = f"{named.type} takes {nbytes} bytes, the blob has {found}"
+            report.fail(where, what)
     used = _used_names(program)
     _check_packed(program, used, report)
     _check_bundled(program, used, report)

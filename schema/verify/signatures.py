@@ -4,18 +4,25 @@ The verdict depends on the op, the types of operands and results, and the other
 arguments, so equal layers are checked once: see `SignatureChecker.check`.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import cast
+from collections.abc import Collection, Mapping, Sequence
+from typing import Final, cast
 
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Argument, Instruction, Item, Ref
 from kvc.schema.ops import CONTROL_OPS, OpSpec, Param, ParamKind
 from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred
-from kvc.schema.types import Affine, TensorType, symbols_of
-from kvc.schema.verify.dims import Sizes
+from kvc.schema.types import Affine, Dim, TensorType, symbols_of
+from kvc.schema.verify.dims import Point, Sizes
 from kvc.schema.verify.limits import MAX_LIST
 
-Shapes = list[tuple[DType, tuple[int, ...]]]
+_ITEMS: Final[Mapping[ParamKind, frozenset[type]]] = {
+    ParamKind.INT: frozenset({int, Affine}),
+    ParamKind.FLOAT: frozenset({float, int}),
+    ParamKind.BOOL: frozenset({bool}),
+    ParamKind.STR: frozenset({str}),
+    ParamKind.DTYPE: frozenset({DType}),
+    ParamKind.SCALAR: frozenset({int, float, bool, Affine}),
+}
 
 
 class Misfit(ValueError):
@@ -42,44 +49,26 @@ def check_signature(
         _check_argument(param, argument, sizes)
     if instruction.op in CONTROL_OPS:
         return
+    arguments = instruction.arguments
     results = [types[i] for i in instruction.results]
-    operands = [types[i] for i in _refs(instruction.arguments)]
-    static = all(kind.is_static for kind in operands + results)
-    free = static and not _has_affine(instruction)
-    points: Sequence[Mapping[str, int]] = ({},) if free else sizes.points
-    for point in points:
-        arguments = [_concrete(a, types, point) for a in instruction.arguments]
-        _compare(_infer(spec, arguments), results, point)
-    names = () if free else _symbols(instruction, operands + results)
+    flat = [x for a in arguments for x in (a if type(a) is tuple else (a,))]
+    dims: list[Dim] = [dim for kind in results for dim in kind.dims]
+    for item in flat:
+        if type(item) is Ref:
+            dims += types[item.value].dims
+        elif type(item) is Affine:
+            dims.append(item)
+    names = symbols_of(dims)
+    for point in sizes.points if names else sizes.points[:1]:
+        concrete = [_concrete(a, types, point) for a in arguments]
+        _compare(_infer(spec, concrete), results, point, names)
     for point in sizes.mixed_points(names, f"an instruction {instruction.op}"):
-        arguments = [_concrete(a, types, point) for a in instruction.arguments]
+        concrete = [_concrete(a, types, point) for a in arguments]
         try:
-            inferred = _infer(spec, arguments)
+            inferred = _infer(spec, concrete)
         except Misfit:
             continue  # some sizes only fit together, and such a call fails
-        _compare(inferred, results, point)
-
-
-def _refs(arguments: tuple[Argument, ...]) -> list[int]:
-    flat = [x for a in arguments for x in (a if isinstance(a, tuple) else (a,))]
-    return [item.value for item in flat if isinstance(item, Ref)]
-
-
-def _has_affine(instruction: Instruction) -> bool:
-    return any(True for _ in _affines(instruction))
-
-
-def _affines(instruction: Instruction) -> Iterator[Affine]:
-    """Yield the arguments that are sizes with symbols."""
-    for argument in instruction.arguments:
-        for item in argument if isinstance(argument, tuple) else (argument,):
-            if isinstance(item, Affine):
-                yield item
-
-
-def _symbols(instruction: Instruction, types: Sequence[TensorType]) -> Iterable[str]:
-    """Return the symbols of an instruction, each once."""
-    return symbols_of([*_affines(instruction), *(d for k in types for d in k.dims)])
+        _compare(inferred, results, point, names)
 
 
 def _check_argument(param: Param, argument: Argument, sizes: Sizes) -> None:
@@ -107,33 +96,19 @@ def _check_item(param: Param, item: Item, sizes: Sizes) -> None:
 
 def accepts(kind: ParamKind, item: object, tensor: type) -> bool:
     """Tell whether an item is of a kind; `tensor` is the type of those of tensors."""
-    number = isinstance(item, (int, Affine)) and not isinstance(item, (bool, DType))
-    match kind:
-        case ParamKind.TENSOR:
-            return isinstance(item, tensor)
-        case ParamKind.INT:
-            return number
-        case ParamKind.FLOAT:
-            return isinstance(item, float) or (number and isinstance(item, int))
-        case ParamKind.BOOL:
-            return isinstance(item, bool)
-        case ParamKind.STR:
-            return isinstance(item, str)
-        case ParamKind.DTYPE:
-            return isinstance(item, DType)
-        case ParamKind.SCALAR:
-            return number or isinstance(item, (float, bool))
+    if kind is ParamKind.TENSOR:
+        return isinstance(item, tensor)
+    return type(item) in _ITEMS[kind]
 
 
 def _concrete(
-    argument: Argument, types: Sequence[TensorType], point: Mapping[str, int]
+    argument: Argument, types: Sequence[TensorType], point: Point
 ) -> Concrete:
     if isinstance(argument, tuple):
-        return tuple(cast(ConcreteItem, _concrete(x, types, point)) for x in argument)
+        return tuple([cast(ConcreteItem, _concrete(x, types, point)) for x in argument])
     if isinstance(argument, Ref):
-        kind = types[argument.value]
-        return TensorType(kind.dtype, kind.shape(point))
-    return argument.evaluate(point) if isinstance(argument, Affine) else argument
+        return point.at(types[argument.value])
+    return argument.evaluate(point.sizes) if isinstance(argument, Affine) else argument
 
 
 def _infer(spec: OpSpec, arguments: Sequence[Concrete]) -> tuple[Inferred, ...]:
@@ -146,15 +121,14 @@ def _infer(spec: OpSpec, arguments: Sequence[Concrete]) -> tuple[Inferred, ...]:
 def _compare(
     inferred: tuple[Inferred, ...],
     results: Sequence[TensorType],
-    point: Mapping[str, int],
+    point: Point,
+    names: Collection[str],
 ) -> None:
     if len(inferred) != len(results):
         raise Misfit(f"it gives {len(inferred)} results, not {len(results)}")
     for (dtype, shape), kind in zip(inferred, results, strict=True):
-        if kind.shape(point) != tuple(shape) or (
-            dtype is not None and dtype != kind.dtype
-        ):
+        if point.at(kind).dims != tuple(shape) or dtype not in (None, kind.dtype):
             label = dtype.label if dtype is not None else kind.dtype.label
-            sizes = ", ".join(f"{name} = {size}" for name, size in point.items())
+            sizes = ", ".join(f"{n} = {point.sizes[n]}" for n in point.sizes if names)
             at = f" at {sizes}" if sizes else ""
             raise Misfit(f"it gives {label}{list(shape)}, declared is {kind}{at}")

@@ -8,7 +8,9 @@ The codec and `semantics.py` check what the numbers mean.
 """
 
 import struct
-from typing import Final
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +49,21 @@ def verify_structure(buffer: bytes, root: str, identifier: bytes, path: str) -> 
     _Walk(buffer, path).run(root)
 
 
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """Where the fields of tables with one vtable are, from where a table begins.
+
+    Attributes:
+        nbytes: of such a table.
+        fields: each field that is there, and its offset.
+        gaps: start and end of what lies between them.
+    """
+
+    nbytes: int
+    fields: tuple[tuple[Field, int], ...]
+    gaps: tuple[tuple[int, int], ...]
+
+
 class _Walk:
     """One pass over a buffer; collects the regions that were reached."""
 
@@ -57,38 +74,41 @@ class _Walk:
         self.starts: list[int] = []  # of the regions that were reached
         self.ends: list[int] = []
         self.vtables: set[int] = set()
+        self.layouts: dict[tuple[str, int], _Layout] = {}
         self.queue: list[tuple[str, int]] = []
         self.tables = 0
 
     def run(self, root: str) -> None:
-        self.require(
-            len(self.buffer) >= HEADER_NBYTES, 0, "shorter than its first words"
-        )
         self.claim(0, HEADER_NBYTES)
         self.push(root, 0)
         while self.queue:
             self.check_table(*self.queue.pop())
         self.check_regions()
 
+    def fail(self, position: int, text: str) -> NoReturn:
+        raise BadStructure(path=self.path, offset=position, what=text)
+
     def require(self, condition: bool, position: int, text: str) -> None:
         if not condition:
-            raise BadStructure(path=self.path, offset=position, what=text)
+            self.fail(position, text)
 
     def claim(self, start: int, end: int) -> None:
-        self.require(end <= len(self.buffer), start, "reaches past the end")
+        if end > len(self.buffer):
+            self.fail(start, "reaches past the end")
         self.starts.append(start)
         self.ends.append(end)
 
     def number(self, fmt: struct.Struct, position: int) -> int:
-        inside = 0 <= position <= len(self.buffer) - fmt.size
-        self.require(inside and position % fmt.size == 0, position, "misplaced number")
+        if not 0 <= position <= len(self.buffer) - fmt.size or position % fmt.size:
+            self.fail(position, "misplaced number")
         value: int = fmt.unpack_from(self.buffer, position)[0]
         return value
 
     def target(self, position: int) -> int:
-        """Follow an offset; it always leads forward."""
+        """Follow an offset; it always leads forward, to a number."""
         offset = self.number(_U32, position)
-        self.require(offset > 0, position, "an offset is zero")
+        if not offset:
+            self.fail(position, "an offset is zero")
         return position + offset
 
     def push(self, table: str, position: int) -> None:
@@ -103,8 +123,20 @@ class _Walk:
         self.queue.append((table, self.target(position)))
 
     def check_table(self, name: str, position: int) -> None:
-        """Check a table's vtable, then each field that the layout knows."""
+        """Check a table's vtable, which many share, then its gaps and fields."""
         vtable = position - self.number(_I32, position)
+        layout = self.layouts.get((name, vtable))
+        if layout is None:
+            layout = self.layouts[name, vtable] = self.read_vtable(name, vtable)
+        self.claim(position, position + layout.nbytes)
+        for start, stop in layout.gaps:
+            if any(self.buffer[position + start : position + stop]):
+                self.fail(position + start, "padding is not zero")
+        for field, offset in layout.fields:
+            self.check_field(name, field, position + offset)
+
+    def read_vtable(self, name: str, vtable: int) -> _Layout:
+        """Return what a vtable says, checked against the fields of a table."""
         vtable_nbytes = self.number(_U16, vtable)
         nbytes = self.number(_U16, vtable + 2)
         fields = TABLES[name]
@@ -113,75 +145,66 @@ class _Walk:
         if vtable not in self.vtables:
             self.vtables.add(vtable)
             self.claim(vtable, vtable + vtable_nbytes)
-        self.claim(position, position + nbytes)
-        used = [(0, 4)]
+        found: list[tuple[Field, int]] = []
         for slot, field in enumerate(fields):
             entry = vtable + 4 + 2 * slot
             offset = self.number(_U16, entry) if entry < vtable + vtable_nbytes else 0
-            self.require(
-                offset > 0 or field[4], position, f"{name}.{field[0]} is missing"
-            )
+            present = offset > 0 or field[4]
+            self.require(present, vtable, f"{name}.{field[0]} is missing")
             if offset:
-                used.append(
-                    (offset, offset + (field[3] if field[1] == "scalar" else 4))
-                )
-                self.check_field(name, field, position + offset)
-        self.check_packing(position, nbytes, used)
+                found.append((field, offset))
+        return _Layout(nbytes, tuple(found), self.gaps(vtable, nbytes, found))
 
-    def check_packing(
-        self, position: int, nbytes: int, used: list[tuple[int, int]]
-    ) -> None:
-        """Check that a table's fields do not overlap and that the rest is zero."""
-        end = 0
-        for start, stop in sorted(used):
-            self.require(start >= end, position + start, "fields overlap")
-            gap = self.buffer[position + end : position + start]
-            self.require(
-                len(gap) < 8 and not any(gap), position + end, "padding is not zero"
-            )
-            end = stop
-        gap = self.buffer[position + end : position + nbytes]
-        self.require(
-            end <= nbytes and len(gap) < 8, position, "a table of a wrong size"
-        )
-        self.require(not any(gap), position + end, "padding is not zero")
+    def gaps(
+        self, vtable: int, nbytes: int, fields: list[tuple[Field, int]]
+    ) -> tuple[tuple[int, int], ...]:
+        """Return what is between a table's fields, which may not overlap."""
+        sizes = [(at, field[3] if field[1] == "scalar" else 4) for field, at in fields]
+        used = sorted([(0, 4), *((at, at + size) for at, size in sizes)])
+        used.append((nbytes, nbytes))
+        found = [(end, start) for (_, end), (start, _) in pairwise(used)]
+        for start, stop in found:
+            self.require(0 <= stop - start < 8, vtable, "fields overlap, or a hole")
+        return tuple((start, stop) for start, stop in found if stop > start)
 
     def check_field(self, table: str, field: Field, position: int) -> None:
         name, shape, element, nbytes, _, members = field
-        if shape == "scalar":
-            self.require(
-                position % nbytes == 0, position, f"{table}.{name} is misaligned"
-            )
-            if members:
-                self.require(
-                    position < len(self.buffer) and self.buffer[position] < members,
-                    position,
-                    f"{table}.{name} has a value that does not exist",
-                )
+        if shape == "vector of scalar":
+            self.check_numbers(table, field, self.target(position))
+        elif shape == "scalar":
+            if position % nbytes:
+                self.fail(position, f"{table}.{name} is misaligned")
+            if members and self.buffer[position] >= members:
+                self.fail(position, f"{table}.{name} has a value that does not exist")
         elif shape == "table":
             self.push(element, position)
         elif shape == "string":
             self.check_string(self.target(position))
         else:
-            self.check_vector(f"{table}.{name}", field, self.target(position))
+            self.check_offsets(element, self.target(position))
 
-    def check_vector(self, name: str, field: Field, position: int) -> None:
-        _, shape, element, nbytes, _, members = field
+    def check_numbers(self, table: str, field: Field, position: int) -> None:
+        """Check a vector of numbers."""
         count, first = self.number(_U32, position), position + 4
-        room = len(self.buffer) - first
-        self.require(count * nbytes <= room, position, f"{name} reaches past the end")
-        self.require(first % nbytes == 0, position, f"{name} is misaligned")
-        self.claim(position, first + count * nbytes)
-        if shape == "vector of table":
+        if first % field[3]:
+            self.fail(position, f"{table}.{field[0]} is misaligned")
+        end = first + count * field[3]
+        self.claim(position, end)
+        if field[5] and np.any(self.octets[first:end] >= field[5]):
+            what = f"{table}.{field[0]} has a value that does not exist"
+            self.fail(position, what)
+
+    def check_offsets(self, element: str, position: int) -> None:
+        """Check a vector of tables or strings."""
+        count, first = self.number(_U32, position), position + 4
+        self.claim(position, first + 4 * count)
+        if element != "string":
             for i in range(count):
                 self.push(element, first + 4 * i)
-        elif shape == "vector of string":
-            offsets = np.frombuffer(self.buffer, "<u4", count, first).astype(np.int64)
-            self.require(bool(np.all(offsets > 0)), position, "an offset is zero")
-            self.check_strings(first + 4 * np.arange(count) + offsets)
-        elif members:
-            known = bool(np.all(self.octets[first : first + count] < members))
-            self.require(known, position, f"{name} has a value that does not exist")
+            return
+        offsets = np.frombuffer(self.buffer, "<u4", count, first).astype(np.int64)
+        self.require(bool(np.all(offsets > 0)), position, "an offset is zero")
+        self.check_strings(first + 4 * np.arange(count) + offsets)
 
     def check_string(self, position: int) -> None:
         """Check that at a position lies a string: length, UTF-8 without NUL, NUL."""

@@ -20,7 +20,7 @@ def refuse(raw, text="", error=BadStructure):
 
 
 def place(table, name):
-    return table._places[name][1]
+    return table.place(name)
 
 
 def patched(position, raw):
