@@ -137,9 +137,18 @@ class Attention {
     return kMostRows * (a_.width + kStride) + kPiece * (a_.width + a_.value_width + 2);
   }
 
-  // How many pieces the keys of a row may lie in.
+  // How many pieces the keys that a row's queries see may lie in.
   int64_t pieces(int64_t row) const {
-    return (std::max<int64_t>(0, a_.total(row)) + kPiece - 1) / kPiece;
+    const Sight sight(a_, row);
+    const int64_t end = (std::max<int64_t>(0, sight.end) + kPiece - 1) / kPiece;
+    return std::min(end, kept_pieces(sight)) + std::max<int64_t>(0, end - first_piece(sight));
+  }
+
+  // The number of one of them: those with kept positions come first.
+  int64_t piece_at(int64_t row, int64_t index) const {
+    const Sight sight(a_, row);
+    const int64_t kept = kept_pieces(sight);
+    return index < kept ? index : first_piece(sight) + index - kept;
   }
 
   // What one piece gives to the queries of a block.
@@ -255,6 +264,11 @@ class Attention {
   }
 
  private:
+  static int64_t kept_pieces(const Sight& sight) { return (sight.keep + kPiece - 1) / kPiece; }
+  static int64_t first_piece(const Sight& sight) {
+    return std::max(kept_pieces(sight), std::max<int64_t>(0, sight.first(0)) / kPiece);
+  }
+
   // Copies the queries of a block, scaled, one row after the other.
   void gather(const Block& block, float* queries) const {
     for (int64_t i = 0; i < block.rows(a_); ++i) {
@@ -358,7 +372,7 @@ bool attend(const Step& step, const Context& context) {
         if (block.count <= 0) continue;
         std::fill_n(sum.most, kMostRows, kNone);
         for (int64_t i = 0; i < attention.pieces(block.row); ++i) {
-          attention.take(block, i, scratch, &piece);
+          attention.take(block, attention.piece_at(block.row, i), scratch, &piece);
           attention.fold(piece, block.rows(a), &sum);
         }
         attention.finish(block, sum);
@@ -378,7 +392,8 @@ bool attend(const Step& step, const Context& context) {
         const Block block = block_of(i / pieces);
         if (scratch == nullptr) ok = false;
         if (scratch != nullptr && block.count > 0) {
-          attention.take(block, i % pieces, scratch, &partials[i]);
+          const int64_t piece = attention.piece_at(block.row, i % pieces);
+          attention.take(block, piece, scratch, &partials[i]);
         }
       }
     });

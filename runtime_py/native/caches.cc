@@ -72,7 +72,7 @@ bool check_index(const Step& step, const Context& context) {
   for (int64_t i = 0; i < total; ++i) {
     const int64_t start = element(index, i);
     if (start < least) return context.refuse(Fault::kIndexOutOfRange, start, slots);
-    if (start + count > slots) return context.refuse(Fault::kCacheOverflow, i, start, count, slots);
+    if (start > slots - count) return context.refuse(Fault::kCacheOverflow, i, start, count, slots);
   }
   return true;
 }
@@ -88,7 +88,7 @@ bool check_rows(const Step& step, const Context& context) {
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t start = element(index, row), count = element(lengths, row);
     if (start < 0) return context.refuse(Fault::kIndexOutOfRange, start, slots);
-    if (start + count > slots) return context.refuse(Fault::kCacheOverflow, row, start, count, slots);
+    if (start > slots - count) return context.refuse(Fault::kCacheOverflow, row, start, count, slots);
   }
   return true;
 }

@@ -289,27 +289,28 @@ bool argmax(const Step& step, const Context& context) {
   return true;
 }
 
-bool cumsum(const Step& step, const Context& context) {
-  const Tensor &out = step.tensors[0], &x = step.tensors[1];
-  const int axis = static_cast<int>(step.integers[0]);
-  if (x.rank == 0) {
-    *out.as<int64_t>() = *x.as<const int64_t>();
-    return true;
-  }
+// Sums along an axis; those of floats are taken in double, those of integers wrap around.
+template <class T, class Sum>
+void cumulate(const Tensor& out, const Tensor& x, int axis) {
   const int64_t axes[2] = {1, axis};
   const Reduced from(x, axes), to(out, axes);
-  (void)context;
+  const int64_t stride = out.rank != 0 ? out.stride(axis) : 0;
   for (int64_t i = 0; i < from.kept; ++i) {
-    int64_t* target = out.as<int64_t>() +
-                      Reduced::offset(i, to.kept_rank, to.kept_dims, to.kept_strides);
-    uint64_t sum = 0;
-    const int64_t step_to = out.stride(axis);
-    from.each<int64_t>(x, i, [&](int64_t value) {
-      sum += static_cast<uint64_t>(value);
-      *target = static_cast<int64_t>(sum);
-      target += step_to;
+    T* target = out.as<T>() + Reduced::offset(i, to.kept_rank, to.kept_dims, to.kept_strides);
+    Sum sum = 0;
+    from.each<T>(x, i, [&](T value) {
+      sum += static_cast<Sum>(value);
+      *target = static_cast<T>(sum);
+      target += stride;
     });
   }
+}
+
+bool cumsum(const Step& step, const Context&) {
+  const Tensor &out = step.tensors[0], &x = step.tensors[1];
+  const int axis = static_cast<int>(step.integers[0]);
+  if (x.dtype == DType::kFloat32) cumulate<float, double>(out, x, axis);
+  if (x.dtype == DType::kInt64) cumulate<int64_t, uint64_t>(out, x, axis);
   return true;
 }
 

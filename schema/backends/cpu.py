@@ -270,7 +270,7 @@ RULES: Final[dict[str, Callable[[Arguments, Results], str]]] = {
     "aten::argmax": lambda arguments, results: _alike(DType.FLOAT32, DType.INT64)(
         arguments, ()
     ),
-    "aten::cumsum": _alike(DType.INT64),
+    "aten::cumsum": _alike(DType.FLOAT32, DType.INT64),
     "aten::index.Tensor": _indexed,
     "aten::linear": _linear,
     "kvc::linear_qd8": _quantized_linear,

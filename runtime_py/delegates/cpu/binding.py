@@ -155,7 +155,7 @@ class _Binder:
         return OutOfMemory(what=instruction.op, nbytes=first)
 
     def _is_index(self, instruction: Instruction) -> bool:
-        """Tell whether an instruction checks an index that is none of a cache's rows."""
+        """Tell whether an instruction checks an index other than of cached rows."""
         checks = instruction.op == _CHECK_INDEX
         return checks and not checks_rows(self._graph, instruction, self._sizes)
 

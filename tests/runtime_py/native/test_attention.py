@@ -98,3 +98,9 @@ def test_how_a_prompt_is_cut_does_not_change_a_bit(cuts: tuple[int, ...]):
         )
         parts.append(native(part))
     assert torch.equal(torch.cat(parts, 2), native(whole))
+
+
+@pytest.mark.parametrize("keep", [0, 3, 280])
+def test_a_ring_that_has_gone_round_often_is_read_as_eager_reads_it(keep: int):
+    call = long_call(4, 10**9 + 77, layout="circular", window_left=9, keep=keep)
+    torch.testing.assert_close(native(call), call.run(), rtol=1e-4, atol=1e-5)

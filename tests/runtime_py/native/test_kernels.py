@@ -34,6 +34,17 @@ def same(found: Tensor, expected: Tensor, atol: float) -> None:
     )
 
 
+# Those of test_int8.py and test_faults.py.
+ELSEWHERE = {
+    "kvc::after",
+    "kvc::append",
+    "kvc::check_index",
+    "kvc::check_rows",
+    "kvc::embedding_q8",
+    "kvc::linear_qd8",
+    "kvc::quantize_rows",
+    "kvc::replace",
+}
 TAKEN = [case for case in CASES if native_graph(case, case.eager()) is not None]
 
 
@@ -52,4 +63,4 @@ def test_a_kernel_takes_operands_with_gaps(case: Case):
 def test_every_op_that_the_backend_takes_has_a_kernel_and_a_case():
     library = find_library()
     assert [op for op in RULES if not library.has(op)] == []
-    assert {*RULES} - {case.op for case in TAKEN} == set()
+    assert {*RULES} - {case.op for case in TAKEN} == ELSEWHERE
