@@ -27,23 +27,20 @@ def cache_update(
 ) -> Rule:
     """`kvc::cache_update`."""
     shape, new = shape_of(cache), shape_of(update)
-    require(
-        len(shape) == len(new) and cache.dtype is update.dtype, f"{update} into {cache}"
-    )
+    alike = len(shape) == len(new) and cache.dtype is update.dtype
+    require(alike, "{} into {}", update, cache)
     axis = axis_of(axis, len(shape))
     require(axis > 0 and mode in ("linear", "circular"), f"axis {axis}, mode {mode!r}")
     fits = can_keep(keep, mode, shape[axis])
-    require(fits, f"{keep} positions of {cache} kept, {mode}")
-    require(
-        shape[:axis] + shape[axis + 1 :] == new[:axis] + new[axis + 1 :],
-        f"{update} into {cache}",
-    )
+    require(fits, "{} positions of {} kept, {}", keep, cache, mode)
+    fits = shape[:axis] + shape[axis + 1 :] == new[:axis] + new[axis + 1 :]
+    require(fits, "{} into {}", update, cache)
     # A linear update that is too long is refused where it would begin, at run time: the
     # least capacity that a session may choose can be below the longest prefill. So is
     # one of which not all need count.
     refused_late = mode == "linear" or row_lengths is not None
     fits = refused_late or new[axis] <= shape[axis]
-    require(fits, f"{update} is longer than {cache}")
+    require(fits, "{} is longer than {}", update, cache)
     require_row_lengths(row_lengths, shape[0])
     if write_indices is not None:
         require(write_indices.dtype is DType.INT64, "write_indices are not int64")
@@ -113,7 +110,7 @@ def cached_attention(
     require(softcap is None or 0 < softcap < math.inf, f"softcap {softcap}")
     require(layout in ("linear", "circular"), f"layout {layout!r}")
     fits = can_keep(keep, layout, shape_of(k)[2])
-    require(fits, f"{keep} positions of {k} kept, {layout}")
+    require(fits, "{} positions of {} kept, {}", keep, k, layout)
     if mask is not None:
         _attention_mask(mask, shape)
     for each, name in ((slopes, "slopes"), (sinks, "sinks")):
@@ -127,9 +124,9 @@ def cached_attention(
 def _cached_heads(q: TensorType, k: TensorType, v: TensorType) -> Shape:
     """Check queries against a cache; return the shape of the queries."""
     a, b, c = shape_of(q), shape_of(k), shape_of(v)
-    text = f"attention of {q}, {k}, {v}"
-    require(len(a) == len(b) == len(c) == 4, text)
-    require(b[:3] == c[:3] and a[3] == b[3] > 0 and a[0] == b[0], text)
+    fits = len(a) == len(b) == len(c) == 4
+    fits = fits and b[:3] == c[:3] and a[3] == b[3] > 0 and a[0] == b[0]
+    require(fits, "attention of {}, {}, {}", q, k, v)
     require(
         b[1] > 0 and a[1] % b[1] == 0, "query heads are not a multiple of key heads"
     )
@@ -144,9 +141,9 @@ def _cached_dtypes(
     v_scale: TensorType | None,
 ) -> None:
     """Check that a cache is of one dtype with the queries, or int8 with scales."""
-    require(q.dtype.is_floating, f"attention of {q}, {k}, {v}")
+    require(q.dtype.is_floating, "attention of {}, {}, {}", q, k, v)
     if k_scale is None and v_scale is None:
-        require(q.dtype is k.dtype is v.dtype, f"attention of {q}, {k}, {v}")
+        require(q.dtype is k.dtype is v.dtype, "attention of {}, {}, {}", q, k, v)
         return
     for cache, scale in ((k, k_scale), (v, v_scale)):
         text = f"scales {scale} of {cache}"

@@ -20,7 +20,8 @@ from kvc.schema.types import TensorType
 def require_index(tensor: TensorType) -> None:
     """Raise `ShapeMismatch` unless a tensor holds indices."""
     allowed = (DType.INT32, DType.INT64)
-    require(tensor.dtype in allowed, f"{tensor} as indices, which are int32 or int64")
+    text = "{} as indices, which are int32 or int64"
+    require(tensor.dtype in allowed, text, tensor)
 
 
 def embedding(weight: TensorType, indices: TensorType, *_: Concrete) -> Rule:

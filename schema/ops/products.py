@@ -18,8 +18,10 @@ QB4_BLOCK = 32  # values that share a scale: a multiple of this
 def linear(x: TensorType, weight: TensorType, bias: TensorType | None) -> Rule:
     """X [..., in] times weight [out, in] transposed, plus bias [out]."""
     rows, columns = matrix_of(weight)
-    require(bool(x.dims) and x.dims[-1] == columns, f"{x} times {weight} transposed")
-    require(bias is None or shape_of(bias) == (rows,), f"bias {bias} of {rows} rows")
+    fits = bool(x.dims) and x.dims[-1] == columns
+    require(fits, "{} times {} transposed", x, weight)
+    fits = bias is None or shape_of(bias) == (rows,)
+    require(fits, "bias {} of {} rows", bias, rows)
     return ((x.dtype, (*shape_of(x)[:-1], rows)),)
 
 
@@ -148,8 +150,8 @@ def _grouped(q: Shape, k: Shape) -> Shape:
 
 def quantize_rows(x: TensorType) -> Rule:
     """`kvc::quantize_rows`."""
-    require(bool(x.dims) and x.dims[-1] != 0, f"quantize_rows of {x}")
-    require(x.dtype is DType.FLOAT32, f"quantize_rows of {x}")
+    require(bool(x.dims) and x.dims[-1] != 0, "quantize_rows of {}", x)
+    require(x.dtype is DType.FLOAT32, "quantize_rows of {}", x)
     rows = (*shape_of(x)[:-1], 1)
     return ((DType.INT8, shape_of(x)), (DType.FLOAT32, rows), (DType.INT32, rows))
 
@@ -163,8 +165,8 @@ def linear_qd8(
     bias: TensorType | None,
 ) -> Rule:
     """`kvc::linear_qd8`: weight int8 [out, in], weight_scale float32 [out]."""
-    require(weight.dtype is DType.INT8, f"linear_qd8 with {weight}")
-    require(weight_scale.dtype is DType.FLOAT32, f"scales {weight_scale}")
+    require(weight.dtype is DType.INT8, "linear_qd8 with {}", weight)
+    require(weight_scale.dtype is DType.FLOAT32, "scales {}", weight_scale)
     require(shape_of(weight_scale) == shape_of(weight)[:1], "one scale per channel")
     return _quantized_linear(q, scale, zero_point, matrix_of(weight), bias)
 
@@ -250,13 +252,13 @@ def _quantized_linear(
     bias: TensorType | None,
 ) -> Rule:
     """Quantized rows q [..., in] times a weight of shape [out, in] transposed."""
-    require(bool(q.dims) and q.dims[-1] != 0, f"a quantized linear of {q}")
+    require(bool(q.dims) and q.dims[-1] != 0, "a quantized linear of {}", q)
     rows = (*shape_of(q)[:-1], 1)
     per_row = shape_of(scale) == rows and shape_of(zero_point) == rows
     require(per_row, "one scale per row")
     dtypes = (q.dtype, scale.dtype, zero_point.dtype)
     known = dtypes == (DType.INT8, DType.FLOAT32, DType.INT32)
-    require(known, f"rows quantized as {q}, {scale}, {zero_point}")
-    require(bias is None or bias.dtype is DType.FLOAT32, f"bias {bias}")
+    require(known, "rows quantized as {}, {}, {}", q, scale, zero_point)
+    require(bias is None or bias.dtype is DType.FLOAT32, "bias {}", bias)
     kind = TensorType(DType.INT8, weight)
     return ((DType.FLOAT32, linear(q, kind, bias)[0][1]),)

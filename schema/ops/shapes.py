@@ -17,10 +17,13 @@ Shape = tuple[int, ...]
 Rule = tuple[Inferred, ...]
 
 
-def require(condition: bool, text: str) -> None:
-    """Raise `ShapeMismatch` with `text` unless the condition holds."""
+def require(condition: bool, text: str, *about: object) -> None:
+    """Raise `ShapeMismatch` unless the condition holds.
+
+    `text` is formatted with what it is `about`, and only then: most conditions hold.
+    """
     if not condition:
-        raise ShapeMismatch(text)
+        raise ShapeMismatch(text.format(*about) if about else text)
 
 
 def shape_of(tensor: TensorType) -> Shape:
@@ -50,8 +53,7 @@ def axes_of(axes: Sequence[int], rank: int) -> set[int]:
 
 def matrix_of(tensor: TensorType) -> tuple[int, int]:
     """Return rows and columns of a static type with two dims."""
-    if len(tensor.dims) != 2:
-        raise ShapeMismatch(f"{tensor} is not a matrix")
+    require(len(tensor.dims) == 2, "{} is not a matrix", tensor)
     rows, columns = shape_of(tensor)
     return rows, columns
 
@@ -183,13 +185,17 @@ def normalized(
     count = len(normalized_shape)
     require(
         shape_of(x)[len(x.dims) - count :] == normalized_shape,
-        f"{x} over {normalized_shape}",
+        "{} over {}",
+        x,
+        normalized_shape,
     )
     for tensor in rest:
         if isinstance(tensor, TensorType):
             require(
                 shape_of(tensor) == normalized_shape,
-                f"{tensor} over {normalized_shape}",
+                "{} over {}",
+                tensor,
+                normalized_shape,
             )
     return same(x)
 

@@ -16,7 +16,8 @@ def view(self: TensorType, size: tuple[int, ...]) -> Rule:
             size.count(-1) == 1 and rest > 0 and count % rest == 0, f"{self} as {size}"
         )
         size = tuple(count // rest if s == -1 else s for s in size)
-    require(min(size, default=0) >= 0 and math.prod(size) == count, f"{self} as {size}")
+    fits = min(size, default=0) >= 0 and math.prod(size) == count
+    require(fits, "{} as {}", self, size)
     return ((self.dtype, size),)
 
 
