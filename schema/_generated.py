@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 0528b62e682950eefb2051fbbb2485ceacc4be300a292c758604ae5e276100eb
+# sha256 of program.fbs: 1fbb36e21069644806a116ebb4e9cf631061a36a906df94790b7609007ec8900
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -15,8 +15,8 @@ TABLES: dict[str, tuple[Field, ...]] = {
     ),
     'Advance': (
         ('cursor', 'scalar', 'uint32', 4, False, 0),
-        ('tokens_kind', 'scalar', 'uint8', 1, False, 2),
-        ('tokens', 'scalar', 'int64', 8, False, 0),
+        ('tokens_kind', 'scalar', 'uint8', 1, True, 2),
+        ('tokens', 'scalar', 'int64', 8, True, 0),
         ('lengths', 'scalar', 'uint32', 4, True, 0),
     ),
     'Blobs': (

@@ -208,13 +208,14 @@ class Advance:
 
     Attributes:
         cursor: its id.
-        tokens: how many a call adds to each row.
+        tokens: how many a call adds to each row; None where loops decide that, and the
+            cursor's counter says it after the call.
         lengths: index among the graph's inputs of how many of `tokens` count in each
             row, int64 [rows], or bool [rows] where that is 1; None where all count.
     """
 
     cursor: int
-    tokens: Dim
+    tokens: Dim | None
     lengths: int | None = None
 
 
@@ -254,7 +255,10 @@ class Method:
 
     @property
     def advance(self) -> Dim | None:
-        """Return how many tokens a call adds to the position; None for none."""
+        """Return how many tokens a call adds to the position.
+
+        None for none, and where only its counter says so.
+        """
         found = self.advance_of(0)
         return None if found is None else found.tokens
 

@@ -6,11 +6,12 @@ states, the windows of rings and operands that become parts are all found throug
 that these cannot disagree.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from kvc.compiler.analysis.flat import FlatMethod
-from kvc.compiler.analysis.index_sums import Along, Carried
+from kvc.compiler.analysis.index_sums import Along, Carried, IndexSum
 from kvc.compiler.analysis.updates import CacheWrite, cache_writes
 from kvc.compiler.ir import Program, Value
 from kvc.schema.dtypes import DType
@@ -26,13 +27,37 @@ class Step:
     """What a call adds to a cursor.
 
     Attributes:
-        tokens: to each row; None where nothing says how many.
+        least: to each row, beside what turns of loops add; None where nothing says how
+            many.
         lengths: the input that says how many of them count in each row, int64 or bool
             [rows]; None where all do.
+        totals: what stands for what turns of loops add, of which nobody knows how many
+            there are until they have run.
     """
 
-    tokens: Dim | None
+    least: Dim | None
     lengths: Value | None = None
+    totals: tuple[Value, ...] = ()
+
+    @property
+    def tokens(self) -> Dim | None:
+        """Return how many tokens it adds to each row, None where nothing says so."""
+        return None if self.totals else self.least
+
+
+@dataclass(frozen=True, slots=True)
+class AfterMark:
+    """A value that is so far after where turns of a loop begin, or all have ended.
+
+    Attributes:
+        loop: what it carries.
+        mark: its `own`, or its `end`.
+        offset: how far.
+    """
+
+    loop: Carried
+    mark: Value
+    offset: Dim
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,43 +91,72 @@ class CursorView:
 
     def offset(self, value: Value | None) -> Dim | None:
         """Return how far after the start of the call a value is, None if it is not."""
+        found = self._further(value)
+        return None if found is None or found.addends else found.constant
+
+    def _further(self, value: Value | None) -> IndexSum | None:
+        """Return what is added to the start for a value, None without a start."""
         if value is None or self.start is None or not self._fits(value.type):
             return None
         found = self.method.sums.of(value)
-        placed = [addend.id for addend in found.addends] == [self.start.id]
-        return found.constant if placed and found.along is not Along.COUNTING else None
+        placed = [addend.id for addend in found.addends[:1]] == [self.start.id]
+        if not placed or found.along is Along.COUNTING:
+            return None
+        return replace(found, addends=found.addends[1:])
 
     def covers(self, write: CacheWrite, symbols: Mapping[str, Symbol]) -> bool:
         """Tell whether a write is of what the call adds, whatever the sizes."""
-        offset, tokens = self.offset(write.index), self.step.tokens
-        if tokens is None or not self.counts_as(write.counted):
+        if write.index is None or not self.counts_as(write.counted):
             return False
         if self.step.lengths is not None:
-            return (offset, write.count) == (0, tokens)
-        in_turn = self.in_turn(write.index)
-        if in_turn is not None:
-            one, own = in_turn
-            each = _fits(own, write.count, one.step, symbols)
-            return each and self.carries(one, symbols)
-        return _fits(offset, write.count, tokens, symbols)
+            found = self.offset(write.index), write.count
+            return found == (0, self.step.tokens)
+        after = self.after_mark(write.index)
+        if after is not None and after.mark == after.loop.own:
+            each = _fits(after.offset, write.count, after.loop.step, symbols)
+            return each and self.carries(after.loop, symbols)
+        return self._adds(write.index, write.count, symbols)
 
     def carries(self, one: Carried, symbols: Mapping[str, Symbol]) -> bool:
         """Tell whether all turns of a loop go over positions that the call adds."""
-        tokens, first = self.step.tokens, self.offset(one.first)
-        if tokens is None or self.step.lengths is not None:
-            return False
-        return _fits(first, add_dims(0, one.turns, one.step), tokens, symbols)
+        after = self.after_mark(one.first)
+        alike = after is None or after.mark.type == one.own.type
+        begins = alike and self._adds(one.first, 0, symbols)
+        return begins and self._adds(one.end, 0, symbols)
 
-    def in_turn(self, value: Value | None) -> tuple[Carried, Dim] | None:
-        """Return what a loop carries that a value is after, and by how much."""
-        if value is None or self.start is None or not self._fits(value.type):
+    def _adds(self, value: Value, count: Dim, symbols: Mapping[str, Symbol]) -> bool:
+        """Tell whether so many positions after a value are of what the call adds."""
+        found, step, after = self._further(value), self.step, self.after_mark(value)
+        if found is None or step.least is None or step.lengths is not None:
+            return False
+        known = Counter(found.addends) <= Counter(step.totals)
+        if found.addends:
+            on = after is not None and bounds(after.offset, symbols)[0] >= 0
+            known = known and on
+        return known and _fits(found.constant, count, step.least, symbols)
+
+    def after_mark(self, value: Value | None) -> AfterMark | None:
+        """Return after what of which loop a value is, if it is after the start too."""
+        found = self._further(value)
+        if found is None or not found.addends:
             return None
-        found = self.method.sums.of(value)
-        for one in self.method.carried.values():
-            if found.addends == (self.start, one.added):
-                first = self.method.sums.of(one.first)
-                return one, add_dims(found.constant, first.constant, -1)
+        for one in self.method.loops:
+            for mark in (one.own, one.end):
+                known = self._further(mark)
+                if known is not None and known.addends == found.addends:
+                    offset = add_dims(found.constant, known.constant, -1)
+                    return AfterMark(one, mark, offset)
         return None
+
+    def where_ended(
+        self, new: Value, symbols: Mapping[str, Symbol]
+    ) -> AfterMark | None:
+        """Return after which loop, and how far, a value is, if the call ends there."""
+        after = self.after_mark(new)
+        if after is None or after.mark != after.loop.end:
+            return None
+        fits = after.mark.type == new.type and bounds(after.offset, symbols)[0] >= 0
+        return after if fits and self.carries(after.loop, symbols) else None
 
     def part(self, value: Value | None) -> CursorPart | None:
         """Return which part of the cursor a value is, None for anything else."""
@@ -141,12 +195,8 @@ class CursorView:
                 yield write
 
 
-def _fits(
-    offset: Dim | None, count: Dim, room: Dim, symbols: Mapping[str, Symbol]
-) -> bool:
+def _fits(offset: Dim, count: Dim, room: Dim, symbols: Mapping[str, Symbol]) -> bool:
     """Tell whether so many positions from an offset on fit, whatever the sizes."""
-    if offset is None:
-        return False
     left = add_dims(add_dims(room, offset, -1), count, -1)
     return min(bounds(offset, symbols)[0], bounds(left, symbols)[0]) >= 0
 

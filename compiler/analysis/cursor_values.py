@@ -21,7 +21,8 @@ from kvc.schema.model import CursorPart as Part
 from kvc.schema.ops import AFTER
 from kvc.schema.types import Dim, TensorType
 
-_Wanted = tuple[CursorSlot, TensorType]
+_Part = tuple[CursorSlot, TensorType]
+_Wanted = _Part | Value  # a value is one of the flat method, where turns begin or end
 # The operands of cache operators that can be parts of a cursor.
 _OPERANDS: Mapping[str, Mapping[str, Part]] = {
     "kvc::cache_update": {"write_indices": Part.START, "row_lengths": Part.LENGTHS},
@@ -47,7 +48,7 @@ def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> 
 
 @dataclass(slots=True)
 class _Lent:
-    """What a method or block is given of cursors: a value for each part and type."""
+    """What a method or block is given: a value for each part of a cursor and type."""
 
     method: Method
     count: int
@@ -55,7 +56,8 @@ class _Lent:
 
     def value(self, wanted: _Wanted) -> Value:
         if wanted not in self.values:
-            self.values[wanted] = self.fresh(wanted[1])
+            kind = wanted.type if isinstance(wanted, Value) else wanted[1]
+            self.values[wanted] = self.fresh(kind)
         return self.values[wanted]
 
     def fresh(self, kind: TensorType) -> Value:
@@ -84,7 +86,11 @@ class _Rewriter:
                 part = Part.PLACES if view.places else Part.START
                 given[CursorSlot(number, part), view.start.type] = view.start
         lent = self._rewrite(method, dict(given))
-        slots = tuple((value, slot) for (slot, _), value in lent.values.items())
+        slots = tuple(
+            (value, wanted[0])
+            for wanted, value in lent.values.items()
+            if not isinstance(wanted, Value)  # an entry makes these itself
+        )
         changed = replace(lent.method, cursor_in=method.cursor_in + slots)
         self._done[method.name] = _without_inputs(changed, given.values())
 
@@ -94,13 +100,16 @@ class _Rewriter:
         for node in method.nodes:
             if control_of(node) is not None:
                 *before, loop = self._carry(node, method, lent)
-                nodes += [*before, self._through(loop, lent)]
+                nodes += [*before, self._through(loop, method, lent)]
             else:
                 nodes += self._with_parts(node, method, lent)
         outputs = list(method.outputs)
         for i, step in self._steps.get(method.name, {}).items():
             outputs[i] = _after(method.inputs[i], step, nodes, lent)
-        lent.method = replace(method, nodes=tuple(nodes), outputs=tuple(outputs))
+        new = [self._counted(pair, method, lent, nodes) for pair in method.state_out]
+        lent.method = replace(
+            method, nodes=tuple(nodes), outputs=tuple(outputs), state_out=tuple(new)
+        )
         self._done[method.name] = lent.method
         return lent
 
@@ -117,40 +126,41 @@ class _Rewriter:
                 value = view.method.here(given, method.block)
                 if value is None or name in changes:
                     continue
-                offset = self._offset(node, view, value) if part is Part.START else 0
-                own = self._own(view, value, method)
-                if part is Part.START and own is not None and offset is not None:
-                    here = view.method.here(own, method.block)
-                    check_equal(value, part, view, symbols, offset, here)
-                    changes[name] = own
-                elif view.part(value) is part or offset:
-                    check_equal(value, part, view, symbols, offset or 0)
-                    wanted = CursorSlot(number, part), given.type
-                    changes[name] = lent.value(wanted)
-                if name in changes and offset:
-                    changes[name] = _after(changes[name], offset, made, lent)
+                if part is Part.START and self._covers(view, node, value):
+                    changes[name] = self._placed(number, value, method, lent, made)
+                elif view.part(value) is part:
+                    check_equal(value, part, view, symbols)
+                    changes[name] = lent.value((CursorSlot(number, part), given.type))
         return [*made, with_named(node, changes) if changes else node]
 
-    def _own(self, view: CursorView, value: Value, block: Method) -> Value | None:
-        """Return the input of a block that a loop carries and a value is after."""
-        in_turn = view.in_turn(value)
-        if in_turn is None:
-            return None
-        for own in block.inputs:
-            here = view.method.here(own, block.block)
-            if here and view.method.carried.get(here.id) is in_turn[0]:
-                return own
-        return None
-
-    def _offset(self, node: Node, view: CursorView, index: Value) -> Dim | None:
-        """Return how far after a start a write of what a call adds begins, if it is."""
-        if view.step.lengths is not None:
-            return None
+    def _covers(self, view: CursorView, node: Node, index: Value) -> bool:
+        """Tell whether a write is of what a call adds, which is of no lengths."""
         write = replace(cache_write("", node), index=index, counted=None)
-        if not view.covers(write, self._symbols):
-            return None
-        in_turn = view.in_turn(index)
-        return view.offset(index) if in_turn is None else in_turn[1]
+        return view.step.lengths is None and view.covers(write, self._symbols)
+
+    def _placed(
+        self, number: int, value: Value, method: Method, lent: _Lent, made: list[Node]
+    ) -> Value:
+        """Return what is after the start or a mark, as a value is; add what makes it.
+
+        Args:
+            number: of the cursor.
+            value: of the flat method; what the call adds is from there on.
+            method: where it is wanted, the entry or a block.
+            lent: what that is given of cursors.
+            made: nodes of it.
+        """
+        view, symbols = self._views[number], self._program.symbols
+        after = view.after_mark(value)
+        if after is None:
+            offset, mark = view.offset(value), None
+            base = lent.value((CursorSlot(number, Part.START), value.type))
+        else:
+            offset, mark = after.offset, after.mark
+            base = self._given(mark, method, lent)
+        assert offset is not None
+        check_equal(value, Part.START, view, symbols, offset, mark)
+        return base if offset == 0 else _after(base, offset, made, lent)
 
     def _carry(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
         """Return a loop that carries where its turns write, with what makes that."""
@@ -161,22 +171,39 @@ class _Rewriter:
         for number, view in enumerate(self._views):
             for i, own in enumerate(body.inputs[: control.carried]):
                 here = view.method.here(own, body.block)
-                one = None if here is None else view.method.carried.get(here.id)
-                first = None if one is None else view.offset(one.first)
-                if one is None or first is None or not view.carries(one, self._symbols):
+                one = next((o for o in view.method.loops if o.own == here), None)
+                if one is None or not view.carries(one, self._symbols):
                     continue
-                check_equal(one.first, Part.START, view, self._program.symbols, first)
                 given = view.method.here(body.outputs[i], body.block)
                 assert given is not None
                 symbols = self._program.symbols
                 check_equal(given, Part.START, view, symbols, one.step, here)
-                start = lent.value((CursorSlot(number, Part.START), own.type))
-                operands[i] = _after(start, first, made, lent) if first else start
+                operands[i] = self._placed(number, one.first, method, lent, made)
                 self._steps.setdefault(body.name, {})[i] = one.step
         changed = replace(control, operands=tuple(operands))
         return [*made, replace(node, arguments=arguments_of(changed))]
 
-    def _through(self, node: Node, lent: _Lent) -> Node:
+    def _counted(
+        self, pair: tuple[Value, str], method: Method, lent: _Lent, made: list[Node]
+    ) -> tuple[Value, str]:
+        """Return a state's new value; of a counter, where loops that decide it end."""
+        new, name = pair
+        for number, cursor in enumerate(self._program.cursors):
+            if cursor.state is None or not self._views[number].step.totals:
+                continue
+            if self._program.states[cursor.state].name == name:
+                return self._placed(number, new, method, lent, made), name
+        return pair
+
+    def _given(self, wanted: _Wanted, method: Method, lent: _Lent) -> Value:
+        """Return what a method or block has of a part, or of what loops make."""
+        made = (value for node in method.nodes for value in node.outputs)
+        for value in (*method.inputs, *made) if isinstance(wanted, Value) else ():
+            if self._views[0].method.here(value, method.block) == wanted:
+                return value
+        return lent.value(wanted)
+
+    def _through(self, node: Node, method: Method, lent: _Lent) -> Node:
         """Replace operands in the blocks of a node, and pass them what they need."""
         control = control_of(node)
         assert control is not None
@@ -191,10 +218,9 @@ class _Rewriter:
                 inputs=(*one.method.inputs, *added),
                 input_names=(*one.method.input_names, *labels),
             )
-        operands = (*control.operands, *(lent.value(w) for w in wanted))
-        return replace(
-            node, arguments=arguments_of(replace(control, operands=operands))
-        )
+        given = (self._given(one, method, lent) for one in wanted)
+        changed = replace(control, operands=(*control.operands, *given))
+        return replace(node, arguments=arguments_of(changed))
 
 
 def _after(start: Value, offset: Dim, nodes: list[Node], lent: _Lent) -> Value:

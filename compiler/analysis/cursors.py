@@ -2,8 +2,9 @@
 
 In: a program and its flat methods. Out: a `Counting` for each cursor. A cursor is, in
 this order: an input that methods declare as their position; an integer state that every
-method which writes it advances by a size, and that says where caches are written or
-advances by the tokens of a method with a role; the common length of growing states.
+method which writes it advances by a size, or as far as the loops go that carry it, and
+that says where caches are written or advances by the tokens of a method with a role;
+the common length of growing states.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -209,17 +210,24 @@ class _Finder:
             name: self._with_tokens(views[name], step)
             for name, step in self._steps[state.name].items()
         }
-        written = any(_extents(view) for view in views.values())
+        written = any(_extents(view) or _in_loops(view) for view in views.values())
         counted = {m.name: m.inputs[0].type.dims[1] for m in self._methods if m.role}
         told = {name: steps[name].tokens for name in steps if name in counted}
         if not written and (not counted or told != counted):
             return
-        if all(step.tokens is not None for step in steps.values()):
+        if all(self._is_told(views[n], steps[n], state) for n in steps):
             yield self._counting(cursor, steps)
+
+    def _is_told(self, view: CursorView, step: Step, state: State) -> bool:
+        """Tell whether it is known how many tokens are added, or where loops end."""
+        if not step.totals:
+            return step.tokens is not None
+        (new,) = (value for value, n in view.method.state_out if n == state.name)
+        return replace(view, step=step).where_ended(new, self._symbols) is not None
 
     def _with_tokens(self, view: CursorView, step: Step) -> Step:
         """Return a step by row lengths with the most that any row gets, if known."""
-        if step.tokens is not None:
+        if step.least is not None:
             return step
         method = view.method
         sizes = {
@@ -227,7 +235,7 @@ class _Finder:
             for write in view.writes()
             if row_lengths_of(method, write.counted) == step.lengths
         } or _token_counts(method)
-        return replace(step, tokens=sizes.pop() if len(sizes) == 1 else None)
+        return replace(step, least=sizes.pop() if len(sizes) == 1 else None)
 
     def _steps_of(self, state: State) -> dict[str, Step]:
         """Return what methods add to a state; nothing unless all that write it do."""
@@ -250,9 +258,9 @@ class _Finder:
         added = [value for value in found.addends if value.id not in olds]
         if found.along is Along.COUNTING or len(found.addends) - len(added) != 1:
             return None
-        if not added:
+        if set(added) <= {one.total for one in method.loops}:
             leads_on = bounds(found.constant, self._symbols)[0] >= 0
-            return Step(found.constant) if leads_on else None
+            return Step(found.constant, None, tuple(added)) if leads_on else None
         lengths = row_lengths_of(method, added[0]) if len(added) == 1 else None
         fits = lengths is not None and lengths.type.dims == state.type.dims
         return Step(None, lengths) if fits and found.constant == 0 else None
@@ -310,11 +318,10 @@ def _extents(view: CursorView) -> set[Dim]:
     different: set[Dim] = set()
     for write in cache_writes(view.method):
         offset, extent = view.offset(write.index), write.count
-        in_turn = view.in_turn(write.index)
-        if in_turn is not None:
-            one, _ = in_turn
-            offset = view.offset(one.first)
-            extent = add_dims(0, one.turns, one.step)
+        after = view.after_mark(write.index)
+        if after is not None and after.loop.turns is not None:
+            offset = view.offset(after.loop.first)
+            extent = add_dims(0, after.loop.turns, after.loop.step)
         if offset is not None:
             count = found.setdefault(write.state, {}).setdefault(offset, extent)
             different |= {count, extent} if count != extent else set()
@@ -324,6 +331,11 @@ def _extents(view: CursorView) -> set[Dim]:
             end = add_dims(end, runs.pop(end))
         different |= {end} if end != 0 else set()
     return different
+
+
+def _in_loops(view: CursorView) -> bool:
+    """Tell whether turns of loops write caches after where the call starts."""
+    return any(view.after_mark(write.index) for write in cache_writes(view.method))
 
 
 def _token_counts(method: FlatMethod) -> set[Dim]:

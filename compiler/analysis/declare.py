@@ -52,7 +52,7 @@ def _declared(method: Method, countings: Sequence[Counting]) -> Method:
     found = []
     for number, counting in enumerate(countings):
         step = counting.steps.get(method.name)
-        if step is not None and step.tokens is not None:
+        if step is not None:
             lengths = ""
             if step.lengths is not None:
                 lengths = method.input_names[method.inputs.index(step.lengths)]

@@ -38,7 +38,7 @@ def check_equal(
         view: of the method.
         symbols: of the program.
         offset: how much is added to the part.
-        own: a value that a loop carries, which stands for the start here.
+        own: a value that a loop carries or ends with, which stands for the start here.
 
     Raises:
         PassFailed: it is not: a bug.
@@ -74,11 +74,13 @@ class _Call:
 
     def compute(self, value: Value) -> Tensor:
         """Return what arithmetic makes a value; -1 where branches make different."""
-        view, ends = self._view, self._view.method.ends
+        view = self._view
+        ends = {one.end.id: one for one in view.method.loops}
         if value == self._own:
             return self.expected(Part.START, value)
         if value.id in ends:
             one = ends[value.id]
+            assert one.turns is not None, "nobody says what is after it but a mark"
             return self.compute(one.first) + one.step * evaluate(one.turns, self._sizes)
         if value == view.start:
             return self.expected(Part.PLACES if view.places else Part.START, value)

@@ -6,7 +6,7 @@ a loop carries is a new value in each turn. It is not meant to run: all branches
 there.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from kvc.compiler.analysis.index_sums import Carried, IndexSums
@@ -15,7 +15,7 @@ from kvc.compiler.ir.control import blocks_by_number, control_of, entries
 from kvc.compiler.memory.aliasing import analyse
 from kvc.compiler.passes.rewrite import rename_node
 from kvc.schema.control import Control
-from kvc.schema.ops import OPS, SCAN, Aliasing
+from kvc.schema.ops import OPS, WHILE, Aliasing
 from kvc.schema.types import Dim
 
 Names = dict[int, Value]
@@ -30,20 +30,18 @@ class FlatMethod(Method):
         joins: result of a cond -> what its branches make for it.
         names: number of a block -> what its values are called here.
         sums: of its integers.
-        carried: id of a value of a turn -> how a loop carries it, that adds to it.
-        ends: id of a loop's result -> the same.
+        loops: what loops carry and add to, in order.
     """
 
     writes: tuple[tuple[str, Node], ...] = ()
     joins: Mapping[int, tuple[Value, ...]] = field(default_factory=dict)
     names: Mapping[int, Names] = field(default_factory=dict)
     sums: IndexSums = field(default_factory=IndexSums)
-    carried: Mapping[int, Carried] = field(default_factory=dict)
-    ends: Mapping[int, Carried] = field(default_factory=dict)
+    loops: tuple[Carried, ...] = ()
 
     def counting(self, values: Mapping[int, Value]) -> "FlatMethod":
         """Return the method, of which some values are known to count on."""
-        sums = IndexSums(self.makers(), self.joins, values, self.carried, self.ends)
+        sums = IndexSums(self.makers(), self.joins, values, self.loops)
         return replace(self, sums=sums)
 
     def here(self, value: Value, block: int | None) -> Value | None:
@@ -62,6 +60,25 @@ def flatten(program: Program) -> tuple[FlatMethod, ...]:
     return tuple(_Flattener(method, blocks).run() for method in entries(program))
 
 
+@dataclass(frozen=True, slots=True)
+class _Carried:
+    """What a loop carries.
+
+    Attributes:
+        loop: id of the loop's first result.
+        first, own, end: in the first turn, in any, after the last.
+        given: what a turn hands on.
+        turns: how many there are; None where only the loop decides it.
+    """
+
+    loop: int
+    first: Value
+    own: Value
+    given: Value
+    end: Value
+    turns: Dim | None
+
+
 class _Flattener:
     """One method while its blocks are put in line."""
 
@@ -72,9 +89,7 @@ class _Flattener:
         self._writes: list[tuple[str, Node]] = []
         self._joins: dict[int, tuple[Value, ...]] = {}
         self._names: dict[int, Names] = {}
-        self._loops: list[tuple[Value, Value, Value, Value, Dim]] = []
-        self._carried: dict[int, Carried] = {}
-        self._ends: dict[int, Carried] = {}
+        self._carried: list[_Carried] = []
 
     def run(self) -> FlatMethod:
         method = self._method
@@ -82,15 +97,21 @@ class _Flattener:
         kept = {field.name: getattr(method, field.name) for field in fields(Method)}
         kept |= {"nodes": tuple(self._nodes), "writes": tuple(self._writes)}
         flat = FlatMethod(**kept, joins=self._joins, names=self._names)
+        return replace(flat, loops=tuple(self._loops(flat))).counting({})
+
+    def _loops(self, flat: FlatMethod) -> Iterator[Carried]:
+        """Yield what loops carry if each turn adds the same to it."""
         sums = IndexSums(flat.makers(), flat.joins)
-        for first, own, given, result, turns in self._loops:
-            found = sums.of(given)
+        totals: dict[tuple[int, int], Value] = {}  # loop and step -> what stands for it
+        for one in self._carried:
+            found = sums.of(one.given)
             step = found.constant
-            if found.addends == (own,) and isinstance(step, int) and step > 0:
-                one = Carried(first, step, turns, self._fresh(own))
-                self._carried[own.id] = self._ends[result.id] = one
-        carried = replace(flat, carried=self._carried, ends=self._ends)
-        return carried.counting({})
+            if found.addends == (one.own,) and isinstance(step, int) and step > 0:
+                total = totals.setdefault((one.loop, step), self._fresh(one.own))
+                added = self._fresh(one.own)
+                yield Carried(
+                    one.first, one.own, one.end, step, one.turns, added, total
+                )
 
     def _inline(self, method: Method, names: Names, states: Mapping[int, str]) -> None:
         """Add the nodes of a method or block.
@@ -145,13 +166,16 @@ class _Flattener:
             inside.update((v.id, self._fresh(v)) for v, _ in block.constants)
             self._inline(block, inside, written)
             given.append(tuple(inside.get(v.id, v) for v in block.outputs))
-        if control.op == SCAN and control.scanned:
-            turns = control.operands[control.carried].type.dims[0]
-            body = self._blocks[control.blocks[0]]
+        if control.op == WHILE or control.scanned:
+            body, turns = self._blocks[control.blocks[-1]], None
+            if control.scanned:
+                turns = control.operands[control.carried].type.dims[0]
             for i, value in enumerate(body.inputs[: control.carried]):
                 first = names.get(control.operands[i].id, control.operands[i])
-                own = self._names[control.blocks[0]][value.id]
-                self._loops += [(first, own, given[0][i], made.outputs[i], turns)]
+                own = self._names[control.blocks[-1]][value.id]
+                end = made.outputs[i]
+                one = _Carried(made.outputs[0].id, first, own, given[-1][i], end, turns)
+                self._carried.append(one)
         if not control.is_loop:
             pairs = zip(made.outputs, zip(*given, strict=True), strict=True)
             self._joins.update((result.id, ways) for result, ways in pairs)

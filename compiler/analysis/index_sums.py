@@ -5,7 +5,7 @@ of forms: sums with values and numbers, ranges, views, copies and widening casts
 has another form is a sum of itself alone. Nothing here knows of cursors or caches.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from types import MappingProxyType
@@ -50,15 +50,21 @@ class Carried:
 
     Attributes:
         first: what it is in the first turn.
+        own: what it is in any turn.
+        end: what it is after the last one.
         step: what a turn adds.
-        turns: how many there are.
+        turns: how many there are; None where only the loop decides it.
         added: stands for what earlier turns have added.
+        total: stands for what all turns have, where only the loop decides how many.
     """
 
     first: Value
+    own: Value
+    end: Value
     step: int
-    turns: Dim
+    turns: Dim | None
     added: Value
+    total: Value
 
 
 class IndexSums:
@@ -68,8 +74,7 @@ class IndexSums:
         makers: value id -> the node that makes it.
         joins: value id -> what branches make for it.
         counting: id of a value that is known to count on -> what stands for its first.
-        carried: id of a value of a turn -> how the loop carries it.
-        ends: id of what it is after the last turn -> the same.
+        loops: what loops carry and add to.
     """
 
     def __init__(
@@ -77,11 +82,11 @@ class IndexSums:
         makers: Mapping[int, Node] = MappingProxyType({}),
         joins: Mapping[int, tuple[Value, ...]] = MappingProxyType({}),
         counting: Mapping[int, Value] = MappingProxyType({}),
-        carried: Mapping[int, Carried] = MappingProxyType({}),
-        ends: Mapping[int, Carried] = MappingProxyType({}),
+        loops: Sequence[Carried] = (),
     ) -> None:
-        self._makers, self._joins, self._carried = makers, joins, carried
-        self._ends = ends
+        self._makers, self._joins = makers, joins
+        self._carried = {one.own.id: one for one in loops}
+        self._ends = {one.end.id: one for one in loops}
         self._known = {
             number: IndexSum((first,), 0, Along.COUNTING)
             for number, first in counting.items()
@@ -105,7 +110,10 @@ class IndexSums:
             return replace(first, addends=(*first.addends, one.added))
         if value.id in self._ends:
             one = self._ends[value.id]
-            return _shifted(self.of(one.first), add_dims(0, one.turns, one.step))
+            first = self.of(one.first)
+            if one.turns is None:
+                return replace(first, addends=(*first.addends, one.total))
+            return _shifted(first, add_dims(0, one.turns, one.step))
         return None
 
     def _found(self, value: Value) -> IndexSum | None:

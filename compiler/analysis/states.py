@@ -119,6 +119,7 @@ def _grows_at(
     from_zero = counter is None or program.states[counter].initial is None
     return from_zero and all(
         view.step.lengths is None
+        and not view.step.totals
         and growth(view.method, state) == (view.step.tokens or 0)
         for view in views.values()
     )

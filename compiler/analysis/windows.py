@@ -63,7 +63,7 @@ def _uses(view: CursorView, held: Mapping[int, Held], rings: Rings) -> Iterator[
     """Yield what a method does with rings, and what it fails to do."""
     method = view.method
     for name in rings.keys() - {name for _, name in method.state_out}:
-        if view.step.tokens is not None:
+        if view.step.least is not None:
             yield name, None
     for node in method.nodes:
         for value in node.inputs:

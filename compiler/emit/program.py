@@ -151,7 +151,7 @@ def _updates(method: Method, verdicts: Sequence[Verdict]) -> tuple[model.Update,
 
 
 def _emit_advance(
-    method: Method, cursor: int, tokens: Dim, lengths: str
+    method: Method, cursor: int, tokens: Dim | None, lengths: str
 ) -> model.Advance:
     index = method.input_names.index(lengths) if lengths else None
     return model.Advance(cursor, tokens, index)

@@ -93,7 +93,7 @@ class Method:
     block: int | None = None
     filled: tuple[int, ...] = ()
     cursor_in: tuple[tuple[Value, CursorSlot], ...] = ()
-    advances: tuple[tuple[int, Dim, str], ...] = ()
+    advances: tuple[tuple[int, Dim | None, str], ...] = ()
     in_place: bool = True
 
     @property

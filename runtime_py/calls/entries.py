@@ -130,7 +130,11 @@ class Entry:
 
     def demand(self, sizes: Mapping[str, int]) -> Demand:
         """Return what a call of these sizes asks for."""
-        added = {a.cursor: evaluate(a.tokens, sizes) for a in self.method.advances}
+        added = {
+            a.cursor: evaluate(a.tokens, sizes)
+            for a in self.method.advances
+            if a.tokens is not None
+        }
         return Demand(
             added.pop(self.cursor, None),
             tuple([_extent(w, sizes) if w.extents != () else 0 for w in self.writes]),

@@ -6,13 +6,13 @@ was written that knowing the position cannot restore. Each kind of state decides
 note.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from operator import add
+from operator import add, sub
 
 from kvc.runtime.binding.executor import Progress
 from kvc.runtime.calls.entries import Entry, check_room, check_rows, too_long
-from kvc.runtime.sessions.positions import known_position
+from kvc.runtime.sessions.positions import find_position, known_position
 from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.kind import Undo
 from kvc.runtime.states.memory import StateMemory
@@ -85,30 +85,57 @@ class Transaction:
         memory.poisoned = entry.method.name
 
     def commit(self) -> None:
-        """Count what the call has added."""
+        """Count what the call has added.
+
+        Raises:
+            CacheOverflow: its loops have added more than there is room for.
+            StateMismatch: a counter is so far off that it says nothing.
+        """
         memory = self._memory
+        ends = dict(self._find_ends())
         for number, cursor in enumerate(self._cursors):
             if cursor.kind is not CursorKind.SESSION:
                 continue
             rows, (_, steps) = memory.counted[number], self._added[number]
             memory.count(number, tuple(map(add, rows, steps)))
-        self._note_ends()
+        self._note_ends(ends)
         for state, length, _ in self._demand.lengths:
             memory.lengths[state] = length
         memory.poisoned = ""
 
-    def _note_ends(self) -> None:
-        """Note where cursors end that states stand beside, for rewinding."""
-        memory, advances = self._memory, self._entry.method.advances
+    def _find_ends(self) -> Iterator[tuple[int, list[int]]]:
+        """Yield where rows stand after the call, at each cursor that it advances.
+
+        Raises:
+            CacheOverflow, StateMismatch: as `commit`.
+        """
+        memory = self._memory
+        for advance in self._entry.method.advances:
+            number, starts = advance.cursor, self.starts[advance.cursor]
+            if starts is None:
+                continue
+            if advance.tokens is not None:
+                _, steps = self._added[number]
+                yield number, list(map(add, starts, steps))
+                continue
+            ends = find_position(self._cursors, memory, number)
+            limit = memory.room(self._cursors, number)
+            check_room(list(map(sub, ends, starts)), starts, limit)
+            yield number, ends
+
+    def _note_ends(self, ends: Mapping[int, list[int]]) -> None:
+        """Note where cursors end that states stand beside, and how far loops wrote."""
+        advances = self._entry.method.advances
+        loose = [advance.cursor for advance in advances if advance.tokens is None]
         for writes in self._entry.writes:
+            kind = self._memory.kinds[writes.group]
+            if kind.placed and writes.cursor in loose:
+                kind.reached = kind.reach(ends[writes.cursor])
             if writes.placed and len(self.starts) == 1:
                 continue
-            kind = memory.kinds[writes.group]
-            for advance in advances:
-                starts = self.starts[advance.cursor]
-                if advance.cursor != kind.group.first.cursor and starts is not None:
-                    _, steps = self._added[advance.cursor]
-                    kind.ends[advance.cursor] = list(map(add, starts, steps))
+            for number, positions in ends.items():
+                if number != kind.group.first.cursor:
+                    kind.ends[number] = positions
 
     def roll_back(self, progress: Progress, error: BaseException) -> None:
         """Put back what the call may have written, after it failed.

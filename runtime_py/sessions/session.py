@@ -278,6 +278,7 @@ class Session(Callables):
 
         Raises:
             NoPosition: nothing counts tokens, or what grows has different lengths.
+            StateMismatch: a counter is so far off that nothing can be added to it.
             Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("position"):
@@ -292,6 +293,7 @@ class Session(Callables):
         by it. Unknown positions are left out.
 
         Raises:
+            StateMismatch: as `position`.
             Busy, Closed, Forked: as `call`.
         """
         with self._exclusive("positions"):

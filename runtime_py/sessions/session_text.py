@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from kvc.runtime.sessions.positions import known_position
 from kvc.runtime.states.memory import StateMemory
+from kvc.schema.errors import StateMismatch
 from kvc.schema.model import Cursor
 
 
@@ -15,7 +16,10 @@ def state_text(cursors: Sequence[Cursor], states: StateMemory) -> str:
     """Say how far open states of this process are."""
     if states.poisoned:
         return f"poisoned by {states.poisoned}"
-    found = known_position(cursors, states)
+    try:
+        found = known_position(cursors, states)
+    except StateMismatch:
+        return "a position out of range"
     if found is None:
         return "no position"
     most = "" if states.capacity is None else f" of {states.capacity}"

@@ -37,8 +37,14 @@ class Linear(Kind):
         ends = demand.ends(starts, extent)
         if self.store.shared:
             self.note(starts if at_cursor else None, ends)
-        self.reached = self.reach(ends)
-        return copy or partial(self.rewind, starts, starts, starts)
+        reached = self.reach(ends)
+        if not (at_cursor and extent == ALL_SLOTS):  # else its counter will say
+            self.reached = reached
+        return copy or partial(self._undo, reached, starts)
+
+    def _undo(self, reached: Sequence[int], starts: Sequence[int]) -> None:
+        self.reached = list(reached)
+        self.rewind(starts, starts, starts)
 
     def note(self, lows: Sequence[int] | None, highs: Sequence[int]) -> None:
         if lows is None:

@@ -4,7 +4,7 @@ What a call has overwritten is gone: a failed call leaves them half written, unl
 were copied first, and they can be rewound only to where a copy was kept.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -33,10 +33,12 @@ class _Snapshot:
     Attributes:
         starts: where each row stood; None where that row has changed its past since.
         content: [states, *shape], as `Store.read` gives it.
+        ends: as `Kind.ends`.
     """
 
     starts: tuple[int | None, ...]
     content: Array
+    ends: Mapping[int, Sequence[int]]
 
 
 class Plain(Kind):
@@ -65,7 +67,7 @@ class Plain(Kind):
             return undo
         before, content = self.history, self.store.read()
         if self.snapshots and starts is not None and not demand.several:
-            made = _Snapshot(tuple(starts), content)
+            made = _Snapshot(tuple(starts), content, dict(self.ends))
             self.history = (*before, made)[-self.snapshots :]
 
         def put_back() -> None:
@@ -130,6 +132,11 @@ class Plain(Kind):
             self.store.write(span, kept.content[:, row : row + 1])
         else:
             self.store.write(span, kept.content)
+        before = {} if kept is None else kept.ends
+        for cursor, rows in self.ends.items():
+            if row < len(rows):
+                last = before[cursor][row] if cursor in before else 0
+                self.ends[cursor] = [*rows[:row], last, *rows[row + 1 :]]
 
     def _find(self, row: int, position: int) -> _Snapshot | None:
         """Return the last copy of a row at a position."""

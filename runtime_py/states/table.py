@@ -66,4 +66,6 @@ def _extents(
     slots = all(write.access.mode is AccessMode.SLOTS for write in own)
     if not own:
         return ()
-    return (advance.tokens,) if slots and advance is not None else None
+    if not slots or advance is None or advance.tokens is None:
+        return None
+    return (advance.tokens,)

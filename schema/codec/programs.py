@@ -153,7 +153,7 @@ def _dim_fields(dim: Dim | None, pool: PoolWriter) -> tuple[int | None, int | No
 
 
 def _advance_record(advance: Advance, pool: PoolWriter) -> Record:
-    kind, tokens = pool.dim(advance.tokens)
+    kind, tokens = _dim_fields(advance.tokens, pool)
     return Record(
         "Advance",
         {
@@ -320,10 +320,9 @@ def _read_dim(
 
 
 def _read_advance(table: TableReader, pool: Pool, path: str, where: str) -> Advance:
-    kind, tokens = table.number("tokens_kind"), table.number("tokens")
     return Advance(
         cursor=table.number("cursor"),
-        tokens=pool.read_dim(kind, tokens, path, where),
+        tokens=_read_dim(table, "tokens", pool, path, where),
         lengths=table.optional_number("lengths"),
     )
 

@@ -7,7 +7,7 @@ what `kvc::after` makes. No other arithmetic is followed here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final, cast
 
 from kvc.schema.control import Control, read_control
@@ -32,7 +32,6 @@ from kvc.schema.ops import (
     DELEGATE,
     OPS,
     PERMUTING,
-    SCAN,
     Aliasing,
 )
 from kvc.schema.types import Dim, TensorType, add_dims, bounds
@@ -48,6 +47,7 @@ from kvc.schema.verify.starts import (
     placed,
 )
 
+_COPY: Final = "aten::copy"
 _UPDATE: Final = "kvc::cache_update"
 _ATTENTION: Final = "kvc::attention"
 _CACHES: Final = ("k", "v", "k_scale", "v_scale")  # their slots lie along axis 2
@@ -86,6 +86,9 @@ class CursorUses:
         self._widest = widest
         self._symbols = {symbol.name: symbol for symbol in program.symbols}
         self._where = f"method {method.name!r}"
+        self._loops = 0  # how many there have been
+        # Of calls that loops decide on: where something ends, what, and where it is.
+        self._ends: list[tuple[After, str, str]] = []
 
     def check(self) -> None:
         """Check the method's own graph, and from there on all blocks."""
@@ -106,7 +109,8 @@ class CursorUses:
             own = any(isinstance(v.storage, CursorSlot) for v in block.graph.values)
             where = f"{self._where}, block {number}"
             self._require(not own, where, "a block is lent parts of a cursor")
-        self._check_graph(graph, self._operands[0], held, parts)
+        made = self._check_graph(graph, self._operands[0], held, parts)
+        self._check_ends(made)
         given = [held[v].state for v in graph.outputs if v in held]
         handed = sorted(self._widest.keys() & set(given))
         what = f"it hands the rings {handed} with a window out"
@@ -121,8 +125,10 @@ class CursorUses:
         what = f"{kind} is not the {slot.part.name} of a cursor"
         self._require(fits, where, what)
         counted = slot.part in (CursorPart.END, CursorPart.LENGTHS)
-        told = not counted or self._method.advance_of(slot.cursor) is not None
-        what = f"the {slot.part.name} of a method that advances nothing"
+        advance = self._method.advance_of(slot.cursor)
+        told = not counted or (advance is not None and advance.tokens is not None)
+        adds = "advances nothing" if advance is None else "advances by any number"
+        what = f"the {slot.part.name} of a method that {adds}"
         self._require(told, where, what)
         placed = slot.part is CursorPart.PLACES
         known = placed or rows is None or kind.dims in ((), (1,), (rows,))
@@ -140,6 +146,8 @@ class CursorUses:
         for index, (step, reads) in enumerate(
             zip(graph.instructions, operands, strict=True)
         ):
+            if step.op == _COPY and (source := placed(step.arguments[1], parts)):
+                parts[step.results[0]] = source
             used = [value for value in reads if value in held]
             plain = step.op not in CONTROL_OPS and step.op != AFTER
             if plain and not used and not _written_over(graph, step, held):
@@ -162,8 +170,7 @@ class CursorUses:
         start, count = placed(step.arguments[0], parts), step.arguments[1]
         self._require(start is not None, at, "after what is no start of a cursor")
         assert start is not None
-        offset = add_dims(start.offset, cast("Dim", count))
-        return After(start.cursor, offset, start.turn)
+        return start.further(cast("Dim", count))
 
     def _check_control(
         self,
@@ -187,7 +194,7 @@ class CursorUses:
                 for i, (v, own) in enumerate(pairs)
                 if v in parts and i >= control.fixed
             }
-            if step.op == SCAN:
+            if control.is_loop and number == control.blocks[-1]:
                 known |= self._carried(graph, step, control, inside, parts, at)
             made = self._check_graph(inside, self._operands[number + 1], lent, known)
             for out, result in zip(inside.outputs, step.results, strict=False):
@@ -209,8 +216,7 @@ class CursorUses:
         Where all turns together end is noted in `parts`.
         """
         found: dict[int, After] = {}
-        through = cast(Ref, control.operands[control.carried]).value
-        turns = graph.values[through].type.dims[0]
+        self._loops += 1
         for i in range(control.carried):
             start = placed(cast(Ref, control.operands[i]), parts)
             blocks, own = self._method.blocks, inside.inputs[i]
@@ -220,13 +226,52 @@ class CursorUses:
             advance = self._method.advance_of(start.cursor)
             if advance is None or advance.lengths is not None:
                 continue
-            end = add_dims(start.offset, turns, added)
-            left = bounds(add_dims(advance.tokens, end, -1), self._symbols)[0]
-            what = f"turns up to {end} after the start, the call adds {advance.tokens}"
-            self._require(left >= 0, at, what)
+            end = start
+            if control.scanned:
+                through = cast(Ref, control.operands[control.carried]).value
+                turns = graph.values[through].type.dims[0]
+                end = start.further(add_dims(0, turns, added))
+            elif added != 0:
+                end = replace(start, loops=(*start.loops, self._loops))
+            what = f"turns up to {end.offset} after the start"
+            self._check_end(end, what, at)
             found[own] = After(start.cursor, 0, added)
-            parts[step.results[i]] = After(start.cursor, end)
+            parts[step.results[i]] = end
         return found
+
+    def _check_end(self, end: After, what: str, at: str) -> None:
+        """Check that what a call, or a turn of a loop, adds ends there at the earliest.
+
+        Where loops decide how much that is, it is checked when all are known.
+        """
+        advance = self._method.advance_of(end.cursor)
+        assert advance is not None
+        room, adds = advance.tokens, "the call adds"
+        if end.turn is not None:
+            room, adds = end.turn, "a turn adds"
+        if room is None:
+            self._ends.append((end, what, at))
+            return
+        left = bounds(add_dims(room, end.offset, -1), self._symbols)[0]
+        what += f" and {len(end.loops)} loops of any length" if end.loops else ""
+        self._require(left >= 0 and not end.loops, at, f"{what}, {adds} {room}")
+
+    def _check_ends(self, parts: Parts) -> None:
+        """Check that counters say where calls end whose loops decide it."""
+        open_ends = {}
+        for advance in self._method.advances:
+            state = self._program.cursors[advance.cursor].state
+            if advance.tokens is None and state is not None:
+                last = parts.get(_last_value(self._method.graph, state))
+                what = f"it does not leave the counter {state} where its loops end"
+                counts = isinstance(last, After) and last.cursor == advance.cursor
+                self._require(counts, self._where, what)
+                open_ends[advance.cursor] = cast(After, last)
+        for end, what, at in self._ends:
+            last = open_ends[end.cursor]
+            left = bounds(add_dims(last.offset, end.offset, -1), self._symbols)[0]
+            fits = left >= 0 and set(end.loops) <= set(last.loops)
+            self._require(fits, at, f"{what}, the counter is left before that")
 
     def _follow_results(
         self,
@@ -307,21 +352,18 @@ class CursorUses:
 
         It is of all where rows have lengths, or the state is a ring with a window.
         """
-        offset = start.offset
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
-        room: Dim | None = None
-        if advance is not None:
-            room = advance.tokens if start.turn is None else start.turn
-            left = add_dims(add_dims(room, offset, -1), count, -1)
-            whole = state.window is not None or advance.lengths is not None
-            exact = (offset, left) == (0, 0)
-            if exact or (not whole and bounds(left, self._symbols)[0] >= 0):
-                return
-        begins = f", {offset} after the start" if offset != 0 else ""
-        adds = "the call adds" if start.turn is None else "a turn adds"
-        what = f"a write of {count} positions{begins}, {adds} {room}"
-        self._report.fail(at, what)
+        if advance is None:
+            self._report.fail(at, f"a write of {count} positions, the call adds None")
+        room = advance.tokens if start.turn is None else start.turn
+        if (start.offset, start.loops, count) == (0, (), room):
+            return
+        begins = f", {start.offset} after the start" if start.offset != 0 else ""
+        what = f"a write of {count} positions{begins}"
+        whole = state.window is not None or advance.lengths is not None
+        self._require(not whole, at, f"{what}, the call adds {room}")
+        self._check_end(start.further(count), what, at)
 
     def _check_kept(
         self, arguments: Mapping[str, Argument], state: State, at: str
@@ -408,6 +450,21 @@ class CursorUses:
 
     def _require(self, condition: bool, where: str, what: str) -> None:
         self._report.require(condition, where, what)
+
+
+def _last_value(graph: Graph, state: int) -> int:
+    """Return the value that all of a state holds at the end, -1 where parts differ."""
+    whole = {i for i, v in enumerate(graph.values) if v.storage == StateSlot(state)}
+    roots, last = set(whole), -1
+    for step in graph.instructions:
+        for result in step.results:
+            storage = graph.values[result].storage
+            if graph.root_of(result) not in roots or not isinstance(storage, Alias):
+                continue
+            if OPS[step.op].aliasing is not Aliasing.VIEW:
+                last = result if storage.base in whole else -1
+                whole.add(last)
+    return last
 
 
 def _written_over(graph: Graph, step: Instruction, held: Mapping[int, _Held]) -> bool:

@@ -102,6 +102,11 @@ class CursorChecker:
         """
         where = f"method {method.name!r}"
         for advance in method.advances:
+            if advance.tokens is None:
+                kind = self._program.cursors[advance.cursor].kind
+                counted = kind is CursorKind.STATE and advance.lengths is None
+                what = f"nothing says how far it advances the cursor {advance.cursor}"
+                self._report.require(counted, where, what)
             if advance.lengths is not None:
                 self._check_lengths(method, advance, advance.lengths, where)
             states = self._program.states

@@ -43,7 +43,8 @@ def check_methods(program: Program, sizes: Sizes, report: Reporter) -> None:
         what = f"it advances the cursors {advanced}"
         report.require(ascending and known, where, what)
         for advance in method.advances:
-            sizes.check_dim(advance.tokens, where)
+            if advance.tokens is not None:
+                sizes.check_dim(advance.tokens, where)
         counted = [a.cursor for a in method.advances if a.lengths is not None]
         what = f"rows count tokens of several cursors, {counted}"
         report.require(len(counted) <= 1, where, what)

@@ -5,7 +5,7 @@ results. `kvc::after` is followed, through copies and the code of delegates too.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from kvc.schema.control import read_control
@@ -29,13 +29,19 @@ class After:
 
     Attributes:
         cursor: id of the cursor.
-        offset: how many.
+        offset: how many, beside what loops of unknown turns add.
         turn: of a turn of a loop, how many positions that adds; None for the call.
+        loops: what tells these loops apart, each once, in order.
     """
 
     cursor: int
     offset: Dim
     turn: int | None = None
+    loops: tuple[int, ...] = ()
+
+    def further(self, count: Dim) -> "After":
+        """Return what is so many positions after this."""
+        return replace(self, offset=add_dims(self.offset, count))
 
 
 Parts = Mapping[int, CursorSlot | After]  # what values are to cursors

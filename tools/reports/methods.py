@@ -5,9 +5,12 @@ Sizes that a call chooses are named in the types; `SymbolReport` has their bound
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 from kvc.schema.model import Delegate, Graph, Method, Program
 from kvc.tools.text import escape, plural
+
+_ANY: Final = "any"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +35,8 @@ class MethodReport:
     """A method as a caller sees it; `backends` has one entry for each delegate.
 
     Attributes:
-        advance: tokens that a call adds to the position, "" where it adds none.
+        advance: tokens that a call adds to the position, "" where it adds none, "any"
+            where loops decide how many.
         row_lengths: the input that says how many of them count in each row, else "".
     """
 
@@ -67,11 +71,18 @@ def _describe(program: Program, method: Method) -> MethodReport:
         backends=tuple(part.backend for part in delegates_of(program, method)),
         reads=tuple(program.states[i].name for i in method.reads),
         writes=tuple(program.states[i].name for i in method.writes),
-        advance="" if method.advance is None else str(method.advance),
+        advance=_advance(method),
         row_lengths=""
         if method.row_lengths is None
         else method.input_names[method.row_lengths],
     )
+
+
+def _advance(method: Method) -> str:
+    advance = method.advance_of(0)
+    if advance is None:
+        return ""
+    return _ANY if advance.tokens is None else str(advance.tokens)
 
 
 def delegates_of(program: Program, method: Method) -> tuple[Delegate, ...]:
@@ -120,6 +131,8 @@ def _lines(method: MethodReport) -> list[str]:
         if tokens == "1":
             said = f"{row_lengths} says which rows take part"
         lines.append(f"      {said}; left out: all")
+    if method.advance == _ANY:
+        lines.append("      its loops decide how many tokens it adds to the position")
     return [*lines, f"      {_code(method)}; {_states(method)}"]
 
 

@@ -222,3 +222,19 @@ def test_what_was_set_by_hand_is_not_lost_with_the_tokens(tmp_path: Path) -> Non
         with pytest.raises(NotRewindable, match="none at 0"):
             session.rewind(3)
         assert session.position.tolist() == [3]
+
+
+def test_a_call_that_was_forgotten_stands_in_no_way(tmp_path: Path) -> None:
+    with opened(
+        Prefaced(), [of_tokens("start"), of_tokens("go_on")], tmp_path
+    ) as program:
+        session = program.session(snapshots=2)
+        for method in ("start", "go_on", "go_on", "start"):
+            session.call(method, ONE)
+        session.rewind(1)  # to a copy, of what a call up to 1 wrote
+        preface = np.array(session.state["preface"])
+        assert session.rewindable.tolist() == [3]
+        session.rewind(1)
+        np.testing.assert_array_equal(session.state["preface"], preface)
+        session.rewind(2)
+        assert not np.asarray(session.state["preface"]).any()

@@ -1,8 +1,11 @@
 """Reports see the code and the writes of blocks."""
 
+from dataclasses import replace
+
 from block_programs import control_program
 from ragged_programs import ragged_program
 
+from kvc.schema.model import Advance
 from kvc.tools.reports.copies import describe_copies
 from kvc.tools.reports.listing import describe_listing, listing_lines
 from kvc.tools.reports.methods import describe_methods, method_lines
@@ -28,6 +31,14 @@ def test_instructions_of_blocks_count():
     graphs = WHOLE.methods[0].graphs
     assert report.instructions == sum(len(g.instructions) for g in graphs)
     assert len(graphs) == 6
+
+
+def test_a_method_says_that_loops_decide_what_it_adds():
+    method = replace(RAGGED.methods[0], advances=(Advance(0, None),))
+    (report,) = describe_methods(replace(RAGGED, methods=(method,)))
+    assert report.advance == "any"
+    said = "its loops decide how many tokens it adds to the position"
+    assert f"      {said}" in method_lines([report])
 
 
 def test_a_method_says_by_what_it_counts_the_tokens_of_a_row():
