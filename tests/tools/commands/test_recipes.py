@@ -1,6 +1,14 @@
 import json
 
-RECIPES = ["bf16", "fp32", "xnnpack_fp32", "xnnpack_q4", "xnnpack_q8"]
+RECIPES = [
+    "bf16",
+    "cpu_fp32",
+    "cpu_q8",
+    "fp32",
+    "xnnpack_fp32",
+    "xnnpack_q4",
+    "xnnpack_q8",
+]
 
 
 def test_every_recipe_is_listed_with_what_it_is_for(kvc):
