@@ -42,12 +42,16 @@ def tensor_as_array(tensor: "Tensor") -> Array:
 
 def own_copy(array: Array) -> Array:
     """Return a contiguous copy in memory of its own."""
+    if array.dtype.kind != "V":
+        return array.copy(order="C")
     return _bits(array).copy(order="C").view(array.dtype)
 
 
 def copy_into(target: Array, source: Array) -> None:
     """Copy elements between arrays of equal dtype and shape."""
-    np.copyto(_bits(target), _bits(source))
+    if target.dtype.kind == "V":
+        target, source = _bits(target), _bits(source)
+    np.copyto(target, source)
 
 
 def _bits(array: Array) -> Array:

@@ -78,7 +78,7 @@ class Engine:
         kwargs: Mapping[str, object],
         states: StateMemory | None,
     ) -> object:
-        """Run a method and return its results.
+        """Run a method and return its results; the program is open.
 
         Raises:
             CallMismatch, InputMismatch: the arguments are not what was compiled for.
@@ -88,9 +88,8 @@ class Engine:
             Poisoned: an earlier call left states half written.
             ExecutionError: an instruction failed.
             FileChanged, FormatError, FileProblem: data cannot be used any more.
-            Closed, Forked: the program is closed, or belongs to another process.
+            Closed: the program has been closed meanwhile.
         """
-        self.check_open()
         entry = self.entry(method)
         inputs = self._take(entry, args, kwargs, states)
         entry.check_tokens(inputs)
@@ -350,7 +349,7 @@ def _run(
         copy_into(slot, inputs.arrays[leaf])
     binding.frame.run(progress)
     if not loans:
-        return [own_copy(array) for array in binding.frame.outputs]
+        return list(map(own_copy, binding.frame.outputs))
     given = {output: loan.growing for loan in loans for output in loan.outputs}
     results: list[object] = [
         given[i] if i in given else own_copy(array)

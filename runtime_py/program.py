@@ -206,8 +206,8 @@ class Program(Callables):
             ExecutionError: as `Session.call`.
         """
         index = self._find(name)
+        self._engine.check_open()
         if needed := self._state_needed(index):
-            self._engine.check_open()
             raise StateNeeded(method=name, state=needed)
         return self._engine.call(index, args, kwargs, None)
 

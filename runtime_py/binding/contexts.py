@@ -87,7 +87,12 @@ class ContextPool:
         with self._lock:
             if self._closed:
                 return None
-            context = self._choose(states)
+            for context in self._idle:
+                if context.served is states:
+                    self._idle.remove(context)
+                    break
+            else:
+                context = self._idle.pop() if self._idle else self._make()
             self._leased += 1
             return context
 
@@ -129,12 +134,6 @@ class ContextPool:
         with self._lock:
             self._leased -= 1
         self._finish()
-
-    def _choose(self, states: StateMemory | None) -> ExecutionContext:
-        for index, context in enumerate(self._idle):
-            if context.served is states:
-                return self._idle.pop(index)
-        return self._idle.pop() if self._idle else self._make()
 
     def _finish(self) -> None:
         with self._lock:

@@ -41,6 +41,7 @@ class Entry:
         method: as the file declares it.
         signature: of its inputs.
         reads_cursor: whether it takes a part of a cursor.
+        only_reads: whether a call leaves its session as it is, whatever happens.
         cursor: which one it adds to; of several, the one whose row lengths it takes.
         tokens: the input of tokens, None where there is none.
         row_lengths: the input that says how many tokens count, None where all do.
@@ -57,6 +58,7 @@ class Entry:
     method: Method
     signature: Signature
     reads_cursor: bool
+    only_reads: bool
     cursor: int
     tokens: TokenInput | None
     row_lengths: RowLengthsInput | None
@@ -67,12 +69,6 @@ class Entry:
     growth: tuple[tuple[Dim, tuple[Dim, ...], tuple[int, ...]], ...]
     growing: tuple[int, ...]
     steady: tuple[int, ...]
-
-    @property
-    def only_reads(self) -> bool:
-        """Tell whether a call leaves its session as it is, whatever happens."""
-        quiet = not self.method.advances and not self.reads_cursor
-        return quiet and not self.method.writes
 
     def narrowest(self, memory: StateMemory) -> Kind | None:
         """Return the kind of state that allows the shortest calls, None without any.
@@ -201,6 +197,7 @@ def make_entry(
     """Return the entry of a method; `groups` are the program's states."""
     method = program.methods[index]
     values = method.graph.values
+    reads_cursor = any(isinstance(value.storage, CursorSlot) for value in values)
     types = [values[i].type for i in method.graph.inputs]
     effects = find_effects(method, program.states)
     slots = _group_slots(method.graph, effects, program.states)
@@ -210,7 +207,8 @@ def make_entry(
         id=index,
         method=method,
         signature=Signature(method.name, method.input_names, types, symbols),
-        reads_cursor=any(isinstance(v.storage, CursorSlot) for v in values),
+        reads_cursor=reads_cursor,
+        only_reads=not (method.advances or method.writes or reads_cursor),
         cursor=_own_cursor(method),
         tokens=find_tokens(method),
         row_lengths=find_row_lengths(method),

@@ -45,6 +45,7 @@ def take_inputs(
         InputMismatch: not an array or tensor, or of another dtype.
     """
     arrays: list[Array] = []
+    shapes: list[tuple[int, ...]] = []
     as_tensors = False
     for index, leaf in enumerate(leaves):
         if not isinstance(leaf, np.ndarray):
@@ -53,8 +54,8 @@ def take_inputs(
         if leaf.dtype != signature.types[index].dtype.numpy:
             raise _mismatch(signature, index, _describe(leaf))
         arrays.append(leaf)
-    shapes = tuple([array.shape for array in arrays])
-    return Inputs(leaves, tuple(arrays), shapes, as_tensors, left_out)
+        shapes.append(leaf.shape)
+    return Inputs(leaves, tuple(arrays), tuple(shapes), as_tensors, left_out)
 
 
 def _as_array(signature: Signature, index: int, leaf: object) -> Array:

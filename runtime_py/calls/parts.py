@@ -40,9 +40,10 @@ def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
     Raises:
         InputMismatch: the inputs do not have the declared shapes.
     """
-    limit, advance = entry.narrowest(states), entry.method.advance
+    limit = entry.narrowest(states) if states.limited else None
     if limit is None:
         return 0
+    advance = entry.method.advance
     assert advance is not None, "it is how much the calls of the limit add"
     if entry.row_lengths is not None:
         return _excess_of_rows(entry, inputs, states, limit.longest)

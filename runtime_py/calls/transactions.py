@@ -32,6 +32,7 @@ class Transaction:
     """
 
     __slots__ = (
+        "_added",
         "_counted",
         "_cursors",
         "_demand",
@@ -60,22 +61,24 @@ class Transaction:
         own = starts_of[demand.cursor]
         if own is not None and demand.row_lengths is not None:
             check_rows(entry.method, demand, own)
+        self._added: list[tuple[Demand, Sequence[int]]] = []  # to each cursor, each row
         for number, starts in enumerate(starts_of):
             added = demand.added_to(number)
+            steps = added.steps(len(starts) if starts is not None else 1)
+            self._added.append((added, steps))
             if starts is not None and added.advance is not None:
-                limit = memory.room(cursors, number)
-                check_room(added.steps(len(starts)), starts, limit)
+                check_room(steps, starts, memory.room(cursors, number))
         self._entry, self._demand, self._memory = entry, demand, memory
         self._counted = memory.counted
         kinds, keeps = memory.kinds, memory.copies.wanted
         for writes in entry.writes:
-            steps = demand.added_to(writes.cursor).steps(1)
+            _, steps = self._added[writes.cursor]
             if max(steps, default=0) > kinds[writes.group].longest:
                 raise too_long(entry.method, max(steps), kinds[writes.group])
         self._undo: list[Undo | None] = []
         for writes, extent in zip(entry.writes, demand.extents, strict=True):
-            kind, starts = kinds[writes.group], self.starts[writes.cursor]
-            added = demand.added_to(writes.cursor)
+            kind, starts = kinds[writes.group], starts_of[writes.cursor]
+            added, _ = self._added[writes.cursor]
             self._undo.append(kind.begin(writes, extent, starts, added, keeps))
         # Stands until the call has ended one way or the other: an interrupt may come
         # at any point, while a failure is being handled too.
@@ -93,8 +96,7 @@ class Transaction:
         for number, cursor in enumerate(self._cursors):
             if cursor.kind is not CursorKind.SESSION:
                 continue
-            rows = memory.counted[number]
-            steps = self._demand.added_to(number).steps(len(rows))
+            rows, (_, steps) = memory.counted[number], self._added[number]
             memory.count(number, tuple(map(add, rows, steps)))
         self._note_ends(ends)
         for state, length, _ in self._demand.lengths:
@@ -113,7 +115,7 @@ class Transaction:
             if starts is None:
                 continue
             if advance.tokens is not None:
-                steps = self._demand.added_to(number).steps(len(starts))
+                _, steps = self._added[number]
                 yield number, list(map(add, starts, steps))
                 continue
             ends = find_position(self._cursors, memory, number)

@@ -46,7 +46,7 @@ class Session(Callables):
         self._lock = threading.Lock()
         self._running = ""
         self._changes = 0
-        self._before_use: Callable[[], None] = _nothing
+        self._before_use: Callable[[], None] | None = None
         # Runs once: at close, or when the session is collected.
         self._closer = weakref.finalize(self, engine.close_states, self._states)
         self._closer.atexit = False
@@ -248,7 +248,7 @@ class Session(Callables):
             settle: may use the session itself, and is then called again, within the
                 first call; None removes it. It stays until it is replaced.
         """
-        self._before_use = _nothing if settle is None else settle
+        self._before_use = settle
 
     def leave_pending(self, rows: Sequence[Sequence[int]]) -> None:
         """Note the tokens of each row that were made and are to run next.
@@ -405,10 +405,6 @@ class Session(Callables):
             self._lock.release()
 
 
-def _nothing() -> None:
-    """Do nothing before a session is used."""
-
-
 class _Exclusive:
     """The one use of a session at a time; made for each, so it is small."""
 
@@ -420,7 +416,7 @@ class _Exclusive:
     def __enter__(self) -> None:
         session = self._session
         session._engine.check_process("session")
-        if self._check:
+        if self._check and session._before_use is not None:
             session._before_use()
         if not session._lock.acquire(blocking=False):
             raise Busy(method=session._running or "a method")

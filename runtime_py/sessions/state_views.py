@@ -32,7 +32,8 @@ class StateViews(Mapping[str, Array]):
             Closed, Forked: the session is closed, or belongs to another process.
         """
         self._owner._engine.check_process("session")
-        self._owner._before_use()
+        if self._owner._before_use is not None:
+            self._owner._before_use()
         if name not in self._ids:
             raise UnknownName(kind="state", name=name, known=tuple(self._ids))
         if self._states.closed:

@@ -54,6 +54,7 @@ class StateMemory:
         buffers: all of each state's memory; states that grow at their greatest length.
         lengths: of the states that grow along their axes, 0 for others; by state id.
         kinds: of the groups.
+        limited: whether one of them limits how many tokens a call may add.
         growing: ids of the states that grow.
         counted: of each cursor, the position of each row where the session counts it.
         pending: tokens of each row that a generation has made and the states do not
@@ -90,6 +91,7 @@ class StateMemory:
         grown = (kind.group.states for kind in self.kinds if kind.grows)
         self.growing = sorted(state for group in grown for state in group)
         self.counted: tuple[tuple[int, ...], ...] = tuple((0,) * n for n in rows)
+        self.limited = any(kind.longest < ALL_SLOTS for kind in self.kinds)
         self.pending: tuple[tuple[int, ...], ...] = ()
         self.poisoned = ""
         self.closed = False

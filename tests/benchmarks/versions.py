@@ -1,6 +1,8 @@
 """This kvc beside another checkout of it: what sessions and calls take, in pairs.
 
 `python tests/benchmarks/versions.py OTHER [--rounds 7] [--recipes fp32,xnnpack_q8]`.
+`--calls` tells instead through how many Python functions of kvc, and how many files, a
+decode step goes.
 OTHER is the folder of a checkout, of an older commit for instance. Each compiles the
 model `demo`, and runs its own bundle in processes of its own, one after the other in
 each round. Told are the medians here, and the medians of the rounds' ratios: below 1
@@ -17,6 +19,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import FrameType
 
 HERE = Path(__file__).resolve().parents[2]
 PROMPT, CAPACITY, FORGOTTEN = 64, 512, 4
@@ -61,11 +64,36 @@ def measure(path: str) -> dict[str, float]:
     return found
 
 
+def count_calls(path: str) -> dict[str, int]:
+    """Return how many functions of kvc a decode step calls, and in how many files."""
+    import numpy as np
+
+    import kvc.schema
+    from kvc.runtime import load
+
+    own = str(Path(str(kvc.schema.__file__)).parents[1])
+    files: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        name = frame.f_code.co_filename
+        if event == "call" and name.startswith(own) and name != __file__:
+            files.append(name)
+
+    token = np.array([[7]])
+    with load(path) as program, program.session(capacity=CAPACITY) as session:
+        for _ in range(4):
+            session.decode(token)
+        sys.setprofile(note)
+        session.decode(token)
+        sys.setprofile(None)
+    return {"calls": len(files), "files": len(set(files))}
+
+
 def once(run: Callable[[], object]) -> float:
-    """Return the microseconds of one run."""
-    began = time.perf_counter()
+    """Return the microseconds of processor time of one run."""
+    began = time.process_time()
     run()
-    return 1e6 * (time.perf_counter() - began)
+    return 1e6 * (time.process_time() - began)
 
 
 def of(tree: Path, *arguments: str) -> str:
@@ -85,6 +113,7 @@ def main() -> None:
     parser.add_argument("other", type=Path)
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--recipes", default="fp32,xnnpack_q8")
+    parser.add_argument("--calls", action="store_true")
     chosen = parser.parse_args()
     trees = {"here": HERE, "other": chosen.other.resolve()}
     with tempfile.TemporaryDirectory() as folder:
@@ -94,14 +123,17 @@ def main() -> None:
                 paths[name] = f"{folder}/{name}_{recipe}.kvc"
                 words = ("compile", "demo", "--recipe", recipe, "-o", paths[name])
                 of(tree, "-m", "kvc.tools", *words)
+            what = "--count" if chosen.calls else "--measure"
             rounds = [
                 {
-                    name: json.loads(of(tree, __file__, "--measure", paths[name]))
+                    name: json.loads(of(tree, __file__, what, paths[name]))
                     for name, tree in trees.items()
                 }
-                for _ in range(chosen.rounds)
+                for _ in range(1 if chosen.calls else chosen.rounds)
             ]
-            print(f"\n{recipe:<12}{'here, us':>12}{'other, us':>12}{'ratio':>8}")
+            unit = "" if chosen.calls else ", us"
+            heads = f"{'here' + unit:>12}{'other' + unit:>12}{'ratio':>8}"
+            print(f"\n{recipe:<12}{heads}")
             for what in rounds[0]["here"]:
                 pairs = [(one["here"][what], one["other"][what]) for one in rounds]
                 here, other = (
@@ -112,7 +144,9 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["--measure"]:
+    if sys.argv[1:2] == ["--count"]:
+        print(json.dumps(count_calls(sys.argv[2])))
+    elif sys.argv[1:2] == ["--measure"]:
         print(json.dumps(measure(sys.argv[2])))
     else:
         main()
