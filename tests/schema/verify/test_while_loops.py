@@ -243,3 +243,41 @@ def test_the_counter_is_left_as_a_whole(whole: Program) -> None:
     moved = replace(method, graph=through_a_view(method.graph), updates=updates)
     text = "it does not leave the counter . where its loops end"
     wants(replace(whole, methods=(moved,)), text)
+
+
+class Pair(nn.Module):
+    """Two caches, each with a loop and a counter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in "ab":
+            self.register_buffer(name, torch.zeros(1, 1, 12, 4))
+            self.register_buffer(f"{name}_at", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: Tensor, count: Tensor) -> Tensor:
+        def turn(i: Tensor, place: Tensor, cache: Tensor) -> Loop:
+            cache = torch.ops.kvc.cache_update(cache, x, place)
+            return i + 1, place + 1, cache
+
+        for name in "ab":
+            kept, at = getattr(self, name), getattr(self, f"{name}_at")
+            first = torch.zeros((), dtype=torch.int64)
+            start = first, at.clone(), kept.clone()
+            _, end, cache = while_loop(lambda i, place, c: i < count, turn, start)
+            kept.copy_(cache)
+            at.copy_(end)
+        return x.sum()
+
+
+def test_a_counter_is_left_where_its_own_loops_end() -> None:
+    method = Method("forward", (torch.ones(1, 1, 1, 4), torch.tensor(2)))
+    program = compile_program(Pair(), [method]).program
+    assert [advance.tokens for advance in program.methods[0].advances] == [None, None]
+    graph = program.methods[0].graph
+    first = next(step for step in graph.instructions if step.op == "aten::copy")
+
+    def of_the_other(step: Instruction) -> Instruction:
+        return replace(step, arguments=(step.arguments[0], first.arguments[1]))
+
+    broken = with_graph(program, with_step("aten::copy", -1, of_the_other))
+    wants(broken, "it does not leave the counter . where its loops end")
