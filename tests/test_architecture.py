@@ -18,7 +18,11 @@ SOURCES = sorted(
     for path in (ROOT / folder).rglob("*.py")
     if "dev" not in path.parts
 )
-BACKENDS = {"xnnpack"}
+# What of a backend's name no other code says; "cpu" alone is torch's device as well.
+BACKENDS = {
+    "cpu": ("backends.cpu", "delegates.cpu"),
+    "xnnpack": ("xnnpack",),
+}
 
 
 def tree_of(path):
@@ -167,7 +171,7 @@ def test_only_a_backends_own_files_and_tables_know_its_name(backend):
         path
         for path in SOURCES
         for text in names_and_texts(path)
-        if backend in text.lower()
+        if any(word in text.lower() for word in BACKENDS[backend])
     }
     assert found - homes == set()
     assert found, "the search finds nothing at all"

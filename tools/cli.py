@@ -91,8 +91,19 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     if value:
         import kvc
 
-        click.echo(f"kvc {kvc.__version__}")
+        click.echo(f"kvc {kvc.__version__}\nkernels of the backend cpu: {_kernels()}")
         ctx.exit()
+
+
+def _kernels() -> str:
+    """Return which instruction set kvc's kernels use here, or why there are none."""
+    from kvc.runtime.native import find_library
+    from kvc.schema.errors import MissingLibrary
+
+    try:
+        return find_library().processor
+    except MissingLibrary as error:
+        return f"none, {error.reason}"
 
 
 @click.group(
@@ -105,7 +116,7 @@ def _print_version(ctx: click.Context, _param: click.Parameter, value: bool) -> 
     is_eager=True,
     expose_value=False,
     callback=_print_version,
-    help="Show the version and exit.",
+    help="Show the version, and which kernels are here, and exit.",
 )
 def main() -> None:
     """Compile models that carry state into one file, look inside it, and run it."""

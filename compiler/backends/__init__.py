@@ -8,12 +8,13 @@ README.md says how to write one.
 from importlib.metadata import entry_points
 
 from kvc.compiler.backends.base import Backend, Lowered, Partition
+from kvc.compiler.backends.cpu import Cpu
 from kvc.compiler.backends.xnnpack import Xnnpack
 from kvc.schema.errors import BackendTaken, BadSetting, UnknownBackend
 
 ENTRY_POINTS = "kvc.backends"
 
-BACKENDS: dict[str, type[Backend]] = {Xnnpack.name: Xnnpack}
+BACKENDS: dict[str, type[Backend]] = {each.name: each for each in (Cpu, Xnnpack)}
 
 __all__ = [
     "BACKENDS",

@@ -10,9 +10,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from kvc.compiler.backends.base import Backend, Lowered, Partition
-from kvc.compiler.ir import Argument, Constant, Method, Node, Value
+from kvc.compiler.backends.operands import operands_of
+from kvc.compiler.ir import Constant, Method, Node
 from kvc.recipes import Option
-from kvc.schema.backends.operands import Operand
 from kvc.schema.backends.xnnpack import (
     QUANTIZE,
     QUANTIZED_LINEARS,
@@ -71,16 +71,8 @@ class Xnnpack(Backend):
 
 
 def _is_able(node: Node, constants: set[int]) -> bool:
-    arguments = [_as_operand(argument, constants) for argument in node.arguments]
-    return not why_not(node.op, arguments, [value.type for value in node.outputs])
-
-
-def _as_operand(argument: Argument, constants: set[int]) -> object:
-    if isinstance(argument, tuple):
-        return tuple(_as_operand(item, constants) for item in argument)
-    if isinstance(argument, Value):
-        return Operand(argument.type, argument.id in constants)
-    return argument
+    results = [value.type for value in node.outputs]
+    return not why_not(node.op, operands_of(node, constants), results)
 
 
 def _with_whole_quantization(

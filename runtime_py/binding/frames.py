@@ -11,10 +11,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.binding.array_views import view_arrays
 from kvc.runtime.binding.control import ControlStep
 from kvc.runtime.binding.dependents import Dependence
 from kvc.runtime.binding.executor import Frame, Step, fail
 from kvc.runtime.binding.operands import bind_operands, bind_part
+from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.calls.first_call import import_beside_packing
 from kvc.runtime.delegates.base import Handle
@@ -41,7 +43,6 @@ from kvc.schema.model import (
 )
 from kvc.schema.ops import (
     APPEND,
-    CACHE_UPDATE,
     CONTROL_OPS,
     DELEGATE,
     OPS,
@@ -167,7 +168,7 @@ class _Binder:
         self._controls: dict[int, ControlStep] = {}
         self._values = Values(graph, sizes, memory)
         self._workspace, self._code = memory.workspace, code
-        self._uses_torch = any(i.op != DELEGATE for i in graph.instructions)
+        self._uses_torch = any(map(_needs_torch, graph.instructions))
         self._beside_others = False  # torch kernels take turns with other threads
         self._steps: list[Step] = []
         self._places: list[int] = []
@@ -283,22 +284,10 @@ class _Binder:
 
     def _kernel(self, instruction: Instruction) -> Kernel:
         """Return what runs an instruction."""
-        if instruction.op == _CHECK_INDEX and self._checks_rows(instruction):
+        checks = instruction.op == _CHECK_INDEX
+        if checks and checks_rows(self._graph, instruction, self._sizes):
             return load_row_check()
         return self._prepared(instruction) or load_kernels()[instruction.op]
-
-    def _checks_rows(self, check: Instruction) -> bool:
-        """Tell whether a check is of an index at which rows of a cache are written."""
-        writes = (i for i in self._graph.instructions if i.op == CACHE_UPDATE)
-        starts = {self._root(write.arguments[2]) for write in writes}
-        index, _, count, _ = check.arguments
-        return self._root(index) in starts or self._argument(count) != 1
-
-    def _root(self, argument: Argument) -> int | None:
-        """Return the value in whose memory an operand lies."""
-        if not isinstance(argument, Ref):
-            return None
-        return self._graph.root_of(argument.value)
 
     def _out(self, result: int) -> "Tensor":
         """Return what a fresh result is written to: it may be the memory of a state."""
@@ -340,6 +329,9 @@ class _Binder:
         return [(kernel, (self._values.tensor(result), *others))]
 
     def _bind_view(self, index: int, instruction: Instruction) -> None:
+        if not self._uses_torch:
+            self._bind_array_view(instruction)
+            return
         call = self._views.get(index)
         if call is None:
             call = load_kernels()[instruction.op], self._arguments(instruction)
@@ -355,6 +347,16 @@ class _Binder:
             if view.shape != declared:
                 raise ValueError(f"the view is {tuple(view.shape)}, not {declared}")
             self._values.define(value, view)
+
+    def _bind_array_view(self, instruction: Instruction) -> None:
+        values = self._values
+        operand, *others = instruction.arguments
+        assert isinstance(operand, Ref)
+        arguments = [values.array(operand.value), *map(self._argument, others)]
+        shapes = [values.shape(value) for value in instruction.results]
+        views = view_arrays(instruction.op, arguments, shapes)
+        for value, array in zip(instruction.results, views, strict=True):
+            values.place(value, array)
 
     def _bind_delegate(self, instruction: Instruction) -> Sequence[Step]:
         inputs, outputs = bind_part(
@@ -406,6 +408,12 @@ class _Binder:
                 return torch_dtype(argument)
             case _:
                 return argument
+
+
+def _needs_torch(instruction: Instruction) -> bool:
+    """Tell whether an instruction computes here: no part, and no mere view."""
+    op = instruction.op
+    return op != DELEGATE and OPS[op].aliasing is not Aliasing.VIEW
 
 
 def _has_delegates(graph: Graph) -> bool:

@@ -78,6 +78,10 @@ class Values:
         if found is not tensor:
             found.set_(tensor)  # type: ignore[call-overload]  # not in torch's stubs
 
+    def place(self, value: int, array: Array) -> None:
+        """Set the array of a view, or of an update in place."""
+        self._arrays[value] = array
+
     def share(self, value: int, base: int) -> None:
         """Let a value of the same type be the very array or tensor that `base` is."""
         if value in self._tensors or self.buffer(base) is not None:

@@ -8,6 +8,7 @@ a bundle can choose among the installed backends, and nothing else.
 from importlib.metadata import entry_points
 
 from kvc.runtime.delegates.base import Delegate
+from kvc.runtime.delegates.cpu import Cpu
 from kvc.runtime.delegates.xnnpack import Xnnpack
 from kvc.schema.errors import BackendTaken, BadSetting, MissingDelegate, listing
 from kvc.schema.model import Delegate as Part
@@ -17,7 +18,7 @@ ENTRY_POINTS = "kvc.delegates"
 
 Factory = type[Delegate]
 
-DELEGATES: dict[str, Factory] = {"xnnpack": Xnnpack}
+DELEGATES: dict[str, Factory] = {"cpu": Cpu, "xnnpack": Xnnpack}
 
 
 def register_delegate(name: str, factory: Factory) -> None:

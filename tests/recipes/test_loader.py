@@ -17,7 +17,15 @@ def bad(tmp_path, text):
     return message.removeprefix(f"{path}: ")
 
 
-RECIPES = ("bf16", "fp32", "xnnpack_fp32", "xnnpack_q4", "xnnpack_q8")
+RECIPES = (
+    "bf16",
+    "cpu_fp32",
+    "cpu_q8",
+    "fp32",
+    "xnnpack_fp32",
+    "xnnpack_q4",
+    "xnnpack_q8",
+)
 
 
 def test_the_shipped_recipes_say_what_they_are_for():
@@ -35,6 +43,8 @@ def settings(name):
 def test_the_settings_of_the_shipped_recipes():
     assert settings("fp32") == ("float32", "float32", "float32", "")
     assert settings("bf16") == ("bfloat16", "float32", "float32", "")
+    assert settings("cpu_fp32") == ("float32", "float32", "float32", "cpu")
+    assert settings("cpu_q8") == ("float32", "qd8", "int8", "cpu")
     assert settings("xnnpack_fp32") == ("float32", "float32", "float32", "xnnpack")
     assert settings("xnnpack_q8") == ("float32", "qd8", "int8", "xnnpack")
     assert settings("xnnpack_q4") == ("float32", "qb4", "int8", "xnnpack")

@@ -9,13 +9,16 @@ from opaque_backend import Opaque, OpaqueDelegate
 
 from kvc.compiler import pipeline
 from kvc.compiler.backends import Backend
+from kvc.compiler.backends.cpu import Cpu as CompilerCpu
 from kvc.recipes import Recipe
+from kvc.runtime.delegates.cpu import Cpu
 from kvc.runtime.delegates.table import DELEGATES
 
 BACKENDS = {
     "greedy": (Greedy, ByReference),
     "parts": (Parts, ByReference),
     "opaque": (Opaque, OpaqueDelegate),
+    "cpu": (CompilerCpu, Cpu),
 }
 _found = pipeline._backend_of
 

@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from kvc.runtime.arrays import Array
-from kvc.schema.backends.operands import Operand
+from kvc.runtime.delegates.operands import operands_of
 from kvc.schema.backends.xnnpack import (
     QUANTIZE,
     QUANTIZED_LINEARS,
@@ -39,7 +39,7 @@ def check_ops(graph: Graph, where: str) -> None:
     """
     rows: dict[int, tuple[int, ...]] = {}  # result of quantize_rows -> all three
     for index, instruction in enumerate(graph.instructions):
-        arguments = [_operands(graph, each) for each in instruction.arguments]
+        arguments = operands_of(graph, instruction)
         results = [graph.values[value].type for value in instruction.results]
         reason = why_not(instruction.op, arguments, results)
         if reason:
@@ -142,13 +142,3 @@ def _scales_of(graph: Graph, instruction: Instruction) -> int:
     storage = graph.values[argument.value].storage
     assert isinstance(storage, Constant)
     return storage.name
-
-
-def _operands(graph: Graph, argument: Argument) -> object:
-    """Return an argument as the list of what XNNPACK takes is asked about it."""
-    if isinstance(argument, tuple):
-        return tuple(_operands(graph, item) for item in argument)
-    if not isinstance(argument, Ref):
-        return argument
-    value = graph.values[argument.value]
-    return Operand(value.type, isinstance(value.storage, Constant))

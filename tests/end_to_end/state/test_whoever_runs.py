@@ -80,7 +80,10 @@ def test_states_are_what_they_are(name: str, backend: str, tmp_path: Path) -> No
     assert here == alone
     for a, b in zip(one, other, strict=True):
         for x, y in zip(_leaves(a), _leaves(b), strict=True):
-            np.testing.assert_array_equal(x, y)
+            if backend == "cpu":  # its sums are taken in another order
+                np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
+            else:
+                np.testing.assert_array_equal(x, y)
 
 
 def _leaves(result: object) -> list[object]:

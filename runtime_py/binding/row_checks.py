@@ -1,0 +1,25 @@
+"""Which checks of an index are of one at which rows of a cache are written."""
+
+from collections.abc import Mapping
+
+from kvc.schema.model import Argument, Graph, Instruction, Ref
+from kvc.schema.ops import CACHE_UPDATE
+from kvc.schema.types import Affine
+
+
+def checks_rows(graph: Graph, check: Instruction, sizes: Mapping[str, int]) -> bool:
+    """Tell whether a `kvc::check_index` is of where rows of a cache begin.
+
+    What does not fit is then a full cache; otherwise an index that is out of range.
+    """
+    writes = (i for i in graph.instructions if i.op == CACHE_UPDATE)
+    starts = {_root(graph, write.arguments[2]) for write in writes}
+    index, _, count, _ = check.arguments
+    if isinstance(count, Affine):
+        count = count.evaluate(sizes)
+    return _root(graph, index) in starts or count != 1
+
+
+def _root(graph: Graph, argument: Argument) -> int | None:
+    """Return the value in whose memory an operand lies."""
+    return graph.root_of(argument.value) if isinstance(argument, Ref) else None

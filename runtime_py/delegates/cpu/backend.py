@@ -1,0 +1,152 @@
+"""The backend `cpu`, at run time: the native library, or the runtime's own kernels.
+
+In: a block of what `kvc.schema.backends.cpu` takes. Out: a handle that binds it to a
+list of native steps, without torch; where the library was not built, one that runs it
+with the reference.
+"""
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+
+from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.base import (
+    Delegate,
+    Handle,
+    Options,
+    ReferenceUsed,
+    Workspace,
+    on_host,
+)
+from kvc.runtime.delegates.cpu.binding import bind_steps
+from kvc.runtime.delegates.operands import operands_of
+from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.native import Library, find_library
+from kvc.runtime.states.owner import Buffer
+from kvc.schema.backends.cpu import why_not
+from kvc.schema.errors import BadProgram, MissingLibrary
+from kvc.schema.model import Delegate as Part
+from kvc.schema.model import Graph
+
+
+class Cpu(Delegate):
+    """Runs whole methods with kvc's kernels."""
+
+    def __init__(self, options: Options) -> None:
+        """Find the library, unless the reference is asked for.
+
+        Raises:
+            MissingLibrary: it is missing, and `options.reference` is False.
+        """
+        self._options = options
+        self._library = _choose(options.reference)
+
+    @staticmethod
+    def check_library() -> None:
+        """Check that the library can be used.
+
+        Raises:
+            MissingLibrary: it cannot.
+        """
+        find_library()
+
+    def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
+        """Check a part; see `Delegate.init`."""
+        program, path = self._options.program, self._options.path
+        method = program.methods[part.method]
+        graph = method.blocks[part.block].graph
+        _check(graph, f"{path}: a delegate of method {method.name!r}")
+        if self._library is None:
+            return ReferenceHandle(program, part, data)
+        buffers = {name: data[program.names[name].name] for name in part.names}
+        return CpuHandle(
+            method.name, graph, buffers, self._library, self._options.threads
+        )
+
+    def packed(self) -> Mapping[str, int]:
+        """Return nothing: weights are used as they lie in the bundle."""
+        return {}
+
+    def close(self) -> None:
+        """Hold nothing that handles share."""
+
+
+class CpuHandle(Handle):
+    """A part that runs natively."""
+
+    def __init__(
+        self,
+        method: str,
+        graph: Graph,
+        buffers: Mapping[int, FreeableBuffer],
+        library: Library,
+        threads: int,
+    ) -> None:
+        self._method, self._graph, self._buffers = method, graph, buffers
+        self._library, self._threads = library, threads
+
+    def prepare(
+        self,
+        inputs: Sequence[Buffer],
+        outputs: Sequence[Buffer],
+        workspace: Workspace,
+        sizes: Mapping[str, int],
+    ) -> Callable[[], None]:
+        """Bind the code to addresses; see `Handle.prepare`."""
+        return bind_steps(
+            self._method,
+            self._graph,
+            sizes,
+            on_host(inputs),
+            on_host(outputs),
+            workspace.arena,
+            lambda name: self._buffers[name].array(),
+            self._library,
+            self._threads,
+        )
+
+    def close(self) -> None:
+        """Free the data."""
+        for buffer in self._buffers.values():
+            buffer.free()
+
+
+def _check(graph: Graph, where: str) -> None:
+    """Check that the backend takes every instruction.
+
+    Raises:
+        BadProgram: for the first that it does not.
+    """
+    for index, instruction in enumerate(graph.instructions):
+        results = [graph.values[value].type for value in instruction.results]
+        reason = why_not(instruction.op, operands_of(graph, instruction), results)
+        if reason:
+            what = f"the backend cpu does not take {instruction.op}: {reason}"
+            raise BadProgram(path=where, where=f"instruction {index}", what=what)
+
+
+_warned = False
+
+
+def _choose(reference: bool | None) -> Library | None:
+    """Return the library, None for the reference."""
+    if reference:
+        return None
+    try:
+        return find_library()
+    except MissingLibrary as error:
+        if reference is False:
+            raise
+        _warn(error)
+        return None
+
+
+def _warn(error: MissingLibrary) -> None:
+    """Say once in a process that the reference is used."""
+    global _warned
+    if not _warned:
+        _warned = True
+        text = (
+            f"{error}; until then the backend cpu runs its slower reference "
+            "implementation"
+        )
+        warnings.warn(text, ReferenceUsed, stacklevel=2)

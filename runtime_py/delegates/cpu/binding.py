@@ -1,0 +1,282 @@
+"""Bind a block to sizes and memory: a list of native steps, run by one call.
+
+View ops run here, on numpy arrays; all others become steps with fixed addresses. A
+kernel that wants elements side by side gets a copy where they are not, made by a step
+before it.
+"""
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from kvc.runtime.arenas import Arena
+from kvc.runtime.arrays import Array, address_of
+from kvc.runtime.binding.array_views import view_arrays
+from kvc.runtime.binding.executor import fail
+from kvc.runtime.binding.row_checks import checks_rows
+from kvc.runtime.binding.values import Memory, Values
+from kvc.runtime.delegates.reference import place_outputs
+from kvc.runtime.native import (
+    ABSENT,
+    BAD_LENGTH,
+    CACHE_OVERFLOW,
+    COUNT_OUT_OF_RANGE,
+    INDEX_OUT_OF_RANGE,
+    Failure,
+    Library,
+    Steps,
+)
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import (
+    CacheOverflow,
+    CountOutOfRange,
+    IndexOutOfRange,
+    OutOfMemory,
+)
+from kvc.schema.model import Alias, Argument, Graph, Instruction, Ref
+from kvc.schema.ops import APPEND, OPS, REPLACE, Aliasing
+from kvc.schema.ops.spec import Param, ParamKind
+from kvc.schema.types import Affine
+
+_COPY = "aten::copy"
+_CHECK_INDEX = "kvc::check_index"
+# What strings say, as numbers of kernels.
+_TEXTS = {"linear": 0, "circular": 1, "none": 0, "tanh": 1}
+# Operands, by index among a kernel's tensors after its results, whose rows must lie
+# together: all of the array, to keep it simple.
+_PACKED = {
+    "aten::rms_norm": (0,),
+    "aten::layer_norm": (0,),
+    "aten::softmax.int": (0,),
+    "aten::log_softmax.int": (0,),
+    "kvc::linear_qd8": (0, 1, 2),
+}
+# Kernels that write results of any strides; those of the others lie side by side.
+_STRIDED = {"aten::clone", "aten::cat", "aten::stack", "aten::full"}
+
+
+def bind_steps(
+    method: str,
+    graph: Graph,
+    sizes: Mapping[str, int],
+    inputs: Sequence[Array],
+    outputs: Sequence[Array],
+    arena: Arena,
+    constant: Callable[[int], Array],
+    library: Library,
+    threads: int,
+) -> Callable[[], None]:
+    """Return a function that runs a block of the backend.
+
+    Args:
+        method: that the block belongs to, for messages.
+        graph: the block, known to hold nothing but what the backend takes.
+        sizes: of the program's symbols.
+        inputs: where the graph's lie, as `Handle.prepare` gets them.
+        outputs: likewise.
+        arena: for what lies between.
+        constant: returns the data of a name.
+        library: that runs the steps.
+        threads: how many compute.
+
+    Raises:
+        KernelFailed: a view is impossible.
+        DigestMismatch, FileChanged: a constant is damaged.
+    """
+    scratch = (
+        arena if arena.nbytes >= graph.scratch_nbytes else Arena(graph.scratch_nbytes)
+    )
+    memory = Memory(
+        scratch=scratch,
+        constant=constant,
+        given=place_outputs(graph, sizes, outputs),
+        callers=dict(zip(graph.inputs, inputs, strict=True)),
+    )
+    binder = _Binder(method, graph, sizes, memory, Steps(library, threads))
+    return binder.bind(outputs)
+
+
+class _Binder:
+    """The values of a block at some sizes, and the steps written down so far."""
+
+    def __init__(
+        self,
+        method: str,
+        graph: Graph,
+        sizes: Mapping[str, int],
+        memory: Memory,
+        steps: Steps,
+    ) -> None:
+        self._method, self._graph, self._sizes = method, graph, sizes
+        self._values = Values(graph, sizes, memory)
+        self._steps = steps
+        self._owners: list[int] = []  # of each step, the index of its instruction
+
+    def bind(self, outputs: Sequence[Array]) -> Callable[[], None]:
+        """Bind all instructions, and copies of results that lie elsewhere."""
+        index, instructions = 0, self._graph.instructions
+        for index, instruction in enumerate(instructions):
+            try:
+                self._bind(instruction)
+            except Exception as error:
+                fail(self._method, index, instruction, error)
+            self._owners += [index] * (len(self._steps) - len(self._owners))
+        for value, target in zip(self._graph.outputs, outputs, strict=True):
+            made = self._values.array(value)
+            if address_of(made) != address_of(target) or made.strides != target.strides:
+                self._add(_COPY, [target, made])
+        self._owners += [index] * (len(self._steps) - len(self._owners))
+        self._steps.settle()
+        return self._run
+
+    def _run(self) -> None:
+        failure = self._steps.run()
+        if failure is not None:
+            index = self._owners[failure.step]
+            instruction = self._graph.instructions[index]
+            fail(self._method, index, instruction, self._error(failure, instruction))
+
+    def _error(self, failure: Failure, instruction: Instruction) -> Exception:
+        """Return the error that the reference would raise."""
+        first, second, third, fourth = failure.facts
+        fault = failure.fault
+        if fault == CACHE_OVERFLOW and self._is_index(instruction):
+            return IndexOutOfRange(place="", index=second, size=fourth)
+        if fault == CACHE_OVERFLOW:
+            return CacheOverflow(row=first, start=second, count=third, capacity=fourth)
+        if fault == INDEX_OUT_OF_RANGE:
+            return IndexOutOfRange(place="", index=first, size=second)
+        if fault == COUNT_OUT_OF_RANGE:
+            return CountOutOfRange(row=first, count=second, most=third)
+        if fault == BAD_LENGTH:
+            what = f"row {first} has {second} valid positions, the cache has {third}"
+            return ValueError(what)
+        return OutOfMemory(what=instruction.op, nbytes=first)
+
+    def _is_index(self, instruction: Instruction) -> bool:
+        """Tell whether an instruction checks an index other than of cached rows."""
+        checks = instruction.op == _CHECK_INDEX
+        return checks and not checks_rows(self._graph, instruction, self._sizes)
+
+    def _bind(self, instruction: Instruction) -> None:
+        match OPS[instruction.op].aliasing:
+            case Aliasing.VIEW:
+                self._bind_view(instruction)
+            case Aliasing.UPDATE:
+                self._bind_update(instruction)
+            case Aliasing.CHECK:
+                self._add_call(instruction, [], instruction.arguments, 0)
+            case Aliasing.FRESH:
+                self._bind_fresh(instruction)
+            case Aliasing.CONTROL:
+                raise AssertionError("control flow stays outside")
+
+    def _bind_view(self, instruction: Instruction) -> None:
+        arguments = [self._argument(each) for each in instruction.arguments]
+        shapes = [self._values.shape(value) for value in instruction.results]
+        views = view_arrays(instruction.op, arguments, shapes)
+        for value, array in zip(instruction.results, views, strict=True):
+            self._values.place(value, array)
+
+    def _bind_fresh(self, instruction: Instruction) -> None:
+        outs = [self._out(value) for value in instruction.results]
+        strided = OPS[instruction.op].pointwise or instruction.op in _STRIDED
+        made = [
+            out if strided or out.flags.c_contiguous else np.empty(out.shape, out.dtype)
+            for out in outs
+        ]
+        self._add_call(instruction, made, instruction.arguments, 0)
+        for out, array in zip(outs, made, strict=True):
+            if out is not array:
+                self._add(_COPY, [out, array])
+
+    def _out(self, result: int) -> Array:
+        """Return what a fresh result is written to: it may be the memory of a state."""
+        storage = self._graph.values[result].storage
+        if isinstance(storage, Alias):
+            self._values.place(result, self._values.array(storage.base))
+        return self._values.array(result)
+
+    def _bind_update(self, instruction: Instruction) -> None:
+        operand, *arguments = instruction.arguments
+        (result,) = instruction.results
+        assert isinstance(operand, Ref)
+        if isinstance(self._graph.values[result].storage, Alias):
+            if instruction.op not in (APPEND, REPLACE):
+                self._values.place(result, self._values.array(operand.value))
+        elif instruction.op != REPLACE:
+            old = self._values.array(operand.value)
+            target = self._values.array(result)
+            self._add(_COPY, [target[tuple(slice(n) for n in old.shape)], old])
+        self._add_call(instruction, [self._values.array(result)], tuple(arguments), 1)
+
+    def _add_call(
+        self,
+        instruction: Instruction,
+        results: list[Array],
+        arguments: tuple[Argument, ...],
+        first: int,
+    ) -> None:
+        """Add a kernel's step; the first argument is that of parameter `first`."""
+        tensors: list[Array | None] = []
+        integers: list[int] = []
+        numbers: list[float] = []
+        for param, argument in zip(
+            OPS[instruction.op].params[first:], arguments, strict=True
+        ):
+            given = self._argument(argument)
+            if param.kind is ParamKind.TENSOR:
+                if isinstance(given, tuple):
+                    integers.append(len(given))
+                    tensors += given
+                else:
+                    tensors.append(given)  # type: ignore[arg-type]  # an array or None
+            else:
+                _write(param, given, integers, numbers)
+        for index in _PACKED.get(instruction.op, ()):
+            tensors[index] = self._packed(tensors[index])
+        self._steps.add(instruction.op, [*results, *tensors], integers, numbers)
+
+    def _packed(self, array: Array | None) -> Array | None:
+        """Return an array with elements side by side, perhaps copied by a step."""
+        if array is None or array.flags.c_contiguous:
+            return array
+        copy = np.empty(array.shape, array.dtype)
+        self._add(_COPY, [copy, array])
+        return copy
+
+    def _add(self, kernel: str, tensors: list[Array | None]) -> None:
+        self._steps.add(kernel, tensors, [], [])
+
+    def _argument(self, argument: Argument) -> object:
+        match argument:
+            case tuple():
+                return tuple(self._argument(item) for item in argument)
+            case Ref():
+                return self._values.array(argument.value)
+            case Affine():
+                return argument.evaluate(self._sizes)
+            case _:
+                return argument
+
+
+def _write(
+    param: Param, given: object, integers: list[int], numbers: list[float]
+) -> None:
+    """Write an argument that is no tensor as kernels read it; see kernels.h."""
+    if isinstance(given, tuple):
+        integers.append(len(given))
+        integers += given
+        return
+    if isinstance(given, str):
+        integers.append(_TEXTS[given])
+        return
+    if isinstance(given, DType):
+        return
+    number = math.nan if given is None else float(given)  # type: ignore[arg-type]
+    if param.kind in (ParamKind.FLOAT, ParamKind.SCALAR):
+        numbers.append(number)
+    if param.kind is not ParamKind.FLOAT:
+        whole = not math.isnan(number) and not math.isinf(number)
+        integers.append(int(given) if whole else ABSENT)  # type: ignore[call-overload]

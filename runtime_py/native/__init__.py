@@ -1,0 +1,229 @@
+"""kvc's own kernels: found here, and called with steps that `Steps` has written down.
+
+The library is built with the package (README.md); it is not linked to torch. In: the
+address of a list of steps. Out: results in the memory that the steps name.
+"""
+
+import ctypes
+import importlib.machinery
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+
+from kvc.runtime.arrays import Array, address_of
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import MissingLibrary
+
+INSTALL: Final = "pip install kvc on a machine with a C++17 compiler"
+ABSENT: Final = -(1 << 63)  # an int that is left out
+_VERSION: Final = 1
+_MAX_RANK: Final = 8
+
+# As `Tensor`, `Step` and `Failure` of the C++ sources.
+_TENSOR = np.dtype(
+    [
+        ("data", np.uint64),
+        ("dtype", np.int32),
+        ("rank", np.int32),
+        ("dims", np.int64, _MAX_RANK),
+        ("strides", np.int64, _MAX_RANK),
+    ]
+)
+_STEP = np.dtype(
+    [
+        ("kernel", np.int32),
+        ("tensor_count", np.int32),
+        ("tensors", np.uint64),
+        ("integers", np.uint64),
+        ("numbers", np.uint64),
+    ]
+)
+_FAILURE = np.dtype([("fault", np.int32), ("step", np.int32), ("facts", np.int64, 4)])
+
+INDEX_OUT_OF_RANGE, CACHE_OVERFLOW, COUNT_OUT_OF_RANGE, BAD_LENGTH, NO_MEMORY = range(
+    1, 6
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """Why a step refused, before it wrote anything.
+
+    Attributes:
+        fault: INDEX_OUT_OF_RANGE (index, size), CACHE_OVERFLOW (row, start, count,
+            capacity), COUNT_OUT_OF_RANGE (row, count, most), BAD_LENGTH (row, length,
+            slots) or NO_MEMORY.
+        step: index of the step.
+        facts: in this order.
+    """
+
+    fault: int
+    step: int
+    facts: tuple[int, ...]
+
+
+class Steps:
+    """A list of kernel calls with fixed operands, which the library runs."""
+
+    def __init__(self, library: "Library", threads: int) -> None:
+        self._library, self._threads = library, threads
+        self._kept: list[Array] = []
+        self._tensors: list[tuple[object, ...]] = []
+        self._integers: list[int] = []
+        self._numbers: list[float] = []
+        self._steps: list[tuple[int, int, int, int, int]] = []
+        self._memory: tuple[Array, ...] = ()
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._steps)
+
+    def add(
+        self,
+        kernel: str,
+        tensors: list[Array | None],
+        integers: list[int],
+        numbers: list[float],
+    ) -> None:
+        """Add a call of a kernel; None is an operand that is left out."""
+        places = len(self._tensors), len(self._integers), len(self._numbers)
+        number = self._library.kernel(kernel)
+        self._steps.append((number, len(tensors), *places))
+        self._tensors += [self._describe(tensor) for tensor in tensors]
+        self._integers += integers
+        self._numbers += numbers
+
+    def settle(self) -> None:
+        """Write down all that has been added; nothing is added afterwards."""
+        tensors = np.array(self._tensors, _TENSOR)
+        integers = np.array(self._integers or [0], np.int64)
+        numbers = np.array(self._numbers or [0], np.float64)
+        steps = np.zeros(len(self._steps), _STEP)
+        columns = np.array(self._steps, np.uint64).reshape(-1, 5)
+        steps["kernel"], steps["tensor_count"] = columns[:, 0], columns[:, 1]
+        steps["tensors"] = columns[:, 2] * _TENSOR.itemsize + address_of(tensors)
+        steps["integers"] = columns[:, 3] * 8 + address_of(integers)
+        steps["numbers"] = columns[:, 4] * 8 + address_of(numbers)
+        self._memory = steps, tensors, integers, numbers
+        self._tensors, self._integers, self._numbers = [], [], []
+
+    def run(self) -> Failure | None:
+        """Run all steps; return why one refused.
+
+        Python looks at signals in between, so that Ctrl-C is answered.
+        """
+        count, at = len(self._steps), 0
+        steps = address_of(self._memory[0])
+        failure = np.zeros(1, _FAILURE)
+        where = address_of(failure)
+        while at < count:
+            at = self._library.run(steps, count, at, self._threads, where)
+            if failure["fault"][0]:
+                (found,) = failure
+                facts = tuple(int(fact) for fact in found["facts"])
+                return Failure(int(found["fault"]), int(found["step"]), facts)
+        return None
+
+    def _describe(self, array: Array | None) -> tuple[object, ...]:
+        nothing = (0,) * _MAX_RANK
+        if array is None:
+            return 0, 0, 0, nothing, nothing
+        self._kept.append(array)
+        rank, size = array.ndim, array.itemsize
+        rest = (0,) * (_MAX_RANK - rank)
+        strides = tuple([stride // size for stride in array.strides])
+        return (
+            address_of(array),
+            int(_dtype_of(array.dtype)),
+            rank,
+            array.shape + rest,
+            strides + rest,
+        )
+
+
+@cache
+def _dtype_of(dtype: "np.dtype[np.generic]") -> DType:
+    found = DType.from_numpy(dtype)
+    assert found is not None, "programs have no other types"
+    return found
+
+
+class Library:
+    """The loaded library.
+
+    Attributes:
+        processor: the instruction set that its kernels use here.
+    """
+
+    _MILLISECONDS: Final = 50  # after which a run comes back to Python
+
+    def __init__(self, path: Path) -> None:
+        """Load it.
+
+        Raises:
+            OSError: it cannot be loaded.
+            AttributeError: it is another library.
+        """
+        library = ctypes.CDLL(str(path))
+        library.kvc_version.restype = ctypes.c_int32
+        self.version: int = library.kvc_version()
+        library.kvc_processor.restype = ctypes.c_char_p
+        self.processor: str = library.kvc_processor().decode()
+        self._find = library.kvc_kernel
+        self._find.argtypes, self._find.restype = (ctypes.c_char_p,), ctypes.c_int32
+        self._run = library.kvc_run
+        self._run.argtypes = (
+            ctypes.c_void_p,
+            *(ctypes.c_int32,) * 4,
+            ctypes.c_void_p,
+        )
+        self._run.restype = ctypes.c_int32
+        self._kernels: dict[str, int] = {}
+
+    def kernel(self, name: str) -> int:
+        """Return the number of an op's kernel; the op is known to have one."""
+        found = self._kernels.get(name)
+        if found is None:
+            found = self._kernels[name] = self._find(name.encode())
+            assert found >= 0, f"no kernel for {name}"
+        return found
+
+    def has(self, name: str) -> bool:
+        """Tell whether an op has a kernel."""
+        return bool(self._find(name.encode()) >= 0)
+
+    def run(self, steps: int, count: int, first: int, threads: int, where: int) -> int:
+        """Run steps from `first` on; see `kvc_run` in api.cc."""
+        next_one: int = self._run(
+            steps, count, first, threads, self._MILLISECONDS, where
+        )
+        return next_one
+
+
+@cache
+def find_library() -> Library:
+    """Return the library.
+
+    Raises:
+        MissingLibrary: it was not built, or is of another version of kvc.
+    """
+    folder = Path(__file__).parent
+    suffixes = importlib.machinery.EXTENSION_SUFFIXES
+    paths = [folder / f"_kernels{suffix}" for suffix in suffixes]
+    path = next((path for path in paths if path.exists()), None)
+    if path is None:
+        raise _missing("it was not built when kvc was installed")
+    try:
+        library = Library(path)
+    except (OSError, AttributeError) as error:
+        raise _missing(str(error)) from error
+    if library.version != _VERSION:
+        raise _missing(f"it has version {library.version}, not {_VERSION}")
+    return library
+
+
+def _missing(reason: str) -> MissingLibrary:
+    return MissingLibrary(library="kvc's kernels", reason=reason, install=INSTALL)

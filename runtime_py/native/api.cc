@@ -1,0 +1,86 @@
+// The C interface: bind names to kernels, run a list of steps.
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <new>
+#include <vector>
+
+#include "kernels.h"
+#include "processor.h"
+
+#define KVC_API extern "C" __attribute__((visibility("default")))
+
+namespace kvc {
+namespace {
+
+const std::vector<Entry>& kernels() {
+  static const std::vector<Entry>* const all = [] {
+    auto* found = new std::vector<Entry>;
+    for (const Entry* family :
+         {kElementwise, kCopies, kReductions, kCaches, kProducts, kAttention}) {
+      for (; family->name != nullptr; ++family) found->push_back(*family);
+    }
+    return found;
+  }();
+  return *all;
+}
+
+struct Block {
+  void* data = nullptr;
+  size_t nbytes = 0;
+  ~Block() { std::free(data); }
+};
+
+}  // namespace
+
+void* workspace(size_t nbytes, int slot) {
+  thread_local Block blocks[4];
+  Block& block = blocks[slot];
+  if (block.nbytes < nbytes || block.data == nullptr) {
+    std::free(block.data);
+    const size_t whole = (nbytes + 4096) / 4096 * 4096;
+    block.data = std::aligned_alloc(64, whole);
+    block.nbytes = block.data != nullptr ? whole : 0;
+  }
+  return block.data;
+}
+
+}  // namespace kvc
+
+// Version of this interface; `kvc.runtime.native` has the same.
+KVC_API int32_t kvc_version() { return 1; }
+
+// Which instruction set the kernels use here, as a text.
+KVC_API const char* kvc_processor() { return kvc::name_of(kvc::processor()); }
+
+// The number of an op's kernel, -1 where it has none.
+KVC_API int32_t kvc_kernel(const char* name) {
+  const auto& all = kvc::kernels();
+  for (size_t i = 0; i < all.size(); ++i) {
+    if (std::strcmp(all[i].name, name) == 0) return static_cast<int32_t>(i);
+  }
+  return -1;
+}
+
+// Runs steps from `first` on, and returns the index of the next one to run: `count` after
+// the last; an earlier one when `milliseconds` are over, so that the caller can look
+// whether it was interrupted; or that of the step that failed, with why in `failure`.
+KVC_API int32_t kvc_run(const kvc::Step* steps, int32_t count, int32_t first, int32_t threads,
+                        int32_t milliseconds, kvc::Failure* failure) {
+  using Clock = std::chrono::steady_clock;
+  const auto end = Clock::now() + std::chrono::milliseconds(milliseconds);
+  const auto& all = kvc::kernels();
+  const kvc::Context context{threads, failure};
+  failure->fault = kvc::Fault::kNone;
+  for (int32_t i = first; i < count; ++i) {
+    failure->step = i;
+    try {
+      if (!all[steps[i].kernel].kernel(steps[i], context)) return i;
+    } catch (...) {
+      context.refuse(kvc::Fault::kNoMemory, 0);
+      return i;
+    }
+    if ((i & 7) == 7 && Clock::now() >= end) return i + 1;
+  }
+  return count;
+}

@@ -1,0 +1,141 @@
+// Kernels of caches: writes at a cursor, growth, and the checks before the first write.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "copies.h"
+#include "kernels.h"
+#include "pool.h"
+#include "rings.h"
+
+namespace kvc {
+namespace {
+
+// An element of a vector, or the number itself of a scalar.
+int64_t element(const Tensor& vector, int64_t i) {
+  const int64_t offset = vector.rank == 0 ? 0 : i * vector.strides[vector.rank - 1];
+  return vector.dtype == DType::kInt32 ? vector.as<const int32_t>()[offset]
+                                       : vector.as<const int64_t>()[offset];
+}
+
+// Results: cache. Arguments: update, write_indices?, axis, mode, row_lengths?, keep.
+bool cache_update(const Step& step, const Context& context) {
+  const Tensor &cache = step.tensors[0], &update = step.tensors[1];
+  const Tensor &starts = step.tensors[2], &lengths = step.tensors[3];
+  const int axis = static_cast<int>(step.integers[0] < 0 ? step.integers[0] + cache.rank
+                                                         : step.integers[0]);
+  const bool circular = step.integers[1] != 0;
+  const int64_t keep = step.integers[2], slots = cache.dims[axis], seq = update.dims[axis];
+  const auto start_of = [&](int64_t row) { return starts ? element(starts, row) : 0; };
+  const auto length_of = [&](int64_t row) { return lengths ? element(lengths, row) : seq; };
+  for (int64_t row = 0; row < cache.dims[0]; ++row) {
+    const int64_t count = length_of(row);
+    if (count < 0 || count > seq) return context.refuse(Fault::kCountOutOfRange, row, count, seq);
+  }
+  for (int64_t row = 0; row < cache.dims[0]; ++row) {
+    const int64_t start = start_of(row), count = length_of(row);
+    if (start < 0 && (!circular || keep != 0)) {
+      return context.refuse(Fault::kIndexOutOfRange, start, slots);
+    }
+    const int64_t room = circular ? slots - std::clamp<int64_t>(start, 0, keep) : slots - start;
+    if (count > room) return context.refuse(Fault::kCacheOverflow, row, start, count, slots);
+  }
+  for (int64_t row = 0; row < cache.dims[0]; ++row) {
+    const Tensor to = narrow(cache, 0, row, 1), from = narrow(update, 0, row, 1);
+    for_slot_runs(start_of(row), length_of(row), slots, circular, keep,
+                  [&](int64_t done, int64_t slot, int64_t count) {
+      copy_into(narrow(to, axis, slot, count), narrow(from, axis, done, count), context.threads);
+    });
+  }
+  return true;
+}
+
+// The result is as long as past and update; past is in its place already.
+bool append(const Step& step, const Context& context) {
+  const Tensor &whole = step.tensors[0], &update = step.tensors[1];
+  const int axis = static_cast<int>(step.integers[0]);
+  const int64_t count = update.dim(axis);
+  copy_into(narrow(whole, axis, whole.dim(axis) - count, count), update, context.threads);
+  return true;
+}
+
+bool replace(const Step& step, const Context& context) {
+  copy_into(step.tensors[0], step.tensors[1], context.threads);
+  return true;
+}
+
+// Arguments: index, least, count, slots.
+bool check_index(const Step& step, const Context& context) {
+  const Tensor& index = step.tensors[0];
+  const int64_t least = step.integers[0], count = step.integers[1], slots = step.integers[2];
+  const int64_t total = index.count();
+  for (int64_t i = 0; i < total; ++i) {
+    const int64_t start = element(index, i);
+    if (start < least) return context.refuse(Fault::kIndexOutOfRange, start, slots);
+    if (start > slots - count) return context.refuse(Fault::kCacheOverflow, i, start, count, slots);
+  }
+  return true;
+}
+
+// Arguments: index, row_lengths, most, slots.
+bool check_rows(const Step& step, const Context& context) {
+  const Tensor &index = step.tensors[0], &lengths = step.tensors[1];
+  const int64_t most = step.integers[0], slots = step.integers[1], rows = index.count();
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t count = element(lengths, row);
+    if (count < 0 || count > most) return context.refuse(Fault::kCountOutOfRange, row, count, most);
+  }
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t start = element(index, row), count = element(lengths, row);
+    if (start < 0) return context.refuse(Fault::kIndexOutOfRange, start, slots);
+    if (start > slots - count) return context.refuse(Fault::kCacheOverflow, row, start, count, slots);
+  }
+  return true;
+}
+
+// Results: int8 [..., width], float32 [...]; scale = max(absmax / 127, least normal).
+bool quantize_cache(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &scales = step.tensors[1], &x = step.tensors[2];
+  const int64_t width = x.dim(-1), rows = width != 0 ? x.count() / width : 0;
+  const int64_t stride = x.stride(-1);
+  parallel(rows, std::max<int64_t>(1, 8192 / width), context.threads,
+           [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      int64_t offset = 0, rest = row;
+      for (int axis = x.rank - 2; axis >= 0; --axis) {
+        offset += rest % x.dims[axis] * x.strides[axis];
+        rest /= x.dims[axis];
+      }
+      const float* from = x.as<const float>() + offset;
+      int8_t* to = out.as<int8_t>() + row * width;
+      float most = 0;
+      for (int64_t i = 0; i < width; ++i) {
+        const float size = std::fabs(from[i * stride]);
+        if (size > most || size != size) most = size;
+        if (most != most) break;
+      }
+      float scale = most / 127.0f;
+      if (scale < 1.17549435e-38f) scale = 1.17549435e-38f;
+      scales.as<float>()[row] = scale;
+      for (int64_t i = 0; i < width; ++i) {
+        const float steps = std::nearbyint(from[i * stride] / scale);
+        to[i] = steps >= -127.0f && steps <= 127.0f ? static_cast<int8_t>(steps) : int8_t{0};
+      }
+    }
+  });
+  return true;
+}
+
+}  // namespace
+
+const Entry kCaches[] = {
+    {"kvc::cache_update", cache_update},
+    {"kvc::append", append},
+    {"kvc::replace", replace},
+    {"kvc::check_index", check_index},
+    {"kvc::check_rows", check_rows},
+    {"kvc::quantize_cache", quantize_cache},
+    {nullptr, nullptr},
+};
+
+}  // namespace kvc

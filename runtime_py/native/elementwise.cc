@@ -1,0 +1,527 @@
+// Kernels that compute each element by itself, broadcast to the shape of the result.
+//
+// Every element is computed by the same expression wherever it lies, so results depend on
+// neither the number of threads nor the strides.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <type_traits>
+
+#include "kernels.h"
+#include "pool.h"
+#include "vector_math.h"
+
+namespace kvc {
+namespace {
+
+constexpr int64_t kGrain = 16384;  // elements that are worth another thread
+
+// Calls function(offsets, n, steps) for pieces of runs of the innermost dim.
+template <int N, class F>
+void for_runs(const Loop<N>& loop, int threads, const F& function) {
+  const int64_t inner = loop.inner(), runs = loop.runs();
+  if (runs == 1) {
+    parallel(inner, kGrain, threads, [&](int64_t begin, int64_t end, int) {
+      int64_t offsets[N];
+      for (int i = 0; i < N; ++i) offsets[i] = begin * loop.step(i);
+      function(offsets, end - begin);
+    });
+    return;
+  }
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inner));
+  parallel(runs, grain, threads, [&](int64_t begin, int64_t end, int) {
+    int64_t offsets[N];
+    for (int64_t run = begin; run < end; ++run) {
+      loop.start(run, offsets);
+      function(offsets, inner);
+    }
+  });
+}
+
+template <class R, class A, class F>
+void map(const Tensor& out, const Tensor& a, int threads, const F& function) {
+  if (out.count() == 0) return;
+  const Loop<2> loop({&out, &a});
+  for_runs(loop, threads, [&](const int64_t(&at)[2], int64_t n) {
+    R* to = out.as<R>() + at[0];
+    const A* from = a.as<const A>() + at[1];
+    const int64_t so = loop.step(0), sa = loop.step(1);
+    if (so == 1 && sa == 1) {
+      for (int64_t i = 0; i < n; ++i) to[i] = function(from[i]);
+    } else {
+      for (int64_t i = 0; i < n; ++i) to[i * so] = function(from[i * sa]);
+    }
+  });
+}
+
+template <class R, class A, class B, class F>
+void map(const Tensor& out, const Tensor& a, const Tensor& b, int threads, const F& function) {
+  if (out.count() == 0) return;
+  const Loop<3> loop({&out, &a, &b});
+  for_runs(loop, threads, [&](const int64_t(&at)[3], int64_t n) {
+    R* to = out.as<R>() + at[0];
+    const A* x = a.as<const A>() + at[1];
+    const B* y = b.as<const B>() + at[2];
+    const int64_t so = loop.step(0), sa = loop.step(1), sb = loop.step(2);
+    if (so == 1 && sa == 1 && sb == 1) {
+      for (int64_t i = 0; i < n; ++i) to[i] = function(x[i], y[i]);
+    } else if (so == 1 && sa == 1 && sb == 0) {
+      const B same = y[0];
+      for (int64_t i = 0; i < n; ++i) to[i] = function(x[i], same);
+    } else {
+      for (int64_t i = 0; i < n; ++i) to[i * so] = function(x[i * sa], y[i * sb]);
+    }
+  });
+}
+
+// Calls function with a value of the C++ type of a dtype that is computed with.
+template <class F>
+void with_number(DType dtype, const F& function) {
+  switch (dtype) {
+    case DType::kFloat32: return function(float{});
+    case DType::kFloat64: return function(double{});
+    case DType::kInt64: return function(int64_t{});
+    case DType::kInt32: return function(int32_t{});
+    case DType::kBool: return function(bool{});
+    default: return;  // schema/backends/cpu.py takes no others
+  }
+}
+
+// Calls function with a value of the C++ type of any dtype that is moved.
+template <class F>
+void with_type(DType dtype, const F& function) {
+  switch (dtype) {
+    case DType::kFloat32: return function(float{});
+    case DType::kFloat64: return function(double{});
+    case DType::kInt64: return function(int64_t{});
+    case DType::kInt32: return function(int32_t{});
+    case DType::kInt16: return function(int16_t{});
+    case DType::kInt8: return function(int8_t{});
+    case DType::kUInt8: return function(uint8_t{});
+    case DType::kBool: return function(bool{});
+    default: return;  // schema/backends/cpu.py takes no others
+  }
+}
+
+// A Scalar argument, the index-th, as a value of the type that is computed with.
+template <class T>
+T scalar(const Step& step, int index) {
+  if constexpr (std::is_integral_v<T>) return static_cast<T>(step.integers[index]);
+  return static_cast<T>(step.numbers[index]);
+}
+
+// Integers wrap around, as unsigned ones of their width do in C++.
+template <class T, class F>
+T wrapping(T a, T b, const F& function) {
+  if constexpr (std::is_integral_v<T> && !std::is_same_v<T, bool>) {
+    using U = std::make_unsigned_t<T>;
+    return static_cast<T>(function(static_cast<U>(a), static_cast<U>(b)));
+  } else {
+    return static_cast<T>(function(a, b));
+  }
+}
+
+struct Add {
+  template <class T>
+  static T apply(T a, T b) {
+    return wrapping(a, b, [](auto x, auto y) { return x + y; });
+  }
+};
+struct Sub {
+  template <class T>
+  static T apply(T a, T b) {
+    return wrapping(a, b, [](auto x, auto y) { return x - y; });
+  }
+};
+struct Mul {
+  template <class T>
+  static T apply(T a, T b) {
+    return wrapping(a, b, [](auto x, auto y) { return x * y; });
+  }
+};
+struct Div {  // of floats alone
+  template <class T>
+  static T apply(T a, T b) {
+    return a / b;
+  }
+};
+struct Max {  // a NaN stays one
+  template <class T>
+  static T apply(T a, T b) {
+    return a != a || b != b ? (a != a ? a : b) : (a > b ? a : b);
+  }
+};
+struct Min {
+  template <class T>
+  static T apply(T a, T b) {
+    return a != a || b != b ? (a != a ? a : b) : (a < b ? a : b);
+  }
+};
+struct And {
+  template <class T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a & b);
+  }
+};
+struct Or {
+  template <class T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a | b);
+  }
+};
+struct Xor {
+  template <class T>
+  static T apply(T a, T b) {
+    return static_cast<T>(a ^ b);
+  }
+};
+struct Eq {
+  template <class T>
+  static bool apply(T a, T b) { return a == b; }
+};
+struct Ne {
+  template <class T>
+  static bool apply(T a, T b) { return a != b; }
+};
+struct Lt {
+  template <class T>
+  static bool apply(T a, T b) { return a < b; }
+};
+struct Le {
+  template <class T>
+  static bool apply(T a, T b) { return a <= b; }
+};
+struct Gt {
+  template <class T>
+  static bool apply(T a, T b) { return a > b; }
+};
+struct Ge {
+  template <class T>
+  static bool apply(T a, T b) { return a >= b; }
+};
+
+template <class Op, class T>
+constexpr bool kApplies =
+    std::is_same_v<Op, Div> ? std::is_floating_point_v<T>
+    : std::is_same_v<Op, And> || std::is_same_v<Op, Or> || std::is_same_v<Op, Xor>
+        ? std::is_integral_v<T>
+        : true;
+
+// Both operands of one type, the result of it or bool.
+template <class Op>
+bool binary(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1], &b = step.tensors[2];
+  with_number(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (kApplies<Op, T>) {
+      using R = decltype(Op::apply(zero, zero));
+      map<R, T, T>(out, a, b, context.threads, [](T x, T y) { return Op::apply(x, y); });
+    }
+  });
+  return true;
+}
+
+template <class Op>
+bool binary_scalar(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1];
+  with_number(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (kApplies<Op, T>) {
+      using R = decltype(Op::apply(zero, zero));
+      const T y = scalar<T>(step, 0);
+      map<R, T>(out, a, context.threads, [y](T x) { return Op::apply(x, y); });
+    }
+  });
+  return true;
+}
+
+// a + alpha * b, or a - alpha * b.
+template <class Op>
+bool scaled(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1], &b = step.tensors[2];
+  with_number(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T alpha = scalar<T>(step, 0);
+    if (alpha == T(1)) {
+      map<T, T, T>(out, a, b, context.threads, [](T x, T y) { return Op::apply(x, y); });
+    } else {
+      map<T, T, T>(out, a, b, context.threads,
+                   [alpha](T x, T y) { return Op::apply(x, Mul::apply(alpha, y)); });
+    }
+  });
+  return true;
+}
+
+template <class Op>
+bool scaled_scalar(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1];
+  with_number(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T y = Mul::apply(scalar<T>(step, 1), scalar<T>(step, 0));
+    map<T, T>(out, a, context.threads, [y](T x) { return Op::apply(x, y); });
+  });
+  return true;
+}
+
+// other - alpha * self
+bool rsub(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1];
+  with_number(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T y = scalar<T>(step, 0), alpha = scalar<T>(step, 1);
+    map<T, T>(out, a, context.threads,
+              [y, alpha](T x) { return Sub::apply(y, Mul::apply(alpha, x)); });
+  });
+  return true;
+}
+
+// A function of floats: of float32 in float, of float64 in double.
+template <class F>
+bool unary(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1];
+  if (a.dtype == DType::kFloat32) {
+    map<float, float>(out, a, context.threads, [](float x) { return F::apply(x); });
+  } else if (a.dtype == DType::kFloat64) {
+    map<double, double>(out, a, context.threads, [](double x) { return F::apply(x); });
+  }
+  return true;
+}
+
+#define KVC_UNARY(Name, expression) \
+  struct Name {                     \
+    template <class T>              \
+    static T apply(T x) {           \
+      return expression;            \
+    }                               \
+  };
+KVC_UNARY(Ceil, std::ceil(x))
+KVC_UNARY(Cos, std::cos(x))
+KVC_UNARY(Erf, std::erf(x))
+KVC_UNARY(Exp, exp_of(x))
+KVC_UNARY(Expm1, std::expm1(x))
+KVC_UNARY(Floor, std::floor(x))
+KVC_UNARY(Log, std::log(x))
+KVC_UNARY(Log1p, std::log1p(x))
+KVC_UNARY(Log2, std::log2(x))
+KVC_UNARY(Reciprocal, T(1) / x)
+KVC_UNARY(Relu, x != x ? x : (x > T(0) ? x : T(0)))
+KVC_UNARY(Round, std::nearbyint(x))
+KVC_UNARY(Rsqrt, T(1) / std::sqrt(x))
+KVC_UNARY(Sigmoid, T(1) / (T(1) + exp_of(-x)))
+KVC_UNARY(Silu, x / (T(1) + exp_of(-x)))
+KVC_UNARY(Sin, std::sin(x))
+KVC_UNARY(Sqrt, std::sqrt(x))
+KVC_UNARY(Tanh, std::tanh(x))
+KVC_UNARY(Trunc, std::trunc(x))
+KVC_UNARY(GeluErf, x * T(0.5) * (T(1) + std::erf(x * T(0.70710678118654752440))))
+KVC_UNARY(GeluTanh, T(0.5) * x * (T(1) + std::tanh(T(0.79788456080286535588) *
+                                                   (x + T(0.044715) * x * x * x))))
+#undef KVC_UNARY
+
+bool gelu(const Step& step, const Context& context) {
+  return step.integers[0] == 0 ? unary<GeluErf>(step, context) : unary<GeluTanh>(step, context);
+}
+
+struct Neg {
+  template <class T>
+  static T apply(T x) {
+    if constexpr (std::is_integral_v<T>) return Sub::apply(T(0), x);
+    return static_cast<T>(-x);
+  }
+};
+struct Abs {
+  template <class T>
+  static T apply(T x) {
+    if constexpr (std::is_floating_point_v<T>) return std::fabs(x);
+    return x < T(0) ? Sub::apply(T(0), x) : x;
+  }
+};
+struct Not {
+  template <class T>
+  static T apply(T x) {
+    if constexpr (std::is_same_v<T, bool>) {
+      return !x;
+    } else if constexpr (std::is_integral_v<T>) {
+      return static_cast<T>(~x);
+    }
+    return x;
+  }
+};
+
+template <class F>
+bool unary_any(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1];
+  with_number(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    map<T, T>(out, a, context.threads, [](T x) { return F::apply(x); });
+  });
+  return true;
+}
+
+template <class T>
+T power(T x, T y) {
+  if (y == T(2)) return x * x;
+  if (y == T(3)) return x * x * x;
+  if (y == T(0.5)) return std::sqrt(x);
+  if (y == T(-0.5)) return T(1) / std::sqrt(x);
+  if (y == T(-1)) return T(1) / x;
+  if (y == T(-2)) return T(1) / (x * x);
+  return std::pow(x, y);
+}
+
+bool power_scalar(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1];
+  with_number(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_floating_point_v<T>) {
+      const T y = scalar<T>(step, 0);
+      map<T, T>(out, a, context.threads, [y](T x) { return power(x, y); });
+    }
+  });
+  return true;
+}
+
+bool scalar_power(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1];
+  with_number(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if constexpr (std::is_floating_point_v<T>) {
+      const T x = scalar<T>(step, 0);
+      map<T, T>(out, a, context.threads, [x](T y) { return std::pow(x, y); });
+    }
+  });
+  return true;
+}
+
+bool clamp(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1];
+  with_number(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const bool low = step.integers[0] != kAbsent, high = step.integers[1] != kAbsent;
+    const T least = low ? scalar<T>(step, 0) : T(0), most = high ? scalar<T>(step, 1) : T(0);
+    map<T, T>(out, a, context.threads, [=](T x) {
+      if (low) x = Max::apply(x, least);
+      return high ? Min::apply(x, most) : x;
+    });
+  });
+  return true;
+}
+
+bool where(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &condition = step.tensors[1];
+  const Tensor &a = step.tensors[2], &b = step.tensors[3];
+  if (out.count() == 0) return true;
+  with_type(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const Loop<4> loop({&out, &condition, &a, &b});
+    for_runs(loop, context.threads, [&](const int64_t(&at)[4], int64_t n) {
+      T* to = out.as<T>() + at[0];
+      const bool* chosen = condition.as<const bool>() + at[1];
+      const T *x = a.as<const T>() + at[2], *y = b.as<const T>() + at[3];
+      for (int64_t i = 0; i < n; ++i) {
+        to[i * loop.step(0)] = chosen[i * loop.step(1)] ? x[i * loop.step(2)] : y[i * loop.step(3)];
+      }
+    });
+  });
+  return true;
+}
+
+bool masked_fill(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1], &mask = step.tensors[2];
+  with_type(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    const T fill = scalar<T>(step, 0);
+    map<T, T, bool>(out, a, mask, context.threads,
+                    [fill](T x, bool chosen) { return chosen ? fill : x; });
+  });
+  return true;
+}
+
+// A float as an integer: towards zero; as C++ leaves open what does not fit, 0 for it.
+template <class R, class A>
+R cast(A x) {
+  if constexpr (std::is_same_v<R, bool>) return x != A(0);
+  if constexpr (std::is_floating_point_v<A> && std::is_integral_v<R>) {
+    constexpr double kLimit = static_cast<double>(std::numeric_limits<R>::max());
+    const double wide = static_cast<double>(x);
+    if (!(wide > -kLimit - 2 && wide < kLimit + 1)) return R(0);
+    return static_cast<R>(static_cast<int64_t>(x));
+  }
+  return static_cast<R>(x);
+}
+
+bool to_copy(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1];
+  with_number(out.dtype, [&](auto made) {
+    with_number(a.dtype, [&](auto read) {
+      using R = decltype(made);
+      using A = decltype(read);
+      map<R, A>(out, a, context.threads, [](A x) { return cast<R, A>(x); });
+    });
+  });
+  return true;
+}
+
+}  // namespace
+
+const Entry kElementwise[] = {
+    {"aten::add.Tensor", scaled<Add>},
+    {"aten::sub.Tensor", scaled<Sub>},
+    {"aten::add.Scalar", scaled_scalar<Add>},
+    {"aten::sub.Scalar", scaled_scalar<Sub>},
+    {"aten::rsub.Scalar", rsub},
+    {"aten::mul.Tensor", binary<Mul>},
+    {"aten::div.Tensor", binary<Div>},
+    {"aten::maximum", binary<Max>},
+    {"aten::minimum", binary<Min>},
+    {"aten::bitwise_and.Tensor", binary<And>},
+    {"aten::bitwise_or.Tensor", binary<Or>},
+    {"aten::bitwise_xor.Tensor", binary<Xor>},
+    {"aten::mul.Scalar", binary_scalar<Mul>},
+    {"aten::div.Scalar", binary_scalar<Div>},
+    {"aten::eq.Tensor", binary<Eq>},
+    {"aten::ne.Tensor", binary<Ne>},
+    {"aten::lt.Tensor", binary<Lt>},
+    {"aten::le.Tensor", binary<Le>},
+    {"aten::gt.Tensor", binary<Gt>},
+    {"aten::ge.Tensor", binary<Ge>},
+    {"aten::eq.Scalar", binary_scalar<Eq>},
+    {"aten::ne.Scalar", binary_scalar<Ne>},
+    {"aten::lt.Scalar", binary_scalar<Lt>},
+    {"aten::le.Scalar", binary_scalar<Le>},
+    {"aten::gt.Scalar", binary_scalar<Gt>},
+    {"aten::ge.Scalar", binary_scalar<Ge>},
+    {"aten::pow.Tensor_Scalar", power_scalar},
+    {"aten::pow.Scalar", scalar_power},
+    {"aten::clamp", clamp},
+    {"aten::where.self", where},
+    {"aten::masked_fill.Scalar", masked_fill},
+    {"aten::_to_copy", to_copy},
+    {"aten::neg", unary_any<Neg>},
+    {"aten::abs", unary_any<Abs>},
+    {"aten::logical_not", unary_any<Not>},
+    {"aten::bitwise_not", unary_any<Not>},
+    {"aten::ceil", unary<Ceil>},
+    {"aten::cos", unary<Cos>},
+    {"aten::erf", unary<Erf>},
+    {"aten::exp", unary<Exp>},
+    {"aten::expm1", unary<Expm1>},
+    {"aten::floor", unary<Floor>},
+    {"aten::gelu", gelu},
+    {"aten::log", unary<Log>},
+    {"aten::log1p", unary<Log1p>},
+    {"aten::log2", unary<Log2>},
+    {"aten::reciprocal", unary<Reciprocal>},
+    {"aten::relu", unary<Relu>},
+    {"aten::round", unary<Round>},
+    {"aten::rsqrt", unary<Rsqrt>},
+    {"aten::sigmoid", unary<Sigmoid>},
+    {"aten::silu", unary<Silu>},
+    {"aten::sin", unary<Sin>},
+    {"aten::sqrt", unary<Sqrt>},
+    {"aten::tanh", unary<Tanh>},
+    {"aten::trunc", unary<Trunc>},
+    {nullptr, nullptr},
+};
+
+}  // namespace kvc

@@ -1,0 +1,73 @@
+// What a kernel gets, and the table of all kernels.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <limits>
+
+#include "tensor.h"
+
+namespace kvc {
+
+// Why a kernel refused, before it wrote anything; the numbers of kvc.runtime.native.
+enum class Fault : int32_t {
+  kNone = 0,
+  kIndexOutOfRange = 1,  // index, size
+  kCacheOverflow = 2,    // row, start, count, capacity
+  kCountOutOfRange = 3,  // row, count, most
+  kBadLength = 4,        // length, slots
+  kNoMemory = 5,         // bytes
+};
+
+struct Failure {
+  Fault fault;
+  int32_t step;
+  int64_t facts[4];
+};
+
+// An instruction, bound: tensors are results first, then arguments, in the order of the
+// op's signature. An int, or a list of them with its length in front, is in `integers`; a
+// float in `numbers`; a Scalar in both. What is left out is kAbsent, or NaN.
+struct Step {
+  int32_t kernel;
+  int32_t tensor_count;
+  const Tensor* tensors;
+  const int64_t* integers;
+  const double* numbers;
+};
+
+constexpr int64_t kAbsent = std::numeric_limits<int64_t>::min();
+
+// What a kernel computes with beside its operands.
+struct Context {
+  int threads;
+  Failure* failure;
+
+  // Notes why the kernel refuses; a kernel returns this.
+  bool refuse(Fault fault, int64_t a, int64_t b = 0, int64_t c = 0, int64_t d = 0) const {
+    *failure = Failure{fault, failure->step, {a, b, c, d}};
+    return false;
+  }
+};
+
+// Returns false after `Context::refuse`.
+using Kernel = bool (*)(const Step& step, const Context& context);
+
+struct Entry {
+  const char* name;
+  Kernel kernel;
+};
+
+// The kernels of each family, ended by an entry without a name.
+extern const Entry kElementwise[];
+extern const Entry kCopies[];
+extern const Entry kReductions[];
+extern const Entry kCaches[];
+extern const Entry kProducts[];
+extern const Entry kAttention[];
+
+// Memory of a thread for values between; it stays until the thread needs more. Null where
+// there is none.
+void* workspace(size_t nbytes, int slot = 0);
+
+}  // namespace kvc

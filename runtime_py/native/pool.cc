@@ -1,0 +1,170 @@
+#include "pool.h"
+
+#include <pthread.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <thread>
+
+#if defined(__x86_64__)
+#include <immintrin.h>
+#endif
+
+namespace kvc {
+namespace {
+
+// How often a thread looks for work, or for its end, before it sleeps: longer would take
+// the processor from others, as measured beside a busy process.
+constexpr int kSpins = 200;
+
+void pause() {
+#if defined(__x86_64__)
+  _mm_pause();
+#endif
+}
+
+struct Job {
+  Work work = nullptr;
+  const void* context = nullptr;
+  int64_t items = 0;
+  int64_t grain = 1;
+  int threads = 1;
+};
+
+// A job's number, whether threads may still join it, and how many work on it: one word,
+// so that a thread that wakes too late cannot join a job that has ended.
+constexpr uint64_t kOpen = 1 << 15;
+constexpr uint64_t kWorking = kOpen - 1;
+constexpr uint64_t number_of(uint64_t state) { return state >> 16; }
+
+class Pool {
+ public:
+  void run(const Job& job) {
+    std::unique_lock<std::mutex> alone(busy_, std::try_to_lock);
+    if (!alone.owns_lock() || !start_threads(job.threads - 1)) {
+      job.work(job.context, 0, job.items, 0);
+      return;
+    }
+    job_ = job;
+    next_.store(0, std::memory_order_relaxed);
+    {
+      std::lock_guard<std::mutex> lock(mutex_);
+      state_.store((number_of(state_.load()) + 1) << 16 | kOpen, std::memory_order_release);
+    }
+    wake_.notify_all();
+    claim(0);
+    state_.fetch_and(~kOpen, std::memory_order_acq_rel);
+    for (int spin = 0; is_worked_on(); ++spin) {
+      if (spin < kSpins) {
+        pause();
+        continue;
+      }
+      std::unique_lock<std::mutex> lock(mutex_);
+      done_.wait(lock, [this] { return !is_worked_on(); });
+    }
+  }
+
+ private:
+  bool is_worked_on() const { return (state_.load(std::memory_order_acquire) & kWorking) != 0; }
+
+  // Makes threads until there are so many; false where the system gives none at all.
+  bool start_threads(int wanted) {
+    while (started_ < wanted && started_ < kMaxThreads - 1) {
+      try {
+        std::thread([this, index = started_ + 1, seen = number_of(state_.load())] {
+          serve(index, seen);
+        }).detach();
+      } catch (...) {
+        break;
+      }
+      ++started_;
+    }
+    return started_ > 0;
+  }
+
+  [[noreturn]] void serve(int index, uint64_t seen) {
+    for (;;) {
+      for (int spin = 0; number_of(state_.load(std::memory_order_acquire)) == seen; ++spin) {
+        if (spin < kSpins) {
+          pause();
+          continue;
+        }
+        std::unique_lock<std::mutex> lock(mutex_);
+        wake_.wait(lock, [&] { return number_of(state_.load()) != seen; });
+      }
+      if (join(&seen)) {
+        if (index < job_.threads) claim(index);
+        leave();
+      }
+    }
+  }
+
+  // Joins the job there is, unless it has ended; tells its number.
+  bool join(uint64_t* seen) {
+    uint64_t state = state_.load(std::memory_order_acquire);
+    do {
+      *seen = number_of(state);
+      if ((state & kOpen) == 0) return false;
+    } while (!state_.compare_exchange_weak(state, state + 1, std::memory_order_acq_rel));
+    return true;
+  }
+
+  void leave() {
+    const uint64_t before = state_.fetch_sub(1, std::memory_order_acq_rel);
+    if ((before & (kWorking | kOpen)) != 1) return;
+    std::lock_guard<std::mutex> lock(mutex_);
+    done_.notify_one();
+  }
+
+  void claim(int thread) {
+    for (;;) {
+      const int64_t begin = next_.fetch_add(job_.grain, std::memory_order_relaxed);
+      if (begin >= job_.items) return;
+      const int64_t rest = job_.items - begin;
+      job_.work(job_.context, begin, begin + (rest < job_.grain ? rest : job_.grain), thread);
+    }
+  }
+
+  std::mutex busy_;
+  std::mutex mutex_;
+  std::condition_variable wake_, done_;
+  std::atomic<uint64_t> state_{0};
+  std::atomic<int64_t> next_{0};
+  int started_ = 0;
+  Job job_;
+};
+
+// Never destroyed: its threads may still wait in it while the process ends.
+Pool* pool = nullptr;
+
+// A child of a fork has none of the threads, and perhaps locks that nobody will open.
+void forget() { pool = new (std::nothrow) Pool; }
+
+Pool* the_pool() {
+  static const bool made = [] {
+    forget();
+    pthread_atfork(nullptr, nullptr, forget);
+    return true;
+  }();
+  (void)made;
+  return pool;
+}
+
+}  // namespace
+
+void run_parallel(int64_t items, int64_t grain, int threads, Work work, const void* context) {
+  if (items <= 0) return;
+  if (grain < 1) grain = 1;
+  if (threads > kMaxThreads) threads = kMaxThreads;
+  Pool* shared = threads > 1 && items > grain ? the_pool() : nullptr;
+  if (shared == nullptr) {
+    work(context, 0, items, 0);
+    return;
+  }
+  shared->run(Job{work, context, items, grain, threads});
+}
+
+}  // namespace kvc

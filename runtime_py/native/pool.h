@@ -1,0 +1,29 @@
+// The threads of a process that kernels compute with.
+#pragma once
+
+#include <cstdint>
+
+namespace kvc {
+
+// A run of a kernel's work: items `begin` to `end`, on thread `thread` of those that run.
+using Work = void (*)(const void* context, int64_t begin, int64_t end, int thread);
+
+constexpr int kMaxThreads = 64;
+
+// Runs `work` over all of `items`, in pieces of at most `grain`, on up to `threads`
+// threads, which claim pieces as they become free. Returns when all is done. A second
+// caller at the same time works alone, and so does the child of a fork.
+void run_parallel(int64_t items, int64_t grain, int threads, Work work, const void* context);
+
+// As `run_parallel`, with a function object called with (begin, end, thread).
+template <class F>
+void parallel(int64_t items, int64_t grain, int threads, const F& function) {
+  run_parallel(
+      items, grain, threads,
+      [](const void* context, int64_t begin, int64_t end, int thread) {
+        (*static_cast<const F*>(context))(begin, end, thread);
+      },
+      &function);
+}
+
+}  // namespace kvc

@@ -1,0 +1,82 @@
+// Products of matrices, made for each instruction set.
+#pragma once
+
+#include <cstdint>
+
+namespace kvc {
+
+// Rows of float32 times rows of float32: out[m, n] = bias[n] + sum over k of
+// x[m, k] * w[n, k]. Every sum is taken in eight lanes along k, in the same order for any
+// number of rows and columns. Strides are in elements; k lies together.
+struct FloatProduct {
+  const float* x;
+  int64_t x_stride;
+  const float* w;
+  int64_t w_stride;
+  const float* bias;  // or null
+  float* out;
+  int64_t out_stride, out_step;  // of rows, and of columns
+  int64_t rows, columns, depth;
+};
+
+constexpr int64_t kTokens = 16;
+
+// Rows of int8 at run time times rows of int8 weights:
+// out[m, n] = float(sum of (q[m, k] - zero[m]) * w[n, k]) / scale[m] * w_scale[n] + bias[n].
+// The sum is exact for up to 65,536 of k, so the forms that x is given in are equal.
+struct Int8Product {
+  const int16_t* x;  // q - zero, [rows, depth rounded up to 16], zeros after `depth`
+  int64_t x_stride;
+  // The first `blocks` times kTokens rows once more, side by side: [blocks, x_stride / 2,
+  // kTokens, 2], each two neighbours along k of a row together.
+  const int16_t* paired;
+  int64_t blocks;
+  const float* scale;
+  const int8_t* w;  // [columns, depth]
+  int64_t w_stride;
+  const float* w_scale;
+  const float* bias;  // or null
+  float* out;         // [rows, columns]
+  int64_t out_stride;
+  int64_t rows, columns, depth;
+};
+
+// What attention makes of scores of `keys` keys, for some rows of queries: weights
+// exp(score - greatest), their sum, and the values mixed by them. Each is computed in an
+// order that depends on where keys lie in the piece alone: a key that a row does not see
+// has the score -infinity, and adds nothing.
+struct Mixture {
+  float* scores;  // [rows, stride]; weights afterwards
+  int64_t stride;
+  int64_t lane;   // of the first key; that many floats before each row are there, too
+  const float* v;  // [keys, width], rows at v_stride
+  int64_t v_stride;
+  const float* v_scale;  // of each key, or null
+  float* most;           // [rows]: the greatest score; -infinity where nothing is seen
+  float* total;          // [rows]
+  float* mixed;          // [rows, width], at mixed_stride
+  int64_t mixed_stride;
+  int64_t rows, keys, width;
+};
+
+// The columns from `begin` to `end` of a product, and what attention needs.
+struct ProductKernels {
+  void (*float32)(const FloatProduct& product, int64_t begin, int64_t end);
+  // `scratch`: 24 * x_stride of int16, where there are blocks.
+  void (*int8)(const Int8Product& product, int64_t begin, int64_t end, int16_t* scratch);
+  void (*mix)(const Mixture& mixture);
+  // The least and the greatest of a row, zero among them; `wrong` is NaN where an element
+  // is not finite.
+  void (*range)(const float* x, int64_t n, float* low, float* high, float* wrong);
+  // q = x * scale, rounded, halves to even, plus zero, within int8; -128 for a NaN.
+  void (*quantize)(const float* x, int64_t n, float scale, float zero, int8_t* q);
+};
+
+extern const ProductKernels kPortableProducts;
+#if defined(__x86_64__)
+extern const ProductKernels kAvx2Products;
+#endif
+
+const ProductKernels& product_kernels();
+
+}  // namespace kvc

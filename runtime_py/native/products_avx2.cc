@@ -1,0 +1,26 @@
+#if defined(__x86_64__)
+#include <immintrin.h>
+
+#include <cstring>
+
+#include "products.h"
+
+// What this file is compiled for; the macros of compilers (__AVX2__) do not follow a
+// pragma in C++.
+#pragma GCC target("avx2,fma")
+#define KVC_AVX2 1
+#include "vector_math.h"
+
+namespace kvc {
+namespace avx2 {
+namespace {
+#include "simd.h"
+#include "products_of.inc"
+}  // namespace
+}  // namespace avx2
+
+const ProductKernels kAvx2Products = {avx2::float32, avx2::int8, avx2::mix,
+                                     avx2::range, avx2::quantize};
+
+}  // namespace kvc
+#endif

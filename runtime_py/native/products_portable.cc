@@ -1,0 +1,17 @@
+#include <cstring>
+
+#include "products.h"
+#include "vector_math.h"
+
+namespace kvc {
+namespace portable {
+namespace {
+#include "simd.h"
+#include "products_of.inc"
+}  // namespace
+}  // namespace portable
+
+const ProductKernels kPortableProducts = {portable::float32, portable::int8, portable::mix,
+                                         portable::range, portable::quantize};
+
+}  // namespace kvc

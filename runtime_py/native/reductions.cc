@@ -1,0 +1,339 @@
+// Kernels that reduce along axes: sums, extremes, norms and softmax.
+//
+// A sum is taken in the order of the elements, in eight float lanes along a row, so it
+// does not depend on threads.
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include "kernels.h"
+#include "pool.h"
+#include "vector_math.h"
+
+namespace kvc {
+namespace {
+
+constexpr int64_t kGrain = 16384;
+constexpr int kLanes = 8;
+
+// The elements of `x` that each element of the result is made of: the loop over the kept
+// axes, and the axes that are reduced.
+struct Reduced {
+  int64_t kept = 1, gone = 1;
+  int kept_rank = 0, gone_rank = 0;
+  int64_t kept_dims[kMaxRank], kept_strides[kMaxRank];
+  int64_t gone_dims[kMaxRank], gone_strides[kMaxRank];
+
+  // `axes`: how many, then which; none, or absent, means all.
+  Reduced(const Tensor& x, const int64_t* axes) {
+    bool chosen[kMaxRank] = {};
+    const bool all = axes[0] == kAbsent || axes[0] == 0 || x.rank == 0;
+    for (int i = 0; i < x.rank; ++i) chosen[i] = all;
+    for (int64_t i = 0; !all && i < axes[0]; ++i) {
+      chosen[axes[1 + i] < 0 ? axes[1 + i] + x.rank : axes[1 + i]] = true;
+    }
+    for (int i = 0; i < x.rank; ++i) {
+      if (chosen[i]) {
+        gone *= gone_dims[gone_rank] = x.dims[i];
+        gone_strides[gone_rank++] = x.strides[i];
+      } else {
+        kept *= kept_dims[kept_rank] = x.dims[i];
+        kept_strides[kept_rank++] = x.strides[i];
+      }
+    }
+  }
+
+  static int64_t offset(int64_t index, int rank, const int64_t* dims, const int64_t* strides) {
+    int64_t found = 0;
+    for (int axis = rank - 1; axis >= 0; --axis) {
+      found += index % dims[axis] * strides[axis];
+      index /= dims[axis];
+    }
+    return found;
+  }
+
+  // Calls function(i-th result, element) for all elements, in order.
+  template <class T, class F>
+  void each(const Tensor& x, int64_t result, const F& function) const {
+    const T* base = x.as<const T>() + offset(result, kept_rank, kept_dims, kept_strides);
+    if (gone == 0) return;
+    const int64_t inner = gone_rank != 0 ? gone_dims[gone_rank - 1] : 1;
+    const int64_t step = gone_rank != 0 ? gone_strides[gone_rank - 1] : 0;
+    for (int64_t run = 0; run < gone / inner; ++run) {
+      const T* row = base + offset(run * inner, gone_rank, gone_dims, gone_strides);
+      for (int64_t i = 0; i < inner; ++i) function(row[i * step]);
+    }
+  }
+};
+
+// Results of a reduction lie together, in the order of the kept axes.
+template <class T, class R, class F>
+void reduce(const Step& step, const Context& context, const int64_t* axes, const F& function) {
+  const Tensor &out = step.tensors[0], &x = step.tensors[1];
+  const Reduced over(x, axes);
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, over.gone));
+  parallel(over.kept, grain, context.threads, [&](int64_t begin, int64_t end, int) {
+    for (int64_t i = begin; i < end; ++i) out.as<R>()[i] = function(over, i);
+  });
+}
+
+template <class T>
+double total(const Tensor& x, const Reduced& over, int64_t i) {
+  double sum = 0;
+  over.each<T>(x, i, [&](T value) { sum += static_cast<double>(value); });
+  return sum;
+}
+
+template <bool kMean>
+bool sum(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &x = step.tensors[1];
+  const auto floating = [&](auto zero) {
+    using T = decltype(zero);
+    reduce<T, T>(step, context, step.integers, [&](const Reduced& over, int64_t i) {
+      const double found = total<T>(x, over, i);
+      return static_cast<T>(kMean ? found / static_cast<double>(over.gone) : found);
+    });
+  };
+  const auto whole = [&](auto zero) {
+    using T = decltype(zero);
+    reduce<T, int64_t>(step, context, step.integers, [&](const Reduced& over, int64_t i) {
+      uint64_t found = 0;
+      over.each<T>(x, i, [&](T value) { found += static_cast<uint64_t>(static_cast<int64_t>(value)); });
+      return static_cast<int64_t>(found);
+    });
+  };
+  (void)out;
+  switch (x.dtype) {
+    case DType::kFloat32: floating(float{}); break;
+    case DType::kFloat64: floating(double{}); break;
+    case DType::kInt64: whole(int64_t{}); break;
+    case DType::kInt32: whole(int32_t{}); break;
+    default: whole(uint8_t{}); break;
+  }
+  return true;
+}
+
+template <bool kMax>
+bool extreme(const Step& step, const Context& context) {
+  const Tensor& x = step.tensors[1];
+  const auto typed = [&](auto zero) {
+    using T = decltype(zero);
+    reduce<T, T>(step, context, step.integers, [&](const Reduced& over, int64_t i) {
+      T found{};
+      bool first = true;
+      over.each<T>(x, i, [&](T value) {
+        if (first || value != value || (kMax ? value > found : value < found)) {
+          if (first || found == found) found = value;
+        }
+        first = false;
+      });
+      return found;
+    });
+  };
+  switch (x.dtype) {
+    case DType::kFloat32: typed(float{}); break;
+    case DType::kFloat64: typed(double{}); break;
+    case DType::kInt64: typed(int64_t{}); break;
+    default: typed(int32_t{}); break;
+  }
+  return true;
+}
+
+// Whether any, or all, of bool elements are true.
+template <bool kAny>
+bool truth(const Step& step, const Context& context, const int64_t* axes) {
+  reduce<bool, bool>(step, context, axes, [&](const Reduced& over, int64_t i) {
+    bool found = !kAny;
+    over.each<bool>(step.tensors[1], i, [&](bool value) {
+      found = kAny ? found || value : found && value;
+    });
+    return found;
+  });
+  return true;
+}
+template <bool kAny>
+bool truth_dims(const Step& step, const Context& context) {
+  return truth<kAny>(step, context, step.integers);
+}
+template <bool kAny>
+bool truth_dim(const Step& step, const Context& context) {
+  const int64_t axes[2] = {1, step.integers[0]};
+  return truth<kAny>(step, context, axes);
+}
+template <bool kAny>
+bool truth_of_all(const Step& step, const Context& context) {
+  const int64_t axes[1] = {0};
+  return truth<kAny>(step, context, axes);
+}
+
+// The sum of function(x[i]) over a row, in lanes.
+template <class F>
+float lane_sum(const float* x, int64_t n, const F& function) {
+  float lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    for (int lane = 0; lane < kLanes; ++lane) lanes[lane] += function(x[i + lane]);
+  }
+  for (int lane = 0; i < n; ++i, ++lane) lanes[lane] += function(x[i]);
+  return ((lanes[0] + lanes[4]) + (lanes[2] + lanes[6])) +
+         ((lanes[1] + lanes[5]) + (lanes[3] + lanes[7]));
+}
+
+// Rows of the last dim(s), which lie together, of a tensor that is float32.
+template <class F>
+void for_rows(const Tensor& x, int64_t width, int threads, const F& function) {
+  const int64_t rows = x.count() / std::max<int64_t>(1, width);
+  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, width));
+  parallel(rows, grain, threads, [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) function(row);
+  });
+}
+
+// Where row `row` of width `width` of `x` begins, whose last axes lie together.
+const float* row_of(const Tensor& x, int64_t row, int64_t width) {
+  int axis = x.rank;
+  for (int64_t left = width; left > 1 && axis > 0;) left /= x.dims[--axis];
+  while (axis > 0 && x.dims[axis - 1] == 1) --axis;
+  return x.as<const float>() + Reduced::offset(row, axis, x.dims, x.strides);
+}
+
+// y = x / sqrt(mean(x^2) + eps) * weight
+bool rms_norm(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &x = step.tensors[1], &weight = step.tensors[2];
+  int64_t width = 1;
+  for (int64_t i = 0; i < step.integers[0]; ++i) width *= step.integers[1 + i];
+  const double given = step.numbers[0];
+  const float eps = given != given ? std::numeric_limits<float>::epsilon() : static_cast<float>(given);
+  for_rows(out, width, context.threads, [&](int64_t row) {
+    const float* from = row_of(x, row, width);
+    float* to = out.as<float>() + row * width;
+    const float sum = lane_sum(from, width, [](float value) { return value * value; });
+    const float factor = 1.0f / std::sqrt(sum / static_cast<float>(width) + eps);
+    const float* scale = weight.as<const float>();
+    for (int64_t i = 0; i < width; ++i) {
+      const float value = from[i] * factor;
+      to[i] = scale != nullptr ? value * scale[i] : value;
+    }
+  });
+  return true;
+}
+
+// y = (x - mean) / sqrt(var + eps) * weight + bias
+bool layer_norm(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &x = step.tensors[1];
+  const float* weight = step.tensors[2].as<const float>();
+  const float* bias = step.tensors[3].as<const float>();
+  int64_t width = 1;
+  for (int64_t i = 0; i < step.integers[0]; ++i) width *= step.integers[1 + i];
+  const float eps = static_cast<float>(step.numbers[0]);
+  for_rows(out, width, context.threads, [&](int64_t row) {
+    const float* from = row_of(x, row, width);
+    float* to = out.as<float>() + row * width;
+    const float mean = lane_sum(from, width, [](float v) { return v; }) / static_cast<float>(width);
+    const float square = lane_sum(from, width, [mean](float v) { return (v - mean) * (v - mean); });
+    const float factor = 1.0f / std::sqrt(square / static_cast<float>(width) + eps);
+    for (int64_t i = 0; i < width; ++i) {
+      float value = (from[i] - mean) * factor;
+      if (weight != nullptr) value *= weight[i];
+      to[i] = bias != nullptr ? value + bias[i] : value;
+    }
+  });
+  return true;
+}
+
+// Along the last axis, whose rows lie together; of a row that is all -infinity, NaN.
+template <bool kLog>
+bool softmax(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &x = step.tensors[1];
+  const int64_t width = x.dim(-1);
+  for_rows(out, width, context.threads, [&](int64_t row) {
+    const float* from = row_of(x, row, width);
+    float* to = out.as<float>() + row * width;
+    float most = -std::numeric_limits<float>::infinity();
+    for (int64_t i = 0; i < width; ++i) most = from[i] > most || from[i] != from[i] ? from[i] : most;
+    for (int64_t i = 0; i < width; ++i) to[i] = from[i] - most;
+    if (kLog) {
+      const float sum = std::log(lane_sum(to, width, [](float v) { return exp_of(v); }));
+      for (int64_t i = 0; i < width; ++i) to[i] -= sum;
+    } else {
+      for (int64_t i = 0; i < width; ++i) to[i] = exp_of(to[i]);
+      const float sum = lane_sum(to, width, [](float v) { return v; });
+      for (int64_t i = 0; i < width; ++i) to[i] /= sum;
+    }
+  });
+  return true;
+}
+
+// The index of the first of the greatest elements; a NaN is the greatest.
+bool argmax(const Step& step, const Context& context) {
+  const int64_t given[2] = {1, step.integers[0]}, all[1] = {0};
+  const Tensor& x = step.tensors[1];
+  const auto typed = [&](auto zero) {
+    using T = decltype(zero);
+    reduce<T, int64_t>(step, context, step.integers[0] == kAbsent ? all : given,
+                       [&](const Reduced& over, int64_t i) {
+      T most{};
+      int64_t found = -1, place = 0;
+      over.each<T>(x, i, [&](T value) {
+        if (found < 0 || (most == most && (value > most || value != value))) {
+          most = value;
+          found = place;
+        }
+        ++place;
+      });
+      return found;
+    });
+  };
+  if (x.dtype == DType::kFloat32) typed(float{});
+  if (x.dtype == DType::kInt64) typed(int64_t{});
+  return true;
+}
+
+// Sums along an axis; those of floats are taken in double, those of integers wrap around.
+template <class T, class Sum>
+void cumulate(const Tensor& out, const Tensor& x, int axis) {
+  const int64_t axes[2] = {1, axis};
+  const Reduced from(x, axes), to(out, axes);
+  const int64_t stride = out.rank != 0 ? out.stride(axis) : 0;
+  for (int64_t i = 0; i < from.kept; ++i) {
+    T* target = out.as<T>() + Reduced::offset(i, to.kept_rank, to.kept_dims, to.kept_strides);
+    Sum sum = 0;
+    from.each<T>(x, i, [&](T value) {
+      sum += static_cast<Sum>(value);
+      *target = static_cast<T>(sum);
+      target += stride;
+    });
+  }
+}
+
+bool cumsum(const Step& step, const Context&) {
+  const Tensor &out = step.tensors[0], &x = step.tensors[1];
+  const int axis = static_cast<int>(step.integers[0]);
+  if (x.dtype == DType::kFloat32) cumulate<float, double>(out, x, axis);
+  if (x.dtype == DType::kInt64) cumulate<int64_t, uint64_t>(out, x, axis);
+  return true;
+}
+
+}  // namespace
+
+const Entry kReductions[] = {
+    {"aten::sum.dim_IntList", sum<false>},
+    {"aten::mean.dim", sum<true>},
+    {"aten::amax", extreme<true>},
+    {"aten::amin", extreme<false>},
+    {"aten::any", truth_of_all<true>},
+    {"aten::all", truth_of_all<false>},
+    {"aten::any.dim", truth_dim<true>},
+    {"aten::all.dim", truth_dim<false>},
+    {"aten::any.dims", truth_dims<true>},
+    {"aten::all.dims", truth_dims<false>},
+    {"aten::argmax", argmax},
+    {"aten::cumsum", cumsum},
+    {"aten::rms_norm", rms_norm},
+    {"aten::layer_norm", layer_norm},
+    {"aten::softmax.int", softmax<false>},
+    {"aten::log_softmax.int", softmax<true>},
+    {nullptr, nullptr},
+};
+
+}  // namespace kvc

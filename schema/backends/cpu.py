@@ -1,0 +1,278 @@
+"""The list of what the native backend `cpu` supports: ops, and the dtypes they take.
+
+The compiler chooses nodes by it, the runtime refuses blocks by it. Views take
+any dtype, since they compute nothing; control flow stays outside.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from kvc.schema.backends.operands import (
+    Arguments,
+    Operand,
+    Results,
+    Rule,
+    operand,
+    operands_of,
+)
+from kvc.schema.dtypes import DType
+from kvc.schema.ops import OPS, Aliasing
+
+MAX_RANK: Final = 8
+MAX_DEPTH: Final = 65_536  # int8 products whose int32 sum is exact
+MAX_SHARE: Final = 24  # query heads for one head of keys
+
+_FLOATS: Final = (DType.FLOAT32, DType.FLOAT64)
+_INDEX: Final = (DType.INT32, DType.INT64)
+_NUMBERS: Final = (*_FLOATS, *_INDEX)
+_ALL: Final = (*_NUMBERS, DType.INT16, DType.INT8, DType.UINT8, DType.BOOL)
+
+
+def why_not(op: str, arguments: Arguments, results: Results) -> str:
+    """Return why the backend cannot run a node as it stands, "" when it can.
+
+    Args:
+        op: name of the op, whose signature the node is known to fit.
+        arguments: in the order of its signature; tensors as `Operand`s, lists as
+            tuples, all else as it is.
+        results: types of the results.
+    """
+    types = [*(each.type for each in operands_of(arguments)), *results]
+    for kind in types:
+        if len(kind.dims) > MAX_RANK:
+            return f"{kind} has more than {MAX_RANK} dims"
+    if OPS[op].aliasing is Aliasing.VIEW:
+        return ""
+    rule = RULES.get(op)
+    return f"it has no {op}" if rule is None else rule(arguments, results)
+
+
+def _alike(*dtypes: DType) -> Rule:
+    """Take tensors of one of these dtypes, the same for all."""
+
+    def rule(arguments: Arguments, results: Results) -> str:
+        found = {each.type.dtype for each in operands_of(arguments)}
+        found |= {each.dtype for each in results}
+        return "" if len(found) == 1 and found <= {*dtypes} else _of(found)
+
+    return rule
+
+
+def _comparison(arguments: Arguments, results: Results) -> str:
+    found = {each.type.dtype for each in operands_of(arguments)}
+    if len(found) != 1 or not found <= {*_NUMBERS, DType.BOOL}:
+        return _of(found)
+    (dtype,) = found
+    fraction = any(isinstance(argument, float) for argument in arguments)
+    return "a fraction beside integers" if fraction and dtype not in _FLOATS else ""
+
+
+def _truth(arguments: Arguments, results: Results) -> str:
+    """Reduce bools, along axes that are named or all."""
+    empty = len(arguments) > 1 and arguments[1] == ()
+    return "no axes" if empty else _alike(DType.BOOL)(arguments, results)
+
+
+def _choice(arguments: Arguments, results: Results) -> str:
+    """Choose by bools among tensors of one dtype."""
+    condition, *others = operands_of(arguments)
+    if condition.type.dtype is not DType.BOOL:
+        return _of({condition.type.dtype})
+    return _alike(*_ALL)(others, results)
+
+
+def _fill(arguments: Arguments, results: Results) -> str:
+    x, mask, value = arguments
+    condition = operand(mask).type.dtype
+    if condition is not DType.BOOL:
+        return _of({condition})
+    if isinstance(value, float) and results[0].dtype not in _FLOATS:
+        return "a fraction among integers"
+    return _alike(*_ALL)((x,), results)
+
+
+def _cast(arguments: Arguments, results: Results) -> str:
+    found = {operand(arguments[0]).type.dtype, results[0].dtype}
+    return "" if found <= {*_NUMBERS, DType.BOOL} else _of(found)
+
+
+def _same(arguments: Arguments, results: Results) -> str:
+    """Move elements, which all have one dtype, whatever it is."""
+    found = {each.type.dtype for each in operands_of(arguments)}
+    found |= {each.dtype for each in results}
+    return "" if len(found) == 1 else _of(found)
+
+
+def _made(arguments: Arguments, results: Results) -> str:
+    dtype = results[0].dtype
+    return "" if dtype in _ALL and dtype is not DType.INT8 else _of({dtype})
+
+
+def _counted(arguments: Arguments, results: Results) -> str:
+    dtype, fraction = results[0].dtype, any(isinstance(a, float) for a in arguments)
+    known = dtype in _FLOATS or (dtype in _INDEX and not fraction)
+    return "" if known else _of({dtype})
+
+
+def _any(arguments: Arguments, results: Results) -> str:
+    return ""
+
+
+def _along(arguments: Arguments, results: Results) -> str:
+    return "" if operand(arguments[0]).type.dims else "a scalar"
+
+
+def _sum(arguments: Arguments, results: Results) -> str:
+    found = operand(arguments[0]).type.dtype, results[0].dtype
+    floats = found[0] is found[1] and found[0] in _FLOATS
+    whole = (*_INDEX, DType.BOOL, DType.UINT8)
+    return (
+        "" if floats or (found[0] in whole and found[1] is DType.INT64) else _of(found)
+    )
+
+
+def _rows(arguments: Arguments, results: Results) -> str:
+    """Compute float32 rows along the last axes, by constants if by anything."""
+    x, axes, *weights = arguments
+    rank = len(operand(x).type.dims)
+    if isinstance(axes, int) and axes not in (-1, rank - 1):
+        return f"axis {axes} of {rank}"
+    if isinstance(axes, tuple) and not all(isinstance(size, int) for size in axes):
+        return f"normalising over {axes}"
+    if rank == 0:
+        return "a scalar"
+    return _constants(weights) or _alike(DType.FLOAT32)(arguments, results)
+
+
+def _constants(arguments: Sequence[object]) -> str:
+    for each in operands_of(arguments):
+        if not each.constant:
+            return f"the weight {each.type} is not a constant"
+    return ""
+
+
+def _linear(arguments: Arguments, results: Results) -> str:
+    x, weight, bias = arguments
+    known = len(operand(weight).type.dims) == 2 and operand(x).type.dims
+    if not known:
+        return f"a weight {operand(weight).type}"
+    return _constants((bias,)) or _alike(DType.FLOAT32)(arguments, results)
+
+
+def _quantized_linear(arguments: Arguments, results: Results) -> str:
+    weight = operand(arguments[3]).type
+    depth = weight.dims[1]
+    if not isinstance(depth, int) or depth > MAX_DEPTH:
+        return f"int8 rows of {depth} elements"
+    return _constants(arguments[3:])
+
+
+def _quantized_rows(arguments: Arguments, results: Results) -> str:
+    x = operand(arguments[0]).type
+    return "" if x.dtype is DType.FLOAT32 and x.dims else _of({x.dtype})
+
+
+def _indexed(arguments: Arguments, results: Results) -> str:
+    """Look up by integers along axes that lie side by side."""
+    indices = arguments[1]
+    assert isinstance(indices, tuple)
+    given = [i for i, index in enumerate(indices) if index is not None]
+    if not given or given != list(range(given[0], given[-1] + 1)):
+        return "indices of axes apart"
+    types = {operand(indices[i]).type.dtype for i in given}
+    return "" if types <= {*_INDEX} else _of(types)
+
+
+def _attention(arguments: Arguments, results: Results) -> str:
+    q, k, v = (operand(each).type for each in arguments[:3])
+    mask = arguments[9]
+    scaled = isinstance(arguments[13], Operand)
+    cached = DType.INT8 if scaled else DType.FLOAT32
+    if (q.dtype, k.dtype, v.dtype) != (DType.FLOAT32, cached, cached):
+        return _of({q.dtype, k.dtype, v.dtype})
+    floats = [each.type.dtype for each in operands_of(arguments[10:12])]
+    if isinstance(mask, Operand) and mask.type.dtype is not DType.BOOL:
+        floats.append(mask.type.dtype)
+    if any(dtype is not DType.FLOAT32 for dtype in floats):
+        return _of(floats)
+    heads, groups = q.dims[1], k.dims[1]
+    if not (isinstance(heads, int) and isinstance(groups, int) and groups):
+        return f"{heads} heads over {groups}"
+    return "" if heads // groups <= MAX_SHARE else f"{heads} heads over {groups}"
+
+
+def _of(dtypes: object) -> str:
+    assert isinstance(dtypes, set | tuple | list)
+    return "tensors of " + ", ".join(sorted({dtype.label for dtype in dtypes}))
+
+
+_ARITHMETIC = _alike(*_NUMBERS)
+_FLOATING = _alike(*_FLOATS)
+_BITWISE = _alike(*_INDEX, DType.BOOL)
+_FLOAT32 = _alike(DType.FLOAT32)
+
+
+def _table(rule: Rule, names: str) -> dict[str, Rule]:
+    return dict.fromkeys(names.split(), rule)
+
+
+RULES: Final[dict[str, Callable[[Arguments, Results], str]]] = {
+    **_table(
+        _ARITHMETIC,
+        "aten::add.Tensor aten::sub.Tensor aten::add.Scalar aten::sub.Scalar "
+        "aten::rsub.Scalar aten::mul.Tensor aten::mul.Scalar aten::maximum "
+        "aten::minimum aten::neg aten::abs aten::clamp aten::amax aten::amin",
+    ),
+    **_table(
+        _FLOATING,
+        "aten::div.Tensor aten::div.Scalar aten::pow.Tensor_Scalar aten::pow.Scalar "
+        "aten::ceil aten::cos aten::erf aten::exp aten::expm1 aten::floor aten::gelu "
+        "aten::log aten::log1p aten::log2 aten::reciprocal aten::relu aten::round "
+        "aten::rsqrt aten::sigmoid aten::silu aten::sin aten::sqrt aten::tanh "
+        "aten::trunc aten::mean.dim",
+    ),
+    **_table(
+        _comparison,
+        "aten::eq.Tensor aten::ne.Tensor aten::lt.Tensor aten::le.Tensor "
+        "aten::gt.Tensor aten::ge.Tensor aten::eq.Scalar aten::ne.Scalar "
+        "aten::lt.Scalar aten::le.Scalar aten::gt.Scalar aten::ge.Scalar",
+    ),
+    **_table(
+        _BITWISE,
+        "aten::bitwise_and.Tensor aten::bitwise_or.Tensor aten::bitwise_xor.Tensor "
+        "aten::bitwise_not",
+    ),
+    **_table(
+        _truth,
+        "aten::any aten::all aten::any.dim aten::all.dim aten::any.dims aten::all.dims",
+    ),
+    **_table(
+        _same,
+        "aten::clone aten::copy aten::reshape aten::cat aten::stack aten::tril "
+        "aten::triu kvc::append kvc::replace",
+    ),
+    **_table(_any, "kvc::check_index kvc::check_rows kvc::after kvc::cache_update"),
+    **_table(
+        _along,
+        "aten::index_select aten::gather aten::embedding kvc::embedding_q8",
+    ),
+    **_table(_rows, "aten::rms_norm aten::layer_norm aten::softmax.int"),
+    **_table(_rows, "aten::log_softmax.int"),
+    **_table(_FLOAT32, "aten::matmul aten::mm aten::bmm"),
+    **_table(_quantized_rows, "kvc::quantize_rows kvc::quantize_cache"),
+    "aten::logical_not": _alike(DType.BOOL),
+    "aten::where.self": _choice,
+    "aten::masked_fill.Scalar": _fill,
+    "aten::_to_copy": _cast,
+    "aten::full": _made,
+    "aten::arange.start_step": _counted,
+    "aten::sum.dim_IntList": _sum,
+    "aten::argmax": lambda arguments, results: _alike(DType.FLOAT32, DType.INT64)(
+        arguments, ()
+    ),
+    "aten::cumsum": _alike(DType.FLOAT32, DType.INT64),
+    "aten::index.Tensor": _indexed,
+    "aten::linear": _linear,
+    "kvc::linear_qd8": _quantized_linear,
+    "kvc::attention": _attention,
+}

@@ -1,0 +1,114 @@
+"""What native kernels refuse, growth, and that nothing is written before a refusal."""
+
+import pytest
+import torch
+from native_calls import native_graph, run_native
+from op_cases import Case
+from torch import Tensor
+
+from kvc.schema.errors import (
+    CacheOverflow,
+    CountOutOfRange,
+    IndexOutOfRange,
+    KernelFailed,
+)
+
+
+def native(op: str, arguments: tuple[object, ...], *like: Tensor) -> list[Tensor]:
+    built = native_graph(Case(op, arguments), like)
+    assert built is not None
+    return run_native(*built, like, 2)
+
+
+def places(*values: int) -> Tensor:
+    return torch.tensor(values)
+
+
+def test_append_and_replace_write_what_they_are_given():
+    past, new = torch.arange(6.0).view(1, 3, 2), torch.full((1, 2, 2), 9.0)
+    (whole,) = native("kvc::append", (past, new, 1), torch.empty(1, 5, 2))
+    assert torch.equal(whole, torch.cat((past, new), 1))
+    (other,) = native("kvc::replace", (past, new, 1), torch.empty(1, 2, 2))
+    assert torch.equal(other, new)
+
+
+@pytest.mark.parametrize("start", [torch.tensor(5), places(5), places(1, 7, 0)])
+def test_after_adds_to_each_row(start: Tensor):
+    (found,) = native("kvc::after", (start, 3), start)
+    assert torch.equal(found, start + 3)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize(
+    ("index", "fits"),
+    [(0, True), (7, True), (8, False), (-1, False), (2**31 - 1, False)],
+)
+def test_an_index_is_checked(index: int, fits: bool, dtype: torch.dtype):
+    arguments = (torch.tensor([0, index], dtype=dtype), 0, 1, 8)
+    if fits:
+        assert native("kvc::check_index", arguments) == []
+        return
+    with pytest.raises(IndexOutOfRange, match=f"index {index} .* 8"):
+        native("kvc::check_index", arguments)
+
+
+def test_rows_are_checked():
+    assert native("kvc::check_rows", (places(3, 0), places(1, 4), 4, 4)) == []
+    with pytest.raises(CacheOverflow, match="row 0 would write 2 positions from 3"):
+        native("kvc::check_rows", (places(3, 0), places(2, 4), 4, 4))
+    with pytest.raises(CountOutOfRange, match="row 1 has length 5"):
+        native("kvc::check_rows", (places(3, 0), places(1, 5), 4, 8))
+    with pytest.raises(IndexOutOfRange, match="index -1"):
+        native("kvc::check_rows", (places(0, -1), places(1, 1), 4, 8))
+
+
+@pytest.mark.parametrize(
+    ("start", "mode", "keep", "error"),
+    [
+        (3, "linear", 0, CacheOverflow),
+        (-1, "linear", 0, IndexOutOfRange),
+        (2**62, "linear", 0, CacheOverflow),
+        (-1, "circular", 1, IndexOutOfRange),
+        (2, "circular", 3, CacheOverflow),
+    ],
+)
+def test_a_write_outside_is_refused_and_writes_nothing(
+    start: int, mode: str, keep: int, error: type[Exception]
+):
+    cache, update = torch.zeros(2, 4, 3), torch.ones(2, 3, 3)
+    arguments = (cache, update, places(0, start), 1, mode, None, keep)
+    target = cache.clone()
+    with pytest.raises(error):
+        native("kvc::cache_update", arguments, target)
+
+
+def test_lengths_of_attention_are_checked():
+    q, k = torch.randn(1, 2, 3, 8), torch.randn(1, 2, 5, 8)
+
+    def attend(valid: int, lengths: Tensor | None = None) -> list[Tensor]:
+        rest = (None, True, None, None, None, None, None, None, "linear", None, None)
+        return native("kvc::attention", (q, k, k, places(valid), *rest, lengths, 0), q)
+
+    with pytest.raises(
+        KernelFailed, match="row 0 has 6 valid positions, the cache has 5"
+    ):
+        attend(6)
+    with pytest.raises(KernelFailed, match="row 0 has -1 valid positions"):
+        attend(-1)
+    with pytest.raises(CountOutOfRange, match="row 0 has length 4"):
+        attend(5, places(4))
+
+
+@pytest.mark.parametrize(
+    "op", ["aten::embedding", "aten::index_select", "aten::gather"]
+)
+@pytest.mark.parametrize("index", [-1, 5])
+def test_lookups_outside_are_refused(op: str, index: int):
+    table, at = torch.randn(5, 2), places(0, index)
+    arguments: dict[str, tuple[object, ...]] = {
+        "aten::embedding": (table, at),
+        "aten::index_select": (table, 0, at),
+        "aten::gather": (table, 0, at[:, None].expand(2, 2).contiguous()),
+    }
+    with pytest.raises(IndexOutOfRange, match=f"index {index} "):
+        native(op, arguments[op], torch.empty(2, 2))

@@ -1,0 +1,109 @@
+"""The native int8 kernels against the reference, whose numbers they must be."""
+
+import pytest
+import torch
+from kernel_calls import run
+from native_calls import native_graph, run_native
+from op_cases import Case
+from torch import Tensor
+
+F32, I8, I32 = torch.float32, torch.int8, torch.int32
+
+
+def native(op: str, arguments: tuple[object, ...], like: tuple[Tensor, ...], threads=2):
+    built = native_graph(Case(op, arguments), like)
+    assert built is not None
+    return run_native(*built, like, threads)
+
+
+def reference(op: str, arguments: tuple[object, ...], *results: tuple[object, ...]):
+    with torch.inference_mode():
+        return run(op, arguments, results)
+
+
+def quantized(x: Tensor) -> tuple[Tensor, ...]:
+    lead = (*x.shape[:-1], 1)
+    return reference(
+        "kvc::quantize_rows", (x,), (x.shape, I8), (lead, F32), (lead, I32)
+    )
+
+
+def some_rows(rows: int, width: int) -> Tensor:
+    torch.manual_seed(rows * 1000 + width)
+    return torch.randn(rows, width) * 10 ** torch.randn(rows, 1) + torch.randn(rows, 1)
+
+
+@pytest.mark.parametrize("rows", [0, 1, 7, 33])
+@pytest.mark.parametrize("width", [1, 7, 8, 96, 129])
+def test_rows_are_quantized_as_by_the_reference(rows: int, width: int):
+    x = some_rows(rows, width)
+    x[rows // 2 :: 3] = 0
+    expected = quantized(x)
+    for found, wanted in zip(
+        native("kvc::quantize_rows", (x,), expected), expected, strict=True
+    ):
+        assert torch.equal(found, wanted)
+
+
+def test_a_row_that_is_not_finite_gives_no_finite_product_and_leaves_the_others():
+    x, weight = some_rows(4, 40), torch.ones(5, 40, dtype=I8)
+    x[1, 3], x[2, 7] = torch.nan, torch.inf
+    like = quantized(x)
+    rows = native("kvc::quantize_rows", (x,), like)
+    arguments = (*rows, weight, torch.ones(5), None)
+    (found,) = native("kvc::linear_qd8", arguments, (torch.empty(4, 5),))
+    expected = reference(
+        "kvc::linear_qd8", (*like, weight, torch.ones(5), None), ((4, 5), F32)
+    )
+    assert not found[1:3].isfinite().any()
+    assert torch.equal(found[[0, 3]], expected[0][[0, 3]])
+
+
+@pytest.mark.parametrize("rows", [*range(1, 20), 24, 31, 32, 40, 129])
+@pytest.mark.parametrize(
+    ("columns", "depth"), [(1, 1), (6, 16), (25, 33), (50, 96), (9, 200)]
+)
+def test_a_product_has_the_bits_of_the_reference(rows: int, columns: int, depth: int):
+    weight = torch.randint(-127, 128, (columns, depth), dtype=I8)
+    for bias in (None, torch.randn(columns)):
+        arguments = (
+            *quantized(some_rows(rows, depth)),
+            weight,
+            torch.rand(columns),
+            bias,
+        )
+        expected = reference("kvc::linear_qd8", arguments, ((rows, columns), F32))
+        for threads in (1, 2, 3):
+            found = native("kvc::linear_qd8", arguments, expected, threads)
+            assert torch.equal(found[0], expected[0])
+
+
+def test_the_longest_rows_do_not_overflow():
+    depth = 65_536
+    x = torch.full((1, depth), 1.0)
+    x[0, 0] = 0.0
+    weight = torch.full((2, depth), -127, dtype=I8)
+    arguments = (*quantized(x), weight, torch.ones(2), None)
+    (found,) = native("kvc::linear_qd8", arguments, (torch.empty(1, 2),))
+    torch.testing.assert_close(found, torch.full((1, 2), -127.0 * (depth - 1)))
+
+
+def test_caches_are_quantized_as_by_the_reference():
+    x = some_rows(12, 24).view(2, 3, 2, 24)
+    x[0, 1], x[1, 2, 0, 3], x[1, 0, 1, 2] = 0, torch.nan, torch.inf
+    expected = reference(
+        "kvc::quantize_cache", (x,), (x.shape, I8), (x.shape[:-1], F32)
+    )
+    found = native("kvc::quantize_cache", (x,), expected)
+    assert torch.equal(found[0], expected[0])
+    torch.testing.assert_close(found[1], expected[1], rtol=0, atol=0, equal_nan=True)
+
+
+def test_an_embedding_has_the_bits_of_the_reference():
+    weight, scale = torch.randint(-127, 128, (30, 17), dtype=I8), torch.rand(30)
+    for dtype in (torch.int32, torch.int64):
+        arguments = (weight, scale, torch.randint(0, 30, (2, 5), dtype=dtype))
+        expected = reference("kvc::embedding_q8", arguments, ((2, 5, 17), F32))
+        assert torch.equal(
+            native("kvc::embedding_q8", arguments, expected)[0], expected[0]
+        )

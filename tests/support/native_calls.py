@@ -1,0 +1,107 @@
+"""Call a native kernel as the backend `cpu` does, into guarded memory."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from kernel_calls import Guarded
+from op_cases import Case, type_of
+from torch import Tensor
+
+from kvc.runtime.arenas import Arena
+from kvc.runtime.arrays import tensor_as_array
+from kvc.runtime.delegates.cpu.binding import bind_steps
+from kvc.runtime.delegates.operands import operands_of
+from kvc.runtime.native import find_library
+from kvc.schema.backends.cpu import why_not
+from kvc.schema.dtypes import DType
+from kvc.schema.model import (
+    Alias,
+    Caller,
+    Constant,
+    Graph,
+    Instruction,
+    Ref,
+    Scratch,
+    Value,
+)
+from kvc.schema.ops import OPS, Aliasing
+
+
+def native_graph(
+    case: Case, results: Sequence[Tensor]
+) -> tuple[Graph, dict[int, Tensor]] | None:
+    """Return a graph of one call, and the tensors it reads; None where it has none.
+
+    Operands are inputs where the backend takes them so, else all but the first are
+    constants.
+    """
+    for constant in (False, True):
+        graph, tensors = _graph(case, results, constant)
+        (instruction,) = graph.instructions
+        types = [graph.values[value].type for value in instruction.results]
+        if not why_not(case.op, operands_of(graph, instruction), types):
+            return graph, tensors
+    return None
+
+
+def run_native(
+    graph: Graph, tensors: dict[int, Tensor], expected: Sequence[Tensor], threads: int
+) -> list[Tensor]:
+    """Return the results of a graph of one call, computed into guarded memory."""
+    outs = [Guarded(each.shape, each.dtype) for each in expected]
+    run = bind_steps(
+        "test",
+        graph,
+        {},
+        [tensor_as_array(tensors[value]) for value in graph.inputs],
+        [tensor_as_array(out.tensor) for out in outs],
+        Arena(graph.scratch_nbytes),
+        lambda name: np.ascontiguousarray(tensor_as_array(tensors[name])),
+        find_library(),
+        threads,
+    )
+    run()
+    return [
+        out.check(tuple(each.shape)) for out, each in zip(outs, expected, strict=True)
+    ]
+
+
+def _graph(
+    case: Case, results: Sequence[Tensor], constant: bool
+) -> tuple[Graph, dict[int, Tensor]]:
+    values: list[Value] = []
+    tensors: dict[int, Tensor] = {}
+
+    def refer(argument: object) -> object:
+        if isinstance(argument, Tensor):
+            number = len(values)
+            lies = Constant(number) if constant and tensors else Caller()
+            values.append(Value(type_of(argument), lies))
+            tensors[number] = argument
+            return Ref(number)
+        if isinstance(argument, tuple | list):
+            return tuple(refer(item) for item in argument)
+        if isinstance(argument, torch.dtype):
+            return DType.from_numpy(
+                tensor_as_array(torch.empty(0, dtype=argument)).dtype
+            )
+        return argument
+
+    arguments = tuple(refer(argument) for argument in case.arguments)
+    view = OPS[case.op].aliasing is Aliasing.VIEW
+    nbytes, made = 0, []
+    for result in results:
+        size = -(-max(1, result.numel() * result.dtype.itemsize) // 64) * 64
+        lies = Alias(0) if view else Scratch(nbytes, size)
+        nbytes += size
+        made.append(len(values))
+        values.append(Value(type_of(result), lies))
+    return Graph(
+        values=tuple(values),
+        inputs=tuple(i for i, v in enumerate(values) if isinstance(v.storage, Caller)),
+        outputs=tuple(made),
+        instructions=(Instruction(case.op, arguments, tuple(made)),),
+        scratch_nbytes=nbytes,
+        peak_nbytes=nbytes,
+    ), tensors
