@@ -51,7 +51,7 @@ class AfterMark:
 
     Attributes:
         loop: what it carries.
-        mark: its `own`, or its `end`.
+        mark: its `own`; or its `end`, where only the loop decides where that is.
         offset: how far.
     """
 
@@ -111,10 +111,6 @@ class CursorView:
         if self.step.lengths is not None:
             found = self.offset(write.index), write.count
             return found == (0, self.step.tokens)
-        after = self.after_mark(write.index)
-        if after is not None and after.mark == after.loop.own:
-            each = _fits(after.offset, write.count, after.loop.step, symbols)
-            return each and self.carries(after.loop, symbols)
         return self._adds(write.index, write.count, symbols)
 
     def carries(self, one: Carried, symbols: Mapping[str, Symbol]) -> bool:
@@ -125,8 +121,11 @@ class CursorView:
         return begins and self._adds(one.end, 0, symbols)
 
     def _adds(self, value: Value, count: Dim, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether so many positions after a value are of what the call adds."""
+        """Tell whether so many positions after a value are of what is added."""
         found, step, after = self._further(value), self.step, self.after_mark(value)
+        if after is not None and after.mark == after.loop.own:
+            fits = _fits(after.offset, count, after.loop.step, symbols)
+            return fits and self.carries(after.loop, symbols)
         if found is None or step.least is None or step.lengths is not None:
             return False
         known = Counter(found.addends) <= Counter(step.totals)
@@ -141,7 +140,7 @@ class CursorView:
         if found is None or not found.addends:
             return None
         for one in self.method.loops:
-            for mark in (one.own, one.end):
+            for mark in (one.own, one.end) if one.turns is None else (one.own,):
                 known = self._further(mark)
                 if known is not None and known.addends == found.addends:
                     offset = add_dims(found.constant, known.constant, -1)

@@ -6,7 +6,7 @@ a loop carries is a new value in each turn. It is not meant to run: all branches
 there.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 
 from kvc.compiler.analysis.index_sums import Carried, IndexSums
@@ -97,21 +97,22 @@ class _Flattener:
         kept = {field.name: getattr(method, field.name) for field in fields(Method)}
         kept |= {"nodes": tuple(self._nodes), "writes": tuple(self._writes)}
         flat = FlatMethod(**kept, joins=self._joins, names=self._names)
-        return replace(flat, loops=tuple(self._loops(flat))).counting({})
+        return replace(flat, loops=self._loops(flat)).counting({})
 
-    def _loops(self, flat: FlatMethod) -> Iterator[Carried]:
-        """Yield what loops carry if each turn adds the same to it."""
-        sums = IndexSums(flat.makers(), flat.joins)
+    def _loops(self, flat: FlatMethod) -> tuple[Carried, ...]:
+        """Return what loops carry if each turn adds the same to it."""
+        makers, loops = flat.makers(), list[Carried]()
         totals: dict[tuple[int, int], Value] = {}  # loop and step -> what stands for it
-        for one in self._carried:
-            found = sums.of(one.given)
+        for one in self._carried:  # by loops within others first
+            found = IndexSums(makers, flat.joins, loops=loops).of(one.given)
             step = found.constant
             if found.addends == (one.own,) and isinstance(step, int) and step > 0:
                 total = totals.setdefault((one.loop, step), self._fresh(one.own))
                 added = self._fresh(one.own)
-                yield Carried(
-                    one.first, one.own, one.end, step, one.turns, added, total
+                loops.append(
+                    Carried(one.first, one.own, one.end, step, one.turns, added, total)
                 )
+        return tuple(loops)
 
     def _inline(self, method: Method, names: Names, states: Mapping[int, str]) -> None:
         """Add the nodes of a method or block.

@@ -81,10 +81,10 @@ class ControlStep:
         stacked = range(control.carried, len(bound.results) - 1)
         for turn in range(bound.operands[control.carried].shape[0]):
             for i in through:
-                copy_into(body.frame().inputs[i], bound.operands[i][turn])
+                copy_into(body.frame().inputs[i], bound.operands[i][turn, ...])
             outputs = body.run()
             for i in stacked:
-                copy_into(bound.results[i][turn], outputs[i])
+                copy_into(bound.results[i][turn, ...], outputs[i])
 
 
 class _Block:

@@ -213,7 +213,8 @@ class CursorUses:
     ) -> dict[int, After]:
         """Return the starts of turns: a start that each turn hands on, so much further.
 
-        Where all turns together end is noted in `parts`.
+        Where all turns together end is noted in `parts`. In a turn, a loop has to end
+        before the turn does.
         """
         found: dict[int, After] = {}
         self._loops += 1
@@ -221,7 +222,7 @@ class CursorUses:
             start = placed(cast(Ref, control.operands[i]), parts)
             blocks, own = self._method.blocks, inside.inputs[i]
             added = handed_on(inside, {own: 0}, blocks).get(inside.outputs[i])
-            if start is None or not isinstance(added, int) or start.turn is not None:
+            if start is None or not isinstance(added, int):
                 continue
             advance = self._method.advance_of(start.cursor)
             if advance is None or advance.lengths is not None:

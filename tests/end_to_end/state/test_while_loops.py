@@ -9,6 +9,7 @@ import torch
 from broken_steps import Broken, broken_step
 from state_runs import opened, snapshot
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 from kvc.compiler import Dim, Method
@@ -379,3 +380,38 @@ def test_a_session_whose_counter_is_far_off_can_be_shown(tmp_path: Path) -> None
         with pytest.raises(StateMismatch):
             _ = session.position
         assert "a position out of range" in repr(session)
+
+
+class Within(Writer):
+    """Each turn of a loop runs a scan, whose turns write a token each."""
+
+    def nested(self, count: Tensor, xs: Tensor) -> Tensor:
+        def inner(
+            carry: tuple[Tensor, Tensor], x: Tensor
+        ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+            place, cache = carry
+            return (place + 1, self.put(cache, x, place)), x.sum()
+
+        def turn(i: Tensor, place: Tensor, cache: Tensor) -> tuple[Tensor, ...]:
+            (end, cache), _ = scan(inner, (place.clone(), cache.clone()), xs, dim=0)
+            return i + 1, end.clone(), cache.clone()
+
+        first = torch.zeros((), dtype=torch.int64), self.position.clone()
+        start = *first, self.cache.clone()
+        _, end, cache = while_loop(lambda i, place, cache: i < count, turn, start)
+        self.cache.copy_(cache)
+        self.position.copy_(end)
+        return end * 1
+
+
+def test_loops_within_loops_write(tmp_path: Path) -> None:
+    xs = torch.randn(3, 1, 1, 1, 4)
+    with opened(Within(), [Method("nested", (COUNT, xs))], tmp_path) as program:
+        assert program.states["cache"].cursor == 0
+        session, model = program.session(), Within()
+        call(session, model, "nested", torch.tensor(3), xs)
+        assert session.position.tolist() == [9]
+        session.rewind(4)
+        model.position.fill_(5)
+        model.cache[:, :, 5:] = 0
+        call(session, model, "nested", torch.tensor(2), xs)

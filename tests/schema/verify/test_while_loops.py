@@ -6,6 +6,7 @@ from dataclasses import replace
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 from kvc.compiler import Method, compile_program
@@ -181,6 +182,41 @@ def test_the_counter_is_left_at_what_is_after_the_start(whole: Program) -> None:
     wants(broken, "it does not leave the counter . where its loops end")
 
 
+class Within(Writer):
+    """Each turn of a loop runs a scan of three turns that write a token each."""
+
+    def forward(self, xs: Tensor, count: Tensor) -> Tensor:
+        def inner(
+            carry: tuple[Tensor, Tensor], x: Tensor
+        ) -> tuple[tuple[Tensor, Tensor], Tensor]:
+            place, cache = carry
+            cache = torch.ops.kvc.cache_update(cache, x, place)
+            return (place + 1, cache), x * 2
+
+        def turn(i: Tensor, place: Tensor, cache: Tensor) -> Loop:
+            (end, cache), _ = scan(inner, (place.clone(), cache.clone()), xs, dim=0)
+            return i + 1, end.clone(), cache.clone()
+
+        first = torch.zeros((), dtype=torch.int64), self.position.clone()
+        start = *first, self.cache.clone()
+        _, end, cache = while_loop(lambda i, place, cache: i < count, turn, start)
+        self.cache.copy_(cache)
+        self.position.copy_(end)
+        return end * 1
+
+
+def test_a_loop_within_a_turn_goes_no_further_than_the_turn() -> None:
+    method = Method("forward", (torch.ones(3, 1, 1, 1, 4), torch.tensor(2)))
+    program = compile_program(Within(), [method]).program
+    assert [state.cursor for state in program.states] == [0, 0]
+    (method,) = program.methods
+    test, body, *inner = method.blocks
+    less = replace(body, graph=after(-1, 2)(body.graph))
+    broken = replace(method, blocks=(test, less, *inner))
+    text = "turns up to 3 after the start, a turn adds 2"
+    wants(replace(program, methods=(broken,)), text)
+
+
 def test_the_counter_is_left_as_a_whole(whole: Program) -> None:
     def through_a_view(graph: Graph) -> Graph:
         *before, last = graph.instructions
@@ -207,3 +243,41 @@ def test_the_counter_is_left_as_a_whole(whole: Program) -> None:
     moved = replace(method, graph=through_a_view(method.graph), updates=updates)
     text = "it does not leave the counter . where its loops end"
     wants(replace(whole, methods=(moved,)), text)
+
+
+class Pair(nn.Module):
+    """Two caches, each with a loop and a counter of its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        for name in "ab":
+            self.register_buffer(name, torch.zeros(1, 1, 12, 4))
+            self.register_buffer(f"{name}_at", torch.zeros(1, dtype=torch.int64))
+
+    def forward(self, x: Tensor, count: Tensor) -> Tensor:
+        def turn(i: Tensor, place: Tensor, cache: Tensor) -> Loop:
+            cache = torch.ops.kvc.cache_update(cache, x, place)
+            return i + 1, place + 1, cache
+
+        for name in "ab":
+            kept, at = getattr(self, name), getattr(self, f"{name}_at")
+            first = torch.zeros((), dtype=torch.int64)
+            start = first, at.clone(), kept.clone()
+            _, end, cache = while_loop(lambda i, place, c: i < count, turn, start)
+            kept.copy_(cache)
+            at.copy_(end)
+        return x.sum()
+
+
+def test_a_counter_is_left_where_its_own_loops_end() -> None:
+    method = Method("forward", (torch.ones(1, 1, 1, 4), torch.tensor(2)))
+    program = compile_program(Pair(), [method]).program
+    assert [advance.tokens for advance in program.methods[0].advances] == [None, None]
+    graph = program.methods[0].graph
+    first = next(step for step in graph.instructions if step.op == "aten::copy")
+
+    def of_the_other(step: Instruction) -> Instruction:
+        return replace(step, arguments=(step.arguments[0], first.arguments[1]))
+
+    broken = with_graph(program, with_step("aten::copy", -1, of_the_other))
+    wants(broken, "it does not leave the counter . where its loops end")
