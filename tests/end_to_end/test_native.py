@@ -1,0 +1,140 @@
+"""Bundles of the backend `cpu`: natively, without torch, interrupted, after a fork."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tiny_decoder
+
+from kvc.compiler import compile_program
+from kvc.runtime import load
+from kvc.schema.ops import DELEGATE, OPS, Aliasing
+
+TOKENS = np.arange(9)[None]
+# A module that is None cannot be imported.
+WITHOUT_TORCH = """
+    import sys
+    sys.modules["torch"] = None
+    import numpy as np
+    from kvc.runtime import generate, load
+    with load(sys.argv[1], reference=False) as program, program.session() as session:
+        answer = generate(session, "def ", max_tokens=8, seed=1)
+        print(len(list(answer)))
+"""
+
+
+@pytest.fixture(scope="module", params=["cpu_fp32", "cpu_q8"])
+def path(request, tmp_path_factory) -> Path:
+    spec = tiny_decoder.factory()
+    path = tmp_path_factory.mktemp(request.param) / "tiny.kvc"
+    compile_program(
+        spec.model,
+        spec.methods,
+        recipe=request.param,
+        metadata=spec.metadata,
+    ).save(path)
+    return path
+
+
+def answers(path: Path, **options: object) -> list[np.ndarray]:
+    with load(path, **options) as program, program.session() as session:
+        found = [session.prefill(TOKENS)]
+        found += [session.decode(np.array([[token]])) for token in range(4)]
+        return found
+
+
+def test_text_is_generated_where_there_is_no_torch(path: Path):
+    code = textwrap.dedent(WITHOUT_TORCH)
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, text=True
+    )
+    assert run.returncode == 0, run.stderr
+    assert run.stdout.strip() == "8"
+
+
+def test_a_method_is_one_native_call(path: Path):
+    with load(path) as program:
+        for method in program._engine.program.methods:
+            ops = [each.op for each in method.graph.instructions]
+            assert ops.count(DELEGATE) == 1
+            others = {OPS[op].aliasing for op in ops if op != DELEGATE}
+            assert others <= {Aliasing.VIEW}
+
+
+def test_results_are_those_of_the_reference(path: Path):
+    for found, expected in zip(
+        answers(path), answers(path, reference=True), strict=True
+    ):
+        # A value that is quantized may fall on the other side of a half.
+        near = 1e-5 if path.parent.name.startswith("cpu_fp32") else 0.01
+        assert np.abs(found - expected).max() <= near * np.abs(expected).max()
+
+
+def test_the_number_of_threads_changes_no_bit(path: Path):
+    code = textwrap.dedent("""
+        import sys
+        import numpy as np
+        from kvc.runtime import load
+        with load(sys.argv[1], threads=int(sys.argv[2])) as program:
+            session = program.session()
+            print(session.prefill(np.arange(16)[None]).tobytes().hex())
+            print(session.decode(np.array([[3]])).tobytes().hex())
+    """)
+    most = min(3, len(os.sched_getaffinity(0)))
+    found = {
+        subprocess.run(
+            [sys.executable, "-c", code, str(path), str(threads)],
+            capture_output=True,
+            check=True,
+        ).stdout
+        for threads in range(1, most + 1)
+    }
+    assert len(found) == 1
+
+
+def test_a_fork_of_the_process_computes_too(path: Path):
+    code = textwrap.dedent("""
+        import os, sys
+        import numpy as np
+        from kvc.runtime import load
+        with load(sys.argv[1]) as program, program.session() as session:
+            first = session.prefill(np.arange(16)[None])
+            child = os.fork()
+            if child == 0:
+                with load(sys.argv[1]) as again, again.session() as other:
+                    same = np.array_equal(other.prefill(np.arange(16)[None]), first)
+                os._exit(0 if same else 1)
+            sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+    """)
+    run = subprocess.run(
+        [sys.executable, "-c", code, str(path)], capture_output=True, timeout=60
+    )
+    assert run.returncode == 0, run.stderr
+
+
+def test_an_interrupt_leaves_the_session_as_it_was(path: Path, monkeypatch):
+    with load(path) as program, program.session() as session:
+        session.prefill(TOKENS)
+        expected = session.decode(np.array([[5]]))
+        session.rewind(1)
+        library = sys.modules["kvc.runtime.native"].find_library()
+        run, calls = library._run, []
+
+        def interrupted(steps, count, first, threads, milliseconds, where):
+            calls.append(first)
+            done = run(steps, count // 2, first, threads, milliseconds, where)
+            os.kill(os.getpid(), signal.SIGINT)
+            return done
+
+        monkeypatch.setattr(library, "_run", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            session.decode(np.array([[6]]))
+        monkeypatch.undo()
+        assert calls == [0]
+        assert session.position == 9
+        np.testing.assert_array_equal(session.decode(np.array([[5]])), expected)
