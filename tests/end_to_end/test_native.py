@@ -70,9 +70,13 @@ def test_results_are_those_of_the_reference(path: Path):
     for found, expected in zip(
         answers(path), answers(path, reference=True), strict=True
     ):
-        # A value that is quantized may fall on the other side of a half.
-        near = 1e-5 if path.parent.name.startswith("cpu_fp32") else 0.01
-        assert np.abs(found - expected).max() <= near * np.abs(expected).max()
+        assert is_near(found, expected, path)
+
+
+def is_near(found: np.ndarray, expected: np.ndarray, path: Path) -> bool:
+    """Compare results; a value that is quantized may be on the other side of a half."""
+    near = 1e-5 if path.parent.name.startswith("cpu_fp32") else 0.01
+    return bool(np.abs(found - expected).max() <= near * np.abs(expected).max())
 
 
 def test_the_number_of_threads_changes_no_bit(path: Path):
@@ -95,6 +99,26 @@ def test_the_number_of_threads_changes_no_bit(path: Path):
         for threads in range(1, most + 1)
     }
     assert len(found) == 1
+
+
+def test_the_portable_kernels_give_the_same(path: Path):
+    code = textwrap.dedent("""
+        import sys
+        import numpy as np
+        from kvc.runtime import load
+        from kvc.runtime.native import find_library
+        assert find_library().processor == "portable"
+        with load(sys.argv[1], reference=False) as program:
+            session = program.session()
+            np.save(sys.argv[2], session.prefill(np.arange(9)[None]))
+    """)
+    target = path.with_name("portable.npy")
+    environment = {**os.environ, "KVC_PROCESSOR": "portable"}
+    command = [sys.executable, "-c", code, str(path), str(target)]
+    subprocess.run(command, env=environment, check=True)
+    with load(path, reference=False) as program, program.session() as session:
+        expected = session.prefill(TOKENS)
+    assert is_near(np.load(target), expected, path)
 
 
 def test_a_fork_of_the_process_computes_too(path: Path):
