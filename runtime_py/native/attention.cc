@@ -37,8 +37,10 @@ struct Arguments {
     out = t[0], q = t[1], k = t[2], v = t[3], valid = t[4], mask = t[5], slopes = t[6];
     sinks = t[7], k_scale = t[8], v_scale = t[9], lengths = t[10];
     causal = step.integers[0] != 0;
-    left = step.integers[1];
-    right = causal ? 0 : step.integers[2];
+    // No window is wider than this, and positions of one lie within int64.
+    constexpr int64_t kWidest = int64_t{1} << 61;
+    left = std::min(step.integers[1], kWidest);
+    right = causal ? 0 : std::min(step.integers[2], kWidest);
     circular = step.integers[3] != 0;
     keep = step.integers[4];
     batch = q.dims[0], heads = q.dims[1], seq = q.dims[2], width = q.dims[3];

@@ -11,13 +11,6 @@
 namespace kvc {
 namespace {
 
-// An element of a vector, or the number itself of a scalar.
-int64_t element(const Tensor& vector, int64_t i) {
-  const int64_t offset = vector.rank == 0 ? 0 : i * vector.strides[vector.rank - 1];
-  return vector.dtype == DType::kInt32 ? vector.as<const int32_t>()[offset]
-                                       : vector.as<const int64_t>()[offset];
-}
-
 // Results: cache. Arguments: update, write_indices?, axis, mode, row_lengths?, keep.
 bool cache_update(const Step& step, const Context& context) {
   const Tensor &cache = step.tensors[0], &update = step.tensors[1];
@@ -26,8 +19,8 @@ bool cache_update(const Step& step, const Context& context) {
                                                          : step.integers[0]);
   const bool circular = step.integers[1] != 0;
   const int64_t keep = step.integers[2], slots = cache.dims[axis], seq = update.dims[axis];
-  const auto start_of = [&](int64_t row) { return starts ? element(starts, row) : 0; };
-  const auto length_of = [&](int64_t row) { return lengths ? element(lengths, row) : seq; };
+  const auto start_of = [&](int64_t row) { return starts ? index_at(starts, row) : 0; };
+  const auto length_of = [&](int64_t row) { return lengths ? index_at(lengths, row) : seq; };
   for (int64_t row = 0; row < cache.dims[0]; ++row) {
     const int64_t count = length_of(row);
     if (count < 0 || count > seq) return context.refuse(Fault::kCountOutOfRange, row, count, seq);
@@ -70,7 +63,7 @@ bool check_index(const Step& step, const Context& context) {
   const int64_t least = step.integers[0], count = step.integers[1], slots = step.integers[2];
   const int64_t total = index.count();
   for (int64_t i = 0; i < total; ++i) {
-    const int64_t start = element(index, i);
+    const int64_t start = index_at(index, i);
     if (start < least) return context.refuse(Fault::kIndexOutOfRange, start, slots);
     if (start > slots - count) return context.refuse(Fault::kCacheOverflow, i, start, count, slots);
   }
@@ -82,11 +75,11 @@ bool check_rows(const Step& step, const Context& context) {
   const Tensor &index = step.tensors[0], &lengths = step.tensors[1];
   const int64_t most = step.integers[0], slots = step.integers[1], rows = index.count();
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t count = element(lengths, row);
+    const int64_t count = index_at(lengths, row);
     if (count < 0 || count > most) return context.refuse(Fault::kCountOutOfRange, row, count, most);
   }
   for (int64_t row = 0; row < rows; ++row) {
-    const int64_t start = element(index, row), count = element(lengths, row);
+    const int64_t start = index_at(index, row), count = index_at(lengths, row);
     if (start < 0) return context.refuse(Fault::kIndexOutOfRange, start, slots);
     if (start > slots - count) return context.refuse(Fault::kCacheOverflow, row, start, count, slots);
   }
@@ -98,7 +91,7 @@ bool quantize_cache(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &scales = step.tensors[1], &x = step.tensors[2];
   const int64_t width = x.dim(-1), rows = width != 0 ? x.count() / width : 0;
   const int64_t stride = x.stride(-1);
-  parallel(rows, std::max<int64_t>(1, 8192 / width), context.threads,
+  parallel(rows, std::max<int64_t>(1, 8192 / std::max<int64_t>(1, width)), context.threads,
            [&](int64_t begin, int64_t end, int) {
     for (int64_t row = begin; row < end; ++row) {
       int64_t offset = 0, rest = row;

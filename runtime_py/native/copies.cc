@@ -21,6 +21,16 @@ int64_t itemsize(DType dtype) {
   }
 }
 
+int64_t index_at(const Tensor& index, int64_t flat) {
+  int64_t offset = 0;
+  for (int axis = index.rank - 1; axis >= 0; --axis) {
+    offset += flat % index.dims[axis] * index.strides[axis];
+    flat /= index.dims[axis];
+  }
+  return index.dtype == DType::kInt32 ? index.as<const int32_t>()[offset]
+                                      : index.as<const int64_t>()[offset];
+}
+
 namespace {
 
 constexpr int64_t kGrain = 1 << 16;  // bytes that are worth another thread
@@ -125,17 +135,6 @@ void with_size(DType dtype, const F& function) {
   }
 }
 
-// An element of an index, int32 or int64, that has been laid flat.
-int64_t index_at(const Tensor& index, int64_t flat) {
-  int64_t offset = 0;
-  for (int axis = index.rank - 1; axis >= 0; --axis) {
-    offset += flat % index.dims[axis] * index.strides[axis];
-    flat /= index.dims[axis];
-  }
-  return index.dtype == DType::kInt32 ? index.as<const int32_t>()[offset]
-                                      : index.as<const int64_t>()[offset];
-}
-
 // Whether each element of an index is from `least` on and below `size`.
 bool check_index(const Tensor& index, int64_t least, int64_t size, const Context& context) {
   const int64_t count = index.count();
@@ -169,9 +168,10 @@ bool embedding_q8(const Step& step, const Context& context) {
   for (int64_t i = 0; i < count; ++i) {
     const int64_t row = index_at(index, i);
     const int8_t* from = weight.as<const int8_t>() + row * weight.strides[0];
+    const int64_t stride = weight.strides[1];
     const float factor = scale.as<const float>()[row * scale.strides[0]];
     float* to = out.as<float>() + i * width;
-    for (int64_t j = 0; j < width; ++j) to[j] = static_cast<float>(from[j]) * factor;
+    for (int64_t j = 0; j < width; ++j) to[j] = static_cast<float>(from[j * stride]) * factor;
   }
   return true;
 }
@@ -313,7 +313,8 @@ bool gather(const Step& step, const Context& context) {
 template <bool kLower>
 bool triangle(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &x = step.tensors[1];
-  const int64_t diagonal = step.integers[0], rows = out.dim(-2), columns = out.dim(-1);
+  const int64_t rows = out.dim(-2), columns = out.dim(-1);
+  const int64_t diagonal = std::clamp<int64_t>(step.integers[0], -rows - 1, columns + 1);
   copy_into(out, x, context.threads);
   const int64_t size = itemsize(out.dtype), total = out.count() / std::max<int64_t>(1, rows * columns);
   for (int64_t matrix = 0; matrix < total; ++matrix) {

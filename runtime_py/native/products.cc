@@ -49,14 +49,16 @@ bool rows_together(const Tensor& x, int threads, int slot, Matrix* found) {
   bool plain = width == 1 || x.stride(-1) == 1;
   if (x.rank >= 2) {
     // All dims before the last must be one: each stride that of the rows it spans.
+    bool first = true;
     int64_t expected = 0;
     for (int axis = x.rank - 2; axis >= 0; --axis) {
       if (x.dims[axis] == 1) continue;
-      if (expected == 0) {
+      if (first) {
         stride = x.strides[axis];
       } else if (x.strides[axis] != expected) {
         plain = false;
       }
+      first = false;
       expected = x.strides[axis] * x.dims[axis];
     }
   }
@@ -194,7 +196,7 @@ bool quantize_rows(const Step& step, const Context& context) {
       float zero = (least - 128.0f) + (most + 127.0f) > 0 ? at_low : at_high;
       zero = std::nearbyint(std::min(std::max(zero, -128.0f), 127.0f));
       scales.as<float>()[row] = scale;
-      zeros.as<int32_t>()[row] = wrong != wrong ? 0 : static_cast<int32_t>(zero);
+      zeros.as<int32_t>()[row] = zero != zero ? 0 : static_cast<int32_t>(zero);
       kernels.quantize(from, width, scale, zero, to);
     }
   });

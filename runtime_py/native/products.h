@@ -68,7 +68,7 @@ struct ProductKernels {
   // The least and the greatest of a row, zero among them; `wrong` is NaN where an element
   // is not finite.
   void (*range)(const float* x, int64_t n, float* low, float* high, float* wrong);
-  // q = x * scale, rounded, halves to even, plus zero, within int8; -128 for a NaN.
+  // q = x * scale, rounded, halves to even, plus zero, within int8; any for a NaN.
   void (*quantize)(const float* x, int64_t n, float scale, float zero, int8_t* q);
 };
 

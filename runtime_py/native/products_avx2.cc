@@ -1,12 +1,14 @@
 #if defined(__x86_64__)
 #include <immintrin.h>
 
+#include <cmath>
 #include <cstring>
 
 #include "products.h"
 
 // What this file is compiled for; the macros of compilers (__AVX2__) do not follow a
-// pragma in C++.
+// pragma in C++. The headers of the system come before: an inline function of theirs that
+// is compiled for AVX2 might be linked for all other files.
 #pragma GCC target("avx2,fma")
 #define KVC_AVX2 1
 #include "vector_math.h"

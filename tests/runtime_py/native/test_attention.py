@@ -104,3 +104,10 @@ def test_how_a_prompt_is_cut_does_not_change_a_bit(cuts: tuple[int, ...]):
 def test_a_ring_that_has_gone_round_often_is_read_as_eager_reads_it(keep: int):
     call = long_call(4, 10**9 + 77, layout="circular", window_left=9, keep=keep)
     torch.testing.assert_close(native(call), call.run(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_window_of_any_width_is_none():
+    call = long_call(5, 9, causal=False)
+    expected = call.run()
+    call.window_left = call.window_right = 2**63 - 1
+    torch.testing.assert_close(native(call), expected, rtol=1e-5, atol=2e-6)

@@ -107,3 +107,20 @@ def test_an_embedding_has_the_bits_of_the_reference():
         assert torch.equal(
             native("kvc::embedding_q8", arguments, expected)[0], expected[0]
         )
+
+
+def test_rows_of_an_expanded_view_are_quantized_where_they_lie():
+    x = some_rows(2, 20)[:, None].expand(2, 3, 20)
+    expected = quantized(x)
+    for found, wanted in zip(
+        native("kvc::quantize_rows", (x,), expected), expected, strict=True
+    ):
+        assert torch.equal(found, wanted)
+
+
+def test_an_embedding_reads_a_turned_table():
+    weight, scale = torch.randint(-127, 128, (17, 30), dtype=I8).t(), torch.rand(30)
+    arguments = (weight, scale, torch.tensor([29, 0, 7]))
+    expected = reference("kvc::embedding_q8", arguments, ((3, 17), F32))
+    found = native("kvc::embedding_q8", arguments, expected)
+    assert torch.equal(found[0], expected[0])
