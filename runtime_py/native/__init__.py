@@ -43,9 +43,8 @@ _STEP = np.dtype(
 )
 _FAILURE = np.dtype([("fault", np.int32), ("step", np.int32), ("facts", np.int64, 4)])
 
-INDEX_OUT_OF_RANGE, CACHE_OVERFLOW, COUNT_OUT_OF_RANGE, BAD_LENGTH, NO_MEMORY = range(
-    1, 6
-)
+INDEX_OUT_OF_RANGE, CACHE_OVERFLOW, COUNT_OUT_OF_RANGE = 1, 2, 3
+BAD_LENGTH, NO_MEMORY, NOTHING_TO_REDUCE = 4, 5, 6
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +54,7 @@ class Failure:
     Attributes:
         fault: INDEX_OUT_OF_RANGE (index, size), CACHE_OVERFLOW (row, start, count,
             capacity), COUNT_OUT_OF_RANGE (row, count, most), BAD_LENGTH (row, length,
-            slots) or NO_MEMORY.
+            slots), NO_MEMORY or NOTHING_TO_REDUCE.
         step: index of the step.
         facts: in this order.
     """

@@ -17,6 +17,7 @@ enum class Fault : int32_t {
   kCountOutOfRange = 3,  // row, count, most
   kBadLength = 4,        // length, slots
   kNoMemory = 5,         // bytes
+  kNothingToReduce = 6,
 };
 
 struct Failure {
@@ -27,7 +28,8 @@ struct Failure {
 
 // An instruction, bound: tensors are results first, then arguments, in the order of the
 // op's signature. An int, or a list of them with its length in front, is in `integers`; a
-// float in `numbers`; a Scalar in both. What is left out is kAbsent, or NaN.
+// float in `numbers`; a Scalar in both, as 0 where it is no int64. What is left out is
+// kAbsent, or NaN; a Scalar is both.
 struct Step {
   int32_t kernel;
   int32_t tensor_count;

@@ -113,9 +113,16 @@ bool sum(const Step& step, const Context& context) {
   return true;
 }
 
+// Whether each result has elements to be chosen among.
+bool check_choice(const Step& step, const int64_t* axes, const Context& context) {
+  const Reduced over(step.tensors[1], axes);
+  return over.gone != 0 || over.kept == 0 || context.refuse(Fault::kNothingToReduce, 0);
+}
+
 template <bool kMax>
 bool extreme(const Step& step, const Context& context) {
   const Tensor& x = step.tensors[1];
+  if (!check_choice(step, step.integers, context)) return false;
   const auto typed = [&](auto zero) {
     using T = decltype(zero);
     reduce<T, T>(step, context, step.integers, [&](const Reduced& over, int64_t i) {
@@ -267,11 +274,12 @@ bool softmax(const Step& step, const Context& context) {
 // The index of the first of the greatest elements; a NaN is the greatest.
 bool argmax(const Step& step, const Context& context) {
   const int64_t given[2] = {1, step.integers[0]}, all[1] = {0};
+  const int64_t* axes = step.integers[0] == kAbsent ? all : given;
   const Tensor& x = step.tensors[1];
+  if (!check_choice(step, axes, context)) return false;
   const auto typed = [&](auto zero) {
     using T = decltype(zero);
-    reduce<T, int64_t>(step, context, step.integers[0] == kAbsent ? all : given,
-                       [&](const Reduced& over, int64_t i) {
+    reduce<T, int64_t>(step, context, axes, [&](const Reduced& over, int64_t i) {
       T most{};
       int64_t found = -1, place = 0;
       over.each<T>(x, i, [&](T value) {

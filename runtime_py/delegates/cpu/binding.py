@@ -23,6 +23,7 @@ from kvc.runtime.native import (
     CACHE_OVERFLOW,
     COUNT_OUT_OF_RANGE,
     INDEX_OUT_OF_RANGE,
+    NOTHING_TO_REDUCE,
     Failure,
     Library,
     Steps,
@@ -152,6 +153,8 @@ class _Binder:
         if fault == BAD_LENGTH:
             what = f"row {first} has {second} valid positions, the cache has {third}"
             return ValueError(what)
+        if fault == NOTHING_TO_REDUCE:
+            return ValueError("there is no greatest or least of no elements")
         return OutOfMemory(what=instruction.op, nbytes=first)
 
     def _is_index(self, instruction: Instruction) -> bool:
