@@ -4,12 +4,12 @@ The verdict depends on the op, the types of operands and results, and the other
 arguments, so equal layers are checked once: see `SignatureChecker.check`.
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, KeysView, Mapping, Sequence
 from typing import Final, cast
 
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Argument, Instruction, Item, Ref
-from kvc.schema.ops import CONTROL_OPS, OpSpec, Param, ParamKind
+from kvc.schema.ops import CONTROL_OPS, OPS, OpSpec, Param, ParamKind
 from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred
 from kvc.schema.types import Affine, Dim, TensorType, symbols_of
 from kvc.schema.verify.dims import Point, Sizes
@@ -51,14 +51,7 @@ def check_signature(
         return
     arguments = instruction.arguments
     results = [types[i] for i in instruction.results]
-    flat = [x for a in arguments for x in (a if type(a) is tuple else (a,))]
-    dims: list[Dim] = [dim for kind in results for dim in kind.dims]
-    for item in flat:
-        if type(item) is Ref:
-            dims += types[item.value].dims
-        elif type(item) is Affine:
-            dims.append(item)
-    names = symbols_of(dims)
+    names = _symbols_in(instruction, types)
     for point in sizes.points if names else sizes.points[:1]:
         concrete = [_concrete(a, types, point) for a in arguments]
         _compare(_infer(spec, concrete), results, point, names)
@@ -69,6 +62,42 @@ def check_signature(
         except Misfit:
             continue  # some sizes only fit together, and such a call fails
         _compare(inferred, results, point, names)
+
+
+def check_at(
+    instruction: Instruction, types: Sequence[TensorType], sizes: Mapping[str, int]
+) -> None:
+    """Check a verified instruction at the sizes of a call.
+
+    One that has several symbols may fit only where their sizes go together, which
+    `check_signature` leaves to the call.
+
+    Args:
+        instruction: of an op that runs no blocks.
+        types: of the graph's values.
+        sizes: of the program's symbols.
+
+    Raises:
+        Misfit: it does not fit.
+    """
+    names = _symbols_in(instruction, types)
+    if len(names) > 1:
+        point = Point(sizes)
+        concrete = [_concrete(a, types, point) for a in instruction.arguments]
+        results = [types[i] for i in instruction.results]
+        _compare(_infer(OPS[instruction.op], concrete), results, point, names)
+
+
+def _symbols_in(instruction: Instruction, types: Sequence[TensorType]) -> KeysView[str]:
+    """Return the symbols of an instruction's operands, arguments and results."""
+    dims: list[Dim] = [dim for i in instruction.results for dim in types[i].dims]
+    for argument in instruction.arguments:
+        for item in argument if type(argument) is tuple else (argument,):
+            if type(item) is Ref:
+                dims += types[item.value].dims
+            elif type(item) is Affine:
+                dims.append(item)
+    return symbols_of(dims)
 
 
 def _check_argument(param: Param, argument: Argument, sizes: Sizes) -> None:

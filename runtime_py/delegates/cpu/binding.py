@@ -39,6 +39,7 @@ from kvc.schema.model import Alias, Argument, Graph, Instruction, Ref
 from kvc.schema.ops import APPEND, OPS, REPLACE, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
 from kvc.schema.types import Affine
+from kvc.schema.verify.signatures import check_at
 
 _COPY = "aten::copy"
 _CHECK_INDEX = "kvc::check_index"
@@ -111,6 +112,7 @@ class _Binder:
     ) -> None:
         self._method, self._graph, self._sizes = method, graph, sizes
         self._values = Values(graph, sizes, memory)
+        self._types = [value.type for value in graph.values]
         self._steps = steps
         self._owners: list[int] = []  # of each step, the index of its instruction
 
@@ -163,6 +165,7 @@ class _Binder:
         return checks and not checks_rows(self._graph, instruction, self._sizes)
 
     def _bind(self, instruction: Instruction) -> None:
+        check_at(instruction, self._types, self._sizes)
         match OPS[instruction.op].aliasing:
             case Aliasing.VIEW:
                 self._bind_view(instruction)

@@ -6,12 +6,19 @@ from native_calls import native_graph, run_native
 from op_cases import Case
 from torch import Tensor
 
+from kvc.runtime.arenas import Arena
+from kvc.runtime.arrays import Array, tensor_as_array
+from kvc.runtime.delegates.cpu.binding import bind_steps
+from kvc.runtime.native import find_library
+from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
     CacheOverflow,
     CountOutOfRange,
     IndexOutOfRange,
     KernelFailed,
 )
+from kvc.schema.model import Caller, Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.types import TensorType, affine
 
 
 def native(op: str, arguments: tuple[object, ...], *like: Tensor) -> list[Tensor]:
@@ -112,3 +119,55 @@ def test_lookups_outside_are_refused(op: str, index: int):
     }
     with pytest.raises(IndexOutOfRange, match=f"index {index} "):
         native(op, arguments[op], torch.empty(2, 2))
+
+
+def test_sizes_that_do_not_go_together_are_refused_as_by_the_reference():
+    # What the verifier leaves to the call: [s] and [t] fit where s = t.
+    kinds = [TensorType(DType.FLOAT32, (affine(0, {name: 1}),)) for name in "sts"]
+    graph = Graph(
+        values=tuple(
+            Value(kind, lies)
+            for kind, lies in zip(
+                kinds, (Caller(), Caller(), Scratch(0, 64)), strict=True
+            )
+        ),
+        inputs=(0, 1),
+        outputs=(2,),
+        instructions=(Instruction("aten::add.Tensor", (Ref(0), Ref(1), 1), (2,)),),
+        scratch_nbytes=64,
+        peak_nbytes=64,
+    )
+
+    def add(s: int, t: int) -> Tensor:
+        x, y, out = torch.ones(s), torch.ones(t), torch.empty(s)
+        inputs, sizes = [tensor_as_array(x), tensor_as_array(y)], {"s": s, "t": t}
+        outs, arena = [tensor_as_array(out)], Arena(64)
+        library = find_library()
+        bind_steps("test", graph, sizes, inputs, outs, arena, no_constant, library, 1)()
+        return out
+
+    assert torch.equal(add(3, 3), torch.full((3,), 2.0))
+    with pytest.raises(KernelFailed, match="broadcast"):
+        add(5, 3)
+
+
+def no_constant(name: int) -> Array:
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize("op", ["aten::amax", "aten::amin", "aten::argmax"])
+def test_nothing_has_no_greatest_element(op: str):
+    whole = op == "aten::argmax"
+    arguments = (torch.empty(2, 0), 1 if whole else (1,), False)
+    dtype = torch.int64 if whole else torch.float32
+    with pytest.raises(KernelFailed, match="of no elements"):
+        native(op, arguments, torch.empty(2, dtype=dtype))
+    arguments = (torch.empty(0, 3), 1 if whole else (1,), False)
+    assert native(op, arguments, torch.empty(0, dtype=dtype))[0].shape == (0,)
+
+
+def test_an_index_of_any_strides_is_checked():
+    index = torch.tensor([[0, 1, 2, 9], [3, 4, 5, 9]])[:, :3].t()
+    assert native("kvc::check_index", (index, 0, 1, 6)) == []
+    with pytest.raises(IndexOutOfRange, match=r"index 5 .* 5"):
+        native("kvc::check_index", (index, 0, 1, 5))
