@@ -110,6 +110,11 @@ T scalar(const Step& step, int index) {
   return static_cast<T>(step.numbers[index]);
 }
 
+// Whether an optional Scalar argument is there.
+bool given(const Step& step, int index) {
+  return step.integers[index] != kAbsent || step.numbers[index] == step.numbers[index];
+}
+
 // Integers wrap around, as unsigned ones of their width do in C++.
 template <class T, class F>
 T wrapping(T a, T b, const F& function) {
@@ -397,7 +402,7 @@ bool clamp(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
   with_number(a.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const bool low = step.integers[0] != kAbsent, high = step.integers[1] != kAbsent;
+    const bool low = given(step, 0), high = given(step, 1);
     const T least = low ? scalar<T>(step, 0) : T(0), most = high ? scalar<T>(step, 1) : T(0);
     map<T, T>(out, a, context.threads, [=](T x) {
       if (low) x = Max::apply(x, least);
@@ -442,10 +447,10 @@ template <class R, class A>
 R cast(A x) {
   if constexpr (std::is_same_v<R, bool>) return x != A(0);
   if constexpr (std::is_floating_point_v<A> && std::is_integral_v<R>) {
-    constexpr double kLimit = static_cast<double>(std::numeric_limits<R>::max());
-    const double wide = static_cast<double>(x);
-    if (!(wide > -kLimit - 2 && wide < kLimit + 1)) return R(0);
-    return static_cast<R>(static_cast<int64_t>(x));
+    constexpr double kLeast = static_cast<double>(std::numeric_limits<R>::min());
+    const double whole = std::trunc(static_cast<double>(x));
+    if (!(whole >= kLeast && whole < -kLeast)) return R(0);
+    return static_cast<R>(whole);
   }
   return static_cast<R>(x);
 }

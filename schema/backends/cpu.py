@@ -53,9 +53,16 @@ def _alike(*dtypes: DType) -> Rule:
     def rule(arguments: Arguments, results: Results) -> str:
         found = {each.type.dtype for each in operands_of(arguments)}
         found |= {each.dtype for each in results}
-        return "" if len(found) == 1 and found <= {*dtypes} else _of(found)
+        if len(found) != 1 or not found <= {*dtypes}:
+            return _of(found)
+        return _fraction(arguments, *found)
 
     return rule
+
+
+def _fraction(arguments: Arguments, dtype: DType) -> str:
+    fraction = any(isinstance(argument, float) for argument in arguments)
+    return "a fraction beside integers" if fraction and dtype not in _FLOATS else ""
 
 
 def _comparison(arguments: Arguments, results: Results) -> str:
@@ -63,8 +70,10 @@ def _comparison(arguments: Arguments, results: Results) -> str:
     if len(found) != 1 or not found <= {*_NUMBERS, DType.BOOL}:
         return _of(found)
     (dtype,) = found
-    fraction = any(isinstance(argument, float) for argument in arguments)
-    return "a fraction beside integers" if fraction and dtype not in _FLOATS else ""
+    numbers = [each for each in arguments if not isinstance(each, Operand)]
+    if dtype is DType.BOOL:
+        return "numbers beside bools" if any(n not in (0, 1) for n in numbers) else ""
+    return _fraction(arguments, dtype)
 
 
 def _truth(arguments: Arguments, results: Results) -> str:
@@ -103,6 +112,11 @@ def _same(arguments: Arguments, results: Results) -> str:
     return "" if len(found) == 1 else _of(found)
 
 
+def _triangle(arguments: Arguments, results: Results) -> str:
+    rank = len(results[0].dims)
+    return f"{rank} dims" if rank < 2 else _same(arguments, results)
+
+
 def _made(arguments: Arguments, results: Results) -> str:
     dtype = results[0].dtype
     return "" if dtype in _ALL and dtype is not DType.INT8 else _of({dtype})
@@ -135,7 +149,7 @@ def _rows(arguments: Arguments, results: Results) -> str:
     """Compute float32 rows along the last axes, by constants if by anything."""
     x, axes, *weights = arguments
     rank = len(operand(x).type.dims)
-    if isinstance(axes, int) and axes not in (-1, rank - 1):
+    if not isinstance(axes, tuple) and axes not in (-1, rank - 1):
         return f"axis {axes} of {rank}"
     if isinstance(axes, tuple) and not all(isinstance(size, int) for size in axes):
         return f"normalising over {axes}"
@@ -165,6 +179,11 @@ def _quantized_linear(arguments: Arguments, results: Results) -> str:
     if not isinstance(depth, int) or depth > MAX_DEPTH:
         return f"int8 rows of {depth} elements"
     return _constants(arguments[3:])
+
+
+def _quantized_table(arguments: Arguments, results: Results) -> str:
+    scale = operand(arguments[1]).type.dtype
+    return "" if scale is DType.FLOAT32 else _of({scale})
 
 
 def _quantized_rows(arguments: Arguments, results: Results) -> str:
@@ -248,14 +267,12 @@ RULES: Final[dict[str, Callable[[Arguments, Results], str]]] = {
     ),
     **_table(
         _same,
-        "aten::clone aten::copy aten::reshape aten::cat aten::stack aten::tril "
-        "aten::triu kvc::append kvc::replace",
+        "aten::clone aten::copy aten::reshape aten::cat aten::stack kvc::append "
+        "kvc::replace",
     ),
+    **_table(_triangle, "aten::tril aten::triu"),
     **_table(_any, "kvc::check_index kvc::check_rows kvc::after kvc::cache_update"),
-    **_table(
-        _along,
-        "aten::index_select aten::gather aten::embedding kvc::embedding_q8",
-    ),
+    **_table(_along, "aten::index_select aten::gather aten::embedding"),
     **_table(_rows, "aten::rms_norm aten::layer_norm aten::softmax.int"),
     **_table(_rows, "aten::log_softmax.int"),
     **_table(_FLOAT32, "aten::matmul aten::mm aten::bmm"),
@@ -273,6 +290,7 @@ RULES: Final[dict[str, Callable[[Arguments, Results], str]]] = {
     "aten::cumsum": _alike(DType.FLOAT32, DType.INT64),
     "aten::index.Tensor": _indexed,
     "aten::linear": _linear,
+    "kvc::embedding_q8": _quantized_table,
     "kvc::linear_qd8": _quantized_linear,
     "kvc::attention": _attention,
 }

@@ -280,9 +280,23 @@ def _write(
         return
     if isinstance(given, DType):
         return
-    number = math.nan if given is None else float(given)  # type: ignore[arg-type]
+    assert given is None or isinstance(given, int | float), "no other kinds are left"
     if param.kind in (ParamKind.FLOAT, ParamKind.SCALAR):
-        numbers.append(number)
+        numbers.append(math.nan if given is None else float(given))
     if param.kind is not ParamKind.FLOAT:
-        whole = not math.isnan(number) and not math.isinf(number)
-        integers.append(int(given) if whole else ABSENT)  # type: ignore[call-overload]
+        integers.append(_whole(given))
+
+
+def _whole(given: float | None) -> int:
+    """Return the integer that stands for a number: 0 for a float that has none.
+
+    Raises:
+        OverflowError: an integer has more than 64 bits.
+    """
+    if given is None:
+        return ABSENT
+    if ABSENT <= given < -ABSENT:
+        return int(given)
+    if isinstance(given, float):
+        return 0
+    raise OverflowError(f"{given} has more than 64 bits")

@@ -64,3 +64,63 @@ def test_every_op_that_the_backend_takes_has_a_kernel_and_a_case():
     library = find_library()
     assert [op for op in RULES if not library.has(op)] == []
     assert {*RULES} - {case.op for case in TAKEN} == ELSEWHERE
+
+
+F32, BIG = torch.float32, torch.finfo(torch.float32).min
+X = torch.tensor([-torch.inf, -3e38, -2.0, -0.0, 1.0, 3e38, torch.inf, torch.nan])
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        Case("aten::masked_fill.Scalar", (X, X > 0, BIG)),
+        Case("aten::mul.Scalar", (X, 1e20)),
+        Case("aten::full", ((3,), BIG, F32)),
+        Case("aten::clamp", (X, torch.inf, None)),
+        Case("aten::clamp", (X, None, -torch.inf)),
+        Case("aten::clamp", (X, torch.nan, 1.0)),
+        Case("aten::clamp", (X, -1, torch.nan)),
+        Case("aten::clamp", (X, BIG, -BIG)),
+        Case("aten::_to_copy", (torch.tensor([-(2.0**63), 2.0**62]), torch.int64)),
+        Case("aten::_to_copy", (torch.tensor([-(2.0**31), 65.9]), torch.int32)),
+    ],
+    ids=case_id,
+)
+def test_extreme_numbers_are_what_they_are_in_eager(case: Case):
+    assert native_graph(case, case.eager()) is not None
+    check(case)
+
+
+@pytest.mark.parametrize("op", ["eq", "ne", "lt", "le", "gt", "ge"])
+@pytest.mark.parametrize("number", [-1, 0, 1, 2, False, True, 0.5])
+def test_bools_beside_numbers_are_compared_as_in_eager(op: str, number: float):
+    check(Case(f"aten::{op}.Scalar", (torch.tensor([False, True]), number)))
+
+
+@pytest.mark.parametrize("op", ["aten::linear", "aten::matmul"])
+def test_rows_of_an_expanded_view_are_read_where_they_lie(op: str):
+    x, weight = torch.randn(2, 1, 9).expand(2, 3, 9), torch.randn(9, 9)
+    for rows in (x, x.transpose(0, 1), x[:1].expand(4, 3, 9)):
+        check(
+            Case(op, (rows, weight, None) if op == "aten::linear" else (rows, weight))
+        )
+
+
+def test_what_torch_refuses_is_not_taken():
+    for op in ("aten::tril", "aten::triu"):
+        for shape in ((), (4,)):
+            x = torch.ones(shape)
+            assert native_graph(Case(op, (x, 0)), (x,)) is None
+    weight, index = torch.ones(4, 8, dtype=torch.int8), torch.tensor([3])
+    for dtype in (torch.int8, torch.float64):
+        case = Case("kvc::embedding_q8", (weight, torch.ones(4, dtype=dtype), index))
+        assert native_graph(case, (torch.empty(1, 8),)) is None
+
+
+@pytest.mark.parametrize("diagonal", [-(2**63), 2**63 - 1])
+@pytest.mark.parametrize("op", ["aten::tril", "aten::triu"])
+def test_a_diagonal_far_away_keeps_all_or_nothing(op: str, diagonal: int):
+    x = torch.ones(3, 4)
+    (found,) = run_native(*native_graph(Case(op, (x, diagonal)), (x,)), (x,), 1)
+    kept = (diagonal > 0) == (op == "aten::tril")
+    assert torch.equal(found, x if kept else torch.zeros(3, 4))
