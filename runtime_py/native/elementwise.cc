@@ -9,6 +9,7 @@
 
 #include "kernels.h"
 #include "pool.h"
+#include "products.h"
 #include "vector_math.h"
 
 namespace kvc {
@@ -292,6 +293,20 @@ bool unary(const Step& step, const Context& context) {
   return true;
 }
 
+// As `unary`, with a loop made for this processor where elements lie side by side; the
+// arithmetic is the same.
+using Rows = void (*)(const float* x, int64_t n, float* y);
+template <class F, Rows ProductKernels::*kRows>
+bool unary_rows(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1];
+  if (a.dtype != DType::kFloat32 || !out.packed() || !a.packed()) return unary<F>(step, context);
+  const Rows run = product_kernels().*kRows;
+  parallel(out.count(), kGrain, context.threads, [&](int64_t begin, int64_t end, int) {
+    run(a.as<const float>() + begin, end - begin, out.as<float>() + begin);
+  });
+  return true;
+}
+
 #define KVC_UNARY(Name, expression) \
   struct Name {                     \
     template <class T>              \
@@ -509,7 +524,7 @@ const Entry kElementwise[] = {
     {"aten::ceil", unary<Ceil>},
     {"aten::cos", unary<Cos>},
     {"aten::erf", unary<Erf>},
-    {"aten::exp", unary<Exp>},
+    {"aten::exp", unary_rows<Exp, &ProductKernels::exp>},
     {"aten::expm1", unary<Expm1>},
     {"aten::floor", unary<Floor>},
     {"aten::gelu", gelu},
@@ -520,8 +535,8 @@ const Entry kElementwise[] = {
     {"aten::relu", unary<Relu>},
     {"aten::round", unary<Round>},
     {"aten::rsqrt", unary<Rsqrt>},
-    {"aten::sigmoid", unary<Sigmoid>},
-    {"aten::silu", unary<Silu>},
+    {"aten::sigmoid", unary_rows<Sigmoid, &ProductKernels::sigmoid>},
+    {"aten::silu", unary_rows<Silu, &ProductKernels::silu>},
     {"aten::sin", unary<Sin>},
     {"aten::sqrt", unary<Sqrt>},
     {"aten::tanh", unary<Tanh>},

@@ -16,9 +16,20 @@
 namespace kvc {
 namespace {
 
-// How often a thread looks for work, or for its end, before it sleeps: longer would take
-// the processor from others, as measured beside a busy process.
-constexpr int kSpins = 200;
+// How often a thread looks for work, or for its end, before it sleeps. To wake up takes some
+// 25 us where the processor has nothing else to do; to look for long takes it from others
+// where it has. So a thread looks longer as long as that has helped, and shorter after it
+// had to sleep all the same.
+class Patience {
+ public:
+  int spins() const { return spins_; }
+  void found() { spins_ = spins_ < kMost ? spins_ * 2 : kMost; }
+  void slept() { spins_ = spins_ > kLeast ? spins_ / 2 : kLeast; }
+
+ private:
+  static constexpr int kLeast = 128, kMost = 4096;
+  int spins_ = 1024;
+};
 
 void pause() {
 #if defined(__x86_64__)
@@ -58,13 +69,16 @@ class Pool {
     claim(0);
     state_.fetch_and(~kOpen, std::memory_order_acq_rel);
     for (int spin = 0; is_worked_on(); ++spin) {
-      if (spin < kSpins) {
+      if (spin < patience_.spins()) {
         pause();
         continue;
       }
+      patience_.slept();
       std::unique_lock<std::mutex> lock(mutex_);
       done_.wait(lock, [this] { return !is_worked_on(); });
+      return;
     }
+    patience_.found();
   }
 
  private:
@@ -86,15 +100,19 @@ class Pool {
   }
 
   [[noreturn]] void serve(int index, uint64_t seen) {
+    Patience patience;
     for (;;) {
+      bool slept = false;
       for (int spin = 0; number_of(state_.load(std::memory_order_acquire)) == seen; ++spin) {
-        if (spin < kSpins) {
+        if (spin < patience.spins()) {
           pause();
           continue;
         }
+        slept = true;
         std::unique_lock<std::mutex> lock(mutex_);
         wake_.wait(lock, [&] { return number_of(state_.load()) != seen; });
       }
+      slept ? patience.slept() : patience.found();
       if (join(&seen)) {
         if (index < job_.threads) claim(index);
         leave();
@@ -134,6 +152,7 @@ class Pool {
   std::atomic<uint64_t> state_{0};
   std::atomic<int64_t> next_{0};
   int started_ = 0;
+  Patience patience_;
   Job job_;
 };
 

@@ -70,6 +70,10 @@ struct ProductKernels {
   void (*range)(const float* x, int64_t n, float* low, float* high, float* wrong);
   // q = x * scale, rounded, halves to even, plus zero, within int8; any for a NaN.
   void (*quantize)(const float* x, int64_t n, float scale, float zero, int8_t* q);
+  // y = exp(x), 1 / (1 + exp(-x)), x / (1 + exp(-x)).
+  void (*exp)(const float* x, int64_t n, float* y);
+  void (*sigmoid)(const float* x, int64_t n, float* y);
+  void (*silu)(const float* x, int64_t n, float* y);
 };
 
 extern const ProductKernels kPortableProducts;

@@ -11,7 +11,9 @@ namespace {
 }  // namespace
 }  // namespace portable
 
-const ProductKernels kPortableProducts = {portable::float32, portable::int8, portable::mix,
-                                         portable::range, portable::quantize};
+const ProductKernels kPortableProducts = {
+    portable::float32, portable::int8,  portable::mix,     portable::range,
+    portable::quantize, portable::exp, portable::sigmoid, portable::silu,
+};
 
 }  // namespace kvc
