@@ -5,13 +5,13 @@ change, tensors are resized where they are, and only what `dependents.py` names 
 again. A graph whose instructions are all delegated is bound without torch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.binding.array_views import view_arrays
+from kvc.runtime.binding.array_views import bind_view
+from kvc.runtime.binding.code import Blocks, Code
 from kvc.runtime.binding.control import ControlStep
 from kvc.runtime.binding.dependents import Dependence
 from kvc.runtime.binding.executor import Frame, Step, fail
@@ -19,7 +19,6 @@ from kvc.runtime.binding.operands import bind_operands, bind_part
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.calls.first_call import import_beside_packing
-from kvc.runtime.delegates.base import Handle
 from kvc.runtime.kernels import (
     Kernel,
     load_kernels,
@@ -38,7 +37,6 @@ from kvc.schema.model import (
     CursorSlot,
     Graph,
     Instruction,
-    Program,
     Ref,
 )
 from kvc.schema.ops import (
@@ -56,45 +54,6 @@ if TYPE_CHECKING:
 
 
 _CHECK_INDEX = "kvc::check_index"
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """What runs a graph's instructions, looked up on first need.
-
-    Attributes:
-        delegate: the handle of a delegate, by its number.
-        prepared: kernels made for one constant, by op and name; filled as graphs are
-            bound, so that every frame of a graph shares them.
-        dependence: what depends on sizes, by graph; filled as frames are bound again.
-    """
-
-    delegate: Callable[[int], Handle]
-    prepared: dict[tuple[str, int], Kernel] = field(default_factory=dict)
-    dependence: dict[int, Dependence] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """The blocks of a method.
-
-    Attributes:
-        graphs: their code.
-        delegates: of those that delegates run, block -> number of the delegate.
-    """
-
-    graphs: tuple[Graph, ...] = ()
-    delegates: Mapping[int, int] = field(default_factory=dict)
-
-
-def blocks_of(program: Program, method: int) -> Blocks:
-    """Return the blocks of a method of a program."""
-    delegates = {
-        delegate.block: number
-        for number, delegate in enumerate(program.delegates)
-        if delegate.method == method
-    }
-    return Blocks(program.methods[method].graphs[1:], delegates)
 
 
 def bind_graph(
@@ -330,7 +289,7 @@ class _Binder:
 
     def _bind_view(self, index: int, instruction: Instruction) -> None:
         if not self._uses_torch:
-            self._bind_array_view(instruction)
+            bind_view(instruction, self._values)
             return
         call = self._views.get(index)
         if call is None:
@@ -347,16 +306,6 @@ class _Binder:
             if view.shape != declared:
                 raise ValueError(f"the view is {tuple(view.shape)}, not {declared}")
             self._values.define(value, view)
-
-    def _bind_array_view(self, instruction: Instruction) -> None:
-        values = self._values
-        operand, *others = instruction.arguments
-        assert isinstance(operand, Ref)
-        arguments = [values.array(operand.value), *map(self._argument, others)]
-        shapes = [values.shape(value) for value in instruction.results]
-        views = view_arrays(instruction.op, arguments, shapes)
-        for value, array in zip(instruction.results, views, strict=True):
-            values.place(value, array)
 
     def _bind_delegate(self, instruction: Instruction) -> Sequence[Step]:
         inputs, outputs = bind_part(
@@ -397,17 +346,9 @@ class _Binder:
         return tuple(self._argument(argument) for argument in instruction.arguments)
 
     def _argument(self, argument: Argument) -> object:
-        match argument:
-            case tuple():
-                return tuple(self._argument(item) for item in argument)
-            case Ref():
-                return self._values.tensor(argument.value)
-            case Affine():
-                return argument.evaluate(self._sizes)
-            case DType():
-                return torch_dtype(argument)
-            case _:
-                return argument
+        if isinstance(argument, DType):
+            return torch_dtype(argument)
+        return self._values.argument(argument, self._values.tensor)
 
 
 def _needs_torch(instruction: Instruction) -> bool:
