@@ -262,16 +262,17 @@ def _attention_product(arguments: Arguments, results: Results) -> str:
 
 
 def _at_most(first: Dim, second: Dim) -> bool:
-    both = isinstance(first, int) and isinstance(second, int)
-    return first == second or (both and first <= second)
+    if isinstance(first, int) and isinstance(second, int):
+        return first <= second
+    return first == second
 
 
 def _grouped(q: TensorType, k: TensorType) -> str:
     """Share a head of keys among some of queries."""
     heads, groups = (kind.dims[-3] if len(kind.dims) > 2 else 1 for kind in (q, k))
-    known = isinstance(heads, int) and isinstance(groups, int) and groups
-    few = known and heads // groups <= MAX_SHARE
-    return "" if few else f"{heads} heads over {groups}"
+    if isinstance(heads, int) and isinstance(groups, int) and groups:
+        return "" if heads // groups <= MAX_SHARE else f"{heads} heads over {groups}"
+    return f"{heads} heads over {groups}"
 
 
 def _of(dtypes: object) -> str:

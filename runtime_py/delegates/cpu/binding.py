@@ -172,15 +172,24 @@ class _Binder:
             case Aliasing.UPDATE:
                 self._bind_update(instruction)
             case Aliasing.CHECK if instruction.op == _CHECK_SIZE:
-                size, expected = map(self._argument, instruction.arguments)
-                if size != expected:
-                    raise BranchMismatch(size=size, expected=expected)
+                self._check_size(instruction)
             case Aliasing.CHECK:
                 self._add_call(instruction, [], instruction.arguments, 0)
             case Aliasing.FRESH:
                 self._bind_fresh(instruction)
             case Aliasing.CONTROL:
                 raise AssertionError("control flow stays outside")
+
+    def _check_size(self, instruction: Instruction) -> None:
+        size, expected = self._arguments(instruction)
+        assert isinstance(size, int)
+        assert isinstance(expected, int)
+        if size != expected:
+            raise BranchMismatch(size=size, expected=expected)
+
+    def _arguments(self, instruction: Instruction) -> list[object]:
+        read = self._values.argument
+        return [read(each, self._values.array) for each in instruction.arguments]
 
     def _bind_fresh(self, instruction: Instruction) -> None:
         outs = [self._out(value) for value in instruction.results]
@@ -190,8 +199,8 @@ class _Binder:
             for out in outs
         ]
         if instruction.op == _ATTENTION_PRODUCT:
-            arguments = [self._argument(each) for each in instruction.arguments]
-            self._add_attention(made[0], *arguments)  # type: ignore[arg-type]  # as its signature says
+            arguments = self._arguments(instruction)
+            self._add_attention(made[0], *arguments)  # type: ignore[arg-type]
         else:
             self._add_call(instruction, made, instruction.arguments, 0)
         for out, array in zip(outs, made, strict=True):
@@ -258,7 +267,7 @@ class _Binder:
         scale: float | None,
         _grouped: bool,
     ) -> None:
-        """Add attention to all keys, of which a causal query sees as many as queries."""
+        """Add attention to all keys; the first query of causal ones sees the first."""
         out = _with_axes(out)
         batch, heads, seq, _ = out.shape
         q = np.broadcast_to(_with_axes(q), (batch, heads, seq, q.shape[-1]))
