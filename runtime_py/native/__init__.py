@@ -17,7 +17,7 @@ from kvc.runtime.arrays import Array, address_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import MissingLibrary
 
-INSTALL: Final = "pip install kvc on a machine with a C++17 compiler"
+INSTALL: Final = "pip install ."  # in kvc's folder
 ABSENT: Final = -(1 << 63)  # an int that is left out
 _VERSION: Final = 1
 _MAX_RANK: Final = 8
@@ -214,7 +214,11 @@ def find_library() -> Library:
     paths = [folder / f"_kernels{suffix}" for suffix in suffixes]
     path = next((path for path in paths if path.exists()), None)
     if path is None:
-        raise _missing("it was not built when kvc was installed")
+        reason = (
+            "it was not built when kvc was installed from its folder, which takes a "
+            "C++17 compiler"
+        )
+        raise _missing(reason)
     try:
         library = Library(path)
     except (OSError, AttributeError) as error:
