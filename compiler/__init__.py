@@ -7,9 +7,10 @@ Raises:
 
 from typing import TYPE_CHECKING
 
-from kvc.schema.torch_package import check_torch
+from kvc.schema.torch_package import has_torch, missing_torch
 
-check_torch("kvc's compiler")
+if not has_torch():
+    raise missing_torch("kvc's compiler")
 
 import torch
 

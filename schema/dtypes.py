@@ -70,4 +70,5 @@ _BY_NUMPY = {dtype: member for member, dtype in _NUMPY.items()}
 def _bfloat16() -> "np.dtype[np.generic]":
     import ml_dtypes
 
-    return np.dtype(ml_dtypes.bfloat16)
+    found: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+    return found

@@ -12,17 +12,22 @@ from kvc.schema.errors import MissingPackage
 INSTALL: Final = "pip install 'kvc[compile]'"  # of kvc as it is installed
 
 
-def check_torch(what: str) -> None:
-    """Check that torch is installed.
+def has_torch() -> bool:
+    """Tell whether torch is installed."""
+    return sys.modules.get("torch") is not None or find_spec("torch") is not None
 
-    Args:
-        what: needs it, for the message.
+
+def missing_torch(what: str) -> MissingPackage:
+    """Return the error that `what` needs torch, which is not installed."""
+    reason = "it is not installed"
+    return MissingPackage(what=what, package="torch", reason=reason, install=INSTALL)
+
+
+def check_torch(what: str) -> None:
+    """Check that torch is installed, which `what` needs.
 
     Raises:
         MissingPackage: it is not.
     """
-    if sys.modules.get("torch") is None and find_spec("torch") is None:
-        reason = "it is not installed"
-        raise MissingPackage(
-            what=what, package="torch", reason=reason, install=INSTALL
-        )
+    if not has_torch():
+        raise missing_torch(what)

@@ -11,8 +11,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tiny_decoder
+from hand_built import affine_program, write_bundle
 from hf_folders import word_tokenizer
-from sample_programs import write_sample
 
 from kvc.compiler import compile_program
 from kvc.runtime import load
@@ -112,8 +112,7 @@ def test_sessions_are_saved_restored_forked_and_rewound(path: Path, tmp_path: Pa
 
 
 def test_what_needs_torch_says_so_and_how_to_get_it(path: Path, tmp_path: Path):
-    plain = tmp_path / "plain.kvc"
-    write_sample(plain)
+    plain = write_bundle(tmp_path / "plain.kvc", affine_program())
     told = run(
         """
         def refused(action):

@@ -14,7 +14,7 @@ import sysconfig
 import tempfile
 import venv
 import zipfile
-from importlib.metadata import distribution, requires
+from importlib.metadata import distribution, distributions
 from pathlib import Path
 from shutil import copy2
 
@@ -36,7 +36,7 @@ def main() -> None:
         check_names(wheel)
         whole = sysconfig.get_paths()["purelib"]
         try_out(install(wheel, work / "venv", whole), work / "empty")
-        needed = link_required(work / "needed")
+        needed = link_required(wheel, work / "needed")
         light = install(wheel, work / "light", str(needed))
         run_without_torch(light, work / "empty")
 
@@ -65,19 +65,20 @@ def check_names(wheel: Path) -> None:
     assert not dev, f"the wheel holds {dev}"
 
 
-def link_required(folder: Path) -> Path:
-    """Fill a folder with links to what kvc requires without extras; return it."""
+def link_required(wheel: Path, folder: Path) -> Path:
+    """Fill a folder with links to what a wheel requires without extras; return it."""
     folder.mkdir()
-    wanted = [text for text in requires("kvc") or [] if "extra ==" not in text]
-    seen = set()
+    (kvc,) = distributions(path=[str(wheel)])
+    wanted, seen = list(kvc.requires or []), set()
     while wanted:
-        name = re.split(r"[^\w.-]", wanted.pop(), maxsplit=1)[0]
-        if name in seen:
+        name, *condition = re.split(r"[^\w.-]", wanted.pop(), maxsplit=1)
+        if name in seen or ";" in "".join(condition):
             continue
         seen.add(name)
         found = distribution(name)
-        wanted += [t for t in found.requires or [] if ";" not in t]
-        for top in {file.parts[0] for file in found.files or []} - {"..", "__pycache__"}:
+        wanted += found.requires or []
+        tops = {file.parts[0] for file in found.files or []}
+        for top in tops - {"..", "__pycache__"}:
             (folder / top).symlink_to(Path(str(found.locate_file(top))))
     return folder
 
