@@ -41,13 +41,13 @@ from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.starts import (
     After,
     Parts,
+    copied,
     first_operand,
     handed_on,
     is_part,
     placed,
 )
 
-_COPY: Final = "aten::copy"
 _UPDATE: Final = "kvc::cache_update"
 _ATTENTION: Final = "kvc::attention"
 _CACHES: Final = ("k", "v", "k_scale", "v_scale")  # their slots lie along axis 2
@@ -146,7 +146,7 @@ class CursorUses:
         for index, (step, reads) in enumerate(
             zip(graph.instructions, operands, strict=True)
         ):
-            if step.op == _COPY and (source := placed(step.arguments[1], parts)):
+            if source := placed(Ref(copied(step)), parts):
                 parts[step.results[0]] = source
             used = [value for value in reads if value in held]
             plain = step.op not in CONTROL_OPS and step.op != AFTER
