@@ -71,8 +71,9 @@ def link_required(wheel: Path, folder: Path) -> Path:
     (kvc,) = distributions(path=[str(wheel)])
     wanted, seen = list(kvc.requires or []), set()
     while wanted:
-        name, *condition = re.split(r"[^\w.-]", wanted.pop(), maxsplit=1)
-        if name in seen or ";" in "".join(condition):
+        text = wanted.pop()
+        name = re.split(r"[^\w.-]", text, maxsplit=1)[0]
+        if name in seen or ";" in text:  # of an extra, or another system
             continue
         seen.add(name)
         found = distribution(name)
