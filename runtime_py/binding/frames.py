@@ -5,13 +5,13 @@ change, tensors are resized where they are, and only what `dependents.py` names 
 again. A graph whose instructions are all delegated is bound without torch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.binding.array_views import bind_view
+from kvc.runtime.binding.code import Blocks, Code
 from kvc.runtime.binding.control import ControlStep
 from kvc.runtime.binding.dependents import Dependence
 from kvc.runtime.binding.executor import Frame, Step, fail
@@ -19,7 +19,6 @@ from kvc.runtime.binding.operands import bind_operands, bind_part
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.calls.first_call import import_beside_packing
-from kvc.runtime.delegates.base import Handle
 from kvc.runtime.kernels import (
     Kernel,
     load_kernels,
@@ -38,7 +37,6 @@ from kvc.schema.model import (
     CursorSlot,
     Graph,
     Instruction,
-    Program,
     Ref,
 )
 from kvc.schema.ops import (
@@ -57,45 +55,6 @@ if TYPE_CHECKING:
 
 
 _CHECK_INDEX = "kvc::check_index"
-
-
-@dataclass(frozen=True, slots=True)
-class Code:
-    """What runs a graph's instructions, looked up on first need.
-
-    Attributes:
-        delegate: the handle of a delegate, by its number.
-        prepared: kernels made for one constant, by op and name; filled as graphs are
-            bound, so that every frame of a graph shares them.
-        dependence: what depends on sizes, by graph; filled as frames are bound again.
-    """
-
-    delegate: Callable[[int], Handle]
-    prepared: dict[tuple[str, int], Kernel] = field(default_factory=dict)
-    dependence: dict[int, Dependence] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """The blocks of a method.
-
-    Attributes:
-        graphs: their code.
-        delegates: of those that delegates run, block -> number of the delegate.
-    """
-
-    graphs: tuple[Graph, ...] = ()
-    delegates: Mapping[int, int] = field(default_factory=dict)
-
-
-def blocks_of(program: Program, method: int) -> Blocks:
-    """Return the blocks of a method of a program."""
-    delegates = {
-        delegate.block: number
-        for number, delegate in enumerate(program.delegates)
-        if delegate.method == method
-    }
-    return Blocks(program.methods[method].graphs[1:], delegates)
 
 
 def bind_graph(

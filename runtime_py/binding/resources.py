@@ -11,8 +11,8 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.binding.code import Blocks, Code, blocks_of
 from kvc.runtime.binding.contexts import ContextPool, ExecutionContext
-from kvc.runtime.binding.frames import Blocks, Code, blocks_of
 from kvc.runtime.data import FreeableBuffer, NamedBuffers
 from kvc.runtime.delegates.base import Delegate, Handle, Options, Packing
 from kvc.runtime.delegates.table import delegate_of

@@ -7,8 +7,9 @@ prepared calls are frames, followed by copies of outputs that cannot be made in 
 from collections.abc import Callable, Mapping, Sequence
 
 from kvc.runtime.arrays import Array, copy_into, place_of
+from kvc.runtime.binding.code import Code, blocks_of
 from kvc.runtime.binding.executor import Frame
-from kvc.runtime.binding.frames import Code, bind_graph, blocks_of
+from kvc.runtime.binding.frames import bind_graph
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Handle, Workspace, on_host
 from kvc.runtime.delegates.part_memory import part_memory

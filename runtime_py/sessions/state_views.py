@@ -31,9 +31,7 @@ class StateViews(Mapping[str, Array]):
             UnknownName: the program has no such state.
             Closed, Forked: the session is closed, or belongs to another process.
         """
-        self._owner._engine.check_process("session")
-        if self._owner._before_use is not None:
-            self._owner._before_use()
+        self._owner._usage.settle()
         if name not in self._ids:
             raise UnknownName(kind="state", name=name, known=tuple(self._ids))
         if self._states.closed:
