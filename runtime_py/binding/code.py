@@ -1,7 +1,4 @@
-"""What a graph needs beside memory to be bound: what runs its instructions, its blocks.
-
-It is shared by all frames of a method, in every context.
-"""
+"""`Code`: what the graphs of a method need beside memory to be bound."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,41 +8,42 @@ from kvc.runtime.delegates.base import Handle
 from kvc.runtime.kernels import Kernel
 from kvc.schema.model import Graph, Program
 
+Prepared = dict[tuple[str, int], Kernel]
+
 
 @dataclass(frozen=True, slots=True)
 class Code:
-    """What runs a graph's instructions, looked up on first need.
+    """A method's blocks, and what runs instructions; for all frames, in every context.
 
     Attributes:
-        delegate: the handle of a delegate, by its number.
+        method: its name, for messages.
+        blocks: their graphs.
+        parts: of the blocks that delegates run, the number of the delegate.
+        delegate: the handle of a delegate, by this number; made on first need.
         prepared: kernels made for one constant, by op and name; filled as graphs are
-            bound, so that every frame of a graph shares them.
+            bound.
         dependence: what depends on sizes, by graph; filled as frames are bound again.
     """
 
+    method: str
+    blocks: tuple[Graph, ...]
+    parts: Mapping[int, int]
     delegate: Callable[[int], Handle]
-    prepared: dict[tuple[str, int], Kernel] = field(default_factory=dict)
+    prepared: Prepared
     dependence: dict[int, Dependence] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """The blocks of a method.
-
-    Attributes:
-        graphs: their code.
-        delegates: of those that delegates run, block -> number of the delegate.
-    """
-
-    graphs: tuple[Graph, ...] = ()
-    delegates: Mapping[int, int] = field(default_factory=dict)
-
-
-def blocks_of(program: Program, method: int) -> Blocks:
-    """Return the blocks of a method of a program."""
-    delegates = {
-        delegate.block: number
-        for number, delegate in enumerate(program.delegates)
-        if delegate.method == method
+def code_of(
+    program: Program,
+    method: int,
+    delegate: Callable[[int], Handle],
+    prepared: Prepared,
+) -> Code:
+    """Return the code of a method of a program."""
+    parts = {
+        part.block: number
+        for number, part in enumerate(program.delegates)
+        if part.method == method
     }
-    return Blocks(program.methods[method].graphs[1:], delegates)
+    found = program.methods[method]
+    return Code(found.name, found.graphs[1:], parts, delegate, prepared)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, cast
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.binding.array_views import bind_view
-from kvc.runtime.binding.code import Blocks, Code
+from kvc.runtime.binding.code import Code
 from kvc.runtime.binding.control import ControlStep
 from kvc.runtime.binding.dependents import Dependence
 from kvc.runtime.binding.executor import Frame, Step, fail
@@ -47,6 +47,7 @@ from kvc.schema.ops import (
     REPLACE,
     Aliasing,
 )
+from kvc.schema.torch_package import check_torch
 from kvc.schema.types import Affine
 
 if TYPE_CHECKING:
@@ -57,28 +58,22 @@ _CHECK_INDEX = "kvc::check_index"
 
 
 def bind_graph(
-    method: str,
-    graph: Graph,
-    sizes: Mapping[str, int],
-    memory: Memory,
-    code: Code,
-    blocks: Blocks,
+    graph: Graph, sizes: Mapping[str, int], memory: Memory, code: Code
 ) -> Frame:
     """Bind a graph to the sizes of its symbols and to memory.
 
     Args:
-        method: its name, for messages.
         graph: of a method, or of one of its blocks.
         sizes: of the symbols.
         memory: where its values lie.
-        code: what runs instructions.
-        blocks: of the method.
+        code: of the method.
 
     Raises:
         KernelFailed: an instruction cannot be bound.
+        MissingPackage: one needs torch, which is not installed.
         DigestMismatch, FileChanged: a constant is damaged.
     """
-    return _Binder(method, graph, sizes, memory, code, blocks).bind()
+    return _Binder(graph, sizes, memory, code).bind()
 
 
 def rebind_graph(
@@ -108,16 +103,10 @@ class _Binder:
     """
 
     def __init__(
-        self,
-        method: str,
-        graph: Graph,
-        sizes: Mapping[str, int],
-        memory: Memory,
-        code: Code,
-        blocks: Blocks,
+        self, graph: Graph, sizes: Mapping[str, int], memory: Memory, code: Code
     ) -> None:
-        self._method, self._graph, self._sizes = method, graph, sizes
-        self._memory, self._blocks = memory, blocks
+        self._graph, self._sizes = graph, sizes
+        self._memory, self._code = memory, code
         self._makers = {v: i.op for i in graph.instructions for v in i.results}
         self._cursors = [
             (value.storage, i)
@@ -126,8 +115,7 @@ class _Binder:
         ]
         self._controls: dict[int, ControlStep] = {}
         self._values = Values(graph, sizes, memory)
-        self._workspace, self._code = memory.workspace, code
-        self._uses_torch = any(map(_needs_torch, graph.instructions))
+        self._uses_torch = needs_torch(graph)
         self._beside_others = False  # torch kernels take turns with other threads
         self._steps: list[Step] = []
         self._places: list[int] = []
@@ -140,6 +128,7 @@ class _Binder:
         """Bind every instruction in order."""
         graph = self._graph
         if self._uses_torch:
+            check_torch(f"method {self._code.method}")
             import_beside_packing(self._delegates(), self._code.delegate)
         self._inputs = [self._values.array(i) for i in graph.inputs]
         with self._mode():
@@ -173,13 +162,13 @@ class _Binder:
         # By identity: what is kept keeps its graph alive.
         found = self._code.dependence.get(id(self._graph))
         if found is None:
-            found = Dependence(self._graph, self._blocks.graphs)
+            found = Dependence(self._graph, self._code.blocks)
             self._code.dependence[id(self._graph)] = found
         return found
 
     def _delegates(self) -> list[int]:
         called = blocks_run(self._graph, DELEGATE)
-        return [self._blocks.delegates[block] for block in called]
+        return [self._code.parts[block] for block in called]
 
     def _mode(self) -> AbstractContextManager[object]:
         if not self._uses_torch:
@@ -190,7 +179,7 @@ class _Binder:
 
     def _frame(self) -> Frame:
         return Frame(
-            method=self._method,
+            method=self._code.method,
             inputs=tuple(self._inputs),
             outputs=tuple(self._outputs),
             steps=tuple(self._steps),
@@ -225,7 +214,7 @@ class _Binder:
                 return ()
             return self._bind_kernel(instruction)
         except Exception as error:
-            fail(self._method, index, instruction, error)
+            fail(self._code.method, index, instruction, error)
 
     def _bind_kernel(self, instruction: Instruction) -> Sequence[Step]:
         kernel = self._kernel(instruction)
@@ -312,9 +301,9 @@ class _Binder:
             instruction, self._graph, self._values, self._makers
         )
         (block,) = read_control(instruction.op, instruction.arguments).blocks
-        handle = self._code.delegate(self._blocks.delegates[block])
+        handle = self._code.delegate(self._code.parts[block])
         self._beside_others |= not handle.runs_torch
-        workspace = self._workspace
+        workspace = self._memory.workspace
         assert workspace is not None, "a graph with delegates runs in a context"
         run = handle.prepare(inputs, outputs, workspace, self._sizes)
         owners = {held.owner for held in inputs if isinstance(held, StateBuffer)}
@@ -323,7 +312,7 @@ class _Binder:
     def _bind_control(self, index: int, instruction: Instruction) -> Sequence[Step]:
         """Put an instruction that runs blocks where its operands and results lie."""
         if index not in self._controls:
-            bind, blocks = self._bind_block, self._blocks.graphs
+            bind, blocks = self._bind_block, self._code.blocks
             self._controls[index] = ControlStep(instruction, blocks, bind)
             self._beside_others |= any(map(_has_delegates, blocks))
         bound = bind_operands(
@@ -340,7 +329,7 @@ class _Binder:
     def _bind_block(
         self, block: Graph, sizes: Mapping[str, int], memory: Memory
     ) -> Frame:
-        return bind_graph(self._method, block, sizes, memory, self._code, self._blocks)
+        return bind_graph(block, sizes, memory, self._code)
 
     def _arguments(self, instruction: Instruction) -> tuple[object, ...]:
         return tuple(self._argument(argument) for argument in instruction.arguments)
@@ -351,10 +340,10 @@ class _Binder:
         return self._values.argument(argument, self._values.tensor)
 
 
-def _needs_torch(instruction: Instruction) -> bool:
-    """Tell whether an instruction computes here: no part, and no mere view."""
-    op = instruction.op
-    return op != DELEGATE and OPS[op].aliasing is not Aliasing.VIEW
+def needs_torch(graph: Graph) -> bool:
+    """Tell whether an instruction of a graph computes here: no part, no mere view."""
+    ops = {instruction.op for instruction in graph.instructions} - {DELEGATE}
+    return any(OPS[op].aliasing is not Aliasing.VIEW for op in ops)
 
 
 def _has_delegates(graph: Graph) -> bool:

@@ -355,7 +355,7 @@ class Session(Callables):
     @property
     def state(self) -> Mapping[str, Array]:
         """Return a read-only look at the states, by name."""
-        return StateViews(self._engine.program, self._states, self)
+        return StateViews(self._usage, self)
 
     @property
     def symbols(self) -> Mapping[str, Symbol]:

@@ -40,7 +40,7 @@ from kvc.schema.errors import (
 from kvc.schema.model import Alias, Argument, Graph, Instruction, Ref
 from kvc.schema.ops import APPEND, OPS, REPLACE, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
-from kvc.schema.verify.signatures import check_at
+from kvc.schema.verify.signatures import check_at, sized_together
 
 _COPY = "aten::copy"
 _CAST = "aten::_to_copy"
@@ -119,8 +119,11 @@ class _Binder:
     def bind(self, outputs: Sequence[Array]) -> Callable[[], None]:
         """Bind all instructions, and copies of results that lie elsewhere."""
         index, instructions = 0, self._graph.instructions
+        together = sized_together(self._graph)
         for index, instruction in enumerate(instructions):
             try:
+                if index in together:
+                    check_at(instruction, self._types, self._sizes)
                 self._bind(instruction)
             except Exception as error:
                 fail(self._method, index, instruction, error)
@@ -165,7 +168,6 @@ class _Binder:
         return checks and not checks_rows(self._graph, instruction, self._sizes)
 
     def _bind(self, instruction: Instruction) -> None:
-        check_at(instruction, self._types, self._sizes)
         match OPS[instruction.op].aliasing:
             case Aliasing.VIEW:
                 bind_view(instruction, self._values)
