@@ -47,6 +47,7 @@ from kvc.schema.ops import (
     REPLACE,
     Aliasing,
 )
+from kvc.schema.torch_package import check_torch
 from kvc.schema.types import Affine
 
 if TYPE_CHECKING:
@@ -69,6 +70,7 @@ def bind_graph(
 
     Raises:
         KernelFailed: an instruction cannot be bound.
+        MissingPackage: one needs torch, which is not installed.
         DigestMismatch, FileChanged: a constant is damaged.
     """
     return _Binder(graph, sizes, memory, code).bind()
@@ -113,7 +115,7 @@ class _Binder:
         ]
         self._controls: dict[int, ControlStep] = {}
         self._values = Values(graph, sizes, memory)
-        self._uses_torch = any(map(_needs_torch, graph.instructions))
+        self._uses_torch = needs_torch(graph)
         self._beside_others = False  # torch kernels take turns with other threads
         self._steps: list[Step] = []
         self._places: list[int] = []
@@ -126,6 +128,7 @@ class _Binder:
         """Bind every instruction in order."""
         graph = self._graph
         if self._uses_torch:
+            check_torch(f"method {self._code.method}")
             import_beside_packing(self._delegates(), self._code.delegate)
         self._inputs = [self._values.array(i) for i in graph.inputs]
         with self._mode():
@@ -337,10 +340,10 @@ class _Binder:
         return self._values.argument(argument, self._values.tensor)
 
 
-def _needs_torch(instruction: Instruction) -> bool:
-    """Tell whether an instruction computes here: no part, and no mere view."""
-    op = instruction.op
-    return op != DELEGATE and OPS[op].aliasing is not Aliasing.VIEW
+def needs_torch(graph: Graph) -> bool:
+    """Tell whether an instruction of a graph computes here: no part, no mere view."""
+    ops = {instruction.op for instruction in graph.instructions} - {DELEGATE}
+    return any(OPS[op].aliasing is not Aliasing.VIEW for op in ops)
 
 
 def _has_delegates(graph: Graph) -> bool:

@@ -15,7 +15,7 @@ from kvc.runtime.binding.code import Code, Prepared, code_of
 from kvc.runtime.binding.contexts import ContextPool, ExecutionContext
 from kvc.runtime.data import FreeableBuffer, NamedBuffers
 from kvc.runtime.delegates.base import Delegate, Handle, Options, Packing
-from kvc.runtime.delegates.table import DELEGATES
+from kvc.runtime.delegates.table import delegate_of
 from kvc.runtime.threads import settle_threads
 from kvc.schema.model import Program
 
@@ -75,7 +75,7 @@ class Resources:
             if name not in self._backends:
                 threads = settle_threads()
                 options = Options(self._path, self._program, self._reference, threads)
-                self._backends[name] = DELEGATES[name](options)
+                self._backends[name] = delegate_of(name)(options)
             return self._backends[name]
 
     def packed(self) -> Mapping[str, int]:
