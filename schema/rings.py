@@ -7,10 +7,11 @@ sessions find here where a position lies and which positions are still there.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from kvc.schema.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """What a query over a ring sees.
 

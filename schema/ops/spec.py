@@ -7,10 +7,10 @@ or bool); each may be optional (`?`) or a list (`[]`), tensors also `?[]`.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 from kvc.schema.dtypes import DType
+from kvc.schema.frozen import frozen
 from kvc.schema.types import TensorType
 
 
@@ -45,7 +45,7 @@ class ParamKind(Enum):
     SCALAR = "Scalar"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Param:
     """One parameter: `optional` allows None, `is_list` takes a tuple.
 
@@ -69,7 +69,7 @@ class ShapeMismatch(ValueError):
     """Arguments do not fit the op; the text says how."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpSpec:
     """An op of the allow-list.
 
