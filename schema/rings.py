@@ -10,6 +10,8 @@ from collections.abc import Iterator
 
 from kvc.schema.frozen import frozen
 
+_AND = " and the first "
+
 
 @frozen
 class Window:
@@ -24,7 +26,17 @@ class Window:
     keep: int = 0
 
     def __str__(self) -> str:
-        return f"{self.size} and the first {self.keep}" if self.keep else str(self.size)
+        return f"{self.size}{_AND}{self.keep}" if self.keep else str(self.size)
+
+    @classmethod
+    def read(cls, text: str) -> "Window":
+        """Return the window that a text says, as `str` writes it.
+
+        Raises:
+            ValueError: it is no such text.
+        """
+        size, _, keep = text.partition(_AND)
+        return cls(int(size), int(keep or 0))
 
     def longest_call(self, slots: int) -> int:
         """Return how many tokens fit in a call, so that its first query sees all."""
