@@ -173,7 +173,7 @@ def _keep_top_p(scores: Scores, top_p: float) -> Ids:
 
 def _weights(scores: Scores) -> Scores:
     """Return how likely each score is, the greatest being 1."""
-    weights = scores - scores.max()
+    weights: Scores = scores - scores.max()
     np.exp(weights, out=weights)
     return weights
 
