@@ -28,3 +28,28 @@ inline float sum(Float8 x) {
 }
 
 inline void store(float* to, Float8 x) { *reinterpret_cast<Float8*>(to) = x; }
+
+typedef int32_t Int32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+inline Int32x8 load(const int32_t* from) { return *reinterpret_cast<const Int32x8*>(from); }
+inline void store(int32_t* to, Int32x8 x) { *reinterpret_cast<Int32x8*>(to) = x; }
+
+// Turns eight rows of eight into eight columns.
+template <class T>
+inline void transpose(T (&x)[8]) {
+  T y[8], z[8];
+  for (int i = 0; i < 8; i += 2) {
+    y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    y[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      const T low = y[i + j], high = y[i + j + 2];
+      z[i + 2 * j] = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+      z[i + 2 * j + 1] = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    x[i] = __builtin_shufflevector(z[i], z[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    x[i + 4] = __builtin_shufflevector(z[i], z[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}

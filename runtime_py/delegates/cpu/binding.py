@@ -121,7 +121,10 @@ class _Binder:
         index, instructions = 0, self._graph.instructions
         for index, instruction in enumerate(instructions):
             try:
-                self._bind(instruction)
+                if instruction in self._linears:
+                    self._bind_linears(self._linears[instruction])
+                elif instruction not in self._merged:
+                    self._bind(instruction)
             except Exception as error:
                 fail(self._method, index, instruction, error)
             self._owners += [index] * (len(self._steps) - len(self._owners))
