@@ -83,3 +83,8 @@ def borrowed(array: Array) -> Array:
 def address_of(array: Array) -> int:
     """Return where an array's first element lies."""
     return int(array.__array_interface__["data"][0])
+
+
+def place_of(array: Array) -> tuple[object, ...]:
+    """Return where all of an array's elements lie."""
+    return address_of(array), array.shape, array.strides

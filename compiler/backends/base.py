@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from kvc.compiler.ir import Constant, Method
 from kvc.recipes import Option
+from kvc.schema.errors import BadOption
 from kvc.schema.model import MemoryKind
 from kvc.schema.types import Symbol
 
@@ -63,13 +64,19 @@ class Backend(ABC):
     name: ClassVar[str]
     in_place: ClassVar[bool] = False
 
-    @abstractmethod
     def __init__(self, options: Mapping[str, Option]) -> None:
-        """Take what a recipe says in `[backend.options]`.
+        """Take what a recipe says in `[backend.options]`; here, that it says nothing.
 
         Raises:
             RecipeError: an option that this backend does not have, or a wrong value.
         """
+        for option, found in options.items():
+            raise BadOption(
+                backend=self.name,
+                option=option,
+                expected="no options",
+                found=repr(found),
+            )
 
     @abstractmethod
     def supports(self, method: Method) -> frozenset[int]:

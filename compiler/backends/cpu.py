@@ -9,11 +9,9 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
 from kvc.compiler.backends.base import Backend, Lowered, Partition
-from kvc.compiler.backends.operands import operands_of
+from kvc.compiler.backends.operands import able_nodes
 from kvc.compiler.ir import Constant, Method
-from kvc.recipes import Option
 from kvc.schema.backends.cpu import why_not
-from kvc.schema.errors import BadOption
 from kvc.schema.types import Symbol
 
 
@@ -23,25 +21,9 @@ class Cpu(Backend):
     name: ClassVar[str] = "cpu"
     in_place = True
 
-    def __init__(self, options: Mapping[str, Option]) -> None:
-        for option, found in options.items():
-            expected, shown = "no options", repr(found)
-            raise BadOption(
-                backend=self.name, option=option, expected=expected, found=shown
-            )
-
     def supports(self, method: Method) -> frozenset[int]:
         """Return the nodes to take."""
-        constants = {value.id for value, _ in method.constants}
-        return frozenset(
-            index
-            for index, node in enumerate(method.nodes)
-            if not why_not(
-                node.op,
-                operands_of(node, constants),
-                [value.type for value in node.outputs],
-            )
-        )
+        return frozenset(able_nodes(method, why_not))
 
     def lower(
         self,

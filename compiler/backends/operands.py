@@ -1,7 +1,18 @@
-"""The arguments of a node as a backend's list of what it supports sees them."""
+"""Choose nodes by a backend's list of what it supports."""
 
-from kvc.compiler.ir import Argument, Node, Value
-from kvc.schema.backends.operands import Operand
+from kvc.compiler.ir import Argument, Method, Node, Value
+from kvc.schema.backends.operands import Operand, WhyNot
+
+
+def able_nodes(method: Method, why_not: WhyNot) -> dict[int, Node]:
+    """Return the nodes that a backend can run, by index."""
+    constants = {value.id for value, _ in method.constants}
+    able = {}
+    for index, node in enumerate(method.nodes):
+        results = [value.type for value in node.outputs]
+        if not why_not(node.op, operands_of(node, constants), results):
+            able[index] = node
+    return able
 
 
 def operands_of(node: Node, constants: set[int]) -> list[object]:

@@ -10,16 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import ClassVar, Final
 
 from kvc.compiler.backends.base import Backend, Lowered, Partition
-from kvc.compiler.backends.operands import operands_of
+from kvc.compiler.backends.operands import able_nodes
 from kvc.compiler.ir import Constant, Method, Node
-from kvc.recipes import Option
 from kvc.schema.backends.xnnpack import (
     QUANTIZE,
     QUANTIZED_LINEARS,
     TAIL_NBYTES,
     why_not,
 )
-from kvc.schema.errors import BadOption
 from kvc.schema.model import MemoryKind
 from kvc.schema.types import Symbol
 
@@ -41,20 +39,9 @@ class Xnnpack(Backend):
 
     name: ClassVar[str] = "xnnpack"
 
-    def __init__(self, options: Mapping[str, Option]) -> None:
-        for option, found in options.items():
-            expected, shown = "no options", repr(found)
-            raise BadOption(
-                backend=self.name, option=option, expected=expected, found=shown
-            )
-
     def supports(self, method: Method) -> frozenset[int]:
         """Return the nodes to take; none unless there is a product to accelerate."""
-        constants = {value.id for value, _ in method.constants}
-        able = {
-            i: node for i, node in enumerate(method.nodes) if _is_able(node, constants)
-        }
-        taken = _with_whole_quantization(method, able)
+        taken = _with_whole_quantization(method, able_nodes(method, why_not))
         if any(method.nodes[i].op in _PRODUCTS for i in taken):
             return taken
         return frozenset()
@@ -68,11 +55,6 @@ class Xnnpack(Backend):
         """Return what the library needs of memory; the code is the part's block."""
         made = Lowered(memory=MemoryKind.OPAQUE, tail_nbytes=TAIL_NBYTES)
         return {name: (made,) * len(parts) for name, parts in partitions.items()}
-
-
-def _is_able(node: Node, constants: set[int]) -> bool:
-    results = [value.type for value in node.outputs]
-    return not why_not(node.op, operands_of(node, constants), results)
 
 
 def _with_whole_quantization(

@@ -5,6 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from kvc.runtime.arrays import Array, address_of
+from kvc.runtime.binding.values import Values
+from kvc.schema.model import Instruction
 
 View = Callable[..., Array | Sequence[Array]]
 
@@ -67,6 +69,19 @@ _VIEWS: dict[str, View] = {
     "aten::unsqueeze": np.expand_dims,
     "aten::view": _view,
 }
+
+
+def bind_view(instruction: Instruction, values: Values) -> None:
+    """Place the results of a view op; its operand has been placed.
+
+    Raises:
+        ValueError: as `view_arrays`.
+    """
+    arguments = [values.argument(each, values.array) for each in instruction.arguments]
+    shapes = [values.shape(value) for value in instruction.results]
+    views = view_arrays(instruction.op, arguments, shapes)
+    for value, array in zip(instruction.results, views, strict=True):
+        values.place(value, array)
 
 
 def view_arrays(

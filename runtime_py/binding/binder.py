@@ -9,7 +9,7 @@ only those have changed, only what depends on them is bound again.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kvc.runtime.arrays import borrowed
+from kvc.runtime.arrays import borrowed, place_of
 from kvc.runtime.binding.bindings import Binding
 from kvc.runtime.binding.contexts import ExecutionContext
 from kvc.runtime.binding.frames import bind_graph, rebind_graph
@@ -50,7 +50,7 @@ class Binder:
         if entry.effects.borrowed:
             sizes = entry.solve(inputs, self.states)
             loans = lend(entry, inputs, sizes)
-            version += tuple(loan.where() for loan in loans)
+            version += tuple(place_of(loan.memory) for loan in loans)
         key = (entry.id, tuple(map(shape_of, entry.steady)), self.states)
         found = self.context.frame(key, version)
         if found is None:
@@ -74,7 +74,7 @@ class Binder:
     ) -> Binding:
         """Bind a method, or what depends on sizes and loans if it has been bound."""
         method = entry.method
-        where = {loan.value: loan.where() for loan in loans}
+        where = {loan.value: place_of(loan.memory) for loan in loans}
         moved = None
         if old is None or old.callers != where:
             moved = {loan.value: borrowed(loan.memory) for loan in loans}

@@ -10,7 +10,7 @@ without a copy; other outputs are copied to the results.
 from collections.abc import Callable, Mapping, Sequence
 
 from kvc.runtime.arenas import Within
-from kvc.runtime.arrays import Array, address_of, copy_into
+from kvc.runtime.arrays import Array, copy_into, place_of
 from kvc.runtime.binding.executor import Frame
 from kvc.runtime.binding.operands import BoundOperands
 from kvc.runtime.binding.values import Memory
@@ -96,7 +96,9 @@ class _Block:
         self._sizes: Mapping[str, int] = {}
         self._memory: Memory | None = None
         self._lent: dict[int, Array] = {}
-        self._bound: dict[int, object] = {}  # where lent memory was when it was bound
+        self._bound: dict[
+            int, tuple[object, ...]
+        ] = {}  # where lent memory was when it was bound
         self._is_stale = False
 
     def settle(
@@ -131,13 +133,9 @@ class _Block:
         return frame.outputs
 
     def _bound_anew(self, old: Frame | None) -> Frame:
-        where = {value: _where(array) for value, array in self._lent.items()}
+        where = {value: place_of(array) for value, array in self._lent.items()}
         moved, self._bound = where != self._bound, where
         if old is not None and old.rebind is not None:
             return old.rebind(self._sizes, self._lent if moved else None)
         assert self._memory is not None, "it is settled before it runs"
         return self._bind(self._graph, self._sizes, self._memory)
-
-
-def _where(array: Array) -> object:
-    return address_of(array), array.shape, array.strides

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.binding.array_views import view_arrays
+from kvc.runtime.binding.array_views import bind_view
 from kvc.runtime.binding.control import ControlStep
 from kvc.runtime.binding.dependents import Dependence
 from kvc.runtime.binding.executor import Frame, Step, fail
@@ -330,7 +330,7 @@ class _Binder:
 
     def _bind_view(self, index: int, instruction: Instruction) -> None:
         if not self._uses_torch:
-            self._bind_array_view(instruction)
+            bind_view(instruction, self._values)
             return
         call = self._views.get(index)
         if call is None:
@@ -347,16 +347,6 @@ class _Binder:
             if view.shape != declared:
                 raise ValueError(f"the view is {tuple(view.shape)}, not {declared}")
             self._values.define(value, view)
-
-    def _bind_array_view(self, instruction: Instruction) -> None:
-        values = self._values
-        operand, *others = instruction.arguments
-        assert isinstance(operand, Ref)
-        arguments = [values.array(operand.value), *map(self._argument, others)]
-        shapes = [values.shape(value) for value in instruction.results]
-        views = view_arrays(instruction.op, arguments, shapes)
-        for value, array in zip(instruction.results, views, strict=True):
-            values.place(value, array)
 
     def _bind_delegate(self, instruction: Instruction) -> Sequence[Step]:
         inputs, outputs = bind_part(
@@ -397,17 +387,9 @@ class _Binder:
         return tuple(self._argument(argument) for argument in instruction.arguments)
 
     def _argument(self, argument: Argument) -> object:
-        match argument:
-            case tuple():
-                return tuple(self._argument(item) for item in argument)
-            case Ref():
-                return self._values.tensor(argument.value)
-            case Affine():
-                return argument.evaluate(self._sizes)
-            case DType():
-                return torch_dtype(argument)
-            case _:
-                return argument
+        if isinstance(argument, DType):
+            return torch_dtype(argument)
+        return self._values.argument(argument, self._values.tensor)
 
 
 def _needs_torch(instruction: Instruction) -> bool:

@@ -23,14 +23,16 @@ from kvc.runtime.states.owner import Buffer, StateBuffer
 from kvc.runtime.tensors import array_as_tensor, tensor_as_array
 from kvc.schema.model import (
     Alias,
+    Argument,
     Caller,
     Constant,
     CursorSlot,
     Graph,
+    Ref,
     Scratch,
     StateSlot,
 )
-from kvc.schema.types import evaluate
+from kvc.schema.types import Affine, evaluate
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -104,6 +106,18 @@ class Values:
         if found is None:
             found = self._arrays[value] = self._make_array(value)
         return found
+
+    def argument(self, argument: Argument, read: Callable[[int], object]) -> object:
+        """Return an argument of an instruction; `read` is `array` or `tensor`."""
+        match argument:
+            case tuple():
+                return tuple(self.argument(item, read) for item in argument)
+            case Ref():
+                return read(argument.value)
+            case Affine():
+                return argument.evaluate(self._sizes)
+            case _:
+                return argument
 
     def shape(self, value: int) -> tuple[int, ...]:
         """Return the declared shape of a value."""

@@ -58,10 +58,6 @@ class Loan:
         if self.growing is not None:
             self.growing.set_length(self.length)
 
-    def where(self) -> tuple[object, ...]:
-        """Return what a frame that is bound to this memory depends on."""
-        return (address_of(self.memory), self.memory.shape, self.memory.strides)
-
 
 def lend(entry: Entry, inputs: Inputs, sizes: Mapping[str, int]) -> tuple[Loan, ...]:
     """Return the loans of a call.

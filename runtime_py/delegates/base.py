@@ -7,6 +7,7 @@ execution context, it keeps in the context's `Workspace`. None of this needs tor
 bfloat16 arrays use `ml_dtypes`.
 """
 
+import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -18,6 +19,7 @@ from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.states.groups import Group
 from kvc.runtime.states.owner import Buffer, InitialValue, Owner
+from kvc.schema.errors import MissingLibrary
 from kvc.schema.model import Delegate as Part
 from kvc.schema.model import Program
 
@@ -42,6 +44,34 @@ class Options:
     program: Program
     reference: bool | None = None
     threads: int = 1
+
+
+Library = TypeVar("Library")
+_warned: set[str] = set()
+
+
+def library_unless(
+    reference: bool | None, find: Callable[[], Library], backend: str
+) -> Library | None:
+    """Return a backend's library; None to run its reference, as `Options.reference`.
+
+    Where the library is missing, this says so once in a process (`ReferenceUsed`).
+
+    Raises:
+        MissingLibrary: it is missing, and `reference` is False.
+    """
+    if reference:
+        return None
+    try:
+        return find()
+    except MissingLibrary as error:
+        if reference is False:
+            raise
+        if backend not in _warned:
+            _warned.add(backend)
+            text = f"{error}. Until then {backend} runs its reference, which is slower"
+            warnings.warn(text, ReferenceUsed, stacklevel=2)
+        return None
 
 
 @dataclass(frozen=True, slots=True)

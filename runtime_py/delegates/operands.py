@@ -1,11 +1,26 @@
-"""The arguments of an instruction as a backend's list of what it supports sees them."""
+"""Check a block by its backend's list of what it supports."""
 
-from kvc.schema.backends.operands import Operand
+from kvc.schema.backends.operands import Operand, WhyNot
+from kvc.schema.errors import BadProgram
 from kvc.schema.model import Argument, Constant, Graph, Instruction, Ref
 
 
+def check_taken(graph: Graph, backend: str, why_not: WhyNot, where: str) -> None:
+    """Check that a backend takes every instruction.
+
+    Raises:
+        BadProgram: for the first that it does not.
+    """
+    for index, instruction in enumerate(graph.instructions):
+        results = [graph.values[value].type for value in instruction.results]
+        reason = why_not(instruction.op, operands_of(graph, instruction), results)
+        if reason:
+            what = f"the backend {backend} does not take {instruction.op}: {reason}"
+            raise BadProgram(path=where, where=f"instruction {index}", what=what)
+
+
 def operands_of(graph: Graph, instruction: Instruction) -> list[object]:
-    """Return an instruction's arguments, tensors as `Operand`s."""
+    """Return an instruction's arguments as the list sees them."""
     return [_operand(graph, argument) for argument in instruction.arguments]
 
 

@@ -29,14 +29,7 @@ _ALL: Final = (*_NUMBERS, DType.INT16, DType.INT8, DType.UINT8, DType.BOOL)
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why the backend cannot run a node as it stands, "" when it can.
-
-    Args:
-        op: name of the op, whose signature the node is known to fit.
-        arguments: in the order of its signature; tensors as `Operand`s, lists as
-            tuples, all else as it is.
-        results: types of the results.
-    """
+    """Return why the backend cannot run a node, "" when it can; a `WhyNot`."""
     types = [*(each.type for each in operands_of(arguments)), *results]
     for kind in types:
         if len(kind.dims) > MAX_RANK:

@@ -24,6 +24,9 @@ Results = Sequence[TensorType]
 # From a node's arguments, in the order of its signature, and the types of its results
 # to the reason why it cannot be run, "" when it can.
 Rule = Callable[[Arguments, Results], str]
+# The same for any node, from its op, whose signature it is known to fit. Among the
+# arguments, tensors are `Operand`s, lists are tuples, all else is as it is.
+WhyNot = Callable[[str, Arguments, Results], str]
 
 
 def operands_of(arguments: Arguments) -> Iterator[Operand]:

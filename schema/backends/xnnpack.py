@@ -31,14 +31,7 @@ _EXPONENTS: Final = (-1, -0.5, 0.5, 2, 3)
 
 
 def why_not(op: str, arguments: Arguments, results: Results) -> str:
-    """Return why XNNPACK cannot run a node as it stands, "" when it can.
-
-    Args:
-        op: name of the op, whose signature the node is known to fit.
-        arguments: in the order of its signature; tensors as `Operand`s, lists as
-            tuples, all else as it is.
-        results: types of the results.
-    """
+    """Return why XNNPACK cannot run a node, "" when it can; a `WhyNot`."""
     rule = RULES.get(op)
     if rule is None:
         return f"it has no {op}"

@@ -5,7 +5,6 @@ list of native steps, without torch; where the library was not built, one that r
 with the reference.
 """
 
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 
 from kvc.runtime.data import FreeableBuffer
@@ -13,17 +12,16 @@ from kvc.runtime.delegates.base import (
     Delegate,
     Handle,
     Options,
-    ReferenceUsed,
     Workspace,
+    library_unless,
     on_host,
 )
 from kvc.runtime.delegates.cpu.binding import bind_steps
-from kvc.runtime.delegates.operands import operands_of
+from kvc.runtime.delegates.operands import check_taken
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.native import Library, find_library
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.cpu import why_not
-from kvc.schema.errors import BadProgram, MissingLibrary
 from kvc.schema.model import Delegate as Part
 from kvc.schema.model import Graph
 
@@ -38,7 +36,7 @@ class Cpu(Delegate):
             MissingLibrary: it is missing, and `options.reference` is False.
         """
         self._options = options
-        self._library = _choose(options.reference)
+        self._library = library_unless(options.reference, find_library, "cpu")
 
     @staticmethod
     def check_library() -> None:
@@ -54,7 +52,8 @@ class Cpu(Delegate):
         program, path = self._options.program, self._options.path
         method = program.methods[part.method]
         graph = method.blocks[part.block].graph
-        _check(graph, f"{path}: a delegate of method {method.name!r}")
+        where = f"{path}: a delegate of method {method.name!r}"
+        check_taken(graph, "cpu", why_not, where)
         if self._library is None:
             return ReferenceHandle(program, part, data)
         buffers = {name: data[program.names[name].name] for name in part.names}
@@ -108,45 +107,3 @@ class CpuHandle(Handle):
         """Free the data."""
         for buffer in self._buffers.values():
             buffer.free()
-
-
-def _check(graph: Graph, where: str) -> None:
-    """Check that the backend takes every instruction.
-
-    Raises:
-        BadProgram: for the first that it does not.
-    """
-    for index, instruction in enumerate(graph.instructions):
-        results = [graph.values[value].type for value in instruction.results]
-        reason = why_not(instruction.op, operands_of(graph, instruction), results)
-        if reason:
-            what = f"the backend cpu does not take {instruction.op}: {reason}"
-            raise BadProgram(path=where, where=f"instruction {index}", what=what)
-
-
-_warned = False
-
-
-def _choose(reference: bool | None) -> Library | None:
-    """Return the library, None for the reference."""
-    if reference:
-        return None
-    try:
-        return find_library()
-    except MissingLibrary as error:
-        if reference is False:
-            raise
-        _warn(error)
-        return None
-
-
-def _warn(error: MissingLibrary) -> None:
-    """Say once in a process that the reference is used."""
-    global _warned
-    if not _warned:
-        _warned = True
-        text = (
-            f"{error}; until then the backend cpu runs its slower reference "
-            "implementation"
-        )
-        warnings.warn(text, ReferenceUsed, stacklevel=2)

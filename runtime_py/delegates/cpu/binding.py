@@ -11,12 +11,12 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array, address_of
-from kvc.runtime.binding.array_views import view_arrays
+from kvc.runtime.arrays import Array, place_of
+from kvc.runtime.binding.array_views import bind_view
 from kvc.runtime.binding.executor import fail
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
-from kvc.runtime.delegates.reference import place_outputs
+from kvc.runtime.delegates.part_memory import part_memory
 from kvc.runtime.native import (
     ABSENT,
     BAD_LENGTH,
@@ -38,7 +38,6 @@ from kvc.schema.errors import (
 from kvc.schema.model import Alias, Argument, Graph, Instruction, Ref
 from kvc.schema.ops import APPEND, OPS, REPLACE, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
-from kvc.schema.types import Affine
 from kvc.schema.verify.signatures import check_at
 
 _COPY = "aten::copy"
@@ -86,15 +85,7 @@ def bind_steps(
         KernelFailed: a view is impossible.
         DigestMismatch, FileChanged: a constant is damaged.
     """
-    scratch = (
-        arena if arena.nbytes >= graph.scratch_nbytes else Arena(graph.scratch_nbytes)
-    )
-    memory = Memory(
-        scratch=scratch,
-        constant=constant,
-        given=place_outputs(graph, sizes, outputs),
-        callers=dict(zip(graph.inputs, inputs, strict=True)),
-    )
+    memory = part_memory(graph, sizes, inputs, outputs, arena, constant)
     binder = _Binder(method, graph, sizes, memory, Steps(library, threads))
     return binder.bind(outputs)
 
@@ -130,7 +121,7 @@ class _Binder:
             self._owners += [index] * (len(self._steps) - len(self._owners))
         for value, target in zip(self._graph.outputs, outputs, strict=True):
             made = self._values.array(value)
-            if address_of(made) != address_of(target) or made.strides != target.strides:
+            if place_of(made) != place_of(target):
                 self._add(_COPY, [target, made])
         self._owners += [index] * (len(self._steps) - len(self._owners))
         self._steps.settle()
@@ -171,7 +162,7 @@ class _Binder:
         check_at(instruction, self._types, self._sizes)
         match OPS[instruction.op].aliasing:
             case Aliasing.VIEW:
-                self._bind_view(instruction)
+                bind_view(instruction, self._values)
             case Aliasing.UPDATE:
                 self._bind_update(instruction)
             case Aliasing.CHECK:
@@ -180,13 +171,6 @@ class _Binder:
                 self._bind_fresh(instruction)
             case Aliasing.CONTROL:
                 raise AssertionError("control flow stays outside")
-
-    def _bind_view(self, instruction: Instruction) -> None:
-        arguments = [self._argument(each) for each in instruction.arguments]
-        shapes = [self._values.shape(value) for value in instruction.results]
-        views = view_arrays(instruction.op, arguments, shapes)
-        for value, array in zip(instruction.results, views, strict=True):
-            self._values.place(value, array)
 
     def _bind_fresh(self, instruction: Instruction) -> None:
         outs = [self._out(value) for value in instruction.results]
@@ -234,7 +218,7 @@ class _Binder:
         for param, argument in zip(
             OPS[instruction.op].params[first:], arguments, strict=True
         ):
-            given = self._argument(argument)
+            given = self._values.argument(argument, self._values.array)
             if param.kind is ParamKind.TENSOR:
                 if isinstance(given, tuple):
                     integers.append(len(given))
@@ -257,17 +241,6 @@ class _Binder:
 
     def _add(self, kernel: str, tensors: list[Array | None]) -> None:
         self._steps.add(kernel, tensors, [], [])
-
-    def _argument(self, argument: Argument) -> object:
-        match argument:
-            case tuple():
-                return tuple(self._argument(item) for item in argument)
-            case Ref():
-                return self._values.array(argument.value)
-            case Affine():
-                return argument.evaluate(self._sizes)
-            case _:
-                return argument
 
 
 def _write(

@@ -6,7 +6,6 @@ compute the same: int8 and int4 linears over activations quantized per row, floa
 between them.
 """
 
-import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -17,7 +16,7 @@ from kvc.runtime.delegates.base import (
     Handle,
     Options,
     Packing,
-    ReferenceUsed,
+    library_unless,
 )
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.xnnpack.checks import check_ops, check_scales
@@ -28,7 +27,7 @@ from kvc.runtime.delegates.xnnpack.formats import (
 )
 from kvc.runtime.delegates.xnnpack.handles import XnnpackHandle
 from kvc.runtime.delegates.xnnpack.identities import digest_in
-from kvc.runtime.delegates.xnnpack.library import INSTALL, Library, find_library
+from kvc.runtime.delegates.xnnpack.library import Library, find_library
 from kvc.runtime.delegates.xnnpack.statics import Copies, Statics
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.schema.errors import MissingLibrary
@@ -45,7 +44,7 @@ class Xnnpack(Delegate):
             MissingLibrary: it is missing, and `options.reference` is False.
         """
         self._options = options
-        self._library = _choose(options.reference)
+        self._library = library_unless(options.reference, find_library, "xnnpack")
         self._weights = None if self._library is None else self._take(self._library)
         self._copies = Copies()
 
@@ -134,32 +133,3 @@ class Xnnpack(Delegate):
         if self._weights is not None:
             self._weights.close()
         self._copies.close()
-
-
-_warned = False
-
-
-def _choose(reference: bool | None) -> Library | None:
-    """Return the library, None for the reference."""
-    if reference:
-        return None
-    try:
-        return find_library()
-    except MissingLibrary as error:
-        if reference is False:
-            raise
-        _warn(error)
-        return None
-
-
-def _warn(error: MissingLibrary) -> None:
-    """Say once in a process that the reference is used."""
-    global _warned
-    if not _warned:
-        _warned = True
-        text = (
-            f"{error.reason}: what XNNPACK would run is run by its slower "
-            f"reference implementation; `{INSTALL}` brings the library, "
-            "load(..., reference=True) silences this"
-        )
-        warnings.warn(text, ReferenceUsed, stacklevel=2)

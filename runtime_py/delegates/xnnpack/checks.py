@@ -11,7 +11,7 @@ from typing import Protocol
 import numpy as np
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.delegates.operands import operands_of
+from kvc.runtime.delegates.operands import check_taken
 from kvc.schema.backends.xnnpack import (
     QUANTIZE,
     QUANTIZED_LINEARS,
@@ -37,16 +37,10 @@ def check_ops(graph: Graph, where: str) -> None:
     Raises:
         BadProgram: for the first that it cannot.
     """
+    check_taken(graph, "xnnpack", why_not, where)
     rows: dict[int, tuple[int, ...]] = {}  # result of quantize_rows -> all three
     for index, instruction in enumerate(graph.instructions):
-        arguments = operands_of(graph, instruction)
-        results = [graph.values[value].type for value in instruction.results]
-        reason = why_not(instruction.op, arguments, results)
-        if reason:
-            what = f"the backend xnnpack does not take {instruction.op}: {reason}"
-        else:
-            what = _misuse_of_rows(instruction, rows)
-        if what:
+        if what := _misuse_of_rows(instruction, rows):
             raise BadProgram(path=where, where=f"instruction {index}", what=what)
         if instruction.op == QUANTIZE:
             rows.update(dict.fromkeys(instruction.results, instruction.results))

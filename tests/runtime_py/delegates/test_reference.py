@@ -8,7 +8,7 @@ from delegated_parts import delegated_program, part_graph
 from hand_built import write_bundle
 
 from kvc.runtime import KernelFailed, load
-from kvc.runtime.delegates.reference import place_outputs
+from kvc.runtime.delegates.part_memory import place_outputs
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import Instruction, Ref
 
