@@ -17,6 +17,7 @@ from kvc.runtime.binding.executor import fail
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.delegates.part_memory import part_memory
+from kvc.runtime.delegates.cpu.merging import ROWS, products_of_rows
 from kvc.runtime.native import (
     ABSENT,
     BAD_LENGTH,
@@ -41,6 +42,7 @@ from kvc.schema.ops.spec import Param, ParamKind
 from kvc.schema.verify.signatures import check_at
 
 _COPY = "aten::copy"
+_PRODUCTS = "linears_of_rows"  # of quantized rows, see merging.py
 _CHECK_INDEX = "kvc::check_index"
 # What strings say, as numbers of kernels.
 _TEXTS = {"linear": 0, "circular": 1, "none": 0, "tanh": 1}
@@ -110,11 +112,13 @@ class _Binder:
     def bind(self, outputs: Sequence[Array]) -> Callable[[], None]:
         """Bind all instructions, and copies of results that lie elsewhere."""
         index, instructions = 0, self._graph.instructions
+        groups = products_of_rows(self._graph)
+        merged = {i for group in groups.values() for i in group}
         for index, instruction in enumerate(instructions):
             try:
-                if instruction in self._linears:
-                    self._bind_linears(self._linears[instruction])
-                elif instruction not in self._merged:
+                if index in groups:
+                    self._bind_products(*(instructions[i] for i in groups[index]))
+                elif index not in merged:
                     self._bind(instruction)
             except Exception as error:
                 fail(self._method, index, instruction, error)
@@ -175,11 +179,25 @@ class _Binder:
     def _bind_fresh(self, instruction: Instruction) -> None:
         outs = [self._out(value) for value in instruction.results]
         strided = OPS[instruction.op].pointwise or instruction.op in _STRIDED
-        made = [
-            out if strided or out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-            for out in outs
-        ]
+        made = outs if strided else _side_by_side(outs)
         self._add_call(instruction, made, instruction.arguments, 0)
+        self._hand_over(outs, made)
+
+    def _bind_products(self, rows: Instruction, *products: Instruction) -> None:
+        """Add one step for rows that are quantized, and all their products."""
+        for instruction in (rows, *products):
+            check_at(instruction, self._types, self._sizes)
+        outs = [self._out(value) for product in products for value in product.results]
+        made = _side_by_side(outs)
+        given = [*rows.arguments]
+        for product in products:
+            given += product.arguments[ROWS:]
+        arrays = [self._values.argument(each, self._values.array) for each in given]
+        self._add(_PRODUCTS, [*made, *arrays])  # type: ignore[list-item]  # arrays
+        self._hand_over(outs, made)
+
+    def _hand_over(self, outs: list[Array], made: list[Array]) -> None:
+        """Add copies of results that were not made where they belong."""
         for out, array in zip(outs, made, strict=True):
             if out is not array:
                 self._add(_COPY, [out, array])
@@ -241,6 +259,14 @@ class _Binder:
 
     def _add(self, kernel: str, tensors: list[Array | None]) -> None:
         self._steps.add(kernel, tensors, [], [])
+
+
+def _side_by_side(outs: list[Array]) -> list[Array]:
+    """Return where kernels write that put elements side by side."""
+    return [
+        out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
+        for out in outs
+    ]
 
 
 def _write(
