@@ -27,6 +27,22 @@ inline float sum(Float8 x) {
   return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
 
+// The sums of four, each in the order of `sum`.
+typedef float Float4 __attribute__((vector_size(16), aligned(4), may_alias));
+inline Float4 sums_of_four(const Float8 (&x)[4]) {
+  Float4 folded[4], pairs[2];
+  for (int i = 0; i < 4; ++i) {
+    folded[i] = __builtin_shufflevector(x[i], x[i], 0, 1, 2, 3) +
+                __builtin_shufflevector(x[i], x[i], 4, 5, 6, 7);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const Float4 a = folded[2 * i], b = folded[2 * i + 1];
+    pairs[i] = __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  }
+  return __builtin_shufflevector(pairs[0], pairs[1], 0, 2, 4, 6) +
+         __builtin_shufflevector(pairs[0], pairs[1], 1, 3, 5, 7);
+}
+
 inline void store(float* to, Float8 x) { *reinterpret_cast<Float8*>(to) = x; }
 
 typedef int32_t Int32x8 __attribute__((vector_size(32), aligned(4), may_alias));
