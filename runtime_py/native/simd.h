@@ -12,6 +12,14 @@ inline Float8 load(const float* from, int64_t n) {
   return load(whole);
 }
 
+// One by one: compilers clear a whole array in memory.
+template <int kRows, int kColumns>
+inline void clear(Float8 (&x)[kRows][kColumns]) {
+  for (auto& row : x) {
+    for (auto& one : row) one = Float8{};
+  }
+}
+
 inline Float8 splat(float x) { return Float8{x, x, x, x, x, x, x, x}; }
 
 // a * b + c, rounded once where the instruction set can.
