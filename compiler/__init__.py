@@ -1,9 +1,16 @@
 """kvc's compiler: turns methods of a torch module into a bundle.
 
-Raises: WrongTorch: the installed torch is outside of the range that is tested.
+Raises:
+    MissingPackage: torch is not installed.
+    WrongTorch: the installed torch is outside of the range that is tested.
 """
 
 from typing import TYPE_CHECKING
+
+from kvc.schema.torch_package import has_torch, missing_torch
+
+if not has_torch():
+    raise missing_torch("kvc's compiler")
 
 import torch
 

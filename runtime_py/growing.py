@@ -8,7 +8,6 @@ extends, extends it in place. Its memory is reserved: pages appear as rows do.
 import operator
 from collections.abc import Sequence
 
-import ml_dtypes  # noqa: F401  # lets numpy know bfloat16 by its name
 import numpy as np
 import numpy.typing as npt
 
@@ -167,6 +166,8 @@ class GrowingArray:
 
 
 def _element_type(dtype: npt.DTypeLike | None) -> DType:
+    import ml_dtypes  # noqa: F401  # lets numpy know bfloat16 by its name
+
     try:
         # numpy takes None for float64.
         found = None if dtype is None else DType.from_numpy(np.dtype(dtype))

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.binding.frames import needs_torch
 from kvc.runtime.data import FreeableBuffer, Mode, Residency
 from kvc.runtime.data.modes import check_mode
 from kvc.runtime.delegates.base import Packing
@@ -26,6 +27,7 @@ from kvc.runtime.threads import request_threads
 from kvc.schema.container import BundleFile, StoredBlobs
 from kvc.schema.errors import BadSetting, StateNeeded
 from kvc.schema.model import State
+from kvc.schema.torch_package import check_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -61,7 +63,8 @@ def load(
             processors.
         ThreadsFixed: programs of this process compute with other threads already.
         FormatError: a file is damaged, or no bundle.
-        LoadError: one cannot be read or found, or a backend or its library is not here.
+        LoadError: one cannot be read or found, or a backend or its library is not here,
+            or no method runs without torch, which is not installed.
     """
     checked = check_mode(mode)
     folders = _check_folders(data_folders)
@@ -70,11 +73,23 @@ def load(
     bundle = BundleFile.open(path)
     try:
         check_backends(bundle.program, bundle.path, reference)
+        _check_some_run(bundle)
         stored = StoredBlobs.open(bundle, folders)
     except BaseException:
         bundle.close()
         raise
     return Program(bundle.path, bundle.digest, stored, checked, reference)
+
+
+def _check_some_run(bundle: BundleFile) -> None:
+    """Check that torch is here, unless there is a method that runs without it.
+
+    Raises:
+        MissingPackage: it is not.
+    """
+    methods = bundle.program.methods
+    if methods and all(needs_torch(method.graph) for method in methods):
+        check_torch(bundle.path)
 
 
 def _check_reference(reference: object) -> None:

@@ -12,6 +12,8 @@ import hashlib
 from collections.abc import Callable, Iterator
 from typing import Final
 
+import numpy as np
+
 from kvc.schema.two_threads import share
 
 LEAF_NBYTES: Final = 1 << 20
@@ -41,7 +43,7 @@ def streamed_digest(nbytes: int, fill: Fill) -> bytes:
     """
 
     def start_thread() -> _Fetch:
-        buffer = memoryview(bytearray(min(nbytes, LEAF_NBYTES)))
+        buffer = _aligned(min(nbytes, LEAF_NBYTES))
 
         def fetch(start: int, size: int) -> memoryview:
             fill(start, buffer[:size])
@@ -50,6 +52,17 @@ def streamed_digest(nbytes: int, fill: Fill) -> bytes:
         return fetch
 
     return _digest(nbytes, start_thread)
+
+
+def _aligned(nbytes: int) -> memoryview:
+    """Return memory that begins at a multiple of 64.
+
+    What Python allocates in this size begins 16 bytes after a page does, where reading
+    a file's pages takes three times as long (AMD EPYC, measured 2026-11-23).
+    """
+    array = np.empty(nbytes + 64, np.uint8)
+    start = -array.ctypes.data % 64
+    return memoryview(array[start : start + nbytes])  # type: ignore[arg-type]
 
 
 def filled_digest(target: memoryview, fill: Fill) -> bytes:

@@ -4,8 +4,8 @@ The value of a member is its number in the file; numbers never change meaning.
 """
 
 from enum import IntEnum
+from functools import cache
 
-import ml_dtypes
 import numpy as np
 
 
@@ -35,8 +35,8 @@ class DType(IntEnum):
 
     @property
     def numpy(self) -> "np.dtype[np.generic]":
-        """Return the numpy dtype; bfloat16 comes from ml_dtypes."""
-        return _NUMPY[self]
+        """Return the numpy dtype; bfloat16 comes from ml_dtypes, on first need."""
+        return _bfloat16() if self is DType.BFLOAT16 else _NUMPY[self]
 
     @property
     def is_floating(self) -> bool:
@@ -46,14 +46,16 @@ class DType(IntEnum):
     @classmethod
     def from_numpy(cls, dtype: "np.dtype[np.generic]") -> "DType | None":
         """Return the element type of a numpy dtype, None when kvc has none."""
-        return _BY_NUMPY.get(np.dtype(dtype))
+        found = np.dtype(dtype)
+        if found.kind == "V":  # of no other type that kvc has
+            return cls.BFLOAT16 if found == _bfloat16() else None
+        return _BY_NUMPY.get(found)
 
 
 _NUMPY: dict[DType, "np.dtype[np.generic]"] = {
     DType.FLOAT32: np.dtype(np.float32),
     DType.FLOAT64: np.dtype(np.float64),
     DType.FLOAT16: np.dtype(np.float16),
-    DType.BFLOAT16: np.dtype(ml_dtypes.bfloat16),
     DType.INT8: np.dtype(np.int8),
     DType.INT16: np.dtype(np.int16),
     DType.INT32: np.dtype(np.int32),
@@ -62,3 +64,11 @@ _NUMPY: dict[DType, "np.dtype[np.generic]"] = {
     DType.BOOL: np.dtype(np.bool_),
 }
 _BY_NUMPY = {dtype: member for member, dtype in _NUMPY.items()}
+
+
+@cache
+def _bfloat16() -> "np.dtype[np.generic]":
+    import ml_dtypes
+
+    found: np.dtype[np.generic] = np.dtype(ml_dtypes.bfloat16)
+    return found

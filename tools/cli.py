@@ -103,7 +103,10 @@ def _kernels() -> str:
     try:
         return find_library().processor
     except MissingLibrary as error:
-        return f"none, {error.reason}"
+        return (
+            f"none, since their library cannot be used: {error.reason}; get it with "
+            f"`{error.install}`"
+        )
 
 
 @click.group(

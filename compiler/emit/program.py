@@ -14,7 +14,7 @@ from kvc.schema.accesses import with_accesses
 from kvc.schema.control import graphs_within
 from kvc.schema.types import Dim
 from kvc.schema.uses import constants_of
-from kvc.schema.verify.effects import state_effects
+from kvc.schema.verify.effects import effects
 
 PLACELESS = -1  # blob of a name whose blob has not been written yet
 
@@ -112,7 +112,7 @@ class _Emitter:
             )
         ready = with_workspaces(method, numbers, needs)
         graph = self._graph(ready, tail)
-        reads, writes = state_effects(graph)
+        found = effects(graph)
         return model.Method(
             name=method.name,
             role=method.role,
@@ -120,8 +120,8 @@ class _Emitter:
             input_names=method.input_names,
             input_tree=method.input_tree,
             output_tree=method.output_tree,
-            reads=reads,
-            writes=writes,
+            reads=found.reads,
+            writes=found.writes,
             advances=tuple(_emit_advance(method, *one) for one in method.advances),
             updates=self._updates(ready, graph, made),
             blocks=tuple(made[i] for i in range(len(blocks))),

@@ -63,11 +63,6 @@ class ModelFolder:
     files: Mapping[str, Path]
 
 
-def is_model_folder(path: str | os.PathLike[str]) -> bool:
-    """Tell whether a path is a folder with a config.json."""
-    return (Path(path) / CONFIG).is_file()
-
-
 def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
     """Open a folder; only headers of weights are read.
 

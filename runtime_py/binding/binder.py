@@ -80,9 +80,8 @@ class Binder:
             moved = {loan.value: borrowed(loan.memory) for loan in loans}
         if old is None:
             memory = replace(self._memory(), callers=moved or {})
-            code = self.resources.code
-            blocks = self.resources.blocks(entry.id)
-            frame = bind_graph(method.name, method.graph, sizes, memory, code, blocks)
+            code = self.resources.code(entry.id)
+            frame = bind_graph(method.graph, sizes, memory, code)
         else:
             frame = rebind_graph(old.frame, sizes, moved)
         fills = [

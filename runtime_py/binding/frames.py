@@ -5,13 +5,13 @@ change, tensors are resized where they are, and only what `dependents.py` names 
 again. A graph whose instructions are all delegated is bound without torch.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, cast
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.binding.array_views import bind_view
+from kvc.runtime.binding.code import Code
 from kvc.runtime.binding.control import ControlStep
 from kvc.runtime.binding.dependents import Dependence
 from kvc.runtime.binding.executor import Frame, Step, fail
@@ -19,7 +19,6 @@ from kvc.runtime.binding.operands import bind_operands, bind_part
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.calls.first_call import import_beside_packing
-from kvc.runtime.delegates.base import Handle
 from kvc.runtime.kernels import (
     Kernel,
     load_kernels,
@@ -38,7 +37,6 @@ from kvc.schema.model import (
     CursorSlot,
     Graph,
     Instruction,
-    Program,
     Ref,
 )
 from kvc.schema.ops import (
@@ -49,6 +47,7 @@ from kvc.schema.ops import (
     REPLACE,
     Aliasing,
 )
+from kvc.schema.torch_package import check_torch
 from kvc.schema.types import Affine
 
 if TYPE_CHECKING:
@@ -58,68 +57,23 @@ if TYPE_CHECKING:
 _CHECK_INDEX = "kvc::check_index"
 
 
-@dataclass(frozen=True, slots=True)
-class Code:
-    """What runs a graph's instructions, looked up on first need.
-
-    Attributes:
-        delegate: the handle of a delegate, by its number.
-        prepared: kernels made for one constant, by op and name; filled as graphs are
-            bound, so that every frame of a graph shares them.
-        dependence: what depends on sizes, by graph; filled as frames are bound again.
-    """
-
-    delegate: Callable[[int], Handle]
-    prepared: dict[tuple[str, int], Kernel] = field(default_factory=dict)
-    dependence: dict[int, Dependence] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Blocks:
-    """The blocks of a method.
-
-    Attributes:
-        graphs: their code.
-        delegates: of those that delegates run, block -> number of the delegate.
-    """
-
-    graphs: tuple[Graph, ...] = ()
-    delegates: Mapping[int, int] = field(default_factory=dict)
-
-
-def blocks_of(program: Program, method: int) -> Blocks:
-    """Return the blocks of a method of a program."""
-    delegates = {
-        delegate.block: number
-        for number, delegate in enumerate(program.delegates)
-        if delegate.method == method
-    }
-    return Blocks(program.methods[method].graphs[1:], delegates)
-
-
 def bind_graph(
-    method: str,
-    graph: Graph,
-    sizes: Mapping[str, int],
-    memory: Memory,
-    code: Code,
-    blocks: Blocks,
+    graph: Graph, sizes: Mapping[str, int], memory: Memory, code: Code
 ) -> Frame:
     """Bind a graph to the sizes of its symbols and to memory.
 
     Args:
-        method: its name, for messages.
         graph: of a method, or of one of its blocks.
         sizes: of the symbols.
         memory: where its values lie.
-        code: what runs instructions.
-        blocks: of the method.
+        code: of the method.
 
     Raises:
         KernelFailed: an instruction cannot be bound.
+        MissingPackage: one needs torch, which is not installed.
         DigestMismatch, FileChanged: a constant is damaged.
     """
-    return _Binder(method, graph, sizes, memory, code, blocks).bind()
+    return _Binder(graph, sizes, memory, code).bind()
 
 
 def rebind_graph(
@@ -149,16 +103,10 @@ class _Binder:
     """
 
     def __init__(
-        self,
-        method: str,
-        graph: Graph,
-        sizes: Mapping[str, int],
-        memory: Memory,
-        code: Code,
-        blocks: Blocks,
+        self, graph: Graph, sizes: Mapping[str, int], memory: Memory, code: Code
     ) -> None:
-        self._method, self._graph, self._sizes = method, graph, sizes
-        self._memory, self._blocks = memory, blocks
+        self._graph, self._sizes = graph, sizes
+        self._memory, self._code = memory, code
         self._makers = {v: i.op for i in graph.instructions for v in i.results}
         self._cursors = [
             (value.storage, i)
@@ -167,8 +115,7 @@ class _Binder:
         ]
         self._controls: dict[int, ControlStep] = {}
         self._values = Values(graph, sizes, memory)
-        self._workspace, self._code = memory.workspace, code
-        self._uses_torch = any(map(_needs_torch, graph.instructions))
+        self._uses_torch = needs_torch(graph)
         self._beside_others = False  # torch kernels take turns with other threads
         self._steps: list[Step] = []
         self._places: list[int] = []
@@ -181,6 +128,7 @@ class _Binder:
         """Bind every instruction in order."""
         graph = self._graph
         if self._uses_torch:
+            check_torch(f"method {self._code.method}")
             import_beside_packing(self._delegates(), self._code.delegate)
         self._inputs = [self._values.array(i) for i in graph.inputs]
         with self._mode():
@@ -214,13 +162,13 @@ class _Binder:
         # By identity: what is kept keeps its graph alive.
         found = self._code.dependence.get(id(self._graph))
         if found is None:
-            found = Dependence(self._graph, self._blocks.graphs)
+            found = Dependence(self._graph, self._code.blocks)
             self._code.dependence[id(self._graph)] = found
         return found
 
     def _delegates(self) -> list[int]:
         called = blocks_run(self._graph, DELEGATE)
-        return [self._blocks.delegates[block] for block in called]
+        return [self._code.parts[block] for block in called]
 
     def _mode(self) -> AbstractContextManager[object]:
         if not self._uses_torch:
@@ -231,7 +179,7 @@ class _Binder:
 
     def _frame(self) -> Frame:
         return Frame(
-            method=self._method,
+            method=self._code.method,
             inputs=tuple(self._inputs),
             outputs=tuple(self._outputs),
             steps=tuple(self._steps),
@@ -266,7 +214,7 @@ class _Binder:
                 return ()
             return self._bind_kernel(instruction)
         except Exception as error:
-            fail(self._method, index, instruction, error)
+            fail(self._code.method, index, instruction, error)
 
     def _bind_kernel(self, instruction: Instruction) -> Sequence[Step]:
         kernel = self._kernel(instruction)
@@ -353,9 +301,9 @@ class _Binder:
             instruction, self._graph, self._values, self._makers
         )
         (block,) = read_control(instruction.op, instruction.arguments).blocks
-        handle = self._code.delegate(self._blocks.delegates[block])
+        handle = self._code.delegate(self._code.parts[block])
         self._beside_others |= not handle.runs_torch
-        workspace = self._workspace
+        workspace = self._memory.workspace
         assert workspace is not None, "a graph with delegates runs in a context"
         run = handle.prepare(inputs, outputs, workspace, self._sizes)
         owners = {held.owner for held in inputs if isinstance(held, StateBuffer)}
@@ -364,7 +312,7 @@ class _Binder:
     def _bind_control(self, index: int, instruction: Instruction) -> Sequence[Step]:
         """Put an instruction that runs blocks where its operands and results lie."""
         if index not in self._controls:
-            bind, blocks = self._bind_block, self._blocks.graphs
+            bind, blocks = self._bind_block, self._code.blocks
             self._controls[index] = ControlStep(instruction, blocks, bind)
             self._beside_others |= any(map(_has_delegates, blocks))
         bound = bind_operands(
@@ -381,7 +329,7 @@ class _Binder:
     def _bind_block(
         self, block: Graph, sizes: Mapping[str, int], memory: Memory
     ) -> Frame:
-        return bind_graph(self._method, block, sizes, memory, self._code, self._blocks)
+        return bind_graph(block, sizes, memory, self._code)
 
     def _arguments(self, instruction: Instruction) -> tuple[object, ...]:
         return tuple(self._argument(argument) for argument in instruction.arguments)
@@ -392,10 +340,10 @@ class _Binder:
         return self._values.argument(argument, self._values.tensor)
 
 
-def _needs_torch(instruction: Instruction) -> bool:
-    """Tell whether an instruction computes here: no part, and no mere view."""
-    op = instruction.op
-    return op != DELEGATE and OPS[op].aliasing is not Aliasing.VIEW
+def needs_torch(graph: Graph) -> bool:
+    """Tell whether an instruction of a graph computes here: no part, no mere view."""
+    ops = {instruction.op for instruction in graph.instructions} - {DELEGATE}
+    return any(OPS[op].aliasing is not Aliasing.VIEW for op in ops)
 
 
 def _has_delegates(graph: Graph) -> bool:

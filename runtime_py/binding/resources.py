@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from itertools import chain
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.binding.code import Code, Prepared, code_of
 from kvc.runtime.binding.contexts import ContextPool, ExecutionContext
-from kvc.runtime.binding.frames import Blocks, Code, blocks_of
 from kvc.runtime.data import FreeableBuffer, NamedBuffers
 from kvc.runtime.delegates.base import Delegate, Handle, Options, Packing
-from kvc.runtime.delegates.table import DELEGATES
+from kvc.runtime.delegates.table import delegate_of
 from kvc.runtime.threads import settle_threads
 from kvc.schema.model import Program
 
@@ -25,7 +25,6 @@ class Resources:
 
     Attributes:
         pool: the contexts.
-        code: what runs instructions, with what has been prepared for constants.
     """
 
     def __init__(
@@ -44,8 +43,8 @@ class Resources:
         self._backends: dict[str, Delegate] = {}
         self._handles: dict[int, Handle] = {}
         self.pool = ContextPool(self._make_context)
-        self.code = Code(self._delegate)
-        self._blocks: dict[int, Blocks] = {}
+        self._codes: dict[int, Code] = {}
+        self._prepared: Prepared = {}
 
     def constant(self, name: int) -> Array:
         """Return named data that stays in memory as long as this.
@@ -63,11 +62,12 @@ class Resources:
                 buffer.free()
         return found[1]
 
-    def blocks(self, method: int) -> Blocks:
-        """Return the blocks of a method."""
-        if method not in self._blocks:
-            self._blocks[method] = blocks_of(self._program, method)
-        return self._blocks[method]
+    def code(self, method: int) -> Code:
+        """Return what a method is bound with, shared by all contexts."""
+        if method not in self._codes:
+            made = code_of(self._program, method, self._delegate, self._prepared)
+            self._codes[method] = made
+        return self._codes[method]
 
     def backend(self, name: str) -> Delegate:
         """Return the run-time half of a backend."""
@@ -75,7 +75,7 @@ class Resources:
             if name not in self._backends:
                 threads = settle_threads()
                 options = Options(self._path, self._program, self._reference, threads)
-                self._backends[name] = DELEGATES[name](options)
+                self._backends[name] = delegate_of(name)(options)
             return self._backends[name]
 
     def packed(self) -> Mapping[str, int]:
@@ -121,7 +121,7 @@ class Resources:
             self._handles.clear()
             self._backends.clear()
             self._constants.clear()
-            self.code.prepared.clear()
+            self._prepared.clear()
 
     def _make_context(self) -> ExecutionContext:
         scratch = (method.graph.scratch_nbytes for method in self._program.methods)

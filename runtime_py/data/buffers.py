@@ -1,12 +1,11 @@
 """`FreeableBuffer`, a handle on named data, and `NamedBuffers`, the table of names."""
 
 import threading
-from collections.abc import Iterator, Mapping
-from types import TracebackType
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.data.held import HeldBlobs
-from kvc.schema.errors import BufferFreed, UnknownName
+from kvc.runtime.named import Named
+from kvc.schema.errors import BufferFreed
 from kvc.schema.model import NamedData, Program
 
 
@@ -95,12 +94,7 @@ class FreeableBuffer:
     def __enter__(self) -> "FreeableBuffer":
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.free()
 
     def __del__(self) -> None:
@@ -112,7 +106,7 @@ class FreeableBuffer:
         return f"<FreeableBuffer {self.name!r}: {state}>"
 
 
-class NamedBuffers(Mapping[str, FreeableBuffer]):
+class NamedBuffers(Named[FreeableBuffer]):
     """`program.data`: every name of the bundle; each request is a new handle.
 
     Handles `for_calls` are good until the last call ends, those of users until the
@@ -125,34 +119,16 @@ class NamedBuffers(Mapping[str, FreeableBuffer]):
         self._program = program
         self._blobs = blobs
         self._for_calls = for_calls
-        self._ids = {named.name: i for i, named in enumerate(program.names)}
+        super().__init__("data", ((n.name, i) for i, n in enumerate(program.names)))
 
-    def handle(self, name_id: int) -> FreeableBuffer:
+    def handle(self, number: int) -> FreeableBuffer:
         """Return a new handle by the data's id.
 
         Raises:
             Forked: the program belongs to another process.
         """
-        named = self._program.names[name_id]
+        named = self._program.names[number]
         nbytes = self._program.blobs[named.blob].nbytes
         return FreeableBuffer(named, nbytes, self._blobs, self._for_calls)
 
-    def __getitem__(self, name: str) -> FreeableBuffer:
-        """Return a new handle.
-
-        Raises:
-            UnknownName: the program has no such data.
-            Forked: the program belongs to another process.
-        """
-        if name not in self._ids:
-            raise UnknownName(kind="data", name=name, known=tuple(self._ids))
-        return self.handle(self._ids[name])
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._ids
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._ids)
-
-    def __len__(self) -> int:
-        return len(self._ids)
+    _of = handle

@@ -1,5 +1,6 @@
 """Check a block by its backend's list of what it supports."""
 
+from kvc.schema.alike import kinds_of_instructions
 from kvc.schema.backends.operands import Operand, WhyNot
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import Argument, Constant, Graph, Instruction, Ref
@@ -11,7 +12,8 @@ def check_taken(graph: Graph, backend: str, why_not: WhyNot, where: str) -> None
     Raises:
         BadProgram: for the first that it does not.
     """
-    for index, instruction in enumerate(graph.instructions):
+    for index in kinds_of_instructions(graph):
+        instruction = graph.instructions[index]
         results = [graph.values[value].type for value in instruction.results]
         reason = why_not(instruction.op, operands_of(graph, instruction), results)
         if reason:

@@ -7,8 +7,9 @@ prepared calls are frames, followed by copies of outputs that cannot be made in 
 from collections.abc import Callable, Mapping, Sequence
 
 from kvc.runtime.arrays import Array, copy_into, place_of
+from kvc.runtime.binding.code import code_of
 from kvc.runtime.binding.executor import Frame
-from kvc.runtime.binding.frames import Code, bind_graph, blocks_of
+from kvc.runtime.binding.frames import bind_graph
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Handle, Workspace, on_host
 from kvc.runtime.delegates.part_memory import part_memory
@@ -25,11 +26,9 @@ class ReferenceHandle(Handle):
         self, program: Program, part: Delegate, data: Mapping[str, FreeableBuffer]
     ) -> None:
         method = program.methods[part.method]
-        self._method = method.name
         self._graph = method.blocks[part.block].graph
-        self._blocks = blocks_of(program, part.method)
         self._buffers = {i: data[program.names[i].name] for i in part.names}
-        self._code = Code(_refuse_nesting)
+        self._code = code_of(program, part.method, _refuse_nesting, {})
 
     def prepare(
         self,
@@ -48,7 +47,7 @@ class ReferenceHandle(Handle):
             workspace.arena,
             lambda name: self._buffers[name].private_array(),
         )
-        frame = bind_graph(self._method, graph, sizes, memory, self._code, self._blocks)
+        frame = bind_graph(graph, sizes, memory, self._code)
         return _with_copies(frame, targets)
 
     def close(self) -> None:

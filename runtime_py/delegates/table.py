@@ -5,11 +5,9 @@ the group `kvc.delegates`, which is looked up only for names that are not regist
 a bundle can choose among the installed backends, and nothing else.
 """
 
-from importlib.metadata import entry_points
+from importlib import import_module
 
 from kvc.runtime.delegates.base import Delegate
-from kvc.runtime.delegates.cpu import Cpu
-from kvc.runtime.delegates.xnnpack import Xnnpack
 from kvc.schema.errors import BackendTaken, BadSetting, MissingDelegate, listing
 from kvc.schema.model import Delegate as Part
 from kvc.schema.model import Program
@@ -18,7 +16,11 @@ ENTRY_POINTS = "kvc.delegates"
 
 Factory = type[Delegate]
 
-DELEGATES: dict[str, Factory] = {"cpu": Cpu, "xnnpack": Xnnpack}
+# By name; what is a text is imported when a bundle first names it.
+DELEGATES: dict[str, Factory | str] = {
+    "cpu": "kvc.runtime.delegates.cpu:Cpu",
+    "xnnpack": "kvc.runtime.delegates.xnnpack:Xnnpack",
+}
 
 
 def register_delegate(name: str, factory: Factory) -> None:
@@ -35,7 +37,7 @@ def register_delegate(name: str, factory: Factory) -> None:
     """
     _check(name, factory)
     if name in DELEGATES:
-        raise BackendTaken(name=name, new=repr(factory), found=repr(DELEGATES[name]))
+        raise BackendTaken(name=name, new=repr(factory), found=repr(delegate_of(name)))
     DELEGATES[name] = factory
 
 
@@ -68,6 +70,15 @@ def check_backends(program: Program, path: str, reference: bool | None = None) -
             factory.check_library()
 
 
+def delegate_of(name: str) -> Factory:
+    """Return a backend that is in the table."""
+    known = DELEGATES[name]
+    if isinstance(known, str):
+        module, _, own_name = known.partition(":")
+        known = DELEGATES[name] = getattr(import_module(module), own_name)
+    return known
+
+
 def packed_format(backend: str) -> str:
     """Return the format of what a backend packs on this machine.
 
@@ -96,9 +107,10 @@ def _find(part: Part, program: Program, path: str) -> Factory:
 
 def _look_up(name: str) -> Factory | str:
     """Return what makes a backend's run-time half, or why nothing does."""
-    known = DELEGATES.get(name)
-    if known is not None:
-        return known
+    if name in DELEGATES:
+        return delegate_of(name)
+    from importlib.metadata import entry_points  # slow to import, and seldom needed
+
     reason = "nothing of this name is registered or installed"
     for entry in entry_points(group=ENTRY_POINTS, name=name):
         try:
@@ -107,5 +119,6 @@ def _look_up(name: str) -> Factory | str:
             # Whatever code of others raises: the bundle cannot be run here.
             reason = f"its entry point {entry.value} failed: {error!r}"
         else:
-            return DELEGATES.setdefault(name, factory)
+            DELEGATES.setdefault(name, factory)
+            return delegate_of(name)
     return reason

@@ -34,14 +34,14 @@ class Chooser:
         """Begin; rows have seeds of their own, or they would choose alike."""
         self._settings = settings
         seed = None if settings.seed is None else settings.seed + row
-        self._random = np.random.default_rng(seed)
+        greedy = not settings.temperature  # numpy.random is slow to import
+        self._random = None if greedy else np.random.default_rng(seed)
         self._seen = np.unique(np.array(seen, np.int64))
 
     def copy(self) -> "Chooser":
         """Return one that goes on as this one does, by the same chance."""
         other = copy(self)
-        if self._settings.temperature:  # else nobody asks it
-            other._random = deepcopy(self._random)
+        other._random = deepcopy(self._random)
         return other
 
     def choose(self, logits: Logits) -> int:
@@ -64,9 +64,11 @@ class Chooser:
 
 
 def choose_token(
-    logits: Logits, settings: GenerationSettings, random: np.random.Generator
+    logits: Logits,
+    settings: GenerationSettings,
+    random: "np.random.Generator | None" = None,
 ) -> int:
-    """Return a token id.
+    """Return a token id; with a temperature, by chance.
 
     Raises:
         UnusableLogits: they hold NaN, or nothing to choose from.
@@ -75,6 +77,7 @@ def choose_token(
         token = int(logits.argmax())  # of a NaN, if there is one
         _check_best(float(logits[token]))
         return token
+    assert random is not None, "chance has a generator"
     ids, scores = keep_tokens(logits, settings)
     totals = np.exp(scores - scores.max()).cumsum()
     # `random` gives 1 - 2**-53 at most: however it is rounded, this is below the total.

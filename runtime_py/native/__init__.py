@@ -6,6 +6,7 @@ address of a list of steps. Out: results in the memory that the steps name.
 
 import ctypes
 import importlib.machinery
+import struct
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -17,21 +18,15 @@ from kvc.runtime.arrays import Array, address_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import MissingLibrary
 
-INSTALL: Final = "pip install kvc on a machine with a C++17 compiler"
+INSTALL: Final = "pip install ."  # in kvc's folder
 ABSENT: Final = -(1 << 63)  # an int that is left out
 _VERSION: Final = 1
 _MAX_RANK: Final = 8
 
-# As `Tensor`, `Step` and `Failure` of the C++ sources.
-_TENSOR = np.dtype(
-    [
-        ("data", np.uint64),
-        ("dtype", np.int32),
-        ("rank", np.int32),
-        ("dims", np.int64, _MAX_RANK),
-        ("strides", np.int64, _MAX_RANK),
-    ]
-)
+# As `Tensor`, `Step` and `Failure` of the C++ sources: address, dtype, rank, dims and
+# strides of a tensor.
+_TENSOR: Final = struct.Struct(f"<Qii{_MAX_RANK}q{_MAX_RANK}q")
+_NO_TENSOR: Final = bytes(_TENSOR.size)
 _STEP = np.dtype(
     [
         ("kernel", np.int32),
@@ -69,8 +64,8 @@ class Steps:
 
     def __init__(self, library: "Library", threads: int) -> None:
         self._library, self._threads = library, threads
-        self._kept: list[Array] = []
-        self._tensors: list[tuple[object, ...]] = []
+        self._described: dict[int, tuple[Array, bytes]] = {}  # by id; kept alive
+        self._tensors: list[bytes] = []
         self._integers: list[int] = []
         self._numbers: list[float] = []
         self._steps: list[tuple[int, int, int, int, int]] = []
@@ -97,13 +92,13 @@ class Steps:
 
     def settle(self) -> None:
         """Write down all that has been added; nothing is added afterwards."""
-        tensors = np.array(self._tensors, _TENSOR)
+        tensors = np.frombuffer(b"".join(self._tensors), np.uint8)
         integers = np.array(self._integers or [0], np.int64)
         numbers = np.array(self._numbers or [0], np.float64)
         steps = np.zeros(len(self._steps), _STEP)
         columns = np.array(self._steps, np.uint64).reshape(-1, 5)
         steps["kernel"], steps["tensor_count"] = columns[:, 0], columns[:, 1]
-        steps["tensors"] = columns[:, 2] * _TENSOR.itemsize + address_of(tensors)
+        steps["tensors"] = columns[:, 2] * _TENSOR.size + address_of(tensors)
         steps["integers"] = columns[:, 3] * 8 + address_of(integers)
         steps["numbers"] = columns[:, 4] * 8 + address_of(numbers)
         self._memory = steps, tensors, integers, numbers
@@ -126,21 +121,23 @@ class Steps:
                 return Failure(int(found["fault"]), int(found["step"]), facts)
         return None
 
-    def _describe(self, array: Array | None) -> tuple[object, ...]:
-        nothing = (0,) * _MAX_RANK
+    def _describe(self, array: Array | None) -> bytes:
         if array is None:
-            return 0, 0, 0, nothing, nothing
-        self._kept.append(array)
-        rank, size = array.ndim, array.itemsize
-        rest = (0,) * (_MAX_RANK - rank)
-        strides = tuple([stride // size for stride in array.strides])
-        return (
-            address_of(array),
-            int(_dtype_of(array.dtype)),
-            rank,
-            array.shape + rest,
-            strides + rest,
-        )
+            return _NO_TENSOR
+        found = self._described.get(id(array))
+        if found is None:
+            found = self._described[id(array)] = array, _described(array)
+        return found[1]
+
+
+def _described(array: Array) -> bytes:
+    rank, size = array.ndim, array.itemsize
+    rest = (0,) * (_MAX_RANK - rank)
+    strides = [stride // size for stride in array.strides]
+    dtype = _dtype_of(array.dtype)
+    return _TENSOR.pack(
+        address_of(array), dtype, rank, *array.shape, *rest, *strides, *rest
+    )
 
 
 @cache
@@ -214,7 +211,11 @@ def find_library() -> Library:
     paths = [folder / f"_kernels{suffix}" for suffix in suffixes]
     path = next((path for path in paths if path.exists()), None)
     if path is None:
-        raise _missing("it was not built when kvc was installed")
+        reason = (
+            "it was not built when kvc was installed from its folder, which takes a "
+            "C++17 compiler"
+        )
+        raise _missing(reason)
     try:
         library = Library(path)
     except (OSError, AttributeError) as error:

@@ -5,7 +5,6 @@ here from one call to the next. A session is used by one thread at a time.
 """
 
 import os
-import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
@@ -25,11 +24,11 @@ from kvc.runtime.sessions.positions import (
 )
 from kvc.runtime.sessions.rewinding import most_rewindable, rewind, trim
 from kvc.runtime.sessions.rows import reset_row, take_row
-from kvc.runtime.sessions.session_text import state_text
 from kvc.runtime.sessions.snapshots import save_snapshot
 from kvc.runtime.sessions.state_views import StateViews
+from kvc.runtime.sessions.usage import Usage, Use
 from kvc.runtime.states.memory import NONE, Copies, StateMemory
-from kvc.schema.errors import BadSetting, Busy, Closed
+from kvc.schema.errors import BadSetting
 from kvc.schema.types import Symbol
 
 if TYPE_CHECKING:
@@ -43,10 +42,8 @@ class Session(Callables):
         """Take over states that nothing else uses; `open` makes new ones."""
         self._engine = engine
         self._states = states
-        self._lock = threading.Lock()
-        self._running = ""
+        self._usage = Usage(engine, states)
         self._changes = 0
-        self._before_use: Callable[[], None] | None = None
         # Runs once: at close, or when the session is collected.
         self._closer = weakref.finalize(self, engine.close_states, self._states)
         self._closer.atexit = False
@@ -105,7 +102,7 @@ class Session(Callables):
             Closed, Forked: session or program are closed, or of another process.
         """
         index = self._find(name)
-        with self._exclusive(name):
+        with Use(self._usage, name):
             made = self._engine.call(index, args, kwargs, self._states)
             if self._engine.program.methods[index].writes:
                 self._note_change()
@@ -117,7 +114,7 @@ class Session(Callables):
         Raises:
             Busy, Closed, Forked: as `call`.
         """
-        with self._exclusive("reset"):
+        with Use(self._usage, "reset"):
             self._note_change()
             self._states.reset()
 
@@ -137,7 +134,7 @@ class Session(Callables):
             CannotRewind: rows must go back by the same number of tokens.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
-        with self._exclusive("rewind"):
+        with Use(self._usage, "rewind"):
             if rewind(self._engine.program, self._states, count):
                 self._note_change()
 
@@ -149,7 +146,7 @@ class Session(Callables):
             StateMismatch: a state, or the position, has no rows of its own.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
-        with self._exclusive("reset_row"):
+        with Use(self._usage, "reset_row"):
             reset_row(self._engine.program, self._states, row)
             self._note_change()
 
@@ -158,7 +155,7 @@ class Session(Callables):
 
         Raises as `reset_row`.
         """
-        with self._exclusive("copy_row"):
+        with Use(self._usage, "copy_row"):
             program, states = self._engine.program, self._states
             names = "copy_row", "target", "source"
             take_row(program, states, target, states, source, names)
@@ -180,7 +177,7 @@ class Session(Callables):
         if other is self:
             self.copy_row(other_row, row)
             return
-        with self._exclusive("admit"), other._exclusive("admit"):
+        with Use(self._usage, "admit"), Use(other._usage, "admit"):
             mine, theirs = self._engine.digest, other._engine.digest
             if mine != theirs:
                 expected = f"a session of program {mine}"
@@ -195,7 +192,7 @@ class Session(Callables):
         Raises:
             Busy, Closed, Forked: as `call`.
         """
-        with self._exclusive("trim"):
+        with Use(self._usage, "trim"):
             trim(self._engine.program, self._states)
             self._engine.give_back_scratch()
 
@@ -214,7 +211,7 @@ class Session(Callables):
             OutOfMemory: the system gives no address space.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
-        with self._exclusive("fork"):
+        with Use(self._usage, "fork"):
             self._states.check_usable()
             copies = self._states.copies
             if transactional is not None:
@@ -227,7 +224,7 @@ class Session(Callables):
         Raises:
             Busy, Closed, Forked: as `call`.
         """
-        with self._exclusive("residency"):
+        with Use(self._usage, "residency"):
             return describe_states(self._states.owner)
 
     def check_usable(self) -> None:
@@ -236,7 +233,7 @@ class Session(Callables):
         Raises:
             Poisoned, Busy, Closed, Forked: as `call`.
         """
-        with self._exclusive("check_usable"):
+        with Use(self._usage, "check_usable"):
             self._states.check_usable()
 
     def before_use(self, settle: Callable[[], None] | None) -> None:
@@ -248,7 +245,7 @@ class Session(Callables):
             settle: may use the session itself, and is then called again, within the
                 first call; None removes it. It stays until it is replaced.
         """
-        self._before_use = settle
+        self._usage.before = settle
 
     def leave_pending(self, rows: Sequence[Sequence[int]]) -> None:
         """Note the tokens of each row that were made and are to run next.
@@ -268,7 +265,7 @@ class Session(Callables):
             CannotWrite: the system refuses; the old file is untouched.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
-        with self._exclusive("save"):
+        with Use(self._usage, "save"):
             engine = self._engine
             save_snapshot(path, engine.program, engine.digest, self._states)
 
@@ -281,7 +278,7 @@ class Session(Callables):
             StateMismatch: a counter is so far off that nothing can be added to it.
             Busy, Closed, Forked: as `call`.
         """
-        with self._exclusive("position"):
+        with Use(self._usage, "position"):
             found = find_position(self._engine.program.cursors, self._states)
             return np.array(found, np.int64)
 
@@ -296,7 +293,7 @@ class Session(Callables):
             StateMismatch: as `position`.
             Busy, Closed, Forked: as `call`.
         """
-        with self._exclusive("positions"):
+        with Use(self._usage, "positions"):
             found = known_positions(self._engine.program, self._states)
             return {name: np.array(rows, np.int64) for name, rows in found.items()}
 
@@ -310,7 +307,7 @@ class Session(Callables):
         Raises:
             Busy, Closed, Forked: as `call`.
         """
-        with self._exclusive("pending"):
+        with Use(self._usage, "pending"):
             rows = count_rows(self._engine.program, self._states.sizes)
             return self._states.pending or ((),) * rows
 
@@ -332,7 +329,7 @@ class Session(Callables):
         Raises:
             NoPosition, NotRewindable, Poisoned, Busy, Closed, Forked: as `rewind`.
         """
-        with self._exclusive("rewindable"):
+        with Use(self._usage, "rewindable"):
             found = most_rewindable(self._engine.program, self._states)
             return np.array(found, np.int64)
 
@@ -345,7 +342,7 @@ class Session(Callables):
         Raises:
             Busy, Closed, Forked: as `call`.
         """
-        with self._exclusive("longest_call"):
+        with Use(self._usage, "longest_call"):
             entries = map(self._engine.entry, range(len(self._engine.program.methods)))
             limits = [entry.narrowest(self._states) for entry in entries]
         return min((kind.longest for kind in limits if kind is not None), default=None)
@@ -358,7 +355,7 @@ class Session(Callables):
     @property
     def state(self) -> Mapping[str, Array]:
         """Return a read-only look at the states, by name."""
-        return StateViews(self._engine.program, self._states, self)
+        return StateViews(self._usage, self)
 
     @property
     def symbols(self) -> Mapping[str, Symbol]:
@@ -377,59 +374,12 @@ class Session(Callables):
             self._states.closed = True
             self._closer.detach()
         elif not self._states.closed:
-            with self._exclusive("close", check=False):
+            with Use(self._usage, "close", closing=True):
                 self._closer()
 
     def _note_change(self) -> None:
         self._changes += 1
         self._states.pending = ()
 
-    def _exclusive(self, name: str, check: bool = True) -> "_Exclusive":
-        """Return what is entered to use the session; others are refused meanwhile."""
-        return _Exclusive(self, name, check)
-
     def __repr__(self) -> str:
-        return f"<Session of {self._engine.path}: {self._text()}>"
-
-    def _text(self) -> str:
-        """Say how far the session is, without using it."""
-        if self._states.closed or self._engine.closed:
-            return "closed"
-        if self._engine.forked:
-            return "of another process"
-        if not self._lock.acquire(blocking=False):
-            return f"running {self._running or 'a method'}"
-        try:
-            return state_text(self._engine.program.cursors, self._states)
-        finally:
-            self._lock.release()
-
-
-class _Exclusive:
-    """The one use of a session at a time; made for each, so it is small."""
-
-    __slots__ = ("_check", "_name", "_session")
-
-    def __init__(self, session: Session, name: str, check: bool) -> None:
-        self._session, self._name, self._check = session, name, check
-
-    def __enter__(self) -> None:
-        session = self._session
-        session._engine.check_process("session")
-        if self._check and session._before_use is not None:
-            session._before_use()
-        if not session._lock.acquire(blocking=False):
-            raise Busy(method=session._running or "a method")
-        try:
-            if session._states.closed:
-                raise Closed(kind="session")
-            if self._check and session._engine.closed:
-                raise Closed(kind="program")
-            session._running = self._name
-        except BaseException:
-            session._lock.release()
-            raise
-
-    def __exit__(self, *_: object) -> None:
-        self._session._running = ""
-        self._session._lock.release()
+        return f"<Session of {self._engine.path}: {self._usage}>"

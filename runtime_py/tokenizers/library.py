@@ -54,11 +54,6 @@ class JsonTokenizer:
         text = self._library.id_to_token(token) if 0 <= token < _MOST else None
         return None if text in self._skipped else text
 
-    def id_of(self, spelling: str) -> int | None:
-        """Return the token of a spelling, None where there is none."""
-        token: int | None = self._library.token_to_id(spelling)
-        return token
-
 
 class JsonStream:
     """The text of tokens that come one by one, special ones left out.

@@ -7,13 +7,15 @@ fields of a table in a verified buffer, whole vectors at a time. Both use the la
 
 import struct
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
-from flatbuffers.builder import Builder
 from numpy.typing import NDArray
 
 from kvc.schema._generated import TABLES, Field
+
+if TYPE_CHECKING:
+    from flatbuffers.builder import Builder
 
 Numbers = NDArray[np.generic]
 FieldValue: TypeAlias = "int | str | Numbers | Record | list[str] | list[Record] | None"
@@ -29,12 +31,14 @@ class Record:
 
 def write(root: Record, identifier: bytes) -> bytes:
     """Return the buffer that holds `root`."""
+    from flatbuffers.builder import Builder  # reading does without
+
     builder = Builder(1 << 16)
     builder.Finish(_write_table(builder, root), file_identifier=identifier)
     return bytes(builder.Output())
 
 
-def _write_table(builder: Builder, record: Record) -> int:
+def _write_table(builder: "Builder", record: Record) -> int:
     layout = TABLES[record.table]
     assert record.fields.keys() == {field[0] for field in layout}, record.table
     offsets = {
@@ -57,7 +61,7 @@ def _write_table(builder: Builder, record: Record) -> int:
     return offset
 
 
-def _write_child(builder: Builder, field: Field, record: Record) -> int:
+def _write_child(builder: "Builder", field: Field, record: Record) -> int:
     value = record.fields[field[0]]
     offset: int
     if isinstance(value, str):
@@ -72,7 +76,7 @@ def _write_child(builder: Builder, field: Field, record: Record) -> int:
     return offset
 
 
-def _write_offsets(builder: Builder, items: "list[str] | list[Record]") -> int:
+def _write_offsets(builder: "Builder", items: "list[str] | list[Record]") -> int:
     offsets = [
         builder.CreateString(item)
         if isinstance(item, str)

@@ -1,20 +1,14 @@
 """Bundles and data files: written atomically, read with checks.
 
 A bundle is header, blobs and program; a data file is header, blobs and index. The
-layout is described in FORMAT.md.
+layout is described in FORMAT.md. What opening a bundle takes is imported with this.
 """
 
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
 from kvc.schema.container.absent import is_spare
-from kvc.schema.container.atomic import AtomicFile, why_not_replaced
-from kvc.schema.container.blob_stream import Content
 from kvc.schema.container.bundle_file import BundleFile
-from kvc.schema.container.collect import (
-    Collected,
-    Failure,
-    Garbage,
-    collect_garbage,
-    unreferenced,
-)
 from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
 from kvc.schema.container.kinds import SESSION_MAGIC, guess_kind
@@ -22,16 +16,44 @@ from kvc.schema.container.layout import align_up, default_align
 from kvc.schema.container.lookup import find_data_file, search_path
 from kvc.schema.container.opened import OpenFile, is_session
 from kvc.schema.container.paths import path_text
-from kvc.schema.container.reused import check_reuse
-from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
-from kvc.schema.container.split import join_bundle, split_bundle, stored_contents
 from kvc.schema.container.stored_blobs import StoredBlobs, match_index
-from kvc.schema.container.verify import (
-    Verified,
-    verify_bundle,
-    verify_data_file,
-    verify_file,
-)
+
+if TYPE_CHECKING:
+    from kvc.schema.container.atomic import AtomicFile, why_not_replaced
+    from kvc.schema.container.blob_stream import Content
+    from kvc.schema.container.collect import (
+        Collected,
+        Failure,
+        Garbage,
+        collect_garbage,
+        unreferenced,
+    )
+    from kvc.schema.container.reused import check_reuse
+    from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
+    from kvc.schema.container.split import join_bundle, split_bundle, stored_contents
+    from kvc.schema.container.verify import (
+        Verified,
+        verify_bundle,
+        verify_data_file,
+        verify_file,
+    )
+
+# What writes files, or reads all of them, and the modules that it is in.
+_ON_DEMAND: Final = {
+    "atomic": ("AtomicFile", "why_not_replaced"),
+    "blob_stream": ("Content",),
+    "collect": (
+        "Collected",
+        "Failure",
+        "Garbage",
+        "collect_garbage",
+        "unreferenced",
+    ),
+    "reused": ("check_reuse",),
+    "save": ("Contents", "Progress", "SavedBundle", "save_bundle"),
+    "split": ("join_bundle", "split_bundle", "stored_contents"),
+    "verify": ("Verified", "verify_bundle", "verify_data_file", "verify_file"),
+}
 
 __all__ = [
     "HEADER_NBYTES",
@@ -72,3 +94,11 @@ __all__ = [
     "verify_file",
     "why_not_replaced",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Return what opening a bundle does without; it is imported when asked for."""
+    for module, names in _ON_DEMAND.items():
+        if name in names:
+            return getattr(import_module(f"{__name__}.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

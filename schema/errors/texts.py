@@ -1,4 +1,4 @@
-"""Errors of tokenizers and chat templates, and of the packages that read them."""
+"""Errors of tokenizers and chat templates, and of packages that may be missing."""
 
 from kvc.schema.errors.compiling import CompileError
 from kvc.schema.errors.executing import ExecutionError
@@ -6,7 +6,7 @@ from kvc.schema.errors.loading import LoadError
 
 
 class MissingPackage(LoadError):
-    """An optional package that reads something in the bundle is not installed."""
+    """An optional package that something needs is not installed."""
 
     what: str
     package: str

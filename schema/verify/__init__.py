@@ -4,8 +4,7 @@
 written, and raise the first thing that is wrong.
 """
 
-from kvc.schema.verify.effects import state_effects
 from kvc.schema.verify.programs import verify_program
 from kvc.schema.verify.semantics import verify_index
 
-__all__ = ["state_effects", "verify_index", "verify_program"]
+__all__ = ["verify_index", "verify_program"]

@@ -6,7 +6,7 @@ border between it and the one instruction that runs it: types, lent memory, what
 block may write there, and the scratch memory for it.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from kvc.schema.control import Control, read_control
@@ -279,9 +279,11 @@ class _Step:
         allowed = {inside.inputs[k] for k in places.values()}
         strange = written_inputs(inside) - allowed
         self._require(not strange, "a block writes over what it may only read")
+        makers = {v: step.op for step in inside.instructions for v in step.results}
         for output, operand in places.items():
             value, home = inside.outputs[output], inside.inputs[operand]
-            at_home = _is_whole(inside, value) and inside.root_of(value) == home
+            whole = _is_whole(inside, value, makers)
+            at_home = whole and inside.root_of(value) == home
             self._require(at_home, f"output {output} of a block lies elsewhere")
 
 
@@ -297,9 +299,14 @@ def written_inputs(graph: Graph) -> set[int]:
     }
 
 
-def _is_whole(graph: Graph, value: int) -> bool:
-    """Tell whether a value is all of the memory that it lies in, in its order."""
-    makers = {result: step.op for step in graph.instructions for result in step.results}
+def _is_whole(graph: Graph, value: int, makers: Mapping[int, str]) -> bool:
+    """Tell whether a value is all of the memory that it lies in, in its order.
+
+    Args:
+        graph: a block.
+        value: of it.
+        makers: the op that defines each value but inputs and constants.
+    """
     while isinstance(storage := graph.values[value].storage, Alias):
         op = makers[value]
         if OPS[op].aliasing is Aliasing.VIEW and op not in RESHAPING_VIEWS:

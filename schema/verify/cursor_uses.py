@@ -7,11 +7,10 @@ what `kvc::after` makes. No other arithmetic is followed here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, cast
 
 from kvc.schema.control import Control, read_control
-from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
     Argument,
@@ -34,20 +33,20 @@ from kvc.schema.ops import (
     PERMUTING,
     Aliasing,
 )
-from kvc.schema.types import Dim, TensorType, add_dims, bounds
+from kvc.schema.types import Dim
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.graphs import Operands
 from kvc.schema.verify.instruction_names import place
+from kvc.schema.verify.loop_ends import LoopEnds
 from kvc.schema.verify.starts import (
     After,
     Parts,
+    copied,
     first_operand,
-    handed_on,
     is_part,
     placed,
 )
 
-_COPY: Final = "aten::copy"
 _UPDATE: Final = "kvc::cache_update"
 _ATTENTION: Final = "kvc::attention"
 _CACHES: Final = ("k", "v", "k_scale", "v_scale")  # their slots lie along axis 2
@@ -84,11 +83,8 @@ class CursorUses:
         self._method, self._program, self._report = method, program, report
         self._operands = operands
         self._widest = widest
-        self._symbols = {symbol.name: symbol for symbol in program.symbols}
+        self._ends = LoopEnds(method, program, report)
         self._where = f"method {method.name!r}"
-        self._loops = 0  # how many there have been
-        # Of calls that loops decide on: where something ends, what, and where it is.
-        self._ends: list[tuple[After, str, str]] = []
 
     def check(self) -> None:
         """Check the method's own graph, and from there on all blocks."""
@@ -98,41 +94,18 @@ class CursorUses:
         for i, value in enumerate(graph.values):
             storage = value.storage
             if isinstance(storage, CursorSlot):
-                self._check_slot(storage, value.type, i)
                 parts[i] = storage
             elif isinstance(storage, StateSlot):
                 state = states[storage.state]
                 if state.cursor is not None and state.kind in _MODES:
                     order = tuple(range(len(value.type.dims)))
                     held[i] = _Held(storage.state, order, written=False)
-        for number, block in enumerate(self._method.blocks):
-            own = any(isinstance(v.storage, CursorSlot) for v in block.graph.values)
-            where = f"{self._where}, block {number}"
-            self._require(not own, where, "a block is lent parts of a cursor")
         made = self._check_graph(graph, self._operands[0], held, parts)
-        self._check_ends(made)
+        self._ends.finish(made)
         given = [held[v].state for v in graph.outputs if v in held]
         handed = sorted(self._widest.keys() & set(given))
         what = f"it hands the rings {handed} with a window out"
         self._require(not handed, self._where, what)
-
-    def _check_slot(self, slot: CursorSlot, kind: TensorType, value: int) -> None:
-        """Check the type of a value that a session fills in."""
-        where, cursors = f"{self._where}, value {value}", self._program.cursors
-        self._require(slot.cursor < len(cursors), where, f"no cursor {slot.cursor}")
-        rows = cursors[slot.cursor].rows
-        fits = kind.dtype is DType.INT64 and len(kind.dims) <= 1
-        what = f"{kind} is not the {slot.part.name} of a cursor"
-        self._require(fits, where, what)
-        counted = slot.part in (CursorPart.END, CursorPart.LENGTHS)
-        advance = self._method.advance_of(slot.cursor)
-        told = not counted or (advance is not None and advance.tokens is not None)
-        adds = "advances nothing" if advance is None else "advances by any number"
-        what = f"the {slot.part.name} of a method that {adds}"
-        self._require(told, where, what)
-        placed = slot.part is CursorPart.PLACES
-        known = placed or rows is None or kind.dims in ((), (1,), (rows,))
-        self._require(known, where, f"{kind} for {rows} rows")
 
     def _check_graph(
         self, graph: Graph, operands: Operands, held: dict[int, _Held], lent: Parts
@@ -146,7 +119,7 @@ class CursorUses:
         for index, (step, reads) in enumerate(
             zip(graph.instructions, operands, strict=True)
         ):
-            if step.op == _COPY and (source := placed(step.arguments[1], parts)):
+            if source := placed(Ref(copied(step)), parts):
                 parts[step.results[0]] = source
             used = [value for value in reads if value in held]
             plain = step.op not in CONTROL_OPS and step.op != AFTER
@@ -195,84 +168,12 @@ class CursorUses:
                 if v in parts and i >= control.fixed
             }
             if control.is_loop and number == control.blocks[-1]:
-                known |= self._carried(graph, step, control, inside, parts, at)
+                known |= self._ends.carried(graph, step, control, inside, parts, at)
             made = self._check_graph(inside, self._operands[number + 1], lent, known)
             for out, result in zip(inside.outputs, step.results, strict=False):
                 if step.op == DELEGATE and out in made:
                     parts[result] = made[out]
             self._follow_results(graph, step, control, held, inside, lent)
-
-    def _carried(
-        self,
-        graph: Graph,
-        step: Instruction,
-        control: Control[object],
-        inside: Graph,
-        parts: dict[int, CursorSlot | After],
-        at: str,
-    ) -> dict[int, After]:
-        """Return the starts of turns: a start that each turn hands on, so much further.
-
-        Where all turns together end is noted in `parts`. In a turn, a loop has to end
-        before the turn does.
-        """
-        found: dict[int, After] = {}
-        self._loops += 1
-        for i in range(control.carried):
-            start = placed(cast(Ref, control.operands[i]), parts)
-            blocks, own = self._method.blocks, inside.inputs[i]
-            added = handed_on(inside, {own: 0}, blocks).get(inside.outputs[i])
-            if start is None or not isinstance(added, int):
-                continue
-            advance = self._method.advance_of(start.cursor)
-            if advance is None or advance.lengths is not None:
-                continue
-            end = start
-            if control.scanned:
-                through = cast(Ref, control.operands[control.carried]).value
-                turns = graph.values[through].type.dims[0]
-                end = start.further(add_dims(0, turns, added))
-            elif added != 0:
-                end = replace(start, loops=(*start.loops, self._loops))
-            what = f"turns up to {end.offset} after the start"
-            self._check_end(end, what, at)
-            found[own] = After(start.cursor, 0, added)
-            parts[step.results[i]] = end
-        return found
-
-    def _check_end(self, end: After, what: str, at: str) -> None:
-        """Check that what a call, or a turn of a loop, adds ends there at the earliest.
-
-        Where loops decide how much that is, it is checked when all are known.
-        """
-        advance = self._method.advance_of(end.cursor)
-        assert advance is not None
-        room, adds = advance.tokens, "the call adds"
-        if end.turn is not None:
-            room, adds = end.turn, "a turn adds"
-        if room is None:
-            self._ends.append((end, what, at))
-            return
-        left = bounds(add_dims(room, end.offset, -1), self._symbols)[0]
-        what += f" and {len(end.loops)} loops of any length" if end.loops else ""
-        self._require(left >= 0 and not end.loops, at, f"{what}, {adds} {room}")
-
-    def _check_ends(self, parts: Parts) -> None:
-        """Check that counters say where calls end whose loops decide it."""
-        open_ends = {}
-        for advance in self._method.advances:
-            state = self._program.cursors[advance.cursor].state
-            if advance.tokens is None and state is not None:
-                last = parts.get(_last_value(self._method.graph, state))
-                what = f"it does not leave the counter {state} where its loops end"
-                counts = isinstance(last, After) and last.cursor == advance.cursor
-                self._require(counts, self._where, what)
-                open_ends[advance.cursor] = cast(After, last)
-        for end, what, at in self._ends:
-            last = open_ends[end.cursor]
-            left = bounds(add_dims(last.offset, end.offset, -1), self._symbols)[0]
-            fits = left >= 0 and set(end.loops) <= set(last.loops)
-            self._require(fits, at, f"{what}, the counter is left before that")
 
     def _follow_results(
         self,
@@ -364,7 +265,7 @@ class CursorUses:
         what = f"a write of {count} positions{begins}"
         whole = state.window is not None or advance.lengths is not None
         self._require(not whole, at, f"{what}, the call adds {room}")
-        self._check_end(start.further(count), what, at)
+        self._ends.check(start.further(count), what, at)
 
     def _check_kept(
         self, arguments: Mapping[str, Argument], state: State, at: str
@@ -451,21 +352,6 @@ class CursorUses:
 
     def _require(self, condition: bool, where: str, what: str) -> None:
         self._report.require(condition, where, what)
-
-
-def _last_value(graph: Graph, state: int) -> int:
-    """Return the value that all of a state holds at the end, -1 where parts differ."""
-    whole = {i for i, v in enumerate(graph.values) if v.storage == StateSlot(state)}
-    roots, last = set(whole), -1
-    for step in graph.instructions:
-        for result in step.results:
-            storage = graph.values[result].storage
-            if graph.root_of(result) not in roots or not isinstance(storage, Alias):
-                continue
-            if OPS[step.op].aliasing is not Aliasing.VIEW:
-                last = result if storage.base in whole else -1
-                whole.add(last)
-    return last
 
 
 def _written_over(graph: Graph, step: Instruction, held: Mapping[int, _Held]) -> bool:

@@ -18,13 +18,15 @@ from kvc.schema.model import (
     Advance,
     Cursor,
     CursorKind,
+    CursorPart,
+    CursorSlot,
     Method,
     Program,
     State,
     StateKind,
 )
 from kvc.schema.rings import Window
-from kvc.schema.types import bounds, symbols_of
+from kvc.schema.types import TensorType, bounds, symbols_of
 from kvc.schema.verify.cursor_uses import CursorUses
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.faults import Reporter
@@ -114,8 +116,40 @@ class CursorChecker:
             missed = sorted(rings - set(method.writes))
             what = f"it advances their cursor and does not write the rings {missed}"
             self._report.require(not missed, where, what)
+        self._check_slots(method, where)
         uses = CursorUses(method, operands, self._program, self._widest, self._report)
         uses.check()
+
+    def _check_slots(self, method: Method, where: str) -> None:
+        """Check the values that a session fills in; blocks are lent them."""
+        for i, value in enumerate(method.graph.values):
+            if isinstance(value.storage, CursorSlot):
+                self._check_slot(
+                    method, value.storage, value.type, f"{where}, value {i}"
+                )
+        for number, block in enumerate(method.blocks):
+            own = any(isinstance(v.storage, CursorSlot) for v in block.graph.values)
+            what = "a block is lent parts of a cursor"
+            self._report.require(not own, f"{where}, block {number}", what)
+
+    def _check_slot(
+        self, method: Method, slot: CursorSlot, kind: TensorType, where: str
+    ) -> None:
+        require, cursors = self._report.require, self._program.cursors
+        require(slot.cursor < len(cursors), where, f"no cursor {slot.cursor}")
+        rows = cursors[slot.cursor].rows
+        fits = kind.dtype is DType.INT64 and len(kind.dims) <= 1
+        what = f"{kind} is not the {slot.part.name} of a cursor"
+        require(fits, where, what)
+        counted = slot.part in (CursorPart.END, CursorPart.LENGTHS)
+        advance = method.advance_of(slot.cursor)
+        told = not counted or (advance is not None and advance.tokens is not None)
+        adds = "advances nothing" if advance is None else "advances by any number"
+        what = f"the {slot.part.name} of a method that {adds}"
+        require(told, where, what)
+        placed = slot.part is CursorPart.PLACES
+        known = placed or rows is None or kind.dims in ((), (1,), (rows,))
+        require(known, where, f"{kind} for {rows} rows")
 
     def _check_lengths(
         self, method: Method, advance: Advance, index: int, where: str

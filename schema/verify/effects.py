@@ -76,21 +76,6 @@ def _states(owners: set[int]) -> tuple[int, ...]:
     return tuple(sorted(owners - {CALLER}))
 
 
-def state_effects(
-    graph: Graph, operands: Sequence[Sequence[int]] | None = None
-) -> tuple[tuple[int, ...], tuple[int, ...]]:
-    """Return the ids of the states that a graph reads, and writes; see `effects`."""
-    found = effects(graph, operands)
-    return found.reads, found.writes
-
-
-def written_over(
-    graph: Graph, operands: Sequence[Sequence[int]] | None = None
-) -> tuple[int, ...]:
-    """Return the instructions that write over states or callers' arrays."""
-    return effects(graph, operands).updates
-
-
 def _owners(graph: Graph) -> tuple[dict[int, int], Mapping[int, int]]:
     """Return whose memory bound values are, and what values share memory with."""
     owner: dict[int, int] = {}

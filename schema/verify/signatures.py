@@ -4,14 +4,14 @@ The verdict depends on the op, the types of operands and results, and the other
 arguments, so equal layers are checked once: see `SignatureChecker.check`.
 """
 
-from collections.abc import Collection, KeysView, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, KeysView, Mapping, Sequence
 from typing import Final, cast
 
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Argument, Instruction, Item, Ref
+from kvc.schema.model import Argument, Graph, Instruction, Item, Ref
 from kvc.schema.ops import CONTROL_OPS, OPS, OpSpec, Param, ParamKind
 from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred
-from kvc.schema.types import Affine, Dim, TensorType, symbols_of
+from kvc.schema.types import Affine, TensorType, symbols_of
 from kvc.schema.verify.dims import Point, Sizes
 from kvc.schema.verify.limits import MAX_LIST
 
@@ -51,7 +51,7 @@ def check_signature(
         return
     arguments = instruction.arguments
     results = [types[i] for i in instruction.results]
-    names = _symbols_in(instruction, types)
+    names = _symbols_in(instruction, lambda value: symbols_of(types[value].dims))
     for point in sizes.points if names else sizes.points[:1]:
         concrete = [_concrete(a, types, point) for a in arguments]
         _compare(_infer(spec, concrete), results, point, names)
@@ -62,6 +62,15 @@ def check_signature(
         except Misfit:
             continue  # some sizes only fit together, and such a call fails
         _compare(inferred, results, point, names)
+
+
+def sized_together(graph: Graph) -> Collection[int]:
+    """Return the instructions that have several symbols, for `check_at`."""
+    types = {id(value.type): value.type for value in graph.values}
+    known = {kind: symbols_of(types[kind].dims) for kind in types}
+    of = [known[id(value.type)] for value in graph.values].__getitem__
+    steps = enumerate(graph.instructions)
+    return {index for index, step in steps if len(_symbols_in(step, of)) > 1}
 
 
 def check_at(
@@ -80,7 +89,7 @@ def check_at(
     Raises:
         Misfit: it does not fit.
     """
-    names = _symbols_in(instruction, types)
+    names = _symbols_in(instruction, lambda value: symbols_of(types[value].dims))
     if len(names) > 1:
         point = Point(sizes)
         concrete = [_concrete(a, types, point) for a in instruction.arguments]
@@ -88,16 +97,25 @@ def check_at(
         _compare(_infer(OPS[instruction.op], concrete), results, point, names)
 
 
-def _symbols_in(instruction: Instruction, types: Sequence[TensorType]) -> KeysView[str]:
-    """Return the symbols of an instruction's operands, arguments and results."""
-    dims: list[Dim] = [dim for i in instruction.results for dim in types[i].dims]
+def _symbols_in(
+    instruction: Instruction, symbols_at: Callable[[int], Iterable[str]]
+) -> KeysView[str]:
+    """Return the symbols of an instruction's results, operands and arguments.
+
+    Args:
+        instruction: whose they are.
+        symbols_at: returns those of a value's type.
+    """
+    names: dict[str, None] = {}
+    for value in instruction.results:
+        names |= dict.fromkeys(symbols_at(value))
     for argument in instruction.arguments:
         for item in argument if type(argument) is tuple else (argument,):
             if type(item) is Ref:
-                dims += types[item.value].dims
+                names |= dict.fromkeys(symbols_at(item.value))
             elif type(item) is Affine:
-                dims.append(item)
-    return symbols_of(dims)
+                names |= dict.fromkeys(item.symbols)
+    return names.keys()
 
 
 def _check_argument(param: Param, argument: Argument, sizes: Sizes) -> None:

@@ -6,7 +6,7 @@ results. `kvc::after` is followed, through copies and the code of delegates too.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Final, cast
 
 from kvc.schema.control import read_control
 from kvc.schema.model import (
@@ -21,6 +21,8 @@ from kvc.schema.model import (
 )
 from kvc.schema.ops import AFTER, DELEGATE
 from kvc.schema.types import Dim, add_dims
+
+_COPIES: Final = {"aten::clone": 0, "aten::copy": 1}  # the argument that is copied
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,9 +60,8 @@ def handed_on(
         if step.op == AFTER and first_operand(step) in known:
             count = cast("Dim", step.arguments[1])
             known[step.results[0]] = add_dims(known[first_operand(step)], count)
-        elif step.op == "aten::copy":
-            source = cast(Ref, step.arguments[1]).value
-            known |= {step.results[0]: known[source]} if source in known else {}
+        elif (source := copied(step)) in known:
+            known[step.results[0]] = known[source]
         elif step.op == DELEGATE:
             control = read_control(step.op, step.arguments)
             code = blocks[control.blocks[0]].graph
@@ -91,6 +92,12 @@ def is_part(
     if not isinstance(argument, Ref) or state.cursor is None:
         return False
     return parts.get(argument.value) == CursorSlot(state.cursor, part)
+
+
+def copied(step: Instruction) -> int:
+    """Return the id of the value that the result equals, -1 where it is no copy."""
+    index = _COPIES.get(step.op)
+    return -1 if index is None else cast(Ref, step.arguments[index]).value
 
 
 def first_operand(step: Instruction) -> int:

@@ -26,7 +26,7 @@ def test_releases_outside_of_it(version):
 
 def test_the_requirement_is_the_same_range():
     settings = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    assert range_text() in settings["project"]["dependencies"]
+    assert settings["project"]["optional-dependencies"]["compile"] == [range_text()]
 
 
 def test_another_torch_is_refused_with_its_remedy():

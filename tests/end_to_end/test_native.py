@@ -1,4 +1,4 @@
-"""Bundles of the backend `cpu`: natively, without torch, interrupted, after a fork."""
+"""Bundles of the backend `cpu`: natively, interrupted, after a fork."""
 
 import os
 import signal
@@ -16,16 +16,6 @@ from kvc.runtime import load
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
 TOKENS = np.arange(9)[None]
-# A module that is None cannot be imported.
-WITHOUT_TORCH = """
-    import sys
-    sys.modules["torch"] = None
-    import numpy as np
-    from kvc.runtime import generate, load
-    with load(sys.argv[1], reference=False) as program, program.session() as session:
-        answer = generate(session, "def ", max_tokens=8, seed=1)
-        print(len(list(answer)))
-"""
 
 
 @pytest.fixture(scope="module", params=["cpu_fp32", "cpu_q8"])
@@ -46,15 +36,6 @@ def answers(path: Path, **options: object) -> list[np.ndarray]:
         found = [session.prefill(TOKENS)]
         found += [session.decode(np.array([[token]])) for token in range(4)]
         return found
-
-
-def test_text_is_generated_where_there_is_no_torch(path: Path):
-    code = textwrap.dedent(WITHOUT_TORCH)
-    run = subprocess.run(
-        [sys.executable, "-c", code, str(path)], capture_output=True, text=True
-    )
-    assert run.returncode == 0, run.stderr
-    assert run.stdout.strip() == "8"
 
 
 def test_a_method_is_one_native_call(path: Path):

@@ -68,7 +68,7 @@ HELD = """
 import threading
 taken, done = threading.Event(), threading.Event()
 def hold():
-    with session._lock, program._engine._pool._lock, program._engine._lock:
+    with session._usage.lock, program._engine._pool._lock, program._engine._lock:
         taken.set()
         done.wait()
 holder = threading.Thread(target=hold)

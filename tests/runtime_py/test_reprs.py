@@ -8,6 +8,7 @@ from hand_built import write_bundle
 from stateful_programs import BATCH, linear_program, session_program
 
 from kvc.runtime import generate, load
+from kvc.runtime.sessions.usage import Use
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def test_each_row_has_a_position(tmp_path):
 
 
 def test_a_session_that_is_running_says_so(program):
-    with program.session() as session, session._exclusive("decode"):
+    with program.session() as session, Use(session._usage, "decode"):
         assert repr(session).endswith(": running decode>")
 
 

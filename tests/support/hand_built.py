@@ -40,7 +40,7 @@ from kvc.schema.model import (
     Value,
 )
 from kvc.schema.types import Affine, Dim, Symbol, TensorType
-from kvc.schema.verify.effects import written_over
+from kvc.schema.verify.effects import effects
 
 NOTHING: Mapping[str, np.ndarray] = {}
 SEQ = Affine(0, (("seq", 1),))
@@ -81,7 +81,7 @@ def method(
         reads=(),
         writes=(),
         advances=(),
-        updates=tuple(Update(index, "", ()) for index in written_over(graph)),
+        updates=tuple(Update(index, "", ()) for index in effects(graph).updates),
     )
     return declared(replace(plain, **fields))
 

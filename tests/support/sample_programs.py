@@ -46,7 +46,7 @@ from kvc.schema.model import (
 )
 from kvc.schema.trees import describe_call, flatten
 from kvc.schema.types import Symbol, TensorType, affine
-from kvc.schema.verify.effects import written_over
+from kvc.schema.verify.effects import effects
 
 F32, I64, BOOL = DType.FLOAT32, DType.INT64, DType.BOOL
 SEQ = affine(0, {"seq": 1})
@@ -66,7 +66,7 @@ def declared(method: Method) -> Method:
 
 def in_place(graph: Graph, blocks: Sequence[Block] = ()) -> tuple[Update, ...]:
     """Return the verdicts of a method whose writes over states copy nothing."""
-    plain = [Update(index, "", ()) for index in written_over(graph)]
+    plain = [Update(index, "", ()) for index in effects(graph).updates]
     return with_accesses(graph, plain, blocks)
 
 
@@ -156,7 +156,7 @@ def method(name: str, role: str, seq: "int | object") -> Method:
     input_tree, _, names = describe_call(("x",), (object(),), {})
     output_tree = flatten((object(), object()))[1]
     graph = b.graph((x,), (scaled, out))
-    write, advance = written_over(graph)
+    write, advance = effects(graph).updates
     made = Method(
         name,
         role,

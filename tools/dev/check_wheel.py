@@ -2,16 +2,19 @@
 
 The wheel is installed into a new virtual environment, which borrows the dependencies of
 the running one; then the demo model is compiled, verified, dumped and run in an empty
-folder.
+folder. What was compiled then generates text in an environment that has only what the
+wheel requires without extras, so no torch.
 """
 
 import os
+import re
 import subprocess
 import sys
 import sysconfig
 import tempfile
 import venv
 import zipfile
+from importlib.metadata import distribution, distributions
 from pathlib import Path
 from shutil import copy2
 
@@ -22,6 +25,7 @@ for name in sys.argv[1:]:
     path = importlib.import_module(name).__file__
     assert path.startswith(sys.prefix), f"{name} comes from {path}"
 """
+LOOK = "import importlib.util as u; print(u.find_spec('torch'))"
 
 
 def main() -> None:
@@ -30,8 +34,11 @@ def main() -> None:
         work = Path(folder)
         wheel = build(work)
         check_names(wheel)
-        bin_folder = install(wheel, work / "venv")
-        try_out(bin_folder, work / "empty")
+        whole = sysconfig.get_paths()["purelib"]
+        try_out(install(wheel, work / "venv", whole), work / "empty")
+        needed = link_required(wheel, work / "needed")
+        light = install(wheel, work / "light", str(needed))
+        run_without_torch(light, work / "empty")
 
 
 def build(work: Path) -> Path:
@@ -58,8 +65,27 @@ def check_names(wheel: Path) -> None:
     assert not dev, f"the wheel holds {dev}"
 
 
-def install(wheel: Path, home: Path) -> Path:
-    """Install the wheel in an environment that borrows this one's dependencies."""
+def link_required(wheel: Path, folder: Path) -> Path:
+    """Fill a folder with links to what a wheel requires without extras; return it."""
+    folder.mkdir()
+    (kvc,) = distributions(path=[str(wheel)])
+    wanted, seen = list(kvc.requires or []), set()
+    while wanted:
+        text = wanted.pop()
+        name = re.split(r"[^\w.-]", text, maxsplit=1)[0]
+        if name in seen or ";" in text:  # of an extra, or another system
+            continue
+        seen.add(name)
+        found = distribution(name)
+        wanted += found.requires or []
+        tops = {file.parts[0] for file in found.files or []}
+        for top in tops - {"..", "__pycache__"}:
+            (folder / top).symlink_to(Path(str(found.locate_file(top))))
+    return folder
+
+
+def install(wheel: Path, home: Path, packages: str) -> Path:
+    """Install the wheel in an environment that borrows packages from a folder."""
     venv.create(home, with_pip=False)
     python = home / "bin" / "python"
     pip = (sys.executable, "-m", "pip", "--python", str(python))
@@ -68,7 +94,7 @@ def install(wheel: Path, home: Path) -> Path:
     # Path files inside a borrowed folder are not read, so this repository's editable
     # install is not borrowed with it.
     borrowed = Path(site.strip()) / "borrowed.pth"
-    borrowed.write_text(sysconfig.get_paths()["purelib"] + "\n")
+    borrowed.write_text(packages + "\n")
     return python.parent
 
 
@@ -92,6 +118,18 @@ def try_out(bin_folder: Path, empty: Path) -> None:
     run(empty, kvc, "dump", "demo.kvc")
     text = run(empty, kvc, "generate", "demo.kvc", "def ", "--max-tokens", "8")
     assert text, "nothing was generated"
+    run(empty, kvc, "compile", "demo", "--recipe", "cpu_q8", "-o", "native.kvc")
+
+
+def run_without_torch(bin_folder: Path, folder: Path) -> None:
+    """Run what has been compiled where torch is not."""
+    python, kvc = str(bin_folder / "python"), str(bin_folder / "kvc")
+    found = run(folder, python, "-c", LOOK)
+    assert found.strip() == "None", f"torch is at {found}"
+    run(folder, kvc, "dump", "native.kvc")
+    options = ("--max-tokens", "8", "--no-reference")
+    text = run(folder, kvc, "generate", "native.kvc", "def ", *options)
+    assert text, "nothing was generated without torch"
 
 
 def run(folder: Path, *command: str) -> str:

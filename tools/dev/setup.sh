@@ -30,5 +30,5 @@ fi
 # Three shared libraries of this wheel are used, nothing of it is imported: see README.md.
 "${PIP[@]}" --no-deps executorch==1.5.1 ||
     echo "no executorch 1.5.1 for this machine: the backend xnnpack runs its reference" >&2
-"${PIP[@]}" --editable ".${1:+[$1]}"
+"${PIP[@]}" --editable ".[${1:-compile}]"
 .venv/bin/python tools/dev/link_types.py

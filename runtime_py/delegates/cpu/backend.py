@@ -5,8 +5,9 @@ list of native steps, without torch; where the library was not built, one that r
 with the reference.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
+from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import (
     Delegate,
@@ -24,6 +25,7 @@ from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.cpu import why_not
 from kvc.schema.model import Delegate as Part
 from kvc.schema.model import Graph
+from kvc.schema.two_threads import share
 
 
 class Cpu(Delegate):
@@ -70,7 +72,10 @@ class Cpu(Delegate):
 
 
 class CpuHandle(Handle):
-    """A part that runs natively."""
+    """A part that runs natively.
+
+    Its data is checked all at once, by two threads, when it is first bound.
+    """
 
     def __init__(
         self,
@@ -82,6 +87,7 @@ class CpuHandle(Handle):
     ) -> None:
         self._method, self._graph, self._buffers = method, graph, buffers
         self._library, self._threads = library, threads
+        self._data: dict[int, Array] = {}
 
     def prepare(
         self,
@@ -91,6 +97,8 @@ class CpuHandle(Handle):
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
         """Bind the code to addresses; see `Handle.prepare`."""
+        if not self._data:
+            share(iter(self._buffers.items()), self._read)
         return bind_steps(
             self._method,
             self._graph,
@@ -98,12 +106,18 @@ class CpuHandle(Handle):
             on_host(inputs),
             on_host(outputs),
             workspace.arena,
-            lambda name: self._buffers[name].array(),
+            self._data.__getitem__,
             self._library,
             self._threads,
         )
 
     def close(self) -> None:
         """Free the data."""
+        self._data.clear()
         for buffer in self._buffers.values():
             buffer.free()
+
+    def _read(self, todo: Iterator[tuple[int, FreeableBuffer]]) -> None:
+        """Have data be in memory and checked."""
+        for name, buffer in todo:
+            self._data[name] = buffer.array()

@@ -39,7 +39,7 @@ from kvc.schema.errors import (
 from kvc.schema.model import Alias, Argument, Graph, Instruction, Ref
 from kvc.schema.ops import APPEND, OPS, REPLACE, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
-from kvc.schema.verify.signatures import check_at
+from kvc.schema.verify.signatures import check_at, sized_together
 
 _COPY = "aten::copy"
 _PRODUCTS = "linears_of_rows"  # of quantized rows, see merging.py
@@ -112,10 +112,13 @@ class _Binder:
     def bind(self, outputs: Sequence[Array]) -> Callable[[], None]:
         """Bind all instructions, and copies of results that lie elsewhere."""
         index, instructions = 0, self._graph.instructions
+        together = sized_together(self._graph)
         groups = products_of_rows(self._graph)
         merged = {i for group in groups.values() for i in group}
         for index, instruction in enumerate(instructions):
             try:
+                if index in together:
+                    check_at(instruction, self._types, self._sizes)
                 if index in groups:
                     self._bind_products(*(instructions[i] for i in groups[index]))
                 elif index not in merged:
@@ -163,7 +166,6 @@ class _Binder:
         return checks and not checks_rows(self._graph, instruction, self._sizes)
 
     def _bind(self, instruction: Instruction) -> None:
-        check_at(instruction, self._types, self._sizes)
         match OPS[instruction.op].aliasing:
             case Aliasing.VIEW:
                 bind_view(instruction, self._values)
@@ -185,8 +187,6 @@ class _Binder:
 
     def _bind_products(self, rows: Instruction, *products: Instruction) -> None:
         """Add one step for rows that are quantized, and all their products."""
-        for instruction in (rows, *products):
-            check_at(instruction, self._types, self._sizes)
         outs = [self._out(value) for product in products for value in product.results]
         made = _side_by_side(outs)
         given = [*rows.arguments]

@@ -10,7 +10,6 @@ import ctypes
 from collections.abc import Mapping, Sequence
 from ctypes import (
     c_bool,
-    c_double,
     c_float,
     c_int32,
     c_int64,
@@ -95,12 +94,6 @@ class UnaryParameters(ctypes.Structure):
     """`union xnn_unary_params`: two bounds, or a factor in the first."""
 
     _fields_ = (("first", c_float), ("second", c_float))
-
-
-class BinaryParameters(ctypes.Structure):
-    """`struct xnn_binary_params`: bounds of the result."""
-
-    _fields_ = (("least", c_double), ("greatest", c_double))
 
 
 class ExternalValue(ctypes.Structure):

@@ -50,7 +50,7 @@ _OF_THE_REFERENCE = (
 _OF_BACKENDS = ("test_failing_parts.py", "test_whoever_runs.py")
 _NOT_WITH = {"opaque": _OF_THE_HOST, "cpu": _OF_THE_REFERENCE}
 _ALWAYS = {
-    "cpu": ("test_whoever_runs.py",),
+    "cpu": ("test_whoever_runs.py", "test_branches_of_turns_write"),
     "greedy": ("test_whoever_runs.py", "test_cursors.py"),
     "opaque": ("test_whoever_runs.py",),
 }
@@ -72,7 +72,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         left_out = _OF_NO_BACKEND + _NOT_WITH.get(name, ())
         if any(text in item.nodeid for text in left_out):
             continue
-        always = item.path.name in _ALWAYS.get(name, ())
+        always = any(text in item.nodeid for text in _ALWAYS.get(name, ()))
         own = item.nodeid.replace(f"[{name}", "[")
         if not always and crc32(own.encode()) % _DAILY != _NAMES.index(name):
             item.add_marker(pytest.mark.exhaustive)

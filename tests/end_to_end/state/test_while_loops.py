@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 from broken_steps import Broken, broken_step
+from loops_within import write_in_scans
 from state_runs import opened, snapshot
 from torch import Tensor, nn
-from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 from kvc.compiler import Dim, Method
@@ -386,22 +386,7 @@ class Within(Writer):
     """Each turn of a loop runs a scan, whose turns write a token each."""
 
     def nested(self, count: Tensor, xs: Tensor) -> Tensor:
-        def inner(
-            carry: tuple[Tensor, Tensor], x: Tensor
-        ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-            place, cache = carry
-            return (place + 1, self.put(cache, x, place)), x.sum()
-
-        def turn(i: Tensor, place: Tensor, cache: Tensor) -> tuple[Tensor, ...]:
-            (end, cache), _ = scan(inner, (place.clone(), cache.clone()), xs, dim=0)
-            return i + 1, end.clone(), cache.clone()
-
-        first = torch.zeros((), dtype=torch.int64), self.position.clone()
-        start = *first, self.cache.clone()
-        _, end, cache = while_loop(lambda i, place, cache: i < count, turn, start)
-        self.cache.copy_(cache)
-        self.position.copy_(end)
-        return end * 1
+        return write_in_scans(self, count, xs, self.put)
 
 
 def test_loops_within_loops_write(tmp_path: Path) -> None:

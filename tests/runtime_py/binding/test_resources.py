@@ -99,11 +99,11 @@ def test_constants_and_what_was_prepared_go_even_if_somebody_looks_at_them(tmp_p
         program.forward(np.ones((2, 4), np.float32))
         resources = program._engine._resources
         buffers = [buffer for buffer, _ in resources._constants.values()]
-        resources.code.prepared["a weight"] = "packed"
+        resources._prepared["a weight"] = "packed"
         program.release()
         assert buffers
         assert all(buffer.freed for buffer in buffers)
-        assert not resources.code.prepared
+        assert not resources._prepared
 
 
 def test_a_handle_that_another_call_made_first_is_freed_at_once(tmp_path):

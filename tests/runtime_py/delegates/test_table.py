@@ -83,7 +83,7 @@ def install(monkeypatch, found):
         asked.append((group, name))
         return [Entry(found)]
 
-    monkeypatch.setattr("kvc.runtime.delegates.table.entry_points", entry_points)
+    monkeypatch.setattr("importlib.metadata.entry_points", entry_points)
     return asked
 
 

@@ -22,6 +22,7 @@ from kvc.runtime import (
     Poisoned,
     StateMismatch,
 )
+from kvc.runtime.sessions.usage import Use
 from kvc.schema.model import ResetRule, StateKind
 
 rows = partial(random_rows, width=64)
@@ -226,7 +227,7 @@ def test_sessions_that_cannot_be_used_are_refused(opened):
         with pytest.raises(Poisoned):
             session.admit(0, other)
         other._states.poisoned = ""
-        with other._exclusive("write"), pytest.raises(Busy):
+        with Use(other._usage, "write"), pytest.raises(Busy):
             session.admit(0, other)
         session.admit(0, other)
 

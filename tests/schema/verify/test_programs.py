@@ -5,8 +5,8 @@ from sample_programs import sample_program
 
 from kvc.schema.codec import decode, encode
 from kvc.schema.model import Alias, Instruction, Ref, Scratch, Value
-from kvc.schema.verify import state_effects, verify_program
-from kvc.schema.verify.effects import effects, written_over
+from kvc.schema.verify import verify_program
+from kvc.schema.verify.effects import effects
 
 P = sample_program()
 
@@ -17,12 +17,13 @@ def test_a_decoded_program_passes():
 
 def test_effects_are_what_the_graph_does():
     graph = P.methods[1].graph
-    assert state_effects(graph) == ((0, 1), (0, 1))
-    assert state_effects(replace(graph, instructions=())) == ((), ())
-    assert state_effects(replace(graph, instructions=graph.instructions[-1:])) == (
-        (),
-        (1,),
-    )
+    for instructions, reads, writes in (
+        (graph.instructions, (0, 1), (0, 1)),
+        ((), (), ()),
+        (graph.instructions[-1:], (), (1,)),
+    ):
+        found = effects(replace(graph, instructions=instructions))
+        assert (found.reads, found.writes) == (reads, writes)
 
 
 GROW, RESTART = (method.graph for method in growing_program().methods)
@@ -40,7 +41,7 @@ def test_a_replacement_does_not_read_what_it_replaces():
 
 
 def test_a_write_over_a_caller_s_array_is_an_update_of_no_state():
-    assert written_over(GROW) == (1, 3)
+    assert effects(GROW).updates == (1, 3)
     only_add = replace(GROW, instructions=GROW.instructions[3:], outputs=(2,))
     found = effects(only_add)
     assert (found.reads, found.writes, found.updates) == ((), (), (0,))

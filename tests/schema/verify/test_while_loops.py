@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 import torch
+from loops_within import write_in_scans
 from torch import Tensor, nn
-from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
 
 from kvc.compiler import Method, compile_program
@@ -186,23 +186,7 @@ class Within(Writer):
     """Each turn of a loop runs a scan of three turns that write a token each."""
 
     def forward(self, xs: Tensor, count: Tensor) -> Tensor:
-        def inner(
-            carry: tuple[Tensor, Tensor], x: Tensor
-        ) -> tuple[tuple[Tensor, Tensor], Tensor]:
-            place, cache = carry
-            cache = torch.ops.kvc.cache_update(cache, x, place)
-            return (place + 1, cache), x * 2
-
-        def turn(i: Tensor, place: Tensor, cache: Tensor) -> Loop:
-            (end, cache), _ = scan(inner, (place.clone(), cache.clone()), xs, dim=0)
-            return i + 1, end.clone(), cache.clone()
-
-        first = torch.zeros((), dtype=torch.int64), self.position.clone()
-        start = *first, self.cache.clone()
-        _, end, cache = while_loop(lambda i, place, cache: i < count, turn, start)
-        self.cache.copy_(cache)
-        self.position.copy_(end)
-        return end * 1
+        return write_in_scans(self, count, xs, torch.ops.kvc.cache_update)
 
 
 def test_a_loop_within_a_turn_goes_no_further_than_the_turn() -> None:

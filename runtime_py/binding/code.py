@@ -1,0 +1,49 @@
+"""`Code`: what the graphs of a method need beside memory to be bound."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from kvc.runtime.binding.dependents import Dependence
+from kvc.runtime.delegates.base import Handle
+from kvc.runtime.kernels import Kernel
+from kvc.schema.model import Graph, Program
+
+Prepared = dict[tuple[str, int], Kernel]
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A method's blocks, and what runs instructions; for all frames, in every context.
+
+    Attributes:
+        method: its name, for messages.
+        blocks: their graphs.
+        parts: of the blocks that delegates run, the number of the delegate.
+        delegate: the handle of a delegate, by this number; made on first need.
+        prepared: kernels made for one constant, by op and name; filled as graphs are
+            bound.
+        dependence: what depends on sizes, by graph; filled as frames are bound again.
+    """
+
+    method: str
+    blocks: tuple[Graph, ...]
+    parts: Mapping[int, int]
+    delegate: Callable[[int], Handle]
+    prepared: Prepared
+    dependence: dict[int, Dependence] = field(default_factory=dict)
+
+
+def code_of(
+    program: Program,
+    method: int,
+    delegate: Callable[[int], Handle],
+    prepared: Prepared,
+) -> Code:
+    """Return the code of a method of a program."""
+    parts = {
+        part.block: number
+        for number, part in enumerate(program.delegates)
+        if part.method == method
+    }
+    found = program.methods[method]
+    return Code(found.name, found.graphs[1:], parts, delegate, prepared)
