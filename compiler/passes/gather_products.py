@@ -1,7 +1,7 @@
 """Put products of the same quantized rows one after the other.
 
-`silu(gate(x)) * up(x)` multiplies, applies a function, and multiplies again. A backend
-that quantizes x, gate and up in one step (the backend `cpu`) needs them side by side. In:
+`silu(gate(x)) * up(x)` is a product, a function of it, and another product. The backend
+`cpu` quantizes x and makes both products in one step, where they are side by side. In:
 a program. Out: the same, with each such product after the first of the same rows.
 """
 

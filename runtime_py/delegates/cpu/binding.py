@@ -16,8 +16,8 @@ from kvc.runtime.binding.array_views import bind_view
 from kvc.runtime.binding.executor import fail
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
-from kvc.runtime.delegates.part_memory import part_memory
 from kvc.runtime.delegates.cpu.merging import ROWS, products_of_rows
+from kvc.runtime.delegates.part_memory import part_memory
 from kvc.runtime.native import (
     ABSENT,
     BAD_LENGTH,

@@ -1,8 +1,8 @@
 """Which instructions of a block run as one step.
 
-In: a block. Out: for the last instruction of each group, all that are in it. Rows that are
-quantized for products alone go with these products: they are quantized into the form that
-products read, once for all, and threads share the columns of all products.
+In: a block. Out: for the last instruction of each group, all that are in it. Rows that
+are quantized for products alone go with these products: they are quantized once, into
+the form that products read, and threads share the columns of all products.
 """
 
 from collections import defaultdict
@@ -20,9 +20,9 @@ ROWS: Final = 3  # arguments of a product that are results of quantize_rows
 def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     """Return groups of instructions, by the index of the last of each.
 
-    Each group is an instruction that quantizes rows and all products that read them, with
-    nothing but views in between. So nothing else runs between the first and the last of
-    them, and they can run as one where the last is.
+    Each group is an instruction that quantizes rows and all products that read them,
+    with nothing but views in between. So nothing else runs between the first and the
+    last of them, and they can run as one where the last is.
     """
     readers: dict[int, list[int]] = defaultdict(list)
     for index, instruction in enumerate(graph.instructions):
@@ -51,9 +51,6 @@ def _go_together(graph: Graph, first: int, products: list[int]) -> bool:
 
 
 def _values_in(instruction: Instruction) -> list[int]:
-    found = []
-    for argument in instruction.arguments:
-        for item in argument if isinstance(argument, tuple) else (argument,):
-            if isinstance(item, Ref):
-                found.append(item.value)
-    return found
+    arguments = instruction.arguments
+    items = [i for a in arguments for i in (a if isinstance(a, tuple) else (a,))]
+    return [item.value for item in items if isinstance(item, Ref)]
