@@ -206,7 +206,13 @@ def make_entry(
     return Entry(
         id=index,
         method=method,
-        signature=Signature(method.name, method.input_names, types, symbols),
+        signature=Signature(
+            method.name,
+            method.input_names,
+            types,
+            [kind.dtype.numpy for kind in types],
+            symbols,
+        ),
         reads_cursor=reads_cursor,
         only_reads=not (method.advances or method.writes or reads_cursor),
         cursor=_own_cursor(method),

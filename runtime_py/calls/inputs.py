@@ -51,7 +51,7 @@ def take_inputs(
         if not isinstance(leaf, np.ndarray):
             as_tensors |= is_tensor(leaf)
             leaf = _as_array(signature, index, leaf)
-        if leaf.dtype != signature.types[index].dtype.numpy:
+        if leaf.dtype != signature.dtypes[index]:
             raise _mismatch(signature, index, _describe(leaf))
         arrays.append(leaf)
         shapes.append(leaf.shape)

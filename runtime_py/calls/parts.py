@@ -40,7 +40,7 @@ def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
     Raises:
         InputMismatch: the inputs do not have the declared shapes.
     """
-    limit = entry.narrowest(states) if states.limited else None
+    limit = entry.narrowest(states)
     if limit is None:
         return 0
     advance = entry.method.advance

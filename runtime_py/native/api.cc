@@ -17,7 +17,8 @@ const std::vector<Entry>& kernels() {
   static const std::vector<Entry>* const all = [] {
     auto* found = new std::vector<Entry>;
     for (const Entry* family :
-         {kElementwise, kCopies, kReductions, kCaches, kProducts, kAttention}) {
+         {kElementwise, kCopies, kIndices, kReductions, kCaches, kProducts, kExperts,
+         kAttention}) {
       for (; family->name != nullptr; ++family) found->push_back(*family);
     }
     return found;
@@ -34,7 +35,7 @@ struct Block {
 }  // namespace
 
 void* workspace(size_t nbytes, int slot) {
-  thread_local Block blocks[4];
+  thread_local Block blocks[5];
   Block& block = blocks[slot];
   if (block.nbytes < nbytes || block.data == nullptr) {
     std::free(block.data);

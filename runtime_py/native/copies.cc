@@ -1,25 +1,13 @@
-// Kernels that move elements: copies, concatenation, lookups by index, constants.
+// Kernels that move elements, or make them of nothing: copies, concatenation, constants.
 #include "copies.h"
 
 #include <algorithm>
 #include <cstring>
+#include <type_traits>
 
 #include "pool.h"
 
 namespace kvc {
-
-int64_t itemsize(DType dtype) {
-  switch (dtype) {
-    case DType::kFloat64:
-    case DType::kInt64: return 8;
-    case DType::kFloat32:
-    case DType::kInt32: return 4;
-    case DType::kFloat16:
-    case DType::kBFloat16:
-    case DType::kInt16: return 2;
-    default: return 1;
-  }
-}
 
 int64_t index_at(const Tensor& index, int64_t flat) {
   int64_t offset = 0;
@@ -42,7 +30,8 @@ void copy_run(char* to, int64_t so, const char* from, int64_t sf, int64_t n) {
   for (int64_t i = 0; i < n; ++i) target[i * so] = source[i * sf];
 }
 
-// Copies n elements; steps are in elements.
+}  // namespace
+
 void copy_run(int64_t size, char* to, int64_t so, const char* from, int64_t sf, int64_t n) {
   if (so == 1 && sf == 1) {
     std::memmove(to, from, n * size);
@@ -55,8 +44,6 @@ void copy_run(int64_t size, char* to, int64_t so, const char* from, int64_t sf, 
     default: return copy_run<uint8_t>(to, so, from, sf, n);
   }
 }
-
-}  // namespace
 
 void copy_into(const Tensor& to, const Tensor& from, int threads) {
   if (to.count() == 0) return;
@@ -71,6 +58,16 @@ void copy_into(const Tensor& to, const Tensor& from, int threads) {
                loop.step(1), inner);
     }
   });
+}
+
+Tensor scalar_of(DType dtype, int64_t whole, double number, char (&element)[8]) {
+  with_type(dtype, [&](auto zero) {
+    using T = decltype(zero);
+    constexpr bool kWhole = std::is_integral_v<T> && !std::is_same_v<T, bool>;
+    const T value = kWhole ? static_cast<T>(whole) : static_cast<T>(number);
+    std::memcpy(element, &value, sizeof value);
+  });
+  return Tensor{element, dtype, 0, {}, {}};
 }
 
 namespace {
@@ -109,6 +106,25 @@ bool cat(const Step& step, const Context& context) {
   return true;
 }
 
+// x again and again along each axis.
+bool repeat(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &x = step.tensors[1];
+  const int64_t* times = step.integers + 1;
+  int64_t tiles = 1;
+  for (int axis = 0; axis < out.rank; ++axis) tiles *= times[axis];
+  for (int64_t i = 0; i < tiles; ++i) {
+    Tensor tile = out;
+    int64_t rest = i;
+    for (int axis = out.rank - 1; axis >= 0; --axis) {
+      const int64_t size = out.dims[axis] / times[axis];
+      tile = narrow(tile, axis, rest % times[axis] * size, size);
+      rest /= times[axis];
+    }
+    copy_into(tile, x, context.threads);
+  }
+  return true;
+}
+
 bool stack(const Step& step, const Context& context) {
   const Tensor& out = step.tensors[0];
   int axis = static_cast<int>(step.integers[1]);
@@ -125,140 +141,11 @@ bool stack(const Step& step, const Context& context) {
   return true;
 }
 
-template <class F>
-void with_size(DType dtype, const F& function) {
-  switch (itemsize(dtype)) {
-    case 8: return function(uint64_t{});
-    case 4: return function(uint32_t{});
-    case 2: return function(uint16_t{});
-    default: return function(uint8_t{});
-  }
-}
-
-// Whether each element of an index is from `least` on and below `size`.
-bool check_index(const Tensor& index, int64_t least, int64_t size, const Context& context) {
-  const int64_t count = index.count();
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t found = index_at(index, i);
-    if (found < least || found >= size) return context.refuse(Fault::kIndexOutOfRange, found, size);
-  }
-  return true;
-}
-
-bool embedding(const Step& step, const Context& context) {
-  const Tensor &out = step.tensors[0], &weight = step.tensors[1], &index = step.tensors[2];
-  if (!check_index(index, 0, weight.dims[0], context)) return false;
-  const int64_t width = weight.dims[1], size = itemsize(weight.dtype), count = index.count();
-  parallel(count, 64, context.threads, [&](int64_t begin, int64_t end, int) {
-    for (int64_t i = begin; i < end; ++i) {
-      const int64_t row = index_at(index, i) * weight.strides[0];
-      copy_run(size, out.as<char>() + i * width * size, 1, weight.as<const char>() + row * size,
-               weight.strides[1], width);
-    }
-  });
-  return true;
-}
-
-// weight[index] * scale[index]
-bool embedding_q8(const Step& step, const Context& context) {
-  const Tensor &out = step.tensors[0], &weight = step.tensors[1];
-  const Tensor &scale = step.tensors[2], &index = step.tensors[3];
-  if (!check_index(index, 0, weight.dims[0], context)) return false;
-  const int64_t width = weight.dims[1], count = index.count();
-  for (int64_t i = 0; i < count; ++i) {
-    const int64_t row = index_at(index, i);
-    const int8_t* from = weight.as<const int8_t>() + row * weight.strides[0];
-    const int64_t stride = weight.strides[1];
-    const float factor = scale.as<const float>()[row * scale.strides[0]];
-    float* to = out.as<float>() + i * width;
-    for (int64_t j = 0; j < width; ++j) to[j] = static_cast<float>(from[j * stride]) * factor;
-  }
-  return true;
-}
-
-bool index_select(const Step& step, const Context& context) {
-  const Tensor &out = step.tensors[0], &x = step.tensors[1], &index = step.tensors[2];
-  const int axis = static_cast<int>(step.integers[0]);
-  if (!check_index(index, 0, x.dim(axis), context)) return false;
-  const int64_t count = index.count();
-  for (int64_t i = 0; i < count; ++i) {
-    copy_into(narrow(out, axis, i, 1), narrow(x, axis, index_at(index, i), 1), context.threads);
-  }
-  return true;
-}
-
-// x with some axes, side by side, replaced by those of indices, which are broadcast.
-bool index(const Step& step, const Context& context) {
-  const Tensor &out = step.tensors[0], &x = step.tensors[1];
-  const Tensor* indices = step.tensors + 2;
-  const int given = static_cast<int>(step.integers[0]);
-  int first = 0, count = 0, width = 0;  // the axes that are indexed; axes of the indices
-  while (!indices[first]) ++first;
-  while (first + count < given && indices[first + count]) {
-    width = std::max<int>(width, indices[first + count++].rank);
-  }
-  for (int i = 0; i < count; ++i) {
-    const Tensor& one = indices[first + i];
-    const int64_t size = x.dims[first + i], total = one.count();
-    for (int64_t j = 0; j < total; ++j) {
-      const int64_t found = index_at(one, j);
-      if (found < -size || found >= size) return context.refuse(Fault::kIndexOutOfRange, found, size);
-    }
-  }
-  Tensor to = out, from = x;  // what each place of the indices moves
-  for (int axis = first + count; axis < x.rank; ++axis) {
-    from.dims[axis - count] = x.dims[axis];
-    from.strides[axis - count] = x.strides[axis];
-    to.dims[axis - count] = x.dims[axis];
-    to.strides[axis - count] = out.strides[axis - count + width];
-  }
-  from.rank = to.rank = x.rank - count;
-  int64_t places = 1;
-  for (int i = 0; i < width; ++i) places *= out.dims[first + i];
-  const int64_t size = itemsize(x.dtype);
-  for (int64_t place = 0; place < places; ++place) {
-    int64_t coordinates[kMaxRank], rest = place, target = 0, source = 0;
-    for (int i = width - 1; i >= 0; --i) {
-      coordinates[i] = rest % out.dims[first + i];
-      rest /= out.dims[first + i];
-      target += coordinates[i] * out.strides[first + i];
-    }
-    for (int i = 0; i < count; ++i) {
-      const Tensor& one = indices[first + i];
-      int64_t offset = 0;
-      for (int d = 0; d < one.rank; ++d) {
-        if (one.dims[d] != 1) offset += coordinates[width - one.rank + d] * one.strides[d];
-      }
-      int64_t found = one.dtype == DType::kInt32 ? one.as<const int32_t>()[offset]
-                                                 : one.as<const int64_t>()[offset];
-      if (found < 0) found += x.dims[first + i];
-      source += found * x.strides[first + i];
-    }
-    to.data = out.as<char>() + target * size;
-    from.data = x.as<char>() + source * size;
-    copy_into(to, from, 1);
-  }
-  return true;
-}
-
 bool full(const Step& step, const Context& context) {
   const Tensor& out = step.tensors[0];
-  // After the sizes come the value, as an integer and a number.
-  const int64_t whole = step.integers[1 + step.integers[0]];
-  const double number = step.numbers[0];
-  char value[8] = {};
-  const auto hold = [&](auto typed) { std::memcpy(value, &typed, sizeof typed); };
-  switch (out.dtype) {
-    case DType::kFloat32: hold(static_cast<float>(number)); break;
-    case DType::kFloat64: hold(number); break;
-    case DType::kInt64: hold(whole); break;
-    case DType::kInt32: hold(static_cast<int32_t>(whole)); break;
-    case DType::kInt16: hold(static_cast<int16_t>(whole)); break;
-    case DType::kBool: hold(static_cast<uint8_t>(number != 0)); break;
-    default: hold(static_cast<uint8_t>(whole)); break;
-  }
-  const Tensor one{value, out.dtype, 0, {}, {}};
-  copy_into(out, one, context.threads);
+  char element[8];  // after the sizes comes the value
+  copy_into(out, scalar_of(out.dtype, step.integers[1 + step.integers[0]], step.numbers[0], element),
+            context.threads);
   return true;
 }
 
@@ -284,28 +171,6 @@ bool after(const Step& step, const Context&) {
   for (int64_t i = 0; i < count; ++i) {
     out.as<int64_t>()[i * (out.rank != 0 ? out.strides[0] : 0)] = index_at(start, i) + step.integers[0];
   }
-  return true;
-}
-
-bool gather(const Step& step, const Context& context) {
-  const Tensor &out = step.tensors[0], &x = step.tensors[1], &index = step.tensors[2];
-  int axis = static_cast<int>(step.integers[0]);
-  if (axis < 0) axis += x.rank;
-  if (!check_index(index, 0, x.dims[axis], context)) return false;
-  const int64_t count = out.count();
-  with_size(x.dtype, [&](auto zero) {
-    using T = decltype(zero);
-    for (int64_t i = 0; i < count; ++i) {
-      int64_t rest = i, to = 0, from = index_at(index, i) * x.strides[axis];
-      for (int d = out.rank - 1; d >= 0; --d) {
-        const int64_t place = rest % out.dims[d];
-        rest /= out.dims[d];
-        to += place * out.strides[d];
-        if (d != axis) from += place * x.strides[d];
-      }
-      out.as<T>()[to] = x.as<const T>()[from];
-    }
-  });
   return true;
 }
 
@@ -335,12 +200,8 @@ const Entry kCopies[] = {
     {"aten::copy", copy},
     {"aten::reshape", reshape},
     {"aten::cat", cat},
+    {"aten::repeat", repeat},
     {"aten::stack", stack},
-    {"aten::embedding", embedding},
-    {"kvc::embedding_q8", embedding_q8},
-    {"aten::index_select", index_select},
-    {"aten::gather", gather},
-    {"aten::index.Tensor", index},
     {"aten::full", full},
     {"aten::arange.start_step", arange},
     {"aten::tril", triangle<true>},

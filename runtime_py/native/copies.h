@@ -2,14 +2,18 @@
 #pragma once
 
 #include "kernels.h"
+#include "types.h"
 
 namespace kvc {
 
-// Bytes of an element.
-int64_t itemsize(DType dtype);
-
 // Writes `from`, broadcast to the shape of `to` and of the same dtype, into `to`.
 void copy_into(const Tensor& to, const Tensor& from, int threads);
+
+// Copies n elements of some bytes; steps are in elements.
+void copy_run(int64_t size, char* to, int64_t so, const char* from, int64_t sf, int64_t n);
+
+// A Scalar argument as a tensor without dims, whose element lies in `element`.
+Tensor scalar_of(DType dtype, int64_t whole, double number, char (&element)[8]);
 
 // An element of an index, int32 or int64, that has been laid flat.
 int64_t index_at(const Tensor& index, int64_t flat);

@@ -10,6 +10,7 @@
 #include "kernels.h"
 #include "pool.h"
 #include "products.h"
+#include "types.h"
 #include "vector_math.h"
 
 namespace kvc {
@@ -75,33 +76,21 @@ void map(const Tensor& out, const Tensor& a, const Tensor& b, int threads, const
   });
 }
 
-// Calls function with a value of the C++ type of a dtype that is computed with.
-template <class F>
-void with_number(DType dtype, const F& function) {
-  switch (dtype) {
-    case DType::kFloat32: return function(float{});
-    case DType::kFloat64: return function(double{});
-    case DType::kInt64: return function(int64_t{});
-    case DType::kInt32: return function(int32_t{});
-    case DType::kBool: return function(bool{});
-    default: return;  // schema/backends/cpu.py takes no others
-  }
-}
-
-// Calls function with a value of the C++ type of any dtype that is moved.
-template <class F>
-void with_type(DType dtype, const F& function) {
-  switch (dtype) {
-    case DType::kFloat32: return function(float{});
-    case DType::kFloat64: return function(double{});
-    case DType::kInt64: return function(int64_t{});
-    case DType::kInt32: return function(int32_t{});
-    case DType::kInt16: return function(int16_t{});
-    case DType::kInt8: return function(int8_t{});
-    case DType::kUInt8: return function(uint8_t{});
-    case DType::kBool: return function(bool{});
-    default: return;  // schema/backends/cpu.py takes no others
-  }
+template <class R, class A, class B, class C, class F>
+void map(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor& c, int threads,
+         const F& function) {
+  if (out.count() == 0) return;
+  const Loop<4> loop({&out, &a, &b, &c});
+  for_runs(loop, threads, [&](const int64_t(&at)[4], int64_t n) {
+    R* to = out.as<R>() + at[0];
+    const A* x = a.as<const A>() + at[1];
+    const B* y = b.as<const B>() + at[2];
+    const C* z = c.as<const C>() + at[3];
+    for (int64_t i = 0; i < n; ++i) {
+      to[i * loop.step(0)] =
+          function(x[i * loop.step(1)], y[i * loop.step(2)], z[i * loop.step(3)]);
+    }
+  });
 }
 
 // A Scalar argument, the index-th, as a value of the type that is computed with.
@@ -180,6 +169,18 @@ struct Xor {
   static T apply(T a, T b) {
     return static_cast<T>(a ^ b);
   }
+};
+struct LogicalAnd {
+  template <class T>
+  static bool apply(T a, T b) { return a != T(0) && b != T(0); }
+};
+struct LogicalOr {
+  template <class T>
+  static bool apply(T a, T b) { return a != T(0) || b != T(0); }
+};
+struct LogicalXor {
+  template <class T>
+  static bool apply(T a, T b) { return (a != T(0)) != (b != T(0)); }
 };
 struct Eq {
   template <class T>
@@ -427,21 +428,31 @@ bool clamp(const Step& step, const Context& context) {
   return true;
 }
 
+// Bounds that are left out bound nothing.
+bool clamp_between(const Step& step, const Context& context) {
+  const Tensor &out = step.tensors[0], &a = step.tensors[1];
+  const Tensor &low = step.tensors[2] ? step.tensors[2] : a;
+  const Tensor &high = step.tensors[3] ? step.tensors[3] : a;
+  with_number(a.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    if (!step.tensors[3]) {
+      map<T, T, T>(out, a, low, context.threads, [](T x, T y) { return Max::apply(x, y); });
+    } else {
+      map<T, T, T, T>(out, a, low, high, context.threads, [](T x, T least, T most) {
+        return Min::apply(Max::apply(x, least), most);
+      });
+    }
+  });
+  return true;
+}
+
 bool where(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &condition = step.tensors[1];
   const Tensor &a = step.tensors[2], &b = step.tensors[3];
-  if (out.count() == 0) return true;
-  with_type(a.dtype, [&](auto zero) {
+  with_size(a.dtype, [&](auto zero) {
     using T = decltype(zero);
-    const Loop<4> loop({&out, &condition, &a, &b});
-    for_runs(loop, context.threads, [&](const int64_t(&at)[4], int64_t n) {
-      T* to = out.as<T>() + at[0];
-      const bool* chosen = condition.as<const bool>() + at[1];
-      const T *x = a.as<const T>() + at[2], *y = b.as<const T>() + at[3];
-      for (int64_t i = 0; i < n; ++i) {
-        to[i * loop.step(0)] = chosen[i * loop.step(1)] ? x[i * loop.step(2)] : y[i * loop.step(3)];
-      }
-    });
+    map<T, bool, T, T>(out, condition, a, b, context.threads,
+                       [](bool chosen, T x, T y) { return chosen ? x : y; });
   });
   return true;
 }
@@ -460,23 +471,33 @@ bool masked_fill(const Step& step, const Context& context) {
 // A float as an integer: towards zero; as C++ leaves open what does not fit, 0 for it.
 template <class R, class A>
 R cast(A x) {
-  if constexpr (std::is_same_v<R, bool>) return x != A(0);
-  if constexpr (std::is_floating_point_v<A> && std::is_integral_v<R>) {
+  if constexpr (std::is_same_v<A, BFloat16>) {
+    return cast<R>(static_cast<float>(x));
+  } else if constexpr (std::is_same_v<R, bool>) {
+    return x != A(0);
+  } else if constexpr (std::is_floating_point_v<A> && std::is_integral_v<R>) {
     constexpr double kLeast = static_cast<double>(std::numeric_limits<R>::min());
     const double whole = std::trunc(static_cast<double>(x));
-    if (!(whole >= kLeast && whole < -kLeast)) return R(0);
-    return static_cast<R>(whole);
+    return whole >= kLeast && whole < -kLeast ? static_cast<R>(whole) : R(0);
+  } else {
+    return static_cast<R>(x);
   }
-  return static_cast<R>(x);
+}
+
+// As `with_number`, bfloat16 too.
+template <class F>
+void with_castable(DType dtype, const F& function) {
+  if (dtype == DType::kBFloat16) return function(BFloat16{});
+  return with_number(dtype, function);
 }
 
 bool to_copy(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &a = step.tensors[1];
-  with_number(out.dtype, [&](auto made) {
-    with_number(a.dtype, [&](auto read) {
+  with_castable(out.dtype, [&](auto made) {
+    with_castable(a.dtype, [&](auto read) {
       using R = decltype(made);
       using A = decltype(read);
-      map<R, A>(out, a, context.threads, [](A x) { return cast<R, A>(x); });
+      map<R, A>(out, a, context.threads, [](A x) { return cast<R>(x); });
     });
   });
   return true;
@@ -497,6 +518,9 @@ const Entry kElementwise[] = {
     {"aten::bitwise_and.Tensor", binary<And>},
     {"aten::bitwise_or.Tensor", binary<Or>},
     {"aten::bitwise_xor.Tensor", binary<Xor>},
+    {"aten::logical_and", binary<LogicalAnd>},
+    {"aten::logical_or", binary<LogicalOr>},
+    {"aten::logical_xor", binary<LogicalXor>},
     {"aten::mul.Scalar", binary_scalar<Mul>},
     {"aten::div.Scalar", binary_scalar<Div>},
     {"aten::eq.Tensor", binary<Eq>},
@@ -514,6 +538,7 @@ const Entry kElementwise[] = {
     {"aten::pow.Tensor_Scalar", power_scalar},
     {"aten::pow.Scalar", scalar_power},
     {"aten::clamp", clamp},
+    {"aten::clamp.Tensor", clamp_between},
     {"aten::where.self", where},
     {"aten::masked_fill.Scalar", masked_fill},
     {"aten::_to_copy", to_copy},

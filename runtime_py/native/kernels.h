@@ -65,7 +65,9 @@ extern const Entry kElementwise[];
 extern const Entry kCopies[];
 extern const Entry kReductions[];
 extern const Entry kCaches[];
+extern const Entry kIndices[];
 extern const Entry kProducts[];
+extern const Entry kExperts[];
 extern const Entry kAttention[];
 
 // Memory of a thread for values between; it stays until the thread needs more. Null where

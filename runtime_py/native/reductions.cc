@@ -1,13 +1,17 @@
-// Kernels that reduce along axes: sums, extremes, norms and softmax.
+// Kernels that reduce or rank along axes: sums, extremes, norms and softmax.
 //
 // A sum is taken in the order of the elements, in eight float lanes along a row, so it
 // does not depend on threads.
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
+#include <type_traits>
 
 #include "kernels.h"
 #include "pool.h"
+#include "reduced.h"
+#include "types.h"
 #include "vector_math.h"
 
 namespace kvc {
@@ -15,56 +19,6 @@ namespace {
 
 constexpr int64_t kGrain = 16384;
 constexpr int kLanes = 8;
-
-// The elements of `x` that each element of the result is made of: the loop over the kept
-// axes, and the axes that are reduced.
-struct Reduced {
-  int64_t kept = 1, gone = 1;
-  int kept_rank = 0, gone_rank = 0;
-  int64_t kept_dims[kMaxRank], kept_strides[kMaxRank];
-  int64_t gone_dims[kMaxRank], gone_strides[kMaxRank];
-
-  // `axes`: how many, then which; none, or absent, means all.
-  Reduced(const Tensor& x, const int64_t* axes) {
-    bool chosen[kMaxRank] = {};
-    const bool all = axes[0] == kAbsent || axes[0] == 0 || x.rank == 0;
-    for (int i = 0; i < x.rank; ++i) chosen[i] = all;
-    for (int64_t i = 0; !all && i < axes[0]; ++i) {
-      chosen[axes[1 + i] < 0 ? axes[1 + i] + x.rank : axes[1 + i]] = true;
-    }
-    for (int i = 0; i < x.rank; ++i) {
-      if (chosen[i]) {
-        gone *= gone_dims[gone_rank] = x.dims[i];
-        gone_strides[gone_rank++] = x.strides[i];
-      } else {
-        kept *= kept_dims[kept_rank] = x.dims[i];
-        kept_strides[kept_rank++] = x.strides[i];
-      }
-    }
-  }
-
-  static int64_t offset(int64_t index, int rank, const int64_t* dims, const int64_t* strides) {
-    int64_t found = 0;
-    for (int axis = rank - 1; axis >= 0; --axis) {
-      found += index % dims[axis] * strides[axis];
-      index /= dims[axis];
-    }
-    return found;
-  }
-
-  // Calls function(i-th result, element) for all elements, in order.
-  template <class T, class F>
-  void each(const Tensor& x, int64_t result, const F& function) const {
-    const T* base = x.as<const T>() + offset(result, kept_rank, kept_dims, kept_strides);
-    if (gone == 0) return;
-    const int64_t inner = gone_rank != 0 ? gone_dims[gone_rank - 1] : 1;
-    const int64_t step = gone_rank != 0 ? gone_strides[gone_rank - 1] : 0;
-    for (int64_t run = 0; run < gone / inner; ++run) {
-      const T* row = base + offset(run * inner, gone_rank, gone_dims, gone_strides);
-      for (int64_t i = 0; i < inner; ++i) function(row[i * step]);
-    }
-  }
-};
 
 // Results of a reduction lie together, in the order of the kept axes.
 template <class T, class R, class F>
@@ -86,30 +40,22 @@ double total(const Tensor& x, const Reduced& over, int64_t i) {
 
 template <bool kMean>
 bool sum(const Step& step, const Context& context) {
-  const Tensor &out = step.tensors[0], &x = step.tensors[1];
-  const auto floating = [&](auto zero) {
+  const Tensor& x = step.tensors[1];
+  const auto typed = [&](auto zero) {
     using T = decltype(zero);
-    reduce<T, T>(step, context, step.integers, [&](const Reduced& over, int64_t i) {
-      const double found = total<T>(x, over, i);
-      return static_cast<T>(kMean ? found / static_cast<double>(over.gone) : found);
+    using R = std::conditional_t<std::is_floating_point_v<T>, T, int64_t>;
+    reduce<T, R>(step, context, step.integers, [&](const Reduced& over, int64_t i) {
+      if constexpr (std::is_integral_v<T>) {
+        uint64_t found = 0;
+        over.each<T>(x, i, [&](T value) { found += static_cast<uint64_t>(value); });
+        return static_cast<R>(found);
+      } else {
+        const double found = total<T>(x, over, i);
+        return static_cast<R>(kMean ? found / static_cast<double>(over.gone) : found);
+      }
     });
   };
-  const auto whole = [&](auto zero) {
-    using T = decltype(zero);
-    reduce<T, int64_t>(step, context, step.integers, [&](const Reduced& over, int64_t i) {
-      uint64_t found = 0;
-      over.each<T>(x, i, [&](T value) { found += static_cast<uint64_t>(static_cast<int64_t>(value)); });
-      return static_cast<int64_t>(found);
-    });
-  };
-  (void)out;
-  switch (x.dtype) {
-    case DType::kFloat32: floating(float{}); break;
-    case DType::kFloat64: floating(double{}); break;
-    case DType::kInt64: whole(int64_t{}); break;
-    case DType::kInt32: whole(int32_t{}); break;
-    default: whole(uint8_t{}); break;
-  }
+  with_type(x.dtype, typed);
   return true;
 }
 
@@ -119,30 +65,28 @@ bool check_choice(const Step& step, const int64_t* axes, const Context& context)
   return over.gone != 0 || over.kept == 0 || context.refuse(Fault::kNothingToReduce, 0);
 }
 
+// Whether a value comes before another one; NaNs come first, equal ones stay as they lie.
+template <bool kMax, class T>
+bool precedes(T value, T other) {
+  return other == other && (value != value || (kMax ? value > other : value < other));
+}
+
 template <bool kMax>
 bool extreme(const Step& step, const Context& context) {
   const Tensor& x = step.tensors[1];
   if (!check_choice(step, step.integers, context)) return false;
-  const auto typed = [&](auto zero) {
+  with_number(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     reduce<T, T>(step, context, step.integers, [&](const Reduced& over, int64_t i) {
       T found{};
       bool first = true;
       over.each<T>(x, i, [&](T value) {
-        if (first || value != value || (kMax ? value > found : value < found)) {
-          if (first || found == found) found = value;
-        }
+        if (first || precedes<kMax>(value, found)) found = value;
         first = false;
       });
       return found;
     });
-  };
-  switch (x.dtype) {
-    case DType::kFloat32: typed(float{}); break;
-    case DType::kFloat64: typed(double{}); break;
-    case DType::kInt64: typed(int64_t{}); break;
-    default: typed(int32_t{}); break;
-  }
+  });
   return true;
 }
 
@@ -271,29 +215,82 @@ bool softmax(const Step& step, const Context& context) {
   return true;
 }
 
-// The index of the first of the greatest elements; a NaN is the greatest.
-bool argmax(const Step& step, const Context& context) {
+// The index of the first of the greatest, or least, elements.
+template <bool kMax, class T>
+int64_t chosen(const Tensor& x, const Reduced& over, int64_t i, T* found) {
+  int64_t index = -1, place = 0;
+  over.each<T>(x, i, [&](T value) {
+    if (index < 0 || precedes<kMax>(value, *found)) {
+      *found = value;
+      index = place;
+    }
+    ++place;
+  });
+  return index;
+}
+
+template <bool kMax>
+bool choose(const Step& step, const Context& context) {
   const int64_t given[2] = {1, step.integers[0]}, all[1] = {0};
   const int64_t* axes = step.integers[0] == kAbsent ? all : given;
   const Tensor& x = step.tensors[1];
   if (!check_choice(step, axes, context)) return false;
-  const auto typed = [&](auto zero) {
+  with_number(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     reduce<T, int64_t>(step, context, axes, [&](const Reduced& over, int64_t i) {
-      T most{};
-      int64_t found = -1, place = 0;
-      over.each<T>(x, i, [&](T value) {
-        if (found < 0 || (most == most && (value > most || value != value))) {
-          most = value;
-          found = place;
-        }
-        ++place;
-      });
-      return found;
+      T found{};
+      return chosen<kMax>(x, over, i, &found);
     });
-  };
-  if (x.dtype == DType::kFloat32) typed(float{});
-  if (x.dtype == DType::kInt64) typed(int64_t{});
+  });
+  return true;
+}
+
+// As `choose`, with the elements themselves before their indices.
+template <bool kMax>
+bool choose_both(const Step& step, const Context& context) {
+  const Tensor &values = step.tensors[0], &indices = step.tensors[1], &x = step.tensors[2];
+  const int64_t axes[2] = {1, step.integers[0]};
+  const Reduced over(x, axes);
+  if (over.gone == 0 && over.kept != 0) return context.refuse(Fault::kNothingToReduce, 0);
+  with_number(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t i = 0; i < over.kept; ++i) {
+      indices.as<int64_t>()[i] = chosen<kMax>(x, over, i, values.as<T>() + i);
+    }
+  });
+  return true;
+}
+
+// The greatest elements along an axis, or the least, in order, and their indices; of equal
+// ones the first. A NaN is greater than all. Arguments: how many, the axis, whether the
+// greatest.
+bool topk(const Step& step, const Context& context) {
+  const int64_t count = step.integers[0];
+  const int axis = static_cast<int>(step.integers[1]);
+  const bool greatest = step.integers[2] != 0;
+  const Tensor &values = step.tensors[0], &indices = step.tensors[1], &x = step.tensors[2];
+  const int64_t axes[2] = {1, axis};
+  const Reduced from(x, axes), to(values, axes);
+  const int64_t read = x.rank != 0 ? x.stride(axis) : 0;
+  const int64_t written = values.rank != 0 ? values.stride(axis) : 0;
+  auto* order = static_cast<int64_t*>(workspace(from.gone * sizeof(int64_t)));
+  if (order == nullptr) return context.refuse(Fault::kNoMemory, from.gone * sizeof(int64_t));
+  with_number(x.dtype, [&](auto zero) {
+    using T = decltype(zero);
+    for (int64_t i = 0; i < from.kept; ++i) {
+      const T* row = x.as<const T>() + Reduced::offset(i, from.kept_rank, from.kept_dims, from.kept_strides);
+      const int64_t target = Reduced::offset(i, to.kept_rank, to.kept_dims, to.kept_strides);
+      std::iota(order, order + from.gone, int64_t{0});
+      std::partial_sort(order, order + count, order + from.gone, [&](int64_t a, int64_t b) {
+        const T one = row[(greatest ? a : b) * read], other = row[(greatest ? b : a) * read];
+        return precedes<true>(one, other) || (!precedes<true>(other, one) && a < b);
+      });
+      for (int64_t j = 0; j < count; ++j) {
+        values.as<T>()[target + j * written] = row[order[j] * read];
+        indices.as<int64_t>()[target + j * written] = order[j];
+      }
+    }
+  });
   return true;
 }
 
@@ -335,7 +332,11 @@ const Entry kReductions[] = {
     {"aten::all.dim", truth_dim<false>},
     {"aten::any.dims", truth_dims<true>},
     {"aten::all.dims", truth_dims<false>},
-    {"aten::argmax", argmax},
+    {"aten::argmax", choose<true>},
+    {"aten::argmin", choose<false>},
+    {"aten::max.dim", choose_both<true>},
+    {"aten::min.dim", choose_both<false>},
+    {"aten::topk", topk},
     {"aten::cumsum", cumsum},
     {"aten::rms_norm", rms_norm},
     {"aten::layer_norm", layer_norm},

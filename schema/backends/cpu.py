@@ -4,7 +4,6 @@ The compiler chooses nodes by it, the runtime refuses blocks by it. Views take
 any dtype, since they compute nothing; control flow stays outside.
 """
 
-from collections.abc import Callable, Sequence
 from typing import Final
 
 from kvc.schema.backends.operands import (
@@ -17,6 +16,7 @@ from kvc.schema.backends.operands import (
 )
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.types import Dim, TensorType
 
 MAX_RANK: Final = 8
 MAX_DEPTH: Final = 65_536  # int8 products whose int32 sum is exact
@@ -38,6 +38,21 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
         return ""
     rule = RULES.get(op)
     return f"it has no {op}" if rule is None else rule(arguments, results)
+
+
+def _computed(*dtypes: DType) -> Rule:
+    """Compute in the dtype of the result, one of these, to which operands are cast."""
+
+    def rule(arguments: Arguments, results: Results) -> str:
+        found = {each.type.dtype for each in operands_of(arguments)}
+        (made,) = results
+        known = made.dtype in dtypes and found <= {*_NUMBERS, DType.BOOL}
+        narrowed = made.dtype not in _FLOATS and found & {*_FLOATS}
+        if not known or narrowed:
+            return _of({*found, made.dtype})
+        return _fraction(arguments, made.dtype)
+
+    return rule
 
 
 def _alike(*dtypes: DType) -> Rule:
@@ -80,7 +95,7 @@ def _choice(arguments: Arguments, results: Results) -> str:
     condition, *others = operands_of(arguments)
     if condition.type.dtype is not DType.BOOL:
         return _of({condition.type.dtype})
-    return _alike(*_ALL)(others, results)
+    return _same(others, results)
 
 
 def _fill(arguments: Arguments, results: Results) -> str:
@@ -88,6 +103,12 @@ def _fill(arguments: Arguments, results: Results) -> str:
     condition = operand(mask).type.dtype
     if condition is not DType.BOOL:
         return _of({condition})
+    return _filled((x, value), results)
+
+
+def _filled(arguments: Arguments, results: Results) -> str:
+    """Put a number among elements."""
+    x, value = arguments
     if isinstance(value, float) and results[0].dtype not in _FLOATS:
         return "a fraction among integers"
     return _alike(*_ALL)((x,), results)
@@ -95,7 +116,7 @@ def _fill(arguments: Arguments, results: Results) -> str:
 
 def _cast(arguments: Arguments, results: Results) -> str:
     found = {operand(arguments[0]).type.dtype, results[0].dtype}
-    return "" if found <= {*_NUMBERS, DType.BOOL} else _of(found)
+    return "" if found <= {*_NUMBERS, DType.BFLOAT16, DType.BOOL} else _of(found)
 
 
 def _same(arguments: Arguments, results: Results) -> str:
@@ -112,7 +133,7 @@ def _triangle(arguments: Arguments, results: Results) -> str:
 
 def _made(arguments: Arguments, results: Results) -> str:
     dtype = results[0].dtype
-    return "" if dtype in _ALL and dtype is not DType.INT8 else _of({dtype})
+    return "" if dtype in _ALL else _of({dtype})
 
 
 def _counted(arguments: Arguments, results: Results) -> str:
@@ -139,39 +160,33 @@ def _sum(arguments: Arguments, results: Results) -> str:
 
 
 def _rows(arguments: Arguments, results: Results) -> str:
-    """Compute float32 rows along the last axes, by constants if by anything."""
-    x, axes, *weights = arguments
+    """Compute float32 rows along the last axes."""
+    x, axes, *_ = arguments
     rank = len(operand(x).type.dims)
     if not isinstance(axes, tuple) and axes not in (-1, rank - 1):
         return f"axis {axes} of {rank}"
     if isinstance(axes, tuple) and not all(isinstance(size, int) for size in axes):
         return f"normalising over {axes}"
-    if rank == 0:
-        return "a scalar"
-    return _constants(weights) or _alike(DType.FLOAT32)(arguments, results)
-
-
-def _constants(arguments: Sequence[object]) -> str:
-    for each in operands_of(arguments):
-        if not each.constant:
-            return f"the weight {each.type} is not a constant"
-    return ""
+    return "a scalar" if rank == 0 else _alike(DType.FLOAT32)(arguments, results)
 
 
 def _linear(arguments: Arguments, results: Results) -> str:
-    x, weight, bias = arguments
+    x, weight, _ = arguments
     known = len(operand(weight).type.dims) == 2 and operand(x).type.dims
     if not known:
         return f"a weight {operand(weight).type}"
-    return _constants((bias,)) or _alike(DType.FLOAT32)(arguments, results)
+    return _alike(DType.FLOAT32)(arguments, results)
+
+
+def _experts(arguments: Arguments, results: Results) -> str:
+    x, weight, _, bias, _ = arguments
+    return _alike(DType.FLOAT32)((x, weight, bias), results)
 
 
 def _quantized_linear(arguments: Arguments, results: Results) -> str:
-    weight = operand(arguments[3]).type
-    depth = weight.dims[1]
-    if not isinstance(depth, int) or depth > MAX_DEPTH:
-        return f"int8 rows of {depth} elements"
-    return _constants(arguments[3:])
+    depth = operand(arguments[3]).type.dims[-1]
+    known = isinstance(depth, int) and depth <= MAX_DEPTH
+    return "" if known else f"int8 rows of {depth} elements"
 
 
 def _quantized_table(arguments: Arguments, results: Results) -> str:
@@ -184,15 +199,37 @@ def _quantized_rows(arguments: Arguments, results: Results) -> str:
     return "" if x.dtype is DType.FLOAT32 and x.dims else _of({x.dtype})
 
 
+def _chosen(*dtypes: DType) -> Rule:
+    """Choose among elements by their order; the other results are indices."""
+
+    def rule(arguments: Arguments, results: Results) -> str:
+        dtype = operand(arguments[0]).type.dtype
+        return "" if dtype in dtypes else _of({dtype})
+
+    return rule
+
+
 def _indexed(arguments: Arguments, results: Results) -> str:
-    """Look up by integers along axes that lie side by side."""
     indices = arguments[1]
     assert isinstance(indices, tuple)
-    given = [i for i, index in enumerate(indices) if index is not None]
-    if not given or given != list(range(given[0], given[-1] + 1)):
-        return "indices of axes apart"
-    types = {operand(indices[i]).type.dtype for i in given}
+    types = {each.type.dtype for each in operands_of(indices)}
     return "" if types <= {*_INDEX} else _of(types)
+
+
+def _put(arguments: Arguments, results: Results) -> str:
+    x, _, values, accumulate = arguments
+    rule = _NUMERIC if accumulate else _same
+    return _indexed(arguments, results) or rule((x, values), results)
+
+
+def _written(rule: Rule) -> Rule:
+    """Write elements that a rule takes at indices along an axis."""
+
+    def both(arguments: Arguments, results: Results) -> str:
+        x, _, _, *values = arguments
+        return _along(arguments, results) or rule((x, *values), results)
+
+    return both
 
 
 def _attention(arguments: Arguments, results: Results) -> str:
@@ -207,10 +244,35 @@ def _attention(arguments: Arguments, results: Results) -> str:
         floats.append(mask.type.dtype)
     if any(dtype is not DType.FLOAT32 for dtype in floats):
         return _of(floats)
-    heads, groups = q.dims[1], k.dims[1]
-    if not (isinstance(heads, int) and isinstance(groups, int) and groups):
-        return f"{heads} heads over {groups}"
-    return "" if heads // groups <= MAX_SHARE else f"{heads} heads over {groups}"
+    return _grouped(q, k)
+
+
+def _attention_product(arguments: Arguments, results: Results) -> str:
+    """Attend as `kvc::attention` does, whose kernel takes it over."""
+    q, k = (operand(each).type for each in arguments[:2])
+    mask, causal = arguments[3:5]
+    floats = [*arguments[:3]]
+    if isinstance(mask, Operand) and mask.type.dtype is not DType.BOOL:
+        floats.append(mask)
+    if len(q.dims) > 4:
+        return f"queries {q}"
+    if causal and not _at_most(q.dims[-2], k.dims[-2]):
+        return f"causal attention of {q} to {k}"
+    return _grouped(results[0], k) or _FLOAT32(floats, results)
+
+
+def _at_most(first: Dim, second: Dim) -> bool:
+    if isinstance(first, int) and isinstance(second, int):
+        return first <= second
+    return first == second
+
+
+def _grouped(q: TensorType, k: TensorType) -> str:
+    """Share a head of keys among some of queries."""
+    heads, groups = (kind.dims[-3] if len(kind.dims) > 2 else 1 for kind in (q, k))
+    if isinstance(heads, int) and isinstance(groups, int) and groups:
+        return "" if heads // groups <= MAX_SHARE else f"{heads} heads over {groups}"
+    return f"{heads} heads over {groups}"
 
 
 def _of(dtypes: object) -> str:
@@ -218,9 +280,10 @@ def _of(dtypes: object) -> str:
     return "tensors of " + ", ".join(sorted({dtype.label for dtype in dtypes}))
 
 
-_ARITHMETIC = _alike(*_NUMBERS)
-_FLOATING = _alike(*_FLOATS)
-_BITWISE = _alike(*_INDEX, DType.BOOL)
+_ARITHMETIC = _computed(*_NUMBERS)
+_FLOATING = _computed(*_FLOATS)
+_NUMERIC = _alike(*_NUMBERS)
+_LOGIC = _alike(*_INDEX, DType.BOOL)
 _FLOAT32 = _alike(DType.FLOAT32)
 
 
@@ -228,12 +291,13 @@ def _table(rule: Rule, names: str) -> dict[str, Rule]:
     return dict.fromkeys(names.split(), rule)
 
 
-RULES: Final[dict[str, Callable[[Arguments, Results], str]]] = {
+_COMPUTED = {
     **_table(
         _ARITHMETIC,
         "aten::add.Tensor aten::sub.Tensor aten::add.Scalar aten::sub.Scalar "
         "aten::rsub.Scalar aten::mul.Tensor aten::mul.Scalar aten::maximum "
-        "aten::minimum aten::neg aten::abs aten::clamp aten::amax aten::amin",
+        "aten::minimum aten::neg aten::abs aten::clamp aten::clamp.Tensor aten::amax "
+        "aten::amin",
     ),
     **_table(
         _FLOATING,
@@ -243,14 +307,21 @@ RULES: Final[dict[str, Callable[[Arguments, Results], str]]] = {
         "aten::rsqrt aten::sigmoid aten::silu aten::sin aten::sqrt aten::tanh "
         "aten::trunc aten::mean.dim",
     ),
+    "aten::cumsum": _computed(DType.FLOAT32, DType.INT64),
+}
+# Ops whose operands are cast to the dtype of the result.
+COMPUTED: Final = frozenset(_COMPUTED)
+RULES: Final[dict[str, Rule]] = {
+    **_COMPUTED,
     **_table(
         _comparison,
         "aten::eq.Tensor aten::ne.Tensor aten::lt.Tensor aten::le.Tensor "
         "aten::gt.Tensor aten::ge.Tensor aten::eq.Scalar aten::ne.Scalar "
-        "aten::lt.Scalar aten::le.Scalar aten::gt.Scalar aten::ge.Scalar",
+        "aten::lt.Scalar aten::le.Scalar aten::gt.Scalar aten::ge.Scalar "
+        "aten::logical_and aten::logical_or aten::logical_xor",
     ),
     **_table(
-        _BITWISE,
+        _LOGIC,
         "aten::bitwise_and.Tensor aten::bitwise_or.Tensor aten::bitwise_xor.Tensor "
         "aten::bitwise_not",
     ),
@@ -260,16 +331,25 @@ RULES: Final[dict[str, Callable[[Arguments, Results], str]]] = {
     ),
     **_table(
         _same,
-        "aten::clone aten::copy aten::reshape aten::cat aten::stack kvc::append "
-        "kvc::replace",
+        "aten::clone aten::copy aten::reshape aten::repeat aten::cat aten::stack "
+        "kvc::append kvc::replace",
     ),
     **_table(_triangle, "aten::tril aten::triu"),
-    **_table(_any, "kvc::check_index kvc::check_rows kvc::after kvc::cache_update"),
+    **_table(
+        _any,
+        "kvc::check_index kvc::check_rows kvc::check_size kvc::after kvc::cache_update",
+    ),
     **_table(_along, "aten::index_select aten::gather aten::embedding"),
+    **_table(_written(_same), "aten::index_copy aten::scatter.src"),
+    **_table(_written(_NUMERIC), "aten::index_add aten::scatter_add"),
+    **_table(
+        _chosen(*_NUMBERS), "aten::argmax aten::argmin aten::max.dim aten::min.dim"
+    ),
     **_table(_rows, "aten::rms_norm aten::layer_norm aten::softmax.int"),
     **_table(_rows, "aten::log_softmax.int"),
-    **_table(_FLOAT32, "aten::matmul aten::mm aten::bmm"),
+    **_table(_FLOAT32, "aten::matmul aten::mm aten::bmm aten::addmm"),
     **_table(_quantized_rows, "kvc::quantize_rows kvc::quantize_cache"),
+    **_table(_quantized_linear, "kvc::linear_qd8 kvc::expert_linear_qd8"),
     "aten::logical_not": _alike(DType.BOOL),
     "aten::where.self": _choice,
     "aten::masked_fill.Scalar": _fill,
@@ -277,13 +357,13 @@ RULES: Final[dict[str, Callable[[Arguments, Results], str]]] = {
     "aten::full": _made,
     "aten::arange.start_step": _counted,
     "aten::sum.dim_IntList": _sum,
-    "aten::argmax": lambda arguments, results: _alike(DType.FLOAT32, DType.INT64)(
-        arguments, ()
-    ),
-    "aten::cumsum": _alike(DType.FLOAT32, DType.INT64),
+    "aten::topk": _chosen(*_FLOATS),
     "aten::index.Tensor": _indexed,
+    "aten::index_put": _put,
+    "aten::scatter.value": _written(_filled),
     "aten::linear": _linear,
+    "aten::scaled_dot_product_attention": _attention_product,
     "kvc::embedding_q8": _quantized_table,
-    "kvc::linear_qd8": _quantized_linear,
+    "kvc::expert_linear": _experts,
     "kvc::attention": _attention,
 }

@@ -4,6 +4,7 @@
 has accepted.
 """
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -108,6 +109,9 @@ def _names_record(names: Sequence[NamedData], pool: PoolWriter) -> Record:
 
 
 def _state_record(state: State, pool: PoolWriter) -> Record:
+    window = None
+    if state.window is not None:
+        window = Record("Window", dataclasses.asdict(state.window))
     return Record(
         "State",
         {
@@ -119,15 +123,9 @@ def _state_record(state: State, pool: PoolWriter) -> Record:
             "initial": state.initial,
             "reset": int(state.reset),
             "cursor": state.cursor,
-            "window": _window_record(state.window),
+            "window": window,
         },
     )
-
-
-def _window_record(window: Window | None) -> Record | None:
-    if window is None:
-        return None
-    return Record("Window", {"size": window.size, "keep": window.keep})
 
 
 def _cursor_record(cursor: Cursor, pool: PoolWriter) -> Record:
@@ -294,7 +292,8 @@ def _read_state(table: TableReader, pool: Pool, path: str) -> State:
 
 
 def _read_window(table: TableReader) -> Window:
-    return Window(size=table.number("size"), keep=table.number("keep"))
+    names = (field.name for field in dataclasses.fields(Window))
+    return Window(**{name: table.number(name) for name in names})
 
 
 def _read_cursor(table: TableReader, pool: Pool, path: str) -> Cursor:

@@ -2,7 +2,8 @@
 
 Signatures are written as text, `aten::cat(Tensor[] tensors, int dim) -> Tensor`, and
 parsed once. Parameter kinds: Tensor, int, float, bool, str, dtype, Scalar (int, float
-or bool); each may be optional (`?`) or a list (`[]`), tensors also `?[]`.
+or bool); each may be optional (`?`) or a list (`[]`), tensors also `?[]`. A number may
+have a default, `int keep=0`, for passes that make the op without knowing of it.
 """
 
 import re
@@ -49,7 +50,8 @@ class ParamKind(Enum):
 class Param:
     """One parameter: `optional` allows None, `is_list` takes a tuple.
 
-    For lists, `optional` is of the list itself and `optional_items` of its items.
+    For lists, `optional` is of the list itself and `optional_items` of its items. What
+    has no other default has None.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Param:
     optional: bool = False
     is_list: bool = False
     optional_items: bool = False
+    default: int | None = None
 
 
 ConcreteItem = TensorType | int | float | bool | str | DType | None
@@ -95,7 +98,9 @@ class OpSpec:
 
 
 _SIGNATURE = re.compile(r"(?P<name>[\w:.]+)\((?P<params>.*)\) -> (?P<results>.+)")
-_PARAM = re.compile(r"(?P<kind>[A-Za-z]+)(?P<suffix>[?\[\]]*) (?P<name>\w+)")
+_PARAM = re.compile(
+    r"(?P<kind>[A-Za-z]+)(?P<suffix>[?\[\]]*) (?P<name>\w+)(?:=(?P<default>\d+))?"
+)
 
 
 def parse(
@@ -130,4 +135,5 @@ def _parse_param(text: str) -> Param:
         optional=whole == "?" if bracket else items == "?",
         is_list=bool(bracket),
         optional_items=bool(bracket) and items == "?",
+        default=None if match["default"] is None else int(match["default"]),
     )

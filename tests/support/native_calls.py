@@ -18,7 +18,6 @@ from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
     Caller,
-    Constant,
     Graph,
     Instruction,
     Ref,
@@ -31,18 +30,12 @@ from kvc.schema.ops import OPS, Aliasing
 def native_graph(
     case: Case, results: Sequence[Tensor]
 ) -> tuple[Graph, dict[int, Tensor]] | None:
-    """Return a graph of one call, and the tensors it reads; None where it has none.
-
-    Operands are inputs where the backend takes them so, else all but the first are
-    constants.
-    """
-    for constant in (False, True):
-        graph, tensors = _graph(case, results, constant)
-        (instruction,) = graph.instructions
-        types = [graph.values[value].type for value in instruction.results]
-        if not why_not(case.op, operands_of(graph, instruction), types):
-            return graph, tensors
-    return None
+    """Return a graph of one call, and the tensors it reads; None where it has none."""
+    graph, tensors = _graph(case, results)
+    (instruction,) = graph.instructions
+    types = [graph.values[value].type for value in instruction.results]
+    refused = why_not(case.op, operands_of(graph, instruction), types)
+    return None if refused else (graph, tensors)
 
 
 def run_native(
@@ -67,17 +60,14 @@ def run_native(
     ]
 
 
-def _graph(
-    case: Case, results: Sequence[Tensor], constant: bool
-) -> tuple[Graph, dict[int, Tensor]]:
+def _graph(case: Case, results: Sequence[Tensor]) -> tuple[Graph, dict[int, Tensor]]:
     values: list[Value] = []
     tensors: dict[int, Tensor] = {}
 
     def refer(argument: object) -> object:
         if isinstance(argument, Tensor):
             number = len(values)
-            lies = Constant(number) if constant and tensors else Caller()
-            values.append(Value(type_of(argument), lies))
+            values.append(Value(type_of(argument), Caller()))
             tensors[number] = argument
             return Ref(number)
         if isinstance(argument, tuple | list):

@@ -225,6 +225,7 @@ def _print_table(
     rows = [
         ("methods", ", ".join(escape(method.name) for method in program.methods)),
         ("recipe", escape(program.provenance.recipe)),
+        *_backend_rows(program),
         *_weight_rows(program, model_nbytes),
         *_file_rows(report),
         *_packed_rows(packed),
@@ -232,6 +233,19 @@ def _print_table(
         ("time", f"{seconds:.1f} s"),
     ]
     click.echo("\n".join([escape(str(path)), *columns(rows)]), err=True)
+
+
+def _backend_rows(program: "Program") -> list[tuple[str, str]]:
+    from kvc.tools.reports.methods import describe_methods, left_text
+    from kvc.tools.text import escape, plural
+
+    rows = []
+    for method in describe_methods(program):
+        for backend in dict.fromkeys(method.backends):
+            parts = plural(method.backends.count(backend), "part")
+            text = f"{escape(method.name)}: {parts}, {left_text(method.left)}"
+            rows.append((escape(backend), text))
+    return rows
 
 
 def _weight_rows(program: "Program", model_nbytes: int) -> list[tuple[str, str]]:

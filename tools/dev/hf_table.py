@@ -52,8 +52,11 @@ REMARKS = """\
 
 - Mixtures of experts run as `kvc::expert_linear`: the matrices of chosen experts are
   read and no others. Recipes with int8 or int4 linear layers store them as int8, with a
-  scale for each output channel of each expert; `bf16` as bfloat16. They run on PyTorch,
-  not in XNNPACK.
+  scale for each output channel of each expert; `bf16` as bfloat16. They run in the
+  backend `cpu` or on PyTorch, not in XNNPACK.
+- With `cpu_fp32` and `cpu_q8` each architecture runs whole in the backend `cpu`,
+  without PyTorch: `pytest -m exhaustive
+  tests/end_to_end/hugging_face/test_native.py` tests this.
 - Layers that see a window keep it in a ring: the window, the longest prefill less one
   and `CacheConfig(slack=)`, where that is less than all positions.
 - In a batch with rows of different lengths, each row gives what the model gives for it

@@ -3,14 +3,18 @@
 Sizes that a call chooses are named in the types; `SymbolReport` has their bounds.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
+from kvc.schema.control import blocks_run
 from kvc.schema.model import Delegate, Graph, Method, Program
+from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
 from kvc.tools.text import escape, plural
 
 _ANY: Final = "any"
+_NAMED: Final = 3  # ops of which many instructions are left
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class MethodReport:
         advance: tokens that a call adds to the position, "" where it adds none, "any"
             where loops decide how many.
         row_lengths: the input that says how many of them count in each row, else "".
+        left: op -> how many of its instructions no backend runs, most frequent first.
+            Views and control flow, which compute nothing, do not count.
     """
 
     name: str
@@ -51,6 +57,7 @@ class MethodReport:
     writes: tuple[str, ...]
     advance: str = ""
     row_lengths: str = ""
+    left: Mapping[str, int] = field(default_factory=dict)
 
 
 def describe_methods(program: Program) -> tuple[MethodReport, ...]:
@@ -75,7 +82,23 @@ def _describe(program: Program, method: Method) -> MethodReport:
         row_lengths=""
         if method.row_lengths is None
         else method.input_names[method.row_lengths],
+        left=_left(method),
     )
+
+
+def _left(method: Method) -> dict[str, int]:
+    """Count the instructions that are in no delegate, by op."""
+    graphs = [method.graph]
+    for graph in graphs:
+        for op in CONTROL_OPS - {DELEGATE}:
+            graphs += [method.blocks[number].graph for number in blocks_run(graph, op)]
+    ops = Counter(
+        step.op
+        for graph in graphs
+        for step in graph.instructions
+        if OPS[step.op].aliasing not in (Aliasing.VIEW, Aliasing.CONTROL)
+    )
+    return dict(ops.most_common())
 
 
 def _advance(method: Method) -> str:
@@ -141,7 +164,16 @@ def _code(method: MethodReport) -> str:
     for backend in dict.fromkeys(method.backends):
         calls = plural(method.backends.count(backend), "call")
         text += f", {calls} of the backend {escape(backend)}"
-    return text
+    return f"{text}, {left_text(method.left)}" if method.backends else text
+
+
+def left_text(left: Mapping[str, int]) -> str:
+    """Say how many instructions no backend runs, and of which ops the most are."""
+    if not left:
+        return "none left to PyTorch"
+    named = list(left)[:_NAMED]
+    ops = ", ".join(named) + (", ..." if len(left) > _NAMED else "")
+    return f"{sum(left.values())} left to PyTorch ({ops})"
 
 
 def _states(method: MethodReport) -> str:

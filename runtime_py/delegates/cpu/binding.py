@@ -29,8 +29,10 @@ from kvc.runtime.native import (
     Library,
     Steps,
 )
+from kvc.schema.backends.cpu import COMPUTED
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
+    BranchMismatch,
     CacheOverflow,
     CountOutOfRange,
     IndexOutOfRange,
@@ -43,20 +45,27 @@ from kvc.schema.verify.signatures import check_at, sized_together
 
 _COPY = "aten::copy"
 _PRODUCTS = "linears_of_rows"  # of quantized rows, see merging.py
+_CAST = "aten::_to_copy"
 _CHECK_INDEX = "kvc::check_index"
+_CHECK_SIZE = "kvc::check_size"
+_ATTENTION = "kvc::attention"
+_ATTENTION_PRODUCT = "aten::scaled_dot_product_attention"
 # What strings say, as numbers of kernels.
 _TEXTS = {"linear": 0, "circular": 1, "none": 0, "tanh": 1}
 # Operands, by index among a kernel's tensors after its results, whose rows must lie
 # together: all of the array, to keep it simple.
 _PACKED = {
-    "aten::rms_norm": (0,),
-    "aten::layer_norm": (0,),
+    "aten::linear": (2,),
+    "aten::rms_norm": (0, 1),
+    "aten::layer_norm": (0, 1, 2),
     "aten::softmax.int": (0,),
     "aten::log_softmax.int": (0,),
-    "kvc::linear_qd8": (0, 1, 2),
+    "kvc::linear_qd8": (0, 1, 2, 3, 4, 5),
+    "kvc::expert_linear": (3,),
+    "kvc::expert_linear_qd8": (3, 4, 6),
 }
 # Kernels that write results of any strides; those of the others lie side by side.
-_STRIDED = {"aten::clone", "aten::cat", "aten::stack", "aten::full"}
+_STRIDED = {"aten::clone", "aten::cat", "aten::stack", "aten::repeat", "aten::full"}
 
 
 def bind_steps(
@@ -171,6 +180,8 @@ class _Binder:
                 bind_view(instruction, self._values)
             case Aliasing.UPDATE:
                 self._bind_update(instruction)
+            case Aliasing.CHECK if instruction.op == _CHECK_SIZE:
+                self._check_size(instruction)
             case Aliasing.CHECK:
                 self._add_call(instruction, [], instruction.arguments, 0)
             case Aliasing.FRESH:
@@ -178,11 +189,26 @@ class _Binder:
             case Aliasing.CONTROL:
                 raise AssertionError("control flow stays outside")
 
+    def _check_size(self, instruction: Instruction) -> None:
+        size, expected = self._arguments(instruction)
+        assert isinstance(size, int)
+        assert isinstance(expected, int)
+        if size != expected:
+            raise BranchMismatch(size=size, expected=expected)
+
+    def _arguments(self, instruction: Instruction) -> list[object]:
+        read = self._values.argument
+        return [read(each, self._values.array) for each in instruction.arguments]
+
     def _bind_fresh(self, instruction: Instruction) -> None:
         outs = [self._out(value) for value in instruction.results]
         strided = OPS[instruction.op].pointwise or instruction.op in _STRIDED
         made = outs if strided else _side_by_side(outs)
-        self._add_call(instruction, made, instruction.arguments, 0)
+        if instruction.op == _ATTENTION_PRODUCT:
+            arguments = self._arguments(instruction)
+            self._add_attention(made[0], *arguments)  # type: ignore[arg-type]
+        else:
+            self._add_call(instruction, made, instruction.arguments, 0)
         self._hand_over(outs, made)
 
     def _bind_products(self, rows: Instruction, *products: Instruction) -> None:
@@ -245,9 +271,46 @@ class _Binder:
                     tensors.append(given)  # type: ignore[arg-type]  # an array or None
             else:
                 _write(param, given, integers, numbers)
+        if instruction.op in COMPUTED:
+            tensors = [self._cast(tensor, results[0].dtype) for tensor in tensors]
         for index in _PACKED.get(instruction.op, ()):
             tensors[index] = self._packed(tensors[index])
         self._steps.add(instruction.op, [*results, *tensors], integers, numbers)
+
+    def _add_attention(
+        self,
+        out: Array,
+        q: Array,
+        k: Array,
+        v: Array,
+        mask: Array | None,
+        causal: bool,
+        scale: float | None,
+        _grouped: bool,
+    ) -> None:
+        """Add attention to all keys; the first query of causal ones sees the first."""
+        out = _with_axes(out)
+        batch, heads, seq, _ = out.shape
+        q = np.broadcast_to(_with_axes(q), (batch, heads, seq, q.shape[-1]))
+        k, v = (
+            np.broadcast_to(a, (batch, *a.shape[1:])) for a in map(_with_axes, (k, v))
+        )
+        slots = k.shape[2]
+        if mask is not None:
+            mask = np.broadcast_to(mask, (batch, heads, seq, slots))
+        valid = np.full(batch, seq if causal else slots, np.int64)
+        tensors = [out, q, k, v, valid, mask, *(None,) * 5]
+        numbers = [math.nan if scale is None else scale, math.nan]
+        integers = [int(causal), ABSENT, ABSENT, _TEXTS["linear"], 0]
+        self._steps.add(_ATTENTION, tensors, integers, numbers)
+
+    def _cast(self, array: Array | None, dtype: "np.dtype[np.generic]") -> Array | None:
+        """Return an array of a dtype, perhaps made by a step."""
+        if array is None or array.dtype == dtype:
+            return array
+        made = np.empty(array.shape, dtype)
+        self._add(_CAST, [made, array])
+        return made
 
     def _packed(self, array: Array | None) -> Array | None:
         """Return an array with elements side by side, perhaps copied by a step."""
@@ -267,6 +330,11 @@ def _side_by_side(outs: list[Array]) -> list[Array]:
         out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
         for out in outs
     ]
+
+
+def _with_axes(array: Array) -> Array:
+    """Return a view with the axes that attention has: [batch, heads, seq, width]."""
+    return array.reshape((1,) * (4 - array.ndim) + array.shape)
 
 
 def _write(

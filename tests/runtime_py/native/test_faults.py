@@ -12,6 +12,7 @@ from kvc.runtime.delegates.cpu.binding import bind_steps
 from kvc.runtime.native import find_library
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
+    BranchMismatch,
     CacheOverflow,
     CountOutOfRange,
     IndexOutOfRange,
@@ -119,6 +120,40 @@ def test_lookups_outside_are_refused(op: str, index: int):
     }
     with pytest.raises(IndexOutOfRange, match=f"index {index} "):
         native(op, arguments[op], torch.empty(2, 2))
+
+
+@pytest.mark.parametrize("index", [-1, 5])
+@pytest.mark.parametrize(
+    "op", ["index_copy", "index_add", "scatter.src", "scatter.value", "scatter_add"]
+)
+def test_writes_outside_are_refused(op: str, index: int):
+    table, at, rows = torch.zeros(5, 2), places(0, index), torch.ones(2, 2)
+    if op.startswith("scatter"):
+        at = at[:, None].expand(2, 2).contiguous()
+    last = {"scatter.value": (1.0,), "index_add": (rows, 1)}.get(op, (rows,))
+    with pytest.raises(IndexOutOfRange, match=f"index {index} "):
+        native(f"aten::{op}", (table, 0, at, *last), table)
+
+
+@pytest.mark.parametrize("index", [-6, 5])
+def test_a_put_outside_is_refused(index: int):
+    table, at = torch.zeros(5, 2), places(0, index)
+    with pytest.raises(IndexOutOfRange, match=f"index {index} "):
+        native("aten::index_put", (table, (at,), torch.ones(2, 2), True), table)
+
+
+@pytest.mark.parametrize("expert", [-1, 3])
+def test_an_expert_that_is_not_there_is_refused(expert: int):
+    x, weight = torch.ones(2, 4), torch.ones(3, 5, 4)
+    arguments = (x, weight, places(0, expert), None, False)
+    with pytest.raises(IndexOutOfRange, match=f"index {expert} "):
+        native("kvc::expert_linear", arguments, torch.empty(2, 5))
+
+
+def test_a_size_that_a_branch_does_not_take_is_refused():
+    assert native("kvc::check_size", (3, 3)) == []
+    with pytest.raises(BranchMismatch):
+        native("kvc::check_size", (3, 4))
 
 
 def test_sizes_that_do_not_go_together_are_refused_as_by_the_reference():

@@ -78,6 +78,24 @@ def test_a_product_has_the_bits_of_the_reference(rows: int, columns: int, depth:
             assert torch.equal(found[0], expected[0])
 
 
+@pytest.mark.parametrize("rows", [1, 2, 9, 60])
+def test_experts_have_the_bits_of_the_reference(rows: int):
+    weight = torch.randint(-127, 128, (4, 25, 33), dtype=I8)
+    experts = torch.randint(0, 3, (rows,))
+    for bias in (None, torch.randn(4, 25)):
+        arguments = (
+            *quantized(some_rows(rows, 33)),
+            weight,
+            torch.rand(4, 25),
+            experts,
+            bias,
+        )
+        expected = reference("kvc::expert_linear_qd8", arguments, ((rows, 25), F32))
+        for threads in (1, 2, 3):
+            found = native("kvc::expert_linear_qd8", arguments, expected, threads)
+            assert torch.equal(found[0], expected[0])
+
+
 def test_the_longest_rows_do_not_overflow():
     depth = 65_536
     x = torch.full((1, depth), 1.0)

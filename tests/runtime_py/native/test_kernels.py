@@ -40,12 +40,26 @@ ELSEWHERE = {
     "kvc::append",
     "kvc::check_index",
     "kvc::check_rows",
+    "kvc::check_size",
     "kvc::embedding_q8",
+    "kvc::expert_linear_qd8",
     "kvc::linear_qd8",
     "kvc::quantize_rows",
     "kvc::replace",
 }
-TAKEN = [case for case in CASES if native_graph(case, case.eager()) is not None]
+# Those that become others when they are bound.
+BOUND = ["kvc::check_size", "aten::scaled_dot_product_attention"]
+
+
+def has_order(case: Case) -> bool:
+    return case.op != "aten::topk" or case.arguments[-1] is True
+
+
+TAKEN = [
+    case
+    for case in CASES
+    if has_order(case) and native_graph(case, case.eager()) is not None
+]
 
 
 @pytest.mark.parametrize("case", TAKEN, ids=case_id)
@@ -62,8 +76,59 @@ def test_a_kernel_takes_operands_with_gaps(case: Case):
 
 def test_every_op_that_the_backend_takes_has_a_kernel_and_a_case():
     library = find_library()
-    assert [op for op in RULES if not library.has(op)] == []
+    assert [op for op in RULES if not library.has(op)] == BOUND
     assert {*RULES} - {case.op for case in TAKEN} == ELSEWHERE
+
+
+@pytest.mark.parametrize(
+    "case", [case for case in CASES if not has_order(case)], ids=case_id
+)
+def test_the_greatest_without_an_order_are_those_of_eager(case: Case):
+    expected = case.eager()
+    values, indices = run_native(*native_graph(case, expected), expected, 2)
+    order = expected[0].argsort(-1, descending=True)
+    torch.testing.assert_close(values, expected[0].gather(-1, order))
+    assert torch.equal(indices, expected[1].gather(-1, order))
+
+
+@pytest.mark.parametrize("largest", [True, False])
+def test_nan_is_greater_than_all_and_equal_ones_stay_as_they_lie(largest: bool):
+    x = torch.tensor([[1.0, torch.nan, -torch.inf, 2.0, torch.inf, 0.0]])
+    check(Case("aten::topk", (x, 6, 1, largest, True)))
+    check(Case("aten::max.dim", (x, 1, False)))
+    check(Case("aten::min.dim", (x, 1, False)))
+    (_, places) = run_native(
+        *native_graph(
+            Case("aten::topk", (x.new_zeros(40), 9, 0, largest, True)),
+            (torch.empty(9), torch.empty(9, dtype=torch.int64)),
+        ),
+        (torch.empty(9), torch.empty(9, dtype=torch.int64)),
+        1,
+    )
+    assert places.tolist() == [*range(9)]
+
+
+@pytest.mark.parametrize("rows", [1, 3, 40])
+@pytest.mark.parametrize("turned", [False, True])
+def test_experts_give_each_row_the_same_bits_whoever_chose_them_too(
+    rows: int, turned: bool
+):
+    torch.manual_seed(rows)
+    x, weight, bias = torch.randn(rows, 24), torch.randn(5, 24, 24), torch.randn(5, 24)
+    experts = torch.randint(0, 5, (rows,))
+    found = [
+        run_native(
+            *native_graph(
+                Case("kvc::expert_linear", (a, weight, b, bias, turned)), (a,)
+            ),
+            (a,),
+            threads,
+        )[0]
+        for threads in (1, 2, 3)
+        for a, b in ((x, experts), (x[-1:], experts[-1:]))
+    ]
+    assert all(torch.equal(found[0], other) for other in found[2::2])
+    assert all(torch.equal(found[0][-1:], other) for other in found[1::2])
 
 
 F32, BIG = torch.float32, torch.finfo(torch.float32).min

@@ -6,12 +6,14 @@ from block_programs import control_program
 from ragged_programs import ragged_program
 
 from kvc.schema.model import Advance
+from kvc.schema.ops import OPS, Aliasing
 from kvc.tools.reports.copies import describe_copies
 from kvc.tools.reports.listing import describe_listing, listing_lines
-from kvc.tools.reports.methods import describe_methods, method_lines
+from kvc.tools.reports.methods import describe_methods, left_text, method_lines
 
 WHOLE = control_program()
 RAGGED, _ = ragged_program()
+IDLE = {Aliasing.VIEW, Aliasing.CONTROL}
 
 
 def test_a_listing_shows_blocks_beneath_what_runs_them():
@@ -31,6 +33,16 @@ def test_instructions_of_blocks_count():
     graphs = WHOLE.methods[0].graphs
     assert report.instructions == sum(len(g.instructions) for g in graphs)
     assert len(graphs) == 6
+
+
+def test_instructions_that_no_backend_runs_are_counted_in_blocks_too():
+    (report,) = describe_methods(WHOLE)
+    ops = {step.op for graph in WHOLE.methods[0].graphs for step in graph.instructions}
+    computing = {op for op in ops if OPS[op].aliasing not in IDLE}
+    assert set(report.left) == computing
+    assert left_text({}) == "none left to PyTorch"
+    found = left_text({"aten::a": 3, "aten::b": 2, "aten::c": 1, "aten::d": 1})
+    assert found == "7 left to PyTorch (aten::a, aten::b, aten::c, ...)"
 
 
 def test_a_method_says_that_loops_decide_what_it_adds():

@@ -1,0 +1,145 @@
+// Products that are made of those in products.cc: experts, and sums with another matrix.
+#include <algorithm>
+#include <string_view>
+#include <utility>
+
+#include "copies.h"
+#include "kernels.h"
+#include "pool.h"
+
+namespace kvc {
+namespace {
+
+constexpr int kSlot = 4;  // of the workspace; those before it are for what is called here
+
+// The kernel of a product, which is in the table.
+Kernel product(std::string_view name) {
+  const Entry* entry = kProducts;
+  while (entry->name != name) ++entry;
+  return entry->kernel;
+}
+
+// A packed tensor [rows, columns], after which `*memory` stands.
+Tensor take_rows(char** memory, DType dtype, int64_t rows, int64_t columns) {
+  const Tensor found{*memory, dtype, 2, {rows, columns}, {columns, 1}};
+  *memory += (rows * columns * itemsize(dtype) + 63) / 64 * 64;
+  return found;
+}
+
+// One of the tensors along axis 0; nothing of nothing.
+Tensor part_of(const Tensor& whole, int64_t index) {
+  if (!whole) return whole;
+  Tensor found = narrow(whole, 0, index, 1);
+  --found.rank;
+  std::copy_n(found.dims + 1, found.rank, found.dims);
+  std::copy_n(found.strides + 1, found.rank, found.strides);
+  return found;
+}
+
+// Runs a product for each expert that was chosen: of the rows that chose it, side by side.
+// operands_of(expert) writes the operands that are the expert's after the N of rows.
+template <int N, class F>
+bool multiply_by_experts(const Step& step, const Tensor& experts, int64_t count, Kernel kernel,
+                         const Context& context, const F& operands_of) {
+  const Tensor& out = step.tensors[0];
+  const int64_t rows = experts.count();
+  int64_t nbytes = rows * sizeof(int64_t) + 64;
+  for (int i = 0; i <= N; ++i) {
+    nbytes += rows * step.tensors[i].dims[1] * itemsize(step.tensors[i].dtype) + 64;
+  }
+  auto* memory = static_cast<char*>(workspace(nbytes, kSlot));
+  if (memory == nullptr) return context.refuse(Fault::kNoMemory, nbytes);
+  auto* waiting = reinterpret_cast<int64_t*>(memory);  // rows, in order
+  for (int64_t row = 0; row < rows; ++row) {
+    const int64_t expert = index_at(experts, row);
+    if (expert < 0 || expert >= count) return context.refuse(Fault::kIndexOutOfRange, expert, count);
+    waiting[row] = row;
+  }
+  for (int64_t left = rows; left > 0;) {
+    const int64_t expert = index_at(experts, waiting[0]);
+    int64_t* others = std::stable_partition(waiting, waiting + left, [&](int64_t row) {
+      return index_at(experts, row) == expert;
+    });
+    const int64_t chosen = others - waiting;
+    Tensor operands[N + 4];
+    char* free = memory + (rows * sizeof(int64_t) + 63) / 64 * 64;
+    for (int i = 0; i <= N; ++i) {
+      const Tensor& whole = step.tensors[i];
+      operands[i] = take_rows(&free, whole.dtype, chosen, whole.dims[1]);
+      for (int64_t row = 0; i > 0 && row < chosen; ++row) {
+        copy_into(narrow(operands[i], 0, row, 1), narrow(whole, 0, waiting[row], 1), 1);
+      }
+    }
+    operands_of(expert, operands + N + 1);
+    if (!kernel({0, 0, operands, nullptr, nullptr}, context)) return false;
+    for (int64_t row = 0; row < chosen; ++row) {
+      copy_into(narrow(out, 0, waiting[row], 1), narrow(operands[0], 0, row, 1), 1);
+    }
+    std::copy(others, waiting + left, waiting);
+    left -= chosen;
+  }
+  return true;
+}
+
+// Arguments: x, weight, experts, bias?, transposed.
+bool expert_linear(const Step& step, const Context& context) {
+  static const Kernel kernel = product("aten::linear");
+  const Tensor &weight = step.tensors[2], &bias = step.tensors[4];
+  const bool transposed = step.integers[0] != 0;
+  const auto operands_of = [&](int64_t expert, Tensor* operands) {
+    operands[0] = part_of(weight, expert);
+    operands[1] = part_of(bias, expert);
+    if (!transposed) return;
+    std::swap(operands[0].dims[0], operands[0].dims[1]);
+    std::swap(operands[0].strides[0], operands[0].strides[1]);
+  };
+  return multiply_by_experts<1>(step, step.tensors[3], weight.dims[0], kernel, context, operands_of);
+}
+
+// Arguments: q, scale, zero_point, weight, weight_scale, experts, bias?
+bool expert_linear_qd8(const Step& step, const Context& context) {
+  static const Kernel kernel = product("kvc::linear_qd8");
+  const Tensor &weight = step.tensors[4], &scale = step.tensors[5], &bias = step.tensors[7];
+  const auto operands_of = [&](int64_t expert, Tensor* operands) {
+    operands[0] = part_of(weight, expert);
+    operands[1] = part_of(scale, expert);
+    operands[2] = part_of(bias, expert);
+  };
+  return multiply_by_experts<3>(step, step.tensors[6], weight.dims[0], kernel, context, operands_of);
+}
+
+// beta * x + alpha * (a b); x is broadcast, and not read where beta is 0.
+bool addmm(const Step& step, const Context& context) {
+  static const Kernel kernel = product("aten::mm");
+  const Tensor &out = step.tensors[0], &x = step.tensors[1];
+  const Tensor operands[3] = {out, step.tensors[2], step.tensors[3]};
+  if (!kernel({0, 3, operands, nullptr, nullptr}, context)) return false;
+  if (out.count() == 0) return true;
+  const auto beta = static_cast<float>(step.numbers[0]), alpha = static_cast<float>(step.numbers[1]);
+  const Loop<2> loop({&out, &x});
+  parallel(loop.runs(), 1 + 16384 / loop.inner(), context.threads,
+           [&](int64_t begin, int64_t end, int) {
+    int64_t at[2];
+    for (int64_t run = begin; run < end; ++run) {
+      loop.start(run, at);
+      float* to = out.as<float>() + at[0];
+      const float* from = x.as<const float>() + at[1];
+      for (int64_t i = 0; i < loop.inner(); ++i) {
+        const float product = alpha * to[i * loop.step(0)];
+        to[i * loop.step(0)] = beta != 0 ? beta * from[i * loop.step(1)] + product : product;
+      }
+    }
+  });
+  return true;
+}
+
+}  // namespace
+
+const Entry kExperts[] = {
+    {"kvc::expert_linear", expert_linear},
+    {"kvc::expert_linear_qd8", expert_linear_qd8},
+    {"aten::addmm", addmm},
+    {nullptr, nullptr},
+};
+
+}  // namespace kvc
