@@ -7,7 +7,7 @@ only those have changed, only what depends on them is bound again.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvc.runtime.arrays import borrowed, place_of
 from kvc.runtime.binding.bindings import Binding
@@ -20,10 +20,11 @@ from kvc.runtime.calls.entries import Entry, check_growth
 from kvc.runtime.calls.inputs import Inputs
 from kvc.runtime.states.access import Demand
 from kvc.runtime.states.memory import StateMemory
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Cursor
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Binder:
     """Binds methods for the calls of one execution context.
 

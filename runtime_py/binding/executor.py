@@ -11,6 +11,7 @@ from typing import NoReturn
 from kvc.runtime.arrays import Array
 from kvc.runtime.threads import TorchThreads
 from kvc.schema.errors import IndexOutOfRange, KernelFailed, KvcError
+from kvc.schema.frozen import frozen
 from kvc.schema.model import CursorSlot, Instruction
 from kvc.schema.ops import CONTROL_OPS
 
@@ -34,7 +35,7 @@ class Progress:
     inside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Frame:
     """A graph bound to sizes and memory: every operand at its fixed address.
 
