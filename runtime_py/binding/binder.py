@@ -12,7 +12,7 @@ from dataclasses import replace
 from kvc.runtime.arrays import borrowed, place_of
 from kvc.runtime.binding.bindings import Binding
 from kvc.runtime.binding.contexts import ExecutionContext
-from kvc.runtime.binding.frames import bind_graph, rebind_graph
+from kvc.runtime.binding.frames import bind_graph
 from kvc.runtime.binding.resources import Resources
 from kvc.runtime.binding.values import Memory
 from kvc.runtime.calls.callers import Loan, lend
@@ -84,7 +84,7 @@ class Binder:
             code = self.resources.code(entry.id)
             frame = bind_graph(method.graph, sizes, memory, code)
         else:
-            frame = rebind_graph(old.frame, sizes, moved)
+            frame = old.frame.rebind(sizes, moved)
         fills = [
             (frame.inputs[index], leaf)
             for leaf, index in enumerate(range(len(frame.inputs)))

@@ -48,8 +48,11 @@ class Frame:
         instructions: of the graph.
         torch_threads: how many threads torch kernels have; 0 where no step is one.
         cursors: the parts of cursors that it reads, which a session fills in.
-        rebind: makes the frame of other sizes, and of other memory of callers, which
-            takes the place of this one; see `rebind_graph`.
+        rebind: binds the graph to other sizes of the same symbols, and to other memory
+            of callers where it is given, as in `Memory`; raises as `bind_graph`. Only
+            what depends on what has changed is bound again. The frame that it returns
+            takes the place of this one, which must not run any more, whether this
+            succeeds or not. Not for frames with values that are `Memory.given`.
     """
 
     method: str
@@ -59,8 +62,8 @@ class Frame:
     places: tuple[int, ...]
     instructions: tuple[Instruction, ...]
     torch_threads: int
-    cursors: tuple[tuple[CursorSlot, Array], ...] = ()
-    rebind: "Rebind | None" = None
+    cursors: tuple[tuple[CursorSlot, Array], ...]
+    rebind: "Rebind"
 
     def run(self, progress: Progress | None = None) -> None:
         """Run all steps; `progress` is told where it breaks off, if it does.
