@@ -7,12 +7,13 @@ sessions find here where a position lies and which positions are still there.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from kvc.schema.frozen import frozen
 
 _AND = " and the first "
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """What a query over a ring sees.
 

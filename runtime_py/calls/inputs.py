@@ -6,7 +6,6 @@ tensor. `sizes.py` checks shapes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,9 +14,10 @@ from kvc.runtime.calls.sizes import Signature
 from kvc.runtime.growing import GrowingArray
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import InputMismatch
+from kvc.schema.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inputs:
     """The inputs of one call; results are torch tensors when an input was one.
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from kvc.schema.codec.bulk import build
 from kvc.schema.codec.checks import Numbers, check_ids, check_lengths
 from kvc.schema.codec.graphs import GraphReader, graph_record
 from kvc.schema.codec.pools import Pool, PoolWriter, read_pool
@@ -255,7 +256,7 @@ def read_blobs(table: TableReader, path: str) -> tuple[Blob, ...]:
     files, offsets = table.integers("files"), table.integers("offsets")
     aligns = table.integers("aligns")
     check_lengths(path, "blobs", digests, nbytes, files, offsets, aligns)
-    return tuple(map(Blob, digests, nbytes, files, offsets, aligns))
+    return tuple(build(Blob, digests, nbytes, files, offsets, aligns))
 
 
 def _read_names(table: TableReader, pool: Pool, path: str) -> tuple[NamedData, ...]:
@@ -266,9 +267,13 @@ def _read_names(table: TableReader, pool: Pool, path: str) -> tuple[NamedData, .
     provenances = check_ids(table.vector("provenances"), texts, path, where)
     check_lengths(path, where, names, blobs, types, formats, provenances)
     return tuple(
-        NamedData(name, blob, pool.types[t], pool.strings[f], pool.strings[p])
-        for name, blob, t, f, p in zip(
-            names, blobs, types, formats, provenances, strict=True
+        build(
+            NamedData,
+            names,
+            blobs,
+            [pool.types[i] for i in types],
+            [pool.strings[i] for i in formats],
+            [pool.strings[i] for i in provenances],
         )
     )
 

@@ -8,10 +8,10 @@ have a default, `int keep=0`, for passes that make the op without knowing of it.
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 from kvc.schema.dtypes import DType
+from kvc.schema.frozen import frozen
 from kvc.schema.types import TensorType
 
 
@@ -46,7 +46,7 @@ class ParamKind(Enum):
     SCALAR = "Scalar"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Param:
     """One parameter: `optional` allows None, `is_list` takes a tuple.
 
@@ -72,7 +72,7 @@ class ShapeMismatch(ValueError):
     """Arguments do not fit the op; the text says how."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpSpec:
     """An op of the allow-list.
 
