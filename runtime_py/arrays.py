@@ -85,6 +85,11 @@ def address_of(array: Array) -> int:
     return int(array.__array_interface__["data"][0])
 
 
+def lies_over(one: Array, other: Array) -> bool:
+    """Tell whether two arrays begin in one place; one may be longer than the other."""
+    return address_of(one) == address_of(other) and one.strides == other.strides
+
+
 def place_of(array: Array) -> tuple[object, ...]:
     """Return where all of an array's elements lie."""
     return address_of(array), array.shape, array.strides

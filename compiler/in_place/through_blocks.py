@@ -97,10 +97,7 @@ class Placer:
         makers = method.makers()
         candidates = self._candidates(node, result)
         for operand, value in sorted(candidates, key=lambda one: one[1].id != old.id):
-            if (
-                value.id in makers
-                and OPS[makers[value.id].op].aliasing is Aliasing.VIEW
-            ):
+            if not _is_whole(value, makers):
                 continue  # a block is lent all of a memory, in its own shape
             further = self._trace(method, value, old)
             if further is not None:
@@ -204,6 +201,15 @@ def _with_homes(block: Method, places: Mapping[int, int]) -> Method:
         for output, operand in places.items()
     )
     return replace(block, outputs=tuple(outputs), nodes=tuple(nodes), input_out=pairs)
+
+
+def _is_whole(value: Value, makers: Mapping[int, Node]) -> bool:
+    """Tell whether a value is no view of its memory, and no update of one."""
+    while (node := makers.get(value.id)) is not None:
+        if OPS[node.op].aliasing is not Aliasing.UPDATE:
+            return OPS[node.op].aliasing is not Aliasing.VIEW
+        value = node.inputs[0]
+    return True
 
 
 def _in_one_piece(value: Value, makers: Mapping[int, Node]) -> Value:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from kvc.runtime.arenas import Arena
-from kvc.runtime.arrays import Array, place_of
+from kvc.runtime.arrays import Array, lies_over
 from kvc.runtime.binding.array_views import bind_view
 from kvc.runtime.binding.executor import fail
 from kvc.runtime.binding.row_checks import checks_rows
@@ -138,7 +138,7 @@ class _Binder:
             self._owners += [index] * (len(self._steps) - len(self._owners))
         for value, target in zip(self._graph.outputs, outputs, strict=True):
             made = self._values.array(value)
-            if place_of(made) != place_of(target):
+            if not lies_over(made, target):
                 self._add(_COPY, [target, made])
         self._owners += [index] * (len(self._steps) - len(self._owners))
         self._steps.settle()
