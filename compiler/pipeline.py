@@ -41,6 +41,7 @@ from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
 from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
+from kvc.compiler.passes.gather_products import GatherProducts
 from kvc.compiler.passes.lend_whole_memory import LendWholeMemory
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_caches import QuantizeCaches
@@ -178,7 +179,8 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
         passes.append(QuantizeWeights(recipe.linear, embedding))
     if recipe.weights == "bfloat16":
         passes.append(StoreBfloat16())
-    passes += [ShareEqualNodes(), MaterializeViews(), DropDeadCode()]
+    passes += [ShareEqualNodes(), GatherProducts()]
+    passes += [MaterializeViews(), DropDeadCode()]
     return tuple(passes)
 
 

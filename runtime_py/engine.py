@@ -111,7 +111,7 @@ class Engine:
         if states is None:
             return self._run_once(entry, inputs, None)
         states.check_usable()
-        count = count_excess(entry, inputs, states)
+        count = count_excess(entry, inputs, states) if states.limited else 0
         if not count:
             return self._run_once(entry, inputs, states)
         entries = [self.entry(i) for i in range(len(self.program.methods))]
@@ -152,7 +152,8 @@ class Engine:
         progress = Progress()
         try:
             if values := binding.frame.cursors:
-                fill_cursors(values, transaction.starts, demand, entry.method.name)
+                starts, steps = transaction.starts, transaction.steps
+                fill_cursors(values, starts, steps, entry.method.name)
             results = _run(binding, inputs, loans, progress)
             transaction.commit()
         except BaseException as error:

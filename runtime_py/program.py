@@ -235,13 +235,14 @@ class Program(Callables):
         return self._engine.program.cursors[0].name if reads else ""
 
     def pack(self) -> tuple[Packing, ...]:
-        """Have backends pack the weights of all methods now, not in the first calls.
+        """Do now what first calls would: check weights, have backends pack them.
 
         No method runs. What is packed stays in memory until `release` or `close`, and
         so long the result has its bytes.
 
         Raises:
             ExecutionError: a backend's library refuses a part.
+            MissingPackage: a method needs torch, which is not installed.
             FileChanged, FormatError, FileProblem: data cannot be used any more.
             Closed, Forked: the program is closed, or belongs to another process.
         """

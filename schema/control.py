@@ -15,9 +15,9 @@ operands, in order:
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Generic, TypeVar, cast
 
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Graph, Method
 from kvc.schema.ops import COND, CONTROL_OPS, DELEGATE, SCAN, WHILE
 from kvc.schema.types import TensorType
@@ -25,7 +25,7 @@ from kvc.schema.types import TensorType
 Operand = TypeVar("Operand")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Control(Generic[Operand]):
     """A control instruction; `Operand` is how operands are written.
 

@@ -6,10 +6,10 @@ goes into a bundle.
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from kvc.schema.errors import BadSetting
+from kvc.schema.frozen import frozen
 from kvc.schema.setting_checks import (
     check_count,
     check_penalty,
@@ -23,7 +23,7 @@ from kvc.schema.setting_checks import (
 _Checked = TypeVar("_Checked")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Said:
     """What one source says, checked; None where it says nothing."""
 

@@ -5,15 +5,15 @@ the runtime runs it. Ids are positions in the tuple that holds the thing.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from enum import IntEnum
 
 from kvc.schema.dtypes import DType
+from kvc.schema.frozen import frozen
 from kvc.schema.rings import Window
 from kvc.schema.types import Affine, Dim, Symbol, TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Ref:
     """An argument that is a value of the graph, by its id."""
 
@@ -24,21 +24,21 @@ Item = Ref | int | float | bool | str | DType | Affine | None
 Argument = Item | tuple[Item, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Constant:
     """The value is named data: `Program.names[name]`."""
 
     name: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class StateSlot:
     """The value is a state's memory: `Program.states[state]`."""
 
     state: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scratch:
     """The value lies in the method's scratch arena, for `nbytes` at the most."""
 
@@ -46,7 +46,7 @@ class Scratch:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Alias:
     """The value shares the memory of `base`: it is a view of it, or written over it.
 
@@ -57,7 +57,7 @@ class Alias:
     base: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Caller:
     """The value is an input that lies in the caller's own array."""
 
@@ -71,7 +71,7 @@ class CursorPart(IntEnum):
     PLACES = 3  # int64 [tokens]: the position of each token, where all rows have one
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class CursorSlot:
     """The value is a part of a cursor, which the session fills in before each call.
 
@@ -85,7 +85,7 @@ class CursorSlot:
 Storage = Constant | StateSlot | Scratch | Alias | Caller | CursorSlot
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Value:
     """A tensor of a graph: its type, and where it lives."""
 
@@ -93,7 +93,7 @@ class Value:
     storage: Storage
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Instruction:
     """One call of an op.
 
@@ -110,7 +110,7 @@ class Instruction:
     source: str = ""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Graph:
     """Instructions in running order over a table of values.
 
@@ -151,7 +151,7 @@ class AccessMode(IntEnum):
         return self in (AccessMode.APPEND, AccessMode.REPLACE)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Access:
     """How an instruction writes over memory that outlives it.
 
@@ -168,7 +168,7 @@ class Access:
     size: Dim | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Update:
     """One write over a state, or over an input in the caller's array.
 
@@ -185,7 +185,7 @@ class Update:
     accesses: tuple[Access, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """Code that a control instruction of a method runs.
 
@@ -202,7 +202,7 @@ class Block:
     updates: tuple[Update, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Advance:
     """What a call of a method adds to a cursor.
 
@@ -219,7 +219,7 @@ class Advance:
     lengths: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Method:
     """An entry point.
 
@@ -291,7 +291,7 @@ class ResetRule(IntEnum):
     KEEP = 1  # untouched
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class State:
     """Memory that outlives a call; each session has its own.
 
@@ -336,7 +336,7 @@ class CursorKind(IntEnum):
     LENGTH = 2  # the common length of its APPEND states
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Cursor:
     """Where each row stands: how many tokens it holds, int64 [rows].
 
@@ -357,7 +357,7 @@ class Cursor:
     capacity: Dim | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class DataFile:
     """A file that holds blobs: 0 is the bundle itself, with empty name and digest.
 
@@ -370,7 +370,7 @@ class DataFile:
     digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Blob:
     """A run of bytes in a file, addressed by content.
 
@@ -389,7 +389,7 @@ class Blob:
     align: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class NamedData:
     """A name for a blob; many names may share one.
 
@@ -417,7 +417,7 @@ class MemoryKind(IntEnum):
     OPAQUE = 1  # a library, within a stated bound
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Delegate:
     """A block of a method that a backend runs; `kvc::delegate` names the block.
 
@@ -442,7 +442,7 @@ class Delegate:
     tail_nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Provenance:
     """Where a bundle comes from; nothing in it changes between equal builds."""
 
@@ -453,7 +453,7 @@ class Provenance:
     source_digest: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Program:
     """All that a bundle says beside the bytes of its blobs.
 

@@ -9,9 +9,11 @@ import keyword
 import unicodedata
 from collections import namedtuple
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields, is_dataclass, make_dataclass
+from dataclasses import field, fields, is_dataclass, make_dataclass
 from functools import lru_cache
 from typing import Final, cast
+
+from kvc.schema.frozen import frozen
 
 # What a result is at run time: an object with attributes, a tuple with names, or a dict
 # whose items are attributes too, as transformers' ModelOutput.
@@ -20,7 +22,7 @@ MAX_FIELDS: Final = 256
 MAX_NAME: Final = 128  # characters
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RecordType:
     """What is known of a class: `kind` is one of KINDS."""
 

@@ -7,10 +7,13 @@ sessions find here where a position lies and which positions are still there.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+
+from kvc.schema.frozen import frozen
+
+_AND = " and the first "
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """What a query over a ring sees.
 
@@ -23,7 +26,17 @@ class Window:
     keep: int = 0
 
     def __str__(self) -> str:
-        return f"{self.size} and the first {self.keep}" if self.keep else str(self.size)
+        return f"{self.size}{_AND}{self.keep}" if self.keep else str(self.size)
+
+    @classmethod
+    def read(cls, text: str) -> "Window":
+        """Return the window that a text says, as `str` writes it.
+
+        Raises:
+            ValueError: it is no such text.
+        """
+        size, _, keep = text.partition(_AND)
+        return cls(int(size), int(keep or 0))
 
     def longest_call(self, slots: int) -> int:
         """Return how many tokens fit in a call, so that its first query sees all."""

@@ -245,9 +245,11 @@ def describe_call(
     leaves: list[Leaf] = []
     names: list[str] = []
     arguments: list[Json] = []
-    for name, value in given.items():
-        arguments.append([name, _describe(value, is_leaf, leaves, name)])
-        names += _leaf_names(cast(list[Json], arguments[-1])[1], name)
+    for name in parameter_names:
+        if name in given:
+            described = _describe(given[name], is_leaf, leaves, name)
+            arguments.append([name, described])
+            names += _leaf_names(described, name)
     tree: Json = {"parameters": list(parameter_names), "arguments": arguments}
     return _dump(tree), tuple(leaves), tuple(names)
 
@@ -285,7 +287,7 @@ def _by_name(
             known = ", ".join(parameter_names) or "none"
             raise ValueError(f"{name}: no such parameter; there are: {known}")
         given[name] = value
-    return {name: given[name] for name in parameter_names if name in given}
+    return given
 
 
 def bind_call(

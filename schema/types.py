@@ -6,14 +6,14 @@ sides use these types: the compiler's IR and the decoded file.
 
 import math
 from collections.abc import Iterable, Iterator, KeysView, Mapping
-from dataclasses import dataclass
 from itertools import product
 from typing import Final
 
 from kvc.schema.dtypes import DType
+from kvc.schema.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Symbol:
     """A size that is known only at run time, within inclusive bounds."""
 
@@ -28,7 +28,7 @@ Terms = tuple[tuple[str, int], ...]
 Products = tuple[tuple[tuple[str, ...], int], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Affine:
     """`constant + sum(coefficient * symbol) + sum(coefficient * product of symbols)`.
 
@@ -172,7 +172,7 @@ def symbols_of(dims: Iterable[Dim]) -> KeysView[str]:
     return dict.fromkeys(name for dim in sizes for name in dim.symbols).keys()
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TensorType:
     """The dtype and dimensions of a contiguous tensor; `dims` is () for a scalar."""
 

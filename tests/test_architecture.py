@@ -82,6 +82,17 @@ def test_folders_are_never_imported_by_their_own_names():
     assert breaks(lambda path, module: module.split(".")[0] in bare) == []
 
 
+def test_frozen_classes_of_schema_and_runtime_are_quick_to_make():
+    """`@frozen`, since each start makes all of them."""
+    here = [path for path in SOURCES if path.parts[0] in {"schema", "runtime_py"}]
+    slow = [
+        path
+        for path in here
+        if "@dataclass(frozen=True, slots=True)" in (ROOT / path).read_text()
+    ]
+    assert slow == [Path("schema/frozen.py")]  # which names it
+
+
 def test_only_torch_ops_of_schema_and_recipes_know_torch():
     def rule(path, module):
         exempt = path.parts[:2] == ("schema", "torch_ops")

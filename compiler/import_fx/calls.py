@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 from kvc.compiler.ir import Value
 from kvc.schema.dtypes import DType
@@ -45,6 +46,14 @@ class Unsupported(Exception):
 
 
 Rule = Callable[[Named, TensorType | None], Call]
+Kind = TypeVar("Kind")
+
+
+def given(named: Named, name: str, kind: type[Kind]) -> Kind:
+    """Return an argument that the op's signature says is of a type."""
+    found = named[name]
+    assert isinstance(found, kind), name
+    return found
 
 
 def places(start: Dim, end: Dim, step: Dim, count: Dim) -> Made:

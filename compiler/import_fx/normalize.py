@@ -7,7 +7,7 @@ What no rule maps stays as it is, and the importer reports it.
 """
 
 from kvc.compiler.import_fx import norms, reads, writes
-from kvc.compiler.import_fx.calls import Call, Named, Rule, Unsupported
+from kvc.compiler.import_fx.calls import Call, Named, Rule, Unsupported, given
 from kvc.compiler.import_fx.numbers import place_numbers
 from kvc.compiler.import_fx.read_numbers import Number, Real
 from kvc.compiler.ir import Argument, Item, Value
@@ -148,8 +148,7 @@ def _shaped(op: str) -> Rule:
 
 
 def _squeeze(named: Named, _: TensorType | None) -> Call:
-    tensor, dim = named["self"], named.get("dim")
-    assert isinstance(tensor, Value)
+    tensor, dim = given(named, "self", Value), named.get("dim")
     if dim is None:
         dim = tuple(i for i, size in enumerate(tensor.type.dims) if size == 1)
     return Call(
@@ -159,8 +158,7 @@ def _squeeze(named: Named, _: TensorType | None) -> Call:
 
 
 def _transpose_matrix(named: Named, _: TensorType | None) -> Call:
-    tensor = named["self"]
-    assert isinstance(tensor, Value)
+    tensor = given(named, "self", Value)
     if len(tensor.type.dims) < 2:
         return Call("aten::alias", {"self": tensor})
     return Call("aten::transpose.int", {"self": tensor, "dim0": 0, "dim1": 1})
@@ -168,9 +166,8 @@ def _transpose_matrix(named: Named, _: TensorType | None) -> Call:
 
 def _split(named: Named, _: TensorType | None) -> Call:
     """Split into equal parts: the size of the last part follows from the whole."""
-    tensor, size, dim = named["self"], named["split_size"], named["dim"]
-    assert isinstance(tensor, Value)
-    assert isinstance(dim, int)
+    tensor, dim = given(named, "self", Value), given(named, "dim", int)
+    size = named["split_size"]
     whole = tensor.type.dims[dim]
     if not isinstance(whole, int) or not isinstance(size, int):
         raise Unsupported("split of a dynamic dimension")

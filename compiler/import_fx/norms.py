@@ -4,7 +4,7 @@ A traced norm also returns the statistics needed for training; only the first re
 made here.
 """
 
-from kvc.compiler.import_fx.calls import Call, Named, Unsupported
+from kvc.compiler.import_fx.calls import Call, Named, Unsupported, given
 from kvc.compiler.ir import Value
 from kvc.schema.types import TensorType
 
@@ -23,9 +23,7 @@ def group_norm(named: Named, _: TensorType | None) -> Call:
 
 def instance_norm(named: Named, _: TensorType | None) -> Call:
     """Normalise each channel of a batch of one, as torch traces InstanceNorm."""
-    tensor = named["input"]
-    assert isinstance(tensor, Value)
-    batch, channels, *_rest = tensor.type.dims
+    batch, channels, *_rest = given(named, "input", Value).type.dims
     if batch != 1:
         raise Unsupported(
             "statistics over a batch; call model.eval(), keep running statistics"
@@ -47,6 +45,4 @@ def convolution(named: Named, _: TensorType | None) -> Call:
     if not named["transposed"]:
         del values["output_padding"]
         return Call("aten::convolution", values)
-    stride = named["stride"]
-    assert isinstance(stride, tuple)
-    return Call(_TRANSPOSED[len(stride)], values)
+    return Call(_TRANSPOSED[len(given(named, "stride", tuple))], values)

@@ -12,6 +12,7 @@ from kvc.compiler.import_fx.calls import (
     Unsupported,
     cast,
     expanded,
+    given,
     places,
     plus,
     viewed,
@@ -30,9 +31,8 @@ from kvc.schema.types import TensorType
 
 def slice_(named: Named, result: TensorType | None) -> Call:
     """Take a slice: a view where the trace knows its places."""
-    tensor, dim, start, end = (named[n] for n in ("self", "dim", "start", "end"))
-    assert isinstance(tensor, Value)
-    assert isinstance(dim, int)
+    tensor, dim = given(named, "self", Value), given(named, "dim", int)
+    start, end = named["start"], named["end"]
     assert result is not None
     if isinstance(start, Number) or isinstance(end, Number):
         index, checks = slice_places(named, tensor.type.dims[dim], result.dims[dim])
@@ -45,9 +45,8 @@ def slice_(named: Named, result: TensorType | None) -> Call:
 
 def select(named: Named, result: TensorType | None) -> Call:
     """Take one place: a view where the trace knows it."""
-    tensor, dim, place = named["self"], named["dim"], named["index"]
-    assert isinstance(tensor, Value)
-    assert isinstance(dim, int)
+    tensor, dim = given(named, "self", Value), given(named, "dim", int)
+    place = named["index"]
     assert result is not None
     if not isinstance(place, Number):
         return Call("aten::select.int", named)

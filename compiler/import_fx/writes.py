@@ -11,6 +11,7 @@ from kvc.compiler.import_fx.calls import (
     Unsupported,
     cast,
     full,
+    given,
     places,
     plus,
     viewed,
@@ -25,10 +26,8 @@ _MASKS = (DType.BOOL, DType.UINT8)
 
 def slice_scatter(named: Named, _: TensorType | None) -> Call:
     """Write slices at regular places: `index_copy` at these places."""
-    tensor, source, dim = named["self"], named["src"], named["dim"]
-    assert isinstance(tensor, Value)
-    assert isinstance(source, Value)
-    assert isinstance(dim, int)
+    tensor, source = given(named, "self", Value), given(named, "src", Value)
+    dim = given(named, "dim", int)
     count = source.type.dims[dim]
     if count == 0:
         return Call("aten::clone", {"self": tensor})
@@ -52,8 +51,7 @@ def slice_places(
     Raises:
         Unsupported: how many there are depends on values.
     """
-    step = named["step"]
-    assert isinstance(step, int)
+    step = given(named, "step", int)
     start, end = _ends(named, whole)
     if not isinstance(start, Number) and not isinstance(end, Number):
         assert isinstance(start, int | Affine)
@@ -70,11 +68,8 @@ def slice_places(
 
 def select_scatter(named: Named, _: TensorType | None) -> Call:
     """Write at one place of an axis, which may be counted from the back."""
-    tensor, source, dim = named["self"], named["src"], named["dim"]
-    place = named["index"]
-    assert isinstance(tensor, Value)
-    assert isinstance(source, Value)
-    assert isinstance(dim, int)
+    tensor, source = given(named, "self", Value), given(named, "src", Value)
+    dim, place = given(named, "dim", int), named["index"]
     dims = list(source.type.dims)
     dim %= len(tensor.type.dims)
     dims.insert(dim, 1)
@@ -96,10 +91,8 @@ def select_scatter(named: Named, _: TensorType | None) -> Call:
 
 def index_fill(named: Named, _: TensorType | None) -> Call:
     """Write one number at places of an axis, which may be counted from the back."""
-    tensor, index, value = named["self"], named["index"], named["value"]
-    dim = named["dim"]
-    assert isinstance(tensor, Value)
-    assert isinstance(dim, int)
+    tensor, index, value = given(named, "self", Value), named["index"], named["value"]
+    dim = given(named, "dim", int)
     dtype, rank = tensor.type.dtype, max(1, len(tensor.type.dims))
     filled = cast(value, dtype) if isinstance(value, Value) else full((), value, dtype)
     indices = (*(None,) * (dim % rank), index)
@@ -152,11 +145,9 @@ def refuse_masks(op: str, named: Named) -> None:
 
 
 def _mask_places(named: Named) -> list[int]:
-    indices = named["indices"]
-    assert isinstance(indices, tuple)
     return [
         i
-        for i, index in enumerate(indices)
+        for i, index in enumerate(given(named, "indices", tuple))
         if isinstance(index, Value) and index.type.dtype in _MASKS
     ]
 
@@ -166,10 +157,8 @@ def index_put(named: Named, _: TensorType | None) -> Call:
     masks = _mask_places(named)
     if not masks:
         return Call("aten::index_put", named)
-    tensor, indices, values = named["self"], named["indices"], named["values"]
-    assert isinstance(tensor, Value)
-    assert isinstance(indices, tuple)
-    assert isinstance(values, Value)
+    tensor, values = given(named, "self", Value), given(named, "values", Value)
+    indices = given(named, "indices", tuple)
     mask = indices[masks[0]]
     behind = len(tensor.type.dims) - masks[0] - len(mask.type.dims)
     single = sum(index is not None for index in indices) == 1

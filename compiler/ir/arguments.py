@@ -15,6 +15,13 @@ def named(node: Node) -> dict[str, Argument]:
     return dict(zip(names, node.arguments, strict=True))
 
 
+def arguments_of(op: str, given: Mapping[str, Argument]) -> tuple[Argument, ...]:
+    """Return the arguments of an op, given by name; the others are its defaults."""
+    params = OPS[op].params
+    assert given.keys() <= {param.name for param in params}, given
+    return tuple(given.get(param.name, param.default) for param in params)
+
+
 def with_named(node: Node, changes: Mapping[str, Argument]) -> Node:
     """Return a node with some arguments replaced, by name."""
     return replace(node, arguments=tuple((named(node) | dict(changes)).values()))

@@ -36,7 +36,7 @@ _TOP = {
     "state": re.compile(
         rf"state (\S+): {_TYPE} = (\S+)(?: grows along (\d+))?"
         r"(?: ([A-Z]+) along (\d+|None))?(?: at cursor (\d+))?"
-        r"(?: window (\d+)(?: and the first (\d+))?)?"
+        r"(?: window (.+))?"
     ),
     "cursor": re.compile(r"cursor (\S*): (\w+)(?: of (\S+) rows)? up to (\S+)"),
 }
@@ -146,7 +146,7 @@ class _Reader:
             source = self._sources[name]
             self._constants[name] = Constant(name, _type(kind), source, provenance)
         elif word == "state":
-            name, kind, initial, grows, written, axis, cursor, window, keep = found
+            name, kind, initial, grows, written, axis, cursor, window = found
             self._states[name] = State(
                 name,
                 _type(kind),
@@ -155,7 +155,7 @@ class _Reader:
                 StateKind[written or "PLAIN"],
                 _number(axis),
                 _number(cursor),
-                Window(int(window), int(keep or 0)) if window else None,
+                Window.read(window) if window else None,
             )
         else:
             name, kind, *sizes = found

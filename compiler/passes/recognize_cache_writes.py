@@ -17,9 +17,11 @@ from kvc.compiler.analysis.index_ranges import index_range, start_of_rows, sums_
 from kvc.compiler.analysis.index_sums import IndexSum, IndexSums
 from kvc.compiler.analysis.non_negative import NonNegative
 from kvc.compiler.ir import Argument, Method, Program
+from kvc.compiler.ir.arguments import arguments_of
 from kvc.compiler.ir.verify import sample_sizes
 from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, whole_source
 from kvc.compiler.passes.rewrite import NodeList, each_method
+from kvc.schema.ops import CACHE_UPDATE
 from kvc.schema.types import Dim, Symbol, bounds, evaluate
 
 
@@ -53,11 +55,15 @@ class _Recognizer:
                 continue
             add = partial(rebuilt.add, source=node.source)
             rows = start_of_rows(start, write.target.type.dims[0], add)
-            source = whole_source(write, add)
-            arguments: tuple[Argument, ...] = (
-                write.target, source, rows, write.axis, "linear", None, 0
-            )  # fmt: skip
-            rebuilt.keep(replace(node, op="kvc::cache_update", arguments=arguments))
+            given: dict[str, Argument] = {
+                "cache": write.target,
+                "update": whole_source(write, add),
+                "write_indices": rows,
+                "axis": write.axis,
+                "mode": "linear",
+            }
+            arguments = arguments_of(CACHE_UPDATE, given)
+            rebuilt.keep(replace(node, op=CACHE_UPDATE, arguments=arguments))
         return replace(method, nodes=tuple(rebuilt.nodes))
 
     def _start(

@@ -7,12 +7,12 @@ only those have changed, only what depends on them is bound again.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvc.runtime.arrays import borrowed, place_of
 from kvc.runtime.binding.bindings import Binding
 from kvc.runtime.binding.contexts import ExecutionContext
-from kvc.runtime.binding.frames import bind_graph, rebind_graph
+from kvc.runtime.binding.frames import bind_graph
 from kvc.runtime.binding.resources import Resources
 from kvc.runtime.binding.values import Memory
 from kvc.runtime.calls.callers import Loan, lend
@@ -20,10 +20,11 @@ from kvc.runtime.calls.entries import Entry, check_growth
 from kvc.runtime.calls.inputs import Inputs
 from kvc.runtime.states.access import Demand
 from kvc.runtime.states.memory import StateMemory
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Cursor
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Binder:
     """Binds methods for the calls of one execution context.
 
@@ -83,7 +84,7 @@ class Binder:
             code = self.resources.code(entry.id)
             frame = bind_graph(method.graph, sizes, memory, code)
         else:
-            frame = rebind_graph(old.frame, sizes, moved)
+            frame = old.frame.rebind(sizes, moved)
         fills = [
             (frame.inputs[index], leaf)
             for leaf, index in enumerate(range(len(frame.inputs)))

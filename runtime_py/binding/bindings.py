@@ -1,14 +1,14 @@
 """`Binding`: a method bound to sizes and memory, and what a call of it needs."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.binding.executor import Frame
 from kvc.runtime.states.access import Demand
+from kvc.schema.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Binding:
     """A frame, and what a call of its sizes needs.
 

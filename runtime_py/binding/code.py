@@ -1,17 +1,18 @@
 """`Code`: what the graphs of a method need beside memory to be bound."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kvc.runtime.binding.dependents import Dependence
 from kvc.runtime.delegates.base import Handle
 from kvc.runtime.kernels import Kernel
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Graph, Program
 
 Prepared = dict[tuple[str, int], Kernel]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Code:
     """A method's blocks, and what runs instructions; for all frames, in every context.
 

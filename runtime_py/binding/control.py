@@ -135,7 +135,7 @@ class _Block:
     def _bound_anew(self, old: Frame | None) -> Frame:
         where = {value: place_of(array) for value, array in self._lent.items()}
         moved, self._bound = where != self._bound, where
-        if old is not None and old.rebind is not None:
+        if old is not None:
             return old.rebind(self._sizes, self._lent if moved else None)
         assert self._memory is not None, "it is settled before it runs"
         return self._bind(self._graph, self._sizes, self._memory)

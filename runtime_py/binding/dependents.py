@@ -8,9 +8,9 @@ changes its shape stays the same object.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from kvc.schema.control import blocks_run, read_control
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Alias, Argument, Caller, Graph, Instruction, Ref
 from kvc.schema.ops import APPEND, CONTROL_OPS, OPS, REPLACE, Aliasing
 from kvc.schema.types import Affine, Dim
@@ -20,7 +20,7 @@ Dims = tuple[Dim, ...]
 _PLACED = {APPEND, REPLACE, *CONTROL_OPS}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Dependents:
     """What changes together.
 

@@ -11,6 +11,7 @@ from typing import NoReturn
 from kvc.runtime.arrays import Array
 from kvc.runtime.threads import TorchThreads
 from kvc.schema.errors import IndexOutOfRange, KernelFailed, KvcError
+from kvc.schema.frozen import frozen
 from kvc.schema.model import CursorSlot, Instruction
 from kvc.schema.ops import CONTROL_OPS
 
@@ -34,7 +35,7 @@ class Progress:
     inside: bool = False
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Frame:
     """A graph bound to sizes and memory: every operand at its fixed address.
 
@@ -47,8 +48,11 @@ class Frame:
         instructions: of the graph.
         torch_threads: how many threads torch kernels have; 0 where no step is one.
         cursors: the parts of cursors that it reads, which a session fills in.
-        rebind: makes the frame of other sizes, and of other memory of callers, which
-            takes the place of this one; see `rebind_graph`.
+        rebind: binds the graph to other sizes of the same symbols, and to other memory
+            of callers where it is given, as in `Memory`; raises as `bind_graph`. Only
+            what depends on what has changed is bound again. The frame that it returns
+            takes the place of this one, which must not run any more, whether this
+            succeeds or not. Not for frames with values that are `Memory.given`.
     """
 
     method: str
@@ -58,8 +62,8 @@ class Frame:
     places: tuple[int, ...]
     instructions: tuple[Instruction, ...]
     torch_threads: int
-    cursors: tuple[tuple[CursorSlot, Array], ...] = ()
-    rebind: "Rebind | None" = None
+    cursors: tuple[tuple[CursorSlot, Array], ...]
+    rebind: "Rebind"
 
     def run(self, progress: Progress | None = None) -> None:
         """Run all steps; `progress` is told where it breaks off, if it does.

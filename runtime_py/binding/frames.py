@@ -76,26 +76,6 @@ def bind_graph(
     return _Binder(graph, sizes, memory, code).bind()
 
 
-def rebind_graph(
-    frame: Frame, sizes: Mapping[str, int], callers: Mapping[int, Array] | None
-) -> Frame:
-    """Bind the graph of a frame to other sizes, which takes the old frame's place.
-
-    Only what depends on the sizes that changed is bound again. The old frame must not
-    run any more, whether this succeeds or not.
-
-    Args:
-        frame: as `bind_graph` or this returned it; no values were `Memory.given`.
-        sizes: of the same symbols.
-        callers: as in `Memory`; None when no caller's memory is another one.
-
-    Raises:
-        KernelFailed: as `bind_graph`.
-    """
-    assert frame.rebind is not None, "every bound frame has it"
-    return frame.rebind(sizes, callers)
-
-
 class _Binder:
     """The values and steps of one frame, while it is made and made again.
 
@@ -142,7 +122,7 @@ class _Binder:
     def rebind(
         self, sizes: Mapping[str, int], callers: Mapping[int, Array] | None
     ) -> Frame:
-        """Bind again what depends on what has changed."""
+        """Bind again what depends on what has changed; see `Frame`."""
         graph, values = self._graph, self._values
         before, self._sizes = self._sizes, sizes
         names = frozenset(name for name in sizes if sizes[name] != before[name])

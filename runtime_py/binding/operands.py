@@ -6,17 +6,17 @@ over an operand get their tensors here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.control import Control, read_control
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Alias, Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BoundOperands:
     """Where the operands and results of a control instruction lie, at some sizes.
 

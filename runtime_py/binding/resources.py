@@ -13,11 +13,15 @@ from itertools import chain
 from kvc.runtime.arrays import Array
 from kvc.runtime.binding.code import Code, Prepared, code_of
 from kvc.runtime.binding.contexts import ContextPool, ExecutionContext
+from kvc.runtime.binding.frames import needs_torch
+from kvc.runtime.calls.first_call import import_beside_packing
 from kvc.runtime.data import FreeableBuffer, NamedBuffers
 from kvc.runtime.delegates.base import Delegate, Handle, Options, Packing
 from kvc.runtime.delegates.table import delegate_of
 from kvc.runtime.threads import settle_threads
 from kvc.schema.model import Program
+from kvc.schema.torch_package import check_torch
+from kvc.schema.uses import constants_of
 
 
 class Resources:
@@ -87,12 +91,21 @@ class Resources:
         return total
 
     def pack(self) -> tuple[Packing, ...]:
-        """Make all delegates ready, and have those that can pack what they will use.
+        """Make ready what calls share: torch, constants, delegates, packed weights.
 
         Raises:
             ExecutionError: a library refuses a part.
+            MissingPackage: a method needs torch, which is not installed.
             KvcError: as `constant`.
         """
+        for number, method in enumerate(self._program.methods):
+            if needs_torch(method.graph):
+                check_torch(f"method {method.name}")
+                parts = self.code(number).parts
+                import_beside_packing(parts.values(), self._delegate)
+                own = (g for i, g in enumerate(method.graphs, -1) if i not in parts)
+                for name in set[int]().union(*map(constants_of, own)):
+                    self.constant(name)
         by_backend: dict[str, dict[int, Handle]] = {}
         for index, part in enumerate(self._program.delegates):
             handles = by_backend.setdefault(part.backend, {})

@@ -10,7 +10,7 @@ ever take, and shows the beginning of it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -21,6 +21,7 @@ from kvc.runtime.binding.dependents import Dependents, Dims
 from kvc.runtime.delegates.base import Workspace
 from kvc.runtime.states.owner import Buffer, StateBuffer
 from kvc.runtime.tensors import array_as_tensor, tensor_as_array
+from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     Alias,
     Argument,
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Memory:
     """Where the values of a graph lie.
 

@@ -10,7 +10,6 @@ arrays do not change.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
@@ -28,10 +27,11 @@ from kvc.runtime.calls.inputs import Inputs
 from kvc.runtime.growing import GrowingArray
 from kvc.runtime.states.effects import Borrowed, Growth
 from kvc.schema.errors import CacheOverflow, InputMismatch
+from kvc.schema.frozen import frozen
 from kvc.schema.types import evaluate
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Loan:
     """Memory that one call works on.
 

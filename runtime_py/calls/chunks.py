@@ -7,16 +7,16 @@ call of a size that has run before needs no binding.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from itertools import combinations
 
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Method
 from kvc.schema.types import Affine, Symbol, bounds
 
 _MOST_COMBINED = 6  # methods of which every selection is tried: 64
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChunkSizes:
     """The numbers of tokens that a method takes: `least`, + `step`, ... `most`.
 
@@ -34,7 +34,7 @@ class ChunkSizes:
         return top - (top - self.least) % self.step
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Chunk:
     """Tokens of one call of a method."""
 

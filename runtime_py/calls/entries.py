@@ -6,7 +6,7 @@ tokens, slots, lengths. Nothing here runs or writes anything.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvc.runtime.calls.inputs import Inputs
 from kvc.runtime.calls.row_lengths import RowLengthsInput, find_row_lengths
@@ -20,6 +20,7 @@ from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.owner import ALL_SLOTS
 from kvc.runtime.states.table import find_writes
 from kvc.schema.errors import CacheOverflow, CallTooLong, StateMismatch
+from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     Cursor,
     CursorKind,
@@ -32,7 +33,7 @@ from kvc.schema.model import (
 from kvc.schema.types import Dim, Symbol, evaluate, settle_symbol, symbols_of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Entry:
     """A method, and what is known of it before any call.
 
@@ -206,7 +207,13 @@ def make_entry(
     return Entry(
         id=index,
         method=method,
-        signature=Signature(method.name, method.input_names, types, symbols),
+        signature=Signature(
+            method.name,
+            method.input_names,
+            types,
+            [kind.dtype.numpy for kind in types],
+            symbols,
+        ),
         reads_cursor=reads_cursor,
         only_reads=not (method.advances or method.writes or reads_cursor),
         cursor=_own_cursor(method),

@@ -6,7 +6,6 @@ tensor. `sizes.py` checks shapes.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,9 +14,10 @@ from kvc.runtime.calls.sizes import Signature
 from kvc.runtime.growing import GrowingArray
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import InputMismatch
+from kvc.schema.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Inputs:
     """The inputs of one call; results are torch tensors when an input was one.
 
@@ -51,7 +51,7 @@ def take_inputs(
         if not isinstance(leaf, np.ndarray):
             as_tensors |= is_tensor(leaf)
             leaf = _as_array(signature, index, leaf)
-        if leaf.dtype != signature.types[index].dtype.numpy:
+        if leaf.dtype != signature.dtypes[index]:
             raise _mismatch(signature, index, _describe(leaf))
         arrays.append(leaf)
         shapes.append(leaf.shape)

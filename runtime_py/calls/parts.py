@@ -7,7 +7,6 @@ be restored by knowing the position is copied first, which is little for so many
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import accumulate
 
 import numpy as np
@@ -19,11 +18,12 @@ from kvc.runtime.calls.inputs import Inputs, take_inputs
 from kvc.runtime.calls.transactions import all_or_nothing
 from kvc.runtime.sessions.positions import find_position
 from kvc.runtime.states.memory import StateMemory
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Program
 from kvc.schema.types import bounds, evaluate
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Part:
     """Some of a call's tokens: which method takes them, from where, how many."""
 
@@ -40,7 +40,7 @@ def count_excess(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
     Raises:
         InputMismatch: the inputs do not have the declared shapes.
     """
-    limit = entry.narrowest(states) if states.limited else None
+    limit = entry.narrowest(states)
     if limit is None:
         return 0
     advance = entry.method.advance

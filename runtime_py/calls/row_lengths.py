@@ -5,18 +5,18 @@ each row. If a call leaves the input out, all tokens of all rows are real.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.calls.inputs import Inputs
 from kvc.schema.errors import InputMismatch
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Method
 from kvc.schema.types import Dim, TensorType, evaluate, symbols_of
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class RowLengthsInput:
     """The input of a method with its row lengths, int64 or bool [batch].
 

@@ -5,27 +5,30 @@ every symbol, checked against its bounds and against every input's declared dims
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+
+import numpy as np
 
 from kvc.schema.errors import InputMismatch
+from kvc.schema.frozen import frozen
 from kvc.schema.types import Symbol, TensorType, settle_symbol, symbols_of
 
 Shape = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Signature:
     """What the inputs of a call must be.
 
     Attributes:
         method: its name, for messages.
-        names, types: one for each input.
+        names, types, dtypes: one for each input.
         symbols: by name.
     """
 
     method: str
     names: Sequence[str]
     types: Sequence[TensorType]
+    dtypes: Sequence["np.dtype[np.generic]"]
     symbols: Mapping[str, Symbol]
 
     def solve(

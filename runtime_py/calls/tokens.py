@@ -5,12 +5,11 @@ runs. It works for models that look tokens up in a table; for others, kernels re
 wrong tokens.
 """
 
-from dataclasses import dataclass
-
 from kvc.runtime.arrays import Array
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import InputMismatch
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Graph, Method, Ref
 from kvc.schema.ops import DELEGATE
 
@@ -18,7 +17,7 @@ _CHOICE = "aten::where.self"
 _LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class TokenInput:
     """The first input of a method with a role: tokens int64 [batch, seq].
 

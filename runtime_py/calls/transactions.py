@@ -8,6 +8,7 @@ note.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from operator import add, sub
 
 from kvc.runtime.binding.executor import Progress
@@ -29,10 +30,10 @@ class Transaction:
     Attributes:
         starts: of each cursor, the position of each row before the call; None where it
             is not known.
+        steps: of each cursor, how many tokens the call adds to each row.
     """
 
     __slots__ = (
-        "_added",
         "_counted",
         "_cursors",
         "_demand",
@@ -40,6 +41,7 @@ class Transaction:
         "_memory",
         "_undo",
         "starts",
+        "steps",
     )
 
     def __init__(
@@ -61,24 +63,23 @@ class Transaction:
         own = starts_of[demand.cursor]
         if own is not None and demand.row_lengths is not None:
             check_rows(entry.method, demand, own)
-        self._added: list[tuple[Demand, Sequence[int]]] = []  # to each cursor, each row
-        for number, starts in enumerate(starts_of):
-            added = demand.added_to(number)
-            steps = added.steps(len(starts) if starts is not None else 1)
-            self._added.append((added, steps))
+        self.steps: list[Sequence[int]] = []
+        demands = list(map(demand.added_to, range(len(starts_of))))
+        for number, (starts, added) in enumerate(zip(starts_of, demands, strict=True)):
+            self.steps.append(added.steps(len(starts) if starts is not None else 1))
             if starts is not None and added.advance is not None:
-                check_room(steps, starts, memory.room(cursors, number))
+                check_room(self.steps[number], starts, memory.room(cursors, number))
         self._entry, self._demand, self._memory = entry, demand, memory
         self._counted = memory.counted
         kinds, keeps = memory.kinds, memory.copies.wanted
         for writes in entry.writes:
-            _, steps = self._added[writes.cursor]
-            if max(steps, default=0) > kinds[writes.group].longest:
-                raise too_long(entry.method, max(steps), kinds[writes.group])
+            most = max(self.steps[writes.cursor], default=0)
+            if most > kinds[writes.group].longest:
+                raise too_long(entry.method, most, kinds[writes.group])
         self._undo: list[Undo | None] = []
         for writes, extent in zip(entry.writes, demand.extents, strict=True):
             kind, starts = kinds[writes.group], starts_of[writes.cursor]
-            added, _ = self._added[writes.cursor]
+            added = demands[writes.cursor]
             self._undo.append(kind.begin(writes, extent, starts, added, keeps))
         # Stands until the call has ended one way or the other: an interrupt may come
         # at any point, while a failure is being handled too.
@@ -92,41 +93,41 @@ class Transaction:
             StateMismatch: a counter is so far off that it says nothing.
         """
         memory = self._memory
-        ends = dict(self._find_ends())
+        ends, loose = self._find_ends()
         for number, cursor in enumerate(self._cursors):
-            if cursor.kind is not CursorKind.SESSION:
-                continue
-            rows, (_, steps) = memory.counted[number], self._added[number]
-            memory.count(number, tuple(map(add, rows, steps)))
-        self._note_ends(ends)
+            if cursor.kind is CursorKind.SESSION:
+                rows = map(add, memory.counted[number], self.steps[number])
+                memory.count(number, tuple(rows))
+        self._note_ends(ends, loose)
         for state, length, _ in self._demand.lengths:
             memory.lengths[state] = length
         memory.poisoned = ""
 
-    def _find_ends(self) -> Iterator[tuple[int, list[int]]]:
-        """Yield where rows stand after the call, at each cursor that it advances.
+    def _find_ends(self) -> tuple[dict[int, list[int]], list[int]]:
+        """Return where rows stand after the call, by the cursors that it advances.
+
+        Also the cursors of which only a counter says it.
 
         Raises:
             CacheOverflow, StateMismatch: as `commit`.
         """
-        memory = self._memory
+        found: dict[int, list[int]] = {}
+        loose: list[int] = []
         for advance in self._entry.method.advances:
             number, starts = advance.cursor, self.starts[advance.cursor]
             if starts is None:
                 continue
             if advance.tokens is not None:
-                _, steps = self._added[number]
-                yield number, list(map(add, starts, steps))
+                found[number] = list(map(add, starts, self.steps[number]))
                 continue
-            ends = find_position(self._cursors, memory, number)
-            limit = memory.room(self._cursors, number)
-            check_room(list(map(sub, ends, starts)), starts, limit)
-            yield number, ends
+            loose.append(number)
+            found[number] = find_position(self._cursors, self._memory, number)
+            added = list(map(sub, found[number], starts))
+            check_room(added, starts, self._memory.room(self._cursors, number))
+        return found, loose
 
-    def _note_ends(self, ends: Mapping[int, list[int]]) -> None:
+    def _note_ends(self, ends: Mapping[int, list[int]], loose: Sequence[int]) -> None:
         """Note where cursors end that states stand beside, and how far loops wrote."""
-        advances = self._entry.method.advances
-        loose = [advance.cursor for advance in advances if advance.tokens is None]
         for writes in self._entry.writes:
             kind = self._memory.kinds[writes.group]
             if kind.placed and writes.cursor in loose:
@@ -199,8 +200,8 @@ def _starts_of(
     cursors: Sequence[Cursor], memory: StateMemory
 ) -> list[list[int] | None]:
     """Return where each row stands at each cursor, or at the one that is missing."""
-    numbers = range(max(1, len(cursors)))
-    return [known_position(cursors, memory, number) for number in numbers]
+    positions = partial(known_position, cursors, memory)
+    return list(map(positions, range(max(1, len(cursors)))))
 
 
 def _put_back(undo: Sequence[Undo | None]) -> None:

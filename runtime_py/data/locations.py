@@ -5,16 +5,16 @@ freed explicitly: it goes when the last of these goes.
 """
 
 import mmap
-from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
 
 from kvc.runtime.arrays import Array, address_of
 from kvc.schema.dtypes import DType
+from kvc.schema.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Place:
     """A run of bytes in memory.
 

@@ -56,11 +56,10 @@ class MappedBlobs:
 
     def check_unchanged(self, blob: int | None = None) -> None:
         """Check the file of a blob, or all; see `BlobMemory.check_unchanged`."""
-        if blob is not None:
-            self._files[self._blobs[blob].file].check_unchanged()
-            return
-        for file in self._files:
-            file.check_unchanged()
+        numbers = range(len(self._files)) if blob is None else [self._blobs[blob].file]
+        for number in numbers:
+            if self._files[number].found is not None:
+                self._stored.files[number].check_unchanged()
 
     def find(self, blob: int) -> Place | None:
         """Return where a blob lies in the map of its file, None without a map."""
@@ -92,15 +91,6 @@ class MappedFile:
         self._users: Counter[int] = Counter()
         self._used = 0
         self.found: mmap.mmap | None = None
-
-    def check_unchanged(self) -> None:
-        """Check the file if it is mapped.
-
-        Raises:
-            FileChanged: it is not the one that was opened.
-        """
-        if self.found is not None:
-            self._file.check_unchanged()
 
     def use(self, blob: Blob) -> mmap.mmap:
         """Count a blob as one in use, and return the map of all the file.

@@ -5,17 +5,17 @@ In: a program, what holds its blobs, what delegates have packed. Out: frozen rep
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Self
 
 from kvc.runtime.data.held import HeldBlobs
 from kvc.runtime.data.locations import Place
 from kvc.runtime.data.pages import PageTable
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Program
 from kvc.schema.uses import methods_of_blobs
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class BlobResidency:
     """What memory a blob takes; sizes are in bytes.
 
@@ -43,7 +43,7 @@ class BlobResidency:
     freed: int | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Totals:
     """The sums over blobs; None where it is None for one."""
 
@@ -65,7 +65,7 @@ class Totals:
         )
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Residency:
     """What memory the data of a program takes.
 

@@ -9,7 +9,6 @@ bfloat16 arrays use `ml_dtypes`.
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 import numpy as np
@@ -20,6 +19,7 @@ from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.states.groups import Group
 from kvc.runtime.states.owner import Buffer, InitialValue, Owner
 from kvc.schema.errors import MissingLibrary
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Delegate as Part
 from kvc.schema.model import Program
 
@@ -28,7 +28,7 @@ class ReferenceUsed(UserWarning):
     """What a backend takes is run by its reference implementation, which is slower."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Options:
     """What a backend may want to know of its surroundings.
 
@@ -74,7 +74,7 @@ def library_unless(
         return None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packing:
     """A copy of named data in a backend's own form, which a bundle may hold.
 
@@ -164,7 +164,10 @@ class Handle(Protocol):
         """
 
     def pack(self) -> object:
-        """Pack the weights, while another thread imports torch; `prepare` may do it."""
+        """Read and pack the weights, perhaps while another thread imports torch.
+
+        Where nobody has asked for it, `prepare` does so.
+        """
         return None
 
     def close(self) -> None:
@@ -237,6 +240,8 @@ class Delegate(Protocol):
 
     def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:
         """Pack all that ready handles, by the ids of their parts, will use."""
+        for handle in handles.values():
+            handle.pack()
         return ()
 
     def packed(self) -> Mapping[str, int]:

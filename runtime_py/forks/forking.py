@@ -13,7 +13,6 @@ that is impossible too, or on systems other than Linux, the content is copied.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -34,6 +33,7 @@ from kvc.runtime.forks.intervals import (
     without,
 )
 from kvc.runtime.forks.shared_pages import SharedPages, maps_of
+from kvc.schema.frozen import frozen
 
 # A shorter run is copied: that takes no longer than two calls that map it.
 LEAST_MAPPED: Final = 4 * PAGE_NBYTES
@@ -59,7 +59,7 @@ def share_arena(
         _copy(arena, twin, held)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Content:
     """What an arena holds, in runs of pages.
 
@@ -133,8 +133,8 @@ class _Fork:
             new.lease.resize(0)
             return False
         left = [content.copied]
-        for frozen, runs in kept.items():
-            left.append(new.map(frozen, runs))
+        for pages, runs in kept.items():
+            left.append(new.map(pages, runs))
         if len(moved):
             made, written = self._freeze(moved)
             left.append(without(moved, written))

@@ -5,7 +5,6 @@ shows its page table.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -14,9 +13,10 @@ from kvc.runtime.data.pages import Flags, PageTable
 from kvc.runtime.forks.intervals import lengths, units_of
 from kvc.runtime.forks.shared_pages import SharedPages
 from kvc.runtime.states.owner import Owner
+from kvc.schema.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SessionResidency:
     """What memory of the host the states of a session take; sizes are in bytes.
 

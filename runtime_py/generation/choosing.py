@@ -79,7 +79,7 @@ def choose_token(
         return token
     assert random is not None, "chance has a generator"
     ids, scores = keep_tokens(logits, settings)
-    totals = np.exp(scores - scores.max()).cumsum()
+    totals = _weights(scores).cumsum()
     # `random` gives 1 - 2**-53 at most: however it is rounded, this is below the total.
     place = random.random() * totals[-1]
     return int(ids[np.searchsorted(totals, place, side="right")])
@@ -102,7 +102,9 @@ def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scor
     best = float(logits.max())
     _check_best(best, most=math.inf)
     ids = _keep_top_k(logits, settings.top_k)
-    scores = logits[ids].astype(np.float64) / settings.temperature
+    all_kept = ids.size == logits.size
+    scores = (logits if all_kept else logits[ids]).astype(np.float64)
+    scores /= settings.temperature
     if settings.top_p < 1:
         kept = _keep_top_p(scores, settings.top_p)
         ids, scores = ids[kept], scores[kept]
@@ -158,7 +160,7 @@ def _keep_top_p(scores: Scores, top_p: float) -> Ids:
     Scores that are less likely than an even part of what is left out are left out
     themselves, all together: mostly few remain.
     """
-    chances = np.exp(scores - scores.max())
+    chances = _weights(scores)
     chances /= chances.sum()
     likely = np.flatnonzero(chances > (1 - top_p) / chances.size)
     if not likely.size:  # top_p is 0, or as good as that
@@ -167,6 +169,13 @@ def _keep_top_p(scores: Scores, top_p: float) -> Ids:
     order = likely[np.argsort(-chances[likely], kind="stable")]
     count = int(np.searchsorted(chances[order].cumsum(), share, side="left")) + 1
     return np.sort(np.concatenate([*kept, order[:count]]))
+
+
+def _weights(scores: Scores) -> Scores:
+    """Return how likely each score is, the greatest being 1."""
+    weights: Scores = scores - scores.max()
+    np.exp(weights, out=weights)
+    return weights
 
 
 def _halve(chances: Scores, likely: Ids, share: float) -> tuple[list[Ids], Ids, float]:

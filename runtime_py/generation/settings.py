@@ -9,10 +9,10 @@ import json
 import reprlib
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, TypedDict, TypeVar
 
 from kvc.schema.errors import BadSetting, meant
+from kvc.schema.frozen import frozen
 from kvc.schema.generation_config import Said, read_settings
 
 _Checked = TypeVar("_Checked")
@@ -85,7 +85,7 @@ class Arguments(TypedDict, total=False):
     stop_strings: Sequence[str] | str | None
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class GenerationSettings:
     """How tokens are chosen and when to stop.
 

@@ -7,7 +7,6 @@ address of a list of steps. Out: results in the memory that the steps name.
 import ctypes
 import importlib.machinery
 import struct
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Final
@@ -17,6 +16,7 @@ import numpy as np
 from kvc.runtime.arrays import Array, address_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import MissingLibrary
+from kvc.schema.frozen import frozen
 
 INSTALL: Final = "pip install ."  # in kvc's folder
 ABSENT: Final = -(1 << 63)  # an int that is left out
@@ -42,7 +42,7 @@ INDEX_OUT_OF_RANGE, CACHE_OVERFLOW, COUNT_OUT_OF_RANGE = 1, 2, 3
 BAD_LENGTH, NO_MEMORY, NOTHING_TO_REDUCE = 4, 5, 6
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failure:
     """Why a step refused, before it wrote anything.
 

@@ -75,9 +75,6 @@ struct Sight {
   int64_t first(int64_t query) const {
     return left == kAbsent ? oldest : std::max(oldest, start + query - left);
   }
-  bool sees(int64_t query, int64_t position) const {
-    return position < last(query) && (position < keep || position >= first(query));
-  }
 };
 
 // Some queries of a row, of all heads of a group.
@@ -304,10 +301,12 @@ class Attention {
       for (int64_t i = 0; i < count; ++i) scores[i] += slope * static_cast<float>(begin + i - here);
     }
     const int64_t first = sight.first(query), last = sight.last(query);
-    if (begin >= first && begin + count <= last) return;
-    for (int64_t i = 0; i < count; ++i) {
-      if (!sight.sees(query, begin + i)) scores[i] = kNone;
-    }
+    const auto hide = [&](int64_t from, int64_t to) {
+      from = std::max(from - begin, int64_t{0}), to = std::min(to - begin, count);
+      if (from < to) std::fill_n(scores + from, to - from, kNone);
+    };
+    hide(sight.keep, first);
+    hide(last, begin + count);
   }
 
   const Arguments& a_;

@@ -3,6 +3,7 @@
 #include <pthread.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -16,9 +17,8 @@
 namespace kvc {
 namespace {
 
-// How often a thread looks for work, or for its end, before it sleeps. To wake up takes some
-// 25 us where the processor has nothing else to do; to look for long takes it from others
-// where it has. So a thread looks longer as long as that has helped, and shorter after it
+// How often a thread looks for work, or for its end, before it sleeps. To wake up takes many
+// times longer than to find work; to look for long takes the processor from others. So a thread looks longer as long as that has helped, and shorter after it
 // had to sleep all the same.
 class Patience {
  public:
@@ -45,6 +45,12 @@ struct Job {
   int threads = 1;
 };
 
+// Items that a thread begins with; on a cache line of its own.
+struct alignas(64) Share {
+  std::atomic<int64_t> next{0};
+  int64_t end = 0;
+};
+
 // A job's number, whether threads may still join it, and how many work on it: one word,
 // so that a thread that wakes too late cannot join a job that has ended.
 constexpr uint64_t kOpen = 1 << 15;
@@ -60,7 +66,7 @@ class Pool {
       return;
     }
     job_ = job;
-    next_.store(0, std::memory_order_relaxed);
+    share_out();
     {
       std::lock_guard<std::mutex> lock(mutex_);
       state_.store((number_of(state_.load()) + 1) << 16 | kOpen, std::memory_order_release);
@@ -137,12 +143,24 @@ class Pool {
     done_.notify_one();
   }
 
+  // Gives each thread a share of the items that lie together, a stream of memory of its own.
+  void share_out() {
+    const int64_t pieces = (job_.items + job_.grain - 1) / job_.grain;
+    for (int64_t i = 0; i < job_.threads; ++i) {
+      shares_[i].next.store(pieces * i / job_.threads * job_.grain, std::memory_order_relaxed);
+      shares_[i].end = std::min(job_.items, pieces * (i + 1) / job_.threads * job_.grain);
+    }
+  }
+
+  // Works on the pieces of the thread's own share, then on what others have not begun.
   void claim(int thread) {
-    for (;;) {
-      const int64_t begin = next_.fetch_add(job_.grain, std::memory_order_relaxed);
-      if (begin >= job_.items) return;
-      const int64_t rest = job_.items - begin;
-      job_.work(job_.context, begin, begin + (rest < job_.grain ? rest : job_.grain), thread);
+    for (int i = 0; i < job_.threads; ++i) {
+      Share& share = shares_[(thread + i) % job_.threads];
+      for (;;) {
+        const int64_t begin = share.next.fetch_add(job_.grain, std::memory_order_relaxed);
+        if (begin >= share.end) break;
+        job_.work(job_.context, begin, std::min(share.end, begin + job_.grain), thread);
+      }
     }
   }
 
@@ -150,7 +168,7 @@ class Pool {
   std::mutex mutex_;
   std::condition_variable wake_, done_;
   std::atomic<uint64_t> state_{0};
-  std::atomic<int64_t> next_{0};
+  Share shares_[kMaxThreads];
   int started_ = 0;
   Patience patience_;
   Job job_;

@@ -11,7 +11,8 @@ using Work = void (*)(const void* context, int64_t begin, int64_t end, int threa
 constexpr int kMaxThreads = 64;
 
 // Runs `work` over all of `items`, in pieces of at most `grain`, on up to `threads`
-// threads, which claim pieces as they become free. Returns when all is done. A second
+// threads. Each begins with a share of its own and then takes pieces of the others'.
+// Returns when all is done. A second
 // caller at the same time works alone, and so does the child of a fork.
 void run_parallel(int64_t items, int64_t grain, int threads, Work work, const void* context);
 

@@ -172,8 +172,25 @@ bool matmul(const Step& step, const Context& context) {
   return true;
 }
 
-// Results: q int8 [..., k], scale float32 [..., 1], zero_point int32 [..., 1]. A row spans
-// its own range, which includes zero: that of XNNPACK's qd8.
+// How a row of floats becomes int8. It spans its own range, which includes zero: that of
+// XNNPACK's qd8.
+struct Quantization {
+  float scale, zero;
+};
+
+Quantization quantization_of(const ProductKernels& kernels, const float* x, int64_t width) {
+  float low, high, wrong;
+  kernels.range(x, width, &low, &high, &wrong);
+  const float spread = high - low;
+  const float scale = wrong != wrong ? wrong : (spread == 0 ? 1.0f : 255.0f / spread);
+  const float least = low * scale, most = high * scale;
+  const float at_low = -128.0f - least, at_high = 127.0f - most;
+  const float zero = (least - 128.0f) + (most + 127.0f) > 0 ? at_low : at_high;
+  const float whole = std::nearbyint(std::min(std::max(zero, -128.0f), 127.0f));
+  return {scale, whole != whole ? 0.0f : whole};
+}
+
+// Results: q int8 [..., k], scale float32 [..., 1], zero_point int32 [..., 1].
 bool quantize_rows(const Step& step, const Context& context) {
   const Tensor &q = step.tensors[0], &scales = step.tensors[1], &zeros = step.tensors[2];
   Matrix x;
@@ -183,102 +200,129 @@ bool quantize_rows(const Step& step, const Context& context) {
   const int64_t width = q.dim(-1), rows = scales.count();
   parallel(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, width)), context.threads,
            [&](int64_t begin, int64_t end, int) {
-    const auto kernels = product_kernels();
+    const auto& kernels = product_kernels();
     for (int64_t row = begin; row < end; ++row) {
       const float* from = x.data + row * x.stride;
-      int8_t* to = q.as<int8_t>() + row * width;
-      float low, high, wrong;
-      kernels.range(from, width, &low, &high, &wrong);
-      const float spread = high - low;
-      const float scale = wrong != wrong ? wrong : (spread == 0 ? 1.0f : 255.0f / spread);
-      const float least = low * scale, most = high * scale;
-      const float at_low = -128.0f - least, at_high = 127.0f - most;
-      float zero = (least - 128.0f) + (most + 127.0f) > 0 ? at_low : at_high;
-      zero = std::nearbyint(std::min(std::max(zero, -128.0f), 127.0f));
-      scales.as<float>()[row] = scale;
-      zeros.as<int32_t>()[row] = zero != zero ? 0 : static_cast<int32_t>(zero);
-      kernels.quantize(from, width, scale, zero, to);
+      const Quantization found = quantization_of(kernels, from, width);
+      scales.as<float>()[row] = found.scale;
+      zeros.as<int32_t>()[row] = static_cast<int32_t>(found.zero);
+      kernels.quantize(from, width, found.scale, found.zero, q.as<int8_t>() + row * width);
     }
   });
   return true;
 }
 
-// q - zero of some rows, as int16, zeros after `depth`.
-void shift_rows(const Tensor& q, const Tensor& zero, int64_t begin, int64_t end, int64_t depth,
-                int64_t stride, int16_t* x) {
-  for (int64_t row = begin; row < end; ++row) {
-    const int8_t* from = q.as<const int8_t>() + row * depth;
-    const auto shift = static_cast<int16_t>(zero.as<const int32_t>()[row]);
-    int16_t* to = x + row * stride;
-    for (int64_t k = 0; k < depth; ++k) to[k] = static_cast<int16_t>(from[k] - shift);
+// Lays rows out as products read them. `fill(row, to)` writes q - zero of a row and returns
+// its scale. False where there is no memory.
+template <class Fill>
+bool lay_out(int64_t rows, int64_t depth, int threads, const Fill& fill, Int8Rows* found) {
+  const int64_t stride = (depth + 15) / 16 * 16, least = kTokens / 2;
+  // Half a block is worth the zeros that fill it; few rows are not.
+  const int64_t blocks = rows / kTokens + (rows % kTokens >= least ? 1 : 0);
+  const int64_t in_blocks = blocks * kTokens, others = std::max<int64_t>(0, rows - in_blocks);
+  const int64_t floats = in_blocks + others + 8;
+  auto* memory = static_cast<int16_t*>(workspace(
+      (in_blocks + others) * stride * sizeof(int16_t) + floats * sizeof(float), 2));
+  if (memory == nullptr) return false;
+  int16_t* in_rows = memory + in_blocks * stride;
+  auto* scale = reinterpret_cast<float*>(in_rows + others * stride);
+  bool ok = true;  // only ever set to false
+  parallel(blocks, 1, threads, [&](int64_t begin, int64_t end, int) {
+    auto* tokens = static_cast<int16_t*>(workspace(kTokens * stride * sizeof(int16_t), 3));
+    if (tokens == nullptr) ok = false;
+    for (int64_t block = begin; tokens != nullptr && block < end; ++block) {
+      for (int64_t i = 0; i < kTokens; ++i) {
+        const int64_t row = block * kTokens + i, used = row < rows ? depth : 0;
+        int16_t* to = tokens + i * stride;
+        scale[row] = row < rows ? fill(row, to) : 1.0f;
+        std::memset(to + used, 0, (stride - used) * sizeof(int16_t));
+      }
+      product_kernels().pair(tokens, stride, memory + block * kTokens * stride);
+    }
+  });
+  for (int64_t i = 0; i < others; ++i) {
+    int16_t* to = in_rows + i * stride;
+    scale[in_blocks + i] = fill(in_blocks + i, to);
     std::memset(to + depth, 0, (stride - depth) * sizeof(int16_t));
   }
+  *found = Int8Rows{memory, in_rows, scale, rows, depth, stride, blocks};
+  return ok;
 }
 
-// Rows side by side, see Int8Product; those of a last block that are missing are zeros.
-void pair_rows(const int16_t* x, int64_t rows, int64_t block, int64_t stride, int16_t* paired) {
-  int16_t* to = paired + block * kTokens * stride;
-  const int64_t first = block * kTokens;
-  for (int64_t token = 0; token < kTokens; ++token) {
-    const int16_t* from = x + (first + token) * stride;
-    for (int64_t pair = 0; pair < stride / 2; ++pair) {
-      const int64_t place = (pair * kTokens + token) * 2;
-      if (first + token < rows) {
-        std::memcpy(to + place, from + 2 * pair, 2 * sizeof(int16_t));
-      } else {
-        std::memset(to + place, 0, 2 * sizeof(int16_t));
-      }
+// A product's result, and its operands: weight, weight_scale, bias?
+Int8Product product_of(const Tensor& out, const Tensor* operands) {
+  return {operands[0].as<const int8_t>(), operands[0].strides[0], operands[1].as<const float>(),
+          operands[2].as<const float>(),  out.as<float>(),        operands[0].dims[0]};
+}
+
+// The products of rows with `count` weights; threads share the columns of all.
+bool multiply(const Int8Rows& x, int64_t count, const Tensor* outs, const Tensor* operands,
+              const Context& context) {
+  // Of one row, what 32 KiB of weights give: enough to be worth it, and never long to wait for.
+  const int64_t share = std::max<int64_t>(1, 32768 / (x.depth * std::max<int64_t>(1, x.rows)));
+  const int64_t grain = x.blocks != 0 ? kWidened : share;
+  const auto pieces_of = [&](int64_t i) { return (operands[3 * i].dims[0] + grain - 1) / grain; };
+  int64_t pieces = 0;
+  for (int64_t i = 0; i < count; ++i) pieces += pieces_of(i);
+  const auto kernel = product_kernels().int8;
+  bool ok = true;  // only ever set to false
+  parallel(pieces, 1, context.threads, [&](int64_t begin, int64_t end, int) {
+    int16_t* scratch = nullptr;
+    if (x.blocks != 0) {
+      scratch = static_cast<int16_t*>(workspace(kWidened * x.stride * sizeof(int16_t), 3));
+      if (scratch == nullptr) ok = false;
+      if (scratch == nullptr) return;
     }
-  }
+    for (int64_t piece = begin; piece < end; ++piece) {
+      int64_t i = 0, own = piece;
+      for (; own >= pieces_of(i); ++i) own -= pieces_of(i);
+      const Int8Product product = product_of(outs[i], operands + 3 * i);
+      kernel(x, product, own * grain, std::min((own + 1) * grain, product.columns), scratch);
+    }
+  });
+  return ok || context.refuse(Fault::kNoMemory, 0);
 }
 
 // Arguments: q, scale, zero_point, weight, weight_scale, bias?
 bool linear_qd8(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &q = step.tensors[1], &scale = step.tensors[2];
-  const Tensor &zero = step.tensors[3], &weight = step.tensors[4], &bias = step.tensors[6];
-  const int64_t depth = weight.dims[1], columns = weight.dims[0], rows = scale.count();
+  const Tensor &zero = step.tensors[3], &weight = step.tensors[4];
   if (out.count() == 0) return true;
-  const int64_t stride = (depth + 15) / 16 * 16, least = kTokens / 2;
-  // Half a block is worth the zeros that fill it; few rows are not.
-  const int64_t blocks = rows / kTokens + (rows % kTokens >= least ? 1 : 0);
-  const int64_t padded = std::max(rows, blocks * kTokens);
-  auto* x = static_cast<int16_t*>(workspace((rows + padded) * stride * sizeof(int16_t), 2));
-  if (x == nullptr) return context.refuse(Fault::kNoMemory, 0);
-  int16_t* paired = x + rows * stride;
-  parallel(rows, std::max<int64_t>(1, 32768 / stride), context.threads,
-           [&](int64_t begin, int64_t end, int) {
-    shift_rows(q, zero, begin, end, depth, stride, x);
-  });
-  parallel(blocks, 1, context.threads, [&](int64_t begin, int64_t end, int) {
-    for (int64_t block = begin; block < end; ++block) pair_rows(x, rows, block, stride, paired);
-  });
-  const Int8Product product{x,
-                            stride,
-                            paired,
-                            blocks,
-                            scale.as<const float>(),
-                            weight.as<const int8_t>(),
-                            weight.strides[0],
-                            step.tensors[5].as<const float>(),
-                            bias.as<const float>(),
-                            out.as<float>(),
-                            columns,
-                            rows,
-                            columns,
-                            depth};
-  const auto kernel = product_kernels().int8;
-  const int64_t grain = blocks != 0 ? 24 : grain_of(rows, columns, depth, context.threads);
-  bool ok = true;  // only ever set to false
-  parallel(columns, grain, context.threads, [&](int64_t begin, int64_t end, int) {
-    int16_t* scratch = nullptr;
-    if (blocks != 0) {
-      scratch = static_cast<int16_t*>(workspace(24 * stride * sizeof(int16_t), 3));
-      if (scratch == nullptr) ok = false;
-      if (scratch == nullptr) return;
-    }
-    kernel(product, begin, end, scratch);
-  });
-  return ok || context.refuse(Fault::kNoMemory, 0);
+  const int64_t depth = weight.dims[1];
+  Int8Rows x;
+  const auto fill = [&](int64_t row, int16_t* to) {
+    const int8_t* from = q.as<const int8_t>() + row * depth;
+    const auto shift = static_cast<int16_t>(zero.as<const int32_t>()[row]);
+    for (int64_t k = 0; k < depth; ++k) to[k] = static_cast<int16_t>(from[k] - shift);
+    return scale.as<const float>()[row];
+  };
+  if (!lay_out(scale.count(), depth, context.threads, fill, &x)) {
+    return context.refuse(Fault::kNoMemory, 0);
+  }
+  return multiply(x, 1, &out, &weight, context);
+}
+
+// kvc::quantize_rows and the kvc::linear_qd8 that follow it, together. Tensors: the results
+// of all, x, then weight, weight_scale and bias? of each.
+bool linears_of_rows(const Step& step, const Context& context) {
+  const int64_t count = step.tensor_count / 4;
+  const Tensor *outs = step.tensors, &x = outs[count], *operands = &x + 1;
+  const int64_t depth = x.dim(-1);
+  if (x.count() == 0) return true;
+  Matrix rows;
+  if (!rows_together(x, context.threads, 0, &rows)) return context.refuse(Fault::kNoMemory, 0);
+  const auto& kernels = product_kernels();
+  const auto fill = [&](int64_t row, int16_t* to) {
+    const float* from = rows.data + row * rows.stride;
+    const Quantization found = quantization_of(kernels, from, depth);
+    kernels.quantize_shifted(from, depth, found.scale, found.zero, to);
+    return found.scale;
+  };
+  Int8Rows laid_out;
+  if (!lay_out(x.count() / depth, depth, context.threads, fill, &laid_out)) {
+    return context.refuse(Fault::kNoMemory, 0);
+  }
+  return multiply(laid_out, count, outs, operands, context);
 }
 
 }  // namespace
@@ -290,6 +334,7 @@ const Entry kProducts[] = {
     {"aten::bmm", matmul},
     {"kvc::quantize_rows", quantize_rows},
     {"kvc::linear_qd8", linear_qd8},
+    {"linears_of_rows", linears_of_rows},
     {nullptr, nullptr},
 };
 

@@ -19,27 +19,33 @@ struct FloatProduct {
   int64_t rows, columns, depth;
 };
 
+// Rows of int8 that were made at run time, as products read them: q - zero of each.
+//
+// The first `blocks` times kTokens rows lie side by side: [blocks, stride / 2, kTokens, 2],
+// each two neighbours along k of a row together; rows that a last block has not are zeros.
+// All others lie one after the other: [.., stride]. `stride` is the depth rounded up to
+// 16, with zeros after the depth.
+struct Int8Rows {
+  const int16_t* paired;
+  const int16_t* others;
+  const float* scale;  // of each row
+  int64_t rows, depth, stride, blocks;
+};
 constexpr int64_t kTokens = 16;
 
-// Rows of int8 at run time times rows of int8 weights:
+// Rows of int8 times rows of int8 weights:
 // out[m, n] = float(sum of (q[m, k] - zero[m]) * w[n, k]) / scale[m] * w_scale[n] + bias[n].
-// The sum is exact for up to 65,536 of k, so the forms that x is given in are equal.
+// The sum is exact for up to 65,536 of k, so every form of it gives the same.
 struct Int8Product {
-  const int16_t* x;  // q - zero, [rows, depth rounded up to 16], zeros after `depth`
-  int64_t x_stride;
-  // The first `blocks` times kTokens rows once more, side by side: [blocks, x_stride / 2,
-  // kTokens, 2], each two neighbours along k of a row together.
-  const int16_t* paired;
-  int64_t blocks;
-  const float* scale;
   const int8_t* w;  // [columns, depth]
   int64_t w_stride;
   const float* w_scale;
   const float* bias;  // or null
   float* out;         // [rows, columns]
-  int64_t out_stride;
-  int64_t rows, columns, depth;
+  int64_t columns;
 };
+// Columns of a product of blocks that are computed together.
+constexpr int64_t kWidened = 24;
 
 // What attention makes of scores of `keys` keys, for some rows of queries: weights
 // exp(score - greatest), their sum, and the values mixed by them. Each is computed in an
@@ -62,14 +68,19 @@ struct Mixture {
 // The columns from `begin` to `end` of a product, and what attention needs.
 struct ProductKernels {
   void (*float32)(const FloatProduct& product, int64_t begin, int64_t end);
-  // `scratch`: 24 * x_stride of int16, where there are blocks.
-  void (*int8)(const Int8Product& product, int64_t begin, int64_t end, int16_t* scratch);
+  // `scratch`: kWidened * stride of int16, where there are blocks.
+  void (*int8)(const Int8Rows& x, const Int8Product& product, int64_t begin, int64_t end,
+               int16_t* scratch);
   void (*mix)(const Mixture& mixture);
   // The least and the greatest of a row, zero among them; `wrong` is NaN where an element
   // is not finite.
   void (*range)(const float* x, int64_t n, float* low, float* high, float* wrong);
-  // q = x * scale, rounded, halves to even, plus zero, within int8; any for a NaN.
+  // q = x * scale, rounded, halves to even, plus zero, within int8; any for a NaN. As q, or
+  // as q - zero.
   void (*quantize)(const float* x, int64_t n, float scale, float zero, int8_t* q);
+  void (*quantize_shifted)(const float* x, int64_t n, float scale, float zero, int16_t* q);
+  // Puts kTokens rows side by side, as Int8Rows says.
+  void (*pair)(const int16_t* x, int64_t stride, int16_t* paired);
   // y = exp(x), 1 / (1 + exp(-x)), x / (1 + exp(-x)).
   void (*exp)(const float* x, int64_t n, float* y);
   void (*sigmoid)(const float* x, int64_t n, float* y);

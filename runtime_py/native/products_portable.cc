@@ -12,8 +12,8 @@ namespace {
 }  // namespace portable
 
 const ProductKernels kPortableProducts = {
-    portable::float32, portable::int8,  portable::mix,     portable::range,
-    portable::quantize, portable::exp, portable::sigmoid, portable::silu,
+    portable::float32, portable::int8, portable::mix, portable::range, portable::quantize,
+    portable::quantize_shifted, portable::pair, portable::exp, portable::sigmoid, portable::silu,
 };
 
 }  // namespace kvc

@@ -12,6 +12,14 @@ inline Float8 load(const float* from, int64_t n) {
   return load(whole);
 }
 
+// One by one: compilers clear a whole array in memory.
+template <int kRows, int kColumns>
+inline void clear(Float8 (&x)[kRows][kColumns]) {
+  for (auto& row : x) {
+    for (auto& one : row) one = Float8{};
+  }
+}
+
 inline Float8 splat(float x) { return Float8{x, x, x, x, x, x, x, x}; }
 
 // a * b + c, rounded once where the instruction set can.
@@ -27,4 +35,45 @@ inline float sum(Float8 x) {
   return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
 
+// The sums of four, each in the order of `sum`.
+typedef float Float4 __attribute__((vector_size(16), aligned(4), may_alias));
+inline Float4 sums_of_four(const Float8 (&x)[4]) {
+  Float4 folded[4], pairs[2];
+  for (int i = 0; i < 4; ++i) {
+    folded[i] = __builtin_shufflevector(x[i], x[i], 0, 1, 2, 3) +
+                __builtin_shufflevector(x[i], x[i], 4, 5, 6, 7);
+  }
+  for (int i = 0; i < 2; ++i) {
+    const Float4 a = folded[2 * i], b = folded[2 * i + 1];
+    pairs[i] = __builtin_shufflevector(a, b, 0, 1, 4, 5) + __builtin_shufflevector(a, b, 2, 3, 6, 7);
+  }
+  return __builtin_shufflevector(pairs[0], pairs[1], 0, 2, 4, 6) +
+         __builtin_shufflevector(pairs[0], pairs[1], 1, 3, 5, 7);
+}
+
 inline void store(float* to, Float8 x) { *reinterpret_cast<Float8*>(to) = x; }
+
+typedef int32_t Int32x8 __attribute__((vector_size(32), aligned(4), may_alias));
+inline Int32x8 load(const int32_t* from) { return *reinterpret_cast<const Int32x8*>(from); }
+inline void store(int32_t* to, Int32x8 x) { *reinterpret_cast<Int32x8*>(to) = x; }
+
+// Turns eight rows of eight into eight columns.
+template <class T>
+inline void transpose(T (&x)[8]) {
+  T y[8], z[8];
+  for (int i = 0; i < 8; i += 2) {
+    y[i] = __builtin_shufflevector(x[i], x[i + 1], 0, 8, 1, 9, 4, 12, 5, 13);
+    y[i + 1] = __builtin_shufflevector(x[i], x[i + 1], 2, 10, 3, 11, 6, 14, 7, 15);
+  }
+  for (int i = 0; i < 8; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      const T low = y[i + j], high = y[i + j + 2];
+      z[i + 2 * j] = __builtin_shufflevector(low, high, 0, 1, 8, 9, 4, 5, 12, 13);
+      z[i + 2 * j + 1] = __builtin_shufflevector(low, high, 2, 3, 10, 11, 6, 7, 14, 15);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    x[i] = __builtin_shufflevector(z[i], z[i + 4], 0, 1, 2, 3, 8, 9, 10, 11);
+    x[i + 4] = __builtin_shufflevector(z[i], z[i + 4], 4, 5, 6, 7, 12, 13, 14, 15);
+  }
+}

@@ -3,7 +3,6 @@
 import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from itertools import islice
 from typing import Final
 
@@ -14,13 +13,14 @@ from kvc.runtime.program import Program
 from kvc.runtime.scoring.scorers import Logits, Scorer, find_scorer
 from kvc.runtime.scoring.windows import cut_windows
 from kvc.schema.errors import BadSetting, UnusableLogits
+from kvc.schema.frozen import frozen
 
 Progress = Callable[[int, int], None]  # tokens done, tokens in all
 
 _USUAL_WINDOW: Final = 1024
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Score:
     """What a text costs.
 

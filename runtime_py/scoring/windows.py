@@ -5,12 +5,12 @@ scored in the first, and are context in the second.
 """
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 from kvc.schema.errors import BadSetting
+from kvc.schema.frozen import frozen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Window:
     """A part of a text.
 

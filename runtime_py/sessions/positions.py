@@ -10,7 +10,6 @@ from operator import add
 import numpy as np
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.states.access import Demand
 from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.table import kind_of
@@ -51,20 +50,17 @@ def find_position(
         case CursorKind.STATE:
             assert cursor.state is not None
             counts: list[int] = memory.current(cursor.state).reshape(-1).tolist()
-            _check_counts(counts, memory.states[cursor.state].name)
+            if counts and not -_FAR < min(counts) <= max(counts) < _FAR:
+                expected = f"numbers from {-_FAR} to {_FAR}"
+                state = memory.states[cursor.state].name
+                raise StateMismatch(
+                    method="any", state=state, expected=expected, found=str(counts)
+                )
             return counts
         case CursorKind.SESSION:
             return list(memory.counted[number])
         case CursorKind.LENGTH:
             return [_common_length(memory, number)] * len(memory.counted[number])
-
-
-def _check_counts(counts: Sequence[int], state: str) -> None:
-    if counts and not -_FAR < min(counts) <= max(counts) < _FAR:
-        expected = f"numbers from {-_FAR} to {_FAR}"
-        raise StateMismatch(
-            method="any", state=state, expected=expected, found=str(counts)
-        )
 
 
 def known_position(
@@ -127,7 +123,7 @@ def row_dim(program: Program, number: int = 0) -> Dim | None:
 def fill_cursors(
     values: Sequence[tuple[CursorSlot, Array]],
     starts: Sequence[Sequence[int] | None],
-    demand: Demand,
+    steps: Sequence[Sequence[int]],
     method: str,
 ) -> None:
     """Fill what a method takes of cursors.
@@ -135,7 +131,7 @@ def fill_cursors(
     Args:
         values: int64 [], [1], [rows] or [tokens], with what each is.
         starts: of each cursor, the position of each row before the call.
-        demand: of the call.
+        steps: of each cursor, how many tokens the call adds to each row.
         method: its name, for messages.
 
     Raises:
@@ -144,7 +140,7 @@ def fill_cursors(
     for slot, array in values:
         found = starts[slot.cursor] or (0,)
         if slot.part in (CursorPart.END, CursorPart.LENGTHS):
-            lengths = demand.added_to(slot.cursor).steps(len(found))
+            lengths = steps[slot.cursor]
             ends = slot.part is CursorPart.END
             found = list(map(add, found, lengths)) if ends else lengths
         if slot.part is CursorPart.PLACES or array.size != len(found):

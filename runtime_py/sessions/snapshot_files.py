@@ -12,7 +12,7 @@ import os
 import stat
 import struct
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, fields
 from typing import BinaryIO, Final
 
 import numpy as np
@@ -21,6 +21,7 @@ from kvc.runtime.arrays import Array
 from kvc.schema.closing import Closing
 from kvc.schema.container import SESSION_MAGIC, guess_kind, path_text
 from kvc.schema.errors import BadSnapshot, FileProblem, reason_of
+from kvc.schema.frozen import frozen
 
 VERSION: Final = 1
 MOST: Final = 1 << 62  # of any position, length or token
@@ -33,7 +34,7 @@ _MOST_HEADER: Final = 64 << 20
 _OPEN: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Header:
     """What a file says of its session.
 
@@ -67,12 +68,10 @@ class Header:
 
     def as_written(self) -> dict[str, object]:
         """Return what a file has of it."""
-        fields = asdict(self)
-        return (
-            fields
-            if self.others
-            else {k: v for k, v in fields.items() if k != "others"}
-        )
+        content = asdict(self)
+        if not self.others:
+            del content["others"]
+        return content
 
     @property
     def wanted_capacity(self) -> int | None:
@@ -178,7 +177,7 @@ class SnapshotFile(Closing):
             )
             found |= _SINCE_1
         found.setdefault("others", [])
-        known = set(found) == set(Header.__slots__)
+        known = set(found) == {each.name for each in fields(Header)}
         self.require(known, "its header has other parts")
         for name, has_form in _FORMS.items():
             self.require(has_form(found[name]), f"{name} is {found[name]!r}")

@@ -6,15 +6,16 @@ call begins and undoes them together.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from operator import add
 
 from kvc.runtime.states.owner import ALL_SLOTS
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Access
 from kvc.schema.types import Dim
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Write:
     """One write of a state.
 
@@ -29,7 +30,7 @@ class Write:
     instruction: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Writes:
     """What a method writes of the states of one group.
 
@@ -48,7 +49,7 @@ class Writes:
     placed: bool = True
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Demand:
     """What one call asks of its session, at the call's sizes.
 

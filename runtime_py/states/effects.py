@@ -6,15 +6,15 @@ any call; sizes are put in at each one.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from kvc.runtime.states.access import Write
 from kvc.runtime.states.table import kind_of
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Access, Caller, Method, State, StateSlot
 from kvc.schema.types import Dim
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Growth:
     """Memory that a method makes longer or shorter.
 
@@ -29,7 +29,7 @@ class Growth:
     reach: tuple[Dim, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Borrowed:
     """An input in the caller's own array.
 
@@ -48,7 +48,7 @@ class Borrowed:
     outputs: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Effects:
     """What a method writes beside its scratch memory and results.
 

@@ -5,13 +5,13 @@ initial content, written by the same methods. They are the same for all sessions
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Method, State
 from kvc.schema.types import Dim
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Group:
     """States that are alike.
 

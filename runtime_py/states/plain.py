@@ -5,7 +5,7 @@ were copied first, and they can be rewound only to where a copy was kept.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final
 
 from kvc.runtime.arrays import Array
@@ -13,6 +13,7 @@ from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.kind import Kind, Undo
 from kvc.runtime.states.owner import WHOLE, Span
 from kvc.schema.errors import listing
+from kvc.schema.frozen import frozen
 from kvc.schema.model import StateKind
 
 _WHY_LOST: Final = {
@@ -26,7 +27,7 @@ _WHY_LOST: Final = {
 _ASK: Final = "; a session with `snapshots` keeps copies"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Snapshot:
     """What the states held before a call.
 

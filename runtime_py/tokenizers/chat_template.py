@@ -8,11 +8,11 @@ authors: it runs in the sandbox of jinja2, and sees nothing but strings.
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from kvc.runtime.tokenizers.base import TextSource, Tokenizer
 from kvc.schema.errors import BadChatTemplate, MissingPackage
+from kvc.schema.frozen import frozen
 
 if TYPE_CHECKING:
     from jinja2 import Template
@@ -46,7 +46,7 @@ def chat_template_of(source: TextSource) -> "ChatTemplate | None":
     return ChatTemplate(file, _compiled(file, text), special)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class ChatTemplate:
     """A template that is ready to run.
 

@@ -7,7 +7,7 @@ decoder; `stages.py` makes text of them without decoding anything twice.
 import json
 import re
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Final, NoReturn
+from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from kvc.runtime.tokenizers.stages import Decoder, NewStage, Stage, stages_of
 from kvc.schema.errors import BadTokenizer, MissingPackage
@@ -34,7 +34,7 @@ class JsonTokenizer:
         self._library = _read(raw)
         added = self._library.get_added_tokens_decoder().values()
         self._skipped = frozenset(token.content for token in added if token.special)
-        self._stages = _stages(json.loads(raw).get("decoder"))
+        self._stages = _stages(self._library.decoder)
 
     def encode(self, text: str, special: bool = True) -> Sequence[int]:
         """Return the tokens of a text; what is not Unicode in it is U+FFFD."""
@@ -96,8 +96,13 @@ def _read(raw: bytes) -> "Library":
     return made
 
 
-def _stages(decoder: object) -> tuple[NewStage, ...]:
-    return stages_of(decoder, _part)
+def _stages(decoder: Decoder | None) -> tuple[NewStage, ...]:
+    """Return what makes the stages of a decoder, which the library pickles as JSON.
+
+    To read it from the file would take 70 ms of the start, with 49,152 tokens.
+    """
+    raw = b"null" if decoder is None else cast(bytes, decoder.__getstate__())
+    return stages_of(json.loads(raw), _part)
 
 
 def _part(decoder: object) -> Decoder:

@@ -1,12 +1,12 @@
 """The arguments of a node as a backend's list sees them, and rules about them."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 
+from kvc.schema.frozen import frozen
 from kvc.schema.types import TensorType
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Operand:
     """A tensor argument.
 

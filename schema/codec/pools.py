@@ -7,7 +7,6 @@ checks every index.
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from kvc.schema.codec.checks import Numbers, check_ids, check_lengths, cut
 from kvc.schema.codec.records import Record, TableReader
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
+from kvc.schema.frozen import frozen
 from kvc.schema.types import MAX_MULTIPLIED, Affine, Dim, Symbol, TensorType
 
 SIZE, AFFINE = 0, 1
@@ -118,7 +118,7 @@ class PoolWriter:
         }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Pool:
     """A pool read back; ids are positions.
 

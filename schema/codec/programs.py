@@ -4,10 +4,12 @@
 has accepted.
 """
 
+import dataclasses
 from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from kvc.schema.codec.bulk import build
 from kvc.schema.codec.checks import Numbers, check_ids, check_lengths
 from kvc.schema.codec.graphs import GraphReader, graph_record
 from kvc.schema.codec.pools import Pool, PoolWriter, read_pool
@@ -108,6 +110,9 @@ def _names_record(names: Sequence[NamedData], pool: PoolWriter) -> Record:
 
 
 def _state_record(state: State, pool: PoolWriter) -> Record:
+    window = None
+    if state.window is not None:
+        window = Record("Window", dataclasses.asdict(state.window))
     return Record(
         "State",
         {
@@ -119,15 +124,9 @@ def _state_record(state: State, pool: PoolWriter) -> Record:
             "initial": state.initial,
             "reset": int(state.reset),
             "cursor": state.cursor,
-            "window": _window_record(state.window),
+            "window": window,
         },
     )
-
-
-def _window_record(window: Window | None) -> Record | None:
-    if window is None:
-        return None
-    return Record("Window", {"size": window.size, "keep": window.keep})
 
 
 def _cursor_record(cursor: Cursor, pool: PoolWriter) -> Record:
@@ -257,7 +256,7 @@ def read_blobs(table: TableReader, path: str) -> tuple[Blob, ...]:
     files, offsets = table.integers("files"), table.integers("offsets")
     aligns = table.integers("aligns")
     check_lengths(path, "blobs", digests, nbytes, files, offsets, aligns)
-    return tuple(map(Blob, digests, nbytes, files, offsets, aligns))
+    return tuple(build(Blob, digests, nbytes, files, offsets, aligns))
 
 
 def _read_names(table: TableReader, pool: Pool, path: str) -> tuple[NamedData, ...]:
@@ -268,9 +267,13 @@ def _read_names(table: TableReader, pool: Pool, path: str) -> tuple[NamedData, .
     provenances = check_ids(table.vector("provenances"), texts, path, where)
     check_lengths(path, where, names, blobs, types, formats, provenances)
     return tuple(
-        NamedData(name, blob, pool.types[t], pool.strings[f], pool.strings[p])
-        for name, blob, t, f, p in zip(
-            names, blobs, types, formats, provenances, strict=True
+        build(
+            NamedData,
+            names,
+            blobs,
+            [pool.types[i] for i in types],
+            [pool.strings[i] for i in formats],
+            [pool.strings[i] for i in provenances],
         )
     )
 
@@ -294,7 +297,8 @@ def _read_state(table: TableReader, pool: Pool, path: str) -> State:
 
 
 def _read_window(table: TableReader) -> Window:
-    return Window(size=table.number("size"), keep=table.number("keep"))
+    names = (field.name for field in dataclasses.fields(Window))
+    return Window(**{name: table.number(name) for name in names})
 
 
 def _read_cursor(table: TableReader, pool: Pool, path: str) -> Cursor:

@@ -6,13 +6,13 @@ fields of a table in a verified buffer, whole vectors at a time. Both use the la
 """
 
 import struct
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvc.schema._generated import TABLES, Field
+from kvc.schema.frozen import frozen
 
 if TYPE_CHECKING:
     from flatbuffers.builder import Builder
@@ -21,7 +21,7 @@ Numbers = NDArray[np.generic]
 FieldValue: TypeAlias = "int | str | Numbers | Record | list[str] | list[Record] | None"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Record:
     """A table to be written: its name in the schema, and all its fields."""
 

@@ -7,18 +7,19 @@ reused, the file is cut back. At most one chunk is held in memory.
 
 import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from kvc.schema.container.header import HEADER_NBYTES, Header, Kind, pack_header
 from kvc.schema.container.layout import TAIL_ALIGN, align_up, default_align
 from kvc.schema.container.reused import ReusedFile
 from kvc.schema.container.temporary import TemporaryFile
 from kvc.schema.digests import BlobHasher
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Blob
 from kvc.schema.version import FORMAT_VERSION
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Content:
     """The bytes of one name.
 

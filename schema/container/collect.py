@@ -25,6 +25,7 @@ from kvc.schema.container.paths import Folder, path_text
 from kvc.schema.container.reused import names_file
 from kvc.schema.container.temporary import TEMPORARY
 from kvc.schema.errors import CannotCollect, reason_of
+from kvc.schema.frozen import frozen
 
 # As `save_bundle` names them; what else ends in .kvd may be anyone's.
 _OURS: Final = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]*-[0-9a-f]{12}\.kvd")
@@ -32,7 +33,7 @@ _LOOK: Final = os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOFOLLOW
 _AT_ONCE: Final = 100  # open files
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Garbage:
     """A file that nothing needs."""
 
@@ -40,7 +41,7 @@ class Garbage:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Failure:
     """A file that nothing needs, and why it is still there."""
 
@@ -49,7 +50,7 @@ class Failure:
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Collected:
     """What `collect_garbage` did.
 

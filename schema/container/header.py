@@ -8,7 +8,6 @@ file's index, is called its *tail* here.
 
 import hashlib
 import struct
-from dataclasses import dataclass
 from typing import Final
 
 from kvc.schema.container.kinds import (
@@ -26,6 +25,7 @@ from kvc.schema.errors import (
     UnsupportedVersion,
     WrongKind,
 )
+from kvc.schema.frozen import frozen
 from kvc.schema.verify.limits import MAX_INDEX_NBYTES, MAX_PROGRAM_NBYTES
 from kvc.schema.version import FORMAT_VERSION
 
@@ -33,7 +33,7 @@ HEADER_NBYTES: Final = 128
 _SEALED: Final = struct.Struct("<8sIIQQQ32s24x")  # the bytes under the header's digest
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Header:
     """What a header says; offsets and sizes are in bytes."""
 
@@ -45,7 +45,7 @@ class Header:
     tail_digest: bytes
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kind:
     """A kind of file: its name, how it begins, what its tail is called, the limit."""
 

@@ -6,11 +6,11 @@ overlaps, no holes, and nothing after the end.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
 from kvc.schema.container.header import HEADER_NBYTES, Header, Kind
 from kvc.schema.errors import BadProgram
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Blob
 from kvc.schema.verify.limits import MAX_BLOB_ALIGN
 
@@ -29,7 +29,7 @@ def align_up(offset: int, align: int) -> int:
     return -(-offset // align) * align
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Layout:
     """Where zero padding lies.
 

@@ -10,7 +10,6 @@ import errno
 import os
 import stat
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
@@ -18,6 +17,7 @@ from kvc.schema.container.bundle_file import BundleFile
 from kvc.schema.container.kinds import BUNDLE_MAGIC
 from kvc.schema.container.temporary import TEMPORARY
 from kvc.schema.errors import CannotCollect, FileProblem, KvcError, reason_of
+from kvc.schema.frozen import frozen
 
 _ROUNDS: Final = 500
 _PAUSE: Final = 0.01  # seconds
@@ -27,7 +27,7 @@ _SETTLED_NS: Final = 20_000_000
 _LOOK: Final = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Entry:
     """A file as a listing found it; a file that changes is another entry."""
 

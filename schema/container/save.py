@@ -8,7 +8,7 @@ bundle has its own, a reader finds the old files.
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from itertools import accumulate
 from pathlib import Path
@@ -23,6 +23,7 @@ from kvc.schema.container.paths import Folder
 from kvc.schema.container.reused import ReusedFile, open_reused
 from kvc.schema.container.temporary import TemporaryFile
 from kvc.schema.errors import OutputProblem, OutputUnsynced, reason_of
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Blob, DataFile, NamedData, Program
 from kvc.schema.uses import count_unpacked
 from kvc.schema.verify import verify_program
@@ -52,7 +53,7 @@ _MOST_STEM: Final = 96
 SUFFIX: Final = ".kvd"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class SavedBundle:
     """What was written.
 
@@ -76,7 +77,7 @@ class SavedBundle:
     packed_nbytes: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Target:
     """A file that blobs are written to, and the number of it in blobs until the end."""
 

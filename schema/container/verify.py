@@ -1,7 +1,6 @@
 """Check every byte of a bundle with its data files, or of a data file alone."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 
 from kvc.schema.container.bundle_file import BundleFile
@@ -10,13 +9,14 @@ from kvc.schema.container.kinds import DATA_MAGIC
 from kvc.schema.container.opened import OpenFile
 from kvc.schema.container.paths import Folder
 from kvc.schema.container.stored_blobs import StoredBlobs
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Program
 from kvc.schema.two_threads import share
 
 Checks = list[Callable[[], None]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Verified:
     """What was found whole.
 

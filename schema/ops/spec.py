@@ -2,15 +2,16 @@
 
 Signatures are written as text, `aten::cat(Tensor[] tensors, int dim) -> Tensor`, and
 parsed once. Parameter kinds: Tensor, int, float, bool, str, dtype, Scalar (int, float
-or bool); each may be optional (`?`) or a list (`[]`), tensors also `?[]`.
+or bool); each may be optional (`?`) or a list (`[]`), tensors also `?[]`. A number may
+have a default, `int keep=0`, for passes that make the op without knowing of it.
 """
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum
 
 from kvc.schema.dtypes import DType
+from kvc.schema.frozen import frozen
 from kvc.schema.types import TensorType
 
 
@@ -45,11 +46,12 @@ class ParamKind(Enum):
     SCALAR = "Scalar"
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Param:
     """One parameter: `optional` allows None, `is_list` takes a tuple.
 
-    For lists, `optional` is of the list itself and `optional_items` of its items.
+    For lists, `optional` is of the list itself and `optional_items` of its items. What
+    has no other default has None.
     """
 
     name: str
@@ -57,6 +59,7 @@ class Param:
     optional: bool = False
     is_list: bool = False
     optional_items: bool = False
+    default: int | None = None
 
 
 ConcreteItem = TensorType | int | float | bool | str | DType | None
@@ -69,7 +72,7 @@ class ShapeMismatch(ValueError):
     """Arguments do not fit the op; the text says how."""
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class OpSpec:
     """An op of the allow-list.
 
@@ -95,7 +98,9 @@ class OpSpec:
 
 
 _SIGNATURE = re.compile(r"(?P<name>[\w:.]+)\((?P<params>.*)\) -> (?P<results>.+)")
-_PARAM = re.compile(r"(?P<kind>[A-Za-z]+)(?P<suffix>[?\[\]]*) (?P<name>\w+)")
+_PARAM = re.compile(
+    r"(?P<kind>[A-Za-z]+)(?P<suffix>[?\[\]]*) (?P<name>\w+)(?:=(?P<default>\d+))?"
+)
 
 
 def parse(
@@ -130,4 +135,5 @@ def _parse_param(text: str) -> Param:
         optional=whole == "?" if bracket else items == "?",
         is_list=bool(bracket),
         optional_items=bool(bracket) and items == "?",
+        default=None if match["default"] is None else int(match["default"]),
     )

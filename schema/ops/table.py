@@ -166,7 +166,7 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::triu(Tensor self, int diagonal) -> Tensor": s.same,
     "aten::full(int[] size, Scalar fill_value, dtype dtype) -> Tensor": s.full,
     "aten::arange.start_step(Scalar start, Scalar end, Scalar step, dtype dtype) -> Tensor": s.arange,
-    "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal, int? window_left, int? window_right, float? softcap, Tensor? mask, Tensor? slopes, Tensor? sinks, str layout, Tensor? k_scale, Tensor? v_scale, Tensor? row_lengths, int keep) -> Tensor": c.cached_attention,
+    "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal, int? window_left, int? window_right, float? softcap, Tensor? mask, Tensor? slopes, Tensor? sinks, str layout, Tensor? k_scale, Tensor? v_scale, Tensor? row_lengths, int keep=0) -> Tensor": c.cached_attention,
     f"{AFTER}(Tensor start, int count) -> Tensor": c.after,
     "kvc::quantize_cache(Tensor x) -> Tensor, Tensor": c.quantize_cache,
     "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": p.quantize_rows,
@@ -189,7 +189,7 @@ _VIEW: dict[str, ShapeRule] = {
     "aten::split_with_sizes(Tensor self, int[] split_sizes, int dim) -> Tensor[]": v.split,
 }
 _UPDATE: dict[str, ShapeRule] = {
-    "kvc::cache_update(Tensor cache, Tensor update, Tensor? write_indices, int axis, str mode, Tensor? row_lengths, int keep) -> Tensor": c.cache_update,
+    "kvc::cache_update(Tensor cache, Tensor update, Tensor? write_indices, int axis, str mode, Tensor? row_lengths, int keep=0) -> Tensor": c.cache_update,
     "aten::index_copy(Tensor self, int dim, Tensor index, Tensor source) -> Tensor": i.index_copy,
     "aten::index_put(Tensor self, Tensor?[] indices, Tensor values, bool accumulate) -> Tensor": i.index_put,
     "aten::index_add(Tensor self, int dim, Tensor index, Tensor source, Scalar alpha) -> Tensor": i.index_add,

@@ -4,10 +4,10 @@ A row [width] is stored as int8 with one float32 scale; its value is `rows * sca
 whole cache is never widened: `int8_products.py` multiplies by int8 rows.
 """
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
+
+from kvc.schema.frozen import frozen
 
 # Tensors, since each number among torch's arguments costs 3 to 4 us (2026-11).
 _STEPS = torch.tensor(127.0)
@@ -54,7 +54,7 @@ def quantize_into(outs: tuple[Tensor, Tensor], x: Tensor) -> None:
     rows.copy_(steps.round_().nan_to_num_(0.0))
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Int8Rows:
     """A part of an int8 cache; where attention reads it, it is asked like a tensor.
 

@@ -4,15 +4,16 @@ Holds the arguments of `attention` that change scores, narrowed to one row, and 
 them to a block of queries and keys.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from kvc.schema.frozen import frozen
 from kvc.schema.torch_ops.visibility import Block
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Scoring:
     """How scores are made of products; the fields are arguments of `attention`."""
 

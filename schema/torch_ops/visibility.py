@@ -7,12 +7,12 @@ the row's first token; `kvc.schema.rings` knows where they lie in memory.
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
+from kvc.schema.frozen import frozen
 from kvc.schema.rings import slot_runs
 
 # Smaller blocks of queries cost more in calls than they save in keys.
@@ -51,7 +51,7 @@ class Run(NamedTuple):
         return seen
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Block:
     """Queries `first` to `first + count` of a row, and the runs of keys they read.
 
@@ -111,7 +111,7 @@ def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(tuple(parts), dim)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Sight:
     """What the `seq` queries of a row see; query i has position `start + i`.
 

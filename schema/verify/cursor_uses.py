@@ -7,10 +7,10 @@ what `kvc::after` makes. No other arithmetic is followed here.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final, cast
 
 from kvc.schema.control import Control, read_control
+from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     Alias,
     Argument,
@@ -54,7 +54,7 @@ _MODES: Final = {StateKind.LINEAR: "linear", StateKind.RING: "circular"}
 _SWAPPING: Final = PERMUTING | {"aten::alias"}
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Held:
     """A value that is a state at a cursor.
 
@@ -119,12 +119,14 @@ class CursorUses:
         for index, (step, reads) in enumerate(
             zip(graph.instructions, operands, strict=True)
         ):
-            if source := placed(Ref(copied(step)), parts):
-                parts[step.results[0]] = source
-            used = [value for value in reads if value in held]
+            source = copied(step)
+            if source in parts and (start := placed(Ref(source), parts)):
+                parts[step.results[0]] = start
             plain = step.op not in CONTROL_OPS and step.op != AFTER
-            if plain and not used and not _written_over(graph, step, held):
+            unused = plain and held.keys().isdisjoint(reads)
+            if unused and not _written_over(graph, step, held):
                 continue
+            used = [value for value in reads if value in held]
             at = place(self._where, index, step)
             if step.op in CONTROL_OPS:
                 self._check_control(graph, step, held, parts, at)

@@ -6,9 +6,9 @@ verdict.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Final
 
+from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     Alias,
     Argument,
@@ -26,7 +26,7 @@ CALLER: Final = -1  # stands for a caller's array among the ids of states
 _BLIND: Final = frozenset({"aten::copy", "kvc::replace"})
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Effects:
     """What a graph does to states and callers' arrays.
 

@@ -11,9 +11,9 @@ intact, and so may extend only the newest.
 """
 
 from bisect import bisect_left
-from dataclasses import dataclass
 from typing import Final
 
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Alias, Graph, Instruction, Scratch
 from kvc.schema.ops import OPS, Aliasing, Keeps, OpSpec
 from kvc.schema.verify.faults import Reporter
@@ -25,7 +25,7 @@ GROWING: Final = (APPEND, "kvc::replace")
 Reads = tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Lifetimes:
     """When the memory of each value is in use.
 

@@ -5,10 +5,11 @@ results. `kvc::after` is followed, through copies and the code of delegates too.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Final, cast
 
 from kvc.schema.control import read_control
+from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     Argument,
     Block,
@@ -25,7 +26,7 @@ from kvc.schema.types import Dim, add_dims
 _COPIES: Final = {"aten::clone": 0, "aten::copy": 1}  # the argument that is copied
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class After:
     """A value that is so many positions after where a call or a turn starts.
 

@@ -8,7 +8,6 @@ The codec and `semantics.py` check what the numbers mean.
 """
 
 import struct
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NoReturn
 
@@ -17,6 +16,7 @@ from numpy.typing import NDArray
 
 from kvc.schema._generated import TABLES, Field
 from kvc.schema.errors import BadMagic, BadStructure, LimitExceeded
+from kvc.schema.frozen import frozen
 from kvc.schema.verify.limits import MAX_PROGRAM_NBYTES, MAX_TABLES
 
 HEADER_NBYTES: Final = 8  # root offset, file identifier
@@ -49,7 +49,7 @@ def verify_structure(buffer: bytes, root: str, identifier: bytes, path: str) -> 
     _Walk(buffer, path).run(root)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Layout:
     """Where the fields of tables with one vtable are, from where a table begins.
 

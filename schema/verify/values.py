@@ -6,9 +6,9 @@ own when it is read.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import NoReturn
 
+from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     Alias,
     Constant,
@@ -25,7 +25,7 @@ from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.limits import SCRATCH_ALIGN
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Surroundings:
     """What a graph may refer to.
 

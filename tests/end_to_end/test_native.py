@@ -12,7 +12,7 @@ import pytest
 import tiny_decoder
 
 from kvc.compiler import compile_program
-from kvc.runtime import load
+from kvc.runtime import DigestMismatch, load
 from kvc.schema.ops import DELEGATE, OPS, Aliasing
 
 TOKENS = np.arange(9)[None]
@@ -45,6 +45,22 @@ def test_a_method_is_one_native_call(path: Path):
             assert ops.count(DELEGATE) == 1
             others = {OPS[op].aliasing for op in ops if op != DELEGATE}
             assert others <= {Aliasing.VIEW}
+
+
+def test_weights_are_checked_when_they_are_first_needed(path: Path, tmp_path: Path):
+    with load(path) as program:
+        blob = program._engine.program.blobs[0]
+        assert program.pack() == ()
+    damaged = bytearray(path.read_bytes())
+    damaged[blob.offset] ^= 1
+    other = tmp_path / "damaged.kvc"
+    other.write_bytes(damaged)
+    with load(other) as program, program.session() as session:
+        for _ in range(2):
+            with pytest.raises(DigestMismatch):
+                program.pack()
+            with pytest.raises(DigestMismatch):
+                session.prefill(TOKENS)
 
 
 def test_results_are_those_of_the_reference(path: Path):

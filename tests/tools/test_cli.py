@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from kvc.schema.errors import MissingLibrary
+
 KVC = Path(sys.executable).parent / "kvc"
 
 
@@ -35,6 +37,19 @@ def test_help_lists_the_commands_in_the_order_of_use(kvc):
 
 def test_the_version_is_the_packages(kvc):
     assert kvc("--version").stdout.startswith("kvc 0.")
+
+
+def test_the_version_says_why_there_are_no_kernels(kvc, monkeypatch):
+    def missing():
+        reason, install = "it was not built", "pip install ."
+        raise MissingLibrary(library="kernels", reason=reason, install=install)
+
+    monkeypatch.setattr("kvc.runtime.native.find_library", missing)
+    told = kvc("--version").stdout.splitlines()[1]
+    assert told == (
+        "kernels of the backend cpu: none, since their library cannot be used: it was "
+        "not built; get it with `pip install .`"
+    )
 
 
 def test_an_error_is_one_paragraph_and_exit_code_1(tmp_path):

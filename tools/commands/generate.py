@@ -7,9 +7,8 @@ have ended. Why they ended, and the speed, goes to stderr.
 import os
 import sys
 import time
-import warnings
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
@@ -90,7 +89,9 @@ def generate(
             draft_program = stack.enter_context(open_program(draft, loading))
             draft_session = stack.enter_context(draft_program.session())
         run = _start(session, texts, settings, draft_session, draft_tokens)
-        _warm_up(program, draft_program)
+        for each in (program, draft_program):
+            if each is not None:
+                each.pack()  # or the figures would be of that, not of the model
         ready = time.perf_counter() - began
         try:
             _show(run, texts)
@@ -167,29 +168,6 @@ def _start(
         return generate(
             session, texts[0], draft=draft, draft_tokens=draft_tokens, **settings
         )
-
-
-def _warm_up(program: "Program", draft: "Program | None") -> None:
-    """Run each method that is needed once, in sessions of their own.
-
-    What is loaded or packed on first need is then done, and the figures are those of
-    the model.
-    """
-    from kvc.runtime import SettingIgnored, generate
-
-    with ExitStack() as stack, warnings.catch_warnings():
-        warnings.simplefilter("ignore", SettingIgnored)
-        session = stack.enter_context(program.session())
-        plain: Arguments = {"max_tokens": 2, "stop_tokens": [], "stop_strings": []}
-        if draft is None:
-            prompts = [[0]] * _count_rows(session)
-            run: Iterator[object] = generate(session, prompts, **plain)
-        else:
-            guesser = stack.enter_context(draft.session())
-            plain["max_tokens"] = 4  # of which two are guessed
-            run = generate(session, [0], draft=guesser, **plain)
-        for _ in run:
-            pass
 
 
 def _show(run: "Generation | BatchGeneration", prompts: Sequence[str]) -> None:

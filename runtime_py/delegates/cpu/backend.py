@@ -74,7 +74,7 @@ class Cpu(Delegate):
 class CpuHandle(Handle):
     """A part that runs natively.
 
-    Its data is checked all at once, by two threads, when it is first bound.
+    All of its data is read and checked at once, by two threads.
     """
 
     def __init__(
@@ -87,7 +87,7 @@ class CpuHandle(Handle):
     ) -> None:
         self._method, self._graph, self._buffers = method, graph, buffers
         self._library, self._threads = library, threads
-        self._data: dict[int, Array] = {}
+        self._data: Mapping[int, Array] | None = None
 
     def prepare(
         self,
@@ -97,8 +97,7 @@ class CpuHandle(Handle):
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
         """Bind the code to addresses; see `Handle.prepare`."""
-        if not self._data:
-            share(iter(self._buffers.items()), self._read)
+        data = self._read()
         return bind_steps(
             self._method,
             self._graph,
@@ -106,18 +105,30 @@ class CpuHandle(Handle):
             on_host(inputs),
             on_host(outputs),
             workspace.arena,
-            self._data.__getitem__,
+            data.__getitem__,
             self._library,
             self._threads,
         )
 
+    def pack(self) -> None:
+        """Have the data in memory and checked."""
+        self._read()
+
+    def _read(self) -> Mapping[int, Array]:
+        """Return the data, read and checked when it is asked for first."""
+        if self._data is None:
+            found: dict[int, Array] = {}
+
+            def read(todo: Iterator[tuple[int, FreeableBuffer]]) -> None:
+                for name, buffer in todo:
+                    found[name] = buffer.array()
+
+            share(iter(self._buffers.items()), read)
+            self._data = found
+        return self._data
+
     def close(self) -> None:
         """Free the data."""
-        self._data.clear()
+        self._data = None
         for buffer in self._buffers.values():
             buffer.free()
-
-    def _read(self, todo: Iterator[tuple[int, FreeableBuffer]]) -> None:
-        """Have data be in memory and checked."""
-        for name, buffer in todo:
-            self._data[name] = buffer.array()

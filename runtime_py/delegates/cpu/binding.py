@@ -16,6 +16,7 @@ from kvc.runtime.binding.array_views import bind_view
 from kvc.runtime.binding.executor import fail
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
+from kvc.runtime.delegates.cpu.merging import ROWS, products_of_rows
 from kvc.runtime.delegates.part_memory import part_memory
 from kvc.runtime.native import (
     ABSENT,
@@ -43,6 +44,7 @@ from kvc.schema.ops.spec import Param, ParamKind
 from kvc.schema.verify.signatures import check_at, sized_together
 
 _COPY = "aten::copy"
+_PRODUCTS = "linears_of_rows"  # of quantized rows, see merging.py
 _CAST = "aten::_to_copy"
 _CHECK_INDEX = "kvc::check_index"
 _CHECK_SIZE = "kvc::check_size"
@@ -120,11 +122,16 @@ class _Binder:
         """Bind all instructions, and copies of results that lie elsewhere."""
         index, instructions = 0, self._graph.instructions
         together = sized_together(self._graph)
+        groups = products_of_rows(self._graph)
+        merged = {i for group in groups.values() for i in group}
         for index, instruction in enumerate(instructions):
             try:
                 if index in together:
                     check_at(instruction, self._types, self._sizes)
-                self._bind(instruction)
+                if index in groups:
+                    self._bind_products(*(instructions[i] for i in groups[index]))
+                elif index not in merged:
+                    self._bind(instruction)
             except Exception as error:
                 fail(self._method, index, instruction, error)
             self._owners += [index] * (len(self._steps) - len(self._owners))
@@ -196,15 +203,27 @@ class _Binder:
     def _bind_fresh(self, instruction: Instruction) -> None:
         outs = [self._out(value) for value in instruction.results]
         strided = OPS[instruction.op].pointwise or instruction.op in _STRIDED
-        made = [
-            out if strided or out.flags.c_contiguous else np.empty(out.shape, out.dtype)
-            for out in outs
-        ]
+        made = outs if strided else _side_by_side(outs)
         if instruction.op == _ATTENTION_PRODUCT:
             arguments = self._arguments(instruction)
             self._add_attention(made[0], *arguments)  # type: ignore[arg-type]
         else:
             self._add_call(instruction, made, instruction.arguments, 0)
+        self._hand_over(outs, made)
+
+    def _bind_products(self, rows: Instruction, *products: Instruction) -> None:
+        """Add one step for rows that are quantized, and all their products."""
+        outs = [self._out(value) for product in products for value in product.results]
+        made = _side_by_side(outs)
+        given = [*rows.arguments]
+        for product in products:
+            given += product.arguments[ROWS:]
+        arrays = [self._values.argument(each, self._values.array) for each in given]
+        self._add(_PRODUCTS, [*made, *arrays])  # type: ignore[list-item]  # arrays
+        self._hand_over(outs, made)
+
+    def _hand_over(self, outs: list[Array], made: list[Array]) -> None:
+        """Add copies of results that were not made where they belong."""
         for out, array in zip(outs, made, strict=True):
             if out is not array:
                 self._add(_COPY, [out, array])
@@ -303,6 +322,14 @@ class _Binder:
 
     def _add(self, kernel: str, tensors: list[Array | None]) -> None:
         self._steps.add(kernel, tensors, [], [])
+
+
+def _side_by_side(outs: list[Array]) -> list[Array]:
+    """Return where kernels write that put elements side by side."""
+    return [
+        out if out.flags.c_contiguous else np.empty(out.shape, out.dtype)
+        for out in outs
+    ]
 
 
 def _with_axes(array: Array) -> Array:

@@ -7,7 +7,6 @@ and an output that lies over an input.
 
 import ctypes
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
@@ -15,11 +14,12 @@ from kvc.runtime.arenas import PAGE_NBYTES
 from kvc.runtime.arrays import Array, address_of
 from kvc.runtime.delegates.xnnpack.functions import EXTRA_NBYTES, ExternalValue
 from kvc.runtime.delegates.xnnpack.memory import padded
+from kvc.schema.frozen import frozen
 
 Copies = Sequence[tuple[Array, Array]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Externals:
     """The operands of a prepared run.
 

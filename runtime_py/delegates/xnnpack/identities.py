@@ -5,14 +5,15 @@ are, in every process.
 """
 
 import hashlib
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kvc.runtime.delegates.xnnpack.layouts import BATCHES, BATCHES_TRANSPOSED
 from kvc.runtime.delegates.xnnpack.library import Library
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Program
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Identity:
     """A weight with its scales, its bias and its arrangement; compared by digest.
 

@@ -8,23 +8,23 @@ group, and `split_dim`, which computes one open size, makes several of it.
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from itertools import product
 
+from kvc.schema.frozen import frozen
 from kvc.schema.types import Affine, Dim, evaluate
 
 Dims = tuple[Dim, ...]
 Groups = tuple[tuple[Dims, Dims], ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Whole:
     """Reshape all of it; one size may be 0, to be worked out."""
 
     sizes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Fuse:
     """Make one dim of `count` dims from `axis` on."""
 
@@ -32,7 +32,7 @@ class Fuse:
     count: int
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Split:
     """Make several dims of one; one size may be 0, to be worked out."""
 
@@ -40,7 +40,7 @@ class Split:
     sizes: tuple[int, ...]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Insert:
     """Add dims of size 1 at these axes of the result."""
 

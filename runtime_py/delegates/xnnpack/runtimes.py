@@ -9,7 +9,7 @@ import ctypes
 import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from kvc.runtime.arrays import Array, copy_into
 from kvc.runtime.delegates.xnnpack.apart import call_apart
@@ -19,11 +19,12 @@ from kvc.runtime.delegates.xnnpack.subgraph import RUNTIME_FLAGS, Subgraph
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace, release
 from kvc.schema.errors import Closed, NativeCallFailed
+from kvc.schema.frozen import frozen
 
 _Shapes = Sequence[tuple[int, ...]]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Kit:
     """What runtimes are made with.
 
@@ -197,7 +198,7 @@ class Runtime:
                 raise NativeCallFailed(library="XNNPACK", what=what, reason=reason)
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class _Call:
     """Operands and their shapes as the library has them.
 

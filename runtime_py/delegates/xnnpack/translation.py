@@ -4,7 +4,6 @@ In: a verified block. Out: `Translated`, the nodes and the tensors at their bord
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from kvc.runtime.delegates.xnnpack import (
     convolutions,
@@ -23,6 +22,7 @@ from kvc.runtime.delegates.xnnpack.nodes import (
 )
 from kvc.runtime.delegates.xnnpack.shapes import unshaped
 from kvc.schema import model
+from kvc.schema.frozen import frozen
 from kvc.schema.model import Graph, Instruction, Ref
 
 DEFINITIONS: Mapping[str, Define] = {
@@ -34,7 +34,7 @@ DEFINITIONS: Mapping[str, Define] = {
 }
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Translated:
     """Nodes in running order and their borders.
 

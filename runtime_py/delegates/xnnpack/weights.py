@@ -34,6 +34,7 @@ from kvc.runtime.delegates.xnnpack.memory import (
 )
 from kvc.runtime.delegates.xnnpack.provider import NOT_FOUND, Provider
 from kvc.schema.errors import DataFileMissing, NativeCallFailed, OutOfMemory
+from kvc.schema.frozen import frozen
 
 _FAILED: Final = 0  # as an address
 
@@ -42,7 +43,7 @@ Stored = Mapping[str, str]
 _Key = tuple[int, int, bytes]
 
 
-@dataclass(frozen=True, slots=True)
+@frozen
 class Packed:
     """A weight in XNNPACK's own form.
 

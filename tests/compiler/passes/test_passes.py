@@ -14,6 +14,7 @@ from kvc.compiler.passes.dedupe_constants import DedupeConstants
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
+from kvc.compiler.passes.gather_products import GatherProducts
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
@@ -33,6 +34,10 @@ CASES = {
     "dedupe_constants": (DedupeConstants(), EQUAL | HALVES),
     "fuse_rms_norms": (FuseRmsNorms(), {"w": torch.ones(4)}),
     "share_equal_nodes": (ShareEqualNodes(), {}),
+    "gather_products": (
+        GatherProducts(),
+        {"wide": torch.ones(8, 4, dtype=torch.int8), "scale": torch.ones(8)},
+    ),
     "materialize_views": (MaterializeViews(), {}),
     "quantize_weights": (QuantizeWeights("qd8", True), WEIGHTS),
     "quantize_weights_int4": (QuantizeWeights("qb4", True), WIDE),

@@ -11,7 +11,7 @@ from kvc.schema.types import TensorType
 
 
 def signature(dtype):
-    return Signature("run", ["x"], [TensorType(dtype, (2,))], {})
+    return Signature("run", ["x"], [TensorType(dtype, (2,))], [dtype.numpy], {})
 
 
 def test_an_array_is_taken_without_a_copy():

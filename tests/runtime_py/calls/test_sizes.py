@@ -13,7 +13,7 @@ S, T = Affine(0, (("s", 1),)), Affine(0, (("t", 1),))
 
 def signature(*dims):
     types = [TensorType(DType.FLOAT32, d) for d in dims]
-    return Signature("run", ["a", "b"][: len(types)], types, SYMBOLS)
+    return Signature("run", ["a", "b"][: len(types)], types, [], SYMBOLS)
 
 
 def test_a_symbol_is_solved_from_any_linear_expression():

@@ -34,7 +34,6 @@ from kvc.runtime import (
     UnknownName,
 )
 from kvc.runtime.sessions.positions import fill_cursors, takes_one_position
-from kvc.runtime.states.access import Demand
 from kvc.schema.model import (
     Alias,
     Cursor,
@@ -50,11 +49,6 @@ from kvc.schema.model import (
     Value,
 )
 from kvc.schema.types import TensorType
-
-
-def adding(*lengths):
-    """Return what a call asks for in whose rows so many tokens count."""
-    return Demand(max(lengths), (), (), row_lengths=lengths)
 
 
 def rows(count, batch=1, width=64):
@@ -168,14 +162,14 @@ def test_a_cursor_has_the_batch_of_the_session(opened):
 def test_one_position_for_rows_that_differ_is_refused(part, shape):
     slot = np.zeros(shape, np.int64)
     with pytest.raises(StateMismatch, match="expected one position for all rows"):
-        fill_cursors([(CursorSlot(0, part), slot)], [[1, 2]], adding(3, 4), "step")
+        fill_cursors([(CursorSlot(0, part), slot)], [[1, 2]], [(3, 4)], "step")
     assert not slot.any()
 
 
 def test_rows_that_differ_have_no_places_of_all_tokens():
     slot = np.zeros(2, np.int64)
     with pytest.raises(StateMismatch, match="expected one position for all rows"):
-        fill_cursors([(PLACES, slot)], [[1, 2]], adding(2, 2), "step")
+        fill_cursors([(PLACES, slot)], [[1, 2]], [(2, 2)], "step")
 
 
 @pytest.mark.parametrize(
@@ -188,7 +182,7 @@ def test_rows_that_differ_have_no_places_of_all_tokens():
 )
 def test_each_row_has_its_own_number(part, expected):
     slot = np.zeros(2, np.int64)
-    fill_cursors([(CursorSlot(0, part), slot)], [[7, 4]], adding(1, 2), "step")
+    fill_cursors([(CursorSlot(0, part), slot)], [[7, 4]], [(1, 2)], "step")
     assert slot.tolist() == expected
 
 
@@ -197,7 +191,7 @@ def test_each_row_has_its_own_number(part, expected):
 )
 def test_as_many_rows_as_tokens_are_no_riddle(part, expected):
     slot = np.zeros(2, np.int64)
-    fill_cursors([(CursorSlot(0, part), slot)], [[7, 7]], adding(2, 2), "step")
+    fill_cursors([(CursorSlot(0, part), slot)], [[7, 7]], [(2, 2)], "step")
     assert slot.tolist() == expected
 
 
@@ -207,7 +201,7 @@ def test_as_many_rows_as_tokens_are_no_riddle(part, expected):
 @pytest.mark.parametrize("shape", [(), (1,)])
 def test_rows_at_one_place_share_a_number(part, number, shape):
     slot = np.zeros(shape, np.int64)
-    fill_cursors([(CursorSlot(0, part), slot)], [[7, 7, 7]], adding(2, 2, 2), "step")
+    fill_cursors([(CursorSlot(0, part), slot)], [[7, 7, 7]], [(2, 2, 2)], "step")
     assert slot.reshape(-1).tolist() == [number]
 
 
@@ -247,14 +241,13 @@ def test_a_counter_of_one_row_is_that_row_s_own(dims, single):
 def test_each_cursor_fills_its_own_parts():
     starts, ends = np.zeros(2, np.int64), np.zeros(1, np.int64)
     values = [(START, starts), (CursorSlot(1, CursorPart.END), ends)]
-    demand = replace(adding(1, 3), others=((1, 5),))
-    fill_cursors(values, [[7, 4], [20]], demand, "step")
+    fill_cursors(values, [[7, 4], [20]], [(1, 3), (5,)], "step")
     assert (starts.tolist(), ends.tolist()) == ([7, 4], [25])
 
 
 def test_without_a_session_calls_begin_at_nothing():
     slot = np.ones(3, np.int64)
-    fill_cursors([(PLACES, slot)], [None], adding(3), "step")
+    fill_cursors([(PLACES, slot)], [None], [(3,)], "step")
     assert slot.tolist() == [0, 1, 2]
 
 

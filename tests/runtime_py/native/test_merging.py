@@ -1,0 +1,88 @@
+"""Rows that are quantized and all their products, as one native step."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kvc.compiler import Dim, Method, compile_program
+from kvc.runtime import load
+from kvc.runtime.delegates.cpu.merging import products_of_rows
+from kvc.schema.dtypes import DType
+from kvc.schema.model import Caller, Graph, Instruction, Ref, Value
+from kvc.schema.types import TensorType
+
+WIDTH, ROWS = 40, 50
+
+
+class Gated(nn.Module):
+    """Three products of the same rows, views in between, and one of other rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.up = nn.Linear(WIDTH, 51), nn.Linear(WIDTH, 51, bias=False)
+        self.more, self.down = nn.Linear(WIDTH, 7), nn.Linear(51, 5)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        x = x.transpose(0, 1)
+        gated = torch.nn.functional.silu(self.gate(x)) * self.up(x)
+        return self.down(gated), self.more(x).transpose(0, 1)
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    torch.manual_seed(0)
+    rows = Dim("rows", 1, ROWS)
+    method = Method("forward", args=(torch.randn(WIDTH, 9),), dynamic={"x": {1: rows}})
+    path = tmp_path_factory.mktemp("merging") / "gated.kvc"
+    compile_program(Gated().eval(), (method,), recipe="cpu_q8").save(path)
+    return path
+
+
+def test_products_that_run_together_have_the_bits_of_the_reference(path: Path):
+    with load(path) as native, load(path, reference=True) as other:
+        for rows in (*range(1, 20), 24, 33, ROWS):
+            x = np.random.default_rng(rows).normal(size=(WIDTH, rows))
+            x = x.astype(np.float32)
+            found, expected = native.session().forward(x), other.session().forward(x)
+            assert np.array_equal(found[1], expected[1])
+            np.testing.assert_allclose(found[0], expected[0], rtol=0.02, atol=0.01)
+
+
+def test_products_of_the_same_rows_are_one_group(path: Path):
+    with load(path) as program:
+        (method,) = program._engine.program.methods
+        (block,) = method.blocks
+        groups = products_of_rows(block.graph)
+    assert sorted(len(group) for group in groups.values()) == [2, 4]
+
+
+def graph(*instructions: Instruction, outputs: tuple[int, ...] = ()) -> Graph:
+    value = Value(TensorType(DType.FLOAT32, (1, 4)), Caller())
+    return Graph((value,) * 12, (0,), outputs, instructions, 0, 0)
+
+
+QUANTIZE = Instruction("kvc::quantize_rows", (Ref(0),), (1, 2, 3))
+
+
+def product(result: int, zero_point: int = 3) -> Instruction:
+    rows = (Ref(1), Ref(2), Ref(zero_point))
+    return Instruction("kvc::linear_qd8", (*rows, Ref(4), Ref(5), None), (result,))
+
+
+def test_a_group_ends_where_something_else_runs_in_between():
+    view = Instruction("aten::view", (Ref(6), (4,)), (7,))
+    together = graph(QUANTIZE, product(6), view, product(8))
+    assert products_of_rows(together) == {3: (0, 1, 3)}
+    other = Instruction("aten::neg", (Ref(6),), (7,))
+    assert not products_of_rows(graph(QUANTIZE, product(6), other, product(8)))
+
+
+def test_rows_that_others_read_are_quantized_on_their_own():
+    assert not products_of_rows(graph(QUANTIZE, product(6), outputs=(2,)))
+    reader = Instruction("aten::neg", (Ref(2),), (7,))
+    assert not products_of_rows(graph(QUANTIZE, product(6), reader))
+    assert not products_of_rows(graph(QUANTIZE, product(6, zero_point=9)))
+    assert not products_of_rows(graph(QUANTIZE))
