@@ -1,15 +1,15 @@
 """Say as nodes what a method moves into states, so that a backend can take it.
 
-A new content of a state, or of a caller's array, that no node makes is an input, another
-state, a constant, or a view of one. A copy moves it in. Where a node makes the content,
-whether it is moved is found out when writes are proven to be in place.
+A new content of a state, or of a caller's array, that no node makes is an input,
+another state, a constant, or a view of one. A copy moves it in. Where a node makes the
+content, whether it is moved is found out when writes are proven to be in place.
 """
 
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from kvc.compiler.ir import Method, Node, Value
 from kvc.compiler.in_place.persistent import with_old_contents
+from kvc.compiler.ir import Method, Node, Value
 from kvc.schema.ops import OPS, Aliasing
 
 
