@@ -70,6 +70,8 @@ class Steps:
         self._numbers: list[float] = []
         self._steps: list[tuple[int, int, int, int, int]] = []
         self._memory: tuple[Array, ...] = ()
+        self._failure = np.zeros(1, _FAILURE)
+        self._places = 0, address_of(self._failure)  # of the steps, of the failure
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -102,6 +104,7 @@ class Steps:
         steps["integers"] = columns[:, 3] * 8 + address_of(integers)
         steps["numbers"] = columns[:, 4] * 8 + address_of(numbers)
         self._memory = steps, tensors, integers, numbers
+        self._places = address_of(steps), self._places[1]
         self._tensors, self._integers, self._numbers = [], [], []
 
     def run(self) -> Failure | None:
@@ -110,13 +113,11 @@ class Steps:
         Python looks at signals in between, so that Ctrl-C is answered.
         """
         count, at = len(self._steps), 0
-        steps = address_of(self._memory[0])
-        failure = np.zeros(1, _FAILURE)
-        where = address_of(failure)
+        steps, failure = self._places
         while at < count:
-            at = self._library.run(steps, count, at, self._threads, where)
-            if failure["fault"][0]:
-                (found,) = failure
+            at = self._library.run(steps, count, at, self._threads, failure)
+            if self._failure["fault"][0]:
+                (found,) = self._failure
                 facts = tuple(int(fact) for fact in found["facts"])
                 return Failure(int(found["fault"]), int(found["step"]), facts)
         return None

@@ -5,12 +5,13 @@ for whatever a session does; until it is left, others are refused.
 """
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from kvc.runtime.engine import Engine
-from kvc.runtime.sessions.session_text import state_text
+from kvc.runtime.sessions.positions import known_position
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.errors import Busy, Closed
+from kvc.schema.errors import Busy, Closed, StateMismatch
+from kvc.schema.model import Cursor
 
 
 class Usage:
@@ -48,7 +49,7 @@ class Usage:
         if not self.lock.acquire(blocking=False):
             return f"running {self.running or 'a method'}"
         try:
-            return state_text(self.engine.program.cursors, self.states)
+            return _position_text(self.engine.program.cursors, self.states)
         finally:
             self.lock.release()
 
@@ -84,3 +85,22 @@ class Use:
     def __exit__(self, *_: object) -> None:
         self._usage.running = ""
         self._usage.lock.release()
+
+
+def _position_text(cursors: Sequence[Cursor], states: StateMemory) -> str:
+    """Say how far open states are, which nothing else uses meanwhile; never fails."""
+    if states.poisoned:
+        return f"poisoned by {states.poisoned}"
+    try:
+        found = known_position(cursors, states)
+    except StateMismatch:
+        return "a position out of range"
+    if found is None:
+        return "no position"
+    most = "" if states.capacity is None else f" of {states.capacity}"
+    pending = sum(map(len, states.pending))
+    return f"position {_rows(found)}{most}{f', {pending} pending' if pending else ''}"
+
+
+def _rows(position: Sequence[int]) -> str:
+    return str(position[0]) if len(position) == 1 else str(list(position))

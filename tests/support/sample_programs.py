@@ -5,7 +5,7 @@ states, a prefill and a decode that write the cache in place, views, a list argu
 and a delegate. `SAMPLE_BLOBS` are the bytes of its blobs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from os import PathLike
 
@@ -73,7 +73,8 @@ def in_place(graph: Graph, blocks: Sequence[Block] = ()) -> tuple[Update, ...]:
 class GraphBuilder:
     """Collects values and instructions; scratch is never reused."""
 
-    def __init__(self) -> None:
+    def __init__(self, symbols: Mapping[str, Symbol] | None = None) -> None:
+        self.symbols = symbols or {symbol.name: symbol for symbol in SYMBOLS}
         self.values: list[Value] = []
         self.instructions: list[Instruction] = []
         self.top = 0
@@ -83,20 +84,20 @@ class GraphBuilder:
         return len(self.values) - 1
 
     def scratch(self, kind: TensorType) -> int:
-        nbytes = kind.max_nbytes({symbol.name: symbol for symbol in SYMBOLS})
+        nbytes = kind.max_nbytes(self.symbols)
         offset, self.top = self.top, self.top + -(-nbytes // 64) * 64
         return self.value(kind, Scratch(offset, nbytes))
 
     def step(
-        self, op: str, arguments: tuple[Argument, ...], *results: int, source: str = ""
+        self, op: str, arguments: Sequence[Argument], *results: int, source: str = ""
     ) -> int:
-        self.instructions.append(Instruction(op, arguments, results, source))
+        made = Instruction(op, tuple(arguments), results, source)
+        self.instructions.append(made)
         return results[0]
 
-    def graph(self, inputs: tuple[int, ...], outputs: tuple[int, ...]) -> Graph:
-        return Graph(
-            tuple(self.values), inputs, outputs, tuple(self.instructions), self.top, 0
-        )
+    def graph(self, inputs: Iterable[int], outputs: Iterable[int]) -> Graph:
+        values, steps = tuple(self.values), tuple(self.instructions)
+        return Graph(values, tuple(inputs), tuple(outputs), steps, self.top, 0)
 
 
 def method(name: str, role: str, seq: "int | object") -> Method:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 from hand_built import F32, I64, PLACES, SEQ, START, Built, adds, method, program
+from sample_programs import GraphBuilder
 
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
@@ -16,17 +17,13 @@ from kvc.schema.model import (
     Caller,
     Cursor,
     CursorKind,
-    Graph,
     Instruction,
     Method,
     Ref,
     ResetRule,
-    Scratch,
     State,
     StateKind,
     StateSlot,
-    Storage,
-    Value,
 )
 from kvc.schema.types import Dim, Symbol, TensorType, affine
 from kvc.schema.verify.effects import effects
@@ -41,29 +38,17 @@ SYMBOLS = {
 }
 
 
-class Builder:
-    """Collects values and instructions; scratch is never reused."""
+class Builder(GraphBuilder):
+    """A builder of methods that are called; each step has a source of its own."""
 
     def __init__(self, symbols: dict[str, Symbol] = SYMBOLS) -> None:
-        self.symbols = symbols
-        self.values: list[Value] = []
-        self.instructions: list[Instruction] = []
-        self.top = 0
+        super().__init__(symbols)
 
-    def value(self, kind: TensorType, storage: Storage) -> int:
-        self.values.append(Value(kind, storage))
-        return len(self.values) - 1
-
-    def scratch(self, kind: TensorType) -> int:
-        nbytes = kind.max_nbytes(self.symbols)
-        offset, self.top = self.top, self.top + -(-nbytes // 64) * 64
-        return self.value(kind, Scratch(offset, nbytes))
-
-    def step(self, op: str, arguments: Sequence[Argument], result: int) -> int:
-        source = f"model:{len(self.instructions)}"
-        made = Instruction(op, tuple(arguments), (result,), source)
-        self.instructions.append(made)
-        return result
+    def step(
+        self, op: str, arguments: Sequence[Argument], *results: int, source: str = ""
+    ) -> int:
+        source = source or f"model:{len(self.instructions)}"
+        return super().step(op, arguments, *results, source=source)
 
     def check(self, *arguments: Argument) -> None:
         self.instructions.append(Instruction("kvc::check_index", arguments, (), "c:1"))
@@ -82,14 +67,7 @@ class Builder:
         **fields: object,
     ) -> Method:
         """Return the method; what it reads and writes is derived."""
-        graph = Graph(
-            tuple(self.values),
-            tuple(inputs.values()),
-            tuple(outputs),
-            tuple(self.instructions),
-            self.top,
-            0,
-        )
+        graph = self.graph(inputs.values(), outputs)
         found = effects(graph)
         return method(
             name, graph, tuple(inputs), reads=found.reads, writes=found.writes, **fields

@@ -156,7 +156,10 @@ def _lines(method: MethodReport) -> list[str]:
         lines.append(f"      {said}; left out: all")
     if method.advance == _ANY:
         lines.append("      its loops decide how many tokens it adds to the position")
-    return [*lines, f"      {_code(method)}; {_states(method)}"]
+    lines.append(f"      {_code(method)}; {_states(method)}")
+    if method.backends:
+        lines.append(f"      {left_text(method.left)}")
+    return lines
 
 
 def _code(method: MethodReport) -> str:
@@ -164,7 +167,7 @@ def _code(method: MethodReport) -> str:
     for backend in dict.fromkeys(method.backends):
         calls = plural(method.backends.count(backend), "call")
         text += f", {calls} of the backend {escape(backend)}"
-    return f"{text}, {left_text(method.left)}" if method.backends else text
+    return text
 
 
 def left_text(left: Mapping[str, int]) -> str:
