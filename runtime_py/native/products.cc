@@ -212,20 +212,41 @@ bool quantize_rows(const Step& step, const Context& context) {
   return true;
 }
 
+// Lays a row out once more for int4 weights, see Int4Rows.
+void lay_out_int4(const int16_t* x, int64_t depth, int16_t zero, int8_t* q, int32_t* eights) {
+  for (int64_t first = 0; first < depth; first += kInt4, q += kInt4) {
+    int32_t sum = 0;
+    for (int64_t i = 0; i < kInt4 / 2; ++i) {
+      const int16_t even = x[first + 2 * i], odd = x[first + 2 * i + 1];
+      q[i] = static_cast<int8_t>(even + zero);
+      q[i + kInt4 / 2] = static_cast<int8_t>(odd + zero);
+      sum += even + odd;
+    }
+    *eights++ = 8 * sum;
+  }
+}
+
 // Lays rows out as products read them. `fill(row, to)` writes q - zero of a row and returns
-// its scale. False where there is no memory.
+// its quantization. False where there is no memory.
 template <class Fill>
-bool lay_out(int64_t rows, int64_t depth, int threads, const Fill& fill, Int8Rows* found) {
+bool lay_out(int64_t rows, int64_t depth, bool int4, int threads, const Fill& fill,
+             Int8Rows* found) {
   const int64_t stride = (depth + 15) / 16 * 16, least = kTokens / 2;
   // Half a block is worth the zeros that fill it; few rows are not.
   const int64_t blocks = rows / kTokens + (rows % kTokens >= least ? 1 : 0);
   const int64_t in_blocks = blocks * kTokens, others = std::max<int64_t>(0, rows - in_blocks);
-  const int64_t floats = in_blocks + others + 8;
-  auto* memory = static_cast<int16_t*>(workspace(
-      (in_blocks + others) * stride * sizeof(int16_t) + floats * sizeof(float), 2));
+  const int64_t floats = in_blocks + others + 8, narrow = int4 ? others : 0;
+  auto* memory = static_cast<char*>(
+      workspace((in_blocks + others) * stride * sizeof(int16_t) + floats * sizeof(float) +
+                    narrow * (depth / kInt4 * sizeof(int32_t) + sizeof(int16_t) + depth),
+                2));
   if (memory == nullptr) return false;
-  int16_t* in_rows = memory + in_blocks * stride;
+  auto* paired = reinterpret_cast<int16_t*>(memory);
+  int16_t* in_rows = paired + in_blocks * stride;
   auto* scale = reinterpret_cast<float*>(in_rows + others * stride);
+  auto* eights = reinterpret_cast<int32_t*>(scale + floats);
+  auto* zero = reinterpret_cast<int16_t*>(eights + narrow * (depth / kInt4));
+  auto* halves = reinterpret_cast<int8_t*>(zero + narrow);
   bool ok = true;  // only ever set to false
   parallel(blocks, 1, threads, [&](int64_t begin, int64_t end, int) {
     auto* tokens = static_cast<int16_t*>(workspace(kTokens * stride * sizeof(int16_t), 3));
@@ -234,37 +255,54 @@ bool lay_out(int64_t rows, int64_t depth, int threads, const Fill& fill, Int8Row
       for (int64_t i = 0; i < kTokens; ++i) {
         const int64_t row = block * kTokens + i, used = row < rows ? depth : 0;
         int16_t* to = tokens + i * stride;
-        scale[row] = row < rows ? fill(row, to) : 1.0f;
+        scale[row] = row < rows ? fill(row, to).scale : 1.0f;
         std::memset(to + used, 0, (stride - used) * sizeof(int16_t));
       }
-      product_kernels().pair(tokens, stride, memory + block * kTokens * stride);
+      product_kernels().pair(tokens, stride, paired + block * kTokens * stride);
     }
   });
   for (int64_t i = 0; i < others; ++i) {
     int16_t* to = in_rows + i * stride;
-    scale[in_blocks + i] = fill(in_blocks + i, to);
+    const Quantization row = fill(in_blocks + i, to);
+    scale[in_blocks + i] = row.scale;
     std::memset(to + depth, 0, (stride - depth) * sizeof(int16_t));
+    if (!int4) continue;
+    zero[i] = static_cast<int16_t>(row.zero);
+    lay_out_int4(to, depth, zero[i], halves + i * depth, eights + i * (depth / kInt4));
   }
-  *found = Int8Rows{memory, in_rows, scale, rows, depth, stride, blocks};
+  *found = Int8Rows{paired, in_rows, scale, rows, depth, stride, blocks, {halves, zero, eights}};
   return ok;
 }
 
-// A product's result, and its operands: weight, weight_scale, bias?
-Int8Product product_of(const Tensor& out, const Tensor* operands) {
-  return {operands[0].as<const int8_t>(), operands[0].strides[0], operands[1].as<const float>(),
-          operands[2].as<const float>(),  out.as<float>(),        operands[0].dims[0]};
+// The product of rows with the columns from `begin` to `end` of a weight. Operands: weight,
+// weight_scale, bias?
+void multiply_columns(const Int8Rows& x, const Tensor& out, const Tensor* operands, int64_t begin,
+                      int64_t end, int16_t* scratch) {
+  const Tensor &weight = operands[0], &scale = operands[1];
+  const auto* bias = operands[2].as<const float>();
+  auto* to = out.as<float>();
+  const int64_t columns = weight.dims[0];
+  if (weight.dtype == DType::kInt8) {
+    product_kernels().int8(x, {weight.as<const int8_t>(), weight.strides[0],
+                               scale.as<const float>(), bias, to, columns},
+                           begin, end, scratch);
+  } else {
+    product_kernels().int4(x, {weight.as<const uint8_t>(), weight.strides[0],
+                               scale.as<const uint16_t>(), scale.strides[0],
+                               x.depth / scale.dims[1], bias, to, columns},
+                           begin, end, scratch);
+  }
 }
 
 // The products of rows with `count` weights; threads share the columns of all.
 bool multiply(const Int8Rows& x, int64_t count, const Tensor* outs, const Tensor* operands,
               const Context& context) {
   // Of one row, what 32 KiB of weights give: enough to be worth it, and never long to wait for.
-  const int64_t share = std::max<int64_t>(1, 32768 / (x.depth * std::max<int64_t>(1, x.rows)));
-  const int64_t grain = x.blocks != 0 ? kWidened : share;
+  const int64_t share = 32768 / (x.depth * std::max<int64_t>(1, x.rows));
+  const int64_t grain = x.blocks != 0 ? kWidened : share / 8 * 8 + 8;
   const auto pieces_of = [&](int64_t i) { return (operands[3 * i].dims[0] + grain - 1) / grain; };
   int64_t pieces = 0;
   for (int64_t i = 0; i < count; ++i) pieces += pieces_of(i);
-  const auto kernel = product_kernels().int8;
   bool ok = true;  // only ever set to false
   parallel(pieces, 1, context.threads, [&](int64_t begin, int64_t end, int) {
     int16_t* scratch = nullptr;
@@ -276,34 +314,36 @@ bool multiply(const Int8Rows& x, int64_t count, const Tensor* outs, const Tensor
     for (int64_t piece = begin; piece < end; ++piece) {
       int64_t i = 0, own = piece;
       for (; own >= pieces_of(i); ++i) own -= pieces_of(i);
-      const Int8Product product = product_of(outs[i], operands + 3 * i);
-      kernel(x, product, own * grain, std::min((own + 1) * grain, product.columns), scratch);
+      const int64_t end = std::min((own + 1) * grain, operands[3 * i].dims[0]);
+      multiply_columns(x, outs[i], operands + 3 * i, own * grain, end, scratch);
     }
   });
   return ok || context.refuse(Fault::kNoMemory, 0);
 }
 
-// Arguments: q, scale, zero_point, weight, weight_scale, bias?
-bool linear_qd8(const Step& step, const Context& context) {
+// kvc::linear_qd8 and kvc::linear_qb4. Arguments: q, scale, zero_point, weight,
+// weight_scale, bias?
+bool quantized_linear(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &q = step.tensors[1], &scale = step.tensors[2];
   const Tensor &zero = step.tensors[3], &weight = step.tensors[4];
   if (out.count() == 0) return true;
-  const int64_t depth = weight.dims[1];
+  const int64_t depth = q.dim(-1);
   Int8Rows x;
   const auto fill = [&](int64_t row, int16_t* to) {
     const int8_t* from = q.as<const int8_t>() + row * depth;
-    const auto shift = static_cast<int16_t>(zero.as<const int32_t>()[row]);
+    const int32_t shift = zero.as<const int32_t>()[row];
     for (int64_t k = 0; k < depth; ++k) to[k] = static_cast<int16_t>(from[k] - shift);
-    return scale.as<const float>()[row];
+    return Quantization{scale.as<const float>()[row], static_cast<float>(shift)};
   };
-  if (!lay_out(scale.count(), depth, context.threads, fill, &x)) {
+  const bool int4 = weight.dtype != DType::kInt8;
+  if (!lay_out(scale.count(), depth, int4, context.threads, fill, &x)) {
     return context.refuse(Fault::kNoMemory, 0);
   }
   return multiply(x, 1, &out, &weight, context);
 }
 
-// kvc::quantize_rows and the kvc::linear_qd8 that follow it, together. Tensors: the results
-// of all, x, then weight, weight_scale and bias? of each.
+// kvc::quantize_rows and the products that follow it, together. Tensors: the results of
+// all, x, then weight, weight_scale and bias? of each.
 bool linears_of_rows(const Step& step, const Context& context) {
   const int64_t count = step.tensor_count / 4;
   const Tensor *outs = step.tensors, &x = outs[count], *operands = &x + 1;
@@ -316,10 +356,12 @@ bool linears_of_rows(const Step& step, const Context& context) {
     const float* from = rows.data + row * rows.stride;
     const Quantization found = quantization_of(kernels, from, depth);
     kernels.quantize_shifted(from, depth, found.scale, found.zero, to);
-    return found.scale;
+    return found;
   };
+  bool int4 = false;
+  for (int64_t i = 0; i < count; ++i) int4 = int4 || operands[3 * i].dtype != DType::kInt8;
   Int8Rows laid_out;
-  if (!lay_out(x.count() / depth, depth, context.threads, fill, &laid_out)) {
+  if (!lay_out(x.count() / depth, depth, int4, context.threads, fill, &laid_out)) {
     return context.refuse(Fault::kNoMemory, 0);
   }
   return multiply(laid_out, count, outs, operands, context);
@@ -333,7 +375,8 @@ const Entry kProducts[] = {
     {"aten::mm", matmul},
     {"aten::bmm", matmul},
     {"kvc::quantize_rows", quantize_rows},
-    {"kvc::linear_qd8", linear_qd8},
+    {"kvc::linear_qd8", quantized_linear},
+    {"kvc::linear_qb4", quantized_linear},
     {"linears_of_rows", linears_of_rows},
     {nullptr, nullptr},
 };

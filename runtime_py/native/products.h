@@ -19,6 +19,17 @@ struct FloatProduct {
   int64_t rows, columns, depth;
 };
 
+constexpr int64_t kTokens = 16;
+constexpr int64_t kInt4 = 32;  // weights along k that have a scale of their own
+
+// The rows that lie one after the other, once more, as products with int4 weights read
+// them: q, of each kInt4 first those of even, then those of odd k.
+struct Int4Rows {
+  const int8_t* q;        // [.., depth]
+  const int16_t* zero;    // [..]
+  const int32_t* eights;  // [.., depth / kInt4]: eight times the sum of q - zero
+};
+
 // Rows of int8 that were made at run time, as products read them: q - zero of each.
 //
 // The first `blocks` times kTokens rows lie side by side: [blocks, stride / 2, kTokens, 2],
@@ -30,8 +41,8 @@ struct Int8Rows {
   const int16_t* others;
   const float* scale;  // of each row
   int64_t rows, depth, stride, blocks;
+  Int4Rows int4;  // where there are int4 weights
 };
-constexpr int64_t kTokens = 16;
 
 // Rows of int8 times rows of int8 weights:
 // out[m, n] = float(sum of (q[m, k] - zero[m]) * w[n, k]) / scale[m] * w_scale[n] + bias[n].
@@ -42,6 +53,18 @@ struct Int8Product {
   const float* w_scale;
   const float* bias;  // or null
   float* out;         // [rows, columns]
+  int64_t columns;
+};
+// Rows of int8 times rows of int4 weights, each kInt4 with a scale:
+// out[m, n] = sum over b of float(sum of (q[m, k] - zero[m]) * w[n, k]) * w_scale[n, b] /
+// scale[m] + bias[n]. The inner sums are exact; the outer is taken in the order of b.
+struct Int4Product {
+  const uint8_t* w;  // [columns, depth / 2]: k in the low half of a byte, k + 1 in the high; plus 8
+  int64_t w_stride;
+  const uint16_t* w_scale;  // bfloat16 [columns, depth / block]
+  int64_t scale_stride, block;  // block: a multiple of kInt4
+  const float* bias;            // or null
+  float* out;                   // [rows, columns]
   int64_t columns;
 };
 // Columns of a product of blocks that are computed together.
@@ -70,6 +93,8 @@ struct ProductKernels {
   void (*float32)(const FloatProduct& product, int64_t begin, int64_t end);
   // `scratch`: kWidened * stride of int16, where there are blocks.
   void (*int8)(const Int8Rows& x, const Int8Product& product, int64_t begin, int64_t end,
+               int16_t* scratch);
+  void (*int4)(const Int8Rows& x, const Int4Product& product, int64_t begin, int64_t end,
                int16_t* scratch);
   void (*mix)(const Mixture& mixture);
   // The least and the greatest of a row, zero among them; `wrong` is NaN where an element

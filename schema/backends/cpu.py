@@ -184,7 +184,7 @@ def _experts(arguments: Arguments, results: Results) -> str:
 
 
 def _quantized_linear(arguments: Arguments, results: Results) -> str:
-    depth = operand(arguments[3]).type.dims[-1]
+    depth = operand(arguments[0]).type.dims[-1]
     known = isinstance(depth, int) and depth <= MAX_DEPTH
     return "" if known else f"int8 rows of {depth} elements"
 
@@ -349,7 +349,8 @@ RULES: Final[dict[str, Rule]] = {
     **_table(_rows, "aten::log_softmax.int"),
     **_table(_FLOAT32, "aten::matmul aten::mm aten::bmm aten::addmm"),
     **_table(_quantized_rows, "kvc::quantize_rows kvc::quantize_cache"),
-    **_table(_quantized_linear, "kvc::linear_qd8 kvc::expert_linear_qd8"),
+    **_table(_quantized_linear, "kvc::linear_qd8 kvc::linear_qb4"),
+    "kvc::expert_linear_qd8": _quantized_linear,
     "aten::logical_not": _alike(DType.BOOL),
     "aten::where.self": _choice,
     "aten::masked_fill.Scalar": _fill,

@@ -58,7 +58,16 @@ def compiled(tmp_path_factory):
     count = byte_level().get_vocab_size()
     model, tokenizer = save_folder(folder / "model", count + 5)
     path = folder / "llama.kvc"
-    done = kvc("compile", folder / "model", "--all-logits", "-q", "-o", path)
+    done = kvc(
+        "compile",
+        folder / "model",
+        "--recipe",
+        "fp32",
+        "--all-logits",
+        "-q",
+        "-o",
+        path,
+    )
     assert done.exit_code == 0, done.output
     return path, model, tokenizer
 
@@ -104,7 +113,15 @@ def test_bits_are_those_of_transformers(compiled, tmp_path):
 
 def test_a_tokenizer_larger_than_the_model_is_refused(tmp_path):
     save_folder(tmp_path / "model", byte_level().get_vocab_size() - 1)
-    done = kvc("compile", tmp_path / "model", "-q", "-o", tmp_path / "llama.kvc")
+    done = kvc(
+        "compile",
+        tmp_path / "model",
+        "--recipe",
+        "fp32",
+        "-q",
+        "-o",
+        tmp_path / "llama.kvc",
+    )
     assert done.exit_code == 1
     assert "does not fit the model: it has tokens up to" in done.stderr
     assert not (tmp_path / "llama.kvc").exists()

@@ -211,7 +211,7 @@ def test_a_hugging_face_folder_becomes_a_bundle_that_generates(tiny):
     assert SHELL[6] == "pip install -e '.[hf]'\n"
     downloading, compiling, generating = SHELL[7].splitlines()
     assert downloading.startswith("hf download HuggingFaceTB/SmolLM2-135M --local-dir")
-    assert compiling.startswith("kvc compile ./SmolLM2-135M --recipe xnnpack_q8")
+    assert compiling.startswith("kvc compile ./SmolLM2-135M -o")
     assert shell(tiny, generating.replace("smol.kvc", "tiny.kvc"))
 
 

@@ -17,14 +17,19 @@ if TYPE_CHECKING:
     from kvc.tools.progress import Stages
 
 
+# Where none is named: of a language model the recipe that BENCHMARKS.md finds
+# fastest, of any other model the one that changes no number.
+_FOLDERS_RECIPE, _RECIPE = "cpu_q8", "fp32"
+_WHY = ", as no --recipe was given"
+
+
 @click.command("compile")
 @click.argument("model", metavar="MODEL")
 @click.option(
     "--recipe",
-    default="fp32",
-    show_default=True,
     metavar="NAME|FILE",
-    help="How numbers are stored and computed; see kvc recipes.",
+    help="How numbers are stored and computed; see kvc recipes.  "
+    f"[default: {_FOLDERS_RECIPE} for a Hugging Face folder, else {_RECIPE}]",
 )
 @click.option(
     "--cache-dtype",
@@ -67,7 +72,7 @@ if TYPE_CHECKING:
 @click.option("-q", "--quiet", is_flag=True, help="No progress and no closing table.")
 def compile_command(
     model: str,
-    recipe: str,
+    recipe: str | None,
     cache_dtype: str | None,
     output: str | None,
     budgets: tuple[str, ...],
@@ -96,8 +101,9 @@ def compile_command(
 
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in budgets)
-    loaded = load_recipe(recipe, cache_dtype)
     source = Path(model) if Path(model).is_dir() else None
+    default = _RECIPE if source is None else _FOLDERS_RECIPE
+    loaded = load_recipe(recipe or default, cache_dtype)
     path = check_output(_default_output(model) if output is None else output, source)
     if reuse:
         _check_reuse(reuse, path)
@@ -126,7 +132,7 @@ def compile_command(
         _warn_of_idle_slack(path)
     if not quiet:
         seconds = time.perf_counter() - start
-        _print_table(path, bundle.model_nbytes, report, packed, seconds)
+        _print_table(path, bundle.model_nbytes, report, packed, seconds, recipe is None)
 
 
 def _default_output(model: str) -> str:
@@ -216,6 +222,7 @@ def _print_table(
     report: "SaveReport",
     packed: "SavedBundle | None",
     seconds: float,
+    chosen: bool,
 ) -> None:
     from kvc.schema.container import BundleFile
     from kvc.tools.text import columns, escape
@@ -224,7 +231,7 @@ def _print_table(
         program = file.program
     rows = [
         ("methods", ", ".join(escape(method.name) for method in program.methods)),
-        ("recipe", escape(program.provenance.recipe)),
+        ("recipe", escape(program.provenance.recipe) + _WHY * chosen),
         *_backend_rows(program),
         *_weight_rows(program, model_nbytes),
         *_file_rows(report),

@@ -61,6 +61,7 @@ _PACKED = {
     "aten::softmax.int": (0,),
     "aten::log_softmax.int": (0,),
     "kvc::linear_qd8": (0, 1, 2, 3, 4, 5),
+    "kvc::linear_qb4": (0, 1, 2, 3, 4, 5),
     "kvc::expert_linear": (3,),
     "kvc::expert_linear_qd8": (3, 4, 6),
 }
@@ -215,11 +216,10 @@ class _Binder:
         """Add one step for rows that are quantized, and all their products."""
         outs = [self._out(value) for product in products for value in product.results]
         made = _side_by_side(outs)
-        given = [*rows.arguments]
-        for product in products:
-            given += product.arguments[ROWS:]
-        arrays = [self._values.argument(each, self._values.array) for each in given]
-        self._add(_PRODUCTS, [*made, *arrays])  # type: ignore[list-item]  # arrays
+        (x,) = self._arguments(rows)
+        operands = [self._arguments(product)[ROWS:] for product in products]
+        arrays = [self._packed(array) for each in operands for array in each]  # type: ignore[arg-type]  # arrays or None
+        self._add(_PRODUCTS, [*made, x, *arrays])  # type: ignore[list-item]  # an array
         self._hand_over(outs, made)
 
     def _hand_over(self, outs: list[Array], made: list[Array]) -> None:

@@ -13,7 +13,7 @@ from kvc.schema.model import Graph, Instruction, Ref
 from kvc.schema.ops import OPS, Aliasing
 
 QUANTIZE: Final = "kvc::quantize_rows"
-LINEAR: Final = "kvc::linear_qd8"
+LINEARS: Final = ("kvc::linear_qd8", "kvc::linear_qb4")
 ROWS: Final = 3  # arguments of a product that are results of quantize_rows
 
 
@@ -45,7 +45,7 @@ def _go_together(graph: Graph, first: int, products: list[int]) -> bool:
         if index not in products:
             if OPS[instruction.op].aliasing is not Aliasing.VIEW:
                 return False
-        elif instruction.op != LINEAR or instruction.arguments[:ROWS] != rows:
+        elif instruction.op not in LINEARS or instruction.arguments[:ROWS] != rows:
             return False
     return True
 

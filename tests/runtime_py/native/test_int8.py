@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from kernel_calls import run
 from native_calls import native_graph, run_native
 from op_cases import Case
+from quantized_rows import quantized, reference, some_rows
 from torch import Tensor
 
 F32, I8, I32 = torch.float32, torch.int8, torch.int32
@@ -14,23 +14,6 @@ def native(op: str, arguments: tuple[object, ...], like: tuple[Tensor, ...], thr
     built = native_graph(Case(op, arguments), like)
     assert built is not None
     return run_native(*built, like, threads)
-
-
-def reference(op: str, arguments: tuple[object, ...], *results: tuple[object, ...]):
-    with torch.inference_mode():
-        return run(op, arguments, results)
-
-
-def quantized(x: Tensor) -> tuple[Tensor, ...]:
-    lead = (*x.shape[:-1], 1)
-    return reference(
-        "kvc::quantize_rows", (x,), (x.shape, I8), (lead, F32), (lead, I32)
-    )
-
-
-def some_rows(rows: int, width: int) -> Tensor:
-    torch.manual_seed(rows * 1000 + width)
-    return torch.randn(rows, width) * 10 ** torch.randn(rows, 1) + torch.randn(rows, 1)
 
 
 @pytest.mark.parametrize("rows", [0, 1, 7, 33])

@@ -34,7 +34,7 @@ def same(found: Tensor, expected: Tensor, atol: float) -> None:
     )
 
 
-# Those of test_int8.py and test_faults.py.
+# Those of test_int8.py, test_int4.py and test_faults.py.
 ELSEWHERE = {
     "kvc::after",
     "kvc::append",
@@ -43,6 +43,7 @@ ELSEWHERE = {
     "kvc::check_size",
     "kvc::embedding_q8",
     "kvc::expert_linear_qd8",
+    "kvc::linear_qb4",
     "kvc::linear_qd8",
     "kvc::quantize_rows",
     "kvc::replace",

@@ -83,10 +83,22 @@ def test_a_factory_that_fails_names_the_line(kvc, tmp_path):
     assert "tiny_decoder.py:" in result.stderr
 
 
+def test_without_a_recipe_no_number_is_changed(kvc, tmp_path):
+    result = kvc("compile", "tiny_decoder:factory", "-o", tmp_path / "a.kvc")
+    assert "fp32, as no --recipe was given" in result.stderr
+    asked = ("--recipe", "fp32", "-o", tmp_path / "b.kvc")
+    result = kvc("compile", "tiny_decoder:factory", *asked)
+    assert "--recipe" not in result.stderr
+    assert (tmp_path / "a.kvc").read_bytes() == (tmp_path / "b.kvc").read_bytes()
+
+
 def test_an_unknown_recipe_lists_those_that_exist(kvc, tmp_path):
     result = kvc("compile", "demo", "--recipe", "q3", "-o", tmp_path / "a.kvc")
     assert result.exit_code == 1
-    assert "no recipe 'q3'; there are: bf16, cpu_fp32, cpu_q8, fp32, " in result.stderr
+    assert (
+        "no recipe 'q3'; there are: bf16, cpu_fp32, cpu_q4, cpu_q8, fp32, "
+        in result.stderr
+    )
 
 
 def test_caches_are_stored_as_asked(kvc, tmp_path):

@@ -22,6 +22,7 @@ def test_a_folder_becomes_a_bundle_of_its_name(kvc, folder, tmp_path, monkeypatc
     options = ("--max-length", 32, "--prefill-chunk", 8, "--prefill-size", 4)
     result = kvc("compile", f"{folder}/", *options)
     assert result.exit_code == 0, result.output
+    assert "cpu_q8, as no --recipe was given" in result.stderr
     with load(tmp_path / "tiny-llama.kvc") as program:
         assert list(program.methods) == ["prefill", "decode", "prefill_4"]
         assert json.loads(program.metadata["architecture"]) == "llama"

@@ -3,6 +3,7 @@ import json
 RECIPES = [
     "bf16",
     "cpu_fp32",
+    "cpu_q4",
     "cpu_q8",
     "fp32",
     "xnnpack_fp32",

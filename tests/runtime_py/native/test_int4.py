@@ -1,0 +1,76 @@
+"""The native products with int4 weights against the reference."""
+
+import pytest
+import torch
+from native_calls import native_graph, run_native
+from op_cases import Case
+from quantized_rows import quantized, reference, some_rows
+from torch import Tensor
+
+F32, I8, I32, U8 = torch.float32, torch.int8, torch.int32, torch.uint8
+
+
+def some_weight(columns: int, depth: int, block: int) -> tuple[Tensor, Tensor]:
+    torch.manual_seed(columns * 1000 + depth)
+    weight = torch.randint(0, 256, (columns, depth // 2), dtype=U8)
+    return weight, (torch.rand(columns, depth // block) * 0.1 + 0.001).bfloat16()
+
+
+def native(arguments: tuple[object, ...], threads: int = 2) -> Tensor:
+    shape = (*arguments[0].shape[:-1], len(arguments[3]))
+    like = (torch.empty(shape),)
+    built = native_graph(Case("kvc::linear_qb4", arguments), like)
+    assert built is not None
+    (found,) = run_native(*built, like, threads)
+    return found
+
+
+@pytest.mark.parametrize("rows", [*range(1, 20), 24, 31, 40, 129])
+@pytest.mark.parametrize(
+    ("columns", "depth", "block"),
+    [(1, 32, 32), (6, 64, 32), (25, 96, 32), (50, 320, 32), (9, 192, 64)],
+)
+def test_a_product_is_that_of_the_reference(rows, columns, depth, block):
+    weight, scale = some_weight(columns, depth, block)
+    for bias in (None, torch.randn(columns)):
+        arguments = (*quantized(some_rows(rows, depth)), weight, scale, bias)
+        (expected,) = reference("kvc::linear_qb4", arguments, ((rows, columns), F32))
+        found = native(arguments)
+        atol = 1e-6 * float(expected.abs().max()) + 1e-6
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=atol)
+
+
+@pytest.mark.parametrize("depth", [32, 288, 576])
+def test_bits_depend_on_neither_threads_nor_how_many_rows_there_are(depth: int):
+    weight, scale = some_weight(53, depth, 32)
+    rows = quantized(some_rows(40, depth))
+    whole = native((*rows, weight, scale, None), threads=1)
+    for threads in (2, 3):
+        assert torch.equal(native((*rows, weight, scale, None), threads), whole)
+    for first, count in ((0, 1), (3, 2), (5, 4), (9, 7), (16, 16), (7, 33)):
+        part = [each[first : first + count].contiguous() for each in rows]
+        found = native((*part, weight, scale, None))
+        assert torch.equal(found, whole[first : first + count])
+
+
+@pytest.mark.parametrize("rows", [1, 5, 16])
+@pytest.mark.parametrize("zero", [-128, 127, 0, -7])
+def test_integer_products_are_exact(rows: int, zero: int):
+    q = torch.randint(-128, 128, (rows, 512), dtype=I8)
+    q[0] = -128 if zero > 0 else 127  # as far from zero as can be
+    weight, _ = some_weight(41, 512, 32)
+    weight[0], weight[1] = 0xFF, 0
+    unit, zeros = torch.ones(41, 16).bfloat16(), torch.full((rows, 1), zero, dtype=I32)
+    found = native((q, torch.ones(rows, 1), zeros, weight, unit, None))
+    halves = torch.stack((weight & 15, weight >> 4), -1).view(41, 512).long() - 8
+    assert torch.equal(found, ((q.long() - zero) @ halves.t()).float())
+
+
+def test_a_row_that_is_not_finite_leaves_the_others():
+    weight, scale = some_weight(5, 64, 32)
+    x = some_rows(4, 64)
+    expected = native((*quantized(x), weight, scale, None))
+    x[1, 3], x[2, 7] = torch.nan, torch.inf
+    found = native((*quantized(x), weight, scale, None))
+    assert not found[1:3].isfinite().any()
+    assert torch.equal(found[[0, 3]], expected[[0, 3]])
