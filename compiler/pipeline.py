@@ -17,6 +17,7 @@ from kvc.compiler.analysis.declare import declare
 from kvc.compiler.analysis.growable import find_growable
 from kvc.compiler.backends import Backend, Partition, find_backend
 from kvc.compiler.backends.answers import lowered_parts, supported_nodes
+from kvc.compiler.backends.moves import with_moves
 from kvc.compiler.backends.outline import outline
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import CapturedMethod, Unchanged, capture
@@ -195,8 +196,12 @@ def _lower(program: Program, backend: Backend) -> Program:
     done: list[IrMethod] = []
     waiting = list(reversed(entries(program)))
     count = max(blocks, default=-1) + 1
+    grows = {s.name: s.grows for s in program.states if s.grows is not None}
     while waiting:
-        order = in_write_order(waiting.pop(), program)
+        method = waiting.pop()
+        if backend.in_place:
+            method = with_moves(method, grows)
+        order = in_write_order(method, program)
         method = order.method
         taken = supported_nodes(backend, method)
         outlined = outline(

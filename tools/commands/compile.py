@@ -246,13 +246,14 @@ def _backend_rows(program: "Program") -> list[tuple[str, str]]:
     from kvc.tools.reports.methods import describe_methods, left_text
     from kvc.tools.text import escape, plural
 
+    if not program.delegates:
+        return []
+    backends = dict.fromkeys(escape(part.backend) for part in program.delegates)
     rows = []
     for method in describe_methods(program):
-        for backend in dict.fromkeys(method.backends):
-            parts = plural(method.backends.count(backend), "part")
-            text = f"{escape(method.name)}: {parts}, {left_text(method.left)}"
-            rows.append((escape(backend), text))
-    return rows
+        parts = plural(len(method.backends), "part")
+        rows.append(f"{escape(method.name)}: {parts}, {left_text(method.left)}")
+    return [*zip((", ".join(backends), *("",) * len(rows)), rows, strict=False)]
 
 
 def _weight_rows(program: "Program", model_nbytes: int) -> list[tuple[str, str]]:

@@ -10,7 +10,7 @@ from kvc.tools.cli import main
 
 def test_the_closing_table_says_what_was_made(kvc, tmp_path):
     out = tmp_path / "out.kvc"
-    result = kvc("compile", "tiny_decoder:factory", "--recipe", "bf16", "-o", out)
+    result = kvc("compile", "tiny_decoder:factory", "--recipe", "cpu_q8", "-o", out)
     assert result.exit_code == 0, result.output
     assert out.is_file()
     assert result.stdout == ""
@@ -23,11 +23,13 @@ def test_the_closing_table_says_what_was_made(kvc, tmp_path):
     assert [label for label in labels if label] == [
         "methods",
         "recipe",
+        "cpu",
         "weights",
         "file",
         "memory",
         "time",
     ]
+    assert any("decode: 1 part, none left to PyTorch" in line for line in lines)
 
 
 def test_quiet_is_quiet(kvc, tmp_path):

@@ -1,0 +1,49 @@
+"""Say as nodes what a method moves into states, so that a backend can take it.
+
+A new content of a state, or of a caller's array, that no node makes is an input,
+another state, a constant, or a view of one. A copy moves it in. Where a node makes the
+content, whether it is moved is found out when writes are proven to be in place.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from kvc.compiler.in_place.persistent import with_old_contents
+from kvc.compiler.ir import Method, Node, Value
+from kvc.schema.ops import OPS, Aliasing
+
+
+def with_moves(method: Method, grows: Mapping[str, int]) -> Method:
+    """Return a method with a copy for each content that no node makes.
+
+    Not for a state that `grows`, by name: a copy cannot change its length.
+    """
+    method = with_old_contents(method, grows)
+    makers = {value.id: node for node in method.nodes for value in node.outputs}
+    states = {name: value for value, name in method.state_in if name not in grows}
+    inputs = dict(zip(method.input_names, method.inputs, strict=True))
+    moves: list[Node] = []
+
+    def moved(
+        pairs: tuple[tuple[Value, str], ...], olds: Mapping[str, Value]
+    ) -> Iterator[tuple[Value, str]]:
+        for new, name in pairs:
+            old, root = olds.get(name), _root(makers, new)
+            if old is None or root.id in makers or root.id == old.id:
+                yield new, name
+                continue
+            result = Value(method.next_id() + len(moves), old.type)
+            moves.append(Node("aten::copy", (old, new), (result,)))
+            yield result, name
+
+    state_out = tuple(moved(method.state_out, states))
+    input_out = tuple(moved(method.input_out, inputs))
+    nodes = (*method.nodes, *moves)
+    return replace(method, nodes=nodes, state_out=state_out, input_out=input_out)
+
+
+def _root(makers: Mapping[int, Node], value: Value) -> Value:
+    """Return the value that this one is a view of, itself when it is none."""
+    while value.id in makers and OPS[makers[value.id].op].aliasing is Aliasing.VIEW:
+        value = makers[value.id].inputs[0]
+    return value

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Runs the tests of the native kernels with AddressSanitizer and UndefinedBehaviorSanitizer.
+# Needs g++ and its sanitizers; takes some minutes. The library is put back afterwards.
+set -euo pipefail
+cd "$(dirname "$0")/../.."
+python=.venv/bin/python
+library=$("$python" -c "
+import importlib.util
+print(importlib.util.find_spec('kvc.runtime.native._kernels').origin)")
+kept=$(mktemp)
+cp "$library" "$kept"
+trap 'cat "$kept" > "$library"; rm "$kept"' EXIT
+g++ -std=c++17 -O1 -g -fPIC -shared -fsanitize=address,undefined -fno-sanitize-recover=all \
+  -fwrapv -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-psabi \
+  -o "$library" runtime_py/native/*.cc -pthread
+preload=$(for name in libasan libubsan libstdc++; do g++ -print-file-name="$name.so"; done)
+export ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=${preload//$'\n'/:}
+"$python" -m pytest -q tests/runtime_py/native tests/end_to_end/test_native.py "$@"
