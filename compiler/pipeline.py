@@ -179,7 +179,9 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
         passes.append(QuantizeWeights(recipe.linear, embedding))
     if recipe.weights == "bfloat16":
         passes.append(StoreBfloat16())
-    passes += [ShareEqualNodes(), GatherProducts()]
+    passes.append(ShareEqualNodes())
+    if recipe.backend == "cpu":
+        passes.append(GatherProducts())
     passes += [MaterializeViews(), DropDeadCode()]
     return tuple(passes)
 

@@ -5,7 +5,6 @@
 a program. Out: the same, with each such product after the first of the same rows.
 """
 
-from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -14,11 +13,16 @@ from kvc.compiler.passes.rewrite import each_method
 
 _PRODUCTS = ("kvc::linear_qd8", "kvc::linear_qb4")
 _ROWS = 3  # the arguments that rows are: q, scale, zero point
+_NEAR = 16  # nodes
 
 
 @dataclass(frozen=True, slots=True)
 class GatherProducts:
-    """Move products up to the first of the same rows."""
+    """Move products up to the one of the same rows that is not far before them.
+
+    What is moved lives longer, so that nothing is moved far: layers that all read one
+    tensor, as those of a decoder read its encoder's, would hold all their products.
+    """
 
     name: ClassVar[str] = "gather-products"
 
@@ -29,17 +33,20 @@ class GatherProducts:
 
 def _gather(method: Method) -> Method:
     made = {value.id for node in method.nodes for value in node.outputs}
-    groups: dict[tuple[Argument, ...], list[Node]] = defaultdict(list)
-    for node in method.nodes:
-        if _may_move(node, made):
-            groups[node.arguments[:_ROWS]].append(node)
-    nodes: list[Node] = []
-    for node in method.nodes:
-        if _may_move(node, made):
-            nodes += groups.pop(node.arguments[:_ROWS], ())
+    ends: dict[tuple[Argument, ...], int] = {}  # of rows, the last product's index
+    groups: dict[int, list[Node]] = {}  # of nodes that stay, those that follow them
+    heads: dict[tuple[Argument, ...], int] = {}
+    for index, node in enumerate(method.nodes):
+        rows = node.arguments[:_ROWS]
+        if not _may_move(node, made):
+            groups[index] = [node]
+        elif rows in heads and index - ends[rows] <= _NEAR:
+            groups[heads[rows]].append(node)
+            ends[rows] = index
         else:
-            nodes.append(node)
-    return replace(method, nodes=tuple(nodes))
+            groups[index] = [node]
+            heads[rows] = ends[rows] = index
+    return replace(method, nodes=tuple(n for group in groups.values() for n in group))
 
 
 def _may_move(node: Node, made: set[int]) -> bool:

@@ -1,4 +1,4 @@
-// Kernels of matrix products, float32 and int8.
+// Kernels of matrix products: float32, and int8 with int8 or int4 weights.
 #include "products.h"
 
 #include <algorithm>

@@ -1,9 +1,11 @@
 // Eight floats at a time, for the instruction set that the file is compiled for.
 //
 // Included after `#pragma GCC target`, in a namespace of its own for each instruction set.
-typedef float Float8 __attribute__((vector_size(32), aligned(4), may_alias));
+typedef float Float8 __attribute__((vector_size(32)));
+// As it lies in memory.
+typedef float Floats8 __attribute__((vector_size(32), aligned(4), may_alias));
 
-inline Float8 load(const float* from) { return *reinterpret_cast<const Float8*>(from); }
+inline Float8 load(const float* from) { return *reinterpret_cast<const Floats8*>(from); }
 
 // The first n < 8 floats, zeros after them.
 inline Float8 load(const float* from, int64_t n) {
@@ -36,7 +38,7 @@ inline float sum(Float8 x) {
 }
 
 // The sums of four, each in the order of `sum`.
-typedef float Float4 __attribute__((vector_size(16), aligned(4), may_alias));
+typedef float Float4 __attribute__((vector_size(16)));
 inline Float4 sums_of_four(const Float8 (&x)[4]) {
   Float4 folded[4], pairs[2];
   for (int i = 0; i < 4; ++i) {
@@ -51,11 +53,12 @@ inline Float4 sums_of_four(const Float8 (&x)[4]) {
          __builtin_shufflevector(pairs[0], pairs[1], 1, 3, 5, 7);
 }
 
-inline void store(float* to, Float8 x) { *reinterpret_cast<Float8*>(to) = x; }
+inline void store(float* to, Float8 x) { *reinterpret_cast<Floats8*>(to) = x; }
 
-typedef int32_t Int32x8 __attribute__((vector_size(32), aligned(4), may_alias));
-inline Int32x8 load(const int32_t* from) { return *reinterpret_cast<const Int32x8*>(from); }
-inline void store(int32_t* to, Int32x8 x) { *reinterpret_cast<Int32x8*>(to) = x; }
+typedef int32_t Int32x8 __attribute__((vector_size(32)));
+typedef int32_t Ints8 __attribute__((vector_size(32), aligned(4), may_alias));
+inline Int32x8 load(const int32_t* from) { return *reinterpret_cast<const Ints8*>(from); }
+inline void store(int32_t* to, Int32x8 x) { *reinterpret_cast<Ints8*>(to) = x; }
 
 // Turns eight rows of eight into eight columns.
 template <class T>

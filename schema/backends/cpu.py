@@ -185,8 +185,12 @@ def _experts(arguments: Arguments, results: Results) -> str:
 
 def _quantized_linear(arguments: Arguments, results: Results) -> str:
     depth = operand(arguments[0]).type.dims[-1]
-    known = isinstance(depth, int) and depth <= MAX_DEPTH
-    return "" if known else f"int8 rows of {depth} elements"
+    if not isinstance(depth, int) or depth > MAX_DEPTH:
+        return f"int8 rows of {depth} elements"
+    for each in operands_of(arguments[3:5]):
+        if not all(isinstance(size, int) for size in each.type.dims):
+            return f"weights {each.type}"
+    return ""
 
 
 def _quantized_table(arguments: Arguments, results: Results) -> str:
@@ -219,7 +223,21 @@ def _indexed(arguments: Arguments, results: Results) -> str:
 def _put(arguments: Arguments, results: Results) -> str:
     x, _, values, accumulate = arguments
     rule = _NUMERIC if accumulate else _same
-    return _indexed(arguments, results) or rule((x, values), results)
+    return (
+        _indexed(arguments, results)
+        or _selected(arguments)
+        or rule((x, values), results)
+    )
+
+
+def _selected(arguments: Arguments) -> str:
+    """Take what is selected only with as many dims as an operand may have."""
+    x, indices = operand(arguments[0]).type, arguments[1]
+    assert isinstance(indices, tuple)
+    given = [*operands_of(indices)]
+    widest = max(len(each.type.dims) for each in given)
+    rank = len(x.dims) - len(given) + widest
+    return f"{rank} dims are selected" if rank > MAX_RANK else ""
 
 
 def _written(rule: Rule) -> Rule:

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from kvc.tools.progress import Stages
 
 
-# Where none is named: of a language model the recipe that BENCHMARKS.md finds
-# fastest, of any other model the one that changes no number.
+# Where none is named: of a language model the recipe with int8 weights that runs
+# without PyTorch, of any other model the one that changes no number.
 _FOLDERS_RECIPE, _RECIPE = "cpu_q8", "fp32"
 _WHY = ", as no --recipe was given"
 

@@ -9,7 +9,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
-from kvc.schema.model import Graph, Instruction, Ref
+from kvc.schema.model import Argument, Constant, Graph, Ref, Scratch
 from kvc.schema.ops import OPS, Aliasing
 
 QUANTIZE: Final = "kvc::quantize_rows"
@@ -21,36 +21,59 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     """Return groups of instructions, by the index of the last of each.
 
     Each group is an instruction that quantizes rows and all products that read them,
-    with nothing but views in between. So nothing else runs between the first and the
-    last of them, and they can run as one where the last is.
+    with nothing but views in between. They can run as one where the last is, and in any
+    order: what a product reads beside the rows is constant, and what it writes lies in
+    scratch memory until after the last, so that no two of them share memory.
     """
-    readers: dict[int, list[int]] = defaultdict(list)
+    readers: dict[int, set[int]] = defaultdict(set)
+    until = {graph.root_of(value): len(graph.instructions) for value in graph.outputs}
     for index, instruction in enumerate(graph.instructions):
-        for value in _values_in(instruction):
-            readers[value].append(index)
+        for value in _values_in(instruction.arguments):
+            readers[value].add(index)
+            root = graph.root_of(value)
+            until[root] = max(index, until.get(root, 0))
     groups = {}
     for index, instruction in enumerate(graph.instructions):
         if instruction.op != QUANTIZE or set(instruction.results) & set(graph.outputs):
             continue
         products = sorted({i for made in instruction.results for i in readers[made]})
-        if products and _go_together(graph, index, products):
+        if products and _go_together(graph, index, products, until):
             groups[products[-1]] = (index, *products)
     return groups
 
 
-def _go_together(graph: Graph, first: int, products: list[int]) -> bool:
-    rows = tuple(Ref(value) for value in graph.instructions[first].results)
-    for index in range(first + 1, products[-1] + 1):
+def _go_together(
+    graph: Graph, first: int, products: list[int], until: Mapping[int, int]
+) -> bool:
+    """Tell whether products run as one with the instruction that quantizes.
+
+    Args:
+        graph: that all are in.
+        first: the index of the instruction that quantizes.
+        products: those of all that read what it makes.
+        until: for the root of each value that is read, the index of its last reader.
+    """
+    quantizing, last = graph.instructions[first], products[-1]
+    rows = tuple(Ref(value) for value in quantizing.results)
+    written = list(quantizing.results)
+    for index in range(first + 1, last + 1):
         instruction = graph.instructions[index]
         if index not in products:
             if OPS[instruction.op].aliasing is not Aliasing.VIEW:
                 return False
-        elif instruction.op not in LINEARS or instruction.arguments[:ROWS] != rows:
+            continue
+        if instruction.op not in LINEARS or instruction.arguments[:ROWS] != rows:
             return False
-    return True
+        others = _values_in(instruction.arguments[ROWS:])
+        lie = [graph.values[graph.root_of(value)].storage for value in others]
+        if not all(isinstance(storage, Constant) for storage in lie):
+            return False
+        if any(until.get(made, 0) <= last for made in instruction.results):
+            return False
+        written += instruction.results
+    return all(isinstance(graph.values[made].storage, Scratch) for made in written)
 
 
-def _values_in(instruction: Instruction) -> list[int]:
-    arguments = instruction.arguments
+def _values_in(arguments: tuple[Argument, ...]) -> list[int]:
     items = [i for a in arguments for i in (a if isinstance(a, tuple) else (a,))]
     return [item.value for item in items if isinstance(item, Ref)]

@@ -11,7 +11,17 @@ from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
 from kvc.runtime.delegates.cpu.merging import products_of_rows
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Caller, Graph, Instruction, Ref, Value
+from kvc.schema.model import (
+    Alias,
+    Caller,
+    Constant,
+    Graph,
+    Instruction,
+    Ref,
+    Scratch,
+    Storage,
+    Value,
+)
 from kvc.schema.types import TensorType
 
 WIDTH, ROWS = 40, 50
@@ -59,30 +69,63 @@ def test_products_of_the_same_rows_are_one_group(path: Path):
     assert sorted(len(group) for group in groups.values()) == [2, 4]
 
 
-def graph(*instructions: Instruction, outputs: tuple[int, ...] = ()) -> Graph:
-    value = Value(TensorType(DType.FLOAT32, (1, 4)), Caller())
-    return Graph((value,) * 12, (0,), outputs, instructions, 0, 0)
+def graph(
+    *instructions: Instruction, outputs: tuple[int, ...] = (6, 8), **lies: Storage
+) -> Graph:
+    """Return a graph in which values 4 and 5 are constants, and others scratch."""
+    storages = [Caller(), *(Scratch(64 * i, 64) for i in range(1, 10))]
+    storages[4], storages[5] = Constant(0), Constant(1)
+    for name, storage in lies.items():
+        storages[int(name.removeprefix("value"))] = storage
+    kind = TensorType(DType.FLOAT32, (1, 4))
+    values = tuple(Value(kind, storage) for storage in storages)
+    return Graph(values, (0,), outputs, instructions, 640, 640)
 
 
 QUANTIZE = Instruction("kvc::quantize_rows", (Ref(0),), (1, 2, 3))
 
 
-def product(result: int, zero_point: int = 3) -> Instruction:
-    rows = (Ref(1), Ref(2), Ref(zero_point))
-    return Instruction("kvc::linear_qd8", (*rows, Ref(4), Ref(5), None), (result,))
+def product(
+    result: int, *, zero_point: int = 3, weight: int = 4, bias: Ref | None = None
+) -> Instruction:
+    arguments = (Ref(1), Ref(2), Ref(zero_point), Ref(weight), Ref(5), bias)
+    return Instruction("kvc::linear_qd8", arguments, (result,))
+
+
+def view(operand: int, result: int) -> Instruction:
+    return Instruction("aten::view", (Ref(operand), (4,)), (result,))
 
 
 def test_a_group_ends_where_something_else_runs_in_between():
-    view = Instruction("aten::view", (Ref(6), (4,)), (7,))
-    together = graph(QUANTIZE, product(6), view, product(8))
+    together = graph(QUANTIZE, product(6), view(6, 7), product(8))
     assert products_of_rows(together) == {3: (0, 1, 3)}
     other = Instruction("aten::neg", (Ref(6),), (7,))
     assert not products_of_rows(graph(QUANTIZE, product(6), other, product(8)))
 
 
 def test_rows_that_others_read_are_quantized_on_their_own():
-    assert not products_of_rows(graph(QUANTIZE, product(6), outputs=(2,)))
+    assert not products_of_rows(graph(QUANTIZE, product(6), outputs=(2, 6)))
     reader = Instruction("aten::neg", (Ref(2),), (7,))
     assert not products_of_rows(graph(QUANTIZE, product(6), reader))
     assert not products_of_rows(graph(QUANTIZE, product(6, zero_point=9)))
     assert not products_of_rows(graph(QUANTIZE))
+
+
+def test_products_that_read_what_is_computed_run_on_their_own():
+    bias = view(6, 7)
+    last = product(8, bias=Ref(7))
+    lies = {"value7": Alias(6)}
+    assert not products_of_rows(graph(QUANTIZE, product(6), bias, last, **lies))
+    before = Instruction("aten::neg", (Ref(0),), (9,))
+    first = product(6, bias=Ref(9))
+    assert not products_of_rows(graph(before, QUANTIZE, first, product(8)))
+    assert not products_of_rows(graph(QUANTIZE, product(6, weight=1)))
+
+
+def test_products_whose_results_others_may_lie_over_run_on_their_own():
+    """Of a result that nobody reads, the next product may have the memory."""
+    both = (QUANTIZE, product(6), product(8))
+    assert products_of_rows(graph(*both))
+    assert not products_of_rows(graph(*both, outputs=(8,)))
+    assert not products_of_rows(graph(*both, value6=Alias(0)))
+    assert not products_of_rows(graph(*both, value1=Alias(0)))

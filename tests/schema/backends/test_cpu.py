@@ -1,0 +1,32 @@
+"""What the backend `cpu` refuses although its kernels have the op."""
+
+from kvc.schema.backends.cpu import why_not
+from kvc.schema.backends.operands import Operand
+from kvc.schema.dtypes import DType
+from kvc.schema.types import Affine, TensorType
+
+F32, I8, I32, I64 = DType.FLOAT32, DType.INT8, DType.INT32, DType.INT64
+
+
+def operand(dtype: DType, *dims: int | Affine) -> Operand:
+    return Operand(TensorType(dtype, dims), constant=True)
+
+
+def test_weights_whose_sizes_only_a_call_knows():
+    """A call has no check for how blocks divide rows."""
+    rows = operand(I8, 2, 64), operand(F32, 2, 1), operand(I32, 2, 1)
+    result = [TensorType(F32, (2, 5))]
+    weight = operand(DType.UINT8, 5, 32)
+    for blocks, taken in ((2, True), (Affine(0, (("s", 1),)), False)):
+        scale = operand(DType.BFLOAT16, 5, blocks)
+        reason = why_not("kvc::linear_qb4", (*rows, weight, scale, None), result)
+        assert (reason == "") is taken, reason
+
+
+def test_what_indices_select_has_no_more_dims_than_an_operand():
+    x = TensorType(F32, (2,) * 8)
+    for width, taken in ((1, True), (2, False), (8, False)):
+        index = operand(I64, *(1,) * width)
+        arguments = (Operand(x, constant=False), (index,), operand(F32), False)
+        reason = why_not("aten::index_put", arguments, [x])
+        assert (reason == "") is taken, reason
