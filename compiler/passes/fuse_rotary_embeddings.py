@@ -2,9 +2,10 @@
 
 Two spellings, with first and second the halves of x: that of transformers,
 `x * cos + cat(-second, first) * sin`, and, with tables of half the width,
-`cat(first * cos - second * sin, second * cos + first * sin)`. Seven or eight passes over
-the queries of a layer, and as many over its keys, become one each;
-`kvc::rotary_embedding` rounds as they do. In: a program. Out: the same, with its embeddings of float32 in one node each.
+`cat(first * cos - second * sin, second * cos + first * sin)`. Seven or eight nodes that
+each read and write the queries of a layer, and as many for its keys, become one each;
+`kvc::rotary_embedding` rounds as they do. In: a program. Out: the same, with its
+embeddings of float32 in one node each.
 """
 
 from collections.abc import Iterator, Mapping

@@ -17,6 +17,7 @@ from kvc.compiler.passes.fuse_glus import FuseGlus
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
 from kvc.compiler.passes.fuse_rotary_embeddings import FuseRotaryEmbeddings
 from kvc.compiler.passes.gather_products import GatherProducts
+from kvc.compiler.passes.linear_products import LinearProducts
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
@@ -37,6 +38,10 @@ CASES = {
     "fuse_rms_norms": (FuseRmsNorms(), {"w": torch.ones(4)}),
     "fuse_glus": (FuseGlus(), {}),
     "fuse_rotary_embeddings": (FuseRotaryEmbeddings(), {}),
+    "linear_products": (
+        LinearProducts(),
+        {name: torch.ones(4, 6) for name in ("w", "read", "table", "other")},
+    ),
     "share_equal_nodes": (ShareEqualNodes(), {}),
     "gather_products": (
         GatherProducts(),
