@@ -17,13 +17,8 @@ const std::vector<Entry>& kernels() {
   static const std::vector<Entry>* const all = [] {
     auto* found = new std::vector<Entry>;
     for (const Entry* family :
-<<<<<<< HEAD
          {kElementwise, kFused, kCopies, kIndices, kReductions, kCaches, kProducts, kExperts,
-         kAttention}) {
-=======
-         {kElementwise, kCopies, kIndices, kReductions, kCaches, kProducts, kExperts,
           kAttention}) {
->>>>>>> main
       for (; family->name != nullptr; ++family) found->push_back(*family);
     }
     return found;

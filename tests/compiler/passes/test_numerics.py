@@ -17,11 +17,8 @@ from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.fuse_glus import FuseGlus
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
-<<<<<<< HEAD
 from kvc.compiler.passes.fuse_rotary_embeddings import FuseRotaryEmbeddings
-=======
 from kvc.compiler.passes.linear_products import LinearProducts
->>>>>>> main
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
