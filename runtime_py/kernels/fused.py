@@ -1,12 +1,14 @@
 """Kernels of ops that stand for several; they round as these do."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from torch.nn import functional
 
 from kvc.runtime.kernels import Kernel
 
-_GATES = {
+_GATES: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": functional.silu,
     "gelu": functional.gelu,
     "gelu_tanh": lambda gate: functional.gelu(gate, approximate="tanh"),
@@ -15,10 +17,10 @@ _GATES = {
 
 def _rotary_embedding(out: Tensor, x: Tensor, cos: Tensor, sin: Tensor) -> None:
     """Write x cos + [-second half, first half] sin (RoFormer, Su 2021)."""
-    width = x.shape[-1]
-    if cos.shape[-1] != width:
+    half = x.shape[-1] // 2
+    if cos.shape[-1] == half:
         cos, sin = (torch.cat((table, table), -1) for table in (cos, sin))
-    first, second = x.split(width // 2, -1)
+    first, second = x[..., :half], x[..., half:]
     turned = torch.cat((-second, first), -1)
     torch.add(x * cos, turned.mul_(sin), out=out)
 
