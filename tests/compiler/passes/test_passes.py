@@ -36,7 +36,7 @@ CASES = {
     "fuse_rms_norms": (FuseRmsNorms(), {"w": torch.ones(4)}),
     "linear_products": (
         LinearProducts(),
-        {name: torch.ones(4, 6) for name in ("w", "read", "table", "other")},
+        {name: torch.ones(4, 6) for name in ("w", "read", "table", "other", "turned")},
     ),
     "share_equal_nodes": (ShareEqualNodes(), {}),
     "gather_products": (
