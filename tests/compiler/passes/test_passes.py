@@ -40,7 +40,7 @@ CASES = {
     "fuse_rotary_embeddings": (FuseRotaryEmbeddings(), {}),
     "linear_products": (
         LinearProducts(),
-        {name: torch.ones(4, 6) for name in ("w", "read", "table", "other")},
+        {name: torch.ones(4, 6) for name in ("w", "read", "table", "other", "turned")},
     ),
     "share_equal_nodes": (ShareEqualNodes(), {}),
     "gather_products": (
