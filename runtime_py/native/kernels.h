@@ -18,6 +18,7 @@ enum class Fault : int32_t {
   kBadLength = 4,        // length, slots
   kNoMemory = 5,         // bytes
   kNothingToReduce = 6,
+  kLibraryFailed = 7,    // its status
 };
 
 struct Failure {
@@ -69,6 +70,7 @@ extern const Entry kIndices[];
 extern const Entry kProducts[];
 extern const Entry kExperts[];
 extern const Entry kAttention[];
+extern const Entry kLibraries[];
 
 // Memory of a thread for values between; it stays until the thread needs more. Null where
 // there is none.

@@ -80,7 +80,7 @@ def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
         "backend.options.a must be a text, a number, true or false, not a list"
     )
     assert bad(tmp_path, "[backend]\nlevel = 3") == (
-        "unknown key 'level' in [backend]; allowed there: name, options"
+        "unknown key 'level' in [backend]; allowed there: name, rest, options"
     )
 
 
