@@ -188,8 +188,10 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
 
 def _backends_of(recipe: Recipe) -> tuple[Backend, ...]:
     """Return the backends of a recipe, in the order in which they take nodes."""
-    named = ((recipe.backend, recipe.backend_options), (recipe.rest, {}))
-    return tuple(find_backend(name)(options) for name, options in named if name)
+    if not recipe.backend:
+        return ()
+    first = find_backend(recipe.backend)(recipe.backend_options)
+    return (first, find_backend(recipe.rest)({})) if recipe.rest else (first,)
 
 
 def _lower(program: Program, backend: Backend, owners: dict[int, Backend]) -> Program:

@@ -51,7 +51,7 @@ class Library:
         self.xnn = ctypes.CDLL(str(folder / _XNNPACK))
         declare_pools(self._threads)
         declare_xnnpack(self.xnn)
-        self.invoke = _address_of(self.xnn.xnn_invoke_runtime)
+        self.invoke = _address_of(self.xnn, "xnn_invoke_runtime")
         self.check(self.xnn.xnn_initialize(None), "xnn_initialize")
         self.build = self._identify()
         # `cpuinfo_isa`: a flag a byte.
@@ -103,7 +103,7 @@ class Library:
         if pool is None:
             return 0
         if pool not in self._lent:
-            run = _address_of(self._threads.pthreadpool_parallelize_1d)
+            run = _address_of(self._threads, "pthreadpool_parallelize_1d")
             self._lent[pool] = (ctypes.c_void_p * 2)(run, pool)
         return ctypes.addressof(self._lent[pool])
 
@@ -113,8 +113,8 @@ class Library:
         return ctypes.string_at(address, nbytes).hex()
 
 
-def _address_of(function: "ctypes._CFuncPtr") -> int:
-    address = ctypes.cast(function, ctypes.c_void_p).value
+def _address_of(library: ctypes.CDLL, name: str) -> int:
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
     assert address is not None, "the library has the function"
     return address
 
