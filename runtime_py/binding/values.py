@@ -111,10 +111,10 @@ class Values:
     def argument(self, argument: Argument, read: Callable[[int], object]) -> object:
         """Return an argument of an instruction; `read` is `array` or `tensor`."""
         match argument:
-            case tuple():
-                return tuple(self.argument(item, read) for item in argument)
             case Ref():
                 return read(argument.value)
+            case tuple():
+                return tuple([self.argument(item, read) for item in argument])
             case Affine():
                 return argument.evaluate(self._sizes)
             case _:

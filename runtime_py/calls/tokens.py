@@ -89,7 +89,9 @@ def _tokens_and_filled(graph: Graph, tokens: int) -> set[int]:
     """Return the tokens, and what they are with other tokens for padding."""
     found = {tokens}
     for call in graph.instructions:
-        operands = call.arguments[1:] if call.op == _CHOICE else ()
+        if call.op != _CHOICE:
+            continue
+        operands = call.arguments[1:]
         roots = {graph.root_of(ref.value) for ref in operands if isinstance(ref, Ref)}
         if roots & found:
             found.update(call.results)

@@ -9,6 +9,7 @@ step sorts the vocabulary. All randomness comes from one generator, seeded once.
 import math
 from collections.abc import Sequence
 from copy import copy, deepcopy
+from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -36,7 +37,9 @@ class Chooser:
         seed = None if settings.seed is None else settings.seed + row
         greedy = not settings.temperature  # numpy.random is slow to import
         self._random = None if greedy else np.random.default_rng(seed)
-        self._seen = np.unique(np.array(seen, np.int64))
+        penalized = settings.repetition_penalty != 1
+        # Not `np.unique`, which imports numpy.ma.
+        self._seen = np.array(sorted(set(seen)) if penalized else [], np.int64)
 
     def copy(self) -> "Chooser":
         """Return one that goes on as this one does, by the same chance."""
@@ -79,7 +82,8 @@ def choose_token(
         return token
     assert random is not None, "chance has a generator"
     ids, scores = keep_tokens(logits, settings)
-    totals = _weights(scores).cumsum()
+    # In place: memory that is new for each token costs as much as the sums.
+    totals = _weights(scores, scores).cumsum(out=scores)
     # `random` gives 1 - 2**-53 at most: however it is rounded, this is below the total.
     place = random.random() * totals[-1]
     return int(ids[np.searchsorted(totals, place, side="right")])
@@ -102,9 +106,8 @@ def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scor
     best = float(logits.max())
     _check_best(best, most=math.inf)
     ids = _keep_top_k(logits, settings.top_k)
-    all_kept = ids.size == logits.size
-    scores = (logits if all_kept else logits[ids]).astype(np.float64)
-    scores /= settings.temperature
+    kept_logits = logits if ids.size == logits.size else logits[ids]
+    scores: Scores = np.divide(kept_logits, settings.temperature, dtype=np.float64)
     if settings.top_p < 1:
         kept = _keep_top_p(scores, settings.top_p)
         ids, scores = ids[kept], scores[kept]
@@ -132,7 +135,8 @@ def penalize(logits: Logits, seen: Ids, penalty: float) -> Logits:
 def _keep_top_k(logits: Logits, top_k: int) -> Ids:
     """Return the ids of the k greatest and of those equal to the least of them."""
     if not 0 < top_k < logits.size:
-        return np.flatnonzero(logits > -np.inf)
+        every = logits.min() > -np.inf
+        return _ids_below(logits.size) if every else np.flatnonzero(logits > -np.inf)
     ids = _among_greatest(logits, top_k)
     found = logits[ids]
     floor = max(np.partition(found, -top_k)[-top_k], np.finfo(found.dtype).min)
@@ -168,18 +172,29 @@ def _keep_top_p(scores: Scores, top_p: float) -> Ids:
     kept, likely, share = _halve(chances, likely, top_p)
     order = likely[np.argsort(-chances[likely], kind="stable")]
     count = int(np.searchsorted(chances[order].cumsum(), share, side="left")) + 1
-    return np.sort(np.concatenate([*kept, order[:count]]))
+    is_kept = np.zeros(scores.size, np.bool_)
+    for indices in (*kept, order[:count]):
+        is_kept[indices] = True
+    return np.flatnonzero(is_kept)
 
 
-def _weights(scores: Scores) -> Scores:
+@lru_cache(maxsize=1)
+def _ids_below(size: int) -> Ids:
+    ids = np.arange(size)
+    ids.flags.writeable = False
+    return ids
+
+
+def _weights(scores: Scores, out: Scores | None = None) -> Scores:
     """Return how likely each score is, the greatest being 1."""
-    weights: Scores = scores - scores.max()
-    np.exp(weights, out=weights)
-    return weights
+    weights: Scores = np.subtract(scores, scores.max(), out=out)
+    return np.exp(weights, out=weights)
 
 
 def _halve(chances: Scores, likely: Ids, share: float) -> tuple[list[Ids], Ids, float]:
     """Search for the place where a share is reached, until few are left to sort.
+
+    Equal chances stay together, so that the sort puts them in the order of their ids.
 
     Returns:
         kept: indices that belong to the share for certain.
@@ -188,16 +203,17 @@ def _halve(chances: Scores, likely: Ids, share: float) -> tuple[list[Ids], Ids, 
     """
     kept = []
     while likely.size > _FEW:
-        middle = likely.size // 2
-        halves = np.argpartition(-chances[likely], middle)
-        upper = likely[halves[:middle]]
-        reached = float(chances[upper].sum())
+        found = chances[likely]
+        above = found > found.mean()
+        upper = np.flatnonzero(above)  # many times as quick to index by
+        if upper.size in (0, found.size):  # all are equal
+            break
+        reached = float(found[upper].sum())
         if reached < share:
-            kept.append(upper)
-            share -= reached
-            likely = likely[halves[middle:]]
+            kept.append(likely[upper])
+            likely, share = likely[np.flatnonzero(~above)], share - reached
         else:
-            likely = upper
+            likely = likely[upper]
     return kept, likely, share
 
 

@@ -8,7 +8,6 @@ writer in the folder removes it. If anything fails, the file is removed.
 import fcntl
 import os
 import re
-import secrets
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -120,7 +119,7 @@ class TemporaryFile:
 
     def _create(self) -> bool:
         """Make and lock a file; tell whether it is still there then."""
-        name = f".kvc-{os.getpid()}-{secrets.token_hex(8)}.tmp"
+        name = f".kvc-{os.getpid()}-{os.urandom(8).hex()}.tmp"
         self._temporary = self.folder / name
         self._fd = os.open(self._temporary, _CREATE, 0o666)
         with suppress(OSError):  # where files cannot be locked, nobody removes any

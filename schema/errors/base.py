@@ -1,6 +1,5 @@
 """The root of all errors, and how messages list names and give system errors."""
 
-import difflib
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import Final, Never, dataclass_transform
@@ -60,6 +59,8 @@ def shortened(names: Sequence[str]) -> str:
 
 def meant(name: object, known: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the known name most like one, "" for none."""
+    import difflib
+
     by_lower = {one.lower(): one for one in known}
     close = difflib.get_close_matches(str(name).lower(), by_lower, n=1)
     return f" (did you mean {by_lower[close[0]]!r}?)" if close else ""

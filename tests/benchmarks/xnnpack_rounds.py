@@ -29,6 +29,7 @@ def measure(
         threads: what OpenMP is told; each command has been told itself.
     """
     os.environ["OMP_NUM_THREADS"] = str(threads)
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # modules are compiled once
     found: dict[str, list[Figures]] = {name: [] for name in commands}
     for turn in range(rounds):
         for name, command in commands.items():

@@ -25,19 +25,23 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     order: what a product reads beside the rows is constant, and what it writes lies in
     scratch memory until after the last, so that no two of them share memory.
     """
+    quantizing = [i for i, step in enumerate(graph.instructions) if step.op == QUANTIZE]
+    if not quantizing:
+        return {}
     readers: dict[int, set[int]] = defaultdict(set)
-    until = {graph.root_of(value): len(graph.instructions) for value in graph.outputs}
+    until: dict[int, int] = {}
     for index, instruction in enumerate(graph.instructions):
         for value in _values_in(instruction.arguments):
             readers[value].add(index)
-            root = graph.root_of(value)
-            until[root] = max(index, until.get(root, 0))
+            until[graph.root_of(value)] = index
+    until |= {graph.root_of(value): len(graph.instructions) for value in graph.outputs}
     groups = {}
-    for index, instruction in enumerate(graph.instructions):
-        if instruction.op != QUANTIZE or set(instruction.results) & set(graph.outputs):
+    for index in quantizing:
+        results = graph.instructions[index].results
+        products = sorted({i for made in results for i in readers[made]})
+        if set(results) & set(graph.outputs) or not products:
             continue
-        products = sorted({i for made in instruction.results for i in readers[made]})
-        if products and _go_together(graph, index, products, until):
+        if _go_together(graph, index, products, until):
             groups[products[-1]] = (index, *products)
     return groups
 
@@ -75,5 +79,10 @@ def _go_together(
 
 
 def _values_in(arguments: tuple[Argument, ...]) -> list[int]:
-    items = [i for a in arguments for i in (a if isinstance(a, tuple) else (a,))]
-    return [item.value for item in items if isinstance(item, Ref)]
+    found = []
+    for argument in arguments:
+        if type(argument) is Ref:
+            found.append(argument.value)
+        elif type(argument) is tuple:
+            found += [item.value for item in argument if type(item) is Ref]
+    return found

@@ -61,6 +61,24 @@ def test_top_p_keeps_the_fewest_that_reach_the_share():
     assert kept([0, 0, 0, 0], temperature=1.0, top_p=0.0) == [0]
 
 
+def test_top_p_of_many_equal_tokens_takes_the_first_of_them():
+    equal = np.zeros(5000)
+    assert kept(equal, temperature=1.0, top_p=0.4999) == list(range(2500))
+    assert kept([0.0, *equal, 9.0], temperature=1.0, top_p=0.9) == [
+        *range(3691),
+        5001,
+    ]
+
+
+def test_top_p_of_many_tokens_is_as_if_all_were_sorted():
+    logits = np.random.default_rng(1).normal(0, 2, 9000).astype(np.float32)
+    chances = np.exp(logits.astype(np.float64))
+    order = np.argsort(-chances, kind="stable")
+    for share in (0.3, 0.9, 0.999):
+        count = int((chances[order].cumsum() < share * chances.sum()).sum()) + 1
+        assert kept(logits, temperature=1.0, top_p=share) == sorted(order[:count])
+
+
 def test_min_p_keeps_what_is_likely_beside_the_likeliest():
     logits = np.log([0.1, 0.5, 0.15, 0.25])
     assert kept(logits, temperature=1.0, min_p=0.25) == [1, 2, 3]
