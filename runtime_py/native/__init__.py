@@ -48,12 +48,12 @@ BAD_LENGTH, NO_MEMORY, NOTHING_TO_REDUCE, LIBRARY_FAILED = 4, 5, 6, 7
 
 @frozen
 class Failure:
-    """Why a step refused, before it wrote anything.
+    """Why a step refused: before it wrote anything, unless it lacked memory.
 
     Attributes:
         fault: INDEX_OUT_OF_RANGE (index, size), CACHE_OVERFLOW (row, start, count,
             capacity), COUNT_OUT_OF_RANGE (row, count, most), BAD_LENGTH (row, length,
-            slots), NO_MEMORY, NOTHING_TO_REDUCE or LIBRARY_FAILED (status).
+            slots), NO_MEMORY (bytes), NOTHING_TO_REDUCE or LIBRARY_FAILED (status).
         step: index of the step.
         facts: in this order.
     """
