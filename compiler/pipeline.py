@@ -186,8 +186,10 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     if recipe.weights == "bfloat16":
         passes.append(StoreBfloat16())
     passes.append(ShareEqualNodes())
+    if "cpu" in (recipe.backend, recipe.rest):
+        passes += [FuseRotaryEmbeddings(), DropDeadCode()]
     if recipe.backend == "cpu":
-        passes += [FuseGlus(), FuseRotaryEmbeddings(), DropDeadCode(), GatherProducts()]
+        passes += [FuseGlus(), GatherProducts()]
     passes += [MaterializeViews(), DropDeadCode()]
     return tuple(passes)
 
