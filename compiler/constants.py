@@ -90,7 +90,7 @@ class Transform(Enum):
     INT4 = "int4"  # two int4 values a byte, per block of a row
     INT4_SCALE = "int4_scale"  # bfloat16 scale of each block of each row
     BFLOAT16 = "bfloat16"  # rounded to bfloat16
-    TRANSPOSED = "transposed"  # the matrices of [count, rows, columns] turned
+    TRANSPOSED = "transposed"  # the last two axes exchanged
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +157,8 @@ class WeightReader:
                 return (block.to(torch.bfloat16) for block in blocks)
             case Transform.TRANSPOSED:
                 blocks = self.blocks(source.base, whole_rows=True)
+                if len(_shape(source.base)) == 2:  # one matrix, which is read whole
+                    return _cut(torch.cat(list(blocks)).mT, whole_rows)
                 return (block.mT.contiguous() for block in blocks)
 
     def _quantized(
@@ -252,8 +254,8 @@ def _shape(source: Source) -> tuple[int, ...]:
         case Derived(Transform.INT8_SCALE, base):
             return _shape(base)[:-1]
         case Derived(Transform.TRANSPOSED, base):
-            count, rows, columns = _shape(base)
-            return count, columns, rows
+            *count, rows, columns = _shape(base)
+            return *count, columns, rows
         case Derived(Transform.INT4, base):
             rows, columns = _shape(base)
             return rows, columns // 2

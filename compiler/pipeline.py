@@ -43,6 +43,7 @@ from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
 from kvc.compiler.passes.gather_products import GatherProducts
 from kvc.compiler.passes.lend_whole_memory import LendWholeMemory
+from kvc.compiler.passes.linear_products import LinearProducts
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.narrow_caches import NarrowCaches
 from kvc.compiler.passes.quantize_caches import QuantizeCaches
@@ -179,6 +180,9 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     elif recipe.cache == "float16":
         passes += [DropDeadCode(), NarrowCaches()]
     embedding = recipe.embedding == "int8"
+    stored = recipe.linear != "float32" or recipe.weights != "float32"
+    if stored or recipe.backend == "cpu":
+        passes.append(LinearProducts())
     if recipe.linear != "float32" or embedding:
         passes.append(QuantizeWeights(recipe.linear, embedding))
     if recipe.weights == "bfloat16":

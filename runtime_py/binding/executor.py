@@ -10,7 +10,13 @@ from typing import NoReturn
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.threads import TorchThreads
-from kvc.schema.errors import IndexOutOfRange, KernelFailed, KvcError
+from kvc.schema.errors import (
+    CacheOverflow,
+    CountOutOfRange,
+    IndexOutOfRange,
+    KernelFailed,
+    KvcError,
+)
 from kvc.schema.frozen import frozen
 from kvc.schema.model import CursorSlot, Instruction
 from kvc.schema.ops import CONTROL_OPS
@@ -21,6 +27,14 @@ Step = tuple[Callable[..., object], tuple[object, ...]]
 Rebind = Callable[[Mapping[str, int], Mapping[int, Array] | None], "Frame"]
 
 
+# These errors promise that the instruction has written nothing.
+_CLEAN = (CacheOverflow, CountOutOfRange, IndexOutOfRange)
+
+
+class Unbegun(Exception):
+    """A part failed, by its cause, before it wrote what outlives it."""
+
+
 @dataclass(slots=True)
 class Progress:
     """How far a run that broke off has come.
@@ -29,10 +43,17 @@ class Progress:
         place: index of the instruction that was running; -1 before any, and after
             the last one after all, or where nobody can say.
         inside: whether it broke off in a block, of which more may have run.
+        unbegun: whether it is a part that has written nothing, by its own word.
     """
 
     place: int = -1
     inside: bool = False
+    unbegun: bool = False
+
+    def last(self, error: BaseException) -> int:
+        """Return the index of the last instruction that may have written, or -1."""
+        clean = isinstance(error, _CLEAN) and not self.inside
+        return self.place - (clean or self.unbegun)
 
 
 @frozen
@@ -94,6 +115,9 @@ class Frame:
             place = self.places[index] if self.places else -1
             progress.place = place
             progress.inside = place >= 0 and self.instructions[place].op in CONTROL_OPS
+            progress.unbegun = isinstance(error, Unbegun)
+            if isinstance(error, Unbegun):
+                error = error.__cause__ or error
             if isinstance(error, Exception):
                 fail(self.method, place, self.instructions[place], error)
             raise

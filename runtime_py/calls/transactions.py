@@ -17,11 +17,7 @@ from kvc.runtime.sessions.positions import find_position, known_position
 from kvc.runtime.states.access import Demand, Writes
 from kvc.runtime.states.kind import Undo
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.errors import CacheOverflow, CountOutOfRange, IndexOutOfRange
 from kvc.schema.model import Cursor, CursorKind
-
-# These errors promise that the instruction has written nothing.
-_CLEAN = (CacheOverflow, CountOutOfRange, IndexOutOfRange)
 
 
 class Transaction:
@@ -150,8 +146,7 @@ class Transaction:
             memory.owner.synchronise()
         _put_back(self._undo)
         memory.owner.synchronise()
-        clean = isinstance(error, _CLEAN) and not progress.inside
-        last = progress.place - clean
+        last = progress.last(error)
         lost = any(
             memory.kinds[writes.group].lost(
                 writes, last, self.starts[writes.cursor] is None

@@ -20,8 +20,8 @@ from kvc.runtime.states.groups import Group
 from kvc.runtime.states.owner import Buffer, InitialValue, Owner
 from kvc.schema.errors import MissingLibrary
 from kvc.schema.frozen import frozen
+from kvc.schema.model import Block, Program
 from kvc.schema.model import Delegate as Part
-from kvc.schema.model import Program
 
 
 class ReferenceUsed(UserWarning):
@@ -172,6 +172,19 @@ class Handle(Protocol):
 
     def close(self) -> None:
         """Release what the handle holds; no prepared function runs afterwards."""
+
+
+def first_write(block: Block) -> int:
+    """Return the index of the first instruction that may write what outlives a part.
+
+    Where a part fails before it, the part raises `Unbegun` from the error.
+    """
+    graph = block.graph
+    made = {graph.root_of(value) for value in graph.outputs}
+    writes = [update.instruction for update in block.updates]
+    makers = enumerate(graph.instructions)
+    writes += [index for index, step in makers if made & set(step.results)]
+    return min(writes, default=len(graph.instructions))
 
 
 def on_host(buffers: Sequence[Buffer]) -> Sequence[Array]:

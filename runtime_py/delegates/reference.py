@@ -5,13 +5,14 @@ prepared calls are frames, followed by copies of outputs that cannot be made in 
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 from kvc.runtime.arrays import Array, copy_into, lies_over
 from kvc.runtime.binding.code import code_of
-from kvc.runtime.binding.executor import Frame
+from kvc.runtime.binding.executor import Frame, Progress, Unbegun
 from kvc.runtime.binding.frames import bind_graph
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.delegates.base import Handle, Workspace, on_host
+from kvc.runtime.delegates.base import Handle, Workspace, first_write, on_host
 from kvc.runtime.delegates.part_memory import part_memory
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.model import Delegate, Program
@@ -26,7 +27,8 @@ class ReferenceHandle(Handle):
         self, program: Program, part: Delegate, data: Mapping[str, FreeableBuffer]
     ) -> None:
         method = program.methods[part.method]
-        self._graph = method.blocks[part.block].graph
+        block = method.blocks[part.block]
+        self._graph, self._first_write = block.graph, first_write(block)
         self._buffers = {i: data[program.names[i].name] for i in part.names}
         self._code = code_of(program, part.method, _refuse_nesting, {})
 
@@ -48,7 +50,7 @@ class ReferenceHandle(Handle):
             lambda name: self._buffers[name].private_array(),
         )
         frame = bind_graph(graph, sizes, memory, self._code)
-        return _with_copies(frame, targets)
+        return partial(_run, frame, _copies(frame, targets), self._first_write)
 
     def close(self) -> None:
         """Free the data."""
@@ -56,18 +58,22 @@ class ReferenceHandle(Handle):
             buffer.free()
 
 
-def _with_copies(frame: Frame, outputs: Sequence[Array]) -> Callable[[], None]:
+def _copies(frame: Frame, outputs: Sequence[Array]) -> list[tuple[Array, Array]]:
+    """Return what is to be copied after a run: to which output, from where."""
     pairs = zip(outputs, frame.outputs, strict=True)
-    copies = [(to, made) for to, made in pairs if not lies_over(to, made)]
-    if not copies:
-        return frame.run
+    return [(to, made) for to, made in pairs if not lies_over(to, made)]
 
-    def run() -> None:
-        frame.run()
-        for to, made in copies:
-            copy_into(to, made)
 
-    return run
+def _run(frame: Frame, copies: list[tuple[Array, Array]], first_write: int) -> None:
+    progress = Progress()
+    try:
+        frame.run(progress)
+    except Exception as error:
+        if progress.last(error) < first_write:
+            raise Unbegun from error
+        raise
+    for to, made in copies:
+        copy_into(to, made)
 
 
 def _refuse_nesting(delegate: int) -> Handle:

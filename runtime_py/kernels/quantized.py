@@ -78,7 +78,7 @@ def linear_qd8(
         out: float32 [..., out].
         q: int8 [..., in], as `scale` and `zero_point` from `kvc::quantize_rows`.
         scale: float32 [..., 1].
-        zero_point: int32 [..., 1].
+        zero_point: int32 [..., 1]; one outside int8 counts as the nearest inside.
         weight: int8 [out, in].
         weight_scale: float32 [out].
         bias: float32 [out].
@@ -86,7 +86,8 @@ def linear_qd8(
     """
     product = multiply_int8(q.reshape(-1, q.shape[-1]), weight.t())
     rows = row_sums(weight) if sums is None else sums
-    product.addcmul_(zero_point.reshape(-1, 1), rows, value=-1)
+    zero = zero_point.reshape(-1, 1).clamp(-128, 127)
+    product.addcmul_(zero, rows, value=-1)
     result = out.view(product.shape)
     torch.div(product, scale.reshape(-1, 1), out=result)
     result.mul_(weight_scale)
@@ -134,7 +135,8 @@ def _linear_qb4(
         bias: float32 [out].
     """
     columns = q.shape[-1]
-    steps = q.reshape(-1, columns).float().sub_(zero_point.reshape(-1, 1))
+    zero = zero_point.reshape(-1, 1).clamp(-128, 127)
+    steps = q.reshape(-1, columns).float().sub_(zero)
     result = out.view(len(steps), len(weight))
     count = max(1, _CHUNK // columns)
     for first in range(0, len(weight), count):

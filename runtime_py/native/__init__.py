@@ -44,12 +44,12 @@ BAD_LENGTH, NO_MEMORY, NOTHING_TO_REDUCE = 4, 5, 6
 
 @frozen
 class Failure:
-    """Why a step refused, before it wrote anything.
+    """Why a step refused: before it wrote anything, unless it lacked memory.
 
     Attributes:
         fault: INDEX_OUT_OF_RANGE (index, size), CACHE_OVERFLOW (row, start, count,
             capacity), COUNT_OUT_OF_RANGE (row, count, most), BAD_LENGTH (row, length,
-            slots), NO_MEMORY or NOTHING_TO_REDUCE.
+            slots), NO_MEMORY (bytes) or NOTHING_TO_REDUCE.
         step: index of the step.
         facts: in this order.
     """

@@ -1,8 +1,8 @@
 // The C interface: bind names to kernels, run a list of steps.
+#include <atomic>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
-#include <new>
 #include <vector>
 
 #include "kernels.h"
@@ -18,7 +18,7 @@ const std::vector<Entry>& kernels() {
     auto* found = new std::vector<Entry>;
     for (const Entry* family :
          {kElementwise, kCopies, kIndices, kReductions, kCaches, kProducts, kExperts,
-         kAttention}) {
+          kAttention}) {
       for (; family->name != nullptr; ++family) found->push_back(*family);
     }
     return found;
@@ -34,7 +34,7 @@ struct Block {
 
 }  // namespace
 
-void* workspace(size_t nbytes, int slot) {
+void* find_workspace(size_t nbytes, int slot) {
   thread_local Block blocks[5];
   Block& block = blocks[slot];
   if (block.nbytes < nbytes || block.data == nullptr) {
@@ -71,16 +71,12 @@ KVC_API int32_t kvc_run(const kvc::Step* steps, int32_t count, int32_t first, in
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::milliseconds(milliseconds);
   const auto& all = kvc::kernels();
-  const kvc::Context context{threads, failure};
+  std::atomic<size_t> lacking{0};
+  const kvc::Context context{threads, failure, &lacking};
   failure->fault = kvc::Fault::kNone;
   for (int32_t i = first; i < count; ++i) {
     failure->step = i;
-    try {
-      if (!all[steps[i].kernel].kernel(steps[i], context)) return i;
-    } catch (...) {
-      context.refuse(kvc::Fault::kNoMemory, 0);
-      return i;
-    }
+    if (!all[steps[i].kernel].kernel(steps[i], context)) return i;
     if ((i & 7) == 7 && Clock::now() >= end) return i + 1;
   }
   return count;

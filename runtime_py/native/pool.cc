@@ -18,8 +18,9 @@ namespace kvc {
 namespace {
 
 // How often a thread looks for work, or for its end, before it sleeps. To wake up takes many
-// times longer than to find work; to look for long takes the processor from others. So a thread looks longer as long as that has helped, and shorter after it
-// had to sleep all the same.
+// times longer than to find work; to look for long takes the processor from others. So a
+// thread looks longer as long as that has helped, and shorter after it had to sleep all the
+// same.
 class Patience {
  public:
   int spins() const { return spins_; }

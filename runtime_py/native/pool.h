@@ -12,8 +12,8 @@ constexpr int kMaxThreads = 64;
 
 // Runs `work` over all of `items`, in pieces of at most `grain`, on up to `threads`
 // threads. Each begins with a share of its own and then takes pieces of the others'.
-// Returns when all is done. A second
-// caller at the same time works alone, and so does the child of a fork.
+// Returns when all is done. A second caller at the same time works alone, and so does the
+// child of a fork.
 void run_parallel(int64_t items, int64_t grain, int threads, Work work, const void* context);
 
 // As `run_parallel`, with a function object called with (begin, end, thread).

@@ -43,7 +43,7 @@ struct Matrix {
   int64_t stride;
 };
 
-bool rows_together(const Tensor& x, int threads, int slot, Matrix* found) {
+bool rows_together(const Tensor& x, const Context& context, int slot, Matrix* found) {
   const int64_t width = x.dim(-1);
   int64_t stride = width;
   bool plain = width == 1 || x.stride(-1) == 1;
@@ -66,7 +66,7 @@ bool rows_together(const Tensor& x, int threads, int slot, Matrix* found) {
     *found = Matrix{x.as<const float>(), stride};
     return true;
   }
-  auto* memory = static_cast<float*>(workspace(x.count() * sizeof(float), slot));
+  auto* memory = static_cast<float*>(context.workspace(x.count() * sizeof(float), slot));
   if (memory == nullptr) return false;
   Tensor to = x;
   to.data = memory;
@@ -74,7 +74,7 @@ bool rows_together(const Tensor& x, int threads, int slot, Matrix* found) {
     to.strides[axis] = step;
     step *= x.dims[axis];
   }
-  copy_into(to, x, threads);
+  copy_into(to, x, context.threads);
   *found = Matrix{memory, width};
   return true;
 }
@@ -86,9 +86,8 @@ bool linear(const Step& step, const Context& context) {
   const int64_t depth = weight.dim(1), columns = weight.dim(0);
   if (out.count() == 0) return true;
   Matrix rows, columns_of;
-  if (!rows_together(x, context.threads, 0, &rows) ||
-      !rows_together(weight, context.threads, 1, &columns_of)) {
-    return context.refuse(Fault::kNoMemory, 0);
+  if (!rows_together(x, context, 0, &rows) || !rows_together(weight, context, 1, &columns_of)) {
+    return context.complete();
   }
   multiply({rows.data, rows.stride, columns_of.data, columns_of.stride, bias.as<const float>(),
             out.as<float>(), columns, 1, out.count() / columns, columns, depth},
@@ -102,9 +101,8 @@ bool multiply_matrices(const Tensor& out, Tensor a, Tensor b, const Context& con
   std::swap(turned.dims[0], turned.dims[1]);
   std::swap(turned.strides[0], turned.strides[1]);
   Matrix rows, columns;
-  if (!rows_together(a, context.threads, 0, &rows) ||
-      !rows_together(turned, context.threads, 1, &columns)) {
-    return context.refuse(Fault::kNoMemory, 0);
+  if (!rows_together(a, context, 0, &rows) || !rows_together(turned, context, 1, &columns)) {
+    return context.complete();
   }
   multiply({rows.data, rows.stride, columns.data, columns.stride, nullptr, out.as<float>(),
             out.strides[0], out.strides[1], out.dims[0], out.dims[1], a.dims[1]},
@@ -194,9 +192,7 @@ Quantization quantization_of(const ProductKernels& kernels, const float* x, int6
 bool quantize_rows(const Step& step, const Context& context) {
   const Tensor &q = step.tensors[0], &scales = step.tensors[1], &zeros = step.tensors[2];
   Matrix x;
-  if (!rows_together(step.tensors[3], context.threads, 0, &x)) {
-    return context.refuse(Fault::kNoMemory, 0);
-  }
+  if (!rows_together(step.tensors[3], context, 0, &x)) return context.complete();
   const int64_t width = q.dim(-1), rows = scales.count();
   parallel(rows, std::max<int64_t>(1, 16384 / std::max<int64_t>(1, width)), context.threads,
            [&](int64_t begin, int64_t end, int) {
@@ -227,30 +223,28 @@ void lay_out_int4(const int16_t* x, int64_t depth, int16_t zero, int8_t* q, int3
 }
 
 // Lays rows out as products read them. `fill(row, to)` writes q - zero of a row and returns
-// its quantization. False where there is no memory.
+// its quantization.
 template <class Fill>
-bool lay_out(int64_t rows, int64_t depth, bool int4, int threads, const Fill& fill,
+bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, const Fill& fill,
              Int8Rows* found) {
   const int64_t stride = (depth + 15) / 16 * 16, least = kTokens / 2;
   // Half a block is worth the zeros that fill it; few rows are not.
   const int64_t blocks = rows / kTokens + (rows % kTokens >= least ? 1 : 0);
   const int64_t in_blocks = blocks * kTokens, others = std::max<int64_t>(0, rows - in_blocks);
   const int64_t floats = in_blocks + others + 8, narrow = int4 ? others : 0;
-  auto* memory = static_cast<char*>(
-      workspace((in_blocks + others) * stride * sizeof(int16_t) + floats * sizeof(float) +
-                    narrow * (depth / kInt4 * sizeof(int32_t) + sizeof(int16_t) + depth),
-                2));
-  if (memory == nullptr) return false;
+  auto* memory = static_cast<char*>(context.workspace(
+      (in_blocks + others) * stride * sizeof(int16_t) + floats * sizeof(float) +
+          narrow * (depth / kInt4 * sizeof(int32_t) + sizeof(int16_t) + depth),
+      2));
+  if (memory == nullptr) return context.complete();
   auto* paired = reinterpret_cast<int16_t*>(memory);
   int16_t* in_rows = paired + in_blocks * stride;
   auto* scale = reinterpret_cast<float*>(in_rows + others * stride);
   auto* eights = reinterpret_cast<int32_t*>(scale + floats);
   auto* zero = reinterpret_cast<int16_t*>(eights + narrow * (depth / kInt4));
   auto* halves = reinterpret_cast<int8_t*>(zero + narrow);
-  bool ok = true;  // only ever set to false
-  parallel(blocks, 1, threads, [&](int64_t begin, int64_t end, int) {
-    auto* tokens = static_cast<int16_t*>(workspace(kTokens * stride * sizeof(int16_t), 3));
-    if (tokens == nullptr) ok = false;
+  parallel(blocks, 1, context.threads, [&](int64_t begin, int64_t end, int) {
+    auto* tokens = static_cast<int16_t*>(context.workspace(kTokens * stride * sizeof(int16_t), 3));
     for (int64_t block = begin; tokens != nullptr && block < end; ++block) {
       for (int64_t i = 0; i < kTokens; ++i) {
         const int64_t row = block * kTokens + i, used = row < rows ? depth : 0;
@@ -271,7 +265,7 @@ bool lay_out(int64_t rows, int64_t depth, bool int4, int threads, const Fill& fi
     lay_out_int4(to, depth, zero[i], halves + i * depth, eights + i * (depth / kInt4));
   }
   *found = Int8Rows{paired, in_rows, scale, rows, depth, stride, blocks, {halves, zero, eights}};
-  return ok;
+  return context.complete();
 }
 
 // The product of rows with the columns from `begin` to `end` of a weight. Operands: weight,
@@ -303,14 +297,10 @@ bool multiply(const Int8Rows& x, int64_t count, const Tensor* outs, const Tensor
   const auto pieces_of = [&](int64_t i) { return (operands[3 * i].dims[0] + grain - 1) / grain; };
   int64_t pieces = 0;
   for (int64_t i = 0; i < count; ++i) pieces += pieces_of(i);
-  bool ok = true;  // only ever set to false
   parallel(pieces, 1, context.threads, [&](int64_t begin, int64_t end, int) {
-    int16_t* scratch = nullptr;
-    if (x.blocks != 0) {
-      scratch = static_cast<int16_t*>(workspace(kWidened * x.stride * sizeof(int16_t), 3));
-      if (scratch == nullptr) ok = false;
-      if (scratch == nullptr) return;
-    }
+    const size_t nbytes = x.blocks != 0 ? kWidened * x.stride * sizeof(int16_t) : 1;
+    auto* scratch = static_cast<int16_t*>(context.workspace(nbytes, 3));
+    if (scratch == nullptr) return;
     for (int64_t piece = begin; piece < end; ++piece) {
       int64_t i = 0, own = piece;
       for (; own >= pieces_of(i); ++i) own -= pieces_of(i);
@@ -318,7 +308,7 @@ bool multiply(const Int8Rows& x, int64_t count, const Tensor* outs, const Tensor
       multiply_columns(x, outs[i], operands + 3 * i, own * grain, end, scratch);
     }
   });
-  return ok || context.refuse(Fault::kNoMemory, 0);
+  return context.complete();
 }
 
 // kvc::linear_qd8 and kvc::linear_qb4. Arguments: q, scale, zero_point, weight,
@@ -331,15 +321,13 @@ bool quantized_linear(const Step& step, const Context& context) {
   Int8Rows x;
   const auto fill = [&](int64_t row, int16_t* to) {
     const int8_t* from = q.as<const int8_t>() + row * depth;
-    const int32_t shift = zero.as<const int32_t>()[row];
+    const int32_t shift = std::clamp(zero.as<const int32_t>()[row], -128, 127);
     for (int64_t k = 0; k < depth; ++k) to[k] = static_cast<int16_t>(from[k] - shift);
     return Quantization{scale.as<const float>()[row], static_cast<float>(shift)};
   };
   const bool int4 = weight.dtype != DType::kInt8;
-  if (!lay_out(scale.count(), depth, int4, context.threads, fill, &x)) {
-    return context.refuse(Fault::kNoMemory, 0);
-  }
-  return multiply(x, 1, &out, &weight, context);
+  return lay_out(scale.count(), depth, int4, context, fill, &x) &&
+         multiply(x, 1, &out, &weight, context);
 }
 
 // kvc::quantize_rows and the products that follow it, together. Tensors: the results of
@@ -350,7 +338,7 @@ bool linears_of_rows(const Step& step, const Context& context) {
   const int64_t depth = x.dim(-1);
   if (x.count() == 0) return true;
   Matrix rows;
-  if (!rows_together(x, context.threads, 0, &rows)) return context.refuse(Fault::kNoMemory, 0);
+  if (!rows_together(x, context, 0, &rows)) return context.complete();
   const auto& kernels = product_kernels();
   const auto fill = [&](int64_t row, int16_t* to) {
     const float* from = rows.data + row * rows.stride;
@@ -361,10 +349,8 @@ bool linears_of_rows(const Step& step, const Context& context) {
   bool int4 = false;
   for (int64_t i = 0; i < count; ++i) int4 = int4 || operands[3 * i].dtype != DType::kInt8;
   Int8Rows laid_out;
-  if (!lay_out(x.count() / depth, depth, int4, context.threads, fill, &laid_out)) {
-    return context.refuse(Fault::kNoMemory, 0);
-  }
-  return multiply(laid_out, count, outs, operands, context);
+  return lay_out(x.count() / depth, depth, int4, context, fill, &laid_out) &&
+         multiply(laid_out, count, outs, operands, context);
 }
 
 }  // namespace

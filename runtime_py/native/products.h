@@ -58,11 +58,12 @@ struct Int8Product {
   float* out;         // [rows, columns]
   int64_t columns;
 };
+
 // Rows of int8 times rows of int4 weights, each kInt4 with a scale:
 // out[m, n] = sum over b of float(sum of (q[m, k] - zero[m]) * w[n, k]) * w_scale[n, b] /
 // scale[m] + bias[n]. The inner sums are exact; the outer is taken in the order of b.
 struct Int4Product {
-  const uint8_t* w;  // [columns, depth / 2]: k in the low half of a byte, k + 1 in the high; plus 8
+  const uint8_t* w;  // [columns, depth / 2], plus 8: the low half of a byte is k, the high k + 1
   int64_t w_stride;
   const uint16_t* w_scale;  // bfloat16 [columns, depth / block]
   int64_t scale_stride, block;  // block: a multiple of kInt4
@@ -70,6 +71,7 @@ struct Int4Product {
   float* out;                   // [rows, columns]
   int64_t columns;
 };
+
 // Columns of a product of blocks that are computed together.
 constexpr int64_t kWidened = 24;
 

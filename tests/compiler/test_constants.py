@@ -1,4 +1,5 @@
 from dataclasses import dataclass
+from math import prod
 
 import pytest
 import torch
@@ -224,6 +225,15 @@ def test_stored_tensors_are_cast_as_they_are_read(small_blocks):
     source = StoredSource(stored(tensor), torch.float32)
     assert torch.equal(read(source), tensor.float())
     assert nbytes_of(source) == 63 * 4
+
+
+@pytest.mark.parametrize("shape", [(9, 5), (1, 40), (0, 3), (2, 9, 5)])
+def test_matrices_are_turned_whatever_blocks_they_come_in(shape, small_blocks):
+    whole = torch.arange(prod(shape)).float().reshape(shape)
+    turned = Derived(Transform.TRANSPOSED, TensorSource(whole))
+    assert torch.equal(read(turned), whole.mT)
+    rows = torch.cat(list(WeightReader().blocks(turned, whole_rows=True)))
+    assert torch.equal(rows.reshape(whole.mT.shape), whole.mT)
 
 
 def test_zeros_are_found_by_their_bytes(small_blocks):

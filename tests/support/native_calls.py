@@ -10,6 +10,7 @@ from torch import Tensor
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import tensor_as_array
+from kvc.runtime.binding.executor import Unbegun
 from kvc.runtime.delegates.cpu.binding import bind_steps
 from kvc.runtime.delegates.operands import operands_of
 from kvc.runtime.native import find_library
@@ -17,6 +18,7 @@ from kvc.schema.backends.cpu import why_not
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Alias,
+    Block,
     Caller,
     Graph,
     Instruction,
@@ -45,7 +47,7 @@ def run_native(
     outs = [Guarded(each.shape, each.dtype) for each in expected]
     run = bind_steps(
         "test",
-        graph,
+        Block(graph, ()),
         {},
         [tensor_as_array(tensors[value]) for value in graph.inputs],
         [tensor_as_array(out.tensor) for out in outs],
@@ -54,7 +56,10 @@ def run_native(
         find_library(),
         threads,
     )
-    run()
+    try:
+        run()
+    except Unbegun as unbegun:
+        raise (unbegun.__cause__ or unbegun) from None
     return [
         out.check(tuple(each.shape)) for out, each in zip(outs, expected, strict=True)
     ]

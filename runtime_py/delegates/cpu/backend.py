@@ -23,8 +23,8 @@ from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.native import Library, find_library
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.cpu import why_not
+from kvc.schema.model import Block
 from kvc.schema.model import Delegate as Part
-from kvc.schema.model import Graph
 from kvc.schema.two_threads import share
 
 
@@ -53,14 +53,14 @@ class Cpu(Delegate):
         """Check a part; see `Delegate.init`."""
         program, path = self._options.program, self._options.path
         method = program.methods[part.method]
-        graph = method.blocks[part.block].graph
+        block = method.blocks[part.block]
         where = f"{path}: a delegate of method {method.name!r}"
-        check_taken(graph, "cpu", why_not, where)
+        check_taken(block.graph, "cpu", why_not, where)
         if self._library is None:
             return ReferenceHandle(program, part, data)
         buffers = {name: data[program.names[name].name] for name in part.names}
         return CpuHandle(
-            method.name, graph, buffers, self._library, self._options.threads
+            method.name, block, buffers, self._library, self._options.threads
         )
 
     def packed(self) -> Mapping[str, int]:
@@ -80,12 +80,12 @@ class CpuHandle(Handle):
     def __init__(
         self,
         method: str,
-        graph: Graph,
+        block: Block,
         buffers: Mapping[int, FreeableBuffer],
         library: Library,
         threads: int,
     ) -> None:
-        self._method, self._graph, self._buffers = method, graph, buffers
+        self._method, self._block, self._buffers = method, block, buffers
         self._library, self._threads = library, threads
         self._data: Mapping[int, Array] | None = None
 
@@ -100,7 +100,7 @@ class CpuHandle(Handle):
         data = self._read()
         return bind_steps(
             self._method,
-            self._graph,
+            self._block,
             sizes,
             on_host(inputs),
             on_host(outputs),

@@ -13,9 +13,10 @@ import numpy as np
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array, lies_over
 from kvc.runtime.binding.array_views import bind_view
-from kvc.runtime.binding.executor import fail
+from kvc.runtime.binding.executor import Unbegun, fail
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
+from kvc.runtime.delegates.base import first_write
 from kvc.runtime.delegates.cpu.merging import ROWS, products_of_rows
 from kvc.runtime.delegates.part_memory import part_memory
 from kvc.runtime.native import (
@@ -24,6 +25,7 @@ from kvc.runtime.native import (
     CACHE_OVERFLOW,
     COUNT_OUT_OF_RANGE,
     INDEX_OUT_OF_RANGE,
+    NO_MEMORY,
     NOTHING_TO_REDUCE,
     Failure,
     Library,
@@ -36,9 +38,10 @@ from kvc.schema.errors import (
     CacheOverflow,
     CountOutOfRange,
     IndexOutOfRange,
+    KvcError,
     OutOfMemory,
 )
-from kvc.schema.model import Alias, Argument, Graph, Instruction, Ref
+from kvc.schema.model import Alias, Argument, Block, Graph, Instruction, Ref
 from kvc.schema.ops import APPEND, OPS, REPLACE, Aliasing
 from kvc.schema.ops.spec import Param, ParamKind
 from kvc.schema.verify.signatures import check_at, sized_together
@@ -71,7 +74,7 @@ _STRIDED = {"aten::clone", "aten::cat", "aten::stack", "aten::repeat", "aten::fu
 
 def bind_steps(
     method: str,
-    graph: Graph,
+    block: Block,
     sizes: Mapping[str, int],
     inputs: Sequence[Array],
     outputs: Sequence[Array],
@@ -84,9 +87,9 @@ def bind_steps(
 
     Args:
         method: that the block belongs to, for messages.
-        graph: the block, known to hold nothing but what the backend takes.
+        block: the code, known to hold nothing but what the backend takes.
         sizes: of the program's symbols.
-        inputs: where the graph's lie, as `Handle.prepare` gets them.
+        inputs: where the code's lie, as `Handle.prepare` gets them.
         outputs: likewise.
         arena: for what lies between.
         constant: returns the data of a name.
@@ -97,9 +100,10 @@ def bind_steps(
         KernelFailed: a view is impossible.
         DigestMismatch, FileChanged: a constant is damaged.
     """
+    graph = block.graph
     memory = part_memory(graph, sizes, inputs, outputs, arena, constant)
-    binder = _Binder(method, graph, sizes, memory, Steps(library, threads))
-    return binder.bind(outputs)
+    steps, writes = Steps(library, threads), first_write(block)
+    return _Binder(method, graph, sizes, memory, steps, writes).bind(outputs)
 
 
 class _Binder:
@@ -112,7 +116,9 @@ class _Binder:
         sizes: Mapping[str, int],
         memory: Memory,
         steps: Steps,
+        first_write: int,
     ) -> None:
+        self._first_write = first_write
         self._method, self._graph, self._sizes = method, graph, sizes
         self._values = Values(graph, sizes, memory)
         self._types = [value.type for value in graph.values]
@@ -126,16 +132,18 @@ class _Binder:
         groups = products_of_rows(self._graph)
         merged = {i for group in groups.values() for i in group}
         for index, instruction in enumerate(instructions):
+            group = groups.get(index, ())
             try:
                 if index in together:
                     check_at(instruction, self._types, self._sizes)
-                if index in groups:
-                    self._bind_products(*(instructions[i] for i in groups[index]))
+                if group:
+                    self._bind_products(*(instructions[i] for i in group))
                 elif index not in merged:
                     self._bind(instruction)
             except Exception as error:
                 fail(self._method, index, instruction, error)
-            self._owners += [index] * (len(self._steps) - len(self._owners))
+            owner = min(group, default=index)
+            self._owners += [owner] * (len(self._steps) - len(self._owners))
         for value, target in zip(self._graph.outputs, outputs, strict=True):
             made = self._values.array(value)
             if not lies_over(made, target):
@@ -149,7 +157,14 @@ class _Binder:
         if failure is not None:
             index = self._owners[failure.step]
             instruction = self._graph.instructions[index]
-            fail(self._method, index, instruction, self._error(failure, instruction))
+            try:
+                fail(
+                    self._method, index, instruction, self._error(failure, instruction)
+                )
+            except KvcError as error:
+                if index < self._first_write + (failure.fault != NO_MEMORY):
+                    raise Unbegun from error
+                raise
 
     def _error(self, failure: Failure, instruction: Instruction) -> Exception:
         """Return the error that the reference would raise."""

@@ -15,6 +15,7 @@ from kvc.compiler.passes.dedupe_constants import DedupeConstants
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
+from kvc.compiler.passes.linear_products import LinearProducts
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
@@ -32,6 +33,8 @@ class Subjects(nn.Module):
         self.linear = nn.Linear(4, 4)
         self.wide = nn.Linear(64, 4)
         self.register_buffer("k", torch.zeros(2, 3, 4))
+        self.matrix = nn.Parameter(torch.randn(4, 5))
+        self.bias = nn.Parameter(torch.randn(5))
 
     def forward_copies(self, x):
         old = self.k.clone()
@@ -60,6 +63,10 @@ class Subjects(nn.Module):
     def wide_linear(self, x):
         return self.wide(x.repeat(1, 1, 16))
 
+    def products(self, x):
+        rows = x.view(-1, 4)
+        return torch.addmm(self.bias, rows, self.matrix), x @ self.matrix
+
     def linears(self, x):
         return self.linear(x), self.linear(x * 2)
 
@@ -73,6 +80,9 @@ class Subjects(nn.Module):
         (FuseRmsNorms(), "fuse_rms_norms", "fp32", 0),
         (ShareEqualNodes(), "share_equal_nodes", "fp32", 0),
         (MaterializeViews(), "materialize_views", "fp32", 0),
+        (LinearProducts(), "products", "cpu_fp32", 1e-6),
+        (LinearProducts(), "products", "cpu_q8", 0.05),
+        (LinearProducts(), "products", "bf16", 0.05),
         (QuantizeWeights("qd8", True), "linears", "xnnpack_q8", 0.05),
         (QuantizeWeights("qb4", True), "wide_linear", "xnnpack_q4", 0.15),
         (StoreBfloat16(), "linears", "bf16", 0.05),

@@ -15,6 +15,7 @@ from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.forward_copies import ForwardCopies
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
 from kvc.compiler.passes.gather_products import GatherProducts
+from kvc.compiler.passes.linear_products import LinearProducts
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.share_equal_nodes import ShareEqualNodes
@@ -33,6 +34,10 @@ CASES = {
     "drop_dead_code": (DropDeadCode(), {"unused": torch.ones(4, 4)}),
     "dedupe_constants": (DedupeConstants(), EQUAL | HALVES),
     "fuse_rms_norms": (FuseRmsNorms(), {"w": torch.ones(4)}),
+    "linear_products": (
+        LinearProducts(),
+        {name: torch.ones(4, 6) for name in ("w", "read", "table", "other")},
+    ),
     "share_equal_nodes": (ShareEqualNodes(), {}),
     "gather_products": (
         GatherProducts(),

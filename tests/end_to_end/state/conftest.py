@@ -50,8 +50,12 @@ _OF_THE_REFERENCE = (
 _OF_BACKENDS = ("test_failing_parts.py", "test_whoever_runs.py")
 _NOT_WITH = {"opaque": _OF_THE_HOST, "cpu": _OF_THE_REFERENCE}
 _ALWAYS = {
-    "cpu": ("test_whoever_runs.py", "test_branches_of_turns_write"),
-    "greedy": ("test_whoever_runs.py", "test_cursors.py"),
+    "cpu": (
+        "test_whoever_runs.py",
+        "test_branches_of_turns_write",
+        "test_an_index_outside",
+    ),
+    "greedy": ("test_whoever_runs.py", "test_cursors.py", "test_an_index_outside"),
     "opaque": ("test_whoever_runs.py",),
 }
 _HERE = Path(__file__).parent

@@ -1,23 +1,27 @@
-"""A part that fails in the middle: it cannot say what it has begun to write.
+"""A part that fails: it says that it has written nothing, or counts as half done.
 
-All that its instruction may write counts as begun. What knowing the position puts back
-is as it was, whoever owns it; what cannot be put back leaves the session poisoned.
+Then all that its instruction may write counts as begun. What knowing the position puts
+back is as it was, whoever owns it; what cannot be put back leaves the session poisoned.
 """
 
 from collections.abc import Iterator
 from contextlib import ExitStack
 from itertools import count
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from broken_steps import Broken, broken_step
 from cached_models import VOCAB
 from made_once import MadeOnce
 from session_kinds import KINDS
 from state_runs import opened, snapshot
+from torch import Tensor, nn
 
+from kvc.compiler import Method
 from kvc.runtime import KernelFailed, Program, Session
-from kvc.schema.errors import Poisoned
+from kvc.schema.errors import IndexOutOfRange, Poisoned
 
 TOKENS = np.random.default_rng(8).integers(0, VOCAB, (1, 16))
 RAISED = {Broken: KernelFailed, KeyboardInterrupt: KeyboardInterrupt}
@@ -112,6 +116,45 @@ def test_a_transactional_session_has_copies_of_them(
         before = snapshot(session)
         for step in fails(session, name, error):
             assert same(snapshot(session), before), step
+
+
+class Placed(nn.Module):
+    """A state that is written at places which integers, or floats, say."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("held", torch.zeros(4, 2))
+
+    def put(self, x: Tensor, places: Tensor) -> Tensor:
+        self.held[places] = x
+        return self.held.sum()
+
+    def put_by_floats(self, x: Tensor) -> Tensor:
+        self.held[x[:, 0].long()] = x
+        return self.held.sum()
+
+    def copy(self, x: Tensor, places: Tensor) -> Tensor:
+        self.held.index_copy_(0, places, x)
+        return self.held.sum()
+
+
+@pytest.mark.parametrize("name", ["put", "put_by_floats", "copy"])
+def test_an_index_outside_is_refused_before_anything_is_written(
+    name: str, tmp_path: Path
+) -> None:
+    x, places = torch.ones(2, 2), torch.tensor([0, 1])
+    arguments = (x,) if name == "put_by_floats" else (x, places)
+    outside = (x + 3,) if name == "put_by_floats" else (x, places + 3)
+    with (
+        opened(Placed(), [Method(name, arguments)], tmp_path) as program,
+        program.session() as session,
+    ):
+        session.call(name, *arguments)
+        before = snapshot(session)
+        with pytest.raises(IndexOutOfRange, match="index 4 "):
+            session.call(name, *outside)
+        assert same(snapshot(session), before)
+        session.call(name, *arguments)
 
 
 def _is_poisoned(session: Session) -> bool:

@@ -9,7 +9,7 @@ from torch import Tensor
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array, tensor_as_array
 from kvc.runtime.delegates.cpu.binding import bind_steps
-from kvc.runtime.native import find_library
+from kvc.runtime.native import NO_MEMORY, Steps, find_library
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
     BranchMismatch,
@@ -18,7 +18,7 @@ from kvc.schema.errors import (
     IndexOutOfRange,
     KernelFailed,
 )
-from kvc.schema.model import Caller, Graph, Instruction, Ref, Scratch, Value
+from kvc.schema.model import Block, Caller, Graph, Instruction, Ref, Scratch, Value
 from kvc.schema.types import TensorType, affine
 
 
@@ -150,6 +150,18 @@ def test_an_expert_that_is_not_there_is_refused(expert: int):
         native("kvc::expert_linear", arguments, torch.empty(2, 5))
 
 
+def test_memory_that_is_lacking_is_said_in_bytes_and_by_its_op():
+    # A weight whose rows are laid out anew: of 2**59 bytes, none of which is there.
+    x, weight = torch.ones(1, 4), torch.ones(1, 1).expand(1 << 57, 4)
+    steps = Steps(find_library(), 2)
+    arrays = [tensor_as_array(each) for each in (torch.empty(1, 1), x, weight)]
+    steps.add("aten::linear", [*arrays, None], [], [])
+    steps.settle()
+    failure = steps.run()
+    assert failure is not None
+    assert (failure.fault, failure.facts[0]) == (NO_MEMORY, 1 << 61)
+
+
 def test_a_size_that_a_branch_does_not_take_is_refused():
     assert native("kvc::check_size", (3, 3)) == []
     with pytest.raises(BranchMismatch):
@@ -178,7 +190,8 @@ def test_sizes_that_do_not_go_together_are_refused_as_by_the_reference():
         inputs, sizes = [tensor_as_array(x), tensor_as_array(y)], {"s": s, "t": t}
         outs, arena = [tensor_as_array(out)], Arena(64)
         library = find_library()
-        bind_steps("test", graph, sizes, inputs, outs, arena, no_constant, library, 1)()
+        block = Block(graph, ())
+        bind_steps("test", block, sizes, inputs, outs, arena, no_constant, library, 1)()
         return out
 
     assert torch.equal(add(3, 3), torch.full((3,), 2.0))

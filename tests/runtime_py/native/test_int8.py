@@ -61,6 +61,19 @@ def test_a_product_has_the_bits_of_the_reference(rows: int, columns: int, depth:
             assert torch.equal(found[0], expected[0])
 
 
+@pytest.mark.parametrize("zero", [-40_000, -129, 128, 2**31 - 1])
+def test_a_zero_point_outside_int8_counts_as_the_nearest_inside(zero: int):
+    q, scale, inside = quantized(some_rows(17, 32))
+    weight = torch.randint(-127, 128, (5, 32), dtype=I8), torch.rand(5), None
+    outside, inside = inside.clone(), inside.clone()
+    outside[[3, 16]], inside[[3, 16]] = zero, -128 if zero < 0 else 127
+    expected = reference("kvc::linear_qd8", (q, scale, inside, *weight), ((17, 5), F32))
+    found = reference("kvc::linear_qd8", (q, scale, outside, *weight), ((17, 5), F32))
+    assert torch.equal(found[0], expected[0])
+    found = native("kvc::linear_qd8", (q, scale, outside, *weight), expected)
+    assert torch.equal(found[0], expected[0])
+
+
 @pytest.mark.parametrize("rows", [1, 2, 9, 60])
 def test_experts_have_the_bits_of_the_reference(rows: int):
     weight = torch.randint(-127, 128, (4, 25, 33), dtype=I8)
