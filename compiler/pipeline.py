@@ -40,7 +40,9 @@ from kvc.compiler.passes.dedupe_constants import DedupeConstants
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.drop_idle_writes import DropIdleWrites
 from kvc.compiler.passes.forward_copies import ForwardCopies
+from kvc.compiler.passes.fuse_glus import FuseGlus
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
+from kvc.compiler.passes.fuse_rotary_embeddings import FuseRotaryEmbeddings
 from kvc.compiler.passes.gather_products import GatherProducts
 from kvc.compiler.passes.lend_whole_memory import LendWholeMemory
 from kvc.compiler.passes.linear_products import LinearProducts
@@ -189,7 +191,7 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
         passes.append(StoreBfloat16())
     passes.append(ShareEqualNodes())
     if recipe.backend == "cpu":
-        passes.append(GatherProducts())
+        passes += [FuseGlus(), FuseRotaryEmbeddings(), DropDeadCode(), GatherProducts()]
     passes += [MaterializeViews(), DropDeadCode()]
     return tuple(passes)
 

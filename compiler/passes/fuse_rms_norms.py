@@ -6,12 +6,12 @@ whole activation. kvc's kernel rounds as these do, so nothing changes in float32
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from kvc.compiler.ir import Method, Node, Program, Value
-from kvc.compiler.passes.rewrite import each_method
+from kvc.compiler.passes.rewrite import each_method, factors
 from kvc.schema.dtypes import DType
 
 
@@ -60,7 +60,7 @@ def _fused(node: Node, norm: _Norm, weight: Value | None) -> Node:
 
 def _norm(node: Node, makers: Mapping[int, Node]) -> _Norm | None:
     """Return what a product normalises, None where it is another product."""
-    for x, factor in _orders(node):
+    for x, factor in factors(node):
         dims = x.type.dims
         plain = x.type.dtype is DType.FLOAT32 and dims and isinstance(dims[-1], int)
         eps = _eps(x, makers.get(factor.id), makers) if plain else None
@@ -76,7 +76,7 @@ def _weighted(
     reads: Mapping[int, int],
 ) -> tuple[_Norm, Value] | None:
     """Return norm and weight of a product, None where it is another product."""
-    for weight, normed in _orders(node):
+    for weight, normed in factors(node):
         norm = norms.get(normed.id)
         if norm is None or weight.id not in constants or reads[normed.id] > 1:
             continue
@@ -86,16 +86,6 @@ def _weighted(
         ):
             return norm, weight
     return None
-
-
-def _orders(node: Node) -> Iterator[tuple[Value, Value]]:
-    """Yield the factors of a product both ways round."""
-    if node.op != "aten::mul.Tensor":
-        return
-    a, b = node.arguments
-    if isinstance(a, Value) and isinstance(b, Value):
-        yield a, b
-        yield b, a
 
 
 def _eps(x: Value, root: Node | None, makers: Mapping[int, Node]) -> float | None:

@@ -17,7 +17,7 @@ from kvc.schema.dtypes import DType
 from kvc.schema.types import TensorType
 
 # Where the matrix stands among the arguments.
-_WEIGHT: Final = {"aten::mm": 1, "aten::matmul": 1, "aten::addmm": 2}
+_WEIGHT: Final = {"aten::linear": 1, "aten::mm": 1, "aten::matmul": 1, "aten::addmm": 2}
 _TURNS: Final = {
     "aten::transpose.int": ((0, 1), (1, 0), (-2, -1), (-1, -2), (0, -1), (-1, 0)),
     "aten::permute": (((1, 0),), ((-1, -2),), ((-1, 0),), ((1, -2),)),
@@ -36,9 +36,19 @@ class LinearProducts:
     def run(self, program: Program) -> Program:
         """Return the program with such products as linear layers."""
         book = WeightBook(program.constants, self.name)
-        kept = frozenset(_read_otherwise(program))
+        kept = frozenset(name for m in program.methods for name in _read_otherwise(m))
         methods = tuple(_rewrite(method, kept, book) for method in program.methods)
         return replace(program, constants=book.all_constants(), methods=methods)
+
+
+@dataclass(frozen=True, slots=True)
+class _Product:
+    """A product with a matrix; `by_columns`: of [in, out], not [out, in]."""
+
+    x: Value
+    weight: Value
+    by_columns: bool
+    bias: Argument
 
 
 def _rewrite(method: Method, kept: frozenset[str], book: WeightBook) -> Method:
@@ -55,57 +65,56 @@ def _linear(
     builder: MethodBuilder,
     book: WeightBook,
 ) -> Node:
-    found = _operands(node)
-    if found is None:
+    product = _product(node, makers)
+    name = None if product is None else builder.weight_name(product.weight)
+    if product is None or name is None or (product.by_columns and name in kept):
         return node
-    x, weight, bias = found
-    turn = makers.get(weight.id)
-    if turn is not None:
-        if not _is_turn(turn) or builder.weight_name(turn.inputs[0]) is None:
-            return node
-        weight = turn.inputs[0]
-    else:
-        name = builder.weight_name(weight)
-        if name is None or name in kept:
-            return node
-        dims = weight.type.dims[::-1]
-        kind = TensorType(DType.FLOAT32, dims)
+    weight = product.weight
+    if product.by_columns:
+        kind = TensorType(DType.FLOAT32, weight.type.dims[::-1])
         weight = builder.constant(book.derive(name, Transform.TRANSPOSED, kind))
-    return replace(node, op="aten::linear", arguments=(x, weight, bias))
+    return replace(node, op="aten::linear", arguments=(product.x, weight, product.bias))
 
 
-def _operands(node: Node) -> tuple[Value, Value, Argument] | None:
-    """Return x, matrix and bias of a product that a linear layer can be, else None."""
+def _product(node: Node, makers: Mapping[int, Node]) -> _Product | None:
+    """Return the product that a linear layer can be, None for any other node."""
     place = _WEIGHT.get(node.op)
     if place is None:
         return None
-    x, weight = node.arguments[place - 1 : place + 1]
+    x, weight, *others = node.arguments[place - 1 :]
     assert isinstance(x, Value)
     assert isinstance(weight, Value)
     floats = x.type.dtype is weight.type.dtype is DType.FLOAT32
     if not floats or len(x.type.dims) < 2 or len(weight.type.dims) != 2:
         return None
-    if place == 1:
-        return x, weight, None
-    bias, _, _, beta, alpha = node.arguments
-    assert isinstance(bias, Value)
-    fits = bias.type == TensorType(DType.FLOAT32, weight.type.dims[1:])
-    return (x, weight, bias) if fits and beta == alpha == 1 else None
+    by_columns, bias = node.op != "aten::linear", None
+    if not by_columns:
+        (bias,) = others
+    elif others:
+        bias = node.arguments[0]
+        assert isinstance(bias, Value)
+        row = TensorType(DType.FLOAT32, weight.type.dims[1:])
+        if bias.type != row or others != [1, 1]:  # factors, of the sum and the product
+            return None
+    while (maker := makers.get(weight.id)) is not None and _is_turn(maker):
+        weight, by_columns = maker.inputs[0], not by_columns
+    return _Product(x, weight, by_columns, bias)
 
 
 def _is_turn(node: Node) -> bool:
     return node.arguments[1:] in _TURNS.get(node.op, ())
 
 
-def _read_otherwise(program: Program) -> Iterator[str]:
-    """Yield the names of constants that anything but such products reads."""
-    for method in program.methods:
-        names = {value.id: name for value, name in method.constants}
-        for node in method.nodes:
-            found = _operands(node)
-            weight = None if found is None else found[1].id
-            yield from (
-                names[v.id] for v in node.inputs if v.id in names and v.id != weight
-            )
-        yield from (names[v.id] for v in method.results if v.id in names)
-    yield from (state.initial for state in program.states if state.initial is not None)
+def _read_otherwise(method: Method) -> Iterator[str]:
+    """Yield the names of constants that more than products by columns read."""
+    makers, read = method.makers(), {value.id for value in method.results}
+    for node in reversed(method.nodes):
+        product = _product(node, makers)
+        if product is not None:
+            also = (product.x, product.bias, product.weight)
+            read |= {
+                v.id for v in also[: 3 - product.by_columns] if isinstance(v, Value)
+            }
+        elif not _is_turn(node) or node.outputs[0].id in read:
+            read |= {value.id for value in node.inputs}
+    yield from (name for value, name in method.constants if value.id in read)

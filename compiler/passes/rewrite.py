@@ -1,6 +1,6 @@
 """Rename values and rebuild methods, for several passes."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 
 from kvc.compiler.ir import Argument, Method, Node, Program, Value, map_argument
@@ -31,6 +31,16 @@ def rename_results(method: Method, names: Mapping[int, Value]) -> Method:
         state_out=tuple((names.get(v.id, v), name) for v, name in method.state_out),
         input_out=tuple((names.get(v.id, v), name) for v, name in method.input_out),
     )
+
+
+def factors(node: Node) -> Iterator[tuple[Value, Value]]:
+    """Yield the tensors that a node multiplies both ways round, none for another op."""
+    if node.op != "aten::mul.Tensor":
+        return
+    a, b = node.arguments
+    if isinstance(a, Value) and isinstance(b, Value):
+        yield a, b
+        yield b, a
 
 
 class NodeList:

@@ -17,7 +17,7 @@ const std::vector<Entry>& kernels() {
   static const std::vector<Entry>* const all = [] {
     auto* found = new std::vector<Entry>;
     for (const Entry* family :
-         {kElementwise, kCopies, kIndices, kReductions, kCaches, kProducts, kExperts,
+         {kElementwise, kFused, kCopies, kIndices, kReductions, kCaches, kProducts, kExperts,
           kAttention}) {
       for (; family->name != nullptr; ++family) found->push_back(*family);
     }

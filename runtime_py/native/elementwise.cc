@@ -7,6 +7,7 @@
 #include <cstring>
 #include <type_traits>
 
+#include "elements.h"
 #include "kernels.h"
 #include "pool.h"
 #include "products.h"
@@ -16,35 +17,11 @@
 namespace kvc {
 namespace {
 
-constexpr int64_t kGrain = 16384;  // elements that are worth another thread
-
-// Calls function(offsets, n, steps) for pieces of runs of the innermost dim.
-template <int N, class F>
-void for_runs(const Loop<N>& loop, int threads, const F& function) {
-  const int64_t inner = loop.inner(), runs = loop.runs();
-  if (runs == 1) {
-    parallel(inner, kGrain, threads, [&](int64_t begin, int64_t end, int) {
-      int64_t offsets[N];
-      for (int i = 0; i < N; ++i) offsets[i] = begin * loop.step(i);
-      function(offsets, end - begin);
-    });
-    return;
-  }
-  const int64_t grain = std::max<int64_t>(1, kGrain / std::max<int64_t>(1, inner));
-  parallel(runs, grain, threads, [&](int64_t begin, int64_t end, int) {
-    int64_t offsets[N];
-    for (int64_t run = begin; run < end; ++run) {
-      loop.start(run, offsets);
-      function(offsets, inner);
-    }
-  });
-}
-
 template <class R, class A, class F>
 void map(const Tensor& out, const Tensor& a, int threads, const F& function) {
   if (out.count() == 0) return;
   const Loop<2> loop({&out, &a});
-  for_runs(loop, threads, [&](const int64_t(&at)[2], int64_t n) {
+  for_runs(loop, kGrain, threads, [&](const int64_t(&at)[2], int64_t n) {
     R* to = out.as<R>() + at[0];
     const A* from = a.as<const A>() + at[1];
     const int64_t so = loop.step(0), sa = loop.step(1);
@@ -60,7 +37,7 @@ template <class R, class A, class B, class F>
 void map(const Tensor& out, const Tensor& a, const Tensor& b, int threads, const F& function) {
   if (out.count() == 0) return;
   const Loop<3> loop({&out, &a, &b});
-  for_runs(loop, threads, [&](const int64_t(&at)[3], int64_t n) {
+  for_runs(loop, kGrain, threads, [&](const int64_t(&at)[3], int64_t n) {
     R* to = out.as<R>() + at[0];
     const A* x = a.as<const A>() + at[1];
     const B* y = b.as<const B>() + at[2];
@@ -81,7 +58,7 @@ void map(const Tensor& out, const Tensor& a, const Tensor& b, const Tensor& c, i
          const F& function) {
   if (out.count() == 0) return;
   const Loop<4> loop({&out, &a, &b, &c});
-  for_runs(loop, threads, [&](const int64_t(&at)[4], int64_t n) {
+  for_runs(loop, kGrain, threads, [&](const int64_t(&at)[4], int64_t n) {
     R* to = out.as<R>() + at[0];
     const A* x = a.as<const A>() + at[1];
     const B* y = b.as<const B>() + at[2];
@@ -335,12 +312,13 @@ KVC_UNARY(Sqrt, std::sqrt(x))
 KVC_UNARY(Tanh, std::tanh(x))
 KVC_UNARY(Trunc, std::trunc(x))
 KVC_UNARY(GeluErf, x * T(0.5) * (T(1) + std::erf(x * T(0.70710678118654752440))))
-KVC_UNARY(GeluTanh, T(0.5) * x * (T(1) + std::tanh(T(0.79788456080286535588) *
-                                                   (x + T(0.044715) * x * x * x))))
+// 1 + tanh(y) = 2 / (1 + exp(-2 y))
+KVC_UNARY(GeluTanh, x / (T(1) + exp_of(T(-1.59576912160573071176) * (x + T(0.044715) * x * x * x))))
 #undef KVC_UNARY
 
 bool gelu(const Step& step, const Context& context) {
-  return step.integers[0] == 0 ? unary<GeluErf>(step, context) : unary<GeluTanh>(step, context);
+  if (step.integers[0] == 0) return unary<GeluErf>(step, context);
+  return unary_rows<GeluTanh, &ProductKernels::gelu_tanh>(step, context);
 }
 
 struct Neg {

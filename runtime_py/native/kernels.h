@@ -82,6 +82,7 @@ struct Entry {
 
 // The kernels of each family, ended by an entry without a name.
 extern const Entry kElementwise[];
+extern const Entry kFused[];
 extern const Entry kCopies[];
 extern const Entry kReductions[];
 extern const Entry kCaches[];

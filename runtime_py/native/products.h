@@ -112,10 +112,11 @@ struct ProductKernels {
   void (*quantize_shifted)(const float* x, int64_t n, float scale, float zero, int16_t* q);
   // Puts kTokens rows side by side, as Int8Rows says.
   void (*pair)(const int16_t* x, int64_t stride, int16_t* paired);
-  // y = exp(x), 1 / (1 + exp(-x)), x / (1 + exp(-x)).
+  // y = exp(x), 1 / (1 + exp(-x)), x / (1 + exp(-x)), x (1 + tanh(a (x + b x^3))) / 2.
   void (*exp)(const float* x, int64_t n, float* y);
   void (*sigmoid)(const float* x, int64_t n, float* y);
   void (*silu)(const float* x, int64_t n, float* y);
+  void (*gelu_tanh)(const float* x, int64_t n, float* y);
   // To float16, rounded as `Half` does, and back.
   void (*narrow)(const float* x, int64_t n, Half* y);
   void (*widen)(const Half* x, int64_t n, float* y);

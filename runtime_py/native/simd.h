@@ -50,6 +50,22 @@ inline Float8 multiply_add(Float8 a, Float8 b, Float8 c) {
 #endif
 }
 
+// a < b ? a : b, and a > b ? a : b: b where either is NaN.
+inline Float8 lesser(Float8 a, Float8 b) {
+#if defined(KVC_AVX2)
+  return (Float8)_mm256_min_ps((__m256)a, (__m256)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+inline Float8 greater(Float8 a, Float8 b) {
+#if defined(KVC_AVX2)
+  return (Float8)_mm256_max_ps((__m256)a, (__m256)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
 inline float sum(Float8 x) {
   return ((x[0] + x[4]) + (x[2] + x[6])) + ((x[1] + x[5]) + (x[3] + x[7]));
 }
@@ -75,6 +91,12 @@ inline void store(float* to, Float8 x) { *reinterpret_cast<Floats8*>(to) = x; }
 typedef int32_t Int32x8 __attribute__((vector_size(32)));
 typedef int32_t Ints8 __attribute__((vector_size(32), aligned(4), may_alias));
 inline Int32x8 load(const int32_t* from) { return *reinterpret_cast<const Ints8*>(from); }
+typedef int16_t Int16x8 __attribute__((vector_size(16)));
+typedef int16_t Shorts8 __attribute__((vector_size(16), aligned(2), may_alias));
+inline void store(int16_t* to, Int16x8 x) { *reinterpret_cast<Shorts8*>(to) = x; }
+typedef int8_t Int8x8 __attribute__((vector_size(8)));
+typedef int8_t Chars8 __attribute__((vector_size(8), aligned(1), may_alias));
+inline void store(int8_t* to, Int8x8 x) { *reinterpret_cast<Chars8*>(to) = x; }
 inline void store(int32_t* to, Int32x8 x) { *reinterpret_cast<Ints8*>(to) = x; }
 
 // Turns eight rows of eight into eight columns.

@@ -369,6 +369,7 @@ RULES: Final[dict[str, Rule]] = {
     **_table(_quantized_rows, "kvc::quantize_rows kvc::quantize_cache"),
     **_table(_quantized_linear, "kvc::linear_qd8 kvc::linear_qb4"),
     "kvc::expert_linear_qd8": _quantized_linear,
+    **_table(_FLOAT32, "kvc::glu kvc::rotary_embedding"),
     "aten::logical_not": _alike(DType.BOOL),
     "aten::where.self": _choice,
     "aten::masked_fill.Scalar": _fill,

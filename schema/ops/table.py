@@ -5,6 +5,7 @@ out; the compiler refuses a traced call that sets one to anything unusual.
 """
 
 from kvc.schema.ops import caches as c
+from kvc.schema.ops import fused as f
 from kvc.schema.ops import indexing as i
 from kvc.schema.ops import products as p
 from kvc.schema.ops import shapes as s
@@ -169,6 +170,8 @@ _FRESH: dict[str, ShapeRule] = {
     "kvc::attention(Tensor q, Tensor k, Tensor v, Tensor valid_length, float? scale, bool causal, int? window_left, int? window_right, float? softcap, Tensor? mask, Tensor? slopes, Tensor? sinks, str layout, Tensor? k_scale, Tensor? v_scale, Tensor? row_lengths, int keep=0) -> Tensor": c.cached_attention,
     f"{AFTER}(Tensor start, int count) -> Tensor": c.after,
     "kvc::quantize_cache(Tensor x) -> Tensor, Tensor": c.quantize_cache,
+    "kvc::rotary_embedding(Tensor x, Tensor cos, Tensor sin) -> Tensor": f.rotary_embedding,
+    "kvc::glu(Tensor gate, Tensor up, str activation) -> Tensor": f.glu,
     "kvc::quantize_rows(Tensor x) -> Tensor, Tensor, Tensor": p.quantize_rows,
     "kvc::linear_qd8(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qd8,
     "kvc::linear_qb4(Tensor q, Tensor scale, Tensor zero_point, Tensor weight, Tensor weight_scale, Tensor? bias) -> Tensor": p.linear_qb4,
@@ -215,6 +218,7 @@ _CHECK: dict[str, ShapeRule] = {
 _POINTWISE_RULES = (s.same_shape, s.broadcast, s.compare, s.where, s.masked_fill)
 _POINTWISE = {
     "aten::gelu", "aten::hardtanh", "aten::leaky_relu", "aten::elu", "aten::softplus",
+    "kvc::glu",
 }  # fmt: skip
 _KEEPS = {
     Keeps.ALL: ("alias", "view", "unsqueeze", "squeeze.dims", "clone", "reshape"),

@@ -201,6 +201,8 @@ OTHERWISE = {
 }  # fmt: skip
 # What only recipes make; `test_quantize_weights` and the kernels' tests have them.
 MADE_BY_PASSES = {
+    "kvc::glu",
+    "kvc::rotary_embedding",
     "kvc::quantize_rows",
     "kvc::linear_qd8",
     "kvc::linear_qb4",

@@ -54,7 +54,11 @@ _CHECK_SIZE = "kvc::check_size"
 _ATTENTION = "kvc::attention"
 _ATTENTION_PRODUCT = "aten::scaled_dot_product_attention"
 # What strings say, as numbers of kernels.
-_TEXTS = {"linear": 0, "circular": 1, "none": 0, "tanh": 1}
+_TEXTS = {
+    "linear": 0, "circular": 1,
+    "none": 0, "tanh": 1,
+    "silu": 0, "gelu": 1, "gelu_tanh": 2,
+}  # fmt: skip
 # Operands, by index among a kernel's tensors after its results, whose rows must lie
 # together: all of the array, to keep it simple.
 _PACKED = {
@@ -69,7 +73,10 @@ _PACKED = {
     "kvc::expert_linear_qd8": (3, 4, 6),
 }
 # Kernels that write results of any strides; those of the others lie side by side.
-_STRIDED = {"aten::clone", "aten::cat", "aten::stack", "aten::repeat", "aten::full"}
+_STRIDED = {
+    "aten::clone", "aten::cat", "aten::stack", "aten::repeat", "aten::full",
+    "kvc::rotary_embedding",
+}  # fmt: skip
 
 
 def bind_steps(

@@ -6,6 +6,7 @@ and the greatest by comparisons that can miss NaN.
 """
 
 from collections.abc import Mapping
+from functools import partial
 
 from kvc.runtime.delegates.xnnpack import layouts
 from kvc.runtime.delegates.xnnpack.builder import Builder
@@ -22,7 +23,7 @@ def _quantize_rows(b: Builder, dims: Dims, x: Tensor) -> Trio:
     return rows, rows, rows
 
 
-def _linear_qd8(
+def _quantized_linear(
     b: Builder,
     dims: Dims,
     q: Tensor,
@@ -31,25 +32,12 @@ def _linear_qd8(
     weight: Constant,
     weight_scale: Constant,
     bias: Constant | None,
-) -> Tensor:
-    assert q is scale is zero_point, "rows taken apart"
-    packed = weight_of("int8", weight, weight.dims, bias, scale=weight_scale)
-    return b.fully_connected(q, packed, bias)
-
-
-def _linear_qb4(
-    b: Builder,
-    dims: Dims,
-    q: Tensor,
-    scale: Tensor,
-    zero_point: Tensor,
-    weight: Constant,
-    weight_scale: Constant,
-    bias: Constant | None,
+    *,
+    kind: str,
 ) -> Tensor:
     assert q is scale is zero_point, "rows taken apart"
     shape = (weight.dims[0], q.dims[-1])
-    packed = weight_of("int4", weight, shape, bias, scale=weight_scale)
+    packed = weight_of(kind, weight, shape, bias, scale=weight_scale)
     return b.fully_connected(q, packed, bias)
 
 
@@ -123,7 +111,7 @@ DEFINITIONS: Mapping[str, Define] = {
     "aten::linear": _linear,
     "aten::matmul": _matmul,
     "aten::mm": _matmul,
-    "kvc::linear_qb4": _linear_qb4,
-    "kvc::linear_qd8": _linear_qd8,
+    "kvc::linear_qb4": partial(_quantized_linear, kind="int4"),
+    "kvc::linear_qd8": partial(_quantized_linear, kind="int8"),
     "kvc::quantize_rows": _quantize_rows,
 }

@@ -6,6 +6,7 @@ import pytest
 import torch
 from eager_parity import run_both
 from torch import nn
+from torch.nn import functional
 
 from kvc.compiler import Method
 from kvc.compiler.capture import capture
@@ -14,7 +15,9 @@ from kvc.compiler.ir.text import program_text
 from kvc.compiler.passes.dedupe_constants import DedupeConstants
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.forward_copies import ForwardCopies
+from kvc.compiler.passes.fuse_glus import FuseGlus
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
+from kvc.compiler.passes.fuse_rotary_embeddings import FuseRotaryEmbeddings
 from kvc.compiler.passes.linear_products import LinearProducts
 from kvc.compiler.passes.materialize_views import MaterializeViews
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
@@ -57,6 +60,17 @@ class Subjects(nn.Module):
         root = torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-6)
         return self.linear.bias * (x * root), x * root
 
+    def fuse_glus(self, x):
+        gate, up = self.linear(x), x + 1
+        return functional.silu(gate) * up, functional.gelu(up) * gate
+
+    def fuse_rotary_embeddings(self, x):
+        cos, sin = x.cos(), x.sin()
+        a, b = x.chunk(2, dim=-1)
+        c, s = cos[..., :2], sin[..., :2]
+        halves = torch.cat([a * c - b * s, b * c + a * s], dim=-1)
+        return x * cos + torch.cat([-b, a], dim=-1) * sin, halves
+
     def materialize_views(self, x):
         return x.transpose(0, 1).reshape(3, 8), x.permute(2, 0, 1).contiguous().view(-1)
 
@@ -78,6 +92,8 @@ class Subjects(nn.Module):
         (DropDeadCode(), "drop_dead_code", "fp32", 0),
         (DedupeConstants(), "dedupe_constants", "fp32", 0),
         (FuseRmsNorms(), "fuse_rms_norms", "fp32", 0),
+        (FuseGlus(), "fuse_glus", "cpu_fp32", 1e-6),
+        (FuseRotaryEmbeddings(), "fuse_rotary_embeddings", "cpu_fp32", 0),
         (ShareEqualNodes(), "share_equal_nodes", "fp32", 0),
         (MaterializeViews(), "materialize_views", "fp32", 0),
         (LinearProducts(), "products", "cpu_fp32", 1e-6),

@@ -13,7 +13,9 @@ from kvc.compiler.ir.verify import verify
 from kvc.compiler.passes.dedupe_constants import DedupeConstants
 from kvc.compiler.passes.drop_dead_code import DropDeadCode
 from kvc.compiler.passes.forward_copies import ForwardCopies
+from kvc.compiler.passes.fuse_glus import FuseGlus
 from kvc.compiler.passes.fuse_rms_norms import FuseRmsNorms
+from kvc.compiler.passes.fuse_rotary_embeddings import FuseRotaryEmbeddings
 from kvc.compiler.passes.gather_products import GatherProducts
 from kvc.compiler.passes.linear_products import LinearProducts
 from kvc.compiler.passes.materialize_views import MaterializeViews
@@ -34,9 +36,11 @@ CASES = {
     "drop_dead_code": (DropDeadCode(), {"unused": torch.ones(4, 4)}),
     "dedupe_constants": (DedupeConstants(), EQUAL | HALVES),
     "fuse_rms_norms": (FuseRmsNorms(), {"w": torch.ones(4)}),
+    "fuse_glus": (FuseGlus(), {}),
+    "fuse_rotary_embeddings": (FuseRotaryEmbeddings(), {}),
     "linear_products": (
         LinearProducts(),
-        {name: torch.ones(4, 6) for name in ("w", "read", "table", "other")},
+        {name: torch.ones(4, 6) for name in ("w", "read", "table", "other", "turned")},
     ),
     "share_equal_nodes": (ShareEqualNodes(), {}),
     "gather_products": (

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from kvc.schema import torch_ops
 from kvc.schema.dtypes import DType
@@ -53,7 +54,9 @@ def overload(op: str) -> Callable[..., object]:
             "attention": torch_ops.attention,
             "cache_update": torch_ops.cache_update,
             "expert_linear": torch_ops.expert_linear,
+            "glu": _glu,
             "quantize_cache": torch_ops.quantize_cache,
+            "rotary_embedding": _rotary_embedding,
         }[name]
     packet, _, variant = name.partition(".")
     return getattr(getattr(torch.ops.aten, packet), variant or "default")
@@ -91,3 +94,17 @@ def rand(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 def index(*values: object, dtype: torch.dtype = torch.int64) -> Tensor:
     return torch.tensor(values, dtype=dtype)
+
+
+def _glu(gate: Tensor, up: Tensor, activation: str) -> Tensor:
+    if activation == "silu":
+        return functional.silu(gate) * up
+    kind = "tanh" if activation == "gelu_tanh" else "none"
+    return functional.gelu(gate, approximate=kind) * up
+
+
+def _rotary_embedding(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+    if cos.shape[-1] < x.shape[-1]:
+        a, b = x.chunk(2, -1)
+        return torch.cat([a * cos - b * sin, b * cos + a * sin], -1)
+    return x * cos + torch.cat([-x.chunk(2, -1)[1], x.chunk(2, -1)[0]], -1) * sin

@@ -292,7 +292,28 @@ CACHED_INT8 = (
     ),
 )
 
+FUSED = (
+    *(
+        Case("kvc::glu", (rand(*shape), rand(*shape), activation))
+        for activation in ("silu", "gelu", "gelu_tanh")
+        for shape in ((), (0, 3), (2, 3, 5), (1, 1030))
+    ),
+    *(
+        Case("kvc::rotary_embedding", (rand(*shape), rand(*table), rand(*table)))
+        for shape, table in (
+            ((2, 3, 4, 6), (4, 3)),
+            ((2, 3, 4, 6), (2, 1, 4, 6)),
+            ((3, 2), (1, 1)),
+            ((0, 4), (4,)),
+            ((2,), (2,)),
+            ((1, 9, 40, 64), (1, 1, 40, 32)),
+        )
+    ),
+    Case("kvc::rotary_embedding", (rand(1, 4, 6, 8).transpose(1, 2), rand(4, 8), rand(4, 8))),
+)  # fmt: skip
+
 CASES = (
+    *FUSED,
     *EXPERTS,
     *TRANSPOSED,
     *CHANNEL_NORMS,

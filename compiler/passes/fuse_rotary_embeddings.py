@@ -1,0 +1,141 @@
+"""Turn rotary position embeddings that are written as many ops into one node.
+
+Two spellings, with first and second the halves of x: that of transformers,
+`x * cos + cat(-second, first) * sin`, and, with tables of half the width,
+`cat(first * cos - second * sin, second * cos + first * sin)`. Seven or eight nodes that
+each read and write the queries of a layer, and as many for its keys, become one each;
+`kvc::rotary_embedding` rounds as they do. In: a program. Out: the same, with its
+embeddings of float32 in one node each.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from kvc.compiler.ir import Argument, Method, Node, Program, Value
+from kvc.compiler.passes.rewrite import each_method, factors
+from kvc.schema.dtypes import DType
+
+_Makers = Mapping[int, Node]
+_Turn = tuple[Value, Value, Value]  # x, cos, sin
+
+
+@dataclass(frozen=True, slots=True)
+class FuseRotaryEmbeddings:
+    """Replace the last node of an embedding; what leads to it is dead then."""
+
+    name: ClassVar[str] = "fuse-rotary-embeddings"
+
+    def run(self, program: Program) -> Program:
+        """Return the program with its rotary embeddings in one node each."""
+        return each_method(program, _fuse)
+
+
+def _fuse(method: Method) -> Method:
+    makers = method.makers()
+    nodes = (_fused(node, makers) for node in method.nodes)
+    return replace(method, nodes=tuple(nodes))
+
+
+def _fused(node: Node, makers: _Makers) -> Node:
+    for turn in (*_of_a_whole(node, makers), *_of_halves(node, makers)):
+        x, cos, sin = turn
+        floats = {each.type.dtype for each in turn} == {DType.FLOAT32}
+        if floats and cos.type == sin.type and node.outputs[0].type == x.type:
+            return replace(node, op="kvc::rotary_embedding", arguments=turn)
+    return node
+
+
+def _of_a_whole(node: Node, makers: _Makers) -> Iterator[_Turn]:
+    """Yield what `x * cos + cat(-second, first) * sin` turns, and by what."""
+    for straight, across in _terms(node, makers):
+        for turned, sin in factors(across):
+            joined = _joined(turned, makers)
+            minus = makers.get(joined[0].id) if joined else None
+            if minus is None or minus.op != "aten::neg":
+                continue
+            x = _of_both_halves(joined[1], minus.inputs[0], makers)
+            for whole, cos in factors(straight):
+                if whole == x and cos.type.dims[-1:] == x.type.dims[-1:]:
+                    yield x, cos, sin
+
+
+def _of_halves(node: Node, makers: _Makers) -> Iterator[_Turn]:
+    """Yield what `cat(first cos - second sin, second cos + first sin)` turns."""
+    joined = _joined(node.outputs[0], makers)
+    difference = makers.get(joined[0].id) if joined else None
+    total = makers.get(joined[1].id) if joined else None
+    if difference is None or total is None or not _is_plain(difference, "sub"):
+        return
+    minuend, subtrahend = (makers.get(v.id) for v in difference.inputs)
+    if minuend is None or subtrahend is None:
+        return
+    wanted = [
+        (x, cos, sin, {first.id, sin.id}, {second.id, cos.id})
+        for first, cos in factors(minuend)
+        for second, sin in factors(subtrahend)
+        if (x := _of_both_halves(first, second, makers)) is not None
+        and cos.type.dims[-1:] == first.type.dims[-1:]
+    ]
+    for one, other in _terms(total, makers):
+        read = {v.id for v in one.inputs}, {v.id for v in other.inputs}
+        products = one.op == other.op == "aten::mul.Tensor"
+        yield from (w[:3] for w in wanted if products and w[3:] == read)
+
+
+def _terms(node: Node, makers: _Makers) -> Iterator[tuple[Node, Node]]:
+    """Yield the nodes that make the terms of a sum both ways round."""
+    if _is_plain(node, "add"):
+        a, b = (makers.get(v.id) for v in node.inputs)
+        if a is not None and b is not None:
+            yield a, b
+            yield b, a
+
+
+def _is_plain(node: Node, name: str) -> bool:
+    both = node.op == f"aten::{name}.Tensor" and len(node.inputs) == 2
+    return both and node.arguments[2] == 1
+
+
+def _joined(value: Value, makers: _Makers) -> tuple[Value, ...]:
+    """Return the two values that lie side by side along the last axis, or nothing."""
+    node = makers.get(value.id)
+    if node is None or node.op != "aten::cat" or len(node.inputs) != 2:
+        return ()
+    return node.inputs if _is_last(node.arguments[1], value) else ()
+
+
+def _of_both_halves(first: Value, second: Value, makers: _Makers) -> Value | None:
+    """Return the value whose halves these are, in this order."""
+    (x, *start), (whole, *rest) = _part(first, makers), _part(second, makers)
+    if x is None or x != whole:
+        return None
+    width = x.type.dims[-1]
+    if not isinstance(width, int) or width % 2:
+        return None
+    halves = [0, width // 2], [width // 2, width]
+    return x if (start, rest) == halves else None
+
+
+def _part(value: Value, makers: _Makers) -> tuple[Value | None, int, int]:
+    """Return of what a value is a part along the last axis, from where to where."""
+    node = makers.get(value.id)
+    if node is None or not isinstance(value.type.dims[-1], int):
+        return None, 0, 0
+    start: Argument = None
+    if node.op == "aten::slice.Tensor":
+        _, axis, start, _, step = node.arguments
+    elif node.op == "aten::split_with_sizes":
+        axis, step = node.arguments[2], 1
+        before = node.outputs[: node.outputs.index(value)]
+        start = sum(v.type.dims[-1] for v in before if isinstance(v.type.dims[-1], int))
+    else:
+        return None, 0, 0
+    start = 0 if start is None else start
+    if _is_last(axis, value) and step == 1 and isinstance(start, int):
+        return node.inputs[0], start, start + value.type.dims[-1]
+    return None, 0, 0
+
+
+def _is_last(axis: object, value: Value) -> bool:
+    return axis in (-1, len(value.type.dims) - 1)

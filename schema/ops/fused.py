@@ -1,0 +1,29 @@
+"""Shape rules of ops that stand for several, which a pass puts in their place."""
+
+from kvc.schema.dtypes import DType
+from kvc.schema.ops.shapes import Rule, broadcast_shapes, require, shape_of
+from kvc.schema.types import TensorType
+
+GATES = ("silu", "gelu", "gelu_tanh")
+
+
+def rotary_embedding(x: TensorType, cos: TensorType, sin: TensorType) -> Rule:
+    """Turn the pairs (x[i], x[i + width / 2]) of the last axis by angles.
+
+    cos and sin broadcast to x, or to its first half where both halves have one table.
+    """
+    shape, table = shape_of(x), shape_of(cos)
+    require(bool(shape) and shape[-1] % 2 == 0, "rotary embedding of {}", x)
+    floats = x.dtype is cos.dtype is DType.FLOAT32 and sin == cos
+    require(floats, "{} turned by {} and {}", x, cos, sin)
+    part = shape if table[-1:] == shape[-1:] else (*shape[:-1], shape[-1] // 2)
+    fits = table[-1:] == part[-1:] and broadcast_shapes([part, table]) == part
+    require(fits, "{} turned by {}", x, cos)
+    return ((x.dtype, shape),)
+
+
+def glu(gate: TensorType, up: TensorType, activation: str) -> Rule:
+    """Multiply an activation of the gate with what it gates, of the same shape."""
+    require(activation in GATES, "a gate by {}", activation)
+    require(gate == up and gate.dtype is DType.FLOAT32, "{} gates {}", gate, up)
+    return ((gate.dtype, shape_of(gate)),)
