@@ -12,11 +12,10 @@ import numpy as np
 from kvc.runtime.arenas import PAGE_NBYTES, Arena
 from kvc.runtime.arrays import Array, copy_into, own_copy, zero
 from kvc.runtime.data.pages import PageTable
-from kvc.runtime.forks.extents import pages_of
 from kvc.runtime.forks.forking import share_arena
 from kvc.runtime.forks.intervals import Intervals
 from kvc.runtime.states.groups import Group
-from kvc.runtime.states.layout import Layout, lay_out
+from kvc.runtime.states.layout import Layout, lay_out, pages_of
 from kvc.runtime.states.owner import ALL_SLOTS, WHOLE, Buffer, InitialValue, Span
 from kvc.schema.model import ResetRule
 

@@ -1,18 +1,20 @@
 """Where a group of states lies in an arena: one after the other, at equal steps.
 
 In: a group of states, the sizes that a session fixes. Out: offsets, strides, and runs
-of bytes that hold some of their slots. It is the same for all sessions of one size.
+of bytes, or of whole pages, that hold some of their slots. It is the same for all
+sessions of one size.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from kvc.runtime.arenas import Arena, align_up
+from kvc.runtime.arenas import PAGE_NBYTES, Arena, align_up
 from kvc.runtime.arrays import Array
+from kvc.runtime.forks.intervals import NONE, Intervals, merged, rounded_out
 from kvc.runtime.states.groups import Group
 from kvc.runtime.states.owner import WHOLE, Span
 from kvc.schema.model import ResetRule
@@ -98,6 +100,28 @@ def lay_out(
         ends[group.first.reset] += layout.step * len(group.states)
         layouts.append(layout)
     return tuple(layouts), ends
+
+
+def pages_of(spans: Iterable[tuple[Layout, tuple[int, int]]]) -> Intervals:
+    """Return the pages that hold slots of states, from one to before another.
+
+    All slots of a state are all of its bytes; so are any where it has none.
+    """
+    starts, ends = [], []
+    for layout, (low, high) in spans:
+        if low >= min(high, layout.slots or 1):
+            continue
+        if layout.axis is None or (low == 0 and high >= layout.slots):
+            starts.append(layout.starts)
+            ends.append(layout.starts + layout.nbytes)
+        else:
+            runs, high = layout.all_runs, min(high, layout.slots)
+            starts.append(runs + low * layout.slot_nbytes)
+            ends.append(runs + high * layout.slot_nbytes)
+    if not starts:
+        return NONE
+    found = merged(np.concatenate(starts), np.concatenate(ends))
+    return rounded_out(found, PAGE_NBYTES)
 
 
 def _chosen(index: int | None, count: int) -> Offsets:
