@@ -32,6 +32,8 @@ class Recipe:
             row, rows are widened as they are looked up.
         backend: which backend is offered the graph; "" leaves all to kvc's kernels.
         backend_options: what the file says to the backend, by key.
+        rest: which backend is then offered what the first has left, without options;
+            "" leaves it to kvc's kernels.
         cache: how states are stored that are caches: those that `kvc::cache_update`
             writes and `kvc::attention` reads. "float16" rounds what is written, and
             computes in float32; "int8" is int8 rows, symmetric, with a float32 scale
@@ -47,6 +49,7 @@ class Recipe:
     backend: str
     backend_options: Mapping[str, Option] = field(default_factory=dict)
     cache: Literal["float32", "float16", "int8"] = "float32"
+    rest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,4 +77,5 @@ SETTINGS = (
     Setting("embedding", "scheme", "embedding", ("float32", "int8")),
     Setting("cache", "dtype", "cache", ("float32", "float16", "int8")),
     Setting("backend", "name", "backend", ("",), open=True),
+    Setting("backend", "rest", "rest", ("",), open=True),
 )
