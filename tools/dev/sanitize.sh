@@ -14,5 +14,5 @@ g++ -std=c++17 -O1 -g -fPIC -shared -fsanitize=address,undefined -fno-sanitize-r
   -fwrapv -fvisibility=hidden -ffp-contract=off -fno-math-errno -fno-trapping-math -Wno-psabi \
   -o "$library" runtime_py/native/*.cc -pthread
 preload=$(for name in libasan libubsan libstdc++; do g++ -print-file-name="$name.so"; done)
-export ASAN_OPTIONS=detect_leaks=0 LD_PRELOAD=${preload//$'\n'/:}
+export ASAN_OPTIONS=detect_leaks=0:allocator_may_return_null=1 LD_PRELOAD=${preload//$'\n'/:}
 "$python" -m pytest -q tests/runtime_py/native tests/end_to_end/test_native.py "$@"
