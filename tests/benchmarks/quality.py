@@ -26,7 +26,7 @@ from kvc.tools.text import size
 
 WINDOW, STRIDE, CHUNK = 512, 256, 64
 NARROW_CACHES = (
-    ("fp32", "float16"),
+    ("cpu_fp32", "float16"),
     ("fp32", "int8"),
     ("cpu_q8", "float16"),
     ("xnnpack_q8", "int8"),
