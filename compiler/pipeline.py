@@ -63,7 +63,6 @@ from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
 from kvc.schema.errors import CaptureError, CompileError
 from kvc.schema.model import Provenance
-from kvc.schema.ops import DELEGATE
 
 
 def compile_program(
@@ -117,7 +116,7 @@ def compile_program(
     check_generation_config((metadata or {}).get("generation_config"))
     check_max_length(max_length)
     taken = take_files(files or {})
-    backend = _backend_of(settings)
+    backends = _backends_of(settings)
     report = progress or _silent
     # The outer one, so that it is the last that puts things back.
     with Unchanged(model, methods), stand_ins(model):
@@ -129,10 +128,11 @@ def compile_program(
     program = DropDeadCode().run(declare(program))
     check(program, "declaring states")
     report("lower", 0, 1)
-    if backend is not None:
-        program = _lower(program, backend)
+    owners: dict[int, Backend] = {}
+    for backend in backends:
+        program = _lower(program, backend, owners)
     program, verdicts = _update_in_place(program)
-    calls = [] if backend is None else _delegate_calls(program, backend)
+    calls = [c for each in backends for c in _delegate_calls(program, each, owners)]
     check_copy_budget(_by_entry(program, verdicts), max_copy_bytes or {})
     report("plan", 0, 1)
     emitted = emit_program(
@@ -192,19 +192,28 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     return tuple(passes)
 
 
-def _backend_of(recipe: Recipe) -> Backend | None:
+def _backends_of(recipe: Recipe) -> tuple[Backend, ...]:
+    """Return the backends of a recipe, in the order in which they take nodes."""
     if not recipe.backend:
-        return None
-    return find_backend(recipe.backend)(recipe.backend_options)
+        return ()
+    first = find_backend(recipe.backend)(recipe.backend_options)
+    return (first, find_backend(recipe.rest)({})) if recipe.rest else (first,)
 
 
-def _lower(program: Program, backend: Backend) -> Program:
-    """Let a backend take its parts of all methods, and of the blocks that are left."""
+def _lower(program: Program, backend: Backend, owners: dict[int, Backend]) -> Program:
+    """Let a backend take its parts of all methods, and of the blocks that are left.
+
+    Args:
+        program: that others may have taken parts of.
+        backend: that takes some.
+        owners: whose each part is, by its block; those of this backend are added.
+    """
     blocks, growable = blocks_by_number(program), find_growable(program)
     done: list[IrMethod] = []
     waiting = list(reversed(entries(program)))
     count = max(blocks, default=-1) + 1
     grows = {s.name: s.grows for s in program.states if s.grows is not None}
+    new: dict[int, Backend] = {}
     while waiting:
         method = waiting.pop()
         if backend.in_place:
@@ -216,11 +225,17 @@ def _lower(program: Program, backend: Backend) -> Program:
             method, taken, count, growable[method.name], order.waits, backend.in_place
         )
         done.append(outlined.method)
-        count += len(outlined.partitions)
         run = [number for node in outlined.method.nodes for number in _blocks_at(node)]
-        waiting += [blocks[number] for number in reversed(run) if number in blocks]
+        left = [number for number in run if number in blocks and number not in owners]
+        waiting += [blocks[number] for number in reversed(left)]
+        for number in run:
+            if number in owners:
+                done += [blocks[number], *blocks_of(blocks[number], blocks)]
         for part in outlined.partitions:
             done += [part.graph, *blocks_of(part.graph, blocks)]
+        new.update((count + i, backend) for i in range(len(outlined.partitions)))
+        count += len(outlined.partitions)
+    owners.update(new)
     changed = replace(program, methods=tuple(done))
     check(changed, f"lowering to {backend.name}")
     return changed
@@ -231,15 +246,18 @@ def _blocks_at(node: Node) -> tuple[int, ...]:
     return () if control is None else control.blocks
 
 
-def _delegate_calls(program: Program, backend: Backend) -> list[DelegateCall]:
-    """Let a backend see all proven parts, and say what each needs beside its code."""
+def _delegate_calls(
+    program: Program, backend: Backend, owners: Mapping[int, Backend]
+) -> list[DelegateCall]:
+    """Let a backend see its proven parts, and say what each needs beside its code."""
     blocks = blocks_by_number(program)
     partitions: dict[str, list[Partition]] = {}
     for method in program.methods:
         for node in method.nodes:
-            if node.op == DELEGATE:
-                parts = [Partition(blocks[number]) for number in _blocks_at(node)]
-                partitions.setdefault(method.name, []).extend(parts)
+            for number in _blocks_at(node):
+                if owners.get(number) is backend:
+                    part = Partition(blocks[number])
+                    partitions.setdefault(method.name, []).append(part)
     constants = {c.name: c for c in program.constants}
     lowered = lowered_parts(backend, partitions, constants, program.symbols)
     return [

@@ -73,8 +73,9 @@ def _read(path: Path, where: str) -> Recipe:
     values = {setting.field: setting.values[0] for setting in SETTINGS}
     for section, table in tables.items():
         values.update(_section(where, section, table))
-    if options and not values["backend"]:
-        raise BadRecipe(path=where, what="backend.options without a backend.name")
+    for key, given in (("options", options), ("rest", values["rest"])):
+        if given and not values["backend"]:
+            raise BadRecipe(path=where, what=f"backend.{key} without a backend.name")
     return Recipe(path.stem, description, text, backend_options=options, **values)  # type: ignore[arg-type]  # _value has checked each against its field's values
 
 

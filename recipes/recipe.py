@@ -32,6 +32,8 @@ class Recipe:
             row, rows are widened as they are looked up.
         backend: which backend is offered the graph; "" leaves all to kvc's kernels.
         backend_options: what the file says to the backend, by key.
+        rest: which backend is then offered what the first has left, without options;
+            "" leaves it to kvc's kernels.
         cache: how states are stored that are caches: those that `kvc::cache_update`
             writes and `kvc::attention` reads. "int8" is int8 rows, symmetric, with a
             float32 scale for each token and head; "float32" leaves them as they are.
@@ -46,6 +48,7 @@ class Recipe:
     backend: str
     backend_options: Mapping[str, Option] = field(default_factory=dict)
     cache: Literal["float32", "int8"] = "float32"
+    rest: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,4 +76,5 @@ SETTINGS = (
     Setting("embedding", "scheme", "embedding", ("float32", "int8")),
     Setting("cache", "dtype", "cache", ("float32", "int8")),
     Setting("backend", "name", "backend", ("",), open=True),
+    Setting("backend", "rest", "rest", ("",), open=True),
 )

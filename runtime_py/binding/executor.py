@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 from kvc.runtime.arrays import Array
+from kvc.runtime.native import NativeCall
 from kvc.runtime.threads import TorchThreads
 from kvc.schema.errors import (
     CacheOverflow,
@@ -65,7 +66,8 @@ class Frame:
         inputs: arrays that the caller fills.
         outputs: arrays that hold the results after the last step.
         steps: functions and their arguments, in running order.
-        places: index of the instruction that each step belongs to.
+        places: indices of the instructions that each step runs; several where it is
+            a `NativeCall` of several parts.
         instructions: of the graph.
         torch_threads: how many threads torch kernels have; 0 where no step is one.
         cursors: the parts of cursors that it reads, which a session fills in.
@@ -80,7 +82,7 @@ class Frame:
     inputs: tuple[Array, ...]
     outputs: tuple[Array, ...]
     steps: tuple[Step, ...]
-    places: tuple[int, ...]
+    places: tuple[tuple[int, ...], ...]
     instructions: tuple[Instruction, ...]
     torch_threads: int
     cursors: tuple[tuple[CursorSlot, Array], ...]
@@ -112,7 +114,7 @@ class Frame:
             for index, (function, arguments) in enumerate(self.steps):  # noqa: B007
                 function(*arguments)
         except BaseException as error:
-            place = self.places[index] if self.places else -1
+            place = self._place(index) if self.places else -1
             progress.place = place
             progress.inside = place >= 0 and self.instructions[place].op in CONTROL_OPS
             progress.unbegun = isinstance(error, Unbegun)
@@ -121,6 +123,12 @@ class Frame:
             if isinstance(error, Exception):
                 fail(self.method, place, self.instructions[place], error)
             raise
+
+    def _place(self, index: int) -> int:
+        """Return the index of the instruction at which a step broke off."""
+        function, _ = self.steps[index]
+        reached = function.reached if isinstance(function, NativeCall) else 0
+        return self.places[index][reached]
 
 
 def fail(

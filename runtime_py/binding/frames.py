@@ -7,6 +7,7 @@ again. A graph whose instructions are all delegated is bound without torch.
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from itertools import groupby
 from typing import TYPE_CHECKING, cast
 
 from kvc.runtime.arrays import Array
@@ -25,6 +26,7 @@ from kvc.runtime.kernels import (
     load_preparations,
     load_row_check,
 )
+from kvc.runtime.native import NativeCall
 from kvc.runtime.states.owner import StateBuffer
 from kvc.runtime.tensors import torch_dtype
 from kvc.runtime.threads import settle_threads
@@ -158,12 +160,13 @@ class _Binder:
         return torch.inference_mode()
 
     def _frame(self) -> Frame:
+        steps, places = _joined(self._steps, self._places)
         return Frame(
             method=self._code.method,
             inputs=tuple(self._inputs),
             outputs=tuple(self._outputs),
-            steps=tuple(self._steps),
-            places=tuple(self._places),
+            steps=steps,
+            places=places,
             instructions=self._graph.instructions,
             torch_threads=self._torch_threads(),
             cursors=tuple((slot, self._values.array(i)) for slot, i in self._cursors),
@@ -318,6 +321,29 @@ class _Binder:
         if isinstance(argument, DType):
             return torch_dtype(argument)
         return self._values.argument(argument, self._values.tensor)
+
+
+def _joined(
+    steps: Sequence[Step], places: Sequence[int]
+) -> tuple[tuple[Step, ...], tuple[tuple[int, ...], ...]]:
+    """Return steps with native calls that follow one another as one.
+
+    And, for each, the indices of the instructions that it runs.
+    """
+    joined: list[Step] = []
+    found: list[tuple[int, ...]] = []
+    pairs = zip(steps, places, strict=True)
+    for native, run in groupby(pairs, lambda pair: isinstance(pair[0][0], NativeCall)):
+        if native:
+            calls, at = zip(*run, strict=True)
+            parts = [part for call, _ in calls for part in call.parts]
+            joined.append((NativeCall(parts), ()))
+            found.append(at)
+        else:
+            for step, place in run:
+                joined.append(step)
+                found.append((place,))
+    return tuple(joined), tuple(found)
 
 
 def needs_torch(graph: Graph) -> bool:

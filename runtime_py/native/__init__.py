@@ -7,9 +7,13 @@ address of a list of steps. Out: results in the memory that the steps name.
 import ctypes
 import importlib.machinery
 import struct
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
-from typing import Final
+from typing import Final, NoReturn
 
 import numpy as np
 
@@ -20,7 +24,7 @@ from kvc.schema.frozen import frozen
 
 INSTALL: Final = "pip install ."  # in kvc's folder
 ABSENT: Final = -(1 << 63)  # an int that is left out
-_VERSION: Final = 2
+_VERSION: Final = 3
 _MAX_RANK: Final = 8
 
 # As `Tensor`, `Step` and `Failure` of the C++ sources: address, dtype, rank, dims and
@@ -39,7 +43,7 @@ _STEP = np.dtype(
 _FAILURE = np.dtype([("fault", np.int32), ("step", np.int32), ("facts", np.int64, 4)])
 
 INDEX_OUT_OF_RANGE, CACHE_OVERFLOW, COUNT_OUT_OF_RANGE = 1, 2, 3
-BAD_LENGTH, NO_MEMORY, NOTHING_TO_REDUCE = 4, 5, 6
+BAD_LENGTH, NO_MEMORY, NOTHING_TO_REDUCE, LIBRARY_FAILED = 4, 5, 6, 7
 
 
 @frozen
@@ -49,7 +53,7 @@ class Failure:
     Attributes:
         fault: INDEX_OUT_OF_RANGE (index, size), CACHE_OVERFLOW (row, start, count,
             capacity), COUNT_OUT_OF_RANGE (row, count, most), BAD_LENGTH (row, length,
-            slots), NO_MEMORY (bytes) or NOTHING_TO_REDUCE.
+            slots), NO_MEMORY (bytes), NOTHING_TO_REDUCE or LIBRARY_FAILED (status).
         step: index of the step.
         facts: in this order.
     """
@@ -60,18 +64,23 @@ class Failure:
 
 
 class Steps:
-    """A list of kernel calls with fixed operands, which the library runs."""
+    """A list of kernel calls with fixed operands, which the library runs.
 
-    def __init__(self, library: "Library", threads: int) -> None:
-        self._library, self._threads = library, threads
+    Attributes:
+        library: that runs them.
+        threads: how many compute.
+        lent: address of a `Lent` of pool.h whose threads these are; 0 for kvc's own.
+    """
+
+    def __init__(self, library: "Library", threads: int, lent: int = 0) -> None:
+        self.library, self.threads, self.lent = library, threads, lent
         self._described: dict[int, tuple[Array, bytes]] = {}  # by id; kept alive
         self._tensors: list[bytes] = []
         self._integers: list[int] = []
         self._numbers: list[float] = []
         self._steps: list[tuple[int, int, int, int, int]] = []
         self._memory: tuple[Array, ...] = ()
-        self._failure = np.zeros(1, _FAILURE)
-        self._places = 0, address_of(self._failure)  # of the steps, of the failure
+        self._settled: Array | None = None
 
     def __len__(self) -> int:
         """Return how many there are."""
@@ -86,14 +95,23 @@ class Steps:
     ) -> None:
         """Add a call of a kernel; None is an operand that is left out."""
         places = len(self._tensors), len(self._integers), len(self._numbers)
-        number = self._library.kernel(kernel)
+        number = self.library.kernel(kernel)
         self._steps.append((number, len(tensors), *places))
         self._tensors += [self._describe(tensor) for tensor in tensors]
         self._integers += integers
         self._numbers += numbers
 
-    def settle(self) -> None:
-        """Write down all that has been added; nothing is added afterwards."""
+    def add_call(self, function: int, handle: int) -> None:
+        """Add a call of another library, see libraries.cc; both are addresses."""
+        self.add("call", [], [function, handle], [])
+
+    def settle(self) -> Array:
+        """Write down all that has been added, and return it; nothing is added then.
+
+        What is returned is good as long as this is kept.
+        """
+        if self._settled is not None:
+            return self._settled
         tensors = np.frombuffer(b"".join(self._tensors), np.uint8)
         integers = np.array(self._integers or [0], np.int64)
         numbers = np.array(self._numbers or [0], np.float64)
@@ -103,24 +121,10 @@ class Steps:
         steps["tensors"] = columns[:, 2] * _TENSOR.size + address_of(tensors)
         steps["integers"] = columns[:, 3] * 8 + address_of(integers)
         steps["numbers"] = columns[:, 4] * 8 + address_of(numbers)
-        self._memory = steps, tensors, integers, numbers
-        self._places = address_of(steps), self._places[1]
+        self._memory = tensors, integers, numbers
         self._tensors, self._integers, self._numbers = [], [], []
-
-    def run(self) -> Failure | None:
-        """Run all steps; return why one refused.
-
-        Python looks at signals in between, so that Ctrl-C is answered.
-        """
-        count, at = len(self._steps), 0
-        steps, failure = self._places
-        while at < count:
-            at = self._library.run(steps, count, at, self._threads, failure)
-            if self._failure["fault"][0]:
-                (found,) = self._failure
-                facts = tuple(int(fact) for fact in found["facts"])
-                return Failure(int(found["fault"]), int(found["step"]), facts)
-        return None
+        self._settled = steps
+        return steps
 
     def _describe(self, array: Array | None) -> bytes:
         if array is None:
@@ -129,6 +133,66 @@ class Steps:
         if found is None:
             found = self._described[id(array)] = array, _described(array)
         return found[1]
+
+
+@frozen
+class NativePart:
+    """What a delegate prepared, as native steps.
+
+    Attributes:
+        steps: that run it.
+        raises: raises the error that a failure of one of them stands for.
+        make_ready: is called before they run.
+    """
+
+    steps: Steps
+    raises: Callable[[Failure], NoReturn]
+    make_ready: Callable[[], None] | None = None
+
+
+class NativeCall:
+    """Prepared parts that run one after another, all of them in one native call.
+
+    Attributes:
+        parts: in running order.
+        reached: index of the part at which the last run broke off; no part after it
+            has begun.
+    """
+
+    def __init__(self, parts: Sequence[NativePart]) -> None:
+        self.parts = tuple(parts)
+        self.reached = 0
+        self._ready = [p.make_ready for p in parts if p.make_ready is not None]
+        first = parts[0].steps
+        self._run, self._threads = first.library.run, first.threads
+        self._lent = max(part.steps.lent for part in parts)
+        self._steps = np.concatenate([part.steps.settle() for part in parts])
+        self._ends = list(accumulate(len(part.steps) for part in parts))
+        self._failure = np.zeros(1, _FAILURE)
+        self._places = address_of(self._steps), address_of(self._failure)
+
+    def __call__(self) -> None:
+        """Run all steps.
+
+        Python looks at signals in between, so that Ctrl-C is answered.
+        """
+        self.reached = 0
+        for make_ready in self._ready:
+            make_ready()
+        self.reached = len(self.parts) - 1  # where an interrupt comes, nobody can say
+        count, at = len(self._steps), 0
+        steps, failure = self._places
+        while at < count:
+            at = self._run(steps, count, at, self._threads, failure, self._lent)
+            if self._failure["fault"][0]:
+                (found,) = self._failure
+                self.reached = bisect_right(self._ends, at)
+                facts = tuple(int(fact) for fact in found["facts"])
+                start = self._ends[self.reached] - len(self.parts[self.reached].steps)
+                step = int(found["step"]) - start
+                self.parts[self.reached].raises(
+                    Failure(int(found["fault"]), step, facts)
+                )
 
 
 def _described(array: Array) -> bytes:
@@ -175,7 +239,7 @@ class Library:
         self._run.argtypes = (
             ctypes.c_void_p,
             *(ctypes.c_int32,) * 4,
-            ctypes.c_void_p,
+            *(ctypes.c_void_p,) * 2,
         )
         self._run.restype = ctypes.c_int32
         self._kernels: dict[str, int] = {}
@@ -192,10 +256,12 @@ class Library:
         """Tell whether an op has a kernel."""
         return bool(self._find(name.encode()) >= 0)
 
-    def run(self, steps: int, count: int, first: int, threads: int, where: int) -> int:
+    def run(
+        self, steps: int, count: int, first: int, threads: int, where: int, lent: int
+    ) -> int:
         """Run steps from `first` on; see `kvc_run` in api.cc."""
         next_one: int = self._run(
-            steps, count, first, threads, self._MILLISECONDS, where
+            steps, count, first, threads, self._MILLISECONDS, where, lent
         )
         return next_one
 
@@ -224,6 +290,13 @@ def find_library() -> Library:
     if library.version != _VERSION:
         raise _missing(f"it has version {library.version}, not {_VERSION}")
     return library
+
+
+def native_library() -> Library | None:
+    """Return the library, None where it is missing."""
+    with suppress(MissingLibrary):
+        return find_library()
+    return None
 
 
 def _missing(reason: str) -> MissingLibrary:

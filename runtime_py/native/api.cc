@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels.h"
+#include "pool.h"
 #include "processor.h"
 
 #define KVC_API extern "C" __attribute__((visibility("default")))
@@ -18,7 +19,7 @@ const std::vector<Entry>& kernels() {
     auto* found = new std::vector<Entry>;
     for (const Entry* family :
          {kElementwise, kFused, kCopies, kIndices, kReductions, kCaches, kProducts, kExperts,
-          kAttention}) {
+          kAttention, kLibraries}) {
       for (; family->name != nullptr; ++family) found->push_back(*family);
     }
     return found;
@@ -49,7 +50,7 @@ void* find_workspace(size_t nbytes, int slot) {
 }  // namespace kvc
 
 // Version of this interface; `kvc.runtime.native` has the same.
-KVC_API int32_t kvc_version() { return 2; }
+KVC_API int32_t kvc_version() { return 3; }
 
 // Which instruction set the kernels use here, as a text.
 KVC_API const char* kvc_processor() { return kvc::name_of(kvc::processor()); }
@@ -66,13 +67,15 @@ KVC_API int32_t kvc_kernel(const char* name) {
 // Runs steps from `first` on, and returns the index of the next one to run: `count` after
 // the last; an earlier one when `milliseconds` are over, so that the caller can look
 // whether it was interrupted; or that of the step that failed, with why in `failure`.
+// Kernels compute with the threads that are `lent`, where there are any.
 KVC_API int32_t kvc_run(const kvc::Step* steps, int32_t count, int32_t first, int32_t threads,
-                        int32_t milliseconds, kvc::Failure* failure) {
+                        int32_t milliseconds, kvc::Failure* failure, const kvc::Lent* lent) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::milliseconds(milliseconds);
   const auto& all = kvc::kernels();
   std::atomic<size_t> lacking{0};
   const kvc::Context context{threads, failure, &lacking};
+  const kvc::Borrowing borrowing(lent);
   failure->fault = kvc::Fault::kNone;
   for (int32_t i = first; i < count; ++i) {
     failure->step = i;

@@ -20,6 +20,7 @@ enum class Fault : int32_t {
   kBadLength = 4,        // length, slots
   kNoMemory = 5,         // bytes
   kNothingToReduce = 6,
+  kLibraryFailed = 7,    // its status
 };
 
 struct Failure {
@@ -90,5 +91,6 @@ extern const Entry kIndices[];
 extern const Entry kProducts[];
 extern const Entry kExperts[];
 extern const Entry kAttention[];
+extern const Entry kLibraries[];
 
 }  // namespace kvc

@@ -58,16 +58,26 @@ constexpr uint64_t kOpen = 1 << 15;
 constexpr uint64_t kWorking = kOpen - 1;
 constexpr uint64_t number_of(uint64_t state) { return state >> 16; }
 
+// Threads that do the work of this one instead of the process's.
+thread_local const Lent* lent_here = nullptr;
+
 class Pool {
  public:
   void run(const Job& job) {
     std::unique_lock<std::mutex> alone(busy_, std::try_to_lock);
-    if (!alone.owns_lock() || !start_threads(job.threads - 1)) {
+    if (!alone.owns_lock() || (lent_here == nullptr && !start_threads(job.threads - 1))) {
       job.work(job.context, 0, job.items, 0);
       return;
     }
     job_ = job;
     share_out();
+    if (lent_here != nullptr) {
+      const auto task = [](void* pool, size_t thread) {
+        static_cast<Pool*>(pool)->claim(static_cast<int>(thread));
+      };
+      lent_here->run(lent_here->pool, task, this, job.threads, 0);
+      return;
+    }
     {
       std::lock_guard<std::mutex> lock(mutex_);
       state_.store((number_of(state_.load()) + 1) << 16 | kOpen, std::memory_order_release);
@@ -192,6 +202,9 @@ Pool* the_pool() {
 }
 
 }  // namespace
+
+Borrowing::Borrowing(const Lent* lent) { lent_here = lent; }
+Borrowing::~Borrowing() { lent_here = nullptr; }
 
 void run_parallel(int64_t items, int64_t grain, int threads, Work work, const void* context) {
   if (items <= 0) return;

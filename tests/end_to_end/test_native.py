@@ -146,9 +146,9 @@ def test_an_interrupt_leaves_the_session_as_it_was(path: Path, monkeypatch):
         library = sys.modules["kvc.runtime.native"].find_library()
         run, calls = library._run, []
 
-        def interrupted(steps, count, first, threads, milliseconds, where):
+        def interrupted(steps, count, first, *others):
             calls.append(first)
-            done = run(steps, count // 2, first, threads, milliseconds, where)
+            done = run(steps, count // 2, first, *others)
             os.kill(os.getpid(), signal.SIGINT)
             return done
 

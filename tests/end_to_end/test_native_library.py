@@ -7,6 +7,7 @@ nothing falls back to the reference implementation there without being seen.
 import os
 import subprocess
 import sys
+from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -14,6 +15,7 @@ import pytest
 from tiny_decoder import factory
 
 from kvc.compiler import compile_program
+from kvc.recipes import load_recipe
 from kvc.runtime import MissingLibrary, load
 from kvc.runtime.delegates.reference import ReferenceHandle
 
@@ -128,7 +130,10 @@ np.save(sys.argv[2], logits)
 """
 
 
-def test_a_first_call_packs_while_torch_is_imported(path, tmp_path):
+def test_a_first_call_packs_while_torch_is_imported(tmp_path):
+    spec, path = factory(), tmp_path / "left.kvc"
+    recipe = replace(load_recipe("xnnpack_q8"), rest="")
+    compile_program(spec.model, spec.methods, recipe=recipe).save(path)
     with open_native(path) as program:
         expected = program.session().prefill(TOKENS)
     found = tmp_path / "logits.npy"

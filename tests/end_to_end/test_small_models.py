@@ -299,5 +299,9 @@ def test_a_delegate_that_reads_a_state_sees_it_before_the_write(
 def test_a_write_beside_a_delegate_that_reads_the_state_is_in_place() -> None:
     step = Method("step", args=(ROWS[:, :1], slot(0)))
     program = compile_program(ReadsThenWrites(), [step], "xnnpack_q8").program
-    ops = [instruction.op for instruction in program.methods[0].graph.instructions]
-    assert ops == ["kvc::check_index", "kvc::delegate", "kvc::cache_update"]
+    assert [part.backend for part in program.delegates] == ["xnnpack", "cpu"]
+    graphs = program.methods[0].graphs
+    ops = [[step.op for step in graph.instructions] for graph in graphs]
+    assert ops[0] == ["kvc::delegate"] * 2
+    assert ops[2] == ["kvc::check_index", "kvc::cache_update"]
+    assert not any(update.copies for update in program.methods[0].updates)

@@ -1,4 +1,4 @@
-"""Where torch cannot be imported: a bundle of the backend `cpu` does all that it does.
+"""Where torch cannot be imported: bundles whose methods backends run do all they do.
 
 Programs run in processes of their own, in which what only compiling needs is missing.
 """
@@ -13,6 +13,7 @@ import pytest
 import tiny_decoder
 from hand_built import affine_program, write_bundle
 from hf_folders import word_tokenizer
+from xnnpack_graphs import library_or_skip
 
 from kvc.compiler import compile_program
 from kvc.runtime import load
@@ -43,13 +44,17 @@ def run(code: str, *arguments: Path) -> str:
     return done.stdout
 
 
-@pytest.fixture(scope="module")
-def path(tmp_path_factory) -> Path:
+@pytest.fixture(scope="module", params=["cpu_q8", "xnnpack_q8"])
+def path(request, tmp_path_factory) -> Path:
     """A bundle that runs natively, with a tokenizer."""
-    path = tmp_path_factory.mktemp("cpu") / "tiny.kvc"
+    if request.param == "xnnpack_q8":
+        library_or_skip()
+    path = tmp_path_factory.mktemp(request.param) / "tiny.kvc"
     spec = tiny_decoder.untold()
     files = {"tokenizer.json": word_tokenizer(256).encode()}
-    bundle = compile_program(spec.model, spec.methods, recipe="cpu_q8", files=files)
+    bundle = compile_program(
+        spec.model, spec.methods, recipe=request.param, files=files
+    )
     bundle.save(path)
     return path
 

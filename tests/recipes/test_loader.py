@@ -80,8 +80,17 @@ def test_options_are_a_section_of_plain_values_for_a_named_backend(tmp_path):
         "backend.options.a must be a text, a number, true or false, not a list"
     )
     assert bad(tmp_path, "[backend]\nlevel = 3") == (
-        "unknown key 'level' in [backend]; allowed there: name, options"
+        "unknown key 'level' in [backend]; allowed there: name, rest, options"
     )
+
+
+def test_what_a_backend_leaves_may_be_for_another_one(tmp_path):
+    assert [name for name in RECIPES if load_recipe(name).rest] == [*RECIPES[-3:]]
+    path = tmp_path / "mine.toml"
+    path.write_text('[backend]\nname = "fast"\nrest = "faster"')
+    assert load_recipe(path).rest == "faster"
+    wrong = bad(tmp_path, '[backend]\nrest = "fast"')
+    assert wrong == "backend.rest without a backend.name"
 
 
 def test_a_recipe_of_ones_own_is_a_path_and_keeps_its_text(tmp_path):

@@ -31,7 +31,7 @@ LEFT = {
     "kvc::append": "a caller's array",
     "kvc::replace": "a state that a method begins anew",
 }
-_found, _emit = pipeline._backend_of, pipeline.emit_program
+_found, _emit = pipeline._backends_of, pipeline.emit_program
 
 
 @contextmanager
@@ -39,11 +39,11 @@ def compiling_with(name: str) -> Iterator[None]:
     """Let recipes without a backend have one of `BACKENDS`; "" for none."""
     with pytest.MonkeyPatch.context() as patch:
 
-        def chosen(recipe: Recipe) -> Backend | None:
+        def chosen(recipe: Recipe) -> tuple[Backend, ...]:
             own = _found(recipe)
-            return own if own or not name else BACKENDS[name][0]({})
+            return own if own or not name else (BACKENDS[name][0]({}),)
 
-        patch.setattr(pipeline, "_backend_of", chosen)
+        patch.setattr(pipeline, "_backends_of", chosen)
         patch.setattr(
             pipeline, "emit_program", _emit_natively if name == "cpu" else _emit
         )

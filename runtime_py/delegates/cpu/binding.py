@@ -7,6 +7,7 @@ before it.
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import NoReturn
 
 import numpy as np
 
@@ -29,6 +30,8 @@ from kvc.runtime.native import (
     NOTHING_TO_REDUCE,
     Failure,
     Library,
+    NativeCall,
+    NativePart,
     Steps,
 )
 from kvc.schema.backends.cpu import COMPUTED
@@ -89,7 +92,7 @@ def bind_steps(
     constant: Callable[[int], Array],
     library: Library,
     threads: int,
-) -> Callable[[], None]:
+) -> NativeCall:
     """Return a function that runs a block of the backend.
 
     Args:
@@ -132,7 +135,7 @@ class _Binder:
         self._steps = steps
         self._owners: list[int] = []  # of each step, the index of its instruction
 
-    def bind(self, outputs: Sequence[Array]) -> Callable[[], None]:
+    def bind(self, outputs: Sequence[Array]) -> NativeCall:
         """Bind all instructions, and copies of results that lie elsewhere."""
         index, instructions = 0, self._graph.instructions
         together = sized_together(self._graph)
@@ -156,22 +159,17 @@ class _Binder:
             if not lies_over(made, target):
                 self._add(_COPY, [target, made])
         self._owners += [index] * (len(self._steps) - len(self._owners))
-        self._steps.settle()
-        return self._run
+        return NativeCall([NativePart(self._steps, self._fail)])
 
-    def _run(self) -> None:
-        failure = self._steps.run()
-        if failure is not None:
-            index = self._owners[failure.step]
-            instruction = self._graph.instructions[index]
-            try:
-                fail(
-                    self._method, index, instruction, self._error(failure, instruction)
-                )
-            except KvcError as error:
-                if index < self._first_write + (failure.fault != NO_MEMORY):
-                    raise Unbegun from error
-                raise
+    def _fail(self, failure: Failure) -> NoReturn:
+        index = self._owners[failure.step]
+        instruction = self._graph.instructions[index]
+        try:
+            fail(self._method, index, instruction, self._error(failure, instruction))
+        except KvcError as error:
+            if index < self._first_write + (failure.fault != NO_MEMORY):
+                raise Unbegun from error
+            raise
 
     def _error(self, failure: Failure, instruction: Instruction) -> Exception:
         """Return the error that the reference would raise."""

@@ -92,9 +92,9 @@ class Xnnpack(Delegate):
         statics = Statics(program, data, self._copies, self._weights)
         check_scales(graph, statics, program.names, where)
         what = f"method {method.name}, delegate {program.delegates.index(part)}"
-        pool = self._library.pool(self._options.threads)
+        threads = self._options.threads
         return XnnpackHandle(
-            graph, program.symbols, statics, self._weights, pool, what, reference
+            graph, program.symbols, statics, self._weights, threads, what, reference
         )
 
     def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:

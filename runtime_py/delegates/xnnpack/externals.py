@@ -28,12 +28,15 @@ class Externals:
         before: (to, from) to be copied before a run.
         after: (to, from) to be copied after it.
         kept: the memory that `values` points to.
+        aligned: whether each operand's elements lie at multiples of their size, as
+            kvc's own kernels want them that copy.
     """
 
     values: "ctypes.Array[ExternalValue]"
     before: Copies
     after: Copies
     kept: Sequence[Array]
+    aligned: bool
 
 
 def place_externals(inputs: Sequence[Array], outputs: Sequence[Array]) -> Externals:
@@ -56,7 +59,8 @@ def place_externals(inputs: Sequence[Array], outputs: Sequence[Array]) -> Extern
         kept.append(place)
     places = (ExternalValue(i, address_of(place)) for i, place in enumerate(kept))
     values = (ExternalValue * len(kept))(*places)
-    return Externals(values, before, after, kept)
+    aligned = all(array.flags.aligned for array in (*inputs, *outputs))
+    return Externals(values, before, after, kept, aligned)
 
 
 def _is_plain(array: Array) -> bool:

@@ -12,6 +12,7 @@ from kvc.runtime.delegates.xnnpack.statics import Statics
 from kvc.runtime.delegates.xnnpack.subgraph import Subgraph, build_subgraph
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace
+from kvc.runtime.native import native_library
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.model import Graph
 from kvc.schema.types import Symbol
@@ -26,14 +27,14 @@ class XnnpackHandle(Handle):
         symbols: Sequence[Symbol],
         statics: Statics,
         weights: Weights,
-        pool: int | None,
+        threads: int,
         what: str,
         reference: Callable[[], ReferenceHandle],
     ) -> None:
         self._graph, self._symbols = graph, symbols
         self._statics = statics
         self._weights = weights
-        self._pool = pool
+        self._threads = threads
         self._what = what
         self._reference = reference
         self._never_0 = dims_that_must_be(graph)
@@ -82,4 +83,12 @@ class XnnpackHandle(Handle):
                 library, self._graph, self._statics, sizes, self._what
             )
 
-        return Runtime(Kit(weights, between, self._pool, self._what), build)
+        kit = Kit(
+            weights=weights,
+            workspace=between,
+            pool=weights.library.pool(self._threads),
+            what=self._what,
+            native=native_library(),
+            threads=self._threads,
+        )
+        return Runtime(kit, build)

@@ -35,6 +35,7 @@ class Library:
 
     Attributes:
         xnn: the functions of `xnnpack.h`, with their types.
+        invoke: address of `xnn_invoke_runtime`.
         build: hexadecimal identifier of the kernels that the library was built of.
         features: what it knows of the processor, as bytes that it compares by.
     """
@@ -50,12 +51,15 @@ class Library:
         self.xnn = ctypes.CDLL(str(folder / _XNNPACK))
         declare_pools(self._threads)
         declare_xnnpack(self.xnn)
+        self.invoke = _address_of(self.xnn, "xnn_invoke_runtime")
         self.check(self.xnn.xnn_initialize(None), "xnn_initialize")
         self.build = self._identify()
         # `cpuinfo_isa`: a flag a byte.
         flags = (ctypes.c_char * _FEATURES_NBYTES).in_dll(self._threads, "cpuinfo_isa")
         self.features = bytes(flags)
         self._pools: dict[tuple[int, int], int] = {}
+        # `Lent` of native/pool.h, by pool: what they are lent by, and the pool.
+        self._lent: dict[int, ctypes.Array[ctypes.c_void_p]] = {}
 
     def check(self, status: int, what: str) -> None:
         """Check what a call has returned.
@@ -90,10 +94,29 @@ class Library:
                 self._threads.pthreadpool_destroy(made)
         return self._pools[key]
 
+    def lent(self, pool: int | None) -> int:
+        """Return the address of what lends a pool to kvc's own kernels; 0 for none.
+
+        Threads of two pools would take the processors from each other, since each waits
+        for its next work without sleeping.
+        """
+        if pool is None:
+            return 0
+        if pool not in self._lent:
+            run = _address_of(self._threads, "pthreadpool_parallelize_1d")
+            self._lent[pool] = (ctypes.c_void_p * 2)(run, pool)
+        return ctypes.addressof(self._lent[pool])
+
     def _identify(self) -> str:
         address = self.xnn.xnn_experimental_get_build_identifier_data()
         nbytes = self.xnn.xnn_experimental_get_build_identifier_size()
         return ctypes.string_at(address, nbytes).hex()
+
+
+def _address_of(library: ctypes.CDLL, name: str) -> int:
+    address = ctypes.cast(getattr(library, name), ctypes.c_void_p).value
+    assert address is not None, "the library has the function"
+    return address
 
 
 def find_library() -> Library:

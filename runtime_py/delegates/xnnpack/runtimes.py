@@ -10,6 +10,7 @@ import math
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
+from typing import NoReturn
 
 from kvc.runtime.arrays import Array, copy_into
 from kvc.runtime.delegates.xnnpack.apart import call_apart
@@ -18,6 +19,8 @@ from kvc.runtime.delegates.xnnpack.functions import MAX_RANK
 from kvc.runtime.delegates.xnnpack.subgraph import RUNTIME_FLAGS, Subgraph
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace, release
+from kvc.runtime.native import Failure, NativeCall, NativePart, Steps
+from kvc.runtime.native import Library as NativeLibrary
 from kvc.schema.errors import Closed, NativeCallFailed
 from kvc.schema.frozen import frozen
 
@@ -33,12 +36,17 @@ class Kit:
         workspace: of the context.
         pool: address of the threads, None for the calling one alone.
         what: the runtime is for, for messages.
+        native: kvc's own library, whose loop calls the runtime; None where it is
+            missing, and Python does.
+        threads: how many compute.
     """
 
     weights: Weights
     workspace: NativeWorkspace
     pool: int | None
     what: str
+    native: NativeLibrary | None
+    threads: int
 
 
 class Runtime:
@@ -122,18 +130,49 @@ class Runtime:
         shapes = self.make(sizes).external_shapes(sizes)
         call = _Call(place_externals(inputs, outputs), shapes, sizes)
         self._set_up(call)
-        token, set_up, check = call.token, self._set_up, self._check
-        invoke, pointer = self._xnn.xnn_invoke_runtime, self._pointer
+        token, set_up = call.token, self._set_up
         ready = self._kit.workspace.ready
 
-        def run() -> None:
+        def make_ready() -> None:
             if token not in ready:
                 set_up(call)
+
+        if self._kit.native is not None and call.externals.aligned:
+            return self._native_call(self._kit.native, call.externals, make_ready)
+        invoke, pointer = self._xnn.xnn_invoke_runtime, self._pointer
+
+        def run() -> None:
+            make_ready()
             status = invoke(pointer)
             if status:
-                check(status, f"{self._kit.what}: xnn_invoke_runtime")
+                self._refuse(status)
 
         return _with_copies(run, call.externals)
+
+    def _native_call(
+        self,
+        native: NativeLibrary,
+        externals: Externals,
+        make_ready: Callable[[], None],
+    ) -> NativeCall:
+        """Return what runs in kvc's native loop, copies included."""
+        kit = self._kit
+        steps = Steps(native, kit.threads, kit.weights.library.lent(kit.pool))
+        for to, source in externals.before:
+            steps.add("aten::copy", [to, source], [], [])
+        invoke = kit.weights.library.invoke
+        steps.add_call(invoke, ctypes.addressof(self._pointer))
+        for to, source in externals.after:
+            steps.add("aten::copy", [to, source], [], [])
+
+        def raises(failure: Failure) -> NoReturn:
+            self._refuse(failure.facts[0])
+
+        return NativeCall([NativePart(steps, raises, make_ready)])
+
+    def _refuse(self, status: int) -> NoReturn:
+        self._check(status, f"{self._kit.what}: xnn_invoke_runtime")
+        raise AssertionError("the status is that of a failure")
 
     def close(self) -> None:
         """Delete it; doing so twice is safe."""

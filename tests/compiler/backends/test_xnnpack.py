@@ -41,10 +41,13 @@ def compiled(recipe):
     return demo_program(recipe)
 
 
-def parts(program):
-    """The code of each delegate."""
-    found = ((program.methods[d.method], d.block) for d in program.delegates)
-    return [method.blocks[block].graph for method, block in found]
+def parts(program, backend="xnnpack", methods=(0, 1)):
+    """The code of each of a backend's delegates."""
+    return [
+        program.methods[one.method].blocks[one.block].graph
+        for one in program.delegates
+        if one.backend == backend and one.method in methods
+    ]
 
 
 def names_of(program, graph):
@@ -56,17 +59,20 @@ def ops_of(graph):
 
 
 def test_a_decoder_makes_one_call_a_layer_and_one_more(compiled):
-    for each in compiled.methods:
-        assert ops_of(each.graph)[DELEGATE] == LAYERS + 1
+    for number, each in enumerate(compiled.methods):
+        assert len(parts(compiled, methods=[number])) == LAYERS + 1
+        assert {*ops_of(each.graph)} == {DELEGATE}
 
 
 def test_cache_attention_and_views_are_all_that_a_layer_leaves_outside(compiled):
     """What else is outside runs once a step: embedding, position, rotary gather."""
-    for each in compiled.methods:
-        outside = ops_of(each.graph)
-        assert outside.pop(DELEGATE) == LAYERS + 1
+    for number in range(len(compiled.methods)):
+        left = parts(compiled, "cpu", [number])
+        assert len(left) == LAYERS + 1
+        outside = sum(map(ops_of, left), Counter())
         assert outside.pop("kvc::cache_update") == 2 * LAYERS
         assert outside.pop("kvc::attention") == LAYERS
+        assert outside.pop("kvc::check_index") == LAYERS  # each part checks for itself
         rest = {
             op: n for op, n in outside.items() if OPS[op].aliasing is not Aliasing.VIEW
         }
@@ -121,7 +127,8 @@ def test_the_list_takes_every_node_of_every_part(compiled):
 
 
 def test_the_arena_reaches_16_bytes_behind_what_a_part_reads(compiled):
-    assert {d.tail_nbytes for d in compiled.delegates} == {16}
+    tails = {d.backend: d.tail_nbytes for d in compiled.delegates}
+    assert tails == {"xnnpack": 16, "cpu": 0}
     for each in compiled.methods:
         assert each.graph.scratch_nbytes >= each.graph.peak_nbytes + 16
 
@@ -162,10 +169,10 @@ def test_the_int4_recipe_makes_an_output_layer_of_its_own_int4():
     assert {"embed.weight.int8", "head.weight.int4", "head.bias"} <= names
 
 
-def test_a_model_without_products_is_left_alone(recipe):
+def test_a_model_without_products_is_left_to_the_other_backend(recipe):
     forward = Method("forward", args=(torch.ones(2, 4),))
     bundle = compile_program(torch.nn.RMSNorm(4), [forward], recipe)
-    assert bundle.program.delegates == ()
+    assert [part.backend for part in bundle.program.delegates] == ["cpu"]
 
 
 class Products(torch.nn.Module):

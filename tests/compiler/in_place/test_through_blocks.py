@@ -41,7 +41,7 @@ class AllButPlaces(Greedy):
 def test_a_part_writes_no_view_that_was_written_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipeline, "_backend_of", lambda _: AllButPlaces({}))
+    monkeypatch.setattr(pipeline, "_backends_of", lambda _: (AllButPlaces({}),))
     monkeypatch.setitem(DELEGATES, "greedy", ByReference)
     with opened(Reshaped(), [Method("forward", (X,))], tmp_path) as program:
         (method,) = program._engine.program.methods

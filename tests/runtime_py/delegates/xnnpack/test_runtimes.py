@@ -134,8 +134,10 @@ def test_nothing_but_the_run_is_called_where_nothing_changed(
     prepared = handle.prepare([x], [y], workspace, {"seq": 2})
     counted.clear()
     for _ in range(3):
+        y[:] = 0
         prepared()
-    assert counted == ["xnn_invoke_runtime"] * 3
+        assert np.allclose(y, x @ WEIGHT.T, atol=1e-4)
+    assert counted == []  # kvc's own loop runs it
 
 
 def test_equal_sizes_at_another_address_are_set_up_but_not_reshaped(
@@ -144,7 +146,7 @@ def test_equal_sizes_at_another_address_are_set_up_but_not_reshaped(
     handle.prepare([noise(2, 16)], [noise(2, 8)], workspace, {"seq": 2})
     counted.clear()
     assert run(handle, workspace, noise(2, 16), noise(2, 8))
-    assert counted == ["xnn_setup_runtime_v2", "xnn_invoke_runtime"]
+    assert counted == ["xnn_setup_runtime_v2"]
 
 
 def test_a_run_that_was_prepared_last_keeps_no_operand_alive(handle, workspace):
@@ -377,6 +379,7 @@ def test_a_runtime_whose_packing_fails_is_deleted_at_once(
 
     library = SimpleNamespace(**vars(backend_weights.library))
     library.xnn, library.check = Deleting(library.xnn), backend_weights.library.check
+    library.pool, library.lent = backend_weights.library.pool, lambda pool: 0
     monkeypatch.setattr(backend_weights, "packing", failing)
     monkeypatch.setattr(backend_weights, "library", library)
     with pytest.raises(OutOfMemory) as caught:
