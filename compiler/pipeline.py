@@ -47,6 +47,7 @@ from kvc.compiler.passes.gather_products import GatherProducts
 from kvc.compiler.passes.lend_whole_memory import LendWholeMemory
 from kvc.compiler.passes.linear_products import LinearProducts
 from kvc.compiler.passes.materialize_views import MaterializeViews
+from kvc.compiler.passes.narrow_caches import NarrowCaches
 from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.compiler.passes.quantize_weights import QuantizeWeights
 from kvc.compiler.passes.recognize_cache_writes import RecognizeCacheWrites
@@ -106,7 +107,8 @@ def compile_program(
         BadFile: a file has a name that is not plain, or cannot be read.
         TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
         BadBackend: the backend gave back what it may not.
-        CacheNotInt8: the recipe stores caches as int8, and one cannot be.
+        CacheDtypeRefused: the recipe stores caches as int8 or float16, and one cannot
+            be.
     """
     settings = load_recipe(recipe)
     check_request(model, methods, states)
@@ -177,6 +179,8 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     passes += [RecognizeCacheWrites(), AppendToCaches(), FuseRmsNorms()]
     if recipe.cache == "int8":
         passes += [DropDeadCode(), QuantizeCaches()]
+    elif recipe.cache == "float16":
+        passes += [DropDeadCode(), NarrowCaches()]
     embedding = recipe.embedding == "int8"
     stored = recipe.linear != "float32" or recipe.weights != "float32"
     if stored or recipe.backend == "cpu":

@@ -35,8 +35,9 @@ class Recipe:
         rest: which backend is then offered what the first has left, without options;
             "" leaves it to kvc's kernels.
         cache: how states are stored that are caches: those that `kvc::cache_update`
-            writes and `kvc::attention` reads. "int8" is int8 rows, symmetric, with a
-            float32 scale for each token and head; "float32" leaves them as they are.
+            writes and `kvc::attention` reads. "float16" rounds what is written, and
+            computes in float32; "int8" is int8 rows, symmetric, with a float32 scale
+            for each token and head; "float32" leaves them as they are.
     """
 
     name: str
@@ -47,7 +48,7 @@ class Recipe:
     embedding: Literal["float32", "int8"]
     backend: str
     backend_options: Mapping[str, Option] = field(default_factory=dict)
-    cache: Literal["float32", "int8"] = "float32"
+    cache: Literal["float32", "float16", "int8"] = "float32"
     rest: str = ""
 
 
@@ -74,7 +75,7 @@ SETTINGS = (
     Setting("weights", "dtype", "weights", ("float32", "bfloat16")),
     Setting("linear", "scheme", "linear", ("float32", "qd8", "qb4")),
     Setting("embedding", "scheme", "embedding", ("float32", "int8")),
-    Setting("cache", "dtype", "cache", ("float32", "int8")),
+    Setting("cache", "dtype", "cache", ("float32", "float16", "int8")),
     Setting("backend", "name", "backend", ("",), open=True),
     Setting("backend", "rest", "rest", ("",), open=True),
 )

@@ -30,7 +30,7 @@ class CacheConfig:
             the model's own limit.
         batch: the most rows; a session has one unless it asks for more. Above 1,
             methods take how many tokens of each row count.
-        dtype: "float32" or "int8"; None: what the recipe says.
+        dtype: "float32", "float16" or "int8"; None: what the recipe says.
         slack: slots that caches of layers which see a window have beside those that
             the window and the longest call take. A session can forget as many tokens
             as its longest call has, and so many more.

@@ -1,8 +1,8 @@
-"""Which states of a program are caches, and whether they can be stored as int8.
+"""Which states of a program are caches, and whether they can be int8 or float16.
 
 A cache is a float state that `kvc::cache_update` alone writes, or that
-`kvc::attention` reads. One that anything else reads or writes cannot be int8; the
-error names what does, with the user's line.
+`kvc::attention` reads. One that anything else reads or writes cannot be stored in
+another dtype; the error names what does, with the user's line.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,7 +12,8 @@ from kvc.compiler.ir.control import blocks_by_number, blocks_of, control_of, ent
 from kvc.compiler.passes.cache_flow import CacheFlow, Values, passed_inputs
 from kvc.compiler.passes.whole_views import axis_order
 from kvc.schema.control import Control
-from kvc.schema.errors import CacheNotInt8
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import CacheDtypeRefused
 from kvc.schema.ops import OPS, PERMUTING, Aliasing
 
 CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
@@ -21,23 +22,28 @@ _LEADS_ON = (Aliasing.VIEW, Aliasing.UPDATE)
 Blocks = Mapping[int, Method]
 
 
-def find_caches(program: Program) -> tuple[str, ...]:
-    """Return the names of the caches of a program, all of which can be int8.
+def find_caches(program: Program, dtype: DType) -> tuple[str, ...]:
+    """Return the names of the caches of a program, all of which can be of a dtype.
+
+    Args:
+        program: whose states they are; those that are of the dtype already stay.
+        dtype: INT8, of rows with scales, or FLOAT16, of what is float32.
 
     Raises:
-        CacheNotInt8: one cannot, or a program with states has no cache at all.
+        CacheDtypeRefused: one cannot, or a program with states has no cache at all.
     """
     blocks = blocks_by_number(program)
-    caches = {s.name: s for s in program.states if _is_cache(s, program)}
+    others = (s for s in program.states if s.type.dtype is not dtype)
+    caches = {s.name: s for s in others if _is_cache(s, program)}
     read: dict[str, set[int]] = {method.name: set() for method in program.methods}
     for state in caches.values():
-        _check_state(state)
+        _check_state(state, dtype)
         for method in entries(program):
             for name, ids in _uses(state.name, method, blocks):
                 read[name] |= ids
     for method in program.methods:
         _check_pairs(method, read[method.name])
-    if program.states and not caches and not _has_int8_caches(program):
+    if program.states and not caches and not _has_caches_of(program, dtype):
         reason = "none is written by kvc::cache_update and read by kvc::attention"
         raise _refusal("any state of this model", reason)
     return tuple(caches)
@@ -90,13 +96,15 @@ def _leads_on(node: Node) -> bool:
     return OPS[node.op].aliasing in _LEADS_ON
 
 
-def _has_int8_caches(program: Program) -> bool:
+def _has_caches_of(program: Program, dtype: DType) -> bool:
     nodes = (node for method in program.methods for node in method.nodes)
-    scaled = (n.arguments[_SCALES] for n in nodes if n.op == ATTENTION)
-    return any(scales != (None, None) for scales in scaled)
+    attended = (v for n in nodes if n.op == ATTENTION for v in n.arguments[_CACHES])
+    return any(isinstance(v, Value) and v.type.dtype is dtype for v in attended)
 
 
-def _check_state(state: State) -> None:
+def _check_state(state: State, dtype: DType) -> None:
+    if dtype is DType.FLOAT16 and state.type.dtype is not DType.FLOAT32:
+        raise _refusal(f"state {state.name}", f"it is {state.type.dtype.label}")
     if state.grows is not None:
         raise _refusal(f"state {state.name}", "its size changes from call to call")
     if state.initial is not None:
@@ -118,7 +126,7 @@ def _uses(state: str, method: Method, blocks: Blocks) -> Iterator[tuple[str, set
     """Yield what attention may read of a state, by name of method and block.
 
     Raises:
-        CacheNotInt8: anything else reads or writes the state.
+        CacheDtypeRefused: anything else reads or writes the state.
     """
     versions = _versions(method, state, blocks)
     use = _UseOfState(state, method, method, versions, {}, blocks)
@@ -150,7 +158,7 @@ class _UseOfState:
         """Yield the ids of what attention may read, here and in blocks.
 
         Raises:
-            CacheNotInt8: anything else reads or writes the state.
+            CacheDtypeRefused: anything else reads or writes the state.
         """
         makers = self._method.makers()
         for value, name in self._method.state_out:
@@ -222,19 +230,19 @@ class _UseOfState:
         parts = argument if isinstance(argument, tuple) else (argument,)
         return any(isinstance(v, Value) and v.id in self._read for v in parts)
 
-    def _refusal(self, does: str, node: Node | None) -> CacheNotInt8:
+    def _refusal(self, does: str, node: Node | None) -> CacheDtypeRefused:
         return _refusal(f"state {self._state}", does, self._entry, node)
 
 
 def _refusal(
     what: str, does: str, method: Method | None = None, node: Node | None = None
-) -> CacheNotInt8:
+) -> CacheDtypeRefused:
     """Return the error for a state and what is done with it, by whom."""
     reader, source = ("", "") if node is None else (node.op, node.source)
     name = "" if method is None else method.name
     place = f" at {source}" if source else ""
     by = f"method {name}: {reader}{place} " if reader else f"method {name} "
-    return CacheNotInt8(
+    return CacheDtypeRefused(
         state=what.removeprefix("state "),
         what=what,
         method=name,

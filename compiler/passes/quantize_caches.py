@@ -38,9 +38,10 @@ class QuantizeCaches:
         """Return the program over int8 caches.
 
         Raises:
-            CacheNotInt8: a cache is read or written in another way, or there is none.
+            CacheDtypeRefused: a cache is read or written in another way, or there is
+                none.
         """
-        caches = find_caches(program)
+        caches = find_caches(program, DType.INT8)
         scales = _names_of_scales(program, caches)
         blocks = blocks_by_number(program)
         changed = {

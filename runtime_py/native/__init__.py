@@ -24,7 +24,7 @@ from kvc.schema.frozen import frozen
 
 INSTALL: Final = "pip install ."  # in kvc's folder
 ABSENT: Final = -(1 << 63)  # an int that is left out
-_VERSION: Final = 3
+_VERSION: Final = 4
 _MAX_RANK: Final = 8
 
 # As `Tensor`, `Step` and `Failure` of the C++ sources: address, dtype, rank, dims and

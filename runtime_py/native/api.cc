@@ -50,7 +50,7 @@ void* find_workspace(size_t nbytes, int slot) {
 }  // namespace kvc
 
 // Version of this interface; `kvc.runtime.native` has the same.
-KVC_API int32_t kvc_version() { return 3; }
+KVC_API int32_t kvc_version() { return 4; }
 
 // Which instruction set the kernels use here, as a text.
 KVC_API const char* kvc_processor() { return kvc::name_of(kvc::processor()); }

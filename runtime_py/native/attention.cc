@@ -91,31 +91,43 @@ struct Partial {
   float* mixed;  // [rows, value_width]
 };
 
-// Rows of a cache as float32 with elements that lie together.
+// Rows of a cache with elements that lie together, float32 or float16.
 struct Rows {
-  const float* data;
+  const void* data;
   int64_t stride;
+  bool half;
 };
 
-Rows rows_of(const Tensor& cache, int64_t row, int64_t group, int64_t slot, int64_t count,
-             float* scratch) {
-  const int64_t at = row * cache.strides[0] + group * cache.strides[1] + slot * cache.strides[2];
-  const int64_t width = cache.dims[3], step = cache.strides[3], stride = cache.strides[2];
-  if (cache.dtype == DType::kFloat32) {
-    const float* from = cache.as<const float>() + at;
-    if (step == 1 || width == 1) return {from, stride};
-    for (int64_t i = 0; i < count; ++i) {
-      for (int64_t j = 0; j < width; ++j) scratch[i * width + j] = from[i * stride + j * step];
-    }
-    return {scratch, width};
-  }
-  const int8_t* from = cache.as<const int8_t>() + at;
+template <class T>
+void spread(const T* from, int64_t stride, int64_t step, int64_t count, int64_t width, float* to) {
   for (int64_t i = 0; i < count; ++i) {
     for (int64_t j = 0; j < width; ++j) {
-      scratch[i * width + j] = static_cast<float>(from[i * stride + j * step]);
+      to[i * width + j] = static_cast<float>(from[i * stride + j * step]);
     }
   }
-  return {scratch, width};
+}
+
+// `once`: whether each row is read once, so that float16 is widened on the way.
+Rows rows_of(const Tensor& cache, int64_t row, int64_t group, int64_t slot, int64_t count,
+             bool once, float* scratch) {
+  const int64_t at = row * cache.strides[0] + group * cache.strides[1] + slot * cache.strides[2];
+  const int64_t width = cache.dims[3], step = cache.strides[3], stride = cache.strides[2];
+  const bool together = step == 1 || width == 1;
+  if (cache.dtype == DType::kFloat32) {
+    const float* from = cache.as<const float>() + at;
+    if (together) return {from, stride, false};
+    spread(from, stride, step, count, width, scratch);
+  } else if (cache.dtype == DType::kFloat16) {
+    const Half* from = cache.as<const Half>() + at;
+    if (together && once) return {from, stride, true};
+    for (int64_t i = 0; together && i < count; ++i) {
+      product_kernels().widen(from + i * stride, width, scratch + i * width);
+    }
+    if (!together) spread(from, stride, step, count, width, scratch);
+  } else {
+    spread(cache.as<const int8_t>() + at, stride, step, count, width, scratch);
+  }
+  return {scratch, width, false};
 }
 
 // Scales of some slots, as they lie one after the other in `scratch`.
@@ -172,13 +184,15 @@ class Attention {
     gather(block, queries);
     const int64_t count = end - begin;
     for (int64_t i = 0; i < rows; ++i) std::fill_n(scores + i * kStride, count, kNone);
-    Rows v{values, a_.value_width};
-    const bool whole = !a_.circular && a_.v.dtype == DType::kFloat32 && a_.v.strides[3] == 1;
-    if (whole) v = rows_of(a_.v, block.row, block.group, begin, count, values);
+    const bool once = rows <= 3;  // as many as the kernels take together
+    Rows v{values, a_.value_width, false};
+    const bool whole = !a_.circular && a_.v.strides[3] == 1 &&
+                       (a_.v.dtype == DType::kFloat32 || (a_.v.dtype == DType::kFloat16 && once));
+    if (whole) v = rows_of(a_.v, block.row, block.group, begin, count, once, values);
     const auto read = [&](int64_t place, int64_t slot, int64_t length) {
-      const Rows k = rows_of(a_.k, block.row, block.group, slot, length, keys);
+      const Rows k = rows_of(a_.k, block.row, block.group, slot, length, once, keys);
       kernels_.float32({queries, a_.width, k.data, k.stride, nullptr, scores + place, kStride, 1,
-                        rows, length, a_.width},
+                        rows, length, a_.width, k.half},
                        0, length);
       if (a_.k_scale) {
         const float* scale = scales_of(a_.k_scale, block.row, block.group, slot, length, key_scales);
@@ -191,10 +205,11 @@ class Attention {
       }
       if (whole) return;
       float* to = values + place * a_.value_width;
-      const Rows found_rows = rows_of(a_.v, block.row, block.group, slot, length, to);
+      const Rows found_rows = rows_of(a_.v, block.row, block.group, slot, length, false, to);
       if (found_rows.data == to) return;
+      const auto* from_rows = static_cast<const float*>(found_rows.data);
       for (int64_t j = 0; j < length; ++j) {
-        std::memcpy(to + j * a_.value_width, found_rows.data + j * found_rows.stride,
+        std::memcpy(to + j * a_.value_width, from_rows + j * found_rows.stride,
                     a_.value_width * sizeof(float));
       }
     };
@@ -216,7 +231,7 @@ class Attention {
     }
     kernels_.mix({scores, kStride, lane, v.data, v.stride, a_.v_scale ? value_scales : nullptr,
                   found->most, found->total, found->mixed, a_.value_width, rows, count,
-                  a_.value_width});
+                  a_.value_width, v.half});
   }
 
   // Adds what the next piece gives.

@@ -6,10 +6,28 @@
 #include "copies.h"
 #include "kernels.h"
 #include "pool.h"
+#include "products.h"
 #include "rings.h"
 
 namespace kvc {
 namespace {
+
+// Writes an update into a part of a cache: of the same dtype, or float32 into float16.
+void write(const Tensor& to, const Tensor& from, int threads) {
+  if (to.dtype == from.dtype) return copy_into(to, from, threads);
+  const Loop<2> loop({&to, &from});
+  for (int64_t run = 0; run < loop.runs(); ++run) {
+    int64_t offsets[2];
+    loop.start(run, offsets);
+    Half* into = to.as<Half>() + offsets[0];
+    const float* x = from.as<const float>() + offsets[1];
+    if (loop.step(0) == 1 && loop.step(1) == 1) {
+      product_kernels().narrow(x, loop.inner(), into);
+      continue;
+    }
+    for (int64_t i = 0; i < loop.inner(); ++i) into[i * loop.step(0)] = Half(x[i * loop.step(1)]);
+  }
+}
 
 // Results: cache. Arguments: update, write_indices?, axis, mode, row_lengths?, keep.
 bool cache_update(const Step& step, const Context& context) {
@@ -37,7 +55,7 @@ bool cache_update(const Step& step, const Context& context) {
     const Tensor to = narrow(cache, 0, row, 1), from = narrow(update, 0, row, 1);
     for_slot_runs(start_of(row), length_of(row), slots, circular, keep,
                   [&](int64_t done, int64_t slot, int64_t count) {
-      copy_into(narrow(to, axis, slot, count), narrow(from, axis, done, count), context.threads);
+      write(narrow(to, axis, slot, count), narrow(from, axis, done, count), context.threads);
     });
   }
   return true;

@@ -3,20 +3,23 @@
 
 #include <cstdint>
 
+#include "types.h"
+
 namespace kvc {
 
-// Rows of float32 times rows of float32: out[m, n] = bias[n] + sum over k of
+// Rows of float32 times rows of float32 or float16: out[m, n] = bias[n] + sum over k of
 // x[m, k] * w[n, k]. Every sum is taken in eight lanes along k, in the same order for any
 // number of rows and columns. Strides are in elements; k lies together.
 struct FloatProduct {
   const float* x;
   int64_t x_stride;
-  const float* w;
+  const void* w;
   int64_t w_stride;
   const float* bias;  // or null
   float* out;
   int64_t out_stride, out_step;  // of rows, and of columns
   int64_t rows, columns, depth;
+  bool half = false;  // whether w is float16
 };
 
 constexpr int64_t kTokens = 16;
@@ -80,7 +83,7 @@ struct Mixture {
   float* scores;  // [rows, stride]; weights afterwards
   int64_t stride;
   int64_t lane;   // of the first key; that many floats before each row are there, too
-  const float* v;  // [keys, width], rows at v_stride
+  const void* v;   // [keys, width], rows at v_stride
   int64_t v_stride;
   const float* v_scale;  // of each key, or null
   float* most;           // [rows]: the greatest score; -infinity where nothing is seen
@@ -88,6 +91,7 @@ struct Mixture {
   float* mixed;          // [rows, width], at mixed_stride
   int64_t mixed_stride;
   int64_t rows, keys, width;
+  bool half = false;  // whether v is float16
 };
 
 // The columns from `begin` to `end` of a product, and what attention needs.
@@ -113,6 +117,9 @@ struct ProductKernels {
   void (*sigmoid)(const float* x, int64_t n, float* y);
   void (*silu)(const float* x, int64_t n, float* y);
   void (*gelu_tanh)(const float* x, int64_t n, float* y);
+  // To float16, rounded as `Half` does, and back.
+  void (*narrow)(const float* x, int64_t n, Half* y);
+  void (*widen)(const Half* x, int64_t n, float* y);
 };
 
 extern const ProductKernels kPortableProducts;

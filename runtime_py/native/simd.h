@@ -14,6 +14,23 @@ inline Float8 load(const float* from, int64_t n) {
   return load(whole);
 }
 
+// The same of float16.
+inline Float8 load(const Half* from) {
+#if defined(KVC_AVX2)
+  return (Float8)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
+#else
+  Float8 whole;
+  for (int i = 0; i < 8; ++i) whole[i] = static_cast<float>(from[i]);
+  return whole;
+#endif
+}
+
+inline Float8 load(const Half* from, int64_t n) {
+  Half whole[8] = {};
+  for (int64_t i = 0; i < n; ++i) whole[i] = from[i];
+  return load(whole);
+}
+
 // One by one: compilers clear a whole array in memory.
 template <int kRows, int kColumns>
 inline void clear(Float8 (&x)[kRows][kColumns]) {

@@ -27,6 +27,44 @@ struct BFloat16 {
   }
 };
 
+// IEEE 754 binary16, which only caches are stored as; it is computed with as a float. The
+// conversions have the bits of the F16C instructions, a NaN's too.
+struct Half {
+  uint16_t bits;
+
+  Half() = default;
+  // Rounded to nearest, halves to even; 65520 and more become infinite.
+  explicit Half(float x) {
+    uint32_t whole;
+    std::memcpy(&whole, &x, sizeof whole);
+    const uint32_t sign = whole >> 16 & 0x8000, size = whole & 0x7FFFFFFF;
+    if (size > 0x7F800000) {  // NaN
+      bits = static_cast<uint16_t>(sign | 0x7E00 | (size >> 13 & 0x3FF));
+    } else if (size >= 0x47800000) {  // 2**16
+      bits = static_cast<uint16_t>(sign | 0x7C00);
+    } else if (size < 0x38800000) {  // 2**-14: multiples of 2**-24, as floats from 0.5 on are
+      float aligned;
+      std::memcpy(&aligned, &size, sizeof aligned);
+      aligned += 0.5f;
+      uint32_t steps;
+      std::memcpy(&steps, &aligned, sizeof steps);
+      bits = static_cast<uint16_t>(sign | (steps - 0x3F000000));
+    } else {
+      bits = static_cast<uint16_t>(sign | ((size - (112u << 23) + 0xFFF + (size >> 13 & 1)) >> 13));
+    }
+  }
+  explicit operator float() const {
+    const uint32_t sign = (bits & 0x8000u) << 16, power = bits >> 10 & 31, rest = bits & 0x3FF;
+    uint32_t whole = sign | (power + 112) << 23 | rest << 13;
+    if (power == 31) whole = sign | 0x7F800000 | rest << 13 | (rest != 0 ? 0x400000 : 0);
+    float x;
+    std::memcpy(&x, &whole, sizeof x);
+    if (power != 0) return x;
+    x = static_cast<float>(rest) * 0x1p-24f;
+    return sign != 0 ? -x : x;
+  }
+};
+
 // Bytes of an element.
 inline int64_t itemsize(DType dtype) {
   switch (dtype) {

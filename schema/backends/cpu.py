@@ -254,8 +254,8 @@ def _attention(arguments: Arguments, results: Results) -> str:
     q, k, v = (operand(each).type for each in arguments[:3])
     mask = arguments[9]
     scaled = isinstance(arguments[13], Operand)
-    cached = DType.INT8 if scaled else DType.FLOAT32
-    if (q.dtype, k.dtype, v.dtype) != (DType.FLOAT32, cached, cached):
+    cached = {DType.INT8} if scaled else {DType.FLOAT32, DType.FLOAT16}
+    if q.dtype is not DType.FLOAT32 or k.dtype is not v.dtype or k.dtype not in cached:
         return _of({q.dtype, k.dtype, v.dtype})
     floats = [each.type.dtype for each in operands_of(arguments[10:12])]
     if isinstance(mask, Operand) and mask.type.dtype is not DType.BOOL:

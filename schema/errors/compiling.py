@@ -102,8 +102,8 @@ class StateConflict(CompileError):
     template = "state {state}: {reason}"
 
 
-class CacheNotInt8(CompileError):
-    """The recipe stores caches as int8, but a state is used in another way."""
+class CacheDtypeRefused(CompileError):
+    """The recipe stores caches as int8 or float16, but a state is used otherwise."""
 
     state: str
     what: str
@@ -111,7 +111,7 @@ class CacheNotInt8(CompileError):
     reader: str
     source: str
     reason: str
-    template = "{what} cannot be an int8 cache: {reason}; only kvc::cache_update may write such a state and only kvc::attention read it; change the model, or leave caches float32 (in the recipe: [cache] dtype)"
+    template = "{what} cannot be a cache of another dtype: {reason}; only kvc::cache_update may write such a state and only kvc::attention read it; change the model, or leave caches float32 (in the recipe: [cache] dtype)"
 
 
 class CopyBudgetExceeded(CompileError):

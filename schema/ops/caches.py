@@ -27,7 +27,7 @@ def cache_update(
 ) -> Rule:
     """`kvc::cache_update`."""
     shape, new = shape_of(cache), shape_of(update)
-    alike = len(shape) == len(new) and cache.dtype is update.dtype
+    alike = len(shape) == len(new) and _stores(cache.dtype, update.dtype)
     require(alike, "{} into {}", update, cache)
     axis = axis_of(axis, len(shape))
     require(axis > 0 and mode in ("linear", "circular"), f"axis {axis}, mode {mode!r}")
@@ -46,6 +46,12 @@ def cache_update(
         require(write_indices.dtype is DType.INT64, "write_indices are not int64")
         require(shape_of(write_indices) == shape[:1], "one write index per batch row")
     return same(cache)
+
+
+def _stores(cache: DType, computed: DType) -> bool:
+    """Tell whether a cache holds what is computed: as it is, or float32 as float16."""
+    narrow = cache is DType.FLOAT16 and computed is DType.FLOAT32
+    return cache is computed or narrow
 
 
 def after(start: TensorType, count: int) -> Rule:
@@ -140,10 +146,11 @@ def _cached_dtypes(
     k_scale: TensorType | None,
     v_scale: TensorType | None,
 ) -> None:
-    """Check that a cache is of one dtype with the queries, or int8 with scales."""
+    """Check that a cache stores the queries' dtype, or is int8 with scales."""
     require(q.dtype.is_floating, "attention of {}, {}, {}", q, k, v)
     if k_scale is None and v_scale is None:
-        require(q.dtype is k.dtype is v.dtype, "attention of {}, {}, {}", q, k, v)
+        fits = k.dtype is v.dtype and _stores(k.dtype, q.dtype)
+        require(fits, "attention of {}, {}, {}", q, k, v)
         return
     for cache, scale in ((k, k_scale), (v, v_scale)):
         text = f"scales {scale} of {cache}"

@@ -54,7 +54,7 @@ def attention(
     Args:
         q: [batch, heads, seq, head_dim], the queries of the last `seq` positions:
             float32, float64, bfloat16 or float16, as `k` and `v` unless these are
-            int8.
+            int8, or float16 beside float32 queries, in which all is computed then.
         k: [batch, kv_heads, slots, head_dim]; `heads` is a multiple of `kv_heads`.
         v: [batch, kv_heads, slots, value_dim].
         valid_length: int64 [batch], how many positions of `k` and `v` hold data, the
@@ -125,7 +125,8 @@ def attend_into(out: Tensor, *arguments: object) -> None:
     q, k, v, layout = given.q, given.k, given.v, given.layout
     slots, seq = k.shape[2], q.shape[2]
     others = (*given[_WINDOW:_LAYOUT], given.k_scale, given.row_lengths)
-    single = q.shape[0] == seq == 1 and layout == "linear"
+    narrow = given.k_scale is None and k.dtype != q.dtype
+    single = q.shape[0] == seq == 1 and layout == "linear" and not narrow
     if single and others == _NOTHING:
         total = int(given.valid_length)
         if 0 < total <= slots and out.numel():  # the decode, with less to decide
@@ -140,6 +141,7 @@ def attend_into(out: Tensor, *arguments: object) -> None:
         return
     scoring = Scoring(given.scale, given.softcap, given.mask, given.slopes, given.sinks)
     bare = given.window_left is None and layout == "linear" and scoring.is_bare
+    bare = bare and not narrow
     ahead, mask = 0 if given.causal else given.window_right, given.mask
     for row, (total, count) in enumerate(zip(lengths, counted, strict=True)):
         o, x, (y, z) = out, q, cached

@@ -116,8 +116,9 @@ def _check_dtypes(q: Tensor, k: Tensor, v: Tensor, scaled: bool) -> None:
         fits = q.dtype in _DTYPES and k.dtype == v.dtype == torch.int8
         _check(fits, f"{found}, not floating, int8 and int8, which have scales")
         return
-    fits = q.dtype in _DTYPES and q.dtype == k.dtype == v.dtype
-    _check(fits, f"{found}, not one floating dtype")
+    narrow = q.dtype == torch.float32 and k.dtype == torch.float16
+    fits = q.dtype in _DTYPES and k.dtype == v.dtype and (q.dtype == k.dtype or narrow)
+    _check(fits, f"{found}, not one floating dtype, or float16 beside float32")
 
 
 def _check_scale(scale: Tensor, name: str, k: Tensor) -> None:

@@ -35,7 +35,8 @@ def cache_update(
     Args:
         cache: [batch, ..., slots, ...], any dtype; `slots` is the size of `axis`.
         update: as `cache`, but with `seq` on `axis`: at most `slots`, unless
-            `row_lengths` say how many are written.
+            `row_lengths` say how many are written. Of a float16 cache it may be
+            float32, rounded to nearest, halves to even: 65520 and more become infinite.
         write_indices: int64 [batch], the first slot of each row; None means zeros.
         axis: the sequence axis; not the batch axis 0.
         mode: "linear", where all of `update` must fit, or "circular", where the
@@ -144,8 +145,9 @@ def _check_arguments(
     )
     fits = can_keep(keep, mode, cache.shape[axis])
     _check(fits, f"{keep} of {cache.shape[axis]} positions kept, {mode}")
+    narrow = cache.dtype == torch.float16 and update.dtype == torch.float32
     _check(
-        cache.dtype == update.dtype,
+        cache.dtype == update.dtype or narrow,
         f"the update is {update.dtype}, the cache {cache.dtype}",
     )
     for dim, (new, size) in enumerate(zip(update.shape, cache.shape, strict=True)):

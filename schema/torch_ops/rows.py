@@ -26,8 +26,8 @@ MASK_CELLS = 2**22
 SCORE_CELLS = 2**20
 # Elements of the largest part of a ring that is copied for a single query.
 JOINED_CELLS = 2**19
-# Elements of the largest int8 cache that is widened for a block of queries: 8 MiB of
-# float32. For a single query nothing is.
+# Elements of the largest int8 or float16 cache that is widened for a block of queries:
+# 8 MiB of float32. For a single query nothing is.
 WIDENED_CELLS = 2**21
 
 
@@ -78,12 +78,13 @@ def _can_fuse(q: Tensor, k: Cache, v: Cache, sight: Sight, scoring: Scoring) -> 
 
     Its kernel that goes over blocks of keys takes values only as wide as keys, and
     only rows without gaps; a single query without a mask needs no expanding anyway.
-    It reads no int8: rows are widened for it where many queries share the work.
+    It reads no int8, and float16 only beside its own queries: rows are widened for it
+    where many queries share the work.
     """
     if not scoring.is_plain:
         return False
     single = len(sight.seeing()) == 1 and scoring.mask is None
-    if isinstance(k, Int8Rows) or isinstance(v, Int8Rows):
+    if isinstance(k, Int8Rows) or isinstance(v, Int8Rows) or k.dtype != q.dtype:
         cells = sight.keys * k.shape[1] * k.shape[3]
         return not single and k.shape[3] == v.shape[3] and cells <= WIDENED_CELLS
     if single:
@@ -164,7 +165,7 @@ def _join(pieces: tuple[Cache, ...], dtype: torch.dtype) -> Tensor:
     """Return pieces as one tensor; int8 as what it stands for, float32 at least."""
     exact = torch.promote_types(dtype, torch.float32)
     parts = [
-        piece.widened(exact) if isinstance(piece, Int8Rows) else piece
+        piece.widened(exact) if isinstance(piece, Int8Rows) else piece.to(dtype)
         for piece in pieces
     ]
     return parts[0] if len(parts) == 1 else torch.cat(parts, 2)

@@ -25,7 +25,12 @@ from kvc.tools.evaluation import Evaluation, evaluate
 from kvc.tools.text import size
 
 WINDOW, STRIDE, CHUNK = 512, 256, 64
-INT8_CACHES = ("fp32", "xnnpack_q8")
+NARROW_CACHES = (
+    ("cpu_fp32", "float16"),
+    ("fp32", "int8"),
+    ("cpu_q8", "float16"),
+    ("xnnpack_q8", "int8"),
+)
 TRAINER = Path(__file__).parents[2] / "tools/dev/train_demo.py"
 
 
@@ -52,11 +57,11 @@ def measure(recipe: Recipe, raw: bytes, reference: bool | None) -> Evaluation:
 
 
 def recipes() -> Iterator[tuple[str, Recipe]]:
-    """Yield every recipe, and some with int8 caches; with what caches hold."""
+    """Yield every recipe, and some with narrow caches; with what caches hold."""
     for name in known_recipes():
         yield "float32", load_recipe(name)
-    for name in INT8_CACHES:
-        yield "int8", load_recipe(name, cache="int8")
+    for name, cache in NARROW_CACHES:
+        yield cache, load_recipe(name, cache=cache)
 
 
 def main() -> None:

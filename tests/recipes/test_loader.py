@@ -190,7 +190,7 @@ def test_a_file_says_how_caches_are_stored(tmp_path):
     (tmp_path / "mine.toml").write_text('[cache]\ndtype = "int8"')
     assert load_recipe(tmp_path / "mine.toml").cache == "int8"
     assert bad(tmp_path, '[cache]\ndtype = "int4"') == (
-        'cache.dtype must be "float32" or "int8", not "int4"'
+        'cache.dtype must be "float32" or "float16" or "int8", not "int4"'
     )
 
 
@@ -214,7 +214,7 @@ def test_the_caller_has_the_last_word_on_caches(tmp_path):
 
 
 def test_a_wrong_dtype_of_caches_is_refused():
-    with pytest.raises(BadRecipe, match=r'cache\.dtype must be "float32" or "int8"'):
+    with pytest.raises(BadRecipe, match=r'cache\.dtype must be "float32" or "float16"'):
         load_recipe("fp32", cache="int4")
 
 

@@ -1,8 +1,8 @@
-"""Models with int8 caches beside the quantized eager model.
+"""Models with int8 and float16 caches beside the eager model that rounds alike.
 
-Weights are few sixteenths, so that keys and values are exact in float32 in whatever
-order they are added up: no rounding of rows depends on the machine, or on how many
-tokens come at once.
+Weights are few sixteenths, or 256ths beside float16, so that keys and values are exact
+in float32 in whatever order they are added up, and in no narrower dtype: no rounding of
+rows depends on the machine, or on how many tokens come at once.
 """
 
 import torch
@@ -10,31 +10,40 @@ from cached_models import SLOTS, WIDTH, Linear, Rows
 from torch import Tensor, nn
 
 
-def rounded(x: Tensor) -> Tensor:
+def as_float16(x: Tensor) -> Tensor:
+    """Return what float16 rows stand for."""
+    return x.half().float()
+
+
+def as_int8(x: Tensor) -> Tensor:
     """Return rows as int8 rows stand for them, written without kvc."""
     scale = x.abs().amax(-1, keepdim=True) / 127
     steps = torch.round(x / scale.clamp(min=torch.finfo(torch.float32).tiny))
     return steps * scale
 
 
-def make_exact(model: nn.Module) -> None:
-    """Round all parameters to sixteenths."""
+def make_exact(model: nn.Module, parts: int) -> None:
+    """Round all parameters to so many parts of 1."""
     with torch.no_grad():
         for parameter in model.parameters():
-            parameter.copy_((parameter * 16).round() / 16)
+            parameter.copy_((parameter * parts).round() / parts)
 
 
 class Exact(Linear):
     """The layer with exact keys and values; its reference rounds their rows."""
 
+    rounded, parts = staticmethod(as_int8), 16
+
     def __init__(self) -> None:
         super().__init__()
-        make_exact(self)
+        make_exact(self, self.parts)
 
     def reference(self, tokens: Tensor) -> Tensor:
         places = torch.arange(tokens.shape[1])
         q, k, v = self.project(self.embed(tokens, places))
-        return self.attend(q, rounded(k), rounded(v), places[:, None] >= places)
+        return self.attend(
+            q, self.rounded(k), self.rounded(v), places[:, None] >= places
+        )
 
     def plain_reference(self, tokens: Tensor) -> Tensor:
         """Return what the layer gives without quantization."""
@@ -99,7 +108,7 @@ class Ring(Exact):
         q, k, v = self.project(self.embed(tokens, places))
         distance = places[:, None] - places
         near = (distance < self.WINDOW) | (places < self.KEEP)
-        return self.attend(q, rounded(k), rounded(v), (distance >= 0) & near)
+        return self.attend(q, self.rounded(k), self.rounded(v), (distance >= 0) & near)
 
 
 class KeptRing(Ring):
@@ -114,12 +123,46 @@ class ShortRing(Ring):
     WINDOW, LONGEST, KEEP = 1, 4, 1
 
 
+class HalfLinear(Exact):
+    """Each of these is the one above, beside float16."""
+
+    rounded, parts = staticmethod(as_float16), 256
+
+
+class HalfSwapped(Swapped):
+    rounded, parts = staticmethod(as_float16), 256
+
+
+class HalfIndexCopied(IndexCopied):
+    rounded, parts = staticmethod(as_float16), 256
+
+
+class HalfRing(Ring):
+    rounded, parts = staticmethod(as_float16), 256
+
+
+class HalfKeptRing(KeptRing):
+    rounded, parts = staticmethod(as_float16), 256
+
+
+class HalfShortRing(ShortRing):
+    rounded, parts = staticmethod(as_float16), 256
+
+
 class ExactRows(Rows):
     """A batch, each row of which has a position of its own."""
 
+    parts = 16
+
     def __init__(self) -> None:
         super().__init__()
-        make_exact(self)
+        make_exact(self, self.parts)
+
+
+class HalfRows(ExactRows):
+    """The same beside float16."""
+
+    parts = 256
 
 
 class OwnInt8(nn.Module):

@@ -24,13 +24,21 @@ from cached_models import (
     simple_methods,
     told_methods,
 )
-from int8_models import Exact, ShortRing, Swapped
+from int8_models import (
+    Exact,
+    HalfLinear,
+    HalfShortRing,
+    HalfSwapped,
+    ShortRing,
+    Swapped,
+)
 
 from kvc.compiler import Dim, Method
 from kvc.compiler.spec import StateSpec
 from kvc.recipes import Recipe, load_recipe
 
 INT8 = load_recipe("fp32", cache="int8")
+FLOAT16 = load_recipe("fp32", cache="float16")
 SIZED = (StateSpec("[kv]", axis=2, capacity=Dim("capacity", 2, SLOTS)),)
 Arguments = Callable[[np.ndarray, int, bool], tuple[object, ...]]
 
@@ -87,6 +95,8 @@ KINDS: dict[str, Kind] = {
     "index_copy": Kind(IndexCopy, placed_methods()),
     "int8": Kind(Exact, simple_methods(), SIZED, INT8),
     "int8, slots before heads": Kind(Swapped, simple_methods(), recipe=INT8),
+    "float16": Kind(HalfLinear, simple_methods(), SIZED, FLOAT16),
+    "float16, slots before heads": Kind(HalfSwapped, simple_methods(), recipe=FLOAT16),
     "recurrent": _PLAIN,
     "shifting": replace(_PLAIN, model=Shifting),
     "told": Kind(RecurrentWhereTold, told_methods(), goes_back=False),
@@ -107,4 +117,5 @@ def _ring_methods() -> list[Method]:
 RINGS: dict[str, Kind] = {
     "ring that keeps": Kind(ShortRing, _ring_methods()),
     "int8 ring that keeps": Kind(ShortRing, _ring_methods(), recipe=INT8),
+    "float16 ring that keeps": Kind(HalfShortRing, _ring_methods(), recipe=FLOAT16),
 }

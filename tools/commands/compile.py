@@ -33,7 +33,7 @@ _WHY = ", as no --recipe was given"
 )
 @click.option(
     "--cache-dtype",
-    type=click.Choice(["float32", "int8"]),
+    type=click.Choice(["float32", "float16", "int8"]),
     help="How caches are stored, whatever the recipe says of them.",
 )
 @click.option(

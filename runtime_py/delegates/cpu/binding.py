@@ -6,7 +6,7 @@ before it.
 """
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NoReturn
 
 import numpy as np
@@ -276,13 +276,18 @@ class _Binder:
         first: int,
     ) -> None:
         """Add a kernel's step; the first argument is that of parameter `first`."""
+        params, read = OPS[instruction.op].params[first:], self._values.argument
+        given = [read(argument, self._values.array) for argument in arguments]
+        self._add_op(instruction.op, results, zip(params, given, strict=True))
+
+    def _add_op(
+        self, op: str, results: list[Array], arguments: Iterable[tuple[Param, object]]
+    ) -> None:
+        """Add an op's step: its results, and its arguments by parameter, in order."""
         tensors: list[Array | None] = []
         integers: list[int] = []
         numbers: list[float] = []
-        for param, argument in zip(
-            OPS[instruction.op].params[first:], arguments, strict=True
-        ):
-            given = self._values.argument(argument, self._values.array)
+        for param, given in arguments:
             if param.kind is ParamKind.TENSOR:
                 if isinstance(given, tuple):
                     integers.append(len(given))
@@ -291,11 +296,11 @@ class _Binder:
                     tensors.append(given)  # type: ignore[arg-type]  # an array or None
             else:
                 _write(param, given, integers, numbers)
-        if instruction.op in COMPUTED:
+        if op in COMPUTED:
             tensors = [self._cast(tensor, results[0].dtype) for tensor in tensors]
-        for index in _PACKED.get(instruction.op, ()):
+        for index in _PACKED.get(op, ()):
             tensors[index] = self._packed(tensors[index])
-        self._steps.add(instruction.op, [*results, *tensors], integers, numbers)
+        self._steps.add(op, [*results, *tensors], integers, numbers)
 
     def _add_attention(
         self,
@@ -319,10 +324,12 @@ class _Binder:
         if mask is not None:
             mask = np.broadcast_to(mask, (batch, heads, seq, slots))
         valid = np.full(batch, seq if causal else slots, np.int64)
-        tensors = [out, q, k, v, valid, mask, *(None,) * 5]
-        numbers = [math.nan if scale is None else scale, math.nan]
-        integers = [int(causal), ABSENT, ABSENT, _TEXTS["linear"], 0]
-        self._steps.add(_ATTENTION, tensors, integers, numbers)
+        given: dict[str, object] = {"q": q, "k": k, "v": v, "valid_length": valid}
+        given |= {"mask": mask, "scale": scale, "causal": causal, "layout": "linear"}
+        params = OPS[_ATTENTION].params
+        self._add_op(
+            _ATTENTION, [out], ((p, given.get(p.name, p.default)) for p in params)
+        )
 
     def _cast(self, array: Array | None, dtype: "np.dtype[np.generic]") -> Array | None:
         """Return an array of a dtype, perhaps made by a step."""

@@ -11,7 +11,7 @@ from kvc.compiler.ir.text import program_text
 from kvc.compiler.ir.verify import verify
 from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.schema.dtypes import DType
-from kvc.schema.errors import CacheNotInt8
+from kvc.schema.errors import CacheDtypeRefused
 from kvc.schema.torch_ops.int8_cache import Int8Rows
 from kvc.schema.types import TensorType
 
@@ -55,8 +55,8 @@ def quantized(before: Program) -> Program:
     return after
 
 
-def refusal(before: Program) -> CacheNotInt8:
-    with pytest.raises(CacheNotInt8) as caught:
+def refusal(before: Program) -> CacheDtypeRefused:
+    with pytest.raises(CacheDtypeRefused) as caught:
         QuantizeCaches().run(before)
     return caught.value
 
@@ -206,7 +206,7 @@ def test_another_reader_is_named_with_its_line(name: str):
     error = refusal(cached(step))
     assert (error.method, error.reader, error.source) == ("step", reader, source)
     assert reason in error.reason
-    assert "cannot be an int8 cache: method step" in str(error)
+    assert "cannot be a cache of another dtype: method step" in str(error)
     assert not source or f"{reader} at {source} " in str(error)
 
 

@@ -1,4 +1,4 @@
-"""int8 caches that branches and loops write: in place, and as the quantized model."""
+"""Narrow caches that branches and loops write: in place, as the model that rounds."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +17,7 @@ from int8_branching import (
     branching_method,
     update,
 )
+from int8_models import as_float16, as_int8
 from state_runs import opened
 from torch import Tensor
 
@@ -24,11 +25,12 @@ from kvc.compiler import compile_program
 from kvc.recipes import load_recipe
 from kvc.runtime import CacheOverflow
 from kvc.schema.dtypes import DType
-from kvc.schema.errors import CacheNotInt8
+from kvc.schema.errors import CacheDtypeRefused
 from kvc.schema.model import StateKind
 from kvc.tools.reports.copies import describe_copies
 
 INT8 = load_recipe("fp32", cache="int8")
+ROUNDED = {"int8": as_int8, "float16": as_float16}
 TEXT = np.random.default_rng(8).integers(0, VOCAB, (1, SLOTS))
 KINDS = {
     "written": Written, "merged": MergedFixed, "swapped": SwappedInBranch,
@@ -37,22 +39,23 @@ KINDS = {
 YES, NO = np.array(True), np.array(False)
 
 
+@pytest.mark.parametrize("dtype", ROUNDED)
 @pytest.mark.parametrize("kind", KINDS)
-def test_branches_write_int8_in_place_as_the_quantized_model(
-    kind: str, tmp_path: Path
+def test_branches_write_them_in_place_as_the_model_that_rounds(
+    kind: str, dtype: str, tmp_path: Path
 ) -> None:
     """Prefill of 5, then one by one; then back, and once more from there."""
-    model = KINDS[kind]()
+    model, recipe = KINDS[kind](), load_recipe("fp32", cache=dtype)
+    model.rounded = ROUNDED[dtype]
     with torch.no_grad():
         expected = model.reference(torch.from_numpy(TEXT)).numpy()
     with (
-        opened(model, [branching_method()], tmp_path, recipe=INT8) as program,
+        opened(model, [branching_method()], tmp_path, recipe=recipe) as program,
         program.session() as session,
     ):
-        assert program.states["k"].type.dtype is DType.INT8
-        assert {program.states[n].kind for n in ("k", "v", "k.scale", "v.scale")} == {
-            StateKind.LINEAR
-        }
+        assert program.states["k"].type.dtype is DType[dtype.upper()]
+        cached = [n for n in program.states if n != "position"]
+        assert {program.states[n].kind for n in cached} == {StateKind.LINEAR}
         reports = describe_copies(program._engine.program)
         assert {(r.verdict, r.bytes_per_call) for r in reports} == {("SAFE", 0)}
 
@@ -90,7 +93,7 @@ def test_the_branch_that_writes_nothing_leaves_rows_and_scales(tmp_path: Path) -
 Run = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor, Tensor], tuple[Tensor, Tensor]]
 
 
-def refused(yes: Callable[..., Tensor], no: Callable[..., Tensor]) -> CacheNotInt8:
+def refused(yes: Callable[..., Tensor], no: Callable[..., Tensor]) -> CacheDtypeRefused:
     """Return why a model whose keys two branches make cannot have int8 caches."""
 
     class Refused(Branching):
@@ -105,7 +108,7 @@ def refused(yes: Callable[..., Tensor], no: Callable[..., Tensor]) -> CacheNotIn
             y = torch.ops.kvc.attention(q, new_k, new_v, start + q.shape[2])
             return y, new_k, new_v
 
-    with pytest.raises(CacheNotInt8) as caught:
+    with pytest.raises(CacheDtypeRefused) as caught:
         compile_program(Refused().eval(), [branching_method()], recipe=INT8)
     return caught.value
 

@@ -70,6 +70,23 @@ def test_int8_caches_equal_eager(total: int):
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("total", [1, 255, 257, 600])
+@pytest.mark.parametrize("seq", [1, 5, 40])
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"window_left": 70}, {"layout": "circular", "window_left": 90, "keep": 3}],
+)
+def test_float16_caches_have_the_bits_of_widened_ones(
+    total: int, seq: int, options: dict[str, object]
+):
+    call = long_call(min(seq, total), total, **options)
+    call.k, call.v = call.k.half(), call.v.half()
+    found, eager = native(call), call.run()
+    call.k, call.v = call.k.float(), call.v.float()
+    assert torch.equal(found, native(call))
+    torch.testing.assert_close(eager, call.run(), rtol=1e-4, atol=1e-5)
+
+
 def test_rows_of_different_lengths_equal_eager():
     torch.manual_seed(0)
     q, k, v = torch.randn(3, 4, 5, 8), *torch.randn(2, 3, 2, 20, 8)

@@ -1,5 +1,7 @@
 """What native kernels refuse, growth, and that nothing is written before a refusal."""
 
+from typing import NoReturn
+
 import pytest
 import torch
 from native_calls import native_graph, run_native
@@ -9,7 +11,14 @@ from torch import Tensor
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array, tensor_as_array
 from kvc.runtime.delegates.cpu.binding import bind_steps
-from kvc.runtime.native import NO_MEMORY, Steps, find_library
+from kvc.runtime.native import (
+    NO_MEMORY,
+    Failure,
+    NativeCall,
+    NativePart,
+    Steps,
+    find_library,
+)
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
     BranchMismatch,
@@ -150,16 +159,19 @@ def test_an_expert_that_is_not_there_is_refused(expert: int):
         native("kvc::expert_linear", arguments, torch.empty(2, 5))
 
 
-def test_memory_that_is_lacking_is_said_in_bytes_and_by_its_op():
-    # A weight whose rows are laid out anew: of 2**59 bytes, none of which is there.
+def test_memory_that_is_lacking_is_said_in_bytes():
+    # A weight whose rows are laid out anew: 2**61 bytes that nobody has.
     x, weight = torch.ones(1, 4), torch.ones(1, 1).expand(1 << 57, 4)
     steps = Steps(find_library(), 2)
     arrays = [tensor_as_array(each) for each in (torch.empty(1, 1), x, weight)]
     steps.add("aten::linear", [*arrays, None], [], [])
-    steps.settle()
-    failure = steps.run()
-    assert failure is not None
-    assert (failure.fault, failure.facts[0]) == (NO_MEMORY, 1 << 61)
+
+    def refuse(failure: Failure) -> NoReturn:
+        raise MemoryError(failure.fault, failure.facts[0])
+
+    with pytest.raises(MemoryError) as caught:
+        NativeCall([NativePart(steps, refuse)])()
+    assert caught.value.args == (NO_MEMORY, 1 << 61)
 
 
 def test_a_size_that_a_branch_does_not_take_is_refused():

@@ -192,10 +192,11 @@ def _attended(
     """Return a case of [batch, heads, seq, kv_heads, slots, value_dim]."""
     batch, heads, seq, kv_heads, slots, width = shape
     names = ("window_left", "window_right", "softcap", "mask", "slopes", "sinks")
+    stored = options.get("stored", dtype)
     operands = (
         rand(batch, heads, seq, 8, dtype=dtype),
-        rand(batch, kv_heads, slots, 8, dtype=dtype),
-        rand(batch, kv_heads, slots, width, dtype=dtype),
+        rand(batch, kv_heads, slots, 8, dtype=stored),
+        rand(batch, kv_heads, slots, width, dtype=stored),
     )
     settings = (*map(options.get, names), options.get("layout", "linear"))
     rest = (None, None, options.get("row_lengths"), options.get("keep", 0))
@@ -213,6 +214,11 @@ CACHED = (
         for causal in (True, False)
     ),
     _attended(1, 4, 2, 2, 16, 8, valid=index(7), scale=0.2, dtype=BF16),
+    *(
+        _attended(1, 4, seq, kv, 16, width, valid=index(9), stored=F16, layout=layout)
+        for seq, kv, width in ((1, 2, 8), (1, 1, 6), (5, 2, 8))
+        for layout in ("linear", "circular")
+    ),
     _attended(0, 4, 1, 2, 4, 8, valid=_NONE),
     *(
         _attended(2, 4, seq, 2, 16, 8, valid=index(16, 9), dtype=dtype, **options)

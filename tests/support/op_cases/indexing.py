@@ -4,7 +4,7 @@ import torch
 
 from op_cases.case import Case, index, rand
 
-BF16, F32 = torch.bfloat16, torch.float32
+BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
 I8, I32, I64, BOOL = torch.int8, torch.int32, torch.int64, torch.bool
 
 READS = (
@@ -132,6 +132,15 @@ CACHE = (
             None,
             0,
         ),
+    ),
+    *(
+        Case("kvc::cache_update", (rand(*shape, dtype=F16), update, *given, 0))
+        for shape, update, *given in (
+            ((2, 2, 8, 9), rand(2, 2, 3, 9), index(0, 5), 2, "linear", None),
+            ((2, 2, 8), rand(2, 2, 3), index(1, 4), -1, "linear", None),
+            ((1, 8, 9), rand(1, 3, 9), index(7), 1, "circular", None),
+            ((2, 8, 3), rand(2, 5, 3), index(0, 2), 1, "linear", index(5, 2)),
+        )
     ),
     *(
         Case("kvc::cache_update", (rand(1, 8, 3), rand(1, n, 3), *given, 3))

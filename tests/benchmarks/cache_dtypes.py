@@ -1,10 +1,11 @@
-"""int8 caches beside float32 ones on model A's shape: memory, and time of decoding.
+"""Narrow caches beside float32 ones on model A's shape: memory, and time of decoding.
 
-`python tests/benchmarks/int8_caches.py [--recipe fp32] [--positions 1024 8192]`. Both
-bundles have the same weights. A session is filled up to each number of positions by
-prefill; then decode steps of the two take turns, rewound after each, so that what else
-the machine does meets both alike. Memory is what the states of a session have resident
-by the kernel's own count; times are medians, with the fastest in parentheses.
+`python tests/benchmarks/cache_dtypes.py [--dtype int8] [--recipe fp32]
+[--positions 1024 8192]`. Both bundles have the same weights. A session is filled up to
+each number of positions by prefill; then decode steps of the two take turns, rewound
+after each, so that what else the machine does meets both alike. Memory is what the
+states of a session have resident by the kernel's own count; times are medians, with the
+fastest in parentheses.
 """
 
 import argparse
@@ -26,23 +27,22 @@ from kvc.compiler.models.decoder import DecoderConfig
 from kvc.recipes import load_recipe
 from kvc.runtime import Session, load
 
-DTYPES = ("float32", "int8")
 CHUNK = 512
-VOCAB = 1024  # the shape of all layers is model A's; a small vocabulary saves time
 
 
 def compile_both(
-    recipe: str, layers: int, positions: int, folder: Path
+    options: argparse.Namespace, positions: int, folder: Path
 ) -> dict[str, Path]:
-    """Compile the model with float32 and with int8 caches; return the bundles."""
+    """Compile the model with float32 and with narrow caches; return the bundles."""
     given = {name: getattr(model_a.CONFIG, name) for name in DecoderConfig.__slots__}
-    changed = {"vocab": VOCAB, "layers": layers, "capacity": positions + CHUNK}
+    sizes = {"vocab": options.vocab, "layers": options.layers}
+    changed = {**sizes, "capacity": positions + CHUNK}
     model_a.CONFIG = DecoderConfig(**(given | changed))
     spec: ModelSpec = model_a.model_a()
     paths = {}
-    for dtype in DTYPES:
+    for dtype in ("float32", options.dtype):
         paths[dtype] = folder / f"{dtype}.kvc"
-        asked = load_recipe(recipe, cache=dtype)
+        asked = load_recipe(options.recipe, cache=dtype)
         bundle = compile_program(spec.model, spec.methods, asked, states=spec.states)
         bundle.save(paths[dtype])
     return paths
@@ -83,31 +83,35 @@ def steps(
 
 def report(positions: int, times: Mapping[str, Sequence[float]], kb: Sequence[float]):
     """Print one number of positions."""
-    plain, narrow = (times[dtype] for dtype in DTYPES)
+    (_, plain), (dtype, narrow) = times.items()
     medians = statistics.median(plain), statistics.median(narrow)
     sys.stdout.write(
         f"{positions:6} positions: "
         f"decode {medians[0]:.2f} ({min(plain):.2f}) ms float32, "
-        f"{medians[1]:.2f} ({min(narrow):.2f}) ms int8, "
+        f"{medians[1]:.2f} ({min(narrow):.2f}) ms {dtype}, "
         f"{medians[1] / medians[0]:.2f} of it; states {kb[0] / 1e3:.1f} MB float32, "
-        f"{kb[1] / 1e3:.1f} MB int8, {kb[1] / kb[0]:.2f} of it\n"
+        f"{kb[1] / 1e3:.1f} MB {dtype}, {kb[1] / kb[0]:.2f} of it\n"
     )
 
 
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dtype", default="int8")
     parser.add_argument("--recipe", default="fp32")
+    # The shape of all layers is model A's; a small vocabulary saves time.
+    parser.add_argument("--vocab", type=int, default=1024)
     parser.add_argument("--layers", type=int, default=model_a.CONFIG.layers)
     parser.add_argument("--positions", type=int, nargs="+", default=[1024, 8192])
     parser.add_argument("--steps", type=int, default=40)
     options = parser.parse_args()
     longest = max(options.positions)
-    tokens = np.random.default_rng(0).integers(0, VOCAB, (1, longest + options.steps))
+    shape = (1, longest + options.steps + 2)
+    tokens = np.random.default_rng(0).integers(0, options.vocab, shape)
     with tempfile.TemporaryDirectory() as folder:
-        paths = compile_both(options.recipe, options.layers, longest, Path(folder))
-        with load(paths["float32"]) as one, load(paths["int8"]) as other:
-            sessions = {"float32": one.session(), "int8": other.session()}
+        paths = compile_both(options, longest, Path(folder))
+        with load(paths["float32"]) as one, load(paths[options.dtype]) as other:
+            sessions = {"float32": one.session(), options.dtype: other.session()}
             for positions in options.positions:
                 for session in sessions.values():
                     fill(session, tokens, positions)
