@@ -64,7 +64,7 @@ def test_a_decoder_makes_one_call_a_layer_and_one_more(compiled):
         assert {*ops_of(each.graph)} == {DELEGATE}
 
 
-def test_cache_attention_and_views_are_all_that_a_layer_leaves_outside(compiled):
+def test_rotary_embeddings_caches_and_views_are_what_a_layer_leaves_outside(compiled):
     """What else is outside runs once a step: embedding, position, rotary gather."""
     for number in range(len(compiled.methods)):
         left = parts(compiled, "cpu", [number])
@@ -72,6 +72,7 @@ def test_cache_attention_and_views_are_all_that_a_layer_leaves_outside(compiled)
         outside = sum(map(ops_of, left), Counter())
         assert outside.pop("kvc::cache_update") == 2 * LAYERS
         assert outside.pop("kvc::attention") == LAYERS
+        assert outside.pop("kvc::rotary_embedding") == 2 * LAYERS
         assert outside.pop("kvc::check_index") == LAYERS  # each part checks for itself
         rest = {
             op: n for op, n in outside.items() if OPS[op].aliasing is not Aliasing.VIEW
