@@ -37,11 +37,12 @@ def _fuse(method: Method) -> Method:
 def _fused(node: Node, makers: Mapping[int, Node], reads: Mapping[int, int]) -> Node:
     for active, up in factors(node):
         maker = makers.get(active.id)
-        if maker is None or reads[active.id] > 1:
+        activation = "" if maker is None else _activation(maker)
+        if maker is None or not activation or reads[active.id] > 1:
             continue
-        activation, (gate,) = _activation(maker), maker.inputs[:1]
+        gate = maker.inputs[0]
         types = {gate.type, up.type, active.type, node.outputs[0].type}
-        if activation and len(types) == 1 and gate.type.dtype is DType.FLOAT32:
+        if len(types) == 1 and gate.type.dtype is DType.FLOAT32:
             return replace(node, op="kvc::glu", arguments=(gate, up, activation))
     return node
 

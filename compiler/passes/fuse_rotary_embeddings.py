@@ -38,6 +38,11 @@ def _fuse(method: Method) -> Method:
 
 
 def _fused(node: Node, makers: _Makers) -> Node:
+    if (
+        node.op not in ("aten::add.Tensor", "aten::cat")
+        or not node.outputs[0].type.dims
+    ):
+        return node
     for turn in (*_of_a_whole(node, makers), *_of_halves(node, makers)):
         x, cos, sin = turn
         floats = {each.type.dtype for each in turn} == {DType.FLOAT32}
@@ -119,8 +124,8 @@ def _of_both_halves(first: Value, second: Value, makers: _Makers) -> Value | Non
 
 def _part(value: Value, makers: _Makers) -> tuple[Value | None, int, int]:
     """Return of what a value is a part along the last axis, from where to where."""
-    node = makers.get(value.id)
-    if node is None or not isinstance(value.type.dims[-1], int):
+    node, dims = makers.get(value.id), value.type.dims
+    if node is None or not dims or not isinstance(dims[-1], int):
         return None, 0, 0
     start: Argument = None
     if node.op == "aten::slice.Tensor":
@@ -133,7 +138,7 @@ def _part(value: Value, makers: _Makers) -> tuple[Value | None, int, int]:
         return None, 0, 0
     start = 0 if start is None else start
     if _is_last(axis, value) and step == 1 and isinstance(start, int):
-        return node.inputs[0], start, start + value.type.dims[-1]
+        return node.inputs[0], start, start + dims[-1]
     return None, 0, 0
 
 

@@ -80,7 +80,8 @@ KVC_API int32_t kvc_run(const kvc::Step* steps, int32_t count, int32_t first, in
   for (int32_t i = first; i < count; ++i) {
     failure->step = i;
     if (!all[steps[i].kernel].kernel(steps[i], context)) return i;
-    if ((i & 7) == 7 && Clock::now() >= end) return i + 1;
+    const bool library = all[steps[i].kernel].kernel == kvc::kLibraries[0].kernel;
+    if ((library || (i & 7) == 7) && Clock::now() >= end) return i + 1;
   }
   return count;
 }

@@ -102,10 +102,9 @@ class Library:
         """
         if pool is None:
             return 0
-        if pool not in self._lent:
-            run = _address_of(self._threads, "pthreadpool_parallelize_1d")
-            self._lent[pool] = (ctypes.c_void_p * 2)(run, pool)
-        return ctypes.addressof(self._lent[pool])
+        run = _address_of(self._threads, "pthreadpool_parallelize_1d")
+        made = (ctypes.c_void_p * 2)(run, pool)
+        return ctypes.addressof(self._lent.setdefault(pool, made))
 
     def _identify(self) -> str:
         address = self.xnn.xnn_experimental_get_build_identifier_data()

@@ -71,6 +71,12 @@ class Subjects(nn.Module):
         halves = torch.cat([a * c - b * s, b * c + a * s], dim=-1)
         return x * cos + torch.cat([-b, a], dim=-1) * sin, halves
 
+    def made_factors(self, x):
+        s, a, b = x.sum(), x, x + 1
+        count = torch.arange(4, dtype=torch.float32)
+        turned = torch.cat([s * a - s * b, s * b + s * a], -1)
+        return turned, torch.ones(4) * x, count * x
+
     def materialize_views(self, x):
         return x.transpose(0, 1).reshape(3, 8), x.permute(2, 0, 1).contiguous().view(-1)
 
@@ -115,3 +121,11 @@ def test_a_pass_changes_the_program_and_not_its_results(
     assert program_text(one.run(before)) != program_text(before)
     calls = [(name, (X,)), (name, (X.flip(0),))]
     run_both(Subjects(), [method], calls, tmp_path, recipe, atol)
+
+
+@pytest.mark.parametrize("recipe", ["cpu_fp32", "xnnpack_fp32"])
+def test_products_of_numbers_and_of_what_is_made_are_left_as_they_are(
+    tmp_path: Path, recipe
+) -> None:
+    method = Method("made_factors", args=(X,))
+    run_both(Subjects(), [method], [("made_factors", (X,))], tmp_path, recipe, 1e-4)
