@@ -52,7 +52,7 @@ def effects(graph: Graph, operands: Sequence[Sequence[int]] | None = None) -> Ef
         operands: ids that each instruction reads, where they are known already.
     """
     if operands is None:
-        operands = [_values(step.arguments) for step in graph.instructions]
+        operands = [values_in(step.arguments) for step in graph.instructions]
     owner, bases = _owners(graph)
     reads: set[int] = set()
     writes: set[int] = set()
@@ -106,7 +106,8 @@ def _follow(
     return found
 
 
-def _values(arguments: Sequence[Argument]) -> list[int]:
+def values_in(arguments: Sequence[Argument]) -> list[int]:
+    """Return the values that an instruction's arguments name, in order."""
     ids: list[int] = []
     for argument in arguments:
         if type(argument) is Ref:

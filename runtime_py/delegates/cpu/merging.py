@@ -9,8 +9,9 @@ from collections import defaultdict
 from collections.abc import Mapping
 from typing import Final
 
-from kvc.schema.model import Argument, Constant, Graph, Ref, Scratch
+from kvc.schema.model import Constant, Graph, Ref, Scratch
 from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.verify.effects import values_in
 
 QUANTIZE: Final = "kvc::quantize_rows"
 LINEARS: Final = ("kvc::linear_qd8", "kvc::linear_qb4")
@@ -31,7 +32,7 @@ def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     readers: dict[int, set[int]] = defaultdict(set)
     until: dict[int, int] = {}
     for index, instruction in enumerate(graph.instructions):
-        for value in _values_in(instruction.arguments):
+        for value in values_in(instruction.arguments):
             readers[value].add(index)
             until[graph.root_of(value)] = index
     until |= {graph.root_of(value): len(graph.instructions) for value in graph.outputs}
@@ -68,7 +69,7 @@ def _go_together(
             continue
         if instruction.op not in LINEARS or instruction.arguments[:ROWS] != rows:
             return False
-        others = _values_in(instruction.arguments[ROWS:])
+        others = values_in(instruction.arguments[ROWS:])
         lie = [graph.values[graph.root_of(value)].storage for value in others]
         if not all(isinstance(storage, Constant) for storage in lie):
             return False
@@ -76,13 +77,3 @@ def _go_together(
             return False
         written += instruction.results
     return all(isinstance(graph.values[made].storage, Scratch) for made in written)
-
-
-def _values_in(arguments: tuple[Argument, ...]) -> list[int]:
-    found = []
-    for argument in arguments:
-        if type(argument) is Ref:
-            found.append(argument.value)
-        elif type(argument) is tuple:
-            found += [item.value for item in argument if type(item) is Ref]
-    return found
