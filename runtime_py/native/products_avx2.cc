@@ -22,7 +22,7 @@ namespace {
 }  // namespace avx2
 
 const ProductKernels kAvx2Products = {
-    avx2::float32, avx2::int8, avx2::int4, avx2::mix, avx2::range, avx2::quantize,
+    avx2::floats, avx2::int8, avx2::int4, avx2::mix, avx2::range, avx2::quantize,
     avx2::quantize_shifted, avx2::pair, avx2::exp, avx2::sigmoid, avx2::silu,
     avx2::gelu_tanh, avx2::narrow, avx2::widen,
 };

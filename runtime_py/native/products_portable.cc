@@ -12,7 +12,7 @@ namespace {
 }  // namespace portable
 
 const ProductKernels kPortableProducts = {
-    portable::float32, portable::int8, portable::int4, portable::mix, portable::range, portable::quantize,
+    portable::floats, portable::int8, portable::int4, portable::mix, portable::range, portable::quantize,
     portable::quantize_shifted, portable::pair, portable::exp, portable::sigmoid, portable::silu,
     portable::gelu_tanh, portable::narrow, portable::widen,
 };
