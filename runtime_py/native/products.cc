@@ -8,16 +8,8 @@
 #include "copies.h"
 #include "kernels.h"
 #include "pool.h"
-#include "processor.h"
 
 namespace kvc {
-
-const ProductKernels& product_kernels() {
-#if defined(__x86_64__)
-  if (processor() == Processor::kAvx2) return kAvx2Products;
-#endif
-  return kPortableProducts;
-}
 
 namespace {
 
@@ -228,7 +220,7 @@ void lay_out_int4(const int16_t* x, int64_t depth, int16_t zero, int8_t* q, int3
 template <class Fill>
 bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, const Fill& fill,
              Int8Rows* found) {
-  const int64_t stride = (depth + 15) / 16 * 16, least = kTokens / 2;
+  const int64_t stride = (depth + 31) / 32 * 32, least = kTokens / 2;
   // Half a block is worth the zeros that fill it; few rows are not.
   const int64_t blocks = rows / kTokens + (rows % kTokens >= least ? 1 : 0);
   const int64_t in_blocks = blocks * kTokens, others = std::max<int64_t>(0, rows - in_blocks);
@@ -238,8 +230,8 @@ bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, con
           narrow * (depth / kInt4 * sizeof(int32_t) + sizeof(int16_t) + depth),
       2));
   if (memory == nullptr) return context.complete();
-  auto* paired = reinterpret_cast<int16_t*>(memory);
-  int16_t* in_rows = paired + in_blocks * stride;
+  auto* side_by_side = reinterpret_cast<int16_t*>(memory);
+  int16_t* in_rows = side_by_side + in_blocks * stride;
   auto* scale = reinterpret_cast<float*>(in_rows + others * stride);
   auto* eights = reinterpret_cast<int32_t*>(scale + floats);
   auto* zero = reinterpret_cast<int16_t*>(eights + narrow * (depth / kInt4));
@@ -247,13 +239,16 @@ bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, con
   parallel(blocks, 1, context.threads, [&](int64_t begin, int64_t end, int) {
     auto* tokens = static_cast<int16_t*>(context.workspace(kTokens * stride * sizeof(int16_t), 3));
     for (int64_t block = begin; tokens != nullptr && block < end; ++block) {
+      int16_t zeros[kTokens];
       for (int64_t i = 0; i < kTokens; ++i) {
         const int64_t row = block * kTokens + i, used = row < rows ? depth : 0;
         int16_t* to = tokens + i * stride;
-        scale[row] = row < rows ? fill(row, to).scale : 1.0f;
+        const Quantization found = row < rows ? fill(row, to) : Quantization{1, 0};
+        scale[row] = found.scale;
+        zeros[i] = static_cast<int16_t>(found.zero);
         std::memset(to + used, 0, (stride - used) * sizeof(int16_t));
       }
-      product_kernels().pair(tokens, stride, paired + block * kTokens * stride);
+      product_kernels().lay_out_tokens(tokens, zeros, stride, side_by_side + block * kTokens * stride);
     }
   });
   for (int64_t i = 0; i < others; ++i) {
@@ -265,7 +260,7 @@ bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, con
     zero[i] = static_cast<int16_t>(row.zero);
     lay_out_int4(to, depth, zero[i], halves + i * depth, eights + i * (depth / kInt4));
   }
-  *found = Int8Rows{paired, in_rows, scale, rows, depth, stride, blocks, {halves, zero, eights}};
+  *found = Int8Rows{side_by_side, in_rows, scale, rows, depth, stride, blocks, {halves, zero, eights}};
   return context.complete();
 }
 
