@@ -235,7 +235,9 @@ class Library:
         library.kvc_version.restype = ctypes.c_int32
         self.version: int = library.kvc_version()
         library.kvc_processors.restype = ctypes.c_char_p
-        self.processors: tuple[str, ...] = tuple(library.kvc_processors().decode().split())
+        self.processors: tuple[str, ...] = tuple(
+            library.kvc_processors().decode().split()
+        )
         self.processor = self.processors[-1]
         self._use = library.kvc_use_processor
         self._use.argtypes = (ctypes.c_char_p,)
