@@ -13,15 +13,45 @@ def _embedding(out: Tensor, weight: Tensor, indices: Tensor) -> None:
     torch.index_select(weight, 0, chosen, out=rows)
 
 
+def _embedding_bag(
+    out: Tensor,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    mode: int,
+    factors: Tensor | None,
+    ended: bool,
+    padding: int,
+) -> None:
+    first, last = int(offsets[:1].sum()), int(offsets[-1:].sum())
+    if first != 0 or last > len(indices) or bool((offsets.diff() < 0).any()):
+        raise ValueError(f"offsets that do not rise from 0 to {len(indices)} at most")
+    run = torch.ops.aten._embedding_bag_forward_only
+    given = (weight, indices, offsets, False, mode, False, factors, ended, padding)
+    out.copy_(run(*given)[0])
+
+
 def _index(out: Tensor, x: Tensor, indices: tuple[Tensor | None, ...]) -> None:
     # An overload object, since Python's x[...] takes None for a new axis and a 0-d
     # index for a select; no bound function takes None.
     torch.ops.aten.index.Tensor_out(x, indices, out=out)
 
 
+def _bucketize(out: Tensor, x: Tensor, ends: Tensor, _: bool, right: bool) -> None:
+    torch.bucketize(x, ends, out_int32=out.dtype is torch.int32, right=right, out=out)
+
+
+def _search_sorted(out: Tensor, rows: Tensor, x: Tensor, _: bool, right: bool) -> None:
+    narrow = out.dtype is torch.int32
+    torch.searchsorted(rows, x, out_int32=narrow, right=right, out=out)
+
+
 KERNELS: dict[str, Kernel] = {
+    "aten::bucketize.Tensor": _bucketize,
+    "aten::_embedding_bag_forward_only": _embedding_bag,
     "aten::embedding": _embedding,
     "aten::gather": into(torch.gather),
     "aten::index.Tensor": _index,
     "aten::index_select": into(torch.index_select),
+    "aten::searchsorted.Tensor": _search_sorted,
 }
