@@ -60,8 +60,8 @@ def run(
 ) -> None:
     """Call a method of BUNDLE with arrays from .npy files.
 
-    Prints the results. The call starts from fresh state, or with --session FILE from the state that the
-    previous call saved.
+    Prints the results. The call starts from fresh state, or with --session FILE from
+    the state that the previous call saved.
 
     An input of row lengths (how many tokens of each row are not padding) may be left
     out: then no token is padding.
@@ -131,8 +131,14 @@ def _open_session(
 def _arrays(method: "Method", inputs: Sequence[str]) -> dict[str, "Array | None"]:
     """Read the input files; those without a name take the names left, in order.
 
-    Counts of tokens that are left out are None.
+    Row lengths that are left out are None.
+
+    Raises:
+        UnknownName: the method has no input of this name.
+        click.UsageError: a file is missing, or is one too many.
     """
+    from kvc.schema.errors import UnknownName
+
     given: dict[str, str] = {}
     unnamed: list[str] = []
     for text in inputs:
@@ -141,6 +147,8 @@ def _arrays(method: "Method", inputs: Sequence[str]) -> dict[str, "Array | None"
             if name in given:
                 raise click.UsageError(f"the input {name} is given twice")
             given[name] = path
+        elif equals and not Path(text).exists():
+            raise UnknownName(kind="input", name=name, known=method.input_names)
         else:
             unnamed.append(text)
     free = [name for name in method.input_names if name not in given]
@@ -159,10 +167,11 @@ def _count_problem(method: "Method", unnamed: int, free: Sequence[str]) -> str:
     types = (str(method.graph.values[i].type) for i in method.graph.inputs)
     pairs = zip(method.input_names, types, strict=True)
     wanted = ", ".join(f"{name}: {kind}" for name, kind in pairs) or "none"
-    return (
-        f"method {method.name} takes the inputs ({wanted}); {unnamed} file(s) without "
-        f"a name are given for {', '.join(free) or 'none'}"
-    )
+    if unnamed < len(free):
+        problem = f"give an --input for {', '.join(free[unnamed:])}"
+    else:
+        problem = f"{unnamed - len(free)} more are given"
+    return f"method {method.name} takes the inputs ({wanted}); {problem}"
 
 
 def _read(path: str) -> "Array":
