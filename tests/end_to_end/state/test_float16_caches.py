@@ -134,8 +134,8 @@ def test_it_goes_with_every_recipe(tmp_path: Path, name: str) -> None:
             outputs += [session.decode(TEXT[:, i : i + 1]) for i in range(30, 40)]
             results.append(np.concatenate(outputs, 1))
     np.testing.assert_allclose(*results, rtol=0, atol=0.05)
-    # What is multiplied in bfloat16 has fewer digits than float16.
-    assert np.array_equal(*results) == (name == "bf16")
+    # What is multiplied in bfloat16 may have lost what float16 loses.
+    assert "bf16" in name or not np.array_equal(*results)
 
 
 def test_a_key_that_is_too_great_becomes_infinite(tmp_path: Path, backend: str) -> None:
