@@ -114,8 +114,8 @@ def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scor
         kept = _keep_top_p(scores, settings.top_p)
         ids, scores = ids[kept], scores[kept]
     if settings.min_p > 0:
-        kept = scores >= math.log(settings.min_p)
-        ids, scores = ids[kept], scores[kept]
+        likely = scores >= math.log(settings.min_p)
+        ids, scores = ids[likely], scores[likely]
     return ids, scores
 
 

@@ -30,6 +30,7 @@ def ragged(
 
 # They look at the steps, verdicts or bytes of a method that nobody takes parts of.
 _OF_NO_BACKEND = (
+    "test_recipes.py",
     "test_failures.py",
     "test_rivals_defects.py",
     "test_nothing_is_copied_to_write_them",
@@ -60,7 +61,7 @@ _ALWAYS = {
 }
 _HERE = Path(__file__).parent
 # With each way one of so many tests runs every day; the rest on request.
-_DAILY = 24
+_DAILY = dict.fromkeys(WAYS, 24) | {"xnnpack_fp32": 72}
 _NAMES = ["", *WAYS]
 
 
@@ -78,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         always = any(text in item.nodeid for text in _ALWAYS.get(name, ()))
         own = item.nodeid.replace(f"[{name}", "[")
-        if not always and crc32(own.encode()) % _DAILY != _NAMES.index(name):
+        if not always and crc32(own.encode()) % _DAILY[name] != _NAMES.index(name):
             item.add_marker(pytest.mark.exhaustive)
         kept.append(item)
     items[:] = kept
