@@ -6,6 +6,7 @@ address of a list of steps. Out: results in the memory that the steps name.
 
 import ctypes
 import importlib.machinery
+import os
 import struct
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
@@ -19,12 +20,13 @@ import numpy as np
 
 from kvc.runtime.arrays import Array, address_of
 from kvc.schema.dtypes import DType
-from kvc.schema.errors import MissingLibrary
+from kvc.schema.errors import BadSetting, MissingLibrary
 from kvc.schema.frozen import frozen
 
 INSTALL: Final = "pip install ."  # in kvc's folder
 ABSENT: Final = -(1 << 63)  # an int that is left out
-_VERSION: Final = 4
+_VERSION: Final = 5
+_VARIABLE: Final = "KVC_PROCESSOR"  # the instruction set to use
 _MAX_RANK: Final = 8
 
 # As `Tensor`, `Step` and `Failure` of the C++ sources: address, dtype, rank, dims and
@@ -223,7 +225,8 @@ class Library:
     """The loaded library.
 
     Attributes:
-        processor: the instruction set that its kernels use here.
+        processors: the instruction sets that its kernels can use here, least first.
+        processor: the one that they use.
     """
 
     _MILLISECONDS: Final = 50  # after which a run comes back to Python
@@ -238,8 +241,13 @@ class Library:
         library = ctypes.CDLL(str(path))
         library.kvc_version.restype = ctypes.c_int32
         self.version: int = library.kvc_version()
-        library.kvc_processor.restype = ctypes.c_char_p
-        self.processor: str = library.kvc_processor().decode()
+        library.kvc_processors.restype = ctypes.c_char_p
+        self.processors: tuple[str, ...] = tuple(
+            library.kvc_processors().decode().split()
+        )
+        self.processor = self.processors[-1]
+        self._use = library.kvc_use_processor
+        self._use.argtypes = (ctypes.c_char_p,)
         self._find = library.kvc_kernel
         self._find.argtypes, self._find.restype = (ctypes.c_char_p,), ctypes.c_int32
         self._run = library.kvc_run
@@ -250,6 +258,17 @@ class Library:
         )
         self._run.restype = ctypes.c_int32
         self._kernels: dict[str, int] = {}
+
+    def use(self, processor: str) -> None:
+        """Let kernels of the whole process use an instruction set from now on.
+
+        Raises:
+            BadSetting: it is none of `processors`.
+        """
+        if self._use(processor.encode()) != 0:
+            expected = "one of " + ", ".join(self.processors)
+            raise BadSetting(name=_VARIABLE, expected=expected, found=processor)
+        self.processor = processor
 
     def kernel(self, name: str) -> int:
         """Return the number of an op's kernel; the op is known to have one."""
@@ -279,6 +298,7 @@ def find_library() -> Library:
 
     Raises:
         MissingLibrary: it was not built, or is of another version of kvc.
+        BadSetting: KVC_PROCESSOR names no instruction set that it can use here.
     """
     folder = Path(__file__).parent
     suffixes = importlib.machinery.EXTENSION_SUFFIXES
@@ -296,6 +316,8 @@ def find_library() -> Library:
         raise _missing(str(error)) from error
     if library.version != _VERSION:
         raise _missing(f"it has version {library.version}, not {_VERSION}")
+    if asked := os.environ.get(_VARIABLE):
+        library.use(asked)
     return library
 
 

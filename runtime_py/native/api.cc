@@ -50,10 +50,14 @@ void* find_workspace(size_t nbytes, int slot) {
 }  // namespace kvc
 
 // Version of this interface; `kvc.runtime.native` has the same.
-KVC_API int32_t kvc_version() { return 4; }
+KVC_API int32_t kvc_version() { return 5; }
 
-// Which instruction set the kernels use here, as a text.
-KVC_API const char* kvc_processor() { return kvc::name_of(kvc::processor()); }
+// Names of the instruction sets that kernels can use here, least first, each with a space
+// after it.
+KVC_API const char* kvc_processors() { return kvc::processors(); }
+
+// Makes kernels use one of these from now on: 0, or -1 where it is none of them.
+KVC_API int32_t kvc_use_processor(const char* name) { return kvc::use_processor(name) ? 0 : -1; }
 
 // The number of an op's kernel, -1 where it has none.
 KVC_API int32_t kvc_kernel(const char* name) {

@@ -1,7 +1,10 @@
 #include "processor.h"
 
-#include <cstdlib>
-#include <cstring>
+#include <atomic>
+#include <string>
+#include <vector>
+
+#include "products.h"
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -10,28 +13,70 @@
 namespace kvc {
 namespace {
 
-#if defined(__x86_64__)
-// What compilers before GCC 11 do not know by name.
-bool has_f16c() {
-  unsigned a, b, c, d;
-  return __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+struct InstructionSet {
+  std::string name;
+  const ProductKernels* kernels;
+};
+
+#if defined(KVC_HAS_AVX2)
+bool has_avx2() {
+  unsigned a, b, c, d;  // of F16C, which compilers before GCC 11 do not know by name
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+         __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
 }
 #endif
+
+#if defined(KVC_HAS_VNNI)
+bool has_vnni() {
+#if defined(KVC_EMULATED)
+  return true;
+#else
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512vnni");
+#endif
+}
+#endif
+
+// Least first.
+const std::vector<InstructionSet>& instruction_sets() {
+  static const std::vector<InstructionSet>* const all = [] {
+    auto* found = new std::vector<InstructionSet>{{"portable", &kPortableProducts}};
+#if defined(KVC_HAS_AVX2)
+    if (has_avx2()) found->push_back({"avx2", &kAvx2Products});
+#endif
+#if defined(KVC_HAS_VNNI)
+    if (has_vnni()) found->push_back({"avx512_vnni", &kVnniProducts});
+#endif
+    return found;
+  }();
+  return *all;
+}
+
+std::atomic<const ProductKernels*>& used() {
+  static std::atomic<const ProductKernels*> kernels{instruction_sets().back().kernels};
+  return kernels;
+}
 
 }  // namespace
 
-Processor processor() {
-  static const Processor found = [] {
-    const char* asked = std::getenv("KVC_PROCESSOR");
-    if (asked != nullptr && std::strcmp(asked, "portable") == 0) return Processor::kPortable;
-#if defined(__x86_64__)
-    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && has_f16c()) {
-      return Processor::kAvx2;
-    }
-#endif
-    return Processor::kPortable;
+const char* processors() {
+  static const std::string* const names = [] {
+    auto* found = new std::string;
+    for (const auto& set : instruction_sets()) *found += set.name + " ";
+    return found;
   }();
-  return found;
+  return names->c_str();
 }
+
+bool use_processor(const char* name) {
+  for (const auto& set : instruction_sets()) {
+    if (set.name != name) continue;
+    used().store(set.kernels, std::memory_order_relaxed);
+    return true;
+  }
+  return false;
+}
+
+const ProductKernels& product_kernels() { return *used().load(std::memory_order_relaxed); }
 
 }  // namespace kvc

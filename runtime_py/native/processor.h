@@ -1,16 +1,13 @@
-// Which instruction set the kernels use.
+// Which instruction set the kernels use: at first the best that there is.
 #pragma once
 
 namespace kvc {
 
-enum class Processor { kPortable, kAvx2 };
+// Names of those that this library has been compiled for and that this processor has,
+// least first, each with a space after it.
+const char* processors();
 
-// Found once, the first time that it is asked for. The variable KVC_PROCESSOR=portable
-// makes it the least.
-Processor processor();
-
-inline const char* name_of(Processor found) {
-  return found == Processor::kAvx2 ? "avx2" : "portable";
-}
+// Makes kernels use one of them from now on; false where it is none of them.
+bool use_processor(const char* name);
 
 }  // namespace kvc

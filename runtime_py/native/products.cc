@@ -1,4 +1,4 @@
-// Kernels of matrix products: float32, and int8 with int8 or int4 weights.
+// Kernels of matrix products: float32, bfloat16, and int8 with int8 or int4 weights.
 #include "products.h"
 
 #include <algorithm>
@@ -8,16 +8,8 @@
 #include "copies.h"
 #include "kernels.h"
 #include "pool.h"
-#include "processor.h"
 
 namespace kvc {
-
-const ProductKernels& product_kernels() {
-#if defined(__x86_64__)
-  if (processor() == Processor::kAvx2) return kAvx2Products;
-#endif
-  return kPortableProducts;
-}
 
 namespace {
 
@@ -31,7 +23,7 @@ int64_t grain_of(int64_t rows, int64_t columns, int64_t depth, int threads) {
 }
 
 void multiply(const FloatProduct& product, int threads) {
-  const auto kernel = product_kernels().float32;
+  const auto kernel = product_kernels().floats;
   const int64_t grain = grain_of(product.rows, product.columns, product.depth, threads);
   parallel(product.columns, grain, threads,
            [&](int64_t begin, int64_t end, int) { kernel(product, begin, end); });
@@ -39,7 +31,7 @@ void multiply(const FloatProduct& product, int threads) {
 
 // `tensor` as [rows, width] with rows that lie together, copied to a workspace if it must.
 struct Matrix {
-  const float* data;
+  const void* data;
   int64_t stride;
 };
 
@@ -63,10 +55,10 @@ bool rows_together(const Tensor& x, const Context& context, int slot, Matrix* fo
     }
   }
   if (plain) {
-    *found = Matrix{x.as<const float>(), stride};
+    *found = Matrix{x.data, stride};
     return true;
   }
-  auto* memory = static_cast<float*>(context.workspace(x.count() * sizeof(float), slot));
+  void* memory = context.workspace(x.count() * itemsize(x.dtype), slot);
   if (memory == nullptr) return false;
   Tensor to = x;
   to.data = memory;
@@ -79,7 +71,7 @@ bool rows_together(const Tensor& x, const Context& context, int slot, Matrix* fo
   return true;
 }
 
-// x [..., k] times weight [n, k], transposed, plus bias [n].
+// x [..., k] times weight [n, k], transposed, plus bias [n]; all float32 or all bfloat16.
 bool linear(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &x = step.tensors[1], &weight = step.tensors[2];
   const Tensor& bias = step.tensors[3];
@@ -89,8 +81,9 @@ bool linear(const Step& step, const Context& context) {
   if (!rows_together(x, context, 0, &rows) || !rows_together(weight, context, 1, &columns_of)) {
     return context.complete();
   }
-  multiply({rows.data, rows.stride, columns_of.data, columns_of.stride, bias.as<const float>(),
-            out.as<float>(), columns, 1, out.count() / columns, columns, depth},
+  const auto floats = out.dtype == DType::kBFloat16 ? Floats::kBFloat16 : Floats::kFloat32;
+  multiply({rows.data, rows.stride, columns_of.data, columns_of.stride, bias.data, out.data,
+            columns, 1, out.count() / columns, columns, depth, floats},
            context.threads);
   return true;
 }
@@ -104,7 +97,7 @@ bool multiply_matrices(const Tensor& out, Tensor a, Tensor b, const Context& con
   if (!rows_together(a, context, 0, &rows) || !rows_together(turned, context, 1, &columns)) {
     return context.complete();
   }
-  multiply({rows.data, rows.stride, columns.data, columns.stride, nullptr, out.as<float>(),
+  multiply({rows.data, rows.stride, columns.data, columns.stride, nullptr, out.data,
             out.strides[0], out.strides[1], out.dims[0], out.dims[1], a.dims[1]},
            context.threads);
   return true;
@@ -198,7 +191,7 @@ bool quantize_rows(const Step& step, const Context& context) {
            [&](int64_t begin, int64_t end, int) {
     const auto& kernels = product_kernels();
     for (int64_t row = begin; row < end; ++row) {
-      const float* from = x.data + row * x.stride;
+      const float* from = static_cast<const float*>(x.data) + row * x.stride;
       const Quantization found = quantization_of(kernels, from, width);
       scales.as<float>()[row] = found.scale;
       zeros.as<int32_t>()[row] = static_cast<int32_t>(found.zero);
@@ -227,7 +220,7 @@ void lay_out_int4(const int16_t* x, int64_t depth, int16_t zero, int8_t* q, int3
 template <class Fill>
 bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, const Fill& fill,
              Int8Rows* found) {
-  const int64_t stride = (depth + 15) / 16 * 16, least = kTokens / 2;
+  const int64_t stride = (depth + 31) / 32 * 32, least = kTokens / 2;
   // Half a block is worth the zeros that fill it; few rows are not.
   const int64_t blocks = rows / kTokens + (rows % kTokens >= least ? 1 : 0);
   const int64_t in_blocks = blocks * kTokens, others = std::max<int64_t>(0, rows - in_blocks);
@@ -237,8 +230,8 @@ bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, con
           narrow * (depth / kInt4 * sizeof(int32_t) + sizeof(int16_t) + depth),
       2));
   if (memory == nullptr) return context.complete();
-  auto* paired = reinterpret_cast<int16_t*>(memory);
-  int16_t* in_rows = paired + in_blocks * stride;
+  auto* side_by_side = reinterpret_cast<int16_t*>(memory);
+  int16_t* in_rows = side_by_side + in_blocks * stride;
   auto* scale = reinterpret_cast<float*>(in_rows + others * stride);
   auto* eights = reinterpret_cast<int32_t*>(scale + floats);
   auto* zero = reinterpret_cast<int16_t*>(eights + narrow * (depth / kInt4));
@@ -246,13 +239,16 @@ bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, con
   parallel(blocks, 1, context.threads, [&](int64_t begin, int64_t end, int) {
     auto* tokens = static_cast<int16_t*>(context.workspace(kTokens * stride * sizeof(int16_t), 3));
     for (int64_t block = begin; tokens != nullptr && block < end; ++block) {
+      int16_t zeros[kTokens];
       for (int64_t i = 0; i < kTokens; ++i) {
         const int64_t row = block * kTokens + i, used = row < rows ? depth : 0;
         int16_t* to = tokens + i * stride;
-        scale[row] = row < rows ? fill(row, to).scale : 1.0f;
+        const Quantization found = row < rows ? fill(row, to) : Quantization{1, 0};
+        scale[row] = found.scale;
+        zeros[i] = static_cast<int16_t>(found.zero);
         std::memset(to + used, 0, (stride - used) * sizeof(int16_t));
       }
-      product_kernels().pair(tokens, stride, paired + block * kTokens * stride);
+      product_kernels().lay_out_tokens(tokens, zeros, stride, side_by_side + block * kTokens * stride);
     }
   });
   for (int64_t i = 0; i < others; ++i) {
@@ -264,7 +260,7 @@ bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, con
     zero[i] = static_cast<int16_t>(row.zero);
     lay_out_int4(to, depth, zero[i], halves + i * depth, eights + i * (depth / kInt4));
   }
-  *found = Int8Rows{paired, in_rows, scale, rows, depth, stride, blocks, {halves, zero, eights}};
+  *found = Int8Rows{side_by_side, in_rows, scale, rows, depth, stride, blocks, {halves, zero, eights}};
   return context.complete();
 }
 
@@ -341,7 +337,7 @@ bool linears_of_rows(const Step& step, const Context& context) {
   if (!rows_together(x, context, 0, &rows)) return context.complete();
   const auto& kernels = product_kernels();
   const auto fill = [&](int64_t row, int16_t* to) {
-    const float* from = rows.data + row * rows.stride;
+    const float* from = static_cast<const float*>(rows.data) + row * rows.stride;
     const Quantization found = quantization_of(kernels, from, depth);
     kernels.quantize_shifted(from, depth, found.scale, found.zero, to);
     return found;

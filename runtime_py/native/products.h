@@ -7,19 +7,23 @@
 
 namespace kvc {
 
-// Rows of float32 times rows of float32 or float16: out[m, n] = bias[n] + sum over k of
-// x[m, k] * w[n, k]. Every sum is taken in eight lanes along k, in the same order for any
-// number of rows and columns. Strides are in elements; k lies together.
+// What the elements of a product of floats are: all float32, all bfloat16, or float32 but
+// for w, which is float16.
+enum class Floats { kFloat32, kBFloat16, kHalfWeights };
+
+// Rows times rows: out[m, n] = bias[n] + sum over k of x[m, k] * w[n, k]. Every sum is
+// taken in float32, in eight lanes along k, in the same order for any number of rows and
+// columns. Strides are in elements; k lies together.
 struct FloatProduct {
-  const float* x;
+  const void* x;
   int64_t x_stride;
   const void* w;
   int64_t w_stride;
-  const float* bias;  // or null
-  float* out;
+  const void* bias;  // or null
+  void* out;
   int64_t out_stride, out_step;  // of rows, and of columns
   int64_t rows, columns, depth;
-  bool half = false;  // whether w is float16
+  Floats floats = Floats::kFloat32;
 };
 
 constexpr int64_t kTokens = 16;
@@ -33,14 +37,14 @@ struct Int4Rows {
   const int32_t* eights;  // [.., depth / kInt4]: eight times the sum of q - zero
 };
 
-// Rows of int8 that were made at run time, as products read them: q - zero of each.
+// Rows of int8 that were made at run time, as products read them.
 //
-// The first `blocks` times kTokens rows lie side by side: [blocks, stride / 2, kTokens, 2],
-// each two neighbours along k of a row together; rows that a last block has not are zeros.
-// All others lie one after the other: [.., stride]. `stride` is the depth rounded up to
-// 16, with zeros after the depth.
+// The first `blocks` times kTokens rows lie side by side, kTokens times `stride` of int16
+// for each block, as the instruction set reads them best; rows that a last block has not
+// are zeros. All others lie one after the other, q - zero: [.., stride]. `stride` is the
+// depth rounded up to 32, with zeros after the depth.
 struct Int8Rows {
-  const int16_t* paired;
+  const int16_t* in_blocks;
   const int16_t* others;
   const float* scale;  // of each row
   int64_t rows, depth, stride, blocks;
@@ -96,8 +100,8 @@ struct Mixture {
 
 // The columns from `begin` to `end` of a product, and what attention needs.
 struct ProductKernels {
-  void (*float32)(const FloatProduct& product, int64_t begin, int64_t end);
-  // `scratch`: kWidened * stride of int16, where there are blocks.
+  void (*floats)(const FloatProduct& product, int64_t begin, int64_t end);
+  // `scratch`: kWidened * stride of int16, where there are blocks; of weights, laid out.
   void (*int8)(const Int8Rows& x, const Int8Product& product, int64_t begin, int64_t end,
                int16_t* scratch);
   void (*int4)(const Int8Rows& x, const Int4Product& product, int64_t begin, int64_t end,
@@ -110,8 +114,8 @@ struct ProductKernels {
   // as q - zero.
   void (*quantize)(const float* x, int64_t n, float scale, float zero, int8_t* q);
   void (*quantize_shifted)(const float* x, int64_t n, float scale, float zero, int16_t* q);
-  // Puts kTokens rows side by side, as Int8Rows says.
-  void (*pair)(const int16_t* x, int64_t stride, int16_t* paired);
+  // Lays kTokens rows of q - zero, [kTokens, stride], out as Int8Rows::in_blocks.
+  void (*lay_out_tokens)(const int16_t* x, const int16_t* zero, int64_t stride, int16_t* block);
   // y = exp(x), 1 / (1 + exp(-x)), x / (1 + exp(-x)), x (1 + tanh(a (x + b x^3))) / 2.
   void (*exp)(const float* x, int64_t n, float* y);
   void (*sigmoid)(const float* x, int64_t n, float* y);
@@ -122,11 +126,17 @@ struct ProductKernels {
   void (*widen)(const Half* x, int64_t n, float* y);
 };
 
-extern const ProductKernels kPortableProducts;
-#if defined(__x86_64__)
-extern const ProductKernels kAvx2Products;
+// What compilers know; older ones leave the instruction set out.
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
+#define KVC_HAS_AVX2 1
+#if __GNUC__ >= 9
+#define KVC_HAS_VNNI 1
+#endif
 #endif
 
+extern const ProductKernels kPortableProducts, kAvx2Products, kVnniProducts;
+
+// Those of the instruction set that is used, see processor.h.
 const ProductKernels& product_kernels();
 
 }  // namespace kvc

@@ -1,10 +1,10 @@
-#if defined(__x86_64__)
+#include "products.h"
+
+#if defined(KVC_HAS_AVX2)
 #include <immintrin.h>
 
 #include <cmath>
 #include <cstring>
-
-#include "products.h"
 
 // What this file is compiled for; the macros of compilers (__AVX2__) do not follow a
 // pragma in C++. The headers of the system come before: an inline function of theirs that
@@ -17,15 +17,12 @@ namespace kvc {
 namespace avx2 {
 namespace {
 #include "simd.h"
+#include "integers_avx2.inc"
 #include "products_of.inc"
 }  // namespace
 }  // namespace avx2
 
-const ProductKernels kAvx2Products = {
-    avx2::float32, avx2::int8, avx2::int4, avx2::mix, avx2::range, avx2::quantize,
-    avx2::quantize_shifted, avx2::pair, avx2::exp, avx2::sigmoid, avx2::silu,
-    avx2::gelu_tanh, avx2::narrow, avx2::widen,
-};
+const ProductKernels kAvx2Products = avx2::kKernels;
 
 }  // namespace kvc
 #endif

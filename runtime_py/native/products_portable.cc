@@ -7,14 +7,11 @@ namespace kvc {
 namespace portable {
 namespace {
 #include "simd.h"
+#include "integers_portable.inc"
 #include "products_of.inc"
 }  // namespace
 }  // namespace portable
 
-const ProductKernels kPortableProducts = {
-    portable::float32, portable::int8, portable::int4, portable::mix, portable::range, portable::quantize,
-    portable::quantize_shifted, portable::pair, portable::exp, portable::sigmoid, portable::silu,
-    portable::gelu_tanh, portable::narrow, portable::widen,
-};
+const ProductKernels kPortableProducts = portable::kKernels;
 
 }  // namespace kvc

@@ -7,14 +7,7 @@ typedef float Floats8 __attribute__((vector_size(32), aligned(4), may_alias));
 
 inline Float8 load(const float* from) { return *reinterpret_cast<const Floats8*>(from); }
 
-// The first n < 8 floats, zeros after them.
-inline Float8 load(const float* from, int64_t n) {
-  float whole[8] = {};
-  for (int64_t i = 0; i < n; ++i) whole[i] = from[i];
-  return load(whole);
-}
-
-// The same of float16.
+// The same of float16 and bfloat16.
 inline Float8 load(const Half* from) {
 #if defined(KVC_AVX2)
   return (Float8)_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(from)));
@@ -25,8 +18,22 @@ inline Float8 load(const Half* from) {
 #endif
 }
 
-inline Float8 load(const Half* from, int64_t n) {
-  Half whole[8] = {};
+inline Float8 load(const BFloat16* from) {
+  typedef uint32_t Uint32x8 __attribute__((vector_size(32)));
+#if defined(KVC_AVX2)
+  const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(from));
+  return (Float8)((Uint32x8)_mm256_cvtepu16_epi32(bits) << 16);
+#else
+  typedef uint16_t Bits8 __attribute__((vector_size(16), aligned(2), may_alias));
+  const auto bits = *reinterpret_cast<const Bits8*>(from);
+  return (Float8)(__builtin_convertvector(bits, Uint32x8) << 16);
+#endif
+}
+
+// The first n < 8 elements, zeros after them.
+template <class T>
+inline Float8 load(const T* from, int64_t n) {
+  T whole[8] = {};
   for (int64_t i = 0; i < n; ++i) whole[i] = from[i];
   return load(whole);
 }

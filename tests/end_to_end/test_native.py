@@ -18,7 +18,7 @@ from kvc.schema.ops import DELEGATE, OPS, Aliasing
 TOKENS = np.arange(9)[None]
 
 
-@pytest.fixture(scope="module", params=["cpu_fp32", "cpu_q8", "cpu_q4"])
+@pytest.fixture(scope="module", params=["cpu_fp32", "cpu_bf16", "cpu_q8", "cpu_q4"])
 def path(request, tmp_path_factory) -> Path:
     spec = tiny_decoder.factory()
     path = tmp_path_factory.mktemp(request.param) / "tiny.kvc"

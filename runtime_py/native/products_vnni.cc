@@ -1,0 +1,30 @@
+#include "products.h"
+
+#if defined(KVC_HAS_VNNI)
+#include <immintrin.h>
+
+#include <cmath>
+#include <cstring>
+#include <utility>
+#define KVC_INLINE inline __attribute__((always_inline))
+
+// As in products_avx2.cc; tools/dev/emulate.sh compiles this for AVX2 alone.
+#if !defined(KVC_EMULATED)
+#pragma GCC target("avx512f,avx512bw,avx512vl,avx512vnni,avx2,fma,f16c")
+#endif
+#define KVC_AVX2 1
+#include "vector_math.h"
+
+namespace kvc {
+namespace vnni {
+namespace {
+#include "simd.h"
+#include "integers_vnni.inc"
+#include "products_of.inc"
+}  // namespace
+}  // namespace vnni
+
+const ProductKernels kVnniProducts = vnni::kKernels;
+
+}  // namespace kvc
+#endif
