@@ -26,6 +26,7 @@ from kvc.runtime.generation.prompts import (
 from kvc.runtime.generation.settings import Arguments, settings_of
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
+from kvc.schema.errors import BadSetting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -105,11 +106,11 @@ def generate(
         A `Generation` of one prompt, a `BatchGeneration` of a list or of several rows.
 
     Raises:
-        BadSetting: a setting is impossible or is not one that kvc has, a prompt is
-            empty or no prompt, the session has another number of rows than there are
-            prompts, or the program's methods cannot run rows of different lengths. The
-            draft is the same session, has other tokens, or holds something else, or
-            there are several prompts.
+        BadSetting: a setting is impossible or is not one that kvc has, `session` is not
+            a Session, a prompt is empty or no prompt, the session has another number of
+            rows than there are prompts, or the program's methods cannot run rows of
+            different lengths. The draft is the same session, has other tokens, or holds
+            something else, or there are several prompts.
         TypeError: there is no such argument.
         UnknownName: the program lacks a role: with a draft, "prefill_all" too.
         NoPosition, NotRewindable: with a draft, one of the two cannot go back.
@@ -122,6 +123,7 @@ def generate(
         SettingIgnored: of settings of the cache, and of what the bundle's settings ask
             for that kvc does not have.
     """
+    _check_session(session)
     combined = settings_of(session.metadata, settings, stacklevel=2)
     batch = batch_of(prompt, attention_mask)
     draft_tokens = draft_tokens_of(draft, draft_tokens, batch is not None)
@@ -152,6 +154,12 @@ def generate(
     ]
     made = Generation if batch is None else BatchGeneration
     return made(source, answers, combined)
+
+
+def _check_session(session: object) -> None:
+    if not isinstance(session, Session):
+        expected, found = "a Session, as program.session() opens it", repr(session)
+        raise BadSetting(name="session", expected=expected, found=found)
 
 
 def _tokenizer_of(session: Session) -> Tokenizer:
