@@ -59,8 +59,8 @@ class Method:
             "present[0]" or "[1]" for a returned tuple, or a number among the tensors
             that are returned. Both disappear from the call. Methods that carry the
             same path share one state; a method without the argument may make it.
-        position: the int64 input that the session fills with the number of tokens that
-            it holds, or with the places of the new ones; "" where there is none.
+        position: the int64 input that the session fills with its position, or with the
+            positions of the new tokens; "" if there is none.
     """
 
     name: str
@@ -124,7 +124,7 @@ class ModelSpec:
         methods: what to compile of it.
         states: buffers whose size is chosen when a session is opened.
         metadata: settings to keep in the bundle; values that JSON can hold.
-        files: what goes along in the bundle, such as a tokenizer, by plain name: the
+        files: files to store in the bundle, such as a tokenizer, by plain name: the
             bytes, or the path of a file that is read when the bundle is saved.
     """
 

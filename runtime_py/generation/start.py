@@ -84,8 +84,8 @@ def generate(
             as many as there are prompts: `program.session(batch=n)`.
         prompt: a text, or token ids, at least one; or a list of such, which may have
             different lengths; or token ids [batch, n].
-        attention_mask: of token ids [batch, n], 0 or 1 [batch, n]: which of them count.
-            Rows are padded at either end, as tokenizers of transformers do it.
+        attention_mask: of token ids [batch, n]: [batch, n], 1 for a token and 0 for
+            padding, at either end of a row, as tokenizers of transformers make it.
         tokenizer: for text; the bundle's where it is left out.
         history: what the session holds already, for the repetition penalty, and for a
             draft that holds less of it; of a batch what each row holds.
@@ -100,7 +100,7 @@ def generate(
             `eos_token_id` is `stop_tokens`. A temperature above 0, a top_k, top_p or
             min_p asks for sampling; `do_sample` overrides that. Row r of a batch takes
             `seed` + r: its tokens are those that it would make alone with that seed,
-            but for how a model of float sums them up in a batch.
+            but for the rounding of logits, which may differ in a batch.
 
     Returns:
         A `Generation` of one prompt, a `BatchGeneration` of a list or of several rows.
