@@ -57,7 +57,10 @@ def session_lines(report: SessionReport) -> list[str]:
     position = "none; nothing in the program counts tokens"
     if report.position is not None:
         position = ", ".join(map(str, report.position))
-    pending = plural(sum(map(len, report.pending)), "token")
+    pending = ""
+    if any(report.pending):
+        tokens = plural(sum(map(len, report.pending)), "token")
+        pending = f"{tokens} generated but not run yet"
     rows = [
         ("program", f"digest {escape(report.program[:16])}, as kvc dump BUNDLE says"),
         ("position", position),
