@@ -65,10 +65,7 @@ def session_lines(report: SessionReport) -> list[str]:
         ("program", f"digest {escape(report.program[:16])}, as kvc dump BUNDLE says"),
         ("position", position),
         ("capacity", "no limit" if report.capacity is None else str(report.capacity)),
-        (
-            "pending",
-            f"{pending} generated but not run yet" if any(report.pending) else "",
-        ),
+        ("pending", pending),
         (
             "sizes",
             ", ".join(f"{escape(k)} {escape(str(v))}" for k, v in report.sizes.items()),
