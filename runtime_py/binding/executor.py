@@ -13,10 +13,10 @@ from kvc.runtime.native import NativeCall
 from kvc.runtime.threads import TorchThreads
 from kvc.schema.errors import (
     CacheOverflow,
-    CountOutOfRange,
     IndexOutOfRange,
     KernelFailed,
     KvcError,
+    RowLengthOutOfRange,
 )
 from kvc.schema.frozen import frozen
 from kvc.schema.model import CursorSlot, Instruction
@@ -29,7 +29,7 @@ Rebind = Callable[[Mapping[str, int], Mapping[int, Array] | None], "Frame"]
 
 
 # These errors promise that the instruction has written nothing.
-_CLEAN = (CacheOverflow, CountOutOfRange, IndexOutOfRange)
+_CLEAN = (CacheOverflow, RowLengthOutOfRange, IndexOutOfRange)
 
 
 class Unbegun(Exception):
