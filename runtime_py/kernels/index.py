@@ -5,12 +5,31 @@ from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.adapters import into
+from kvc.schema.errors import IndexOutOfRange
 
 
 def _embedding(out: Tensor, weight: Tensor, indices: Tensor) -> None:
     chosen = indices.reshape(-1)
     rows = out.view(chosen.shape[0], weight.shape[1])
-    torch.index_select(weight, 0, chosen, out=rows)
+    _index_select(rows, weight, 0, chosen)
+
+
+def _index_select(out: Tensor, x: Tensor, axis: int, indices: Tensor) -> None:
+    select(x, axis, indices, out)
+
+
+def select(x: Tensor, axis: int, indices: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the elements of `x` at `indices` [count] along `axis`.
+
+    Raises:
+        IndexOutOfRange: an index is negative, or not less than the axis's size.
+    """
+    try:
+        return torch.index_select(x, axis, indices, out=out)
+    except IndexError as error:
+        size = x.shape[axis]
+        bad = next(i for i in indices.reshape(-1).tolist() if not 0 <= i < size)
+        raise IndexOutOfRange(place="", index=bad, size=size) from error
 
 
 def _index(out: Tensor, x: Tensor, indices: tuple[Tensor | None, ...]) -> None:
@@ -23,5 +42,5 @@ KERNELS: dict[str, Kernel] = {
     "aten::embedding": _embedding,
     "aten::gather": into(torch.gather),
     "aten::index.Tensor": _index,
-    "aten::index_select": into(torch.index_select),
+    "aten::index_select": _index_select,
 }

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.index import select
 from kvc.schema.torch_ops import multiply_int8, quantize_into
 
 # Tensors, since each number among torch's arguments costs 3 to 4 us (2026-11), and
@@ -165,8 +166,8 @@ def _embedding_q8(out: Tensor, weight: Tensor, scale: Tensor, indices: Tensor) -
         indices: int32 or int64 [...].
     """
     chosen = indices.reshape(-1)
-    rows = torch.index_select(weight, 0, chosen)
-    scales = torch.index_select(scale, 0, chosen)
+    rows = select(weight, 0, chosen)
+    scales = select(scale, 0, chosen)
     torch.mul(rows, scales.unsqueeze(-1), out=out.view(rows.shape))
 
 

@@ -73,7 +73,7 @@ class CallTooLong(ExecutionError):
 
 
 class IndexOutOfRange(ExecutionError):
-    """A write would be outside its tensor; nothing has been written."""
+    """An index is outside its tensor; the instruction has written nothing."""
 
     place: str
     index: int
