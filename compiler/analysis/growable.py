@@ -1,4 +1,4 @@
-"""Which values lie in memory with spare capacity after them along an axis.
+"""Find the values whose memory has spare capacity along an axis.
 
 In: a program with its appends made explicit. Out: for each method and block these
 values and their axes. Such memory has gaps between rows, so a view of it may be

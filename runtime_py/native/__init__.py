@@ -159,12 +159,17 @@ class NativeCall:
         parts: in running order.
         reached: index of the part at which the last run broke off; no part after it
             has begun.
+        begun: whether any part has; none does before all are ready.
     """
 
     def __init__(self, parts: Sequence[NativePart]) -> None:
         self.parts = tuple(parts)
-        self.reached = 0
-        self._ready = [p.make_ready for p in parts if p.make_ready is not None]
+        self.reached, self.begun = 0, False
+        self._ready = [
+            (index, part.make_ready)
+            for index, part in enumerate(parts)
+            if part.make_ready is not None
+        ]
         first = parts[0].steps
         self._run, self._threads = first.library.run, first.threads
         self._lent = max(part.steps.lent for part in parts)
@@ -178,9 +183,11 @@ class NativeCall:
 
         Python looks at signals in between, so that Ctrl-C is answered.
         """
-        self.reached = 0
-        for make_ready in self._ready:
+        self.begun = False
+        for index, make_ready in self._ready:
+            self.reached = index
             make_ready()
+        self.begun = True
         self.reached = len(self.parts) - 1  # where an interrupt comes, nobody can say
         count, at = len(self._steps), 0
         steps, failure = self._places

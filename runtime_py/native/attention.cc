@@ -191,8 +191,8 @@ class Attention {
     if (whole) v = rows_of(a_.v, block.row, block.group, begin, count, once, values);
     const auto read = [&](int64_t place, int64_t slot, int64_t length) {
       const Rows k = rows_of(a_.k, block.row, block.group, slot, length, once, keys);
-      kernels_.float32({queries, a_.width, k.data, k.stride, nullptr, scores + place, kStride, 1,
-                        rows, length, a_.width, k.half},
+      kernels_.floats({queries, a_.width, k.data, k.stride, nullptr, scores + place, kStride, 1,
+                        rows, length, a_.width, k.half ? Floats::kHalfWeights : Floats::kFloat32},
                        0, length);
       if (a_.k_scale) {
         const float* scale = scales_of(a_.k_scale, block.row, block.group, slot, length, key_scales);
@@ -337,7 +337,7 @@ bool check_lengths(const Arguments& a, const Context& context) {
   }
   for (int64_t row = 0; row < a.batch; ++row) {
     const int64_t count = a.count(row);
-    if (count < 0 || count > a.seq) return context.refuse(Fault::kCountOutOfRange, row, count, a.seq);
+    if (count < 0 || count > a.seq) return context.refuse(Fault::kRowLengthOutOfRange, row, count, a.seq);
   }
   return true;
 }

@@ -1,4 +1,4 @@
-// Kernels of matrix products: float32, and int8 with int8 or int4 weights.
+// Kernels of matrix products: float32, bfloat16, and int8 with int8 or int4 weights.
 #include "products.h"
 
 #include <algorithm>
@@ -23,7 +23,7 @@ int64_t grain_of(int64_t rows, int64_t columns, int64_t depth, int threads) {
 }
 
 void multiply(const FloatProduct& product, int threads) {
-  const auto kernel = product_kernels().float32;
+  const auto kernel = product_kernels().floats;
   const int64_t grain = grain_of(product.rows, product.columns, product.depth, threads);
   parallel(product.columns, grain, threads,
            [&](int64_t begin, int64_t end, int) { kernel(product, begin, end); });
@@ -31,7 +31,7 @@ void multiply(const FloatProduct& product, int threads) {
 
 // `tensor` as [rows, width] with rows that lie together, copied to a workspace if it must.
 struct Matrix {
-  const float* data;
+  const void* data;
   int64_t stride;
 };
 
@@ -55,10 +55,10 @@ bool rows_together(const Tensor& x, const Context& context, int slot, Matrix* fo
     }
   }
   if (plain) {
-    *found = Matrix{x.as<const float>(), stride};
+    *found = Matrix{x.data, stride};
     return true;
   }
-  auto* memory = static_cast<float*>(context.workspace(x.count() * sizeof(float), slot));
+  void* memory = context.workspace(x.count() * itemsize(x.dtype), slot);
   if (memory == nullptr) return false;
   Tensor to = x;
   to.data = memory;
@@ -71,7 +71,7 @@ bool rows_together(const Tensor& x, const Context& context, int slot, Matrix* fo
   return true;
 }
 
-// x [..., k] times weight [n, k], transposed, plus bias [n].
+// x [..., k] times weight [n, k], transposed, plus bias [n]; all float32 or all bfloat16.
 bool linear(const Step& step, const Context& context) {
   const Tensor &out = step.tensors[0], &x = step.tensors[1], &weight = step.tensors[2];
   const Tensor& bias = step.tensors[3];
@@ -81,8 +81,9 @@ bool linear(const Step& step, const Context& context) {
   if (!rows_together(x, context, 0, &rows) || !rows_together(weight, context, 1, &columns_of)) {
     return context.complete();
   }
-  multiply({rows.data, rows.stride, columns_of.data, columns_of.stride, bias.as<const float>(),
-            out.as<float>(), columns, 1, out.count() / columns, columns, depth},
+  const auto floats = out.dtype == DType::kBFloat16 ? Floats::kBFloat16 : Floats::kFloat32;
+  multiply({rows.data, rows.stride, columns_of.data, columns_of.stride, bias.data, out.data,
+            columns, 1, out.count() / columns, columns, depth, floats},
            context.threads);
   return true;
 }
@@ -96,7 +97,7 @@ bool multiply_matrices(const Tensor& out, Tensor a, Tensor b, const Context& con
   if (!rows_together(a, context, 0, &rows) || !rows_together(turned, context, 1, &columns)) {
     return context.complete();
   }
-  multiply({rows.data, rows.stride, columns.data, columns.stride, nullptr, out.as<float>(),
+  multiply({rows.data, rows.stride, columns.data, columns.stride, nullptr, out.data,
             out.strides[0], out.strides[1], out.dims[0], out.dims[1], a.dims[1]},
            context.threads);
   return true;
@@ -190,7 +191,7 @@ bool quantize_rows(const Step& step, const Context& context) {
            [&](int64_t begin, int64_t end, int) {
     const auto& kernels = product_kernels();
     for (int64_t row = begin; row < end; ++row) {
-      const float* from = x.data + row * x.stride;
+      const float* from = static_cast<const float*>(x.data) + row * x.stride;
       const Quantization found = quantization_of(kernels, from, width);
       scales.as<float>()[row] = found.scale;
       zeros.as<int32_t>()[row] = static_cast<int32_t>(found.zero);
@@ -336,7 +337,7 @@ bool linears_of_rows(const Step& step, const Context& context) {
   if (!rows_together(x, context, 0, &rows)) return context.complete();
   const auto& kernels = product_kernels();
   const auto fill = [&](int64_t row, int16_t* to) {
-    const float* from = rows.data + row * rows.stride;
+    const float* from = static_cast<const float*>(rows.data) + row * rows.stride;
     const Quantization found = quantization_of(kernels, from, depth);
     kernels.quantize_shifted(from, depth, found.scale, found.zero, to);
     return found;

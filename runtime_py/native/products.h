@@ -7,19 +7,23 @@
 
 namespace kvc {
 
-// Rows of float32 times rows of float32 or float16: out[m, n] = bias[n] + sum over k of
-// x[m, k] * w[n, k]. Every sum is taken in eight lanes along k, in the same order for any
-// number of rows and columns. Strides are in elements; k lies together.
+// What the elements of a product of floats are: all float32, all bfloat16, or float32 but
+// for w, which is float16.
+enum class Floats { kFloat32, kBFloat16, kHalfWeights };
+
+// Rows times rows: out[m, n] = bias[n] + sum over k of x[m, k] * w[n, k]. Every sum is
+// taken in float32, in eight lanes along k, in the same order for any number of rows and
+// columns. Strides are in elements; k lies together.
 struct FloatProduct {
-  const float* x;
+  const void* x;
   int64_t x_stride;
   const void* w;
   int64_t w_stride;
-  const float* bias;  // or null
-  float* out;
+  const void* bias;  // or null
+  void* out;
   int64_t out_stride, out_step;  // of rows, and of columns
   int64_t rows, columns, depth;
-  bool half = false;  // whether w is float16
+  Floats floats = Floats::kFloat32;
 };
 
 constexpr int64_t kTokens = 16;
@@ -96,7 +100,7 @@ struct Mixture {
 
 // The columns from `begin` to `end` of a product, and what attention needs.
 struct ProductKernels {
-  void (*float32)(const FloatProduct& product, int64_t begin, int64_t end);
+  void (*floats)(const FloatProduct& product, int64_t begin, int64_t end);
   // `scratch`: kWidened * stride of int16, where there are blocks; of weights, laid out.
   void (*int8)(const Int8Rows& x, const Int8Product& product, int64_t begin, int64_t end,
                int16_t* scratch);

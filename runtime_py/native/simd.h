@@ -17,6 +17,12 @@ inline void store(int8_t* to, Int8x8 x) { *reinterpret_cast<Chars8*>(to) = x; }
 #include "eight_of_two.inc"
 #endif
 
+inline Float8 load(const BFloat16* from) {
+  Words8 read;
+  std::memcpy(&read, from, sizeof read);
+  return of_bfloat16(read);
+}
+
 // The first n < 8, zeros after them.
 template <class T>
 inline Float8 load(const T* from, int64_t n) {

@@ -1,8 +1,7 @@
-"""How methods write states, and what a call asks for: all that kinds know of a call.
+"""How methods write states, and what a call needs: all that kinds know of a call.
 
-In: what was found in a method, or, later, what its file declares; the sizes of a call.
-Out: each write of a state in few words; those of states that are alike together, as a
-call begins and undoes them together.
+In: what a method's file says of its writes, and the sizes of a call. Out: a summary of
+the writes of each group of states, which a call begins and undoes together.
 """
 
 from collections.abc import Sequence

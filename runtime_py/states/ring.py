@@ -1,9 +1,10 @@
 """Rings with a window: the slots of positions that have left the window are used again.
 
-A ring has forgotten what lies further back than its slots, counted from the furthest
-position that was ever written; so a rewind does not take that back once a row has gone
-round. Until then a ring is as any cache is. Positions that it keeps are never written
-over, so a row can always go back to one of these.
+A ring holds the last positions, as many as it has slots, counted from the furthest one
+ever written, which a rewind does not lower. So once a row has gone round, it can only
+be rewound while the window before the new position is still there. Until then a ring is
+like a linear cache. Positions that it keeps (`keep`) are never overwritten, so a row
+can always be rewound to one of these.
 """
 
 from collections.abc import Sequence

@@ -183,12 +183,12 @@ def _linear(arguments: Arguments, results: Results) -> str:
     known = len(operand(weight).type.dims) == 2 and operand(x).type.dims
     if not known:
         return f"a weight {operand(weight).type}"
-    return _alike(DType.FLOAT32)(arguments, results)
+    return _alike(DType.FLOAT32, DType.BFLOAT16)(arguments, results)
 
 
 def _experts(arguments: Arguments, results: Results) -> str:
     x, weight, _, bias, _ = arguments
-    return _alike(DType.FLOAT32)((x, weight, bias), results)
+    return _alike(DType.FLOAT32, DType.BFLOAT16)((x, weight, bias), results)
 
 
 def _quantized_linear(arguments: Arguments, results: Results) -> str:

@@ -89,7 +89,7 @@ def attention(
     Raises:
         ValueError: arguments that do not fit each other, or a valid length that is
             negative or, in the linear layout, larger than `slots`.
-        CountOutOfRange: a row length is negative, or more than `seq`.
+        RowLengthOutOfRange: a row length is negative, or more than `seq`.
     """
     given = Attention(
         q, k, v, valid_length, scale, causal, window_left, window_right, softcap,
@@ -118,8 +118,8 @@ def attend_into(out: Tensor, *arguments: object) -> None:
     Shapes, dtypes and settings are known to fit.
 
     Raises:
-        ValueError, CountOutOfRange: a valid length or a count does not fit; nothing
-            has been written then.
+        ValueError, RowLengthOutOfRange: a valid length or a row length does not fit;
+            nothing has been written then.
     """
     given = Attention(*arguments)  # type: ignore[arg-type]
     q, k, v, layout = given.q, given.k, given.v, given.layout

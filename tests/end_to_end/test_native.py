@@ -18,7 +18,7 @@ from kvc.schema.ops import DELEGATE, OPS, Aliasing
 TOKENS = np.arange(9)[None]
 
 
-@pytest.fixture(scope="module", params=["cpu_fp32", "cpu_q8", "cpu_q4"])
+@pytest.fixture(scope="module", params=["cpu_fp32", "cpu_bf16", "cpu_q8", "cpu_q4"])
 def path(request, tmp_path_factory) -> Path:
     spec = tiny_decoder.factory()
     path = tmp_path_factory.mktemp(request.param) / "tiny.kvc"
@@ -90,7 +90,7 @@ def test_the_number_of_threads_changes_no_bit(path: Path):
     found = {
         subprocess.run(
             [sys.executable, "-c", code, str(path), str(threads)],
-            capture_output=True,
+            stdout=subprocess.PIPE,  # what it says of an error, pytest shows
             check=True,
         ).stdout
         for threads in range(1, most + 1)

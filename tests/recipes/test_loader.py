@@ -19,6 +19,7 @@ def bad(tmp_path, text):
 
 RECIPES = (
     "bf16",
+    "cpu_bf16",
     "cpu_fp32",
     "cpu_q4",
     "cpu_q8",
@@ -44,6 +45,7 @@ def settings(name):
 def test_the_settings_of_the_shipped_recipes():
     assert settings("fp32") == ("float32", "float32", "float32", "")
     assert settings("bf16") == ("bfloat16", "float32", "float32", "")
+    assert settings("cpu_bf16") == ("bfloat16", "float32", "float32", "cpu")
     assert settings("cpu_fp32") == ("float32", "float32", "float32", "cpu")
     assert settings("cpu_q8") == ("float32", "qd8", "int8", "cpu")
     assert settings("cpu_q4") == ("float32", "qb4", "int8", "cpu")

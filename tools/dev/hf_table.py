@@ -54,8 +54,8 @@ REMARKS = """\
   read and no others. Recipes with int8 or int4 linear layers store them as int8, with a
   scale for each output channel of each expert; `bf16` as bfloat16. They run in the
   backend `cpu` or on PyTorch, not in XNNPACK.
-- With `cpu_fp32` and `cpu_q8` each architecture runs whole in the backend `cpu`,
-  without PyTorch: `pytest -m exhaustive
+- With `cpu_fp32`, `cpu_bf16` and `cpu_q8` each architecture runs whole in the backend
+  `cpu`, without PyTorch: `pytest -m exhaustive
   tests/end_to_end/hugging_face/test_native.py` tests this.
 - Layers that see a window keep it in a ring: the window, the longest prefill less one
   and `CacheConfig(slack=)`, where that is less than all positions.

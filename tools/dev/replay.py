@@ -1,17 +1,19 @@
 """Compare what the native kernels compute on two machines, the other one without torch.
 
     python tools/dev/replay.py record FOLDER     where kvc can compile
-    python tools/dev/replay.py replay FOLDER     elsewhere: once for each instruction set
+    python tools/dev/replay.py replay FOLDER     elsewhere, for each instruction set
 
 Kernels are called with numbers that both sides make; bundles of a tiny decoder are
-compiled by `record`. Integers and int8 products must be the same bits, floats within 1e-5
-of the greatest, and what comes of quantized activations within 1e-2, since one of them may
-lie on the other side of a half.
+compiled by `record`. Integers and int8 products must be the same bits, floats within
+1e-5 of the greatest, and what comes of quantized activations within 1e-2, since one of
+them may lie on the other side of a half.
 """
 
 import sys
 from collections.abc import Callable, Iterator
+from importlib import import_module
 from pathlib import Path
+from typing import NoReturn
 
 import numpy as np
 
@@ -22,7 +24,7 @@ Arrays = list[np.ndarray]
 ROWS = (1, 2, 3, 4, 7, 8, 16, 17, 24, 40)
 BUNDLES = [
     (recipe, cache)
-    for recipe in ("cpu_fp32", "cpu_q8", "cpu_q4")
+    for recipe in ("cpu_fp32", "cpu_bf16", "cpu_q8", "cpu_q4")
     for cache in ("float32", "float16", "int8")
 ]
 
@@ -71,7 +73,7 @@ def bfloat16(bits: np.ndarray) -> np.ndarray:
 def call(
     kernel: str, outs: Arrays, inputs: Arrays, family: str = "kvc"
 ) -> Callable[[], Arrays]:
-    def fail(failure: Failure) -> None:
+    def fail(failure: Failure) -> NoReturn:
         raise SystemExit(f"{kernel} failed: {failure}")
 
     def run() -> Arrays:
@@ -87,17 +89,15 @@ def answers(path: Path) -> Arrays:
     with load(path, reference=False) as program, program.session() as session:
         found = [session.prefill(np.arange(13)[None])]
         found += [session.decode(np.array([[token]])) for token in range(4)]
-        return found
+        return [np.asarray(array).astype(np.float32) for array in found]
 
 
 def compile_bundles(folder: Path) -> None:
     sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
-    import tiny_decoder
-
     from kvc.compiler import compile_program
     from kvc.recipes import load_recipe
 
-    spec = tiny_decoder.factory()
+    spec = import_module("tiny_decoder").factory()
     for recipe, cache in BUNDLES:
         compile_program(
             spec.model,
@@ -131,7 +131,7 @@ def main() -> None:
             for name, _, arrays in everything(folder)
             for i, array in enumerate(arrays)
         }
-        np.savez(folder / "recorded.npz", **found)
+        np.savez(folder / "recorded.npz", **found)  # type: ignore[arg-type]
         return
     processor, worst = find_library().processor, 0.0
     with np.load(folder / "recorded.npz") as recorded:

@@ -39,10 +39,10 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
     BranchMismatch,
     CacheOverflow,
-    CountOutOfRange,
     IndexOutOfRange,
     KvcError,
     OutOfMemory,
+    RowLengthOutOfRange,
 )
 from kvc.schema.model import Alias, Argument, Block, Graph, Instruction, Ref
 from kvc.schema.ops import APPEND, OPS, REPLACE, Aliasing
@@ -182,7 +182,7 @@ class _Binder:
         if fault == INDEX_OUT_OF_RANGE:
             return IndexOutOfRange(place="", index=first, size=second)
         if fault == COUNT_OUT_OF_RANGE:
-            return CountOutOfRange(row=first, count=second, most=third)
+            return RowLengthOutOfRange(row=first, length=second, most=third)
         if fault == BAD_LENGTH:
             what = f"row {first} has {second} valid positions, the cache has {third}"
             return ValueError(what)

@@ -2,6 +2,7 @@ import json
 
 RECIPES = [
     "bf16",
+    "cpu_bf16",
     "cpu_fp32",
     "cpu_q4",
     "cpu_q8",
@@ -15,5 +16,5 @@ RECIPES = [
 def test_every_recipe_is_listed_with_what_it_is_for(kvc):
     lines = kvc("recipes").stdout.splitlines()
     assert [line.split()[0] for line in lines] == RECIPES
-    assert "float32 throughout" in lines[1]
+    assert "float32 throughout" in lines[2]
     assert list(json.loads(kvc("recipes", "--json").stdout)["recipes"]) == RECIPES

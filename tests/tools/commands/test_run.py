@@ -43,11 +43,20 @@ def test_an_unknown_method_is_an_error(kvc, tiny):
     assert "it has: prefill, decode" in result.stderr
 
 
+def test_an_unknown_input_is_an_error(kvc, tiny, tokens):
+    result = kvc("run", tiny, "-m", "prefill", "-i", f"token={tokens}")
+    assert result.exit_code == 1
+    assert "no input 'token' (did you mean 'tokens'?)" in result.stderr
+
+
 def test_a_call_that_cannot_be_made_out_is_a_usage_error(kvc, tiny, tokens):
     assert "choose a --method: prefill, decode" in kvc("run", tiny).stderr
     result = kvc("run", tiny, "-m", "prefill")
     assert result.exit_code == 2
-    assert "takes the inputs (tokens: int64[1, seq])" in result.stderr
+    wanted = "takes the inputs (tokens: int64[1, seq]); give an --input for tokens"
+    assert wanted in result.stderr
+    result = kvc("run", tiny, "-m", "prefill", "-i", tokens, "-i", tokens)
+    assert "; 1 more are given" in result.stderr
     twice = [f"tokens={tokens}"] * 2
     result = kvc("run", tiny, "-m", "prefill", "-i", twice[0], "-i", twice[1])
     assert "given twice" in result.stderr
