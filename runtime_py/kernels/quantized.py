@@ -129,7 +129,7 @@ def _linear_qb4(
         out: float32 [..., out].
         q: int8 [..., in], as `scale` and `zero_point` from `kvc::quantize_rows`.
         scale: float32 [..., 1].
-        zero_point: int32 [..., 1].
+        zero_point: int32 [..., 1]; one outside int8 counts as the nearest inside.
         weight: uint8 [out, in / 2]; value 2i is the low half of byte i, minus 8.
         weight_scale: bfloat16 [out, in / block].
         bias: float32 [out].
