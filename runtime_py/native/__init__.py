@@ -44,7 +44,7 @@ _STEP = np.dtype(
 )
 _FAILURE = np.dtype([("fault", np.int32), ("step", np.int32), ("facts", np.int64, 4)])
 
-INDEX_OUT_OF_RANGE, CACHE_OVERFLOW, COUNT_OUT_OF_RANGE = 1, 2, 3
+INDEX_OUT_OF_RANGE, CACHE_OVERFLOW, ROW_LENGTH_OUT_OF_RANGE = 1, 2, 3
 BAD_LENGTH, NO_MEMORY, NOTHING_TO_REDUCE, LIBRARY_FAILED = 4, 5, 6, 7
 
 
@@ -54,8 +54,9 @@ class Failure:
 
     Attributes:
         fault: INDEX_OUT_OF_RANGE (index, size), CACHE_OVERFLOW (row, start, count,
-            capacity), COUNT_OUT_OF_RANGE (row, count, most), BAD_LENGTH (row, length,
-            slots), NO_MEMORY (bytes), NOTHING_TO_REDUCE or LIBRARY_FAILED (status).
+            capacity), ROW_LENGTH_OUT_OF_RANGE (row, length, most), BAD_LENGTH (row,
+            length, slots), NO_MEMORY (bytes), NOTHING_TO_REDUCE or LIBRARY_FAILED
+            (status).
         step: index of the step.
         facts: in this order.
     """

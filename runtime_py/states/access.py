@@ -57,7 +57,7 @@ class Demand:
         extents: for each of the method's `Writes`, the most slots from the position on.
         lengths: of each state that grows: (state, length after the call, greatest
             length on the way).
-        row_lengths: how many of `advance` count in each row, None where all do.
+        row_lengths: how many of `advance` each row adds, None if all.
         several: whether these are calls in a row, of which nothing else is said.
         cursor: which cursor that is.
         others: what it adds to other cursors: (cursor, tokens).

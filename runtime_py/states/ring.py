@@ -66,7 +66,7 @@ class Ring(Linear):
     def why_gone(
         self, starts: Sequence[int], counts: Sequence[int], firsts: Sequence[int]
     ) -> str:
-        most = self.most_forgotten(starts)
+        most = self.most_rewindable(starts)
         for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
             anew = self._is_anew(start - count, firsts[row])
             if count > most[row] and not anew:
@@ -79,8 +79,8 @@ class Ring(Linear):
                 )
         return ""
 
-    def most_forgotten(self, starts: Sequence[int]) -> Sequence[int]:
-        """Return how many tokens each row can forget.
+    def most_rewindable(self, starts: Sequence[int]) -> Sequence[int]:
+        """Return by how many tokens each row can be rewound.
 
         The query after them sees a window before it; of that is there what lies less
         than `slots` before the furthest that was written.

@@ -76,14 +76,14 @@ def attention(
             with these scales, and `v` with those of `v_scale`. What they stand for is
             computed with in float32, or in float64 where `q` is.
         v_scale: as `k_scale`.
-        row_lengths: int64 [batch], from 0 to `seq`: of each row only the first so many
-            queries count, as if it had no others; None means all.
+        row_lengths: int64 [batch], from 0 to `seq`: how many queries of each row,
+            from its first on, are real; the rest is padding. None means all.
         keep: how many of the first positions the ring keeps, as `cache_update` does,
             and which `window_left` does not hide, 0 <= keep < `slots`; circular. The
             attention sinks of StreamingLLM (Xiao et al., 2023).
 
     Returns:
-        [batch, heads, seq, value_dim]; a query that sees no key, or does not count,
+        [batch, heads, seq, value_dim]; a query that sees no key, or is padding,
         gives zeros.
 
     Raises:

@@ -213,7 +213,7 @@ def test_a_session_in_use_is_left_alone(kvc, tiny, told):
         call = ("run", tiny, "--session", file, "-m", "decode", "-i", told / "b.npy")
         assert "another command is using this session" in kvc(*call).stderr
         assert not file.exists()
-    assert kvc(*call).exit_code == 0  # a lock that was left behind counts nothing
+    assert kvc(*call).exit_code == 0  # a lock file that was left there is ignored
 
 
 def test_what_a_generation_has_left_is_told(kvc, tiny, told):
@@ -224,7 +224,9 @@ def test_what_a_generation_has_left_is_told(kvc, tiny, told):
         session.save(file)
     call = ("run", tiny, "--session", file, "-m", "decode", "-i", told / "b.npy")
     told_first = kvc(*call).stderr
-    assert f"has 1 token made and not fed yet, [[{token}]]; they count" in told_first
+    assert (
+        f"has 1 token generated but not run yet, [[{token}]]; to continue" in told_first
+    )
     assert kvc(*call).stderr == ""
 
 
