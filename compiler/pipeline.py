@@ -88,11 +88,11 @@ def compile_program(
         progress: told of each stage and method; see `kvc.schema.container.Progress`.
         states: buffers whose sizes a session chooses.
         max_copy_bytes: method -> the most bytes that writing its states may copy in
-            a call, beside what is written itself.
-        files: what goes along in the bundle, such as a tokenizer, by plain name: the
+            a call, not counting the bytes written.
+        files: files to store in the bundle, such as a tokenizer, by plain name: the
             bytes, or the path of a file that is read when the bundle is saved.
-        max_length: the most positions of a session where no cache says so, since all
-            are rings; where caches of a fixed size do, the less of both.
+        max_length: the most tokens of a session. Rings set no such limit; a cache of
+            a fixed size does, and then the lower of both limits holds.
 
     Raises:
         CompileError: what is asked for is not a module with methods, a method does not

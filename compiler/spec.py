@@ -6,6 +6,7 @@ from pathlib import Path
 
 from torch import Tensor, nn
 
+from kvc.schema.errors import CompileError
 from kvc.schema.verify.limits import MAX_DIM
 
 
@@ -25,18 +26,20 @@ class Dim:
         """Check the bounds.
 
         Raises:
-            ValueError: unless 0 <= lower <= upper < 2**31 are ints, and the name is
+            CompileError: unless 0 <= lower <= upper < 2**31 are ints, and the name is
                 an identifier.
         """
         name: object = self.name
         if not isinstance(name, str) or not name.isidentifier():
-            raise ValueError(f"Dim name {name!r} is not an identifier")
+            raise CompileError(message=f"Dim name {name!r} is not an identifier")
         for bound in (self.lower, self.upper):
             if type(bound) is not int:
-                raise ValueError(f"Dim {name}: the bound {bound!r} is not an int")
+                message = f"Dim {name}: the bound {bound!r} is not an int"
+                raise CompileError(message=message)
         if not 0 <= self.lower <= self.upper <= MAX_DIM:
-            bounds = f"0 <= {self.lower} <= {self.upper} <= {MAX_DIM}"
-            raise ValueError(f"Dim {self.name}: {bounds} is wrong")
+            expected = f"expected 0 <= lower <= upper <= {MAX_DIM}"
+            found = f"found lower {self.lower} and upper {self.upper}"
+            raise CompileError(message=f"Dim {self.name}: {expected}, {found}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +59,8 @@ class Method:
             "present[0]" or "[1]" for a returned tuple, or a number among the tensors
             that are returned. Both disappear from the call. Methods that carry the
             same path share one state; a method without the argument may make it.
-        position: the int64 input that the session fills with the number of tokens that
-            it holds, or with the places of the new ones; "" where there is none.
+        position: the int64 input that the session fills with its position, or with the
+            positions of the new tokens; "" if there is none.
     """
 
     name: str
@@ -89,7 +92,7 @@ class StateSpec:
         """Check that it asks for something.
 
         Raises:
-            ValueError: an axis without a capacity or the other way round, nothing to
+            CompileError: an axis without a capacity or the other way round, nothing to
                 choose, axis 0 both as capacity and as batch, or no Dims.
         """
         name: object = self.name
@@ -109,7 +112,7 @@ class StateSpec:
             reason = "axis 0 cannot be both capacity and batch"
         else:
             return
-        raise ValueError(f"StateSpec {self.name!r}: {reason}")
+        raise CompileError(message=f"StateSpec {self.name!r}: {reason}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,7 +124,7 @@ class ModelSpec:
         methods: what to compile of it.
         states: buffers whose size is chosen when a session is opened.
         metadata: settings to keep in the bundle; values that JSON can hold.
-        files: what goes along in the bundle, such as a tokenizer, by plain name: the
+        files: files to store in the bundle, such as a tokenizer, by plain name: the
             bytes, or the path of a file that is read when the bundle is saved.
     """
 

@@ -100,7 +100,7 @@ class Conversation:
         return pieces
 
     def reset(self) -> None:
-        """Forget what was said, but for what the model was told before.
+        """Forget the conversation, except the system message.
 
         Raises:
             Busy, Closed, Forked: as `Session.reset`.
@@ -151,7 +151,7 @@ class Conversation:
         return common
 
     def _end_open(self) -> None:
-        """End an answer that was left open: what it fed to the session is noted."""
+        """End an answer that was left open: what it ran on the session is noted."""
         pieces = None if self._open is None else self._open()
         if pieces is not None:
             pieces.close()

@@ -94,7 +94,7 @@ class GrowingArray:
 
         Raises:
             BadSetting: it is no array, or not of this dtype and these dims.
-            CacheOverflow: there is not so much room; nothing has been written.
+            CacheOverflow: there is not enough room; nothing has been written.
         """
         added = self._take(rows)
         count = added.shape[self.axis]
@@ -103,7 +103,7 @@ class GrowingArray:
         self._length += count
 
     def truncate(self, length: int) -> None:
-        """Forget what lies at and after `length`; whole pages of it are given back.
+        """Drop what lies at and after `length`; whole pages of it are given back.
 
         Raises:
             BadSetting: `length` is not from 0 to the length there is.

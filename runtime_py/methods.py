@@ -38,7 +38,7 @@ class Callables(Closing):
 
     @property
     def files(self) -> Mapping[str, bytes]:
-        """Return what goes along with the program, such as a tokenizer, by name.
+        """Return the files in the bundle, such as a tokenizer, by name.
 
         It is read and checked each time it is asked for.
         """

@@ -1,4 +1,4 @@
-"""`Named`: base class of what is looked up by name and kept by number."""
+"""`Named`: base class of mappings from the names in a program to its things."""
 
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping

@@ -151,7 +151,7 @@ class Program(Callables):
             transactional: copy, before each call, what a call that fails could not put
                 back, so that no failure poisons the session.
             snapshots: of how many of the last calls the copies are kept, so that
-                `rewind` can forget these calls, where states are overwritten anywhere
+                `rewind` can undo these calls, where states are overwritten anywhere
                 (recurrent ones, say). One copy of such states is made for each call.
             sizes: for symbols that states use. Left out, each is its greatest, but
                 `batch` is 1.

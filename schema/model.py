@@ -264,7 +264,7 @@ class Method:
 
     @property
     def row_lengths(self) -> int | None:
-        """Return the input of how many of these count in each row; None for all."""
+        """Return the input with the row lengths; None if there is none."""
         found = self.advance_of(0)
         return None if found is None else found.lengths
 

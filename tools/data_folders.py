@@ -7,5 +7,5 @@ data_folders_option = click.option(
     "data_folders",
     metavar="FOLDER",
     multiple=True,
-    help="Look for data files here too, after the bundle's own folder. Repeatable.",
+    help="Also look for data files here, after the bundle's own folder. Repeatable.",
 )

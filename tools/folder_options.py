@@ -30,7 +30,7 @@ _OPTIONS: Final = (
         "--max-length",
         type=_NUMBER,
         metavar="N",
-        help="Of a folder: the most positions of a session's cache.  [default: as its "
+        help="HF folder: the most tokens that a session's cache holds.  [default: as "
         "generation_config.json or config.json says]",
     ),
     click.option(
@@ -38,20 +38,20 @@ _OPTIONS: Final = (
         "batch",
         type=_NUMBER,
         metavar="N",
-        help="Of a folder: the most prompts at once.  [default: 1]",
+        help="HF folder: the most prompts in a batch.  [default: 1]",
     ),
     click.option(
         "--slack",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Of a folder: how many more tokens than the longest prefill a session can "
-        "forget, where layers keep a window of their past alone.  [default: 0]",
+        help="HF folder: extra slots in the rings of sliding-window layers, so that a "
+        "session can be rewound N tokens further.  [default: 0]",
     ),
     click.option(
         "--prefill-chunk",
         type=_NUMBER,
         metavar="N",
-        help="Of a folder: the most tokens of one prefill.  [default: 512]",
+        help="HF folder: the most tokens in one call of prefill.  [default: 512]",
     ),
     click.option(
         "--prefill-size",
@@ -59,17 +59,18 @@ _OPTIONS: Final = (
         type=_NUMBER,
         multiple=True,
         metavar="N",
-        help="Of a folder: a method prefill_N for N tokens; may be given again.",
+        help="HF folder: add a method prefill_N for exactly N tokens. Repeatable.",
     ),
     click.option(
         "--all-logits",
         is_flag=True,
-        help="Of a folder: a method prefill_all, which gives every position's logits.",
+        help="HF folder: add a method prefill_all, which returns the logits of every "
+        "position.",
     ),
     click.option(
         "--inputs-embeds",
         is_flag=True,
-        help="Of a folder: a method prefill_embeds, which takes embeddings.",
+        help="HF folder: add a method prefill_embeds, which takes embeddings.",
     ),
 )
 

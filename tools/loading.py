@@ -46,7 +46,7 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
         type=click.Choice(["map", "read", "huge"]),
         default="map",
         show_default=True,
-        help="Map the data, or read it into memory, in pages of 2 MiB with huge.",
+        help="Map the weights, or read them into memory; huge: into pages of 2 MiB.",
     )
     @data_folders_option
     @click.option(
@@ -58,13 +58,13 @@ def loading_options(command: Callable[..., None]) -> Callable[..., None]:
     @click.option(
         "--reference/--no-reference",
         default=None,
-        help="Run what a backend takes by its reference implementation, or refuse to "
-        "where its library is missing.  [default: the library where it is there]",
+        help="Run the backends' reference implementations, or fail if a backend's "
+        "library is missing.  [default: the reference only if it is missing]",
     )
     @click.option(
         "--residency",
         is_flag=True,
-        help="Say on stderr what memory the data takes after the run.",
+        help="At the end, print to stderr how much memory the weights take.",
     )
     @wraps(command)
     def with_loading(

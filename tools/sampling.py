@@ -26,52 +26,51 @@ def generation_options(command: Callable[..., None]) -> Callable[..., None]:
         "-n",
         type=click.IntRange(min=0),
         metavar="N",
-        help="Stop after N tokens.  [default: the bundle's setting, or when the model "
-        "ends or the cache is full]",
+        help="Stop after N tokens.  [default: the bundle's setting, or no limit]",
     )
     @click.option(
         "--temperature",
         type=click.FloatRange(min=0),
         metavar="T",
-        help="0 always takes the likeliest token, more is bolder.  [default: the "
+        help="Sampling temperature; 0 always takes the likeliest token.  [default: the "
         "bundle's setting, or 0]",
     )
     @click.option(
         "--top-k",
         type=click.IntRange(min=0),
         metavar="K",
-        help="Choose among the K likeliest, 0 for all.",
+        help="Sample from the K likeliest tokens; 0 for all.",
     )
     @click.option(
         "--top-p",
         type=_SHARE,
         metavar="P",
-        help="Choose among the likeliest that have the probability P together.",
+        help="Sample from the likeliest tokens whose probabilities add up to P.",
     )
     @click.option(
         "--min-p",
         type=_SHARE,
         metavar="P",
-        help="Choose among those at least P times as likely as the likeliest.",
+        help="Sample from the tokens at least P times as likely as the likeliest.",
     )
     @click.option(
         "--repetition-penalty",
         type=click.FloatRange(min=0, min_open=True),
         metavar="R",
-        help="Above 1, make tokens less likely that were there before.",
+        help="Above 1: tokens that were there before become less likely.",
     )
     @click.option(
         "--seed",
         type=click.IntRange(min=0),
         metavar="S",
-        help="Make choices repeatable.",
+        help="Seed of the random numbers; the same seed gives the same text.",
     )
     @click.option(
         "--stop",
         "stop_strings",
         multiple=True,
         metavar="TEXT",
-        help="Stop where TEXT would come and leave it out; may be given several times.",
+        help="Stop before TEXT. Repeatable.",
     )
     @wraps(command)
     def with_settings(

@@ -42,12 +42,12 @@ def kept_session(
 
 
 def _tell_pending(name: str, session: "Session") -> None:
-    """Say on stderr what a generation has made that the session does not hold."""
+    """Print to stderr the tokens that were generated but not run yet."""
     rows = [list(row) for row in session.pending if row]
     if rows:
         tokens = plural(sum(map(len, rows)), "token")
-        text = f"note: {escape(name)} has {tokens} made and not fed yet, {rows}"
-        click.echo(f"{text}; they count only if they are among the inputs", err=True)
+        text = f"note: {escape(name)} has {tokens} generated but not run yet, {rows}"
+        click.echo(f"{text}; to continue the text, put them first", err=True)
 
 
 @contextmanager

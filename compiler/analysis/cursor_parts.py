@@ -29,7 +29,7 @@ class Step:
     Attributes:
         least: to each row, beside what turns of loops add; None where nothing says how
             many.
-        lengths: the input that says how many of them count in each row, int64 or bool
+        lengths: the input that says how many of them each row adds, int64 or bool
             [rows]; None where all do.
         totals: what stands for what turns of loops add, of which nobody knows how many
             there are until they have run.
@@ -182,7 +182,7 @@ class CursorView:
         return known and kind.dtype is DType.INT64 and len(kind.dims) <= 1
 
     def counts_as(self, lengths: Value | None) -> bool:
-        """Tell whether an operator counts the tokens of rows as the method does."""
+        """Tell whether an operator has the row lengths of the method."""
         if lengths is None or self.step.lengths is None:
             return lengths is self.step.lengths
         return self.part(lengths) is CursorPart.LENGTHS

@@ -1,9 +1,8 @@
-"""A method with the code of its blocks in one list, to be analysed.
+"""Inline the blocks of a method, for analysis.
 
 In: a proven program. Out: its methods, with blocks inlined just before the node that
 runs them, under ids of their own; inputs of a branch are the operands themselves. What
-a loop carries is a new value in each turn. It is not meant to run: all branches are
-there.
+a loop carries is a new value in each turn. It cannot be run, since it has all branches.
 """
 
 from collections.abc import Mapping

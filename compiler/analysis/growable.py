@@ -1,9 +1,9 @@
-"""Which values lie in memory with spare capacity after them along an axis.
+"""Find the values whose memory has spare capacity along an axis.
 
 In: a program with its appends made explicit. Out: for each method and block these
 values and their axes. Such memory has gaps between rows, so a view of it may be
-impossible, and a backend must not treat it as contiguous. Results of a branch count
-too, since they may be left there.
+impossible, and a backend must not treat it as contiguous. Results of a branch are
+among them, since they may be left there.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ Growable = Mapping[int, int]  # id of a value -> axis
 
 
 def find_growable(program: Program) -> dict[str, Growable]:
-    """Return the values with room after them, by the name of their method."""
+    """Return the values with spare capacity, by the name of their method."""
     finder = _Finder(program)
     for method in entries(program):
         finder.walk(method, {})

@@ -1,7 +1,7 @@
 """Find index tensors of the form `start + arange(count)`.
 
-In: what index tensors of a method are the sums of. Out: whether one is such a range (a
-single element is one), and the nodes that make its start.
+In: the index sums of a method. Out: whether an index tensor is such a range (a single
+element is one), and the nodes that compute its start.
 """
 
 from collections.abc import Callable, Mapping

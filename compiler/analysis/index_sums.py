@@ -1,8 +1,9 @@
 """Integer tensors as sums: the one reading of index arithmetic.
 
 In: the nodes of a method. Out: for each integer tensor an `IndexSum`, by a closed set
-of forms: sums with values and numbers, ranges, views, copies and widening casts. What
-has another form is a sum of itself alone. Nothing here knows of cursors or caches.
+of forms: sums with values and numbers, ranges, views, copies and widening casts. A
+tensor of another form is a sum of one term, itself. Nothing here knows of cursors or
+caches.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,8 +1,8 @@
-"""Say as nodes what a method moves into states, so that a backend can take it.
+"""Make copies into states explicit, so that a backend can run them.
 
-A new content of a state, or of a caller's array, that no node makes is an input,
-another state, a constant, or a view of one. A copy moves it in. Where a node makes the
-content, whether it is moved is found out when writes are proven to be in place.
+If no node computes the new content of a state or of a caller's array (it is an input,
+another state, a constant, or a view of one), a copy node is added. Whether content that
+a node computes has to be copied is known once writes are proven to be in place.
 """
 
 from collections.abc import Iterator, Mapping

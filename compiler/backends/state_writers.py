@@ -1,4 +1,4 @@
-"""Keep nodes out of the parts that write a state in place, and could not within a part.
+"""Keep nodes out of parts that could then not write a state in place.
 
 A node that reads the old content of a state element by element may overwrite the state
 as it goes, and so may one whose operands follow from the old content. A part that reads

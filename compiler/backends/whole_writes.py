@@ -1,4 +1,4 @@
-"""Find nodes that make the whole new content of a state, or of a caller's array."""
+"""Find nodes that compute all the new content of a state or of a caller's array."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass

@@ -26,6 +26,7 @@ from kvc.compiler.capture.guard import unseen
 from kvc.compiler.capture.interrupts import raise_interrupt
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
 from kvc.compiler.capture.lines import lines_kept
+from kvc.compiler.capture.lost_updates import refuse_lost_updates
 from kvc.compiler.capture.questions import (
     Question,
     check_questions,
@@ -227,6 +228,7 @@ def _trace(
             )
         check_questions(method, inputs, exported, asked)
         refuse_body_writes(method.name, exported)
+        refuse_lost_updates(method.name, exported)
         functional: ExportedProgram = exported.run_decompositions(_decompositions())
         return functional
 

@@ -63,7 +63,7 @@ class Call:
     Attributes:
         start: int64 [batch], how many tokens the caches hold before it.
         length: int64 [batch], how many they hold after it.
-        row_lengths: int64 [batch], how many tokens of each row count; None: all.
+        row_lengths: int64 [batch], how many tokens of each row are real; None: all.
         first: the number that the model gives the first position of a text.
         kept: the caches that attention may be over.
         windows: (layer, how many keys a query sees) for each attention.

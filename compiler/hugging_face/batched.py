@@ -23,7 +23,7 @@ _WITHOUT_POSITIONS: Final = frozenset({"bloom", "mpt"})
 
 
 class BatchedDecoder(CachedDecoder):
-    """A `CachedDecoder` whose methods take how many tokens of each row count."""
+    """A `CachedDecoder` whose methods take row lengths."""
 
     def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Append tokens int64 [batch, seq], lengths int64 [batch]; return last logits.
@@ -101,7 +101,7 @@ def _last_alone(decoder: PreTrainedModel, row_lengths: Tensor) -> Iterator[_Head
 
 
 def _last_of(states: Tensor, row_lengths: Tensor) -> Tensor:
-    """Return [batch, 1, width]: of states [batch, seq, width] the last that counts."""
+    """Return [batch, 1, width]: of states [batch, seq, width] the last real one."""
     last = (row_lengths - 1).clamp(min=0)[:, None, None]
     return states.gather(1, last.expand(-1, 1, states.shape[2]))
 

@@ -57,7 +57,7 @@ def export_hf(
     one cache, whose capacity a session chooses.
 
     With `CacheConfig(batch=n)` above 1 a session chooses its rows too, and methods take
-    how many tokens of each row count, 0 to seq: `lengths` int64 [batch], for `decode`
+    row lengths, from 0 to seq: `lengths` int64 [batch], for `decode`
     `active` bool [batch]; all where it is left out. Rows are right padded, with
     anything; of each row only its tokens are written, attend and advance it. Logits
     are those after a row's last token, and mean nothing for a row without tokens.

@@ -1,4 +1,4 @@
-"""Architectures with attention code of their own, beside transformers' interface.
+"""Adapt architectures whose attention does not use transformers' interface.
 
 A few older ones multiply, mask and sum in their own modules. In: such a model. Out:
 while `adapted` is active, kvc's `attend` takes the place of just that code in their

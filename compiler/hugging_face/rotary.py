@@ -1,10 +1,10 @@
-"""Hold rotary frequencies still that change with the length of a text, or refuse them.
+"""Fix rotary frequencies that depend on the length of a text, or refuse them.
 
 Some scalings (`dynamic`, `longrope`) choose frequencies by the last position of each
 call; keys in a cache keep those of their own call, so a text that grows past the change
-would mix the two. In: a model, the most positions of its cache. Out: within
-`held_still` its frequencies are those of shorter texts, which is exact up to the
-change.
+would mix the two. In: a model, the most positions of its cache. Out: inside
+`held_still`, the frequencies of short texts, which are exact up to the length at which
+they change.
 """
 
 from collections.abc import Iterator, Mapping

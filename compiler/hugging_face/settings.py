@@ -29,11 +29,10 @@ class CacheConfig:
         max_length: the most positions; None: what generation_config.json says, else
             the model's own limit.
         batch: the most rows; a session has one unless it asks for more. Above 1,
-            methods take how many tokens of each row count.
+            methods also take row lengths.
         dtype: "float32", "float16" or "int8"; None: what the recipe says.
-        slack: slots that caches of layers which see a window have beside those that
-            the window and the longest call take. A session can forget as many tokens
-            as its longest call has, and so many more.
+        slack: extra slots in the rings of sliding-window layers. A session can be
+            rewound by as many tokens as its longest call has, and by so many more.
     """
 
     max_length: int | None = None

@@ -1,4 +1,4 @@
-"""One exported program to one IR method, and the blocks that it runs."""
+"""Import one exported program as an IR method and its blocks."""
 
 from torch import fx
 

@@ -253,7 +253,9 @@ def _unsupported(missing: list[tuple[str, str, str, str]]) -> UnsupportedOps:
     """Return one error that lists every op with its places."""
     places: dict[tuple[str, str], list[str]] = {}
     for op, reason, source, method in missing:
-        places.setdefault((op, reason), []).append(f"{method}: {source}")
+        places.setdefault((op, reason), []).append(
+            f"{method}: {source}" if source else method
+        )
     lines = []
     for (op, reason), found in sorted(places.items()):
         unique = list(dict.fromkeys(found))

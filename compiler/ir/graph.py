@@ -72,7 +72,7 @@ class Method:
             memory of its own, all others are lent.
         cursor_in: (value, the part of a cursor that it is).
         advances: cursor -> tokens that a call adds to it, and the name of the input
-            that says how many of them count in each row, or "".
+            that says how many of them each row adds, or "".
         in_place: of a block, whether it may write over what it reads; the library of a
             backend may not.
     """

@@ -1,8 +1,8 @@
-"""Turn `silu(gate) * up`, and its kin, into `kvc::glu`.
+"""Fuse `silu(gate) * up`, and other gated units, into `kvc::glu`.
 
-So do feed-forward blocks of gated linear units (Shazeer 2020). Written as two ops, the
-activation of each gate is stored and read again. The op rounds in between, as these do.
-In: a program. Out: the same, with each such product of float32 in one node.
+Feed-forward blocks of gated linear units (Shazeer 2020) compute this. As two ops, they
+store the activated gate and read it again. The fused op rounds as the two do. In: a
+program. Out: the same, with each such product of float32 in one node.
 """
 
 from collections import Counter

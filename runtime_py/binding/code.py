@@ -1,4 +1,4 @@
-"""`Code`: what the graphs of a method need beside memory to be bound."""
+"""`Code`: what binding the graphs of a method needs besides memory."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import field

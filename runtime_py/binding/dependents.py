@@ -1,4 +1,4 @@
-"""What of a bound graph depends on the sizes of some symbols, or on callers' memory.
+"""Find what in a bound graph depends on some symbols, or on callers' memory.
 
 In: a graph, the blocks of its method, the symbols whose sizes have changed, and whether
 inputs lie in other arrays of the caller. Out: the values whose tensors change, and the

@@ -13,10 +13,10 @@ from kvc.runtime.native import NativeCall
 from kvc.runtime.threads import TorchThreads
 from kvc.schema.errors import (
     CacheOverflow,
-    CountOutOfRange,
     IndexOutOfRange,
     KernelFailed,
     KvcError,
+    RowLengthOutOfRange,
 )
 from kvc.schema.frozen import frozen
 from kvc.schema.model import CursorSlot, Instruction
@@ -29,7 +29,7 @@ Rebind = Callable[[Mapping[str, int], Mapping[int, Array] | None], "Frame"]
 
 
 # These errors promise that the instruction has written nothing.
-_CLEAN = (CacheOverflow, CountOutOfRange, IndexOutOfRange)
+_CLEAN = (CacheOverflow, RowLengthOutOfRange, IndexOutOfRange)
 
 
 class Unbegun(Exception):
@@ -114,21 +114,35 @@ class Frame:
             for index, (function, arguments) in enumerate(self.steps):  # noqa: B007
                 function(*arguments)
         except BaseException as error:
-            place = self._place(index) if self.places else -1
-            progress.place = place
-            progress.inside = place >= 0 and self.instructions[place].op in CONTROL_OPS
-            progress.unbegun = isinstance(error, Unbegun)
+            place = self._tell(progress, index, isinstance(error, Unbegun))
             if isinstance(error, Unbegun):
-                error = error.__cause__ or error
+                error = _cause_of(error)
             if isinstance(error, Exception):
                 fail(self.method, place, self.instructions[place], error)
             raise
 
-    def _place(self, index: int) -> int:
-        """Return the index of the instruction at which a step broke off."""
-        function, _ = self.steps[index]
-        reached = function.reached if isinstance(function, NativeCall) else 0
-        return self.places[index][reached]
+    def _tell(self, progress: Progress, index: int, unbegun: bool) -> int:
+        """Say where a step broke off, and return the index of the instruction."""
+        if not self.places:
+            progress.place = -1
+            return -1
+        (function, _), places = self.steps[index], self.places[index]
+        place = places[0]
+        progress.place = place
+        if isinstance(function, NativeCall):
+            place = places[function.reached]
+            progress.place = place if function.begun else places[0]
+            unbegun |= not function.begun
+        progress.inside = self.instructions[place].op in CONTROL_OPS
+        progress.unbegun = unbegun
+        return place
+
+
+def _cause_of(unbegun: Unbegun) -> BaseException:
+    """Return the error, which no longer hangs on what is its context from now on."""
+    cause, unbegun.__cause__ = unbegun.__cause__, None
+    assert cause is not None, "parts raise it from an error"
+    return cause
 
 
 def fail(
@@ -140,17 +154,20 @@ def fail(
         KernelFailed: always, unless `error` is kvc's own, which is raised as it is.
     """
     place = f" at {instruction.source}" if instruction.source else ""
-    if isinstance(error, IndexOutOfRange):
-        label = f"method {method}, instruction {index}, {instruction.op}{place}: "
-        raise IndexOutOfRange(
-            place=label, index=error.index, size=error.size
+    try:
+        if isinstance(error, IndexOutOfRange):
+            label = f"method {method}, instruction {index}, {instruction.op}{place}: "
+            raise IndexOutOfRange(
+                place=label, index=error.index, size=error.size
+            ) from error
+        if isinstance(error, KvcError):
+            raise error from error.__cause__
+        raise KernelFailed(
+            method=method,
+            index=index,
+            op=instruction.op,
+            place=place,
+            reason=str(error) or type(error).__name__,
         ) from error
-    if isinstance(error, KvcError):
-        raise error
-    raise KernelFailed(
-        method=method,
-        index=index,
-        op=instruction.op,
-        place=place,
-        reason=str(error) or type(error).__name__,
-    ) from error
+    finally:
+        del error  # whose traceback has this frame

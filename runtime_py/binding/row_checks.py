@@ -1,4 +1,4 @@
-"""Which checks of an index are of one at which rows of a cache are written."""
+"""Tell which index checks are of the slots at which a cache is written."""
 
 from collections.abc import Mapping
 
@@ -8,9 +8,9 @@ from kvc.schema.types import Affine
 
 
 def checks_rows(graph: Graph, check: Instruction, sizes: Mapping[str, int]) -> bool:
-    """Tell whether a `kvc::check_index` is of where rows of a cache begin.
+    """Tell whether a `kvc::check_index` checks the first slot of a cache write.
 
-    What does not fit is then a full cache; otherwise an index that is out of range.
+    If so, its failure means a full cache; otherwise an index out of range.
     """
     writes = (i for i in graph.instructions if i.op == CACHE_UPDATE)
     starts = {_root(graph, write.arguments[2]) for write in writes}

@@ -45,7 +45,7 @@ class Entry:
         only_reads: whether a call leaves its session as it is, whatever happens.
         cursor: which one it adds to; of several, the one whose row lengths it takes.
         tokens: the input of tokens, None where there is none.
-        row_lengths: the input that says how many tokens count, None where all do.
+        row_lengths: the input with the row lengths, None if the method has none.
         effects: what it writes.
         writes: the same of states, by groups.
         symbols: of the program, by name.

@@ -26,7 +26,7 @@ class Inputs:
         arrays: over their memory.
         shapes: of the arrays.
         as_tensors: whether any leaf was a torch tensor.
-        left_out: whether the call left its counts out; an array stands for them.
+        left_out: whether the call left row lengths out; an array stands for them.
     """
 
     leaves: Sequence[object]

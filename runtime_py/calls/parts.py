@@ -61,7 +61,7 @@ def _excess_of_rows(
 ) -> int:
     """Return the most tokens of a row if that is more than one may have, else 0.
 
-    Padding does not count. Counts that cannot be are refused later.
+    Padding is left out. Impossible row lengths are refused later.
     """
     assert entry.row_lengths is not None
     seq = _given_tokens(entry, inputs, states)
@@ -129,7 +129,7 @@ def run_parts(
 ) -> list[object]:
     """Run a call in parts, and return the results of the last one.
 
-    Of rows that count less tokens, those of the part with their last one.
+    For shorter rows, those of the part that has their last token.
 
     Raises:
         CacheOverflow: not all tokens fit; nothing has run.
@@ -162,7 +162,7 @@ def keep_rows(made: Sequence[object], before: Sequence[object], rows: Array) -> 
 
 
 def _row_lengths_of(entry: Entry, inputs: Inputs) -> Array | None:
-    """Return how many tokens count in each row, None where all do."""
+    """Return the row lengths, None if all tokens are real."""
     if entry.row_lengths is None:
         return None
     row_lengths = inputs.arrays[entry.row_lengths.leaf]
@@ -188,7 +188,7 @@ def _takes_tokens(entry: Entry) -> bool:
 
     To each cursor that it adds to, so that all of them can be cut alike.
 
-    It may take counts after them, and adds those that count then.
+    It may take row lengths after them, and then adds so many of each row.
     """
     inputs = 1 + (entry.row_lengths is not None)
     if entry.tokens is None or len(entry.signature.types) != inputs:

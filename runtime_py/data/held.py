@@ -5,7 +5,8 @@ first use, by one thread while others wait for it, and again at the first use af
 was freed. Different blobs do not wait for each other.
 
 A dropped handle may be collected at any point of any thread, where it must not wait for
-a blob that is being checked. So it is only noted there, and counted out later.
+a blob that is being checked. So it is only noted there, and subtracted from the count
+later.
 """
 
 import os

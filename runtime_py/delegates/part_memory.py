@@ -1,4 +1,4 @@
-"""Where the values of a part lie, for one that runs by kvc's own kernels.
+"""Where the values of a part lie, if kvc's own kernels run it.
 
 In: the block of the part, its operands and results, the context's workspace. Out: the
 `Memory` that it is bound to. Inputs are lent to the code as to any block, so that it

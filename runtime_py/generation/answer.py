@@ -27,7 +27,7 @@ class Answer:
         prompt: the tokens before it.
         chooser: chooses its tokens.
         stop_tokens: end it.
-        tokens: that were handed out.
+        tokens: those returned so far.
         chosen: all tokens, a stop token too.
         reason: why it ended, None while it goes on. "stop": the model made a stop
             token. "stop_string": the text has a stop string, which the last token
@@ -68,7 +68,7 @@ class Answer:
 
     @property
     def last(self) -> int | None:
-        """Return the token that is to be fed next, None when the answer has ended."""
+        """Return the token that is to be run next, None when the answer has ended."""
         return self.tokens[-1] if self.reason is None else None
 
     @property
@@ -91,7 +91,7 @@ class Answer:
         return self.chooser.choose(logits) if self.reason is None else None
 
     def take(self, token: int | None) -> int | None:
-        """Take a token that was chosen; return it, None where it is not handed out.
+        """Take a token that was chosen; return it, None if it is not returned.
 
         Why it is the last one is known before it goes out: the caller may not come back
         for another.
@@ -130,7 +130,7 @@ class Answer:
         return Spelling(self._tokenizer(), self.prompt, self._stop_strings)
 
     def _limit(self) -> Reason | None:
-        """Return why the token that is about to be handed out is the last one."""
+        """Return why the token that is about to be returned is the last one."""
         if self._stop_strings:
             self.spelling.spell(self.tokens)
             if self.spelling.stopped:

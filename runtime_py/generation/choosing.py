@@ -83,7 +83,7 @@ def choose_token(
     assert random is not None, "chance has a generator"
     ids, scores = keep_tokens(logits, settings)
     # In place: memory that is new for each token costs as much as the sums.
-    totals = _weights(scores, scores).cumsum(out=scores)
+    totals = np.exp(scores, out=scores).cumsum(out=scores)
     # `random` gives 1 - 2**-53 at most: however it is rounded, this is below the total.
     place = random.random() * totals[-1]
     return int(ids[np.searchsorted(totals, place, side="right")])
@@ -98,7 +98,7 @@ def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scor
 
     Returns:
         ids: int64 [kept].
-        scores: logits divided by the temperature, float64 [kept].
+        scores: logits less the greatest, divided by the temperature, float64 [kept].
 
     Raises:
         UnusableLogits: they hold NaN or infinity, or nothing to choose from.
@@ -107,13 +107,15 @@ def keep_tokens(logits: Logits, settings: GenerationSettings) -> tuple[Ids, Scor
     _check_best(best, most=math.inf)
     ids = _keep_top_k(logits, settings.top_k)
     kept_logits = logits if ids.size == logits.size else logits[ids]
-    scores: Scores = np.divide(kept_logits, settings.temperature, dtype=np.float64)
+    scores: Scores = np.subtract(kept_logits, best, dtype=np.float64)
+    with np.errstate(over="ignore"):
+        scores /= settings.temperature
     if settings.top_p < 1:
         kept = _keep_top_p(scores, settings.top_p)
         ids, scores = ids[kept], scores[kept]
     if settings.min_p > 0:
-        kept = scores >= scores.max() + math.log(settings.min_p)
-        ids, scores = ids[kept], scores[kept]
+        likely = scores >= math.log(settings.min_p)
+        ids, scores = ids[likely], scores[likely]
     return ids, scores
 
 
@@ -164,7 +166,7 @@ def _keep_top_p(scores: Scores, top_p: float) -> Ids:
     Scores that are less likely than an even part of what is left out are left out
     themselves, all together: mostly few remain.
     """
-    chances = _weights(scores)
+    chances = np.exp(scores)
     chances /= chances.sum()
     likely = np.flatnonzero(chances > (1 - top_p) / chances.size)
     if not likely.size:  # top_p is 0, or as good as that
@@ -183,12 +185,6 @@ def _ids_below(size: int) -> Ids:
     ids = np.arange(size)
     ids.flags.writeable = False
     return ids
-
-
-def _weights(scores: Scores, out: Scores | None = None) -> Scores:
-    """Return how likely each score is, the greatest being 1."""
-    weights: Scores = np.subtract(scores, scores.max(), out=out)
-    return np.exp(weights, out=weights)
 
 
 def _halve(chances: Scores, likely: Ids, share: float) -> tuple[list[Ids], Ids, float]:

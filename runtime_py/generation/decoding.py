@@ -11,7 +11,7 @@ from kvc.runtime.generation.feeding import Feeder, Row
 
 
 class Decoding:
-    """Gives the tokens of one generation; each is fed when the next is wanted.
+    """Gives the tokens of one generation; each is run when the next one is asked for.
 
     Attributes:
         rows: how much of prompt and answer each row of the session holds. It may hold

@@ -47,7 +47,7 @@ class Pace:
 
 @dataclass(slots=True)
 class Row:
-    """How far one row of a session has been fed.
+    """How many tokens one row of a session has taken.
 
     Attributes:
         start: its position before the first token, None where nothing counts.
@@ -73,7 +73,7 @@ class Feeder:
     """Feeds the tokens of one generation to its session.
 
     Attributes:
-        session: that is fed.
+        session: that runs the tokens.
         rows: how far each of its rows is.
         prefill: the pace of the prompts, tokens of all rows together.
         vocabulary: how many logits a token has.
@@ -90,7 +90,7 @@ class Feeder:
         Raises:
             UnknownName: the program lacks a role.
             BadSetting: the session has another number of rows, or there are several and
-                no methods that take how many tokens of each row count.
+                no methods that take row lengths.
             Poisoned, Busy, Closed, Forked: as `Session.call`.
         """
         session.check_usable()
@@ -223,7 +223,7 @@ class Feeder:
         return True
 
     def leave_pending(self, tokens: Sequence[Sequence[int]]) -> None:
-        """Have the session say what is to be fed next, unless it is used elsewhere."""
+        """Record in the session what is to be run next, unless others use it."""
         if self._is_alone:
             self.session.leave_pending(tokens)
 
@@ -235,9 +235,9 @@ class Feeder:
     def _arguments(
         self, name: str, parts: Sequence[Sequence[int]]
     ) -> tuple[_Tokens, dict[str, npt.NDArray[np.generic]]]:
-        """Return tokens int64 [rows, longest], and how many of each row count.
+        """Return tokens int64 [rows, longest], and row lengths.
 
-        Of one row all count, and nothing says so.
+        A single row has no row lengths.
         """
         if len(parts) == 1:
             return np.array(parts, np.int64), {}

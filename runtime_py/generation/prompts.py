@@ -44,7 +44,7 @@ def batch_of(prompt: object, attention_mask: object) -> Sequence[object] | None:
     if isinstance(prompt, str) or any(isinstance(part, str) for part in parts):
         raise _bad(
             "attention_mask",
-            "none with texts; it says which of the token ids [batch, n] count",
+            "none with texts; it says which of the token ids [batch, n] are padding",
             "one",
         )
     tokens, lengths = right_padded(prompt, attention_mask)
@@ -129,8 +129,8 @@ def right_padded(tokens: object, attention_mask: object = None) -> tuple[Ids, Id
         tokens: whole numbers [batch, n]: an array or a tensor of any library, or lists
             of equal lengths.
         attention_mask: 0 or 1 [batch, n], as a tokenizer of transformers gives it: the
-            tokens of a row that count follow each other; padding is on the left, on the
-            right, or on both sides. None: all count.
+            real tokens of a row follow each other; padding is on the left, on the
+            right, or on both sides. None: no padding.
 
     Returns:
         tokens int64 [batch, longest], 0 where there are none, and lengths int64

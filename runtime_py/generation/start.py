@@ -26,6 +26,7 @@ from kvc.runtime.generation.prompts import (
 from kvc.runtime.generation.settings import Arguments, settings_of
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
+from kvc.schema.errors import BadSetting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -83,8 +84,8 @@ def generate(
             as many as there are prompts: `program.session(batch=n)`.
         prompt: a text, or token ids, at least one; or a list of such, which may have
             different lengths; or token ids [batch, n].
-        attention_mask: of token ids [batch, n], 0 or 1 [batch, n]: which of them count.
-            Rows are padded at either end, as tokenizers of transformers do it.
+        attention_mask: of token ids [batch, n]: [batch, n], 1 for a token and 0 for
+            padding, at either end of a row, as tokenizers of transformers make it.
         tokenizer: for text; the bundle's where it is left out.
         history: what the session holds already, for the repetition penalty, and for a
             draft that holds less of it; of a batch what each row holds.
@@ -99,17 +100,17 @@ def generate(
             `eos_token_id` is `stop_tokens`. A temperature above 0, a top_k, top_p or
             min_p asks for sampling; `do_sample` overrides that. Row r of a batch takes
             `seed` + r: its tokens are those that it would make alone with that seed,
-            but for how a model of float sums them up in a batch.
+            but for the rounding of logits, which may differ in a batch.
 
     Returns:
         A `Generation` of one prompt, a `BatchGeneration` of a list or of several rows.
 
     Raises:
-        BadSetting: a setting is impossible or is not one that kvc has, a prompt is
-            empty or no prompt, the session has another number of rows than there are
-            prompts, or the program's methods cannot run rows of different lengths. The
-            draft is the same session, has other tokens, or holds something else, or
-            there are several prompts.
+        BadSetting: a setting is impossible or is not one that kvc has, `session` is not
+            a Session, a prompt is empty or no prompt, the session has another number of
+            rows than there are prompts, or the program's methods cannot run rows of
+            different lengths. The draft is the same session, has other tokens, or holds
+            something else, or there are several prompts.
         TypeError: there is no such argument.
         UnknownName: the program lacks a role: with a draft, "prefill_all" too.
         NoPosition, NotRewindable: with a draft, one of the two cannot go back.
@@ -122,6 +123,7 @@ def generate(
         SettingIgnored: of settings of the cache, and of what the bundle's settings ask
             for that kvc does not have.
     """
+    _check_session(session)
     combined = settings_of(session.metadata, settings, stacklevel=2)
     batch = batch_of(prompt, attention_mask)
     draft_tokens = draft_tokens_of(draft, draft_tokens, batch is not None)
@@ -152,6 +154,12 @@ def generate(
     ]
     made = Generation if batch is None else BatchGeneration
     return made(source, answers, combined)
+
+
+def _check_session(session: object) -> None:
+    if not isinstance(session, Session):
+        expected, found = "a Session, as program.session() opens it", repr(session)
+        raise BadSetting(name="session", expected=expected, found=found)
 
 
 def _tokenizer_of(session: Session) -> Tokenizer:

@@ -37,10 +37,10 @@ def check_rows(index: Tensor, least: int, count: int, slots: int) -> None:
 def check_counted_rows(
     index: Tensor, row_lengths: Tensor, most: int, slots: int
 ) -> None:
-    """Check that what counts of `most` tokens fits, from each row's index on.
+    """Check that the tokens of each row, its length of `most`, fit from its index on.
 
     Raises:
-        CountOutOfRange: a row counts more than there are, or less than none.
+        RowLengthOutOfRange: a row length is negative, or more than `most`.
         IndexOutOfRange, CacheOverflow: as `check_rows`.
     """
     starts: list[int] = index.tolist()

@@ -5,12 +5,36 @@ from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.adapters import into
+from kvc.schema.errors import IndexOutOfRange
 
 
 def _embedding(out: Tensor, weight: Tensor, indices: Tensor) -> None:
     chosen = indices.reshape(-1)
     rows = out.view(chosen.shape[0], weight.shape[1])
-    torch.index_select(weight, 0, chosen, out=rows)
+    _index_select(rows, weight, 0, chosen)
+
+
+def _index_select(out: Tensor, x: Tensor, axis: int, indices: Tensor) -> None:
+    select(x, axis, indices, out)
+
+
+def select(x: Tensor, axis: int, indices: Tensor, out: Tensor | None = None) -> Tensor:
+    """Return the elements of `x` at `indices` [count] along `axis`.
+
+    Raises:
+        IndexOutOfRange: an index is negative, or not less than the axis's size.
+    """
+    try:
+        return torch.index_select(x, axis, indices, out=out)
+    except IndexError:
+        _check(indices, x.shape[axis])
+        raise
+
+
+def _check(indices: Tensor, size: int) -> None:
+    for index in indices.reshape(-1).tolist():
+        if not 0 <= index < size:
+            raise IndexOutOfRange(place="", index=index, size=size)
 
 
 def _embedding_bag(
@@ -26,6 +50,7 @@ def _embedding_bag(
     first, last = int(offsets[:1].sum()), int(offsets[-1:].sum())
     if first != 0 or last > len(indices) or bool((offsets.diff() < 0).any()):
         raise ValueError(f"offsets that do not rise from 0 to {len(indices)} at most")
+    _check(indices, len(weight))  # torch reads before it looks
     run = torch.ops.aten._embedding_bag_forward_only
     given = (weight, indices, offsets, False, mode, False, factors, ended, padding)
     out.copy_(run(*given)[0])
@@ -47,11 +72,11 @@ def _search_sorted(out: Tensor, rows: Tensor, x: Tensor, _: bool, right: bool) -
 
 
 KERNELS: dict[str, Kernel] = {
-    "aten::bucketize.Tensor": _bucketize,
     "aten::_embedding_bag_forward_only": _embedding_bag,
+    "aten::bucketize.Tensor": _bucketize,
     "aten::embedding": _embedding,
     "aten::gather": into(torch.gather),
     "aten::index.Tensor": _index,
-    "aten::index_select": into(torch.index_select),
+    "aten::index_select": _index_select,
     "aten::searchsorted.Tensor": _search_sorted,
 }

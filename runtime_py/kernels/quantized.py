@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
+from kvc.runtime.kernels.index import select
 from kvc.schema.torch_ops import multiply_int8, quantize_into
 
 # Tensors, since each number among torch's arguments costs 3 to 4 us (2026-11), and
@@ -129,7 +130,7 @@ def _linear_qb4(
         out: float32 [..., out].
         q: int8 [..., in], as `scale` and `zero_point` from `kvc::quantize_rows`.
         scale: float32 [..., 1].
-        zero_point: int32 [..., 1].
+        zero_point: int32 [..., 1]; one outside int8 counts as the nearest inside.
         weight: uint8 [out, in / 2]; value 2i is the low half of byte i, minus 8.
         weight_scale: bfloat16 [out, in / block].
         bias: float32 [out].
@@ -165,8 +166,8 @@ def _embedding_q8(out: Tensor, weight: Tensor, scale: Tensor, indices: Tensor) -
         indices: int32 or int64 [...].
     """
     chosen = indices.reshape(-1)
-    rows = torch.index_select(weight, 0, chosen)
-    scales = torch.index_select(scale, 0, chosen)
+    rows = select(weight, 0, chosen)
+    scales = select(scale, 0, chosen)
     torch.mul(rows, scales.unsqueeze(-1), out=out.view(rows.shape))
 
 

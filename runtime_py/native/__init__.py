@@ -44,7 +44,7 @@ _STEP = np.dtype(
 )
 _FAILURE = np.dtype([("fault", np.int32), ("step", np.int32), ("facts", np.int64, 4)])
 
-INDEX_OUT_OF_RANGE, CACHE_OVERFLOW, COUNT_OUT_OF_RANGE = 1, 2, 3
+INDEX_OUT_OF_RANGE, CACHE_OVERFLOW, ROW_LENGTH_OUT_OF_RANGE = 1, 2, 3
 BAD_LENGTH, NO_MEMORY, NOTHING_TO_REDUCE, LIBRARY_FAILED = 4, 5, 6, 7
 
 
@@ -54,8 +54,9 @@ class Failure:
 
     Attributes:
         fault: INDEX_OUT_OF_RANGE (index, size), CACHE_OVERFLOW (row, start, count,
-            capacity), COUNT_OUT_OF_RANGE (row, count, most), BAD_LENGTH (row, length,
-            slots), NO_MEMORY (bytes), NOTHING_TO_REDUCE or LIBRARY_FAILED (status).
+            capacity), ROW_LENGTH_OUT_OF_RANGE (row, length, most), BAD_LENGTH (row,
+            length, slots), NO_MEMORY (bytes), NOTHING_TO_REDUCE or LIBRARY_FAILED
+            (status).
         step: index of the step.
         facts: in this order.
     """
@@ -159,12 +160,17 @@ class NativeCall:
         parts: in running order.
         reached: index of the part at which the last run broke off; no part after it
             has begun.
+        begun: whether any part has; none does before all are ready.
     """
 
     def __init__(self, parts: Sequence[NativePart]) -> None:
         self.parts = tuple(parts)
-        self.reached = 0
-        self._ready = [p.make_ready for p in parts if p.make_ready is not None]
+        self.reached, self.begun = 0, False
+        self._ready = [
+            (index, part.make_ready)
+            for index, part in enumerate(parts)
+            if part.make_ready is not None
+        ]
         first = parts[0].steps
         self._run, self._threads = first.library.run, first.threads
         self._lent = max(part.steps.lent for part in parts)
@@ -178,9 +184,11 @@ class NativeCall:
 
         Python looks at signals in between, so that Ctrl-C is answered.
         """
-        self.reached = 0
-        for make_ready in self._ready:
+        self.begun = False
+        for index, make_ready in self._ready:
+            self.reached = index
             make_ready()
+        self.begun = True
         self.reached = len(self.parts) - 1  # where an interrupt comes, nobody can say
         count, at = len(self._steps), 0
         steps, failure = self._places

@@ -337,7 +337,7 @@ bool check_lengths(const Arguments& a, const Context& context) {
   }
   for (int64_t row = 0; row < a.batch; ++row) {
     const int64_t count = a.count(row);
-    if (count < 0 || count > a.seq) return context.refuse(Fault::kCountOutOfRange, row, count, a.seq);
+    if (count < 0 || count > a.seq) return context.refuse(Fault::kRowLengthOutOfRange, row, count, a.seq);
   }
   return true;
 }

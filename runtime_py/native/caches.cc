@@ -41,7 +41,7 @@ bool cache_update(const Step& step, const Context& context) {
   const auto length_of = [&](int64_t row) { return lengths ? index_at(lengths, row) : seq; };
   for (int64_t row = 0; row < cache.dims[0]; ++row) {
     const int64_t count = length_of(row);
-    if (count < 0 || count > seq) return context.refuse(Fault::kCountOutOfRange, row, count, seq);
+    if (count < 0 || count > seq) return context.refuse(Fault::kRowLengthOutOfRange, row, count, seq);
   }
   for (int64_t row = 0; row < cache.dims[0]; ++row) {
     const int64_t start = start_of(row), count = length_of(row);
@@ -94,7 +94,7 @@ bool check_rows(const Step& step, const Context& context) {
   const int64_t most = step.integers[0], slots = step.integers[1], rows = index.count();
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t count = index_at(lengths, row);
-    if (count < 0 || count > most) return context.refuse(Fault::kCountOutOfRange, row, count, most);
+    if (count < 0 || count > most) return context.refuse(Fault::kRowLengthOutOfRange, row, count, most);
   }
   for (int64_t row = 0; row < rows; ++row) {
     const int64_t start = index_at(index, row), count = index_at(lengths, row);

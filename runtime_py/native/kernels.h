@@ -16,7 +16,7 @@ enum class Fault : int32_t {
   kNone = 0,
   kIndexOutOfRange = 1,  // index, size
   kCacheOverflow = 2,    // row, start, count, capacity
-  kCountOutOfRange = 3,  // row, count, most
+  kRowLengthOutOfRange = 3,  // row, count, most
   kBadLength = 4,        // length, slots
   kNoMemory = 5,         // bytes
   kNothingToReduce = 6,

@@ -6,8 +6,10 @@
 
 #include "products.h"
 
-#if defined(__x86_64__)
+#if defined(KVC_HAS_AVX2)
 #include <cpuid.h>
+#elif defined(KVC_HAS_NEON_DOT)
+#include <sys/auxv.h>
 #endif
 
 namespace kvc {
@@ -37,6 +39,10 @@ bool has_vnni() {
 }
 #endif
 
+#if defined(KVC_HAS_NEON_DOT)
+bool has_neon_dot() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
+#endif
+
 // Least first.
 const std::vector<InstructionSet>& instruction_sets() {
   static const std::vector<InstructionSet>* const all = [] {
@@ -46,6 +52,12 @@ const std::vector<InstructionSet>& instruction_sets() {
 #endif
 #if defined(KVC_HAS_VNNI)
     if (has_vnni()) found->push_back({"avx512_vnni", &kVnniProducts});
+#endif
+#if defined(KVC_HAS_NEON)
+    found->push_back({"neon", &kNeonProducts});
+#endif
+#if defined(KVC_HAS_NEON_DOT)
+    if (has_neon_dot()) found->push_back({"neon_dot", &kNeonDotProducts});
 #endif
     return found;
   }();

@@ -278,7 +278,7 @@ void multiply_columns(const Int8Rows& x, const Tensor& out, const Tensor* operan
                            begin, end, scratch);
   } else {
     product_kernels().int4(x, {weight.as<const uint8_t>(), weight.strides[0],
-                               scale.as<const uint16_t>(), scale.strides[0],
+                               scale.as<const BFloat16>(), scale.strides[0],
                                x.depth / scale.dims[1], bias, to, columns},
                            begin, end, scratch);
   }

@@ -69,7 +69,7 @@ struct Int8Product {
 struct Int4Product {
   const uint8_t* w;  // [columns, depth / 2], plus 8: the low half of a byte is k, the high k + 1
   int64_t w_stride;
-  const uint16_t* w_scale;  // bfloat16 [columns, depth / block]
+  const BFloat16* w_scale;  // [columns, depth / block]
   int64_t scale_stride, block;  // block: a multiple of kInt4
   const float* bias;            // or null
   float* out;                   // [rows, columns]
@@ -132,9 +132,18 @@ struct ProductKernels {
 #if __GNUC__ >= 9
 #define KVC_HAS_VNNI 1
 #endif
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+#define KVC_HAS_NEON 1
+#if __GNUC__ >= 9 && !defined(__clang__) && defined(__linux__)
+#define KVC_HAS_NEON_DOT 1
+#endif
 #endif
 
-extern const ProductKernels kPortableProducts, kAvx2Products, kVnniProducts;
+// Into the loop that keeps sums in registers, however many statements there are.
+#define KVC_INLINE inline __attribute__((always_inline))
+
+extern const ProductKernels kPortableProducts, kAvx2Products, kVnniProducts,
+    kNeonProducts, kNeonDotProducts;
 
 // Those of the instruction set that is used, see processor.h.
 const ProductKernels& product_kernels();

@@ -1,4 +1,5 @@
 #include <cstring>
+#include <utility>
 
 #include "products.h"
 #include "vector_math.h"

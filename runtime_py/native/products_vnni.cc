@@ -6,7 +6,6 @@
 #include <cmath>
 #include <cstring>
 #include <utility>
-#define KVC_INLINE inline __attribute__((always_inline))
 
 // As in products_avx2.cc; tools/dev/emulate.sh compiles this for AVX2 alone.
 #if !defined(KVC_EMULATED)

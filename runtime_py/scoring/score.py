@@ -25,7 +25,7 @@ class Score:
     """What a text costs.
 
     Attributes:
-        bits: for all tokens that count.
+        bits: for all scored tokens.
         tokens: how many these are.
         window, stride: in tokens, as `cut_windows` has them.
         method: which gave the logits.
@@ -42,7 +42,7 @@ class Score:
 
     @property
     def bits_per_token(self) -> float:
-        """Return the mean, 0 when nothing counts."""
+        """Return the mean, 0 if nothing is scored."""
         return self.bits / self.tokens if self.tokens else 0.0
 
     @property
@@ -69,7 +69,7 @@ def score_tokens(
             it takes.
         stride: how far one window begins after the other; left out, half a window.
         start: what each window begins with, such as a token for the beginning of a
-            text. It does not count. Without it, the first token of the text does not.
+            text. It is not scored. Without it, the first token of the text is not.
         progress: called with how many tokens are done, and how many there are.
 
     Raises:

@@ -39,7 +39,7 @@ class Scorer(Protocol):
 
         Args:
             tokens: of a window.
-            first: the first that counts, 1 or more.
+            first: the first that is scored, 1 or more.
         """
         ...
 

@@ -16,7 +16,7 @@ class Window:
 
     Attributes:
         begin, end: the tokens that the model sees.
-        first: the first of them that counts; those before it are context.
+        first: the first of them that is scored; those before it are context.
     """
 
     begin: int
@@ -27,9 +27,9 @@ class Window:
 def cut_windows(
     count: int, length: int, stride: int, has_start: bool
 ) -> Iterator[Window]:
-    """Yield windows, in which each token counts once.
+    """Yield windows, in which each token is scored once.
 
-    Without a start token nothing comes before the very first one, which does not count.
+    Without a start token nothing predicts the very first one, which is not scored.
 
     Args:
         count: of all tokens.

@@ -25,7 +25,7 @@ _CURSOR: Final = 0  # the one that counts the tokens of prefill and decode
 
 
 def rewind(program: Program, memory: StateMemory, count: object) -> bool:
-    """Forget the last `count` tokens: an int, or int64 [batch]; tell if there are any.
+    """Drop the last `count` tokens: an int, or int64 [batch]; tell if there are any.
 
     Raises:
         BadSetting: `count` is not from 0 to the position.
@@ -60,7 +60,7 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
 
 
 def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
-    """Return how many tokens each row can forget.
+    """Return by how many tokens each row can be rewound.
 
     Raises:
         NoPosition: nothing counts tokens.
@@ -72,13 +72,13 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
     counting = _counting(program)
     for kind in memory.kinds:
         if kind.group.first.cursor == _CURSOR:
-            most = list(map(min, most, kind.most_forgotten(starts)))
+            most = list(map(min, most, kind.most_rewindable(starts)))
         elif kind.group.writers & counting:
             last = kind.ends.get(_CURSOR, firsts)
             ends = zip(starts, last, strict=False)
             kept = [max(start - end, 0) for start, end in ends]
             if kind.by_copies:
-                kept = list(map(max, kept, kind.most_forgotten(starts)))
+                kept = list(map(max, kept, kind.most_rewindable(starts)))
             most = list(map(min, most, kept))
     return most
 

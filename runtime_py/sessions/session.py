@@ -119,7 +119,7 @@ class Session(Callables):
             self._states.reset()
 
     def rewind(self, count: "int | Array | Tensor") -> None:
-        """Forget the last `count` tokens: an int, or int64 [batch] for each row.
+        """Drop the last `count` tokens: an int, or int64 [batch] for each row.
 
         The session is then as if they had never run; memory that only they used goes
         back to the system. A ring has written over what it held long ago, so that a
@@ -321,7 +321,7 @@ class Session(Callables):
 
     @property
     def rewindable(self) -> Array:
-        """Return how many tokens each row can forget now, int64 [batch].
+        """Return by how many tokens each row can be rewound now, int64 [batch].
 
         That is all it has, unless rings have overwritten what would be seen then.
         A row can always go back to its beginning.

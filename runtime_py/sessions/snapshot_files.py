@@ -43,7 +43,7 @@ class Header:
         sizes: of the symbols that the session fixed.
         capacity: its greatest position, None where nothing limits it.
         position: of each row, None where nothing counts; not in version 0.
-        pending: tokens of each row that are to be fed next, nothing where there are
+        pending: tokens of each row that are to be run next, nothing where there are
             none; not in version 0.
         counted: the position where the session counts it, for each row.
         others: the same of all cursors but the first; left out where there are none.

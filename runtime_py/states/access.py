@@ -1,8 +1,7 @@
-"""How methods write states, and what a call asks for: all that kinds know of a call.
+"""How methods write states, and what a call needs: all that kinds know of a call.
 
-In: what was found in a method, or, later, what its file declares; the sizes of a call.
-Out: each write of a state in few words; those of states that are alike together, as a
-call begins and undoes them together.
+In: what a method's file says of its writes, and the sizes of a call. Out: a summary of
+the writes of each group of states, which a call begins and undoes together.
 """
 
 from collections.abc import Sequence
@@ -58,7 +57,7 @@ class Demand:
         extents: for each of the method's `Writes`, the most slots from the position on.
         lengths: of each state that grows: (state, length after the call, greatest
             length on the way).
-        row_lengths: how many of `advance` count in each row, None where all do.
+        row_lengths: how many of `advance` each row adds, None if all.
         several: whether these are calls in a row, of which nothing else is said.
         cursor: which cursor that is.
         others: what it adds to other cursors: (cursor, tokens).

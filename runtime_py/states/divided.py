@@ -1,6 +1,6 @@
-"""States of one session with several owners: whose each is, and all of them as one.
+"""The states of a session whose memory has several owners, behind one interface.
 
-In: a program, and what gives an owner to groups of its states. Out: one owner of all
+In: a program, and what finds an owner for a group of its states. Out: one owner of all
 groups. A delegate's backend may own the states that its parts alone touch; a state that
 an instruction touches too, or a part of another backend, is the host's.
 """

@@ -2,7 +2,7 @@
 
 In: a method of a verified program. Out: how it writes which states, how far each that
 grows gets, and which inputs lie in the caller's own arrays. All of it is known before
-any call; sizes are put in at each one.
+any call, except sizes.
 """
 
 from collections.abc import Iterator, Sequence

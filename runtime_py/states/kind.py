@@ -133,23 +133,23 @@ class Kind:
     def why_gone(
         self, starts: Sequence[int], counts: Sequence[int], firsts: Sequence[int]
     ) -> str:
-        """Return why rows cannot forget so many tokens, "" where they can.
+        """Return why rows cannot be rewound that far, "" if they can.
 
         Args:
             starts: the position of each row.
-            counts: how many tokens each is to forget.
+            counts: by how many tokens to rewind each row.
             firsts: the positions of a new session.
         """
         return ""
 
-    def most_forgotten(self, starts: Sequence[int]) -> Sequence[int]:
-        """Return how many tokens each row can forget: all, if nothing is gone."""
+    def most_rewindable(self, starts: Sequence[int]) -> Sequence[int]:
+        """Return by how many tokens each row can be rewound; here all."""
         return starts
 
     def rewind(
         self, starts: Sequence[int], ends: Sequence[int], firsts: Sequence[int]
     ) -> None:
-        """Forget what lies after the positions `ends`, as if it had never been.
+        """Drop what lies after the positions `ends`, as if it had never been written.
 
         Args:
             starts: the positions before.

@@ -96,7 +96,7 @@ class Plain(Kind):
                 return f"copies{where} were kept {found}, and none at {end}"
         return ""
 
-    def most_forgotten(self, starts: Sequence[int]) -> Sequence[int]:
+    def most_rewindable(self, starts: Sequence[int]) -> Sequence[int]:
         return [
             start - min(self._positions(row), default=start)
             for row, start in enumerate(starts)

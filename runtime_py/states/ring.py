@@ -1,9 +1,10 @@
 """Rings with a window: the slots of positions that have left the window are used again.
 
-A ring has forgotten what lies further back than its slots, counted from the furthest
-position that was ever written; so a rewind does not take that back once a row has gone
-round. Until then a ring is as any cache is. Positions that it keeps are never written
-over, so a row can always go back to one of these.
+A ring holds the last positions, as many as it has slots, counted from the furthest one
+ever written, which a rewind does not lower. So once a row has gone round, it can only
+be rewound while the window before the new position is still there. Until then a ring is
+like a linear cache. Positions that it keeps (`keep`) are never overwritten, so a row
+can always be rewound to one of these.
 """
 
 from collections.abc import Sequence
@@ -65,7 +66,7 @@ class Ring(Linear):
     def why_gone(
         self, starts: Sequence[int], counts: Sequence[int], firsts: Sequence[int]
     ) -> str:
-        most = self.most_forgotten(starts)
+        most = self.most_rewindable(starts)
         for row, (start, count) in enumerate(zip(starts, counts, strict=True)):
             anew = self._is_anew(start - count, firsts[row])
             if count > most[row] and not anew:
@@ -78,8 +79,8 @@ class Ring(Linear):
                 )
         return ""
 
-    def most_forgotten(self, starts: Sequence[int]) -> Sequence[int]:
-        """Return how many tokens each row can forget.
+    def most_rewindable(self, starts: Sequence[int]) -> Sequence[int]:
+        """Return by how many tokens each row can be rewound.
 
         The query after them sees a window before it; of that is there what lies less
         than `slots` before the furthest that was written.

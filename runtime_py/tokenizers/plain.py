@@ -2,6 +2,7 @@
 
 import codecs
 import os
+import reprlib
 from collections.abc import Sequence
 
 from kvc.schema.errors import BadSetting
@@ -51,7 +52,7 @@ class Ids:
         except ValueError as error:
             expected = "token ids such as '1 15 8', since the bundle has no tokenizer"
             raise BadSetting(
-                name="PROMPT", expected=expected, found=repr(text)
+                name="text", expected=expected, found=reprlib.repr(text)
             ) from error
 
     def stream(self, after: Sequence[int] = ()) -> "IdStream":

@@ -170,14 +170,6 @@ def _rows(arguments: Arguments, results: Results) -> str:
     return "a scalar" if rank == 0 else _alike(DType.FLOAT32)(arguments, results)
 
 
-def _turned(arguments: Arguments, results: Results) -> str:
-    """Turn pairs of float32, as many in every row."""
-    width = results[0].dims[-1]
-    if not isinstance(width, int):
-        return f"rows of {width} elements"
-    return _alike(DType.FLOAT32)(arguments, results)
-
-
 def _linear(arguments: Arguments, results: Results) -> str:
     x, weight, _ = arguments
     known = len(operand(weight).type.dims) == 2 and operand(x).type.dims
@@ -377,8 +369,7 @@ RULES: Final[dict[str, Rule]] = {
     **_table(_quantized_rows, "kvc::quantize_rows kvc::quantize_cache"),
     **_table(_quantized_linear, "kvc::linear_qd8 kvc::linear_qb4"),
     "kvc::expert_linear_qd8": _quantized_linear,
-    "kvc::glu": _FLOAT32,
-    "kvc::rotary_embedding": _turned,
+    **_table(_FLOAT32, "kvc::glu kvc::rotary_embedding"),
     "aten::logical_not": _alike(DType.BOOL),
     "aten::where.self": _choice,
     "aten::masked_fill.Scalar": _fill,

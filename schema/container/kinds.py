@@ -59,8 +59,10 @@ def _guess_deeper(head: bytes) -> str:
     text = head.lstrip().lower()
     if text.startswith((b"<!doctype", b"<html", b"<?xml")):
         return "a web page: the download did not get the file itself"
-    if b"onnx" in text or b"pytorch" in text[:64]:
-        return "an ONNX model"
     if text.startswith((b"{", b"[")):
         return "a JSON text"
+    if all(byte >= 32 or byte in b"\t\n\r\f" for byte in head):
+        return "a text file"
+    if b"onnx" in text or b"pytorch" in text[:64]:
+        return "an ONNX model"
     return "nothing that kvc knows"

@@ -73,7 +73,7 @@ class CallTooLong(ExecutionError):
 
 
 class IndexOutOfRange(ExecutionError):
-    """A write would be outside its tensor; nothing has been written."""
+    """An index is outside its tensor; the instruction has written nothing."""
 
     place: str
     index: int
@@ -81,13 +81,13 @@ class IndexOutOfRange(ExecutionError):
     template = "{place}index {index} is out of range for an axis of {size}"
 
 
-class CountOutOfRange(ExecutionError):
+class RowLengthOutOfRange(ExecutionError):
     """A row length is not from 0 to the tokens of the call; nothing has been written."""
 
     row: int
-    count: int
+    length: int
     most: int
-    template = "row {row} has length {count}, but a row length is from 0 to {most}, the tokens of the call"
+    template = "row {row} has length {length}, but a row length is from 0 to {most}, the tokens of the call"
 
 
 class BranchMismatch(ExecutionError):

@@ -24,7 +24,7 @@ class BadMagic(FormatError):
     found: str
     guess: str
     template = (
-        "{path}: not a kvc file: it begins with {found}, which looks like {guess}"
+        "{path}: not a kvc file: it looks like {guess} (its first bytes: {found})"
     )
 
 

@@ -177,7 +177,7 @@ def check_index(index: TensorType, least: int, count: int, slots: int) -> Rule:
 def check_rows(
     index: TensorType, row_lengths: TensorType, most: int, slots: int
 ) -> Rule:
-    """`kvc::check_rows`: each row's count is at most `most`, and its slots fit."""
+    """`kvc::check_rows`: each row length is at most `most`, and its slots fit."""
     known = index.dtype is DType.INT64 and len(index.dims) == 1
     require(known and min(most, slots) >= 0, "check_rows")
     require_row_lengths(row_lengths, shape_of(index)[0])

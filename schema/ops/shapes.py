@@ -32,7 +32,7 @@ def shape_of(tensor: TensorType) -> Shape:
 
 
 def require_row_lengths(row_lengths: TensorType | None, rows: int) -> None:
-    """Raise `ShapeMismatch` unless counts, if there are any, are of the rows."""
+    """Raise `ShapeMismatch` unless row lengths, if any, have one entry per row."""
     if row_lengths is not None:
         fits = row_lengths.dtype is DType.INT64 and shape_of(row_lengths) == (rows,)
         require(fits, f"row_lengths {row_lengths} of {rows} rows")

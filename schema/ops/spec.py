@@ -86,6 +86,8 @@ class OpSpec:
         pointwise: each element of the result depends only on the elements at its
             place, so that the result may be written over an operand of its type.
         keeps: what of operand 0 the results are, None where they are anything else.
+        halves: its result is made of the halves of rows, whose width is therefore the
+            same in all calls.
     """
 
     name: str
@@ -95,6 +97,7 @@ class OpSpec:
     rule: ShapeRule
     pointwise: bool = False
     keeps: Keeps | None = None
+    halves: bool = False
 
 
 _SIGNATURE = re.compile(r"(?P<name>[\w:.]+)\((?P<params>.*)\) -> (?P<results>.+)")
@@ -109,6 +112,7 @@ def parse(
     aliasing: Aliasing,
     pointwise: bool = False,
     keeps: Keeps | None = None,
+    halves: bool = False,
 ) -> OpSpec:
     """Return the op that a signature's text describes."""
     match = _SIGNATURE.fullmatch(signature)
@@ -122,6 +126,7 @@ def parse(
         rule=rule,
         pointwise=pointwise,
         keeps=keeps,
+        halves=halves,
     )
 
 

@@ -286,7 +286,8 @@ def _parse(signature: str, rule: ShapeRule, aliasing: Aliasing) -> OpSpec:
     name = signature.partition("(")[0]
     known = name in _POINTWISE or rule in _POINTWISE_RULES
     pointwise = known and aliasing is Aliasing.FRESH
-    return parse(signature, rule, aliasing, pointwise, _KEEPS_OF.get(name))
+    halves = rule is f.rotary_embedding
+    return parse(signature, rule, aliasing, pointwise, _KEEPS_OF.get(name), halves)
 
 
 OPS: dict[str, OpSpec] = {

@@ -76,20 +76,20 @@ def attention(
             with these scales, and `v` with those of `v_scale`. What they stand for is
             computed with in float32, or in float64 where `q` is.
         v_scale: as `k_scale`.
-        row_lengths: int64 [batch], from 0 to `seq`: of each row only the first so many
-            queries count, as if it had no others; None means all.
+        row_lengths: int64 [batch], from 0 to `seq`: how many queries of each row,
+            from its first on, are real; the rest is padding. None means all.
         keep: how many of the first positions the ring keeps, as `cache_update` does,
             and which `window_left` does not hide, 0 <= keep < `slots`; circular. The
             attention sinks of StreamingLLM (Xiao et al., 2023).
 
     Returns:
-        [batch, heads, seq, value_dim]; a query that sees no key, or does not count,
+        [batch, heads, seq, value_dim]; a query that sees no key, or is padding,
         gives zeros.
 
     Raises:
         ValueError: arguments that do not fit each other, or a valid length that is
             negative or, in the linear layout, larger than `slots`.
-        CountOutOfRange: a row length is negative, or more than `seq`.
+        RowLengthOutOfRange: a row length is negative, or more than `seq`.
     """
     given = Attention(
         q, k, v, valid_length, scale, causal, window_left, window_right, softcap,
@@ -118,8 +118,8 @@ def attend_into(out: Tensor, *arguments: object) -> None:
     Shapes, dtypes and settings are known to fit.
 
     Raises:
-        ValueError, CountOutOfRange: a valid length or a count does not fit; nothing
-            has been written then.
+        ValueError, RowLengthOutOfRange: a valid length or a row length does not fit;
+            nothing has been written then.
     """
     given = Attention(*arguments)  # type: ignore[arg-type]
     q, k, v, layout = given.q, given.k, given.v, given.layout

@@ -48,7 +48,7 @@ def cache_update(
 
     Raises:
         ValueError: shapes, dtypes, axis or mode do not fit.
-        CountOutOfRange: a row length is negative, or more than `seq`.
+        RowLengthOutOfRange: a row length is negative, or more than `seq`.
         IndexOutOfRange: a write would begin before slot 0, if it is linear or `keep`
             is not 0.
         CacheOverflow: a write would end past the last slot, or go round to where it

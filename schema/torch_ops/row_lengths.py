@@ -7,7 +7,7 @@ after their last token; the content of the padding never matters.
 import torch
 from torch import Tensor
 
-from kvc.schema.errors import CacheOverflow, CountOutOfRange, IndexOutOfRange
+from kvc.schema.errors import CacheOverflow, IndexOutOfRange, RowLengthOutOfRange
 
 
 def check_row_lengths(row_lengths: Tensor | None, rows: int, op: str) -> None:
@@ -33,17 +33,17 @@ def check_row_lengths(row_lengths: Tensor | None, rows: int, op: str) -> None:
 
 
 def read_row_lengths(row_lengths: Tensor | None, rows: int, most: int) -> list[int]:
-    """Return how many of `most` tokens count in each row: all without `row_lengths`.
+    """Return the row lengths as ints; without `row_lengths`, `most` for each row.
 
     Raises:
-        CountOutOfRange: less than none count, or more than there are.
+        RowLengthOutOfRange: a row length is negative, or more than `most`.
     """
     if row_lengths is None:
         return [most] * rows
     found: list[int] = row_lengths.tolist()
     for row, count in enumerate(found):
         if not 0 <= count <= most:
-            raise CountOutOfRange(row=row, count=count, most=most)
+            raise RowLengthOutOfRange(row=row, length=count, most=most)
     return found
 
 

@@ -1,4 +1,4 @@
-"""Check that loops end where what a call, or a turn around them, adds to a cursor ends.
+"""Check that loops advance a cursor no further than their call, or outer turn, does.
 
 In: the control instructions of a method, and what their operands are to cursors. Out:
 where each turn starts, or `BadProgram`. What a call adds that loops decide on is

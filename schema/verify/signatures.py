@@ -51,6 +51,8 @@ def check_signature(
         return
     arguments = instruction.arguments
     results = [types[i] for i in instruction.results]
+    if spec.halves:
+        _check_halves(types[instruction.results[0]])
     names = _symbols_in(instruction, lambda value: symbols_of(types[value].dims))
     for point in sizes.points if names else sizes.points[:1]:
         concrete = [_concrete(a, types, point) for a in arguments]
@@ -62,6 +64,13 @@ def check_signature(
         except Misfit:
             continue  # some sizes only fit together, and such a call fails
         _compare(inferred, results, point, names)
+
+
+def _check_halves(kind: TensorType) -> None:
+    """Check that the last axis has the same size in all calls; its rule sees some."""
+    width = kind.dims[-1] if kind.dims else 0
+    if not isinstance(width, int):
+        raise Misfit(f"halves of {width} elements, which must be a number")
 
 
 def sized_together(graph: Graph) -> Collection[int]:

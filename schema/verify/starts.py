@@ -1,4 +1,4 @@
-"""What values are to cursors: parts that a session fills in, or so far after a start.
+"""How values relate to cursors: a part of one, or a number of positions after a start.
 
 In: the code of a method or block, what its operands are to cursors. Out: the same of
 results. `kvc::after` is followed, through copies and the code of delegates too.

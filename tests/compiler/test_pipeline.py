@@ -7,7 +7,7 @@ import pytest
 import torch
 from small_models import IndexCopyCache
 
-from kvc.compiler import Dim, Method, compile_program
+from kvc.compiler import Method, compile_program
 from kvc.compiler.pipeline import passes_for
 from kvc.recipes import load_recipe
 from kvc.schema.errors import CompileError, UnknownRecipe
@@ -118,10 +118,3 @@ def test_a_recipe_chooses_its_passes():
     assert "store-bfloat16" in names
     assert "quantize-weights" not in names
     assert "quantize-weights" in [p.name for p in passes_for(load_recipe("xnnpack_q8"))]
-
-
-def test_a_dim_must_have_a_name_and_bounds():
-    with pytest.raises(ValueError, match="not an identifier"):
-        Dim("a b", 1, 2)
-    with pytest.raises(ValueError, match="0 <= 3 <= 2 <="):
-        Dim("seq", 3, 2)

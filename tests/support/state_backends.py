@@ -1,4 +1,8 @@
-"""The backends that the tests of states run with, and how a test gets one."""
+"""Who runs the methods of the tests of states: backends of these tests, and recipes.
+
+A backend takes parts of what the passes of the recipe fp32 have made. A recipe has
+passes of its own: with it, a model is compiled as a user would.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,9 +13,7 @@ from opaque_backend import Opaque, OpaqueDelegate
 
 from kvc.compiler import pipeline
 from kvc.compiler.backends import Backend
-from kvc.compiler.backends.cpu import Cpu as CompilerCpu
-from kvc.recipes import Recipe
-from kvc.runtime.delegates.cpu import Cpu
+from kvc.recipes import Recipe, load_recipe
 from kvc.runtime.delegates.table import DELEGATES
 from kvc.schema.model import Program
 from kvc.tools.reports.methods import describe_methods
@@ -20,33 +22,45 @@ BACKENDS = {
     "greedy": (Greedy, ByReference),
     "parts": (Parts, ByReference),
     "opaque": (Opaque, OpaqueDelegate),
-    "cpu": (CompilerCpu, Cpu),
 }
+RECIPES = ("cpu_fp32", "xnnpack_fp32")
+WAYS = (*BACKENDS, *RECIPES)
 # What the backend `cpu` leaves to torch, by why: control flow makes a new content of a
 # state, or needs to know where it writes; an array gets longer that is no state's.
+# Random functions take ops that it has not.
 LEFT = {
     "aten::copy": "a loop's result becomes a state",
     "aten::clone": "a loop begins with a copy",
     "kvc::after": "a loop writes from there on",
     "kvc::append": "a caller's array",
     "kvc::replace": "a state that a method begins anew",
+    "aten::flip": "it has no kernel of it",
+    "aten::fmod.Scalar": "it has no kernel of it",
+    "aten::remainder.Scalar": "it has no kernel of it",
 }
 _found, _emit = pipeline._backends_of, pipeline.emit_program
 
 
 @contextmanager
 def compiling_with(name: str) -> Iterator[None]:
-    """Let recipes without a backend have one of `BACKENDS`; "" for none."""
+    """Let recipes without a backend have one of `BACKENDS`; "" for none.
+
+    Or let one of `RECIPES` be in the place of fp32, its caches as they were.
+    """
     with pytest.MonkeyPatch.context() as patch:
 
-        def chosen(recipe: Recipe) -> tuple[Backend, ...]:
-            own = _found(recipe)
-            return own if own or not name else (BACKENDS[name][0]({}),)
+        def other_recipe(recipe: str | Recipe) -> Recipe:
+            own = load_recipe(recipe)
+            return load_recipe(name, own.cache) if own.name == "fp32" else own
 
-        patch.setattr(pipeline, "_backends_of", chosen)
-        patch.setattr(
-            pipeline, "emit_program", _emit_natively if name == "cpu" else _emit
-        )
+        def other_backends(recipe: Recipe) -> tuple[Backend, ...]:
+            return _found(recipe) or (BACKENDS[name][0]({}),)
+
+        if name in RECIPES:
+            patch.setattr(pipeline, "load_recipe", other_recipe)
+            patch.setattr(pipeline, "emit_program", _emit_natively)
+        elif name:
+            patch.setattr(pipeline, "_backends_of", other_backends)
         for other, (_, delegate) in BACKENDS.items():
             patch.setitem(DELEGATES, other, delegate)
         yield
@@ -55,7 +69,7 @@ def compiling_with(name: str) -> Iterator[None]:
 def _emit_natively(*arguments: object) -> Program:
     """Emit a program, and look that the backend `cpu`, if it has it, takes all."""
     program = _emit(*arguments)
-    if all(part.backend == "cpu" for part in program.delegates):
+    if program.provenance.recipe in RECIPES:
         for method in describe_methods(program):
             assert set(method.left) <= set(LEFT), f"{method.name} leaves {method.left}"
     return program

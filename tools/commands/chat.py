@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE")
-@click.option("--system", metavar="TEXT", help="What the model is told beforehand.")
+@click.option("--system", metavar="TEXT", help="The system message.")
 @generation_options
 @click.option(
     "--capacity",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Let the conversation have N tokens.  [default: the most the bundle allows]",
+    help="How many tokens the conversation may have.  [default: the most the bundle "
+    "allows]",
 )
 @loading_options
 def chat(
@@ -31,12 +32,12 @@ def chat(
     capacity: int | None,
     loading: Loading,
 ) -> None:
-    """Talk with the model in BUNDLE, a line at a time.
+    """Chat with the model in BUNDLE.
 
-    Its chat template makes text of the conversation; without one, the model continues
-    what is written. Only what is new runs. Ctrl-C stops an answer; at the prompt it
-    ends the chat, as the end of input does. /reset begins anew, /quit ends, /help says
-    so.
+    Each line of input is a message. The bundle's chat template turns the conversation
+    into text; without one, the model continues the text typed so far. Ctrl-C stops an
+    answer; at the prompt, Ctrl-C, Ctrl-D or /quit ends the chat. /reset forgets the
+    conversation, /help lists these commands.
 
     Answers go to stdout; speed, and how much of the cache is used, to stderr.
     """

@@ -34,7 +34,7 @@ _WHY = ", as no --recipe was given"
 @click.option(
     "--cache-dtype",
     type=click.Choice(["float32", "float16", "int8"]),
-    help="How caches are stored, whatever the recipe says of them.",
+    help="The dtype of caches.  [default: the recipe's]",
 )
 @click.option(
     "-o",
@@ -47,29 +47,31 @@ _WHY = ", as no --recipe was given"
     "budgets",
     multiple=True,
     metavar="METHOD=N",
-    help="Fail if writing the states of METHOD copies more than N bytes in a call.",
+    help="Fail if a call of METHOD would copy more than N bytes of state. Repeatable.",
 )
 @click.option(
     "--data",
     type=click.Choice(["internal", "external"]),
     default="internal",
     show_default=True,
-    help="Keep weights in the bundle, or in a file NAME-DIGEST.kvd beside it.",
+    help="Store weights in the bundle, or in a data file NAME-DIGEST.kvd beside it.",
 )
 @click.option(
     "--reuse",
     multiple=True,
     metavar="OTHER.kvd",
-    help="Refer to weights that this data file has; only the rest is written.",
+    help="Refer to the weights in this data file, write only the others. Repeatable.",
 )
 @click.option(
     "--pack",
     metavar="BUILD:FEATURES",
-    help="Add weights as the backend's library packs them on this machine, which has "
-    "to be named; a wrong name tells the right one.",
+    help="Also store the weights as the backend's library packs them on this machine. "
+    "The error for a wrong name tells the right one.",
 )
 @folder_options
-@click.option("-q", "--quiet", is_flag=True, help="No progress and no closing table.")
+@click.option(
+    "-q", "--quiet", is_flag=True, help="Print neither progress nor the summary."
+)
 def compile_command(
     model: str,
     recipe: str | None,
@@ -82,19 +84,19 @@ def compile_command(
     quiet: bool,
     **options: Unpack[FolderOptions],
 ) -> None:
-    """Compile MODEL and write it as one self-contained bundle.
+    """Compile MODEL into a bundle.
 
     MODEL is the path of a Hugging Face folder (config.json, .safetensors files,
-    tokenizer.json); or package.module:factory, a function that returns a
-    kvc.compiler.ModelSpec, with the current folder on the path; or the name of a
-    built-in model (demo).
+    tokenizer.json); package.module:factory, a function without arguments that returns
+    a kvc.compiler.ModelSpec (the current folder is on the import path); or the name of
+    a built-in model (demo).
 
-    An existing bundle is replaced only when the new one is whole. With --data external
-    or --reuse it needs its data files beside it.
+    An existing bundle is replaced only once the new one is complete. Data files, of
+    --data external, --reuse and --pack, have to stay beside the bundle.
 
-    With --pack, packed weights go to a data file NAME-DIGEST.kvd of their own, which
-    saves packing at load where library and processor are these. Elsewhere, and where
-    the file is not there, weights are packed at load as usual.
+    --pack writes packed weights to a data file of their own, which saves packing at
+    load with the same library on the same kind of processor. With any other, or
+    without this file, weights are packed at load as usual.
     """
     from kvc.recipes import load_recipe
     from kvc.tools.outputs import check_output

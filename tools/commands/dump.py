@@ -27,11 +27,26 @@ if TYPE_CHECKING:
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @click.option("--size", is_flag=True, help="Where every byte of the file goes.")
 @click.option("--memory", is_flag=True, help="Planned memory of each method.")
-@click.option("--states", is_flag=True, help="Every state, who reads and writes it.")
-@click.option("--copies", is_flag=True, help="Which updates of states are in place.")
-@click.option("--blobs", is_flag=True, help="Every blob, its names and users.")
+@click.option(
+    "--states", is_flag=True, help="Every state, and which methods read and write it."
+)
+@click.option(
+    "--copies",
+    is_flag=True,
+    help="Every write to a state: in place, or a copy, and why.",
+)
+@click.option(
+    "--blobs",
+    is_flag=True,
+    help="Every blob, with its names and the methods that use it.",
+)
 @click.option("--delegates", is_flag=True, help="Every part that a backend runs.")
-@click.option("--ops", metavar="METHOD", multiple=True, help="A method's instructions.")
+@click.option(
+    "--ops",
+    metavar="METHOD",
+    multiple=True,
+    help="The instructions of METHOD. Repeatable.",
+)
 @data_folders_option
 def dump(
     bundle: str,
@@ -40,12 +55,11 @@ def dump(
     data_folders: Sequence[str],
     **sections: bool,
 ) -> None:
-    """Say what is in BUNDLE: methods, state, sharing, memory, bytes.
+    """Describe BUNDLE: methods, states, weights, memory, size.
 
-    Without options: an overview on one page. Each option prints one part in full;
-    several may be given. With --json: the same as JSON.
+    Without options, prints an overview; each option prints one part in full instead.
 
-    BUNDLE may be a saved session, too: then of which program it is, and how far.
+    BUNDLE may also be a saved session: then its program, position and capacity.
     """
     from kvc.schema.container import BundleFile, is_session
 

@@ -19,20 +19,21 @@ if TYPE_CHECKING:
     "--window",
     type=click.IntRange(min=2),
     metavar="N",
-    help="How many tokens the model sees at once.  [default: 1024, or what it takes]",
+    help="Length of the sliding window, in tokens.  [default: 1024, or the cache's "
+    "capacity if that is less]",
 )
 @click.option(
     "--stride",
     type=click.IntRange(min=1),
     metavar="N",
-    help="How far one window begins after the other; what they have in common counts "
-    "once.  [default: half a window]",
+    help="By how many tokens the window moves; each token is scored once.  [default: "
+    "half a window]",
 )
 @click.option(
     "--max-bytes",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Take only the beginning of FILE.",
+    help="Read only the first N bytes of FILE.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 @loading_options
@@ -45,13 +46,12 @@ def eval_command(
     as_json: bool,
     loading: Loading,
 ) -> None:
-    """Say how many bits each BUNDLE needs for a byte of FILE, a text.
+    """Measure how well each BUNDLE predicts the text in FILE.
 
-    The fewer, the better the model predicts it. Bits per byte can be compared between
-    tokenizers, the perplexity of a token cannot. A bundle with a method that gives the
-    logits of all positions is evaluated in chunks, any other token by token. Speed is
-    that of running and scoring, after a first call that is not measured: loading, and
-    what a first call does, are left out.
+    Prints bits per byte and perplexity per token; lower is better. Bits per byte can be
+    compared between models with different tokenizers, perplexity cannot. A bundle with
+    a method of the role prefill_all is evaluated in chunks, any other token by token.
+    Speed is measured after a first call, and without loading.
     """
     from kvc.tools.evaluation import as_json as fields
     from kvc.tools.evaluation import table

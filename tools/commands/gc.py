@@ -12,16 +12,15 @@ if TYPE_CHECKING:
 
 @click.command("gc")
 @click.argument("folder", metavar="FOLDER")
-@click.option("--dry-run", is_flag=True, help="Only say what would be removed.")
+@click.option("--dry-run", is_flag=True, help="Only print what would be removed.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def collect(folder: str, dry_run: bool, as_json: bool) -> None:
-    """Remove the data files (.kvd) in FOLDER that no bundle in FOLDER needs.
+    """Remove the data files in FOLDER that no bundle there needs.
 
-    Bundles elsewhere that find their data here by --data-folder do not count, unless a
-    link to them is in FOLDER. What somebody is writing or about to use stays, and so
-    does everything when a bundle in FOLDER, or what may be one, cannot be read.
-    Temporary files left behind by a crash go as well. Exits with 1 when a file could
-    not be removed.
+    Also removes temporary files left by a crash. Bundles in other folders, which may
+    use data files here by --data-folder, are not seen; put a link to them into FOLDER.
+    Data files that are being written are kept. If a bundle in FOLDER cannot be read,
+    nothing is removed. The exit code is 1 if a file could not be removed.
     """
     from kvc.schema.container import collect_garbage
 

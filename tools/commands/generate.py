@@ -39,19 +39,20 @@ _WHY = {
     "--capacity",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Let prompt and answer have N tokens.  [default: the most the bundle allows]",
+    help="How many tokens the cache holds, prompt and answer together.  [default: the "
+    "most the bundle allows]",
 )
 @click.option(
     "--draft",
     metavar="BUNDLE",
-    help="A smaller model with the same tokens, which guesses several at a time for "
-    "the other to check: the same text, sooner where most guesses are right.",
+    help="A small draft model with the same tokens, for speculative decoding: the same "
+    "text, faster if most of its guesses are right.",
 )
 @click.option(
     "--draft-tokens",
     type=click.IntRange(min=1),
     metavar="N",
-    help="Let it guess N tokens at a time.  [default: 4]",
+    help="How many tokens the draft model guesses at a time.  [default: 4]",
 )
 @loading_options
 def generate(
@@ -63,15 +64,16 @@ def generate(
     draft_tokens: int | None,
     loading: Loading,
 ) -> None:
-    """Continue each PROMPT with the model in BUNDLE; - reads one from stdin.
+    """Continue each PROMPT with the model in BUNDLE.
 
-    What is generated goes to stdout as it is made (on a terminal with the prompt
-    before it), until the model ends the text, the cache is full, --max-tokens, or
-    --stop. Speed goes to stderr. What is left out is as the bundle says. Where it has
-    no tokenizer, PROMPT is token ids.
+    The text goes to stdout as it is generated (on a terminal after the prompt), until
+    the model ends it, the cache is full, or --max-tokens or --stop says so. Speed goes
+    to stderr. Options that are not given have the values of the bundle's generation
+    config. A PROMPT of - is read from stdin. If the bundle has no tokenizer, PROMPT is
+    token ids, such as "1 15 8".
 
-    Several prompts run at once, where the bundle takes as many, and are printed with
-    their answers when all have ended.
+    Several prompts run as one batch, if the bundle allows as many, and are printed
+    with their answers when all have ended.
     """
     if draft is None and draft_tokens is not None:
         raise click.UsageError("--draft-tokens needs --draft")

@@ -11,11 +11,11 @@ from kvc.tools.data_folders import data_folders_option
     "-o", "--output", metavar="OUT.kvc", required=True, help="The bundle to write."
 )
 @data_folders_option
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 def join(bundle: str, output: str, data_folders: tuple[str, ...], quiet: bool) -> None:
-    """Write MODEL.kvc, and the data that it keeps in other files, as one file.
+    """Write MODEL.kvc and its data files as one file.
 
-    The data files stay where they are; kvc gc removes those that nothing needs.
+    The data files stay; kvc gc removes those that no bundle needs.
     """
     from kvc.schema.container import join_bundle
     from kvc.tools.outputs import check_output

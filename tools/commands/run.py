@@ -22,27 +22,32 @@ if TYPE_CHECKING:
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE")
-@click.option("--method", "-m", metavar="NAME", help="May be left out if there is one.")
+@click.option(
+    "--method",
+    "-m",
+    metavar="NAME",
+    help="The method; may be left out if the bundle has only one.",
+)
 @click.option(
     "--input",
     "-i",
     "inputs",
     multiple=True,
     metavar="[NAME=]FILE.npy",
-    help="An input; without a name, the next one in order. Repeat for more.",
+    help="An input; without NAME the next one in order. Repeatable.",
 )
 @click.option(
     "--output",
     "-o",
     metavar="FILE",
-    help="Where results go: .npy for one, .npz for any number.",
+    help="Write the results here: .npy for a single one, .npz for any number.",
 )
 @click.option(
     "--session",
     "kept",
     metavar="FILE",
-    help="Go on with the session saved in FILE, a new one where there is none, and "
-    "save it there when the call has succeeded.",
+    help="Continue the session saved in FILE, or a new one if there is no such file, "
+    "and save it there after the call.",
 )
 @loading_options
 def run(
@@ -53,12 +58,13 @@ def run(
     kept: str | None,
     loading: Loading,
 ) -> None:
-    """Call one method of BUNDLE, and print what comes back.
+    """Call a method of BUNDLE with arrays from .npy files.
 
-    State is fresh, or as the call before has left it, with --session FILE.
+    Prints the results. The call starts from fresh state, or with --session FILE from
+    the state that the previous call saved.
 
-    Results are printed with dtype and shape; -o keeps them as numpy files. The input
-    that says how many tokens of each row count may be left out: then all do.
+    An input of row lengths (how many tokens of each row are not padding) may be left
+    out: then no token is padding.
     """
     with open_program(bundle, loading) as program:
         chosen = _method(program.methods, method)
@@ -125,8 +131,14 @@ def _open_session(
 def _arrays(method: "Method", inputs: Sequence[str]) -> dict[str, "Array | None"]:
     """Read the input files; those without a name take the names left, in order.
 
-    Counts of tokens that are left out are None.
+    Row lengths that are left out are None.
+
+    Raises:
+        UnknownName: the method has no input of this name.
+        click.UsageError: a file is missing, or is one too many.
     """
+    from kvc.schema.errors import UnknownName
+
     given: dict[str, str] = {}
     unnamed: list[str] = []
     for text in inputs:
@@ -135,6 +147,8 @@ def _arrays(method: "Method", inputs: Sequence[str]) -> dict[str, "Array | None"
             if name in given:
                 raise click.UsageError(f"the input {name} is given twice")
             given[name] = path
+        elif equals and not Path(text).exists():
+            raise UnknownName(kind="input", name=name, known=method.input_names)
         else:
             unnamed.append(text)
     free = [name for name in method.input_names if name not in given]
@@ -153,10 +167,11 @@ def _count_problem(method: "Method", unnamed: int, free: Sequence[str]) -> str:
     types = (str(method.graph.values[i].type) for i in method.graph.inputs)
     pairs = zip(method.input_names, types, strict=True)
     wanted = ", ".join(f"{name}: {kind}" for name, kind in pairs) or "none"
-    return (
-        f"method {method.name} takes the inputs ({wanted}); {unnamed} file(s) without "
-        f"a name are given for {', '.join(free) or 'none'}"
-    )
+    if unnamed < len(free):
+        problem = f"give an --input for {', '.join(free[unnamed:])}"
+    else:
+        problem = f"{unnamed - len(free)} more are given"
+    return f"method {method.name} takes the inputs ({wanted}); {problem}"
 
 
 def _read(path: str) -> "Array":

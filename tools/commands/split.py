@@ -13,17 +13,18 @@ from kvc.tools.data_folders import data_folders_option
     "-o",
     "--output",
     metavar="OUT.kvc",
-    help="The small bundle.  [default: MODEL.kvc, which is replaced]",
+    help="The bundle without weights.  [default: replace MODEL.kvc]",
 )
 @data_folders_option
-@click.option("-q", "--quiet", is_flag=True, help="No progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Print no progress.")
 def split(
     bundle: str, output: str | None, data_folders: tuple[str, ...], quiet: bool
 ) -> None:
-    """Write MODEL.kvc as a small bundle and a data file NAME-DIGEST.kvd beside it.
+    """Move the weights of MODEL.kvc into a data file.
 
-    The data file is named by its content and never written over: bundles of equal
-    weights share one. The bundle takes its place only when the data file is there.
+    The data file is NAME-DIGEST.kvd in the bundle's folder. It is named by its content
+    and never overwritten, so bundles with equal weights share one. The bundle is
+    replaced only once the data file is complete.
     """
     from kvc.schema.container import split_bundle
     from kvc.tools.outputs import check_output

@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 @data_folders_option
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 def verify(file: str, data_folders: tuple[str, ...], as_json: bool) -> None:
-    """Check every byte of FILE: structure, meaning, memory plan, all digests.
+    """Check all of FILE: structure, types, memory plan, digests.
 
     FILE is a bundle (.kvc), which is checked together with its data files, or a data
-    file (.kvd) alone. Exits with 0 when all is whole, otherwise with 1 and a message
-    that says where it is wrong.
+    file (.kvd). The exit code is 0 if FILE is valid, and otherwise 1, with a message
+    that says what is wrong and where.
     """
     from kvc.schema.container import verify_file
 

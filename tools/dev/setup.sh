@@ -10,7 +10,7 @@ python3 -c 'import sys; sys.exit(sys.version_info < (3, 11))' || {
 }
 echo "setting up .venv; the first time this fetches PyTorch, a few minutes" >&2
 test -x .venv/bin/python || python3 -m venv .venv
-PIP=(.venv/bin/python -m pip install --quiet)
+PIP=(.venv/bin/python -m pip install --quiet --no-warn-conflicts)
 TORCH=torch==2.13.0
 CPU_BUILDS=https://download.pytorch.org/whl/cpu
 

@@ -41,9 +41,9 @@ class MethodReport:
     Attributes:
         advance: tokens that a call adds to the position, "" where it adds none, "any"
             where loops decide how many.
-        row_lengths: the input that says how many of them count in each row, else "".
+        row_lengths: the input with the row lengths, else "".
         left: op -> how many of its instructions no backend runs, most frequent first.
-            Views and control flow, which compute nothing, do not count.
+            Without views and control flow, which compute nothing.
     """
 
     name: str

@@ -15,7 +15,7 @@ class SessionReport:
         path, nbytes: of the file.
         program: digest of the bundle's program.
         position: of each row, None where nothing counts tokens.
-        pending: tokens of each row that are to be fed next.
+        pending: tokens of each row that were generated but not run yet.
         capacity: the greatest position, None where nothing limits it.
         sizes: that the session chose.
         states: how many.
@@ -54,15 +54,18 @@ def describe_session(path: str) -> SessionReport:
 
 def session_lines(report: SessionReport) -> list[str]:
     """Lay a report out."""
-    position = "not known to the file"
+    position = "none; nothing in the program counts tokens"
     if report.position is not None:
         position = ", ".join(map(str, report.position))
-    pending = sum(map(len, report.pending))
+    pending = ""
+    if any(report.pending):
+        tokens = plural(sum(map(len, report.pending)), "token")
+        pending = f"{tokens} generated but not run yet"
     rows = [
         ("program", f"digest {escape(report.program[:16])}, as kvc dump BUNDLE says"),
         ("position", position),
         ("capacity", "no limit" if report.capacity is None else str(report.capacity)),
-        ("pending", f"{plural(pending, 'token')} made and not fed yet"),
+        ("pending", pending),
         (
             "sizes",
             ", ".join(f"{escape(k)} {escape(str(v))}" for k, v in report.sizes.items()),

@@ -157,6 +157,6 @@ def position_line(position: PositionReport | None) -> str:
     }[position.kind]
     capacity = position.capacity
     if capacity is None:
-        return f"  position: {source}, without limit"
-    chosen = f"{escape(position.chosen)}, " if position.chosen else ""
-    return f"  position: {source}, {chosen}up to {plural(capacity, 'token')}"
+        return f"  position: {source}; no limit"
+    chosen = f" ({escape(position.chosen)})" if position.chosen else ""
+    return f"  position: {source}; at most {plural(capacity, 'token')}{chosen}"

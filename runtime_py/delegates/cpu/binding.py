@@ -24,10 +24,10 @@ from kvc.runtime.native import (
     ABSENT,
     BAD_LENGTH,
     CACHE_OVERFLOW,
-    COUNT_OUT_OF_RANGE,
     INDEX_OUT_OF_RANGE,
     NO_MEMORY,
     NOTHING_TO_REDUCE,
+    ROW_LENGTH_OUT_OF_RANGE,
     Failure,
     Library,
     NativeCall,
@@ -39,10 +39,10 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
     BranchMismatch,
     CacheOverflow,
-    CountOutOfRange,
     IndexOutOfRange,
     KvcError,
     OutOfMemory,
+    RowLengthOutOfRange,
 )
 from kvc.schema.model import Alias, Argument, Block, Graph, Instruction, Ref
 from kvc.schema.ops import APPEND, OPS, REPLACE, Aliasing
@@ -181,8 +181,8 @@ class _Binder:
             return CacheOverflow(row=first, start=second, count=third, capacity=fourth)
         if fault == INDEX_OUT_OF_RANGE:
             return IndexOutOfRange(place="", index=first, size=second)
-        if fault == COUNT_OUT_OF_RANGE:
-            return CountOutOfRange(row=first, count=second, most=third)
+        if fault == ROW_LENGTH_OUT_OF_RANGE:
+            return RowLengthOutOfRange(row=first, length=second, most=third)
         if fault == BAD_LENGTH:
             what = f"row {first} has {second} valid positions, the cache has {third}"
             return ValueError(what)

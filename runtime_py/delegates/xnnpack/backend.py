@@ -8,7 +8,9 @@ between them.
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import partial
+from typing import Final
 
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import (
@@ -19,6 +21,7 @@ from kvc.runtime.delegates.base import (
     library_unless,
 )
 from kvc.runtime.delegates.reference import ReferenceHandle
+from kvc.runtime.delegates.table import delegate_of
 from kvc.runtime.delegates.xnnpack.checks import check_ops, check_scales
 from kvc.runtime.delegates.xnnpack.formats import (
     packed_format,
@@ -30,8 +33,11 @@ from kvc.runtime.delegates.xnnpack.identities import digest_in
 from kvc.runtime.delegates.xnnpack.library import Library, find_library
 from kvc.runtime.delegates.xnnpack.statics import Copies, Statics
 from kvc.runtime.delegates.xnnpack.weights import Weights
-from kvc.schema.errors import MissingLibrary
+from kvc.runtime.native import native_library
+from kvc.schema.errors import BadProgram, MissingLibrary
 from kvc.schema.model import Delegate as Part
+
+_NATIVE: Final = "cpu"  # the backend of kvc's own kernels
 
 
 class Xnnpack(Delegate):
@@ -85,17 +91,28 @@ class Xnnpack(Delegate):
         where = f"{path}: a delegate of method {method.name!r}"
         graph = method.blocks[part.block].graph
         check_ops(graph, where)
-        # Also for sizes that the library refuses.
-        reference = partial(ReferenceHandle, program, part, data)
         if self._library is None or self._weights is None:
-            return reference()
+            return ReferenceHandle(program, part, data)
         statics = Statics(program, data, self._copies, self._weights)
         check_scales(graph, statics, program.names, where)
         what = f"method {method.name}, delegate {program.delegates.index(part)}"
         threads = self._options.threads
+        of_nothing = partial(self._handle_of_nothing, part, data)
         return XnnpackHandle(
-            graph, program.symbols, statics, self._weights, threads, what, reference
+            graph, program.symbols, statics, self._weights, threads, what, of_nothing
         )
+
+    def _handle_of_nothing(
+        self, part: Part, data: Mapping[str, FreeableBuffer]
+    ) -> Handle:
+        """Return what runs a part at sizes that the library refuses.
+
+        kvc's own kernels, which need no torch, where they take all of the part.
+        """
+        if native_library() is not None:
+            with suppress(BadProgram):
+                return delegate_of(_NATIVE)(self._options).init(part, data)
+        return ReferenceHandle(self._options.program, part, data)
 
     def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:
         """Pack the weights of some parts; see `Delegate`. The reference packs nothing.

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.delegates.base import Handle, Workspace, on_host
-from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.runtime.delegates.xnnpack.empties import dims_that_must_be
 from kvc.runtime.delegates.xnnpack.identities import Identity
 from kvc.runtime.delegates.xnnpack.runtimes import Kit, Runtime
@@ -29,14 +28,14 @@ class XnnpackHandle(Handle):
         weights: Weights,
         threads: int,
         what: str,
-        reference: Callable[[], ReferenceHandle],
+        of_nothing: Callable[[], Handle],
     ) -> None:
         self._graph, self._symbols = graph, symbols
         self._statics = statics
         self._weights = weights
         self._threads = threads
         self._what = what
-        self._reference = reference
+        self._of_nothing = of_nothing
         self._never_0 = dims_that_must_be(graph)
 
     def prepare(
@@ -53,7 +52,7 @@ class XnnpackHandle(Handle):
             KvcError: the data of a weight cannot be had.
         """
         if any(dim.evaluate(sizes) == 0 for dim in self._never_0):
-            handle = workspace.own((self, "reference"), self._reference)
+            handle = workspace.own((self, "of nothing"), self._of_nothing)
             return handle.prepare(inputs, outputs, workspace, sizes)
         runtime = workspace.own(self, lambda: self._runtime(workspace))
         return runtime.prepare(on_host(inputs), on_host(outputs), sizes)

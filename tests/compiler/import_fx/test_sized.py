@@ -337,5 +337,5 @@ def test_the_name_of_the_extra_parameter_is_taken():
     ],
 )
 def test_a_spec_that_asks_for_nothing_is_refused(settings, reason):
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises(CompileError, match=reason):
         StateSpec("k", **settings)

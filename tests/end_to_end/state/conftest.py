@@ -8,7 +8,7 @@ from zlib import crc32
 
 import pytest
 from ragged_models import opened_ragged
-from state_backends import BACKENDS, compiling_with
+from state_backends import RECIPES, WAYS, compiling_with
 
 from kvc.runtime import Program
 
@@ -30,6 +30,7 @@ def ragged(
 
 # They look at the steps, verdicts or bytes of a method that nobody takes parts of.
 _OF_NO_BACKEND = (
+    "test_recipes.py",
     "test_failures.py",
     "test_rivals_defects.py",
     "test_nothing_is_copied_to_write_them",
@@ -48,9 +49,9 @@ _OF_THE_REFERENCE = (
     "test_a_failed_part_puts_back_each_state_at_its_own_cursor",
 )
 _OF_BACKENDS = ("test_failing_parts.py", "test_whoever_runs.py")
-_NOT_WITH = {"opaque": _OF_THE_HOST, "cpu": _OF_THE_REFERENCE}
+_NOT_WITH = {"opaque": _OF_THE_HOST, **dict.fromkeys(RECIPES, _OF_THE_REFERENCE)}
 _ALWAYS = {
-    "cpu": (
+    "cpu_fp32": (
         "test_whoever_runs.py",
         "test_branches_of_turns_write",
         "test_an_index_outside",
@@ -59,16 +60,16 @@ _ALWAYS = {
     "opaque": ("test_whoever_runs.py",),
 }
 _HERE = Path(__file__).parent
-# With each backend one of so many tests runs every day; the rest on request.
-_DAILY = 24
-_NAMES = ["", *BACKENDS]
+# With each way one of so many tests runs every day; the rest on request.
+_DAILY = dict.fromkeys(WAYS, 24) | {"xnnpack_fp32": 72}
+_NAMES = ["", *WAYS]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Choose which tests run with a backend: the same ones each day, never with two."""
+    """Choose which tests run in which way: the same ones each day, never in two."""
     kept = []
     for item in items:
-        name = next((n for n in BACKENDS if f"[{n}" in item.nodeid), "")
+        name = next((n for n in WAYS if f"[{n}" in item.nodeid), "")
         if not name or _HERE not in item.path.parents:
             if item.path.name not in _OF_BACKENDS or name:
                 kept.append(item)
@@ -78,7 +79,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         always = any(text in item.nodeid for text in _ALWAYS.get(name, ()))
         own = item.nodeid.replace(f"[{name}", "[")
-        if not always and crc32(own.encode()) % _DAILY != _NAMES.index(name):
+        if not always and crc32(own.encode()) % _DAILY[name] != _NAMES.index(name):
             item.add_marker(pytest.mark.exhaustive)
         kept.append(item)
     items[:] = kept

@@ -1,12 +1,16 @@
 """The instruction loop."""
 
 import ctypes
+import gc
+import weakref
+from functools import partial
 
 import pytest
 
 from kvc.runtime import CacheOverflow, KernelFailed
-from kvc.runtime.binding.executor import Frame
+from kvc.runtime.binding.executor import Frame, Progress, Unbegun
 from kvc.runtime.native import NativeCall, NativePart, Steps, find_library
+from kvc.schema.errors import KvcError
 from kvc.schema.model import Instruction
 
 ForeignCall = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
@@ -14,6 +18,7 @@ HANDLE = ctypes.c_void_p()
 
 PLAIN = Instruction("aten::neg", (), (), "model:7 (layers.0)")
 BARE = Instruction("aten::copy", (), (), "")
+LAST = Instruction("aten::add.Tensor", (), (), "")
 
 
 def frame(*steps, places):
@@ -21,7 +26,7 @@ def frame(*steps, places):
         raise AssertionError("it stays as it is")
 
     each = tuple(p if isinstance(p, tuple) else (p,) for p in places)
-    return Frame("run", (), (), steps, each, (PLAIN, BARE), 0, (), rebind)
+    return Frame("run", (), (), steps, each, (PLAIN, BARE, LAST), 0, (), rebind)
 
 
 def raising(error):
@@ -42,23 +47,70 @@ def test_a_failure_is_placed_at_its_instruction_not_its_step():
     assert isinstance(caught.value.__cause__, RuntimeError)
 
 
-def test_a_failure_of_joined_parts_is_placed_at_the_instruction_of_its_part():
-    def told(failure):
-        raise RuntimeError(f"status {failure.facts[0]}")
+@pytest.fixture
+def part():
+    """Make parts that run, or fail with a status, or are not ready."""
+    kept = []
 
-    def part(status):
+    def made(status, make_ready=None):
         function = ForeignCall(lambda handle: status)
+        kept.append(function)
         steps = Steps(find_library(), 1)
         address = ctypes.cast(function, ctypes.c_void_p).value
         steps.add_call(address, ctypes.addressof(HANDLE))
-        kept.append(function)
-        return NativePart(steps, told)
+        return NativePart(steps, told, make_ready)
 
-    kept = []
-    joined = NativeCall([part(0), part(5)])
+    def told(failure):
+        raise RuntimeError(f"status {failure.facts[0]}")
+
+    return made
+
+
+def test_a_failure_of_joined_parts_is_placed_at_the_instruction_of_its_part(part):
+    joined, progress = NativeCall([part(0), part(5)]), Progress()
     with pytest.raises(KernelFailed) as caught:
-        frame((list, ()), (joined, ()), places=(0, (0, 1))).run()
+        frame((list, ()), (joined, ()), places=(0, (0, 1))).run(progress)
     assert str(caught.value) == "method run, instruction 1, aten::copy: status 5"
+    assert progress.last(caught.value) == 1
+
+
+def test_a_part_that_is_not_ready_is_named_and_none_has_begun(part):
+    joined, progress = NativeCall([part(0), part(0, unready)]), Progress()
+    with pytest.raises(KernelFailed) as caught:
+        frame((list, ()), (joined, ()), places=(0, (1, 2))).run(progress)
+    assert str(caught.value) == "method run, instruction 2, aten::add.Tensor: no"
+    assert progress.last(caught.value) == 0
+
+
+def unready():
+    raise RuntimeError("no")
+
+
+def failing(kind, **facts):
+    raise kind(**facts)
+
+
+def unbegun(kind, **facts):
+    try:
+        failing(kind, **facts)
+    except (MemoryError, KvcError) as error:
+        raise Unbegun from error
+
+
+@pytest.mark.parametrize("fails", [failing, unbegun])
+@pytest.mark.parametrize("kind", [MemoryError, CacheOverflow])
+def test_an_error_goes_when_nobody_holds_it(fails, kind):
+    facts = {"row": 0, "start": 1, "count": 2, "capacity": 2}
+    step = partial(fails, kind, **(facts if kind is CacheOverflow else {}))
+    gc.disable()  # which would find a circle, some time
+    try:
+        try:
+            frame((step, ()), places=(0,)).run()
+        except KvcError as caught:
+            gone = weakref.ref(caught)
+        assert gone() is None
+    finally:
+        gc.enable()
 
 
 def test_the_message_has_the_source_line():

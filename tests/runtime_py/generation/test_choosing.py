@@ -33,6 +33,13 @@ def test_temperature_zero_takes_the_greatest():
     assert set(choose(0)) == {1}
 
 
+@pytest.mark.parametrize("settings", [{}, {"top_p": 0.5}, {"min_p": 0.1}, {"top_k": 2}])
+@pytest.mark.parametrize("temperature", [1e-30, 1e-308, 5e-324])
+def test_a_temperature_as_good_as_zero_takes_the_greatest(temperature, settings):
+    for logits in (LOGITS, LOGITS - 9, np.array([-np.inf, 3e38, -3e38, 0], np.float32)):
+        assert set(choose(temperature, count=20, logits=logits, **settings)) == {1}
+
+
 def test_higher_temperature_spreads():
     assert choose(0.3).count(1) > choose(1.0).count(1) > choose(5.0).count(1)
     assert set(choose(5.0)) == {0, 1, 2, 3}

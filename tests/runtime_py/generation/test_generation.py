@@ -33,6 +33,13 @@ def test_tokens_follow_the_prompt(session):
     assert run.reason == "max_tokens"
 
 
+def test_a_program_is_no_session(tmp_path):
+    path = write_bundle(tmp_path / "g.kvc", counting_program())
+    refused = pytest.raises(BadSetting, match="session: expected a Session")
+    with load(path) as opened, refused:
+        generate(opened, [7])
+
+
 def test_a_long_prompt_is_run_in_chunks(session):
     run = generate(session, [3, 4, 5, 6, 7, 8, 9, 10, 11], max_tokens=2)
     assert (run.prefill.tokens_per_second, run.time_to_first_token) == (0, None)

@@ -2,7 +2,7 @@ import pytest
 import torch
 
 from kvc.runtime.kernels import load_kernels, load_row_check
-from kvc.schema.errors import CacheOverflow, CountOutOfRange, IndexOutOfRange
+from kvc.schema.errors import CacheOverflow, IndexOutOfRange, RowLengthOutOfRange
 
 MANY = torch.arange(40)
 
@@ -60,8 +60,8 @@ def test_a_row_before_the_first_slot_does_not_say_that_the_cache_is_full(starts,
     [
         ([0, 6], [3, 3], CacheOverflow, {"row": 1, "count": 3, "capacity": 8}),
         ([0, -1], [3, 0], IndexOutOfRange, {"index": -1}),
-        ([0, 0], [3, 4], CountOutOfRange, {"row": 1, "count": 4, "most": 3}),
-        ([0, 0], [-1, 0], CountOutOfRange, {"row": 0, "count": -1, "most": 3}),
+        ([0, 0], [3, 4], RowLengthOutOfRange, {"row": 1, "length": 4, "most": 3}),
+        ([0, 0], [-1, 0], RowLengthOutOfRange, {"row": 0, "length": -1, "most": 3}),
     ],
 )
 def test_rows_are_checked_with_what_each_counts(starts, row_lengths, kind, facts):

@@ -108,7 +108,7 @@ def test_what_is_not_ready_begins_nothing(out, one):
     call = NativeCall(parts)
     with pytest.raises(ValueError, match="not ready"):
         call()
-    assert call.reached == 0
+    assert (call.reached, call.begun) == (1, False)
     assert not out.any()
 
 

@@ -23,9 +23,9 @@ from kvc.schema.dtypes import DType
 from kvc.schema.errors import (
     BranchMismatch,
     CacheOverflow,
-    CountOutOfRange,
     IndexOutOfRange,
     KernelFailed,
+    RowLengthOutOfRange,
 )
 from kvc.schema.model import Block, Caller, Graph, Instruction, Ref, Scratch, Value
 from kvc.schema.types import TensorType, affine
@@ -73,7 +73,7 @@ def test_rows_are_checked():
     assert native("kvc::check_rows", (places(3, 0), places(1, 4), 4, 4)) == []
     with pytest.raises(CacheOverflow, match="row 0 would write 2 positions from 3"):
         native("kvc::check_rows", (places(3, 0), places(2, 4), 4, 4))
-    with pytest.raises(CountOutOfRange, match="row 1 has length 5"):
+    with pytest.raises(RowLengthOutOfRange, match="row 1 has length 5"):
         native("kvc::check_rows", (places(3, 0), places(1, 5), 4, 8))
     with pytest.raises(IndexOutOfRange, match="index -1"):
         native("kvc::check_rows", (places(0, -1), places(1, 1), 4, 8))
@@ -112,7 +112,7 @@ def test_lengths_of_attention_are_checked():
         attend(6)
     with pytest.raises(KernelFailed, match="row 0 has -1 valid positions"):
         attend(-1)
-    with pytest.raises(CountOutOfRange, match="row 0 has length 4"):
+    with pytest.raises(RowLengthOutOfRange, match="row 0 has length 4"):
         attend(5, places(4))
 
 

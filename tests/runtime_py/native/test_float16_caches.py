@@ -10,6 +10,7 @@ from native_calls import native_graph, run_native
 from op_cases import Case
 from torch import Tensor
 
+pytestmark = pytest.mark.usefixtures("each_processor")
 EVERY = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16)
 
 

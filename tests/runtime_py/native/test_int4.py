@@ -66,6 +66,24 @@ def test_integer_products_are_exact(rows: int, zero: int):
     assert torch.equal(found, ((q.long() - zero) @ halves.t()).float())
 
 
+@pytest.mark.parametrize("zero", [-40_000, -129, 128, 2**31 - 1])
+def test_a_zero_point_outside_int8_counts_as_the_nearest_inside(zero: int):
+    q, scale, inside = quantized(some_rows(17, 64))
+    weight = (*some_weight(5, 64, 32), None)
+    outside, inside = inside.clone(), inside.clone()
+    outside[[3, 16]], inside[[3, 16]] = zero, -128 if zero < 0 else 127
+    with_inside, with_outside = (
+        (q, scale, inside, *weight),
+        (q, scale, outside, *weight),
+    )
+    for computed in (by_reference, native):
+        assert torch.equal(computed(with_outside), computed(with_inside))
+
+
+def by_reference(arguments: tuple[object, ...]) -> Tensor:
+    return reference("kvc::linear_qb4", arguments, ((17, 5), F32))[0]
+
+
 def test_a_row_that_is_not_finite_leaves_the_others():
     weight, scale = some_weight(5, 64, 32)
     x = some_rows(4, 64)

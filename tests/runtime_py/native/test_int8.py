@@ -74,6 +74,21 @@ def test_a_zero_point_outside_int8_counts_as_the_nearest_inside(zero: int):
     assert torch.equal(found[0], expected[0])
 
 
+@pytest.mark.parametrize("zero", [-40_000, -129, 128, 2**31 - 1])
+def test_so_it_does_for_experts(zero: int):
+    q, scale, inside = quantized(some_rows(9, 33))
+    weight = torch.randint(-127, 128, (4, 5, 33), dtype=I8), torch.rand(4, 5)
+    chosen = (*weight, torch.randint(0, 4, (9,)), None)
+    outside, inside = inside.clone(), inside.clone()
+    outside[[3, 8]], inside[[3, 8]] = zero, -128 if zero < 0 else 127
+    op = "kvc::expert_linear_qd8"
+    expected = reference(op, (q, scale, inside, *chosen), ((9, 5), F32))
+    found = reference(op, (q, scale, outside, *chosen), ((9, 5), F32))
+    assert torch.equal(found[0], expected[0])
+    found = native(op, (q, scale, outside, *chosen), expected)
+    assert torch.equal(found[0], expected[0])
+
+
 @pytest.mark.parametrize("rows", [1, 2, 9, 60])
 def test_experts_have_the_bits_of_the_reference(rows: int):
     weight = torch.randint(-127, 128, (4, 25, 33), dtype=I8)

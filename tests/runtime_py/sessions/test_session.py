@@ -22,8 +22,8 @@ from kvc.runtime import (
     Busy,
     CacheOverflow,
     Closed,
+    IndexOutOfRange,
     InputMismatch,
-    KernelFailed,
     NoPosition,
     UnknownName,
     load,
@@ -162,10 +162,10 @@ def test_overflow_passes_through_with_its_facts_and_writes_nothing(session):
 
 def test_a_failing_kernel_names_method_instruction_and_source_line(tmp_path):
     with load(write_bundle(tmp_path / "f.kvc", failing_program())) as opened:
-        with pytest.raises(KernelFailed) as caught:
+        with pytest.raises(IndexOutOfRange) as caught:
             opened.pick(np.array([5]))
         assert "method pick, instruction 1, aten::index_select" in str(caught.value)
-        assert " at model:31 (table): index out of range" in str(caught.value)
+        assert " at model:31 (table): index 5 is out of range" in str(caught.value)
         assert opened.pick(np.array([1])).tolist() == [-1.0]
 
 

@@ -45,7 +45,7 @@ def attended(all_rows):
 def test_how_much_a_row_may_forget(start, reached, most):
     assert RING.longest == LONGEST == 8
     RING.reached = [reached]
-    found = RING.most_forgotten([start])
+    found = RING.most_rewindable([start])
     assert found == [start if most is None else most]
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from kvc.schema.errors import CacheOverflow, CountOutOfRange, IndexOutOfRange
+from kvc.schema.errors import CacheOverflow, IndexOutOfRange, RowLengthOutOfRange
 from kvc.schema.torch_ops import cache_update, write_cache
 
 DTYPES = [
@@ -180,8 +180,8 @@ def test_a_row_without_tokens_may_be_full_and_padding_need_not_fit():
     [
         ((0, 3), (2, 4), CacheOverflow, {"row": 1, "count": 4}),
         ((0, -1), (2, 0), IndexOutOfRange, {"index": -1}),
-        ((0, 0), (1, -1), CountOutOfRange, {"row": 1, "count": -1, "most": 5}),
-        ((0, 0), (1, 6), CountOutOfRange, {"row": 1, "count": 6, "most": 5}),
+        ((0, 0), (1, -1), RowLengthOutOfRange, {"row": 1, "length": -1, "most": 5}),
+        ((0, 0), (1, 6), RowLengthOutOfRange, {"row": 1, "length": 6, "most": 5}),
     ],
 )
 def test_all_counts_are_checked_before_anything_is_written(

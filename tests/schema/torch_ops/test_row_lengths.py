@@ -9,7 +9,7 @@ import torch
 from attention_calls import Call, some_call
 from torch import Tensor
 
-from kvc.schema.errors import CountOutOfRange
+from kvc.schema.errors import RowLengthOutOfRange
 from kvc.schema.torch_ops import attend_into, attention, quantize_cache
 from kvc.schema.torch_ops.rows import attend_row
 
@@ -90,12 +90,12 @@ def test_padding_and_rows_without_tokens_are_no_work(monkeypatch):
     assert seen == [5, 3]
 
 
-@pytest.mark.parametrize("count", [-1, 5])
-def test_counts_out_of_range_are_refused(count):
+@pytest.mark.parametrize("length", [-1, 5])
+def test_row_lengths_out_of_range_are_refused(length):
     q, k = torch.randn(2, 1, 4, 8), torch.randn(2, 1, 8, 8)
-    with pytest.raises(CountOutOfRange) as caught:
-        attention(q, k, k, torch.tensor([4, 4]), row_lengths=torch.tensor([4, count]))
-    assert caught.value.facts == {"row": 1, "count": count, "most": 4}
+    with pytest.raises(RowLengthOutOfRange) as caught:
+        attention(q, k, k, torch.tensor([4, 4]), row_lengths=torch.tensor([4, length]))
+    assert caught.value.facts == {"row": 1, "length": length, "most": 4}
 
 
 def test_torch_finds_no_fault_with_the_operator():

@@ -124,6 +124,19 @@ def test_caches_are_stored_as_asked(kvc, tmp_path):
     assert "one session: 968 B of state" in kvc("dump", out, "--memory").stdout
 
 
+def test_caches_are_stored_in_half_the_bytes(kvc, tmp_path):
+    out = tmp_path / "a.kvc"
+    asked = ("compile", "tiny_decoder:factory", "-q", "--cache-dtype", "float16")
+    result = kvc(*asked, "-o", out)
+    assert (result.exit_code, result.output) == (0, "")
+    states = kvc("dump", out, "--states").stdout
+    assert "layers.0.attn.k_cache  float16[1, 1, 24, 16]  linear, 2" in states
+    assert "all in place" in kvc("dump", out, "--copies").stdout
+    # 24 rows of 16 halves, twice; and the position.
+    assert "one session: 1.54 kB of state" in kvc("dump", out, "--memory").stdout
+    assert kvc("verify", out).exit_code == 0
+
+
 def test_an_output_that_cannot_be_written_is_refused_at_once(kvc, tmp_path):
     result = kvc("compile", "demo", "-o", tmp_path / "none" / "a.kvc")
     assert result.exit_code == 1

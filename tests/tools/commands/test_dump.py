@@ -17,7 +17,7 @@ def test_the_overview_answers_at_a_glance(kvc, sample):
         "  decode(x: float32[1, 1, 8]) -> float32[1], float32[1, 1, 8]   role decode",
         "      1 <= seq <= 8",
         "  cache     float32[1, 16, 8]  linear   512 B  prefill rw, decode rw",
-        "  position: counted by the state position, up to 16 tokens",
+        "  position: counted by the state position; at most 16 tokens",
         "  4 updates of states, 2 by copy: 16 B if each method is called once "
         "(kvc dump --copies)",
         "  prefill + decode, shared  288 B  2 blobs",
@@ -281,7 +281,7 @@ def test_a_saved_session_says_what_it_is(kvc, tiny, tmp_path):
         ["program", f"digest {digest[:16]}, as kvc dump BUNDLE says"],
         ["position", "4"],
         ["capacity", "20"],
-        ["pending", "1 token made and not fed yet"],
+        ["pending", "1 token generated but not run yet"],
         ["states", str(len(program.states))],
     ]
     told = json.loads(kvc("dump", file, "--json").stdout)["session"]

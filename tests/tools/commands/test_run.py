@@ -43,11 +43,20 @@ def test_an_unknown_method_is_an_error(kvc, tiny):
     assert "it has: prefill, decode" in result.stderr
 
 
+def test_an_unknown_input_is_an_error(kvc, tiny, tokens):
+    result = kvc("run", tiny, "-m", "prefill", "-i", f"token={tokens}")
+    assert result.exit_code == 1
+    assert "no input 'token' (did you mean 'tokens'?)" in result.stderr
+
+
 def test_a_call_that_cannot_be_made_out_is_a_usage_error(kvc, tiny, tokens):
     assert "choose a --method: prefill, decode" in kvc("run", tiny).stderr
     result = kvc("run", tiny, "-m", "prefill")
     assert result.exit_code == 2
-    assert "takes the inputs (tokens: int64[1, seq])" in result.stderr
+    wanted = "takes the inputs (tokens: int64[1, seq]); give an --input for tokens"
+    assert wanted in result.stderr
+    result = kvc("run", tiny, "-m", "prefill", "-i", tokens, "-i", tokens)
+    assert "; 1 more are given" in result.stderr
     twice = [f"tokens={tokens}"] * 2
     result = kvc("run", tiny, "-m", "prefill", "-i", twice[0], "-i", twice[1])
     assert "given twice" in result.stderr
@@ -204,7 +213,7 @@ def test_a_session_in_use_is_left_alone(kvc, tiny, told):
         call = ("run", tiny, "--session", file, "-m", "decode", "-i", told / "b.npy")
         assert "another command is using this session" in kvc(*call).stderr
         assert not file.exists()
-    assert kvc(*call).exit_code == 0  # a lock that was left behind counts nothing
+    assert kvc(*call).exit_code == 0  # a lock file that was left there is ignored
 
 
 def test_what_a_generation_has_left_is_told(kvc, tiny, told):
@@ -215,7 +224,9 @@ def test_what_a_generation_has_left_is_told(kvc, tiny, told):
         session.save(file)
     call = ("run", tiny, "--session", file, "-m", "decode", "-i", told / "b.npy")
     told_first = kvc(*call).stderr
-    assert f"has 1 token made and not fed yet, [[{token}]]; they count" in told_first
+    assert (
+        f"has 1 token generated but not run yet, [[{token}]]; to continue" in told_first
+    )
     assert kvc(*call).stderr == ""
 
 

@@ -1,5 +1,10 @@
 """Sizes of 0: what the library refuses is computed all the same."""
 
+import json
+import subprocess
+import sys
+import textwrap
+
 import numpy as np
 import pytest
 from hand_built import write_bundle
@@ -69,6 +74,32 @@ def test_a_size_of_0_is_computed_between_others(tmp_path, make):
             found, wanted = ours.forward(*inputs), theirs.forward(*inputs)
             assert found.shape == wanted.shape
             np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_without_torch_kvcs_own_kernels_compute_it(tmp_path):
+    methods, shapes = {}, {}
+    for name in sorted(CASES.keys() - {"convolution"}):
+        sketch, key = Sketch(a=(0, 24)), f"m{len(methods)}"
+        outputs = (CASES[name](sketch),)
+        methods[key], graph = (sketch, outputs), sketch.graph(*outputs)
+        kinds = [graph.values[value].type for value in graph.inputs]
+        shapes[key] = [[kind.shape({"a": size}) for kind in kinds] for size in (3, 0)]
+    path = write_bundle(tmp_path / "p.kvc", part_program(methods))
+    code = """
+        import json, sys
+        sys.modules["torch"] = None
+        import numpy as np
+        from kvc.runtime import load
+        with load(sys.argv[1], reference=False) as program:
+            for name, calls in json.loads(sys.argv[2]).items():
+                for shapes in calls:
+                    given = [np.ones(shape, np.float32) for shape in shapes]
+                    assert np.isfinite(program.call(name, *given)).all(), name
+    """
+    arguments = [str(path), json.dumps(shapes)]
+    command = [sys.executable, "-c", textwrap.dedent(code), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_only_sizes_that_the_library_refuses_are_named():

@@ -1,0 +1,430 @@
+"""Random modules of pieces that passes of recipes look for, and of what is like them.
+
+A seed gives a module whose `forward` takes x float32 [1, seq, width] and appends to a
+pool of such tensors, piece by piece; it returns some of them. Some pieces are what a
+pass rewrites, others differ from it in one respect: a factor, an axis, a sign, a dtype.
+"""
+
+import math
+import random
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from kvc.compiler import Dim, Method
+
+WIDTHS = (1, 2, 4, 6, 32, 64)
+MOST = 8
+WIDTH = 32
+Pool = list[Tensor]
+Piece = Callable[[Pool], Tensor]
+
+
+class RandomLayers(nn.Module):
+    """So many pieces, chosen by a seed.
+
+    Attributes:
+        said: names of the pieces, in order.
+    """
+
+    def __init__(self, seed: int, count: int = 6) -> None:
+        super().__init__()
+        self._random = random.Random(seed)
+        torch.manual_seed(seed)
+        self._widths = [WIDTH]
+        self._matrices: list[nn.Parameter] = []
+        self._pieces: list[Piece] = []
+        self.said: list[str] = []
+        for _ in range(count):
+            make = self._random.choice(PIECES)
+            width, piece = make(self)
+            self.said.append(make.__name__)
+            self._pieces.append(piece)
+            self._widths.append(width)
+        last = range(len(self._widths))
+        self._results = sorted(self._random.sample(last, min(3, len(last))))
+
+    def forward(self, x: Tensor) -> tuple[Tensor, ...]:
+        pool = [x]
+        for piece in self._pieces:
+            pool.append(piece(pool))
+        return tuple(pool[i] for i in {*self._results, len(pool) - 1})
+
+    def one_of(self, *choices: object) -> object:
+        return self._random.choice(choices)
+
+    def some(self) -> tuple[int, int]:
+        """Return the place of an earlier tensor, mostly of the last, and its width."""
+        last = len(self._widths) - 1
+        place = last if self._random.random() < 0.6 else self._random.randint(0, last)
+        return place, self._widths[place]
+
+    def same(self, width: int) -> int | None:
+        """Return the place of an earlier tensor of a width, None without one."""
+        places = [i for i, found in enumerate(self._widths) if found == width]
+        return self._random.choice(places) if places else None
+
+    def matrix(self, *dims: int) -> nn.Parameter:
+        """Return a new weight, or one of the same dims that is there."""
+        known = [m for m in self._matrices if m.shape == dims]
+        if known and self._random.random() < 0.4:
+            return self._random.choice(known)
+        made = nn.Parameter(torch.randn(dims) / math.sqrt(max(1, dims[-1])))
+        self.register_parameter(f"m{len(self._matrices)}", made)
+        self._matrices.append(made)
+        return made
+
+    def turned(self, rows: int, columns: int) -> Callable[[], Tensor]:
+        """Return what gives a weight [rows, columns], turned in some way or not."""
+        turns = self._random.choice(
+            [[], [], ["T"], ["t"], ["transpose"], ["permute"], ["T", "transpose"]]
+        )
+        dims = (columns, rows) if len(turns) % 2 else (rows, columns)
+        weight = self.matrix(*dims)
+
+        def made() -> Tensor:
+            found: Tensor = weight
+            for turn in turns:
+                match turn:
+                    case "T":
+                        found = found.T
+                    case "t":
+                        found = found.t()
+                    case "transpose":
+                        found = found.transpose(-1, -2)
+                    case _:
+                        found = found.permute(1, 0)
+            return found
+
+        return made
+
+    def width(self) -> int:
+        return self._random.choice(WIDTHS)
+
+
+Made = tuple[int, Piece]
+
+
+def linear(of: RandomLayers) -> Made:
+    """A layer, its weight turned or not, a part of it or all."""
+    (place, width), out = of.some(), of.width()
+    weight, bias = of.turned(out, width), of.one_of(None, of.matrix(out))
+    return out, lambda pool: functional.linear(pool[place], weight(), bias)
+
+
+def product(of: RandomLayers) -> Made:
+    """A product with a matrix [in, out], by any name."""
+    (place, width), out = of.some(), of.width()
+    weight, bias = of.turned(width, out), of.matrix(*of.one_of((out,), (1, out), (1,)))
+    factors = of.one_of({}, {}, {"alpha": 0.5}, {"beta": 2.0}, {"beta": 0})
+    how = of.one_of("matmul", "mm", "addmm", "addmm", "baddbmm", "plus")
+
+    def run(pool: Pool) -> Tensor:
+        x = pool[place]
+        flat = x.reshape(-1, width)
+        match how:
+            case "matmul":
+                return x @ weight()
+            case "plus":
+                return torch.add(x @ weight(), bias)
+            case "mm":
+                return torch.mm(flat, weight()).view(1, -1, out)
+            case "baddbmm":
+                return torch.bmm(x, weight()[None]) + bias
+        return torch.addmm(bias, flat, weight(), **factors).view(1, -1, out)
+
+    return out, run
+
+
+def of_weights(of: RandomLayers) -> Made:
+    """A product of two matrices, or with a vector: no layer."""
+    place, width = of.some()
+    a, b = of.turned(width, 4), of.turned(4, 6)
+    vector = of.matrix(width)
+    how = of.one_of("two", "vector", "left")
+
+    def run(pool: Pool) -> Tensor:
+        x = pool[place]
+        if how == "vector":
+            return (x @ vector)[..., None]
+        if how == "left":
+            return (b().T @ a().T @ x.transpose(1, 2)).transpose(1, 2)
+        return x @ (a() @ b())
+
+    return (1 if how == "vector" else 6), run
+
+
+def gated(of: RandomLayers) -> Made:
+    """A gated linear unit, or what looks like it."""
+    (place, width), out = of.some(), of.width()
+    gate, up = of.matrix(out, width), of.matrix(of.one_of(out, out, 1), width)
+    name = of.one_of("silu", "silu", "gelu", "tanh", "sigmoid", "relu")
+    swapped, again, whole = (of.one_of(False, False, True) for _ in "abc")
+
+    def active(x: Tensor) -> Tensor:
+        if name == "tanh":
+            return functional.gelu(x, approximate="tanh")
+        found: Tensor = getattr(functional, name)(x)
+        return found
+
+    def run(pool: Pool) -> Tensor:
+        x = pool[place]
+        if whole and up.shape == gate.shape:
+            y, other = functional.linear(x, torch.cat((gate, up))).chunk(2, -1)
+        else:
+            y, other = functional.linear(x, gate), functional.linear(x, up)
+        found = active(y)
+        result = other * found if swapped else found * other
+        return result + found if again else result
+
+    return out, run
+
+
+class Rotation:
+    """Rotary embeddings in their spellings, or what looks like them."""
+
+    def __init__(self, of: RandomLayers, place: int, width: int) -> None:
+        heads = of.one_of(*(h for h in (1, 2, 4) if width % (2 * h) == 0))
+        self.place, self.split = place, (heads, width // heads)
+        self.half = self.split[1] // 2
+        self.spelling = of.one_of(
+            "slices", "chunk", "split", "halves", "halves", "stack"
+        )
+        self.wrong = of.one_of(
+            *[""] * 5, "sign", "order", "factor", "axis", "table", "wide"
+        )
+        self.heads_first, self.one_table = of.one_of(True, False), of.one_of(*"  x")
+        steps = 0.7 ** torch.arange(self.half).float()
+        self.angles = torch.outer(torch.arange(MOST), steps)
+
+    def __call__(self, pool: Pool) -> Tensor:
+        x = pool[self.place].unflatten(-1, self.split)
+        x = x.transpose(1, 2) if self.heads_first else x
+        turned = self.turned(x, *self.tables(pool[self.place].shape[1]))
+        turned = turned.float()
+        return (turned.transpose(1, 2) if self.heads_first else turned).flatten(2)
+
+    def tables(self, count: int) -> tuple[Tensor, Tensor]:
+        angles = self.angles[:count]
+        if self.spelling not in ("halves", "stack"):
+            angles = angles.repeat(1, 2)
+        if self.wrong == "table":
+            angles = angles[:, :1]
+        if not self.heads_first:
+            angles = angles[:, None]
+        if self.one_table == "x":
+            angles = angles[None]
+        return angles.cos(), angles.sin()
+
+    def parts(self, x: Tensor) -> tuple[Tensor, ...]:
+        match self.spelling:
+            case "chunk":
+                found = x.chunk(2, -1)
+            case "split":
+                found = x.split(self.half, -1)
+            case _:
+                found = x[..., : self.half], x[..., self.half :]
+        return tuple(found[::-1] if self.wrong == "order" else found)
+
+    def turned(self, x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
+        if self.wrong == "wide":
+            x, cos, sin = x.double(), cos.double(), sin.double()
+        first, second = self.parts(x)
+        alpha = 2 if self.wrong == "factor" else 1
+        if self.spelling in ("halves", "stack"):
+            difference = torch.sub(first * cos, second * sin, alpha=alpha)
+            total = sin * first + cos * second
+            if self.wrong == "sign":
+                total = second * cos - first * sin
+            if self.spelling == "halves":
+                return torch.cat((difference, total), -1)
+            return torch.stack((difference, total), -1).flatten(-2)
+        across = torch.cat((second if self.wrong == "sign" else -second, first), -1)
+        if self.wrong == "axis":
+            across = torch.cat((-x, x), 0)[:1]
+        return torch.add(x * cos, across * sin, alpha=alpha)
+
+
+def rotated(of: RandomLayers) -> Made:
+    """A rotation, where the width has halves."""
+    place, width = of.some()
+    if width % 2:
+        return width, lambda pool: torch.cat((-pool[place], pool[place]), -1)[..., :1]
+    return width, Rotation(of, place, width)
+
+
+def normed(of: RandomLayers) -> Made:
+    """A norm, of torch or written out."""
+    place, width = of.some()
+    weight, how = of.matrix(width), of.one_of("rms", "written", "layer", "softmax")
+
+    def run(pool: Pool) -> Tensor:
+        x = pool[place]
+        match how:
+            case "rms":
+                return functional.rms_norm(x, (width,), weight)
+            case "layer":
+                return functional.layer_norm(x, (width,), weight)
+            case "softmax":
+                return x.softmax(-1)
+        return weight * (x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + 1e-3))
+
+    return width, run
+
+
+def added(of: RandomLayers) -> Made:
+    """A residual, or a product of two."""
+    place, width = of.some()
+    other, how = of.same(width), of.one_of("add", "sub", "mul", "alpha", "number")
+
+    def run(pool: Pool) -> Tensor:
+        x, y = pool[place], pool[other]
+        match how:
+            case "add":
+                return x + y
+            case "sub":
+                return x - y
+            case "mul":
+                return x * y.tanh()
+            case "alpha":
+                return torch.add(x, y, alpha=0.5)
+        return 2 - x * 0.5
+
+    return width, run
+
+
+def narrowed(of: RandomLayers) -> Made:
+    """A layer, or a sum, in another dtype; int8 and back."""
+    (place, width), out = of.some(), of.width()
+    weight = of.matrix(out, width)
+    how = of.one_of("half", "bfloat16", "double", "int8", "int32", "gate")
+
+    def run(pool: Pool) -> Tensor:
+        x = pool[place]
+        if how == "gate":
+            y = functional.linear(x, weight).double()
+            return (functional.silu(y) * y).float()
+        if how.startswith("int"):
+            steps = (x.tanh() * 40).round().to(getattr(torch, how))
+            return functional.linear((steps * 2 + steps).float() / 40, weight)
+        dtype = getattr(torch, how)
+        return functional.linear(x.to(dtype), weight.to(dtype)).float()
+
+    return out, run
+
+
+def emptied(of: RandomLayers) -> Made:
+    """Something of nothing, beside something."""
+    (place, width), out = of.some(), of.width()
+    weight, none = of.matrix(out, width), nn.Parameter(torch.zeros(0, width))
+    of.register_parameter(f"none{len(of.said)}", none)
+    how = of.one_of("rows", "outputs", "inputs", "gate")
+
+    def run(pool: Pool) -> Tensor:
+        x = pool[place]
+        y = functional.linear(x, weight)
+        match how:
+            case "rows":
+                return torch.cat((functional.linear(x[:, :0], weight), y), 1)
+            case "outputs":
+                return torch.cat((functional.linear(x, none), y), -1)
+            case "inputs":
+                return y + functional.linear(x[..., :0], weight[:, :0])
+        gate = functional.linear(x, none)
+        return y + (functional.silu(gate) * gate).sum(-1, keepdim=True)
+
+    return out, run
+
+
+def looked_up(of: RandomLayers) -> Made:
+    """Rows of a table that a layer may read too."""
+    place, width = of.some()
+    table, tied = of.matrix(6, width), of.one_of(True, False)
+
+    def run(pool: Pool) -> Tensor:
+        x = pool[place]
+        ids = torch.arange(MOST)[: x.shape[1]] % 6
+        rows = x + functional.embedding(ids, table)
+        return functional.linear(rows, table) if tied else rows
+
+    return (6 if tied else width), run
+
+
+def moved(of: RandomLayers) -> Made:
+    """Views, and layers of what they give."""
+    (place, width), out = of.some(), of.width()
+    weight = of.matrix(out, width)
+    how = of.one_of("ones", "turned", "expanded", "part", "twice", "reversed")
+
+    def run(pool: Pool) -> Tensor:
+        x = pool[place]
+        match how:
+            case "ones":
+                return functional.linear(x[:, None, :, None], weight)[:, 0, :, 0]
+            case "turned":
+                y = functional.linear(x.transpose(0, 1), weight)
+                return y.transpose(0, 1)
+            case "expanded":
+                y = functional.linear(x[:, :1].expand(1, 3, width), weight)
+                return y.sum(1, keepdim=True) + functional.linear(x, weight)
+            case "part":
+                return functional.linear(x, weight[:, :width])
+            case "twice":
+                y = functional.linear(x, weight)
+                return y.relu() + functional.linear(x, weight).sigmoid()
+        return (weight @ x.transpose(1, 2)).transpose(1, 2)
+
+    return out, run
+
+
+def attended(of: RandomLayers) -> Made:
+    """Attention over the tensor's own rows; queries, keys and values are layers."""
+    place, width = of.some()
+    q, k, v = (of.matrix(8, width) for _ in "qkv")
+    causal = of.one_of(True, False)
+
+    def run(pool: Pool) -> Tensor:
+        x = pool[place]
+        heads = (
+            functional.linear(x, w).unflatten(-1, (2, 4)).transpose(1, 2)
+            for w in (q, k, v)
+        )
+        y = functional.scaled_dot_product_attention(*heads, is_causal=causal)
+        return y.transpose(1, 2).flatten(2)
+
+    return 8, run
+
+
+def of_experts(of: RandomLayers) -> Made:
+    """Layers of which each row takes its own."""
+    (place, width), out = of.some(), of.width()
+    weight, turned = of.matrix(3, out, width), of.one_of(True, False)
+    bias = of.one_of(None, of.matrix(3, out))
+
+    def run(pool: Pool) -> Tensor:
+        rows = pool[place][0]
+        which = torch.arange(MOST)[: rows.shape[0]] % 3
+        mats = weight.transpose(1, 2).contiguous() if turned else weight
+        return torch.ops.kvc.expert_linear(rows, mats, which, bias, turned)[None]
+
+    return out, run
+
+
+PIECES = (
+    linear, linear, product, product, of_weights, gated, gated, rotated, rotated,
+    rotated, normed, added, added, narrowed, emptied, looked_up, moved, moved,
+    attended, of_experts,
+)  # fmt: skip
+
+
+def inputs(count: int, seed: int = 0) -> Tensor:
+    """Return x [1, count, width]."""
+    made = torch.Generator().manual_seed(1000 * seed + count)
+    return torch.randn(1, count, WIDTH, generator=made)
+
+
+def layers_method() -> Method:
+    """The method of these modules."""
+    return Method("forward", args=(inputs(3),), dynamic={"x": {1: Dim("seq", 1, MOST)}})

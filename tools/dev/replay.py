@@ -1,0 +1,149 @@
+"""Compare what the native kernels compute on two machines, the other one without torch.
+
+    python tools/dev/replay.py record FOLDER     where kvc can compile
+    python tools/dev/replay.py replay FOLDER     elsewhere, for each instruction set
+
+Kernels are called with numbers that both sides make; bundles of a tiny decoder are
+compiled by `record`. Integers and int8 products must be the same bits, floats within
+1e-5 of the greatest, and what comes of quantized activations within 1e-2, since one of
+them may lie on the other side of a half.
+"""
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib import import_module
+from pathlib import Path
+from typing import NoReturn
+
+import numpy as np
+
+from kvc.runtime import load
+from kvc.runtime.native import Failure, NativeCall, NativePart, Steps, find_library
+
+Arrays = list[np.ndarray]
+ROWS = (1, 2, 3, 4, 7, 8, 16, 17, 24, 40)
+BUNDLES = [
+    (recipe, cache)
+    for recipe in ("cpu_fp32", "cpu_bf16", "cpu_q8", "cpu_q4")
+    for cache in ("float32", "float16", "int8")
+]
+
+
+def calls() -> Iterator[tuple[str, float, Callable[[], Arrays]]]:
+    """Give each kernel call: a name, how far it may be off, and what runs it."""
+    rng = np.random.default_rng(0)
+
+    def floats(*shape: int) -> np.ndarray:
+        return (rng.random(shape) * 2 - 1).astype(np.float32)
+
+    def integers(low: int, high: int, dtype: type, *shape: int) -> np.ndarray:
+        return rng.integers(low, high, shape).astype(dtype)
+
+    def quantized(rows: int, depth: int) -> Arrays:
+        q = integers(-128, 128, np.int8, rows, depth)
+        return [q, floats(rows, 1) + 2, integers(-128, 128, np.int32, rows, 1)]
+
+    for rows in ROWS:
+        for columns, depth in ((1, 1), (25, 33), (50, 96), (9, 200), (7, 264)):
+            weight = integers(-128, 128, np.int8, columns, depth)
+            inputs = [*quantized(rows, depth), weight, floats(columns), floats(columns)]
+            out = np.empty((rows, columns), np.float32)
+            yield f"int8 {rows} {columns} {depth}", 0, call("linear_qd8", [out], inputs)
+            x, weight = floats(rows, depth), floats(columns, depth)
+            inputs = [x, weight, floats(columns)]
+            run = call("linear", [out.copy()], inputs, "aten")
+            yield f"float32 {rows} {columns} {depth}", 1e-5, run
+            made = [np.empty(s.shape, s.dtype) for s in quantized(rows, depth)]
+            run = call("quantize_rows", made, [x * 100])
+            yield f"quantize {rows} {depth} {columns}", 0, run
+        for columns, depth, block in ((1, 32, 32), (25, 96, 32), (41, 320, 64)):
+            weight = integers(0, 256, np.uint8, columns, depth // 2)
+            scale = integers(0x3C00, 0x4000, np.uint16, columns, depth // block)
+            inputs = [*quantized(rows, depth), weight, bfloat16(scale), floats(columns)]
+            out = np.empty((rows, columns), np.float32)
+            yield f"int4 {rows} {columns}", 1e-5, call("linear_qb4", [out], inputs)
+
+
+def bfloat16(bits: np.ndarray) -> np.ndarray:
+    from ml_dtypes import bfloat16 as dtype
+
+    return bits.view(dtype)
+
+
+def call(
+    kernel: str, outs: Arrays, inputs: Arrays, family: str = "kvc"
+) -> Callable[[], Arrays]:
+    def fail(failure: Failure) -> NoReturn:
+        raise SystemExit(f"{kernel} failed: {failure}")
+
+    def run() -> Arrays:
+        steps = Steps(find_library(), 2)
+        steps.add(f"{family}::{kernel}", [*outs, *inputs], [], [])
+        NativeCall([NativePart(steps, fail)])()
+        return outs
+
+    return run
+
+
+def answers(path: Path) -> Arrays:
+    with load(path, reference=False) as program, program.session() as session:
+        found = [session.prefill(np.arange(13)[None])]
+        found += [session.decode(np.array([[token]])) for token in range(4)]
+        return [np.asarray(array).astype(np.float32) for array in found]
+
+
+def compile_bundles(folder: Path) -> None:
+    sys.path.append(str(Path(__file__).parents[2] / "tests" / "support"))
+    from kvc.compiler import compile_program
+    from kvc.recipes import load_recipe
+
+    spec = import_module("tiny_decoder").factory()
+    for recipe, cache in BUNDLES:
+        compile_program(
+            spec.model,
+            spec.methods,
+            recipe=load_recipe(recipe, cache=cache),
+            metadata=spec.metadata,
+        ).save(folder / f"{recipe} {cache}.kvc")
+
+
+def everything(folder: Path) -> Iterator[tuple[str, float, Arrays]]:
+    for name, tolerance, run in calls():
+        yield name, tolerance, run()
+    for recipe, cache in BUNDLES:
+        name = f"{recipe} {cache}"
+        tolerance = 1e-5 if name == "cpu_fp32 float32" else 1e-2
+        yield name, tolerance, answers(folder / f"{name}.kvc")
+
+
+def difference(found: np.ndarray, expected: np.ndarray) -> float:
+    greatest = np.abs(expected.astype(np.float64)).max(initial=1e-30)
+    return float(np.abs(found.astype(np.float64) - expected).max(initial=0) / greatest)
+
+
+def main() -> None:
+    """Record, or compare with what was recorded."""
+    mode, folder = sys.argv[1], Path(sys.argv[2])
+    if mode == "record":
+        compile_bundles(folder)
+        found = {
+            f"{name} {i}": array
+            for name, _, arrays in everything(folder)
+            for i, array in enumerate(arrays)
+        }
+        np.savez(folder / "recorded.npz", **found)  # type: ignore[arg-type]
+        return
+    processor, worst = find_library().processor, 0.0
+    with np.load(folder / "recorded.npz") as recorded:
+        for name, tolerance, arrays in everything(folder):
+            for i, array in enumerate(arrays):
+                off = difference(array, recorded[f"{name} {i}"])
+                worst = max(worst, off)
+                if not off <= tolerance:
+                    raise SystemExit(f"{processor}: {name} is off by {off}")
+        count = len(recorded.files)
+    print(f"{processor}: {count} results agree; the farthest is off by {worst:.1e}")
+
+
+if __name__ == "__main__":
+    main()
