@@ -292,13 +292,23 @@ bool unary_rows(const Step& step, const Context& context) {
       return expression;            \
     }                               \
   };
+KVC_UNARY(Acos, std::acos(x))
+KVC_UNARY(Acosh, std::acosh(x))
+KVC_UNARY(Asin, std::asin(x))
+KVC_UNARY(Asinh, std::asinh(x))
+KVC_UNARY(Atan, std::atan(x))
+KVC_UNARY(Atanh, std::atanh(x))
 KVC_UNARY(Ceil, std::ceil(x))
 KVC_UNARY(Cos, std::cos(x))
+KVC_UNARY(Cosh, std::cosh(x))
 KVC_UNARY(Erf, std::erf(x))
+KVC_UNARY(Erfc, std::erfc(x))
 KVC_UNARY(Exp, exp_of(x))
+KVC_UNARY(Exp2, std::exp2(x))
 KVC_UNARY(Expm1, std::expm1(x))
 KVC_UNARY(Floor, std::floor(x))
 KVC_UNARY(Log, std::log(x))
+KVC_UNARY(Log10, std::log10(x))
 KVC_UNARY(Log1p, std::log1p(x))
 KVC_UNARY(Log2, std::log2(x))
 KVC_UNARY(Reciprocal, T(1) / x)
@@ -308,7 +318,9 @@ KVC_UNARY(Rsqrt, T(1) / std::sqrt(x))
 KVC_UNARY(Sigmoid, T(1) / (T(1) + exp_of(-x)))
 KVC_UNARY(Silu, x / (T(1) + exp_of(-x)))
 KVC_UNARY(Sin, std::sin(x))
+KVC_UNARY(Sinh, std::sinh(x))
 KVC_UNARY(Sqrt, std::sqrt(x))
+KVC_UNARY(Tan, std::tan(x))
 KVC_UNARY(Tanh, std::tanh(x))
 KVC_UNARY(Trunc, std::trunc(x))
 KVC_UNARY(GeluErf, x * T(0.5) * (T(1) + std::erf(x * T(0.70710678118654752440))))
@@ -524,6 +536,18 @@ const Entry kElementwise[] = {
     {"aten::abs", unary_any<Abs>},
     {"aten::logical_not", unary_any<Not>},
     {"aten::bitwise_not", unary_any<Not>},
+    {"aten::acos", unary<Acos>},
+    {"aten::acosh", unary<Acosh>},
+    {"aten::asin", unary<Asin>},
+    {"aten::asinh", unary<Asinh>},
+    {"aten::atan", unary<Atan>},
+    {"aten::atanh", unary<Atanh>},
+    {"aten::cosh", unary<Cosh>},
+    {"aten::erfc", unary<Erfc>},
+    {"aten::exp2", unary<Exp2>},
+    {"aten::log10", unary<Log10>},
+    {"aten::sinh", unary<Sinh>},
+    {"aten::tan", unary<Tan>},
     {"aten::ceil", unary<Ceil>},
     {"aten::cos", unary<Cos>},
     {"aten::erf", unary<Erf>},
