@@ -35,6 +35,7 @@ _INSTEAD = {
     "aten::as_strided": "slices, .view() and .transpose()",
     "aten::as_strided_scatter": "slices, .view() and .transpose()",
     "aten::put": "index_put_ on .view(-1)",
+    "aten::embedding_renorm": "weights that are normalised once, before compiling",
     "aten::index_reduce": "index_add_, or index_copy_ of values reduced before",
 }
 _TRAINING_ONLY = {
@@ -189,6 +190,16 @@ def _clamp_bound(bound: str) -> Rule:
     return _rename("aten::clamp", **{absent: None})
 
 
+_SHIFTS: dict[str, Rule] = {
+    f"aten::{spelling}": _rename(f"aten::bitwise_{side}_shift.Tensor")
+    for side in ("left", "right")
+    for spelling in (
+        f"bitwise_{side}_shift.Tensor_Scalar",
+        f"bitwise_{side}_shift.Scalar_Tensor",
+        f"__{side[0]}shift__.Scalar",
+        f"__{side[0]}shift__.Tensor",
+    )
+}
 _RULES: dict[str, Rule] = {
     "aten::_unsafe_view": _shaped("aten::view"),
     "aten::view": _shaped("aten::view"),
@@ -223,6 +234,17 @@ _RULES: dict[str, Rule] = {
     "aten::ones": _filled(1),
     "aten::ones_like": _filled(1),
     "aten::new_ones": _filled(1),
+    "aten::empty.memory_format": _filled(0),
+    "aten::empty_like": _filled(0),
+    "aten::empty_permuted": _filled(0),
+    "aten::empty_strided": _filled(0),
+    "aten::new_empty": _filled(0),
+    **_SHIFTS,
+    "aten::_embedding_bag": norms.embedding_bag,
+    "aten::_embedding_bag_forward_only": norms.embedding_bag,
+    "aten::sort.stable": _rename("aten::sort"),
+    "aten::upsample_nearest2d.vec": norms.resize("aten::upsample_nearest2d"),
+    "aten::upsample_bilinear2d.vec": norms.resize("aten::upsample_bilinear2d"),
     "aten::scalar_tensor": lambda named, result: reads.filled(named["s"], result),
     "aten::_to_copy": _cast,
     "aten::_softmax": _rename("aten::softmax.int", dtype=None),

@@ -4,7 +4,7 @@ A traced norm also returns the statistics needed for training; only the first re
 made here.
 """
 
-from kvc.compiler.import_fx.calls import Call, Named, Unsupported, given
+from kvc.compiler.import_fx.calls import Call, Named, Rule, Unsupported, given
 from kvc.compiler.ir import Value
 from kvc.schema.types import TensorType
 
@@ -30,6 +30,29 @@ def instance_norm(named: Named, _: TensorType | None) -> Call:
         )
     values = {name: named[name] for name in ("input", "weight", "bias", "eps")}
     return Call("aten::group_norm", {**values, "num_groups": channels}, results=1)
+
+
+def embedding_bag(named: Named, _: TensorType | None) -> Call:
+    """Keep the rows of bags, and nothing of what training needs."""
+    dropped = ("scale_grad_by_freq", "sparse")
+    kept = {name: value for name, value in named.items() if name not in dropped}
+    return Call("aten::_embedding_bag_forward_only", kept, results=1)
+
+
+def resize(op: str) -> Rule:
+    """Return the rule for a resize; the result says the size."""
+
+    def rule(named: Named, result: TensorType | None) -> Call:
+        assert result is not None
+        factors = named["scale_factors"]
+        height, width = factors if isinstance(factors, tuple | list) else (None, None)
+        kept = {"self": named["input"], "output_size": result.dims[2:]}
+        kept |= {"scales_h": height, "scales_w": width}
+        if "align_corners" in named:
+            kept["align_corners"] = named["align_corners"]
+        return Call(op, kept)
+
+    return rule
 
 
 _TRANSPOSED = {

@@ -63,6 +63,7 @@ def load_kernels() -> Mapping[str, Kernel]:
         quantized,
         reductions,
         shape,
+        spatial,
         updates,
         views,
     )
@@ -79,6 +80,7 @@ def load_kernels() -> Mapping[str, Kernel]:
             **experts.KERNELS,
             **fused.KERNELS,
             **shape.KERNELS,
+            **spatial.KERNELS,
             **index.KERNELS,
             **create.KERNELS,
             **views.KERNELS,

@@ -41,6 +41,10 @@ def _isnan(out: Tensor, x: Tensor) -> None:
     torch.ne(x, x, out=out)
 
 
+def _round_decimals(out: Tensor, x: Tensor, decimals: int) -> None:
+    torch.round(x, decimals=decimals, out=out)
+
+
 def _masked_fill(out: Tensor, x: Tensor, mask: Tensor, value: Tensor | Number) -> None:
     others = (mask, value) if isinstance(value, Tensor) else (mask,)
     if any(out.data_ptr() == other.data_ptr() for other in others):
@@ -65,26 +69,43 @@ _sums: dict[str, Kernel] = {
 
 _unary: dict[str, Kernel] = {
     "aten::abs": into(torch.abs),
+    "aten::acos": into(torch.acos),
+    "aten::acosh": into(torch.acosh),
+    "aten::asin": into(torch.asin),
+    "aten::asinh": into(torch.asinh),
+    "aten::atan": into(torch.atan),
+    "aten::atanh": into(torch.atanh),
     "aten::bitwise_not": into(torch.bitwise_not),
     "aten::ceil": into(torch.ceil),
     "aten::cos": into(torch.cos),
+    "aten::cosh": into(torch.cosh),
+    "aten::digamma": into(torch.digamma),
     "aten::erf": into(torch.erf),
+    "aten::erfc": into(torch.erfc),
+    "aten::erfinv": into(torch.erfinv),
     "aten::exp": into(torch.exp),
+    "aten::exp2": into(torch.exp2),
     "aten::expm1": into(torch.expm1),
     "aten::floor": into(torch.floor),
     "aten::isinf": copied(torch.isinf),
     "aten::isnan": _isnan,
+    "aten::lgamma": into(torch.lgamma),
     "aten::log": into(torch.log),
+    "aten::log10": into(torch.log10),
     "aten::log1p": into(torch.log1p),
     "aten::log2": into(torch.log2),
     "aten::logical_not": into(torch.logical_not),
     "aten::neg": into(torch.neg),
     "aten::reciprocal": into(torch.reciprocal),
     "aten::round": into(torch.round),
+    "aten::round.decimals": _round_decimals,
     "aten::rsqrt": into(torch.rsqrt),
     "aten::sign": into(torch.sign),
+    "aten::signbit": into(torch.signbit),
     "aten::sin": into(torch.sin),
+    "aten::sinh": into(torch.sinh),
     "aten::sqrt": into(torch.sqrt),
+    "aten::tan": into(torch.tan),
     "aten::trunc": into(torch.trunc),
 }
 
@@ -92,17 +113,25 @@ _binary: dict[str, Kernel] = {
     "aten::atan2": into(torch.atan2),
     "aten::bitwise_and.Scalar": into(torch.bitwise_and),
     "aten::bitwise_and.Tensor": into(torch.bitwise_and),
+    "aten::bitwise_left_shift.Tensor": into(torch.bitwise_left_shift),
     "aten::bitwise_or.Scalar": into(torch.bitwise_or),
     "aten::bitwise_or.Tensor": into(torch.bitwise_or),
+    "aten::bitwise_right_shift.Tensor": into(torch.bitwise_right_shift),
     "aten::bitwise_xor.Scalar": into(torch.bitwise_xor),
     "aten::bitwise_xor.Tensor": into(torch.bitwise_xor),
+    "aten::copysign.Scalar": into(torch.copysign),
+    "aten::copysign.Tensor": into(torch.copysign),
     "aten::div.Scalar": into(torch.div),
     "aten::div.Scalar_mode": _div_mode,
     "aten::div.Tensor": into(torch.div),
     "aten::div.Tensor_mode": _div_mode,
     "aten::floor_divide": into(torch.floor_divide),
+    "aten::fmax": into(torch.fmax),
+    "aten::fmin": into(torch.fmin),
     "aten::fmod.Scalar": into(torch.fmod),
     "aten::fmod.Tensor": into(torch.fmod),
+    "aten::hypot": into(torch.hypot),
+    "aten::ldexp.Tensor": into(torch.ldexp),
     "aten::logical_and": into(torch.logical_and),
     "aten::logical_or": into(torch.logical_or),
     "aten::logical_xor": into(torch.logical_xor),

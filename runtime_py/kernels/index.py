@@ -26,10 +26,34 @@ def select(x: Tensor, axis: int, indices: Tensor, out: Tensor | None = None) -> 
     """
     try:
         return torch.index_select(x, axis, indices, out=out)
-    except IndexError as error:
-        size = x.shape[axis]
-        bad = next(i for i in indices.reshape(-1).tolist() if not 0 <= i < size)
-        raise IndexOutOfRange(place="", index=bad, size=size) from error
+    except IndexError:
+        _check(indices, x.shape[axis])
+        raise
+
+
+def _check(indices: Tensor, size: int) -> None:
+    for index in indices.reshape(-1).tolist():
+        if not 0 <= index < size:
+            raise IndexOutOfRange(place="", index=index, size=size)
+
+
+def _embedding_bag(
+    out: Tensor,
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    mode: int,
+    factors: Tensor | None,
+    ended: bool,
+    padding: int,
+) -> None:
+    first, last = int(offsets[:1].sum()), int(offsets[-1:].sum())
+    if first != 0 or last > len(indices) or bool((offsets.diff() < 0).any()):
+        raise ValueError(f"offsets that do not rise from 0 to {len(indices)} at most")
+    _check(indices, len(weight))  # torch reads before it looks
+    run = torch.ops.aten._embedding_bag_forward_only
+    given = (weight, indices, offsets, False, mode, False, factors, ended, padding)
+    out.copy_(run(*given)[0])
 
 
 def _index(out: Tensor, x: Tensor, indices: tuple[Tensor | None, ...]) -> None:
@@ -38,9 +62,21 @@ def _index(out: Tensor, x: Tensor, indices: tuple[Tensor | None, ...]) -> None:
     torch.ops.aten.index.Tensor_out(x, indices, out=out)
 
 
+def _bucketize(out: Tensor, x: Tensor, ends: Tensor, _: bool, right: bool) -> None:
+    torch.bucketize(x, ends, out_int32=out.dtype is torch.int32, right=right, out=out)
+
+
+def _search_sorted(out: Tensor, rows: Tensor, x: Tensor, _: bool, right: bool) -> None:
+    narrow = out.dtype is torch.int32
+    torch.searchsorted(rows, x, out_int32=narrow, right=right, out=out)
+
+
 KERNELS: dict[str, Kernel] = {
+    "aten::_embedding_bag_forward_only": _embedding_bag,
+    "aten::bucketize.Tensor": _bucketize,
     "aten::embedding": _embedding,
     "aten::gather": into(torch.gather),
     "aten::index.Tensor": _index,
     "aten::index_select": _index_select,
+    "aten::searchsorted.Tensor": _search_sorted,
 }

@@ -54,6 +54,7 @@ def _convolution(
 
 
 KERNELS: dict[str, Kernel] = {
+    "aten::_cdist_forward": copied(torch.ops.aten._cdist_forward),
     "aten::addmm": _addmm,
     "aten::bmm": into(torch.bmm),
     "aten::conv_transpose1d": copied(torch.conv_transpose1d),

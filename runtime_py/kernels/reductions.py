@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
-from kvc.runtime.kernels.adapters import into
+from kvc.runtime.kernels.adapters import copied, into
 
 
 def _sum(out: Tensor, x: Tensor, dim: tuple[int, ...] | None, keepdim: bool) -> None:
@@ -51,6 +51,22 @@ def _var(
     torch.var(x, dim, correction=correction, keepdim=keepdim, out=out)
 
 
+def _sort(out: tuple[Tensor, Tensor], x: Tensor, dim: int, descending: bool) -> None:
+    torch.sort(x, stable=True, dim=dim, descending=descending, out=out)
+
+
+def _var_mean(
+    out: tuple[Tensor, Tensor],
+    x: Tensor,
+    dim: tuple[int, ...] | None,
+    correction: float | None,
+    keepdim: bool,
+) -> None:
+    found = torch.var_mean(x, dim, correction=correction, keepdim=keepdim)
+    for to, each in zip(out, found, strict=True):
+        to.copy_(each)
+
+
 KERNELS: dict[str, Kernel] = {
     "aten::all": into(torch.all),
     "aten::all.dim": into(torch.all),
@@ -62,16 +78,23 @@ KERNELS: dict[str, Kernel] = {
     "aten::any.dims": into(torch.any),
     "aten::argmax": into(torch.argmax),
     "aten::argmin": into(torch.argmin),
+    "aten::cummax": into(torch.cummax),
+    "aten::cummin": into(torch.cummin),
     "aten::cumprod": _cumprod,
     "aten::cumsum": _cumsum,
+    "aten::kthvalue": into(torch.kthvalue),
     "aten::linalg_vector_norm": _vector_norm,
+    "aten::logcumsumexp": into(torch.logcumsumexp),
     "aten::max.dim": into(torch.max),
     "aten::mean.dim": _mean,
+    "aten::median": copied(torch.median),
+    "aten::median.dim": into(torch.median),
     "aten::min.dim": into(torch.min),
     "aten::prod": _prod_of_all,
     "aten::prod.dim_int": _prod,
-    "aten::sort": into(torch.sort),
+    "aten::sort": _sort,
     "aten::sum.dim_IntList": _sum,
     "aten::topk": into(torch.topk),
     "aten::var.correction": _var,
+    "aten::var_mean.correction": _var_mean,
 }

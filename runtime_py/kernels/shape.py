@@ -15,6 +15,7 @@ def _reshape(out: Tensor, x: Tensor, _: tuple[int, ...]) -> None:
 KERNELS: dict[str, Kernel] = {
     "aten::cat": into(torch.cat),
     "aten::constant_pad_nd": copied(torch.constant_pad_nd),
+    "aten::diagonal": copied(torch.diagonal),
     "aten::flip": copied(torch.flip),
     "aten::repeat": copied(Tensor.repeat),
     "aten::reshape": _reshape,
@@ -22,4 +23,5 @@ KERNELS: dict[str, Kernel] = {
     "aten::stack": into(torch.stack),
     "aten::tril": into(torch.tril),
     "aten::triu": into(torch.triu),
+    "aten::unfold": copied(Tensor.unfold),
 }

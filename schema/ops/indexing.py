@@ -37,6 +37,42 @@ def embedding_q8(weight: TensorType, scale: TensorType, indices: TensorType) -> 
     return ((DType.FLOAT32, embedding(weight, indices)[0][1]),)
 
 
+def embedding_bag(
+    weight: TensorType,
+    indices: TensorType,
+    offsets: TensorType,
+    mode: int,
+    factors: TensorType | None,
+    ended: bool,
+    _: int,
+) -> Rule:
+    """Reduce the rows of each bag of indices; `offsets` say where bags begin."""
+    require(len(weight.dims) == 2, f"weight {weight}")
+    require(len(indices.dims) == len(offsets.dims) == 1, f"{indices} and {offsets}")
+    fits = factors is None or shape_of(factors) == shape_of(indices)
+    require(fits and 0 <= mode <= 2, f"mode {mode} with {factors}")
+    bags = shape_of(offsets)[0] - bool(ended)
+    require(bags >= 0, f"offsets {offsets}")
+    return ((weight.dtype, (bags, shape_of(weight)[1])),)
+
+
+def bucketize(
+    self: TensorType, boundaries: TensorType, narrow: bool, *_: Concrete
+) -> Rule:
+    """Say between which boundaries each element lies."""
+    require(len(boundaries.dims) == 1, f"boundaries {boundaries}")
+    return ((DType.INT32 if narrow else DType.INT64, shape_of(self)),)
+
+
+def search_sorted(
+    rows: TensorType, self: TensorType, narrow: bool, *_: Concrete
+) -> Rule:
+    """Say where each element would stand in its sorted row, or in the only one."""
+    known = len(rows.dims) == 1 or shape_of(rows)[:-1] == shape_of(self)[:-1]
+    require(bool(rows.dims) and known, f"{self} in {rows}")
+    return ((DType.INT32 if narrow else DType.INT64, shape_of(self)),)
+
+
 def index_select(self: TensorType, dim: int, index: TensorType) -> Rule:
     """Pick slices along an axis."""
     require_index(index)

@@ -87,6 +87,14 @@ def convolution(
     return ((x.dtype, (shape[0], kernel[0], *spatial)),)
 
 
+def distances(x: TensorType, y: TensorType, *_: Concrete) -> Rule:
+    """Return the distances of rows [..., m, k] from rows [..., n, k]."""
+    a, b = shape_of(x), shape_of(y)
+    fits = len(a) >= 2 and len(b) >= 2 and a[-1] == b[-1]
+    require(fits, "rows of {} and of {}", x, y)
+    return ((x.dtype, (*broadcast_shapes([a[:-2], b[:-2]]), a[-2], b[-2])),)
+
+
 def conv_transpose(
     x: TensorType,
     weight: TensorType,

@@ -157,6 +157,39 @@ def variance(
     return reduce(self, dim, keepdim)
 
 
+def variance_and_mean(
+    self: TensorType, dim: tuple[int, ...] | None, correction: Concrete, keepdim: bool
+) -> Rule:
+    """Reduce to the variance and the mean."""
+    return reduce(self, dim, keepdim) * 2
+
+
+def kth_value(self: TensorType, k: int, dim: int, keepdim: bool) -> Rule:
+    """Reduce to the k-th least value, counted from one, and its position."""
+    size = shape_of(self)[axis_of(dim, len(self.dims))] if self.dims else 1
+    require(0 < k <= size, f"k = {k} of {size}")
+    return reduce_with_index(self, dim, keepdim)
+
+
+def diagonal(self: TensorType, offset: int, dim1: int, dim2: int) -> Rule:
+    """Take the diagonals of two axes, as a last axis."""
+    shape, rank = list(shape_of(self)), len(self.dims)
+    first, second = axis_of(dim1, rank), axis_of(dim2, rank)
+    require(first != second, f"the diagonal of axis {first} and itself")
+    rows, columns = shape[first], shape[second]
+    length = min(rows, columns - offset) if offset >= 0 else min(rows + offset, columns)
+    kept = [size for i, size in enumerate(shape) if i not in (first, second)]
+    return ((self.dtype, (*kept, max(0, length))),)
+
+
+def unfold(self: TensorType, dimension: int, size: int, step: int) -> Rule:
+    """Take windows along an axis, their elements as a last axis."""
+    shape, axis = list(shape_of(self)), axis_of(dimension, len(self.dims))
+    require(0 <= size <= shape[axis] and step > 0, f"windows of {size} every {step}")
+    shape[axis] = (shape[axis] - size) // step + 1
+    return ((self.dtype, (*shape, size)),)
+
+
 def vector_norm(
     self: TensorType, _: Concrete, dim: tuple[int, ...] | None, keepdim: bool
 ) -> Rule:

@@ -1,4 +1,4 @@
-"""kvc with XNNPACK, llama.cpp, ONNX Runtime and ExecuTorch on model A, in turn.
+"""kvc, llama.cpp, ONNX Runtime and ExecuTorch on one model, in turn.
 
     python tests/benchmarks/xnnpack.py build FOLDER [options]
     python tests/benchmarks/xnnpack.py run FOLDER [options]
@@ -8,7 +8,9 @@
 Python is given. `run` measures each stack in a process of its own, in turn, round after
 round, and names those that it has to skip. `sharing` measures kvc alone: two methods
 that share their weights, against a bundle for each. Files are in the page cache. Prints
-tables in Markdown: medians of the rounds, the least and the greatest in brackets.
+tables in Markdown: medians of the rounds, the least and the greatest in brackets. With
+`--limits`, the machine's bandwidth and its products a second are measured in each
+round, and a table and a chart (`--plot`) say which share of them each stack reaches.
 """
 
 import argparse
@@ -20,6 +22,13 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from data_bench import Samples, spread, table
+from xnnpack_limits import (
+    PROBE,
+    draw_limits,
+    find_points,
+    probe_command,
+    show_limits,
+)
 from xnnpack_rounds import describe_machine, measure
 from xnnpack_sharing import measure_sharing, sharing_cases
 from xnnpack_stacks import Case, add_stack_options, cases
@@ -56,6 +65,8 @@ def compare(wanted: Sequence[Case], options: argparse.Namespace) -> None:
     how = ["--repeats", options.repeats, "--steps", options.steps]
     how += ["--threads", options.threads]
     commands = {case.name: [*case.run, *map(str, how)] for case in there}
+    if options.limits:
+        commands[PROBE] = probe_command(options.folder, options.threads)
     paths = {case.name: [case.path] for case in there}
     found = measure(commands, paths, options.rounds, options.threads)
     if options.json:
@@ -63,7 +74,13 @@ def compare(wanted: Sequence[Case], options: argparse.Namespace) -> None:
         options.json.write_text(json.dumps(rounds, indent=1))
     say(describe_machine())
     show_speed(found)
-    show_memory(found, {case.name: case.nbytes() for case in there})
+    nbytes = {case.name: case.nbytes() for case in there}
+    show_memory(found, nbytes)
+    if options.limits:
+        points = find_points(found, nbytes, options.model)
+        show_limits(points)
+        if options.plot:
+            draw_limits(points, options.plot)
 
 
 def show_speed(found: Mapping[str, Samples]) -> None:
@@ -73,6 +90,7 @@ def show_speed(found: Mapping[str, Samples]) -> None:
     rows = [
         [name, *(spread([n / v for v in samples.of(key)]) for key, n in keys.items())]
         for name, samples in found.items()
+        if name != PROBE
     ]
     header = ("tokens/s", "prefill 128", "prefill 512", "decode at 128", "at 1,024")
     table("Speed", header, rows)
@@ -114,6 +132,10 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5, help="of a prompt, a round")
     parser.add_argument("--steps", type=int, default=32, help="of decoding, a round")
     parser.add_argument("--json", type=Path, help="where to write all figures")
+    parser.add_argument(
+        "--limits", action="store_true", help="measure what the machine can do, too"
+    )
+    parser.add_argument("--plot", type=Path, help="where to draw that, .svg or .png")
     options = parser.parse_args()
     match options.stage:
         case "build":

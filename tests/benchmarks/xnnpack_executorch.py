@@ -18,8 +18,9 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from xnnpack_measure import SHAPE, Ids, add_run_options, measure_process
+from xnnpack_measure import SHAPES, Ids, add_run_options, measure_process
 
+SHAPE = SHAPES["a"]
 RECURSION = 8192  # the exporter's passes recurse once for each node
 
 

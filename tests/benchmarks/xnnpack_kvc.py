@@ -20,6 +20,7 @@ from xnnpack_measure import (
     measure_process,
     memory,
     prompt,
+    shape_of,
 )
 
 LENGTH = 128  # of the prompt, and of what is decoded before decoding is timed
@@ -53,11 +54,13 @@ class Kvc:
 def build(options: argparse.Namespace) -> None:
     """Compile, and print the bytes of the file."""
     sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
-    from model_a import model_a
+    from model_a import random_decoder
 
     from kvc.compiler import compile_program
+    from kvc.compiler.models.decoder import DecoderConfig
 
-    spec = model_a()
+    config = DecoderConfig(**shape_of(options.path), rope_base=100000.0)
+    spec = random_decoder(config)
     methods = [m for m in spec.methods if m.name in options.methods.split(",")]
     bundle = compile_program(spec.model, methods, options.recipe, states=spec.states)
     bundle.save(options.path)

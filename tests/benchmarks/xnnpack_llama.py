@@ -20,11 +20,11 @@ from typing import Any
 from xnnpack_measure import (
     DEPTHS,
     PROMPTS,
-    SHAPE,
     Figures,
     Ids,
     add_run_options,
     measure_process,
+    shape_of,
 )
 
 MAP = 1  # llama_load_mode
@@ -33,12 +33,13 @@ BUILT = Path("vendor", "llama.cpp", "build", "bin")
 
 
 def build(path: str, kind: str) -> None:
-    """Write a gguf of model A's shape."""
+    """Write a gguf of the shape of the model that it is named after."""
     import gguf
     import numpy as np
 
-    dim, ffn, layers = SHAPE["dim"], SHAPE["ffn"], SHAPE["layers"]
-    kv = dim // SHAPE["heads"] * SHAPE["kv_heads"]
+    shape = shape_of(path)
+    dim, ffn, layers = shape["dim"], shape["ffn"], shape["layers"]
+    kv = dim // shape["heads"] * shape["kv_heads"]
     stored = gguf.GGMLQuantizationType[kind]
     random = np.random.default_rng(0)
     writer = gguf.GGUFWriter(path, "llama")
@@ -46,12 +47,12 @@ def build(path: str, kind: str) -> None:
     writer.add_context_length(4096)
     writer.add_embedding_length(dim)
     writer.add_feed_forward_length(ffn)
-    writer.add_head_count(SHAPE["heads"])
-    writer.add_head_count_kv(SHAPE["kv_heads"])
+    writer.add_head_count(shape["heads"])
+    writer.add_head_count_kv(shape["kv_heads"])
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_rope_freq_base(1e5)
-    writer.add_rope_dimension_count(dim // SHAPE["heads"])
-    writer.add_vocab_size(SHAPE["vocab"])
+    writer.add_rope_dimension_count(dim // shape["heads"])
+    writer.add_vocab_size(shape["vocab"])
     of_file = "ALL_F32" if kind == "F32" else f"MOSTLY_{kind}"
     writer.add_file_type(gguf.LlamaFileType[of_file])
     writer.add_tokenizer_model("no_vocab")
@@ -64,7 +65,7 @@ def build(path: str, kind: str) -> None:
     def add_norm(name: str) -> None:
         writer.add_tensor(f"{name}.weight", np.ones(dim, np.float32))
 
-    add("token_embd", SHAPE["vocab"], dim)
+    add("token_embd", shape["vocab"], dim)
     add_norm("output_norm")
     for i in range(layers):
         add_norm(f"blk.{i}.attn_norm")
@@ -111,7 +112,7 @@ class Llama:
         model_params.load_mode = MAP
         model = library.llama_model_load_from_file(path.encode(), model_params)
         params = library.llama_context_default_params()
-        params.n_ctx = SHAPE["capacity"]
+        params.n_ctx = shape_of(path)["capacity"]
         params.n_threads = params.n_threads_batch = self._threads
         self._context = model and library.llama_init_from_model(model, params)
         if not self._context:

@@ -28,15 +28,18 @@ import data_process
 import numpy as np
 import numpy.typing as npt
 
-SHAPE: Mapping[str, int] = MappingProxyType(
+Shape = Mapping[str, int]
+
+
+def _shape(**sizes: int) -> Shape:
+    return MappingProxyType({**sizes, "capacity": 2048})
+
+
+# SmolLM2-135M's; TinyLlama's, but for the output layer, which is the embedding.
+SHAPES: Mapping[str, Shape] = MappingProxyType(
     {
-        "vocab": 49152,
-        "dim": 576,
-        "layers": 30,
-        "heads": 9,
-        "kv_heads": 3,
-        "ffn": 1536,
-        "capacity": 2048,
+        "a": _shape(vocab=49152, dim=576, layers=30, heads=9, kv_heads=3, ffn=1536),
+        "b": _shape(vocab=32000, dim=2048, layers=22, heads=32, kv_heads=4, ffn=5632),
     }
 )
 PROMPTS = (128, 512)
@@ -45,6 +48,11 @@ CHUNK = 512  # the longest that is appended at once
 
 Ids: TypeAlias = npt.NDArray[np.int64]
 Figures = dict[str, float]
+
+
+def shape_of(path: str) -> Shape:
+    """Return the shape of the model that a file is named after: `a-`, `b-`."""
+    return SHAPES[Path(path).name.partition("-")[0]]
 
 
 class Stack(Protocol):
@@ -111,7 +119,7 @@ def measure_decode(stack: Stack, depth: int, steps: int) -> float:
 
 def prompt(length: int) -> Ids:
     """Return tokens, the same in each stack."""
-    return np.random.default_rng(0).integers(0, SHAPE["vocab"], (1, length), np.int64)
+    return np.random.default_rng(0).integers(0, 32000, (1, length), np.int64)
 
 
 def clock(action: Callable[[], object]) -> float:

@@ -35,7 +35,7 @@ def measure(
         for name, command in commands.items():
             sys.stderr.write(f"\r\033[Kround {turn + 1}: {name}")
             sys.stderr.flush()
-            for path in files_of(paths[name]):
+            for path in files_of(paths.get(name, ())):
                 data_process.prepare_cache(str(path), cold=False)
             found[name].append(in_process(command_now(command)))
     sys.stderr.write("\r\033[K")

@@ -50,6 +50,9 @@ def add_stack_options(parser: argparse.ArgumentParser) -> None:
     """Add what says where stacks and their files are."""
     parser.add_argument("folder", type=Path, help="of the files that are measured")
     parser.add_argument(
+        "--model", default="a", choices=("a", "b"), help="b: llama.cpp alone beside kvc"
+    )
+    parser.add_argument(
         "--recipes", nargs="*", default=["xnnpack_q8"], help="of kvc's bundles"
     )
     parser.add_argument(
@@ -82,14 +85,16 @@ def cases(options: argparse.Namespace) -> Iterator[Case]:
         yield kvc(options, recipe)
     for kind in ["q8_0"] if options.gguf else options.kinds:
         yield from llama(options, kind)
-    yield onnxruntime(options)
-    for scheme in options.schemes:
-        yield executorch(options, scheme)
+    if options.model == "a":
+        yield onnxruntime(options)
+        for scheme in options.schemes:
+            yield executorch(options, scheme)
 
 
 def kvc(options: argparse.Namespace, recipe: str, methods: Sequence[str] = ()) -> Case:
     """Return kvc with a bundle of a recipe, of some methods or of both."""
-    path = options.folder / f"a-{'-'.join((recipe, *methods))}.kvc"
+    file = "-".join((options.model, recipe, *methods))
+    path = options.folder / f"{file}.kvc"
     chosen = ("--methods", ",".join(methods)) if methods else ()
     how = ("--reference",) if options.reference else ()
     return Case(
@@ -103,7 +108,7 @@ def kvc(options: argparse.Namespace, recipe: str, methods: Sequence[str] = ()) -
 
 def llama(options: argparse.Namespace, kind: str) -> Iterator[Case]:
     """Yield llama.cpp as the others are measured, and as it measures itself."""
-    path = options.gguf or options.folder / f"a-{kind}.gguf"
+    path = options.gguf or options.folder / f"{options.model}-{kind}.gguf"
     how = ("--kind", kind.upper())
     make = python_step(options.gguf_python, "xnnpack_llama", "build", path, *how)
     for name, stage in (("", "run"), (", llama-bench", "bench")):
@@ -111,7 +116,7 @@ def llama(options: argparse.Namespace, kind: str) -> Iterator[Case]:
         if options.llama:
             where = ("--folder", options.llama)
             run = step(sys.executable, "xnnpack_llama", stage, path, *where)
-        yield Case(f"llama.cpp {path.stem}{name}", path, make, run, "--llama")
+        yield Case(f"llama.cpp {kind.upper()}{name}", path, make, run, "--llama")
 
 
 def onnxruntime(options: argparse.Namespace) -> Case:

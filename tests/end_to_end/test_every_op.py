@@ -18,6 +18,7 @@ Function = Callable[..., object]
 
 
 MATH = "abs ceil cos erf exp expm1 floor isinf isnan log log1p log2 logical_not neg reciprocal relu round rsqrt sigmoid sign sin sqrt tanh trunc"
+ANALYSIS = "acos acosh asin asinh atan atanh cosh digamma erfc exp2 lgamma log10 signbit sinh tan"
 LOGIC = ("and", "or", "xor")
 ORDER = ("eq", "ge", "gt", "le", "lt", "ne")
 
@@ -44,6 +45,9 @@ def _compared(name: str, number: float | None = None) -> Function:
 UNARY: dict[str, Function] = {
     **{f"aten::{name}": _of_x(name) for name in MATH.split()},
     "aten::bitwise_not": lambda x, y, n, b: torch.bitwise_not(n),
+    **{f"aten::{name}": _of_x(name) for name in ANALYSIS.split()},
+    "aten::erfinv": lambda x, y, n, b: torch.erfinv(x / 9),
+    "aten::round.decimals": lambda x, y, n, b: x.round(decimals=1),
     "aten::silu": lambda x, y, n, b: functional.silu(x),
     "aten::gelu": lambda x, y, n, b: functional.gelu(x),
     "aten::hardtanh": lambda x, y, n, b: functional.hardtanh(x),
@@ -89,6 +93,18 @@ BINARY: dict[str, Function] = {
     "aten::pow.Tensor_Scalar": lambda x, y, n, b: x**3,
     "aten::pow.Scalar": lambda x, y, n, b: (2**x, 0.5**n),
     "aten::atan2": lambda x, y, n, b: torch.atan2(x, y),
+    "aten::copysign.Tensor": lambda x, y, n, b: torch.copysign(x, y),
+    "aten::copysign.Scalar": lambda x, y, n, b: torch.copysign(x, -1),
+    "aten::fmax": lambda x, y, n, b: torch.fmax(x, y),
+    "aten::fmin": lambda x, y, n, b: torch.fmin(x, y),
+    "aten::hypot": lambda x, y, n, b: torch.hypot(x, y),
+    "aten::ldexp.Tensor": lambda x, y, n, b: (torch.ldexp(x, n), torch.ldexp(x, y)),
+    "aten::bitwise_left_shift.Tensor": lambda x, y, n, b: (
+        n << 2,
+        torch.bitwise_left_shift(1, n.abs()),
+        n << n.abs(),
+    ),
+    "aten::bitwise_right_shift.Tensor": lambda x, y, n, b: (n >> 1, n >> n.abs()),
     "aten::maximum": lambda x, y, n, b: torch.maximum(x, y),
     "aten::minimum": lambda x, y, n, b: torch.minimum(x, y),
     **{f"aten::logical_{name}": _of_booleans(f"logical_{name}") for name in LOGIC},
@@ -130,8 +146,18 @@ REDUCTIONS: dict[str, Function] = {
     "aten::max.dim": lambda x, y, n, b: tuple(x.max(1)),
     "aten::min.dim": lambda x, y, n, b: tuple(x.min(0)),
     "aten::var.correction": lambda x, y, n, b: (x.var(1), x.std()),
+    "aten::var_mean.correction": lambda x, y, n, b: (
+        *torch.var_mean(x, dim=1),
+        *torch.std_mean(x),
+    ),
+    "aten::median": lambda x, y, n, b: x.median(),
+    "aten::median.dim": lambda x, y, n, b: tuple(x.median(1)),
+    "aten::kthvalue": lambda x, y, n, b: tuple(x.kthvalue(2)),
     "aten::topk": lambda x, y, n, b: tuple(x.topk(2)),
-    "aten::sort": lambda x, y, n, b: tuple(x.sort(1)),
+    "aten::sort": lambda x, y, n, b: (*x.sort(1), n.argsort(dim=1, stable=True)),
+    "aten::cummax": lambda x, y, n, b: tuple(x.cummax(1)),
+    "aten::cummin": lambda x, y, n, b: tuple(x.cummin(1)),
+    "aten::logcumsumexp": lambda x, y, n, b: x.logcumsumexp(1),
     "aten::cumsum": lambda x, y, n, b: x.cumsum(1),
     "aten::cumprod": lambda x, y, n, b: x.cumprod(1),
     "aten::softmax.int": lambda x, y, n, b: x.softmax(1),
@@ -151,6 +177,8 @@ PRODUCTS: dict[str, Function] = {
     "aten::group_norm": lambda x, y, n, b: (functional.group_norm(x, 1, y[0], y[1]), functional.group_norm(x[..., None], 3), functional.instance_norm(x[None])),
     "aten::rms_norm": lambda x, y, n, b: functional.rms_norm(x, (3,), y[0]),
     "aten::layer_norm": lambda x, y, n, b: functional.layer_norm(x, (3,), y[0], y[1]),
+    "aten::_cdist_forward": lambda x, y, n, b: (torch.cdist(x, y), torch.cdist(x, y, 1.0)),
+    "aten::_embedding_bag_forward_only": lambda x, y, n, b: functional.embedding_bag(n.abs() % 2, x),
     "aten::embedding": lambda x, y, n, b: functional.embedding(n.abs() % 2, x),
     "aten::scaled_dot_product_attention": lambda x, y, n, b: functional.scaled_dot_product_attention(x[None], y[None], y[None]),
     "kvc::attention": lambda x, y, n, b: torch.ops.kvc.attention(x[None, None], y[None, None], y[None, None], torch.tensor([2]), None, True),
@@ -183,6 +211,10 @@ MOVES: dict[str, Function] = {
     "aten::triu": lambda x, y, n, b: x.triu(1),
     "aten::full": lambda x, y, n, b: torch.full((2,), 3.0) + x[:, 0],
     "aten::arange.start_step": lambda x, y, n, b: torch.arange(3) + n,
+    "aten::diagonal": lambda x, y, n, b: (x.diagonal(1), (x @ y.t()).trace()),
+    "aten::unfold": lambda x, y, n, b: x.unfold(1, 2, 1),
+    "aten::bucketize.Tensor": lambda x, y, n, b: torch.bucketize(x, torch.tensor([0.0, 1.0])),
+    "aten::searchsorted.Tensor": lambda x, y, n, b: torch.searchsorted(x.sort(1).values, y, right=True),
     "aten::index_copy": lambda x, y, n, b: x.index_copy(0, torch.tensor([1]), y[:1]),
     "aten::index_put": lambda x, y, n, b: x.index_put((torch.tensor([1]),), y[:1]),
     "aten::index_add": lambda x, y, n, b: x.index_add(1, torch.tensor([1, 1]), y[:, :2], alpha=2),
@@ -190,6 +222,25 @@ MOVES: dict[str, Function] = {
     "aten::scatter.src": lambda x, y, n, b: x.scatter(1, n.abs() % 1, y),
     "aten::scatter.value": lambda x, y, n, b: x.scatter(1, n.abs() % 3, 2.0),
     "aten::copy": lambda x, y, n, b: torch.zeros(2, 3).copy_(x) + 1,
+}  # fmt: skip
+# Of [2, 3] as a picture with one channel, or as one of three axes.
+SPATIAL: dict[str, Function] = {
+    "aten::avg_pool2d": lambda x, y, n, b: (functional.avg_pool2d(x[None], 2, 1), functional.avg_pool1d(x, 2, padding=1)),
+    "aten::avg_pool3d": lambda x, y, n, b: functional.avg_pool3d(x[None, None], (1, 2, 2), 1),
+    "aten::max_pool2d_with_indices": lambda x, y, n, b: (functional.max_pool2d(x[None], 2, 1, ceil_mode=True), *functional.max_pool1d(x, 2, return_indices=True)),
+    "aten::max_pool3d_with_indices": lambda x, y, n, b: functional.max_pool3d(x[None, None], (1, 2, 2), dilation=(1, 1, 2), padding=(0, 1, 1)),
+    "aten::_adaptive_avg_pool2d": lambda x, y, n, b: (functional.adaptive_avg_pool2d(x[None], (1, 2)), functional.adaptive_avg_pool1d(x, 2)),
+    "aten::_adaptive_avg_pool3d": lambda x, y, n, b: functional.adaptive_avg_pool3d(x[None, None], (1, 2, 2)),
+    "aten::adaptive_max_pool2d": lambda x, y, n, b: functional.adaptive_max_pool2d(x[None], 2),
+    "aten::adaptive_max_pool3d": lambda x, y, n, b: functional.adaptive_max_pool3d(x[None, None], (1, 2, 2)),
+    "aten::upsample_nearest2d": lambda x, y, n, b: (functional.interpolate(x[None, None], scale_factor=1.6), functional.interpolate(x[None, None], (3, 7))),
+    "aten::upsample_bilinear2d": lambda x, y, n, b: (functional.interpolate(x[None, None], scale_factor=1.6, mode="bilinear"), functional.interpolate(x[None, None], (5, 2), mode="bilinear", align_corners=True)),
+    "aten::_upsample_bilinear2d_aa": lambda x, y, n, b: functional.interpolate(x[None, None], (1, 2), mode="bilinear", antialias=True),
+    "aten::_upsample_bicubic2d_aa": lambda x, y, n, b: functional.interpolate(x[None, None], (1, 2), mode="bicubic", antialias=True),
+    "aten::grid_sampler_2d": lambda x, y, n, b: functional.grid_sample(x[None, None], y.view(1, 1, 3, 2), align_corners=True),
+    "aten::grid_sampler_3d": lambda x, y, n, b: functional.grid_sample(x[None, None, None], y.view(1, 1, 1, 2, 3), align_corners=True),
+    "aten::constant_pad_nd": lambda x, y, n, b: (functional.pad(x[None], (1, 1), mode="circular"), functional.pad(x[None], (1, 1), mode="reflect"), functional.pad(x[None], (2, 1), mode="replicate"), functional.pad(x, (1, 2))),
+    "aten::full": lambda x, y, n, b: (torch.empty(2).fill_(3.0) + x[:, 0], torch.empty_like(x).copy_(x)),
 }  # fmt: skip
 
 # What torch writes with other ops, or a pass of ours leaves out; the calls are checked.
@@ -234,7 +285,9 @@ N = torch.tensor([[3, -1, 2], [0, 5, -4]])
 B = torch.tensor([[True, False, True], [False, True, True]])
 
 
-@pytest.mark.parametrize("functions", [UNARY, BINARY, REDUCTIONS, PRODUCTS, MOVES])
+@pytest.mark.parametrize(
+    "functions", [UNARY, BINARY, REDUCTIONS, PRODUCTS, MOVES, SPATIAL]
+)
 def test_ops_do_as_eager_does(tmp_path: Path, functions: dict[str, Function]) -> None:
     model = Calls(functions).eval()
     bundle = compile_program(model, [Method("forward", args=(X, Y, N, B))])
@@ -252,5 +305,5 @@ def test_ops_do_as_eager_does(tmp_path: Path, functions: dict[str, Function]) ->
 
 
 def test_the_tables_name_every_op() -> None:
-    named = {*UNARY, *BINARY, *REDUCTIONS, *PRODUCTS, *MOVES}
+    named = {*UNARY, *BINARY, *REDUCTIONS, *PRODUCTS, *MOVES, *SPATIAL}
     assert named | MADE_BY_PASSES == set(OPS) - CONTROL_OPS

@@ -62,4 +62,5 @@ def run(
 
 def bits(tensor: Tensor) -> bytes:
     """Return a tensor's elements as bytes; NaN and -0.0 keep their bits."""
-    return tensor.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    whole = tensor.clone(memory_format=torch.contiguous_format)
+    return whole.reshape(-1).view(torch.uint8).numpy().tobytes()

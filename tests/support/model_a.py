@@ -21,8 +21,12 @@ CONFIG = DecoderConfig(
 
 
 def model_a(layers: int | None = None) -> ModelSpec:
-    """Return the model; its weights are normal, wide enough for lively logits."""
-    config = replace(CONFIG, layers=layers or CONFIG.layers)
+    """Return the model."""
+    return random_decoder(replace(CONFIG, layers=layers or CONFIG.layers))
+
+
+def random_decoder(config: DecoderConfig) -> ModelSpec:
+    """Return a model whose weights are normal, wide enough for lively logits."""
     generator = torch.Generator().manual_seed(0)
     model = Decoder(config).eval()
     with torch.no_grad():

@@ -16,6 +16,7 @@ from kvc.runtime.kernels import (
     quantized,
     reductions,
     shape,
+    spatial,
     updates,
     views,
 )
@@ -35,6 +36,7 @@ FAMILIES = (
     quantized,
     reductions,
     shape,
+    spatial,
     updates,
     views,
 )

@@ -1,6 +1,6 @@
 """Calls of every op, for the tests of shape rules and of kernels."""
 
-from op_cases import computing, elementwise, indexing, moving, reducing
+from op_cases import computing, elementwise, indexing, moving, reducing, spatial
 from op_cases.case import Case, mapped, type_of
 
 CASES = (
@@ -9,6 +9,7 @@ CASES = (
     *computing.CASES,
     *moving.CASES,
     *indexing.CASES,
+    *spatial.CASES,
 )
 
 __all__ = ["CASES", "Case", "mapped", "type_of"]

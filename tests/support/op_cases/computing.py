@@ -56,6 +56,13 @@ PRODUCTS = (
     ),
 )
 
+DISTANCES = tuple(
+    Case("aten::_cdist_forward", (rand(*a), rand(*b), p, mode))
+    for a, b in (((4, 5), (3, 5)), ((2, 1, 30, 5), (3, 28, 5)), ((0, 5), (3, 5)))
+    for p in (0.0, 1.0, 2.0, 2.5, float("inf"))
+    for mode in (None, 1, 2)
+)
+
 CONVOLUTION = (
     *(
         Case(
@@ -318,6 +325,7 @@ CASES = (
     *TRANSPOSED,
     *CHANNEL_NORMS,
     *PRODUCTS,
+    *DISTANCES,
     *CONVOLUTION,
     *NORMS,
     *ATTENTION,

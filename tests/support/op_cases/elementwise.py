@@ -42,6 +42,8 @@ _MATH = [
     "tanh",
     "trunc",
 ]
+_ARCS = "acos acosh asin asinh atan atanh cosh sinh tan"
+_SPECIAL = "digamma erfc erfinv exp2 lgamma log10 signbit"
 _WHOLE = "abs ceil exp floor isinf isnan logical_not neg relu round sign sqrt trunc"
 
 UNARY = (
@@ -52,6 +54,21 @@ UNARY = (
     *(Case(f"aten::{op}", (rand(2, 3, dtype=I32),)) for op in _WHOLE.split()),
     *(Case("aten::bitwise_not", (rand(2, 3, dtype=d),)) for d in (BOOL, I8, U8, I64)),
     Case("aten::logical_not", (rand(5, dtype=BOOL),)),
+    *(
+        Case(f"aten::{op}", (x,))
+        for op in (*_ARCS.split(), *_SPECIAL.split())
+        for x in (
+            rand(3, 37),
+            rand(5, dtype=F64),
+            _ODD,
+            rand(0, 4),
+            rand(2, 3, dtype=I32),
+        )
+    ),
+    *(
+        Case("aten::round.decimals", (x, decimals))
+        for x, decimals in ((rand(3, 4), 2), (rand(4) * 1000, -2), (_ODD, 1))
+    ),
 )
 
 _ARITHMETIC = [
@@ -146,6 +163,20 @@ BINARY = (
         for mode in (None, "floor", "trunc")
     ),
     Case("aten::atan2", (rand(3, 5), rand(5))),
+    *(
+        Case(f"aten::{op}", (x, y))
+        for op in ("copysign.Tensor", "fmax", "fmin", "hypot", "ldexp.Tensor")
+        for x, y in ((rand(3, 5), rand(5)), (_ODD, _ODD.flip(0)))
+    ),
+    *(
+        Case(f"aten::bitwise_{side}_shift.Tensor", (x, y))
+        for side in ("left", "right")
+        for x, y in (
+            (rand(3, 5, dtype=I32), rand(5, dtype=I32).abs()),
+            (rand(5, dtype=I64), torch.tensor(3)),
+        )
+    ),
+    *(Case("aten::copysign.Scalar", (_ODD, value)) for value in (-1.0, 2, -0.0)),
     Case("aten::atan2", (rand(3, dtype=BF16), rand(3, dtype=BF16))),
     Case("aten::pow.Tensor_Tensor", (rand(3, 5).abs(), rand(5))),
     Case("aten::pow.Tensor_Tensor", (rand(4, dtype=I32), rand(4, dtype=U8))),

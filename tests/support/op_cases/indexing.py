@@ -157,4 +157,19 @@ CACHE = (
     ),
 )
 
-CASES = (*READS, *WRITES, *CACHE)
+_ENDS = torch.tensor([-1.0, 0.0, 0.5, 0.5, 2.0])
+SEARCHES = (
+    *(
+        Case("aten::bucketize.Tensor", (x, _ENDS, narrow, right))
+        for x in (rand(3, 5), _ENDS, rand())
+        for narrow in (False, True)
+        for right in (False, True)
+    ),
+    *(
+        Case("aten::searchsorted.Tensor", (rows, rand(3, 4), False, right))
+        for rows in (_ENDS, rand(3, 6).sort(-1).values)
+        for right in (False, True)
+    ),
+)
+
+CASES = (*READS, *SEARCHES, *WRITES, *CACHE)

@@ -80,6 +80,16 @@ JOINS = (
     Case("aten::flip", (rand(3, 4, dtype=BF16), (0, -1))),
     Case("aten::flip", (rand(3, 4), ())),
     *(
+        Case("aten::diagonal", (x, offset, first, second))
+        for x in (rand(4, 5), rand(2, 3, 3, dtype=BF16))
+        for offset in (0, 1, -2, 7)
+        for first, second in ((0, 1), (-1, 0))
+    ),
+    *(
+        Case("aten::unfold", (rand(3, 7), axis, size, step))
+        for axis, size, step in ((1, 3, 2), (0, 3, 1), (-1, 0, 1))
+    ),
+    *(
         Case(f"aten::{op}", (x, diagonal))
         for op in ("tril", "triu")
         for x in (rand(4, 5), rand(2, 3, 3, dtype=BF16), rand(3, 4, dtype=BOOL))

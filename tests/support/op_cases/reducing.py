@@ -119,6 +119,24 @@ RANKS = (
         for dim, descending in ((-1, False), (0, True))
     ),
     Case("aten::sort", (rand(), 0, False)),
+    *(
+        Case(f"aten::{op}", (x, *given, dim, keepdim))
+        for op, given in (("median.dim", ()), ("kthvalue", (2,)))
+        for x in (rand(4, 9), rand(4, 9, dtype=I32))
+        for dim, keepdim in ((-1, False), (0, True))
+    ),
+    *(Case("aten::median", (x,)) for x in (rand(3, 5), rand(6, dtype=I32), rand())),
+    *(
+        Case(
+            "aten::var_mean.correction", (rand(3, 4, 5, dtype=d), dim, correction, keep)
+        )
+        for d in (F32, F64)
+        for dim, correction, keep in (
+            (None, 1, False),
+            ((1,), 0, True),
+            ((0, -1), None, False),
+        )
+    ),
 )
 
 SCANS = (
@@ -128,6 +146,13 @@ SCANS = (
         for d in (F32, BF16, I32, BOOL)
         for dim in (0, -1)
     ),
+    *(
+        Case(f"aten::{op}", (x, dim))
+        for op in ("cummax", "cummin")
+        for x in (rand(3, 5), rand(3, 5, dtype=I32))
+        for dim in (0, -1)
+    ),
+    *(Case("aten::logcumsumexp", (rand(3, 5, dtype=d), 1)) for d in (F32, F64)),
     Case("aten::cumsum", (rand(), 0)),
     Case("aten::cumsum", (rand(3, 0), 1)),
     Case("aten::cumsum", (rand(3, 5, dtype=BOOL), 1), I32),

@@ -1,0 +1,102 @@
+"""Shape rules of ops over the last two or three axes: pooling, resizing, sampling."""
+
+from kvc.schema.dtypes import DType
+from kvc.schema.ops.shapes import Rule, Shape, require, shape_of
+from kvc.schema.ops.spec import Concrete
+from kvc.schema.types import TensorType
+
+
+def average_pool(
+    x: TensorType,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    ceil_mode: bool,
+    *_: Concrete,
+) -> Rule:
+    """Average windows of [..., channels, ...], with one size or one for each axis."""
+    once = (1,) * len(kernel)
+    return ((x.dtype, _pooled(x, kernel, stride, padding, once, ceil_mode)),)
+
+
+def max_pool(
+    x: TensorType,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    ceil_mode: bool,
+) -> Rule:
+    """Take the greatest of windows, with its position among the plane."""
+    shape = _pooled(x, kernel, stride, padding, dilation, ceil_mode)
+    return ((x.dtype, shape), (DType.INT64, shape))
+
+
+def _pooled(
+    x: TensorType,
+    kernel: tuple[int, ...],
+    stride: tuple[int, ...],
+    padding: tuple[int, ...],
+    dilation: tuple[int, ...],
+    ceil_mode: bool,
+) -> Shape:
+    """Return the shape of pooled planes; as torch, no window begins in the padding."""
+    shape, rank = shape_of(x), len(kernel)
+    settings = (kernel, stride or kernel, padding, dilation)
+    require(0 < rank < len(shape) <= rank + 2, f"{x} for {rank} axes")
+    require(all(len(each) == rank for each in settings), f"settings for {rank} axes")
+    require(min(*kernel, *settings[1], *dilation) > 0 and min(padding) >= 0, "settings")
+    found = []
+    for size, k, s, p, d in zip(shape[-rank:], *settings, strict=True):
+        require(2 * p <= k, f"padding {p} of windows of {k}")
+        room = size + 2 * p - d * (k - 1) - 1
+        count = (room + (s - 1 if ceil_mode else 0)) // s + 1
+        if ceil_mode and (count - 1) * s >= size + p:
+            count -= 1
+        require(count > 0, f"windows of {k} over {size}")
+        found.append(count)
+    return (*shape[:-rank], *found)
+
+
+def adaptive_pool(x: TensorType, size: tuple[int, ...]) -> Rule:
+    """Average windows that are chosen so that `size` come out."""
+    return ((x.dtype, _resized(x, size)),)
+
+
+def adaptive_max_pool(x: TensorType, size: tuple[int, ...]) -> Rule:
+    """Take the greatest of such windows, with its position among the plane."""
+    shape = _resized(x, size)
+    return ((x.dtype, shape), (DType.INT64, shape))
+
+
+def _resized(x: TensorType, size: tuple[int, ...]) -> Shape:
+    shape, rank = shape_of(x), len(size)
+    require(len(shape) in (rank + 1, rank + 2), f"{x} for {rank} axes")
+    require(min(shape[-rank:]) > 0 and min(size) >= 0, f"{x} to {size}")
+    return (*shape[:-rank], *size)
+
+
+def resize(x: TensorType, size: tuple[int, ...], *settings: Concrete) -> Rule:
+    """Interpolate planes [batch, channels, ...] to a size; factors make just that."""
+    require(len(x.dims) == len(size) + 2 and min(size) > 0, f"{x} to {size}")
+    for whole, wanted, factor in zip(shape_of(x)[2:], size, settings[-2:], strict=True):
+        fits = factor is None or (
+            isinstance(factor, float)
+            and 0 < factor < 2**31
+            and int(whole * factor) == wanted
+        )
+        require(fits, f"{whole} to {wanted} by {factor}")
+    return ((x.dtype, _resized(x, size)),)
+
+
+def grid_sample(
+    x: TensorType, grid: TensorType, mode: int, padding: int, _: Concrete
+) -> Rule:
+    """Sample [batch, channels, ...] at a grid [batch, ..., axes], -1 to 1 for each."""
+    shape, places = shape_of(x), shape_of(grid)
+    rank = len(shape) - 2
+    require(rank > 0 and len(places) == rank + 2, f"{x} at {grid}")
+    require(places[0] == shape[0] and places[-1] == rank, f"{x} at {grid}")
+    require(0 <= mode <= (2 if rank == 2 else 1) and 0 <= padding <= 2, "settings")
+    require(min(shape[2:]) > 0, f"nothing to sample of {x}")
+    return ((x.dtype, (*shape[:2], *places[1:-1])),)
