@@ -226,7 +226,7 @@ def test_a_text_goes_on_past_the_window_of_a_ring(kvc, tmp_path, keep):
     kept = f" and the first {keep} " if keep else " "
     assert f"ring, 2, window 5{kept}" in states
     assert f"ring, 2, window 4{kept}" in states
-    assert "up to 60 tokens" in states
+    assert "at most 60 tokens" in states
 
 
 @pytest.fixture(scope="module")
