@@ -320,8 +320,8 @@ _COMPUTED = {
     **_table(
         _FLOATING,
         "aten::div.Tensor aten::div.Scalar aten::pow.Tensor_Scalar aten::pow.Scalar "
-        "aten::acos aten::acosh aten::asin aten::asinh aten::atan aten::atanh aten::cosh "
-        "aten::erfc aten::exp2 aten::log10 aten::sinh aten::tan "
+        "aten::acos aten::acosh aten::asin aten::asinh aten::atan aten::atanh "
+        "aten::cosh aten::erfc aten::exp2 aten::log10 aten::sinh aten::tan "
         "aten::ceil aten::cos aten::erf aten::exp aten::expm1 aten::floor aten::gelu "
         "aten::log aten::log1p aten::log2 aten::reciprocal aten::relu aten::round "
         "aten::rsqrt aten::sigmoid aten::silu aten::sin aten::sqrt aten::tanh "
