@@ -51,8 +51,8 @@ void read_all(const char* from, int64_t nbytes) {
   sink = (sums[0] + sums[1] + sums[2] + sums[3])[0];
 }
 
-// Independent sums, so that no product waits for another. What is multiplied passes through
-// an empty asm each time, so that no product is made ahead.
+// Independent sums, so that no product waits for another; in assembly, so that they stay in
+// registers and each product is made.
 constexpr int kSums = 10;
 
 #if defined(__x86_64__)
@@ -60,11 +60,9 @@ __attribute__((target("avx2"))) void int8_avx2(int) {
   __m256i sums[kSums] = {}, a = _mm256_set1_epi16(3), b = _mm256_set1_epi16(5);
   for (int64_t i = 0; i < kTurns; ++i) {
 #pragma GCC unroll 10
-    for (int j = 0; j < kSums; ++j) {
-      __asm__ volatile("" : "+x"(a));
-      sums[j] = _mm256_add_epi32(sums[j], _mm256_madd_epi16(a, b));
-    }
+    for (auto& sum : sums) __asm__ volatile("vpmaddwd %2, %1, %%ymm15\n\tvpaddd %%ymm15, %0, %0" : "+x"(sum) : "x"(a), "x"(b) : "xmm15");
   }
+#pragma GCC unroll 10
   for (int j = 1; j < kSums; ++j) sums[0] += sums[j];
   sink = static_cast<int64_t>(sums[0][0]);
 }
@@ -73,11 +71,9 @@ __attribute__((target("avx512f,avx512vnni"))) void int8_vnni(int) {
   __m512i sums[kSums] = {}, a = _mm512_set1_epi8(3), b = _mm512_set1_epi8(5);
   for (int64_t i = 0; i < kTurns; ++i) {
 #pragma GCC unroll 10
-    for (int j = 0; j < kSums; ++j) {
-      __asm__ volatile("" : "+v"(a));
-      sums[j] = _mm512_dpbusd_epi32(sums[j], a, b);
-    }
+    for (auto& sum : sums) __asm__ volatile("vpdpbusd %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
   }
+#pragma GCC unroll 10
   for (int j = 1; j < kSums; ++j) sums[0] += sums[j];
   sink = static_cast<int64_t>(sums[0][0]);
 }
@@ -86,11 +82,9 @@ __attribute__((target("avx2,fma"))) void floats_avx2(int) {
   __m256 sums[kSums] = {}, a = _mm256_set1_ps(1e-3f), b = a;
   for (int64_t i = 0; i < kTurns; ++i) {
 #pragma GCC unroll 10
-    for (int j = 0; j < kSums; ++j) {
-      __asm__ volatile("" : "+x"(a));
-      sums[j] = _mm256_fmadd_ps(a, b, sums[j]);
-    }
+    for (auto& sum : sums) __asm__ volatile("vfmadd231ps %2, %1, %0" : "+x"(sum) : "x"(a), "x"(b));
   }
+#pragma GCC unroll 10
   for (int j = 1; j < kSums; ++j) sums[0] += sums[j];
   sink = static_cast<int64_t>(sums[0][0]);
 }
@@ -99,11 +93,9 @@ __attribute__((target("avx512f"))) void floats_avx512(int) {
   __m512 sums[kSums] = {}, a = _mm512_set1_ps(1e-3f), b = a;
   for (int64_t i = 0; i < kTurns; ++i) {
 #pragma GCC unroll 10
-    for (int j = 0; j < kSums; ++j) {
-      __asm__ volatile("" : "+v"(a));
-      sums[j] = _mm512_fmadd_ps(a, b, sums[j]);
-    }
+    for (auto& sum : sums) __asm__ volatile("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(a), "v"(b));
   }
+#pragma GCC unroll 10
   for (int j = 1; j < kSums; ++j) sums[0] += sums[j];
   sink = static_cast<int64_t>(sums[0][0]);
 }

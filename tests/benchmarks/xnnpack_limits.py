@@ -8,6 +8,7 @@ prompt multiplies, and products limit it. The limit of a round is what its probe
 by the formula of `least_seconds`. Ratios are taken in each round; the median is shown.
 """
 
+import re
 import statistics
 import subprocess
 import sys
@@ -51,7 +52,7 @@ class Point:
 def probe_command(folder: Path, threads: int) -> list[str]:
     """Compile the probe, and return the command that runs it."""
     program = folder / "probe"
-    flags = ("-O2", "-std=c++17", "-pthread", "-Wno-psabi")
+    flags = ("-O3", "-std=c++17", "-pthread", "-Wno-psabi")
     subprocess.run(["c++", *flags, HERE / "probe.cc", "-o", program], check=True)
     return [str(program), str(threads)]
 
@@ -85,8 +86,8 @@ def least_seconds(
 def find_points(
     found: Mapping[str, Samples], nbytes: Mapping[str, int], model: str
 ) -> list[Point]:
-    """Return what each stack of kvc reaches."""
-    peers = {
+    """Return what each stack of kvc reaches, beside peers of as many bits a weight."""
+    others = {
         name: samples
         for name, samples in found.items()
         if name != PROBE and not name.startswith("kvc")
@@ -99,7 +100,11 @@ def find_points(
                 least_seconds(key, model, nbytes[name], probe, "_q" in name)
                 for probe in found[PROBE].rounds
             ]
-            times = {peer: each.of(key) for peer, each in peers.items()}
+            times = {
+                peer: each.of(key)
+                for peer, each in others.items()
+                if _bits(peer) == _bits(name)
+            }
             best = min(
                 times, key=lambda each: statistics.median(times[each]), default=""
             )
@@ -117,6 +122,12 @@ def find_points(
                 )
             )
     return points
+
+
+def _bits(stack: str) -> str:
+    """Return how many bits a stack's weights have, by its name."""
+    found = re.search(r"(?:[qQ]|int|fp|b?[fF])(4|8|16|32)", stack)
+    return found[1] if found else "8"
 
 
 def _words(key: str) -> str:
