@@ -6,7 +6,9 @@ of no dims made from the number, whichever gives the same as eager. A number kno
 at run time is already a tensor; it takes the dtype that a number would.
 """
 
-from kvc.compiler.import_fx.calls import Call, Tensor, cast, full
+import numpy as np
+
+from kvc.compiler.import_fx.calls import Call, Tensor, Unsupported, cast, full
 from kvc.compiler.import_fx.read_numbers import Number, Real
 from kvc.compiler.ir import Value
 from kvc.schema.dtypes import DType
@@ -102,6 +104,14 @@ def _swapped(call: Call) -> Call:
     return Call(op, {**call.named, "self": second, "other": first})
 
 
+def _require_held(number: object, dtype: DType) -> None:
+    kind = dtype.numpy
+    if isinstance(number, int) and kind.kind in "iu":
+        limits = np.iinfo(kind)  # type: ignore[type-var]  # of integers, it is known
+        if not limits.min <= number <= limits.max:
+            raise Unsupported(f"{number} is no {dtype.label}")
+
+
 def _wrapped(call: Call, result: TensorType | None) -> Call:
     """Make tensors of numbers that are left, of an elementwise op's result dtype."""
     spec = OPS.get(call.op)
@@ -115,5 +125,6 @@ def _wrapped(call: Call, result: TensorType | None) -> Call:
     for param in spec.params:
         number = named.get(param.name)
         if param.kind is ParamKind.TENSOR and _is_number(number):
+            _require_held(number, result.dtype)
             named[param.name] = full((), number, result.dtype)
     return Call(call.op, named)

@@ -266,7 +266,7 @@ class Library:
         Raises:
             BadSetting: it is none of `processors`.
         """
-        if self._use(processor.encode()) != 0:
+        if processor not in self.processors or self._use(processor.encode()) != 0:
             expected = "one of " + ", ".join(self.processors)
             raise BadSetting(name=_VARIABLE, expected=expected, found=processor)
         self.processor = processor

@@ -1,4 +1,4 @@
-"""Shape rules of ops over the last two or three axes: pooling, resizing, sampling."""
+"""Shape rules of ops over the last `rank` axes: pooling, resizing, sampling."""
 
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.shapes import Rule, Shape, require, shape_of
@@ -7,6 +7,7 @@ from kvc.schema.types import TensorType
 
 
 def average_pool(
+    rank: int,
     x: TensorType,
     kernel: tuple[int, ...],
     stride: tuple[int, ...],
@@ -15,11 +16,12 @@ def average_pool(
     *_: Concrete,
 ) -> Rule:
     """Average windows of [..., channels, ...], with one size or one for each axis."""
-    once = (1,) * len(kernel)
-    return ((x.dtype, _pooled(x, kernel, stride, padding, once, ceil_mode)),)
+    once = (1,) * rank
+    return ((x.dtype, _pooled(rank, x, kernel, stride, padding, once, ceil_mode)),)
 
 
 def max_pool(
+    rank: int,
     x: TensorType,
     kernel: tuple[int, ...],
     stride: tuple[int, ...],
@@ -28,11 +30,12 @@ def max_pool(
     ceil_mode: bool,
 ) -> Rule:
     """Take the greatest of windows, with its position among the plane."""
-    shape = _pooled(x, kernel, stride, padding, dilation, ceil_mode)
+    shape = _pooled(rank, x, kernel, stride, padding, dilation, ceil_mode)
     return ((x.dtype, shape), (DType.INT64, shape))
 
 
 def _pooled(
+    rank: int,
     x: TensorType,
     kernel: tuple[int, ...],
     stride: tuple[int, ...],
@@ -41,9 +44,9 @@ def _pooled(
     ceil_mode: bool,
 ) -> Shape:
     """Return the shape of pooled planes; as torch, no window begins in the padding."""
-    shape, rank = shape_of(x), len(kernel)
+    shape = shape_of(x)
     settings = (kernel, stride or kernel, padding, dilation)
-    require(0 < rank < len(shape) <= rank + 2, f"{x} for {rank} axes")
+    require(len(shape) in (rank + 1, rank + 2), f"{x} for {rank} axes")
     require(all(len(each) == rank for each in settings), f"settings for {rank} axes")
     require(min(*kernel, *settings[1], *dilation) > 0 and min(padding) >= 0, "settings")
     found = []
@@ -58,27 +61,31 @@ def _pooled(
     return (*shape[:-rank], *found)
 
 
-def adaptive_pool(x: TensorType, size: tuple[int, ...]) -> Rule:
+def adaptive_pool(rank: int, x: TensorType, size: tuple[int, ...]) -> Rule:
     """Average windows that are chosen so that `size` come out."""
-    return ((x.dtype, _resized(x, size)),)
+    return ((x.dtype, _resized(rank, x, size)),)
 
 
-def adaptive_max_pool(x: TensorType, size: tuple[int, ...]) -> Rule:
+def adaptive_max_pool(rank: int, x: TensorType, size: tuple[int, ...]) -> Rule:
     """Take the greatest of such windows, with its position among the plane."""
-    shape = _resized(x, size)
+    shape = _resized(rank, x, size)
     return ((x.dtype, shape), (DType.INT64, shape))
 
 
-def _resized(x: TensorType, size: tuple[int, ...]) -> Shape:
-    shape, rank = shape_of(x), len(size)
-    require(len(shape) in (rank + 1, rank + 2), f"{x} for {rank} axes")
+def _resized(rank: int, x: TensorType, size: tuple[int, ...]) -> Shape:
+    shape, fits = shape_of(x), len(size) == rank
+    require(fits and len(shape) in (rank + 1, rank + 2), f"{x} for {rank} axes")
     require(min(shape[-rank:]) > 0 and min(size) >= 0, f"{x} to {size}")
     return (*shape[:-rank], *size)
 
 
-def resize(x: TensorType, size: tuple[int, ...], *settings: Concrete) -> Rule:
+def resize(
+    rank: int, x: TensorType, size: tuple[int, ...], *settings: Concrete
+) -> Rule:
     """Interpolate planes [batch, channels, ...] to a size; factors make just that."""
-    require(len(x.dims) == len(size) + 2 and min(size) > 0, f"{x} to {size}")
+    require(
+        len(x.dims) == len(size) + 2 == rank + 2 and min(size) > 0, f"{x} to {size}"
+    )
     for whole, wanted, factor in zip(shape_of(x)[2:], size, settings[-2:], strict=True):
         fits = factor is None or (
             isinstance(factor, float)
@@ -86,16 +93,15 @@ def resize(x: TensorType, size: tuple[int, ...], *settings: Concrete) -> Rule:
             and int(whole * factor) == wanted
         )
         require(fits, f"{whole} to {wanted} by {factor}")
-    return ((x.dtype, _resized(x, size)),)
+    return ((x.dtype, _resized(rank, x, size)),)
 
 
 def grid_sample(
-    x: TensorType, grid: TensorType, mode: int, padding: int, _: Concrete
+    rank: int, x: TensorType, grid: TensorType, mode: int, padding: int, _: Concrete
 ) -> Rule:
     """Sample [batch, channels, ...] at a grid [batch, ..., axes], -1 to 1 for each."""
     shape, places = shape_of(x), shape_of(grid)
-    rank = len(shape) - 2
-    require(rank > 0 and len(places) == rank + 2, f"{x} at {grid}")
+    require(len(shape) == len(places) == rank + 2, f"{x} at {grid}")
     require(places[0] == shape[0] and places[-1] == rank, f"{x} at {grid}")
     require(0 <= mode <= (2 if rank == 2 else 1) and 0 <= padding <= 2, "settings")
     require(min(shape[2:]) > 0, f"nothing to sample of {x}")

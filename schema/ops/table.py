@@ -4,6 +4,8 @@ Parameters that kvc does not support (devices, layouts, memory formats, `out`) a
 out; the compiler refuses a traced call that sets one to anything unusual.
 """
 
+from functools import partial
+
 from kvc.schema.ops import caches as c
 from kvc.schema.ops import fused as f
 from kvc.schema.ops import indexing as i
@@ -181,20 +183,48 @@ _FRESH: dict[str, ShapeRule] = {
     "aten::conv_transpose1d(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] output_padding, int groups, int[] dilation) -> Tensor": p.conv_transpose,
     "aten::conv_transpose2d.input(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] output_padding, int groups, int[] dilation) -> Tensor": p.conv_transpose,
     "aten::conv_transpose3d.input(Tensor input, Tensor weight, Tensor? bias, int[] stride, int[] padding, int[] output_padding, int groups, int[] dilation) -> Tensor": p.conv_transpose,
-    "aten::avg_pool2d(Tensor self, int[] kernel_size, int[] stride, int[] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor": spatial.average_pool,
-    "aten::avg_pool3d(Tensor self, int[] kernel_size, int[] stride, int[] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor": spatial.average_pool,
-    "aten::max_pool2d_with_indices(Tensor self, int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode) -> Tensor, Tensor": spatial.max_pool,
-    "aten::max_pool3d_with_indices(Tensor self, int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode) -> Tensor, Tensor": spatial.max_pool,
-    "aten::_adaptive_avg_pool2d(Tensor self, int[] output_size) -> Tensor": spatial.adaptive_pool,
-    "aten::_adaptive_avg_pool3d(Tensor self, int[] output_size) -> Tensor": spatial.adaptive_pool,
-    "aten::adaptive_max_pool2d(Tensor self, int[] output_size) -> Tensor, Tensor": spatial.adaptive_max_pool,
-    "aten::adaptive_max_pool3d(Tensor self, int[] output_size) -> Tensor, Tensor": spatial.adaptive_max_pool,
-    "aten::upsample_nearest2d(Tensor self, int[] output_size, float? scales_h, float? scales_w) -> Tensor": spatial.resize,
-    "aten::upsample_bilinear2d(Tensor self, int[] output_size, bool align_corners, float? scales_h, float? scales_w) -> Tensor": spatial.resize,
-    "aten::_upsample_bilinear2d_aa(Tensor self, int[] output_size, bool align_corners, float? scales_h, float? scales_w) -> Tensor": spatial.resize,
-    "aten::_upsample_bicubic2d_aa(Tensor self, int[] output_size, bool align_corners, float? scales_h, float? scales_w) -> Tensor": spatial.resize,
-    "aten::grid_sampler_2d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor": spatial.grid_sample,
-    "aten::grid_sampler_3d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor": spatial.grid_sample,
+    "aten::avg_pool2d(Tensor self, int[] kernel_size, int[] stride, int[] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor": partial(
+        spatial.average_pool, 2
+    ),
+    "aten::avg_pool3d(Tensor self, int[] kernel_size, int[] stride, int[] padding, bool ceil_mode, bool count_include_pad, int? divisor_override) -> Tensor": partial(
+        spatial.average_pool, 3
+    ),
+    "aten::max_pool2d_with_indices(Tensor self, int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode) -> Tensor, Tensor": partial(
+        spatial.max_pool, 2
+    ),
+    "aten::max_pool3d_with_indices(Tensor self, int[] kernel_size, int[] stride, int[] padding, int[] dilation, bool ceil_mode) -> Tensor, Tensor": partial(
+        spatial.max_pool, 3
+    ),
+    "aten::_adaptive_avg_pool2d(Tensor self, int[] output_size) -> Tensor": partial(
+        spatial.adaptive_pool, 2
+    ),
+    "aten::_adaptive_avg_pool3d(Tensor self, int[] output_size) -> Tensor": partial(
+        spatial.adaptive_pool, 3
+    ),
+    "aten::adaptive_max_pool2d(Tensor self, int[] output_size) -> Tensor, Tensor": partial(
+        spatial.adaptive_max_pool, 2
+    ),
+    "aten::adaptive_max_pool3d(Tensor self, int[] output_size) -> Tensor, Tensor": partial(
+        spatial.adaptive_max_pool, 3
+    ),
+    "aten::upsample_nearest2d(Tensor self, int[] output_size, float? scales_h, float? scales_w) -> Tensor": partial(
+        spatial.resize, 2
+    ),
+    "aten::upsample_bilinear2d(Tensor self, int[] output_size, bool align_corners, float? scales_h, float? scales_w) -> Tensor": partial(
+        spatial.resize, 2
+    ),
+    "aten::_upsample_bilinear2d_aa(Tensor self, int[] output_size, bool align_corners, float? scales_h, float? scales_w) -> Tensor": partial(
+        spatial.resize, 2
+    ),
+    "aten::_upsample_bicubic2d_aa(Tensor self, int[] output_size, bool align_corners, float? scales_h, float? scales_w) -> Tensor": partial(
+        spatial.resize, 2
+    ),
+    "aten::grid_sampler_2d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor": partial(
+        spatial.grid_sample, 2
+    ),
+    "aten::grid_sampler_3d(Tensor input, Tensor grid, int interpolation_mode, int padding_mode, bool align_corners) -> Tensor": partial(
+        spatial.grid_sample, 3
+    ),
     "aten::batch_norm(Tensor input, Tensor? weight, Tensor? bias, Tensor running_mean, Tensor running_var, float eps) -> Tensor": s.batch_norm,
     "aten::group_norm(Tensor input, int num_groups, Tensor? weight, Tensor? bias, float eps) -> Tensor": s.group_norm,
     "aten::rms_norm(Tensor input, int[] normalized_shape, Tensor? weight, float? eps) -> Tensor": s.normalized,

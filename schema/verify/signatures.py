@@ -52,7 +52,7 @@ def check_signature(
     arguments = instruction.arguments
     results = [types[i] for i in instruction.results]
     if spec.halves:
-        _check_halves(types[instruction.results[0]])
+        _check_halves(results)
     names = _symbols_in(instruction, lambda value: symbols_of(types[value].dims))
     for point in sizes.points if names else sizes.points[:1]:
         concrete = [_concrete(a, types, point) for a in arguments]
@@ -66,11 +66,12 @@ def check_signature(
         _compare(inferred, results, point, names)
 
 
-def _check_halves(kind: TensorType) -> None:
-    """Check that the last axis has the same size in all calls; its rule sees some."""
-    width = kind.dims[-1] if kind.dims else 0
-    if not isinstance(width, int):
-        raise Misfit(f"halves of {width} elements, which must be a number")
+def _check_halves(results: Sequence[TensorType]) -> None:
+    """Check that last axes have the same size in all calls; the rule sees some."""
+    for kind in results:
+        width = kind.dims[-1] if kind.dims else 0
+        if not isinstance(width, int):
+            raise Misfit(f"halves of {width} elements, which must be a number")
 
 
 def sized_together(graph: Graph) -> Collection[int]:

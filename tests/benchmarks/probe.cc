@@ -127,6 +127,10 @@ int main(int count, char** arguments) {
     floats = best(threads, products * 8, floats_avx2);
   }
 #endif
+  if (int8 == 0 || floats == 0) {
+    std::fprintf(stderr, "no probe for this processor: it needs AVX2 and FMA\n");
+    return 1;
+  }
   std::printf("{\"read_bytes\": %.0f, \"int8_products\": %.0f, \"float_products\": %.0f}\n", read,
               int8, floats);
 }

@@ -54,7 +54,11 @@ def probe_command(folder: Path, threads: int) -> list[str]:
     program = folder / "probe"
     flags = ("-O3", "-std=c++17", "-pthread", "-Wno-psabi")
     subprocess.run(["c++", *flags, HERE / "probe.cc", "-o", program], check=True)
-    return [str(program), str(threads)]
+    command = [str(program), str(threads)]
+    subprocess.run(
+        command, check=True, stdout=subprocess.DEVNULL
+    )  # it says if it cannot
+    return command
 
 
 def least_seconds(

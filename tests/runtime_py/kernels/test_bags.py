@@ -25,3 +25,12 @@ def test_an_index_that_the_embedding_has_not_is_refused(mode: int, index: int) -
     given = (torch.tensor([0, index]), torch.tensor([0]), mode, None, False, -1)
     with pytest.raises(IndexOutOfRange):
         kernel(torch.zeros(1, 4), torch.ones(9, 4), *given)
+
+
+@pytest.mark.parametrize("mode", [0, 1, 2])
+@pytest.mark.parametrize(("offsets", "ended"), [([], False), ([0], True)])
+def test_no_bags_are_nothing(mode: int, offsets: list[int], ended: bool) -> None:
+    kernel = load_kernels()["aten::_embedding_bag_forward_only"]
+    starts = torch.tensor(offsets, dtype=torch.int64)
+    given = (torch.ones(9, 4), torch.arange(6), starts, mode, None, ended, -1)
+    kernel(torch.zeros(0, 4), *given)

@@ -172,6 +172,45 @@ def index(*dims: int) -> TensorType:
             )
             for mode, keep in (("linear", 2), ("circular", -1), ("circular", 8))
         ),
+        *(
+            (f"aten::{op}", (tensor(2, 4, 8), kernel, (), (0,) * len(kernel), *rest))
+            for kernel in ((2,), (2, 2, 2))
+            for op, rest in (
+                ("avg_pool2d", (False, True, None)),
+                ("max_pool2d_with_indices", ((1,) * len(kernel), False)),
+            )
+        ),
+        ("aten::avg_pool2d", (tensor(4, 8), (2, 2), (), (0, 0), False, True, None)),
+        ("aten::avg_pool2d", (tensor(2, 4, 8), (2, 2), (), (2, 0), False, True, None)),
+        ("aten::avg_pool2d", (tensor(2, 4, 8), (5, 2), (), (0, 0), False, True, None)),
+        (
+            "aten::avg_pool2d",
+            (tensor(2, 4, 8), (2, 2), (0, 1), (0, 0), False, True, None),
+        ),
+        ("aten::_adaptive_avg_pool2d", (tensor(2, 4, 8), (2,))),
+        ("aten::_adaptive_avg_pool2d", (tensor(2, 0, 8), (2, 2))),
+        ("aten::upsample_nearest2d", (tensor(1, 2, 4, 8), (8, 16), 1e-30, 2.0)),
+        ("aten::upsample_nearest2d", (tensor(1, 2, 4, 8), (8, 16), float("nan"), None)),
+        ("aten::upsample_nearest2d", (tensor(1, 2, 4), (8, 16), None, None)),
+        ("aten::grid_sampler_2d", (tensor(1, 2, 4, 8), tensor(1, 3, 3, 3), 0, 0, True)),
+        ("aten::grid_sampler_2d", (tensor(1, 2, 4, 8), tensor(1, 3, 3, 2), 3, 0, True)),
+        ("aten::grid_sampler_2d", (tensor(1, 2, 0, 8), tensor(1, 3, 3, 2), 0, 0, True)),
+        ("aten::kthvalue", (tensor(2, 4), 0, 1, False)),
+        ("aten::kthvalue", (tensor(2, 4), 5, 1, False)),
+        ("aten::diagonal", (tensor(2, 4), 0, 1, -1)),
+        ("aten::unfold", (tensor(2, 4), 1, 5, 1)),
+        ("aten::unfold", (tensor(2, 4), 1, 2, 0)),
+        ("aten::_cdist_forward", (tensor(2, 4), tensor(2, 3), 2.0, None)),
+        ("aten::bucketize.Tensor", (tensor(2), tensor(2, 4), False, False)),
+        ("aten::searchsorted.Tensor", (tensor(3, 4), tensor(2, 4), False, False)),
+        (
+            "aten::_embedding_bag_forward_only",
+            (tensor(9, 4), index(3), index(0), 3, None, False, -1),
+        ),
+        (
+            "aten::_embedding_bag_forward_only",
+            (tensor(9, 4), index(3), index(0), 0, tensor(2), False, -1),
+        ),
         ("kvc::after", (tensor(1), 1)),
         ("kvc::after", (index(1, 1), 1)),
         ("kvc::after", (index(1), -1)),

@@ -1,5 +1,7 @@
 """What an instruction must be like whatever the sizes, beyond its op's shape rule."""
 
+from dataclasses import replace
+
 import pytest
 
 from kvc.schema.dtypes import DType
@@ -22,5 +24,7 @@ def test_rotary_embeddings_have_a_width_that_is_a_number(upper: int):
     turned = Instruction(ROTARY, (Ref(0), Ref(1), Ref(2)), (3,))
     with pytest.raises(Misfit, match="halves of w elements, which must be a number"):
         check_signature(turned, OPS[ROTARY], types, sizes)
+    with pytest.raises(Misfit):
+        check_signature(replace(turned, results=()), OPS[ROTARY], types, sizes)
     even = [TensorType(F32, (*kind.dims[:-1], 4)) for kind in types]
     check_signature(turned, OPS[ROTARY], even, sizes)
