@@ -136,7 +136,8 @@ def test_an_extreme_in_any_word_of_the_program_is_found_or_harmless(path):
         (b"\x08\0\0\0KVCP", "without its container"),
         (bytes(4096), "zeros"),
         (b"{}", "JSON"),
-        (b"hello", "nothing that kvc knows"),
+        (b"hello", "a text file"),
+        (b"\xfe\xed\xfa\xce" + bytes(range(200, 256)), "nothing that kvc knows"),
     ],
 )
 def test_another_kind_of_file_is_named(path, head, kind):
