@@ -1,5 +1,6 @@
 """Guess the kind of a file from its first bytes, for the message of `BadMagic`."""
 
+import codecs
 from typing import Final
 
 # A byte over 0x7f, CR LF, SUB and LF: copies in text mode change one of them.
@@ -61,8 +62,17 @@ def _guess_deeper(head: bytes) -> str:
         return "a web page: the download did not get the file itself"
     if text.startswith((b"{", b"[")):
         return "a JSON text"
-    if all(byte >= 32 or byte in b"\t\n\r\f" for byte in head):
+    if _is_text(head):
         return "a text file"
     if b"onnx" in text or b"pytorch" in text[:64]:
         return "an ONNX model"
     return "nothing that kvc knows"
+
+
+def _is_text(head: bytes) -> bool:
+    """Tell whether bytes begin a text in UTF-8; a character may be cut off."""
+    try:
+        codecs.getincrementaldecoder("utf-8")().decode(head)
+    except UnicodeDecodeError:
+        return False
+    return all(byte >= 32 or byte in b"\t\n\r\f" for byte in head)
