@@ -31,7 +31,7 @@ def select(x: Tensor, axis: int, indices: Tensor, out: Tensor | None = None) -> 
 def _check(indices: Tensor, size: int) -> None:
     if not indices.numel():
         return
-    for index in (int(indices.min()), int(indices.max())):
+    for index in map(int, torch.aminmax(indices)):
         if not 0 <= index < size:
             raise IndexOutOfRange(place="", index=index, size=size)
 

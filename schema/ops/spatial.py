@@ -16,8 +16,8 @@ def average_pool(
     *_: Concrete,
 ) -> Rule:
     """Average windows of [..., channels, ...], with one size or one for each axis."""
-    once = (1,) * rank
-    return ((x.dtype, _pooled(rank, x, kernel, stride, padding, once, ceil_mode)),)
+    windows = (kernel, stride or kernel, padding, (1,) * rank)
+    return ((x.dtype, _pooled(rank, x, windows, ceil_mode)),)
 
 
 def max_pool(
@@ -30,30 +30,26 @@ def max_pool(
     ceil_mode: bool,
 ) -> Rule:
     """Take the greatest of windows, with its position among the plane."""
-    shape = _pooled(rank, x, kernel, stride, padding, dilation, ceil_mode)
+    windows = (kernel, stride or kernel, padding, dilation)
+    shape = _pooled(rank, x, windows, ceil_mode)
     return ((x.dtype, shape), (DType.INT64, shape))
 
 
 def _pooled(
-    rank: int,
-    x: TensorType,
-    kernel: tuple[int, ...],
-    stride: tuple[int, ...],
-    padding: tuple[int, ...],
-    dilation: tuple[int, ...],
-    ceil_mode: bool,
+    rank: int, x: TensorType, windows: tuple[tuple[int, ...], ...], ceil_mode: bool
 ) -> Shape:
-    """Return the shape of pooled planes; as torch, no window begins in the padding."""
+    """Return the shape of pooled planes; as torch, no window begins in the padding.
+
+    `windows`: their sizes, strides, paddings and dilations, along each axis.
+    """
     shape = shape_of(x)
-    settings = (kernel, stride or kernel, padding, dilation)
     require(len(shape) in (rank + 1, rank + 2), f"{x} for {rank} axes")
-    require(all(len(each) == rank for each in settings), f"settings for {rank} axes")
-    require(min(*kernel, *settings[1], *dilation) > 0 and min(padding) >= 0, "settings")
+    require(all(len(each) == rank for each in windows), f"settings for {rank} axes")
     found = []
-    for size, k, s, p, d in zip(shape[-rank:], *settings, strict=True):
-        require(2 * p <= k, f"padding {p} of windows of {k}")
-        room = size + 2 * p - d * (k - 1) - 1
-        count = (room + (s - 1 if ceil_mode else 0)) // s + 1
+    for size, k, s, p, d in zip(shape[-rank:], *windows, strict=True):
+        require(min(k, s, d) > 0 and 0 <= 2 * p <= k, "settings of pooling")
+        steps = size + 2 * p - d * (k - 1) - 1
+        count = (steps + (s - 1 if ceil_mode else 0)) // s + 1
         if ceil_mode and (count - 1) * s >= size + p:
             count -= 1
         require(count > 0, f"windows of {k} over {size}")
