@@ -36,7 +36,7 @@ def updates_kept() -> Iterator[None]:
     """Let torch keep updates that nothing uses, which it would drop from bodies."""
     kept = fx_node._side_effectful_functions
     update = torch.ops.kvc.cache_update
-    added = {update, update.default} - kept
+    added = [one for one in (update, update.default) if one not in kept]
     kept.update(added)
     try:
         yield
