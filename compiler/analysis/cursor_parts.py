@@ -1,9 +1,10 @@
-"""Which part of a cursor an integer of a method is: the one place that decides it.
+"""Tell whether an integer of a method is the position, its end or the row lengths.
 
-In: a flat method, a cursor's value as it begins, and what a call adds. Out: a
-`CursorView`, which says of a value which part of the cursor it is. Cursors, kinds of
-states, the windows of rings and operands that become parts are all found through it, so
-that these cannot disagree.
+A cursor is a position that a program counts; these are its parts (`CursorPart`). In: a
+method with its blocks put in line, what the cursor is as a call begins, and what the
+call adds. Out: a `CursorView`, which says of a value which part it is. This is decided
+only here: cursors, kinds of states, the windows of rings and operands that become parts
+are all found through it, so that these cannot disagree.
 """
 
 from collections import Counter

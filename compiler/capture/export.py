@@ -26,7 +26,7 @@ from kvc.compiler.capture.guard import unseen
 from kvc.compiler.capture.interrupts import raise_interrupt
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
 from kvc.compiler.capture.lines import lines_kept
-from kvc.compiler.capture.lost_updates import refuse_lost_updates
+from kvc.compiler.capture.lost_updates import refuse_lost_updates, updates_kept
 from kvc.compiler.capture.questions import (
     Question,
     asserted,
@@ -225,7 +225,7 @@ def _trace(
     method, inputs = traced.method, traced.inputs
     shapes = examples.torch_dynamic_shapes(inputs, method)
     with torch.no_grad(), settings, overlaps_by_strides(), lines_kept(), quiet():
-        with noted_questions(asked):
+        with updates_kept(), noted_questions(asked):
             exported = torch.export.export(
                 model,
                 (),
