@@ -170,6 +170,31 @@ CASES = {
     "a size": Case(lambda x: x.shape[0]),
     "sizes": Case(lambda x: {"x": x + 1, "n": n(x) // 2, "mean": [n(x) / 2]}),
     "values as numbers": Case(lambda x: (x + 1, x[0, 0].item(), x.argmax().item())),
+    "copies of views": Case(
+        lambda x: (
+            torch.slice_copy(x, 0, 0, n(x) // 2),
+            torch.view_copy(x, (-1,)),
+            torch.unbind_copy(x, 1),
+            torch.split_copy(x, 2, 1),
+        )
+    ),
+    "reduced by places": Case(
+        lambda x: [
+            torch.ones(n(x), 4).scatter_reduce(0, x.abs().long() % 2, x, reduce)
+            for reduce in ("amax", "mean", "prod")
+        ]
+    ),
+    "without dims": Case(
+        lambda x: (
+            x.sum().index_select(0, torch.tensor([0])),
+            x.sum().index_copy(0, torch.tensor(0), x[0, 0]),
+        )
+    ),
+    "medians without nan": Case(lambda x: (x.log().nanmedian(), x.log().nanmedian(0))),
+    "matrix and vector": Case(
+        lambda x: torch.addmv(x[:, 0], x, x[0], beta=0.5, alpha=2)
+    ),
+    "each row repeated": Case(lambda x: x.repeat_interleave(3, 0)),
     "divided by a root": Case(lambda x: x.sum(0) / n(x) ** 0.5),
 }
 
