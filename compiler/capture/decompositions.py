@@ -46,23 +46,23 @@ _TAKEN_APART = (
     _aten.upsample_bicubic2d,
     _aten.upsample_trilinear3d,
 )
-_VIEWS = [
-    "alias",
-    "diagonal",
-    "expand",
-    "permute",
-    "select",
-    "slice",
-    "split",
-    "split_with_sizes",
-    "squeeze",
-    "t",
-    "transpose",
-    "unbind",
-    "unfold",
-    "unsqueeze",
-    "view",
-]
+_VIEWS = (
+    _aten.alias,
+    _aten.diagonal,
+    _aten.expand,
+    _aten.permute,
+    _aten.select,
+    _aten.slice,
+    _aten.split,
+    _aten.split_with_sizes,
+    _aten.squeeze,
+    _aten.t,
+    _aten.transpose,
+    _aten.unbind,
+    _aten.unfold,
+    _aten.unsqueeze,
+    _aten.view,
+)
 
 
 def decompositions() -> dict[torch._ops.OperatorBase, Decomposition]:
@@ -83,10 +83,12 @@ def _table() -> dict[torch._ops.OperatorBase, Decomposition]:
 
 
 def _copies() -> Iterator[tuple[torch._ops.OperatorBase, Decomposition]]:
-    for name in _VIEWS:
-        view, copy = getattr(_aten, name), getattr(_aten, f"{name}_copy")
-        for overload in {*view.overloads()} & {*copy.overloads()}:
-            yield getattr(copy, overload), _cloned(getattr(view, overload))
+    for view in _VIEWS:
+        copy = getattr(_aten, f"{view.__name__}_copy")
+        overloads: list[str] = copy.overloads()
+        for overload in overloads:
+            if hasattr(view, overload):
+                yield getattr(copy, overload), _cloned(getattr(view, overload))
 
 
 def _cloned(view: Decomposition) -> Decomposition:

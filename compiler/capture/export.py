@@ -205,6 +205,8 @@ def _trace(
         use_duck_shape=False, backed_size_oblivious=oblivious
     )
     method, inputs = traced.method, traced.inputs
+    # Bodies that it has seen before have sizes of then, which this trace would take.
+    torch._dynamo.reset()
     shapes = examples.torch_dynamic_shapes(inputs, method)
     with torch.no_grad(), settings, overlaps_by_strides(), lines_kept(), quiet():
         with updates_kept(), noted_questions(asked):
