@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 1fbb36e21069644806a116ebb4e9cf631061a36a906df94790b7609007ec8900
+# sha256 of program.fbs: da5ce52953c2190b50a5962de763344895371960345ff42d13dea28b855eb7f7
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum

@@ -22,7 +22,7 @@ from kvc.schema.model import (
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import add_dims, bounds
 from kvc.schema.verify.faults import Reporter
-from kvc.schema.verify.starts import After, Parts, handed_on, placed
+from kvc.schema.verify.starts import After, Fields, handed_on, placed
 
 
 class LoopEnds:
@@ -41,18 +41,18 @@ class LoopEnds:
         step: Instruction,
         control: Control[object],
         inside: Graph,
-        parts: dict[int, CursorSlot | After],
+        fields: dict[int, CursorSlot | After],
         at: str,
     ) -> dict[int, After]:
         """Return the starts of turns: a start that each turn hands on, so much further.
 
-        Where all turns together end is noted in `parts`. In a turn, a loop has to end
+        Where all turns together end is noted in `fields`. In a turn, a loop has to end
         before the turn does.
         """
         found: dict[int, After] = {}
         self._loops += 1
         for i in range(control.carried):
-            start = placed(cast(Ref, control.operands[i]), parts)
+            start = placed(cast(Ref, control.operands[i]), fields)
             blocks, own = self._method.blocks, inside.inputs[i]
             added = handed_on(inside, {own: 0}, blocks).get(inside.outputs[i])
             if start is None or not isinstance(added, int):
@@ -70,7 +70,7 @@ class LoopEnds:
             what = f"turns up to {end.offset} after the start"
             self.check(end, what, at)
             found[own] = After(start.cursor, 0, added)
-            parts[step.results[i]] = end
+            fields[step.results[i]] = end
         return found
 
     def check(self, end: After, what: str, at: str) -> None:
@@ -90,13 +90,13 @@ class LoopEnds:
         what += f" and {len(end.loops)} loops of any length" if end.loops else ""
         self._report.require(left >= 0 and not end.loops, at, f"{what}, {adds} {room}")
 
-    def finish(self, parts: Parts) -> None:
+    def finish(self, fields: Fields) -> None:
         """Check that counters say where calls end whose loops decide it."""
         open_ends, where = {}, f"method {self._method.name!r}"
         for advance in self._method.advances:
             state = self._program.cursors[advance.cursor].state
             if advance.tokens is None and state is not None:
-                last = parts.get(_last_value(self._method.graph, state))
+                last = fields.get(_last_value(self._method.graph, state))
                 what = f"it does not leave the counter {state} where its loops end"
                 counts = isinstance(last, After) and last.cursor == advance.cursor
                 self._report.require(counts, where, what)

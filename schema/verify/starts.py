@@ -1,4 +1,4 @@
-"""How values relate to cursors: a part of one, or a number of positions after a start.
+"""How values relate to cursors: a field of one, or a number of positions after a start.
 
 In: the code of a method or block, what its operands are to cursors. Out: the same of
 results. `kvc::after` is followed, through copies and the code of delegates too.
@@ -13,7 +13,7 @@ from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     Argument,
     Block,
-    CursorPart,
+    CursorField,
     CursorSlot,
     Graph,
     Instruction,
@@ -47,7 +47,7 @@ class After:
         return replace(self, offset=add_dims(self.offset, count))
 
 
-Parts = Mapping[int, CursorSlot | After]  # what values are to cursors
+Fields = Mapping[int, CursorSlot | After]  # what values are to cursors
 
 
 def handed_on(
@@ -75,24 +75,24 @@ def handed_on(
     return known
 
 
-def placed(argument: Argument, parts: Parts) -> After | None:
+def placed(argument: Argument, fields: Fields) -> After | None:
     """Return how far after the start of which cursor an operand is."""
-    part = parts.get(argument.value) if isinstance(argument, Ref) else None
-    if isinstance(part, CursorSlot):
-        return After(part.cursor, 0) if part.part is CursorPart.START else None
-    return part
+    field = fields.get(argument.value) if isinstance(argument, Ref) else None
+    if isinstance(field, CursorSlot):
+        return After(field.cursor, 0) if field.field is CursorField.START else None
+    return field
 
 
-def is_part(
+def is_field(
     argument: Argument,
-    parts: Parts,
+    fields: Fields,
     state: State,
-    part: CursorPart,
+    field: CursorField,
 ) -> bool:
-    """Tell whether an operand is a part of the cursor that a state is at."""
+    """Tell whether an operand is a field of the cursor that a state is at."""
     if not isinstance(argument, Ref) or state.cursor is None:
         return False
-    return parts.get(argument.value) == CursorSlot(state.cursor, part)
+    return fields.get(argument.value) == CursorSlot(state.cursor, field)
 
 
 def copied(step: Instruction) -> int:

@@ -1,9 +1,9 @@
-"""Which part of a cursor an integer of a method is: the one place that decides it.
+"""Which field of a cursor an integer of a method is: the one place that decides it.
 
 In: a flat method, a cursor's value as it begins, and what a call adds. Out: a
-`CursorView`, which says of a value which part of the cursor it is. Cursors, kinds of
-states, the windows of rings and operands that become parts are all found through it, so
-that these cannot disagree.
+`CursorView`, which says of a value which field of the cursor it is. Cursors, kinds of
+states, the windows of rings and operands that become fields are all found through it,
+so that these cannot disagree.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from kvc.compiler.analysis.index_sums import Along, Carried, IndexSum
 from kvc.compiler.analysis.updates import CacheWrite, cache_writes
 from kvc.compiler.ir import Program, Value
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Cursor, CursorKind, CursorPart
+from kvc.schema.model import Cursor, CursorField, CursorKind
 from kvc.schema.types import Dim, Symbol, TensorType, add_dims, bounds
 
 ONE_FOR_ALL: tuple[tuple[Dim, ...], ...] = ((), (1,))  # dims of a position of all rows
@@ -157,27 +157,27 @@ class CursorView:
         fits = after.mark.type == new.type and bounds(after.offset, symbols)[0] >= 0
         return after if fits and self.carries(after.loop, symbols) else None
 
-    def part(self, value: Value | None) -> CursorPart | None:
-        """Return which part of the cursor a value is, None for anything else."""
+    def field(self, value: Value | None) -> CursorField | None:
+        """Return which field of the cursor a value is, None for anything else."""
         if value is None or not self._fits(value.type):
             return None
         lengths, offset = self.step.lengths, self.offset(value)
         if offset == 0:
-            return CursorPart.START
+            return CursorField.START
         if lengths is None:
             ends = offset is not None and offset == self.step.tokens
-            return CursorPart.END if ends else None
+            return CursorField.END if ends else None
         found, start = self.method.sums.of(value), self.start
         if found.along is Along.COUNTING or found.constant != 0:
             return None
         addends = sorted(addend.id for addend in found.addends)
         if addends == [lengths.id]:
-            return CursorPart.LENGTHS
+            return CursorField.LENGTHS
         ends = start is not None and addends == sorted([start.id, lengths.id])
-        return CursorPart.END if ends else None
+        return CursorField.END if ends else None
 
     def _fits(self, kind: TensorType) -> bool:
-        """Tell whether a type can be that of a part of the cursor."""
+        """Tell whether a type can be that of a field of the cursor."""
         known = self.rows is None or kind.dims in (*ONE_FOR_ALL, (self.rows,))
         return known and kind.dtype is DType.INT64 and len(kind.dims) <= 1
 
@@ -185,12 +185,12 @@ class CursorView:
         """Tell whether an operator has the row lengths of the method."""
         if lengths is None or self.step.lengths is None:
             return lengths is self.step.lengths
-        return self.part(lengths) is CursorPart.LENGTHS
+        return self.field(lengths) is CursorField.LENGTHS
 
     def writes(self) -> Iterator[CacheWrite]:
         """Yield the cache updates that begin where the call does."""
         for write in cache_writes(self.method):
-            if self.part(write.index) is CursorPart.START:
+            if self.field(write.index) is CursorField.START:
                 yield write
 
 
