@@ -68,7 +68,7 @@ from kvc.schema.model import Provenance
 
 def compile_program(
     model: nn.Module,
-    methods: Sequence[Method],
+    methods: Sequence[Method] = (),
     recipe: str | Recipe = "fp32",
     metadata: Mapping[str, object] | None = None,
     progress: Progress | None = None,
@@ -82,7 +82,7 @@ def compile_program(
     Args:
         model: the module; its weights are read when the bundle is saved, those of
             `empty_parameters` from the checkpoint that was loaded into them.
-        methods: what to compile of it.
+        methods: what to compile of it; at least one.
         recipe: a recipe, its name, or the path of a recipe file.
         metadata: settings to keep in the bundle; values that JSON can hold.
         progress: told of each stage and method; see `kvc.schema.container.Progress`.

@@ -79,7 +79,7 @@ def pack_bundle(
     Raises:
         LoadError, FormatError: the bundle cannot be used.
         ExecutionError: the backend's library refuses a partition.
-        OutputProblem, OutputUnsynced: as `save_bundle`.
+        CannotWrite, Unsynced: as `save_bundle`.
     """
     others = [Path(other).resolve() for other in reuse]
     places = tuple(dict.fromkeys(other.parent for other in others))

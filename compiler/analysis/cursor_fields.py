@@ -1,9 +1,10 @@
-"""Which field of a cursor an integer of a method is: the one place that decides it.
+"""Tell whether an integer of a method is the position, its end or the row lengths.
 
-In: a flat method, a cursor's value as it begins, and what a call adds. Out: a
-`CursorView`, which says of a value which field of the cursor it is. Cursors, kinds of
-states, the windows of rings and operands that become fields are all found through it,
-so that these cannot disagree.
+A cursor is a position that a program counts; these are its fields (`CursorField`). In:
+a method with its blocks put in line, what the cursor is as a call begins, and what the
+call adds. Out: a `CursorView`, which says of a value which field it is. This is decided
+only here: cursors, kinds of states, the windows of rings and operands that become
+fields are all found through it, so that these cannot disagree.
 """
 
 from collections import Counter

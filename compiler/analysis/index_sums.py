@@ -1,6 +1,7 @@
-"""Integer tensors as sums: the one reading of index arithmetic.
+"""Read the arithmetic of indices and positions as sums of values and a number.
 
-In: the nodes of a method. Out: for each integer tensor an `IndexSum`, by a closed set
+`position + arange(n)`, say, is a sum of the position that counts on along its axis. In:
+the nodes of a method. Out: for each integer tensor an `IndexSum`, by a closed set
 of forms: sums with values and numbers, ranges, views, copies and widening casts. A
 tensor of another form is a sum of one term, itself. Nothing here knows of cursors or
 caches.

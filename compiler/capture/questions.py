@@ -151,6 +151,17 @@ def _note(
     questions.append(Question(expression, answer, place, tuple(map(str, sources))))
 
 
+def asserted(exported: ExportedProgram) -> list[Question]:
+    """Return what torch wants to be true whenever the code runs."""
+    questions: list[Question] = []
+    for node in exported.graph.nodes:
+        if node.target is torch.ops.aten._assert_scalar.default:
+            truth = getattr(node.args[0], "meta", {}).get("val")
+            if isinstance(truth, torch.SymBool):
+                questions.append(Question(truth.node.expr, True, "", ()))
+    return questions
+
+
 def check_questions(
     method: Method,
     arguments: Mapping[str, object],

@@ -27,6 +27,7 @@ from kvc.compiler.import_fx.normalize import (
     why_unknown,
 )
 from kvc.compiler.import_fx.read_numbers import SIZE_FROM_VALUES, NumberReader
+from kvc.compiler.import_fx.sliced import define_slice_size
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES, SizeReader
 from kvc.compiler.import_fx.tensors import TensorTable
 from kvc.compiler.import_fx.writes import refuse_masks
@@ -36,6 +37,7 @@ from kvc.schema.ops import COND
 from kvc.schema.types import TensorType
 
 READ = torch.ops.aten._local_scalar_dense.default
+SLICE = torch.ops.aten.slice.Tensor
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +199,8 @@ class NodeImporter:
         result = node.meta.get("val")
         results = result if isinstance(result, tuple | list) else (result,)
         tensors = [r for r in results if isinstance(r, Tensor)]
+        if node.target is SLICE:
+            define_slice_size(node, self._sizes)
         if not all(self._sizes.knows(n) for t in tensors for n in t.shape):
             raise Unsupported(SIZE_FROM_VALUES)
         return tuple(self._sizes.tensor_type(tensor) for tensor in tensors)

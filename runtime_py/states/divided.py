@@ -1,8 +1,10 @@
-"""The states of a session whose memory has several owners, behind one interface.
+"""Share the states of a session out to the owners of memory, and act as one of them.
 
-In: a program, and what finds an owner for a group of its states. Out: one owner of all
-groups. A delegate's backend may own the states that its partitions alone touch; a state
-that an instruction touches too, or a partition of another backend, is the host's.
+An owner keeps states in its memory: the host, or a backend with memory of its own. In:
+a program, and what finds an owner for a group of its states. Out: one owner of all
+groups, which asks theirs. A backend may own the states that its partitions alone touch;
+a state that an instruction touches too, or a partition of another backend, is the
+host's.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -13,7 +13,7 @@ from kvc.schema.container.bundle_file import BundleFile
 from kvc.schema.container.paths import Folder, resolved
 from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
 from kvc.schema.container.stored_blobs import StoredBlobs
-from kvc.schema.errors import OutputProblem
+from kvc.schema.errors import CannotWrite
 from kvc.schema.model import Program
 from kvc.schema.uses import count_unpacked
 
@@ -40,7 +40,7 @@ def split_bundle(
     """
     target = path if output is None else output
     with StoredBlobs.open(BundleFile(path), folders) as stored:
-        home = resolved(target, OutputProblem).parent
+        home = resolved(target, CannotWrite).parent
         files = [resolved(file.path) for file in stored.data_files]
         return save_bundle(
             target,

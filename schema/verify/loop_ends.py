@@ -1,8 +1,10 @@
-"""Check that loops advance a cursor no further than their call, or outer turn, does.
+"""Check that a loop that moves a position on stays within what its call says it adds.
 
-In: the control instructions of a method, and what their operands are to cursors. Out:
-where each turn starts, or `BadProgram`. What a call adds that loops decide on is
-compared at the end with where the cursor's counter is left.
+A cursor is such a position, and a loop may carry it from turn to turn. In: the control
+instructions of a method, and what their operands are to cursors. Out: where each turn
+starts, or `BadProgram`. A loop in another must end before the outer turn does. Where
+only loops decide how much a call adds, that is compared at the end with where the
+counter of the cursor is left.
 """
 
 from dataclasses import replace

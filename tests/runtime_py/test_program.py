@@ -213,6 +213,12 @@ def test_what_is_no_path_is_refused_with_advice(thing):
         load(thing)
 
 
+def test_the_bytes_of_a_bundle_are_no_path():
+    match = r"path: expected .* write it to a file first\), got 12 bytes"
+    with pytest.raises(BadSetting, match=match):
+        load(b"KVCB\0\0\0\0\0\0\0\0")
+
+
 @pytest.mark.parametrize("folders", [5, None, [None]])
 def test_folders_that_are_none_are_refused_with_advice(folders, tmp_path):
     program, arrays = session_program(())

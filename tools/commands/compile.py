@@ -158,7 +158,7 @@ def _check_reuse(reuse: Sequence[str], output: Path) -> None:
     """Find out that files cannot be reused before the work, not after it.
 
     Raises:
-        OutputProblem: a bundle cannot tell them by their names.
+        CannotWrite: a bundle cannot tell them by their names.
         FileProblem, FormatError: one cannot be read, or is no data file.
     """
     from kvc.schema.container import check_reuse

@@ -22,7 +22,6 @@ from kvc.compiler.hugging_face.cache import LayerShape
 from kvc.compiler.hugging_face.settings import Sizes
 from kvc.recipes import load_recipe
 from kvc.runtime import NotRewindable, Program, generate, load
-from kvc.schema.errors import BadModelSetting
 from kvc.schema.model import StateKind
 from kvc.schema.rings import Window
 
@@ -196,8 +195,3 @@ def test_memory_is_that_of_the_window(mistral):
         held = session.residency().own
         session.prefill(text(LENGTH - SLOTS))
         assert session.residency().own == held
-
-
-def test_a_slack_that_is_none_is_refused():
-    with pytest.raises(BadModelSetting, match="slack: expected 0 or more, found -1"):
-        export_hf(build("mistral", True), cache=CacheConfig(LENGTH, slack=-1))

@@ -48,7 +48,7 @@ _OF_THE_REFERENCE = (
     "test_a_bundle_gives_the_bits_of_eager",
     "test_a_failed_piece_puts_back_each_state_at_its_own_cursor",
 )
-_OF_BACKENDS = ("test_failing_partitions.py", "test_whoever_runs.py")
+_OF_BACKENDS = ("test_failing_steps.py", "test_whoever_runs.py")
 _NOT_WITH = {"opaque": _OF_THE_HOST, **dict.fromkeys(RECIPES, _OF_THE_REFERENCE)}
 _ALWAYS = {
     "cpu_fp32": (
