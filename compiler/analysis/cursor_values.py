@@ -75,7 +75,8 @@ class _Rewriter:
         self._program, self._views, self._done = program, views, done
         self._blocks = blocks_by_number(program)
         self._symbols = {symbol.name: symbol for symbol in program.symbols}
-        self._steps: dict[str, dict[int, Dim]] = {}  # of what bodies of loops carry
+        # What blocks hand on that is after the start: output -> cursor, flat value.
+        self._handed: dict[str, dict[int, tuple[int, Value]]] = {}
 
     def run(self, method: Method) -> None:
         """Replace operands in the entry and in the blocks that it runs."""
@@ -99,13 +100,16 @@ class _Rewriter:
         lent, nodes = _Lent(method, method.next_id(), given), list[Node]()
         for node in method.nodes:
             if control_of(node) is not None:
+                self._join(node, method)
                 *before, loop = self._carry(node, method, lent)
                 nodes += [*before, self._through(loop, method, lent)]
             else:
                 nodes += self._with_fields(node, method, lent)
         outputs = list(method.outputs)
-        for i, step in self._steps.get(method.name, {}).items():
-            outputs[i] = _after(method.inputs[i], step, nodes, lent)
+        for i, (number, value) in self._handed.get(method.name, {}).items():
+            made = self._placed(number, value, method, lent, nodes)
+            own = nodes[-1:] and made in nodes[-1].outputs and nodes[-1].op == AFTER
+            outputs[i] = made if own else _after(made, 0, nodes, lent)
         new = [self._counted(pair, method, lent, nodes) for pair in method.state_out]
         lent.method = replace(
             method, nodes=tuple(nodes), outputs=tuple(outputs), state_out=tuple(new)
@@ -126,16 +130,24 @@ class _Rewriter:
                 value = view.method.here(given, method.block)
                 if value is None or name in changes:
                     continue
-                if wanted is Field.START and self._covers(view, node, value):
+                if wanted is Field.START and self._covers(
+                    view, node, value, method.block
+                ):
                     changes[name] = self._placed(number, value, method, lent, made)
                 elif view.field(value) is wanted:
                     check_equal(value, wanted, view, symbols)
                     changes[name] = lent.value((CursorSlot(number, wanted), given.type))
         return [*made, with_named(node, changes) if changes else node]
 
-    def _covers(self, view: CursorView, node: Node, index: Value) -> bool:
+    def _covers(
+        self, view: CursorView, node: Node, index: Value, block: int | None
+    ) -> bool:
         """Tell whether a write is of what a call adds, which is of no lengths."""
-        write = replace(cache_write("", node), index=index, counted=None)
+        here = view.method.here(node.outputs[0], block)
+        assert here is not None
+        made = replace(node, outputs=(here,))
+        write = cache_write("", made, view.method)
+        write = replace(write, index=index, counted=None)
         return view.step.lengths is None and view.covers(write, self._symbols)
 
     def _placed(
@@ -162,6 +174,22 @@ class _Rewriter:
         check_equal(value, Field.START, view, symbols, offset, mark)
         return base if offset == 0 else _after(base, offset, made, lent)
 
+    def _join(self, node: Node, method: Method) -> None:
+        """Note what the branches of a node hand on, each as far as it goes."""
+        control = control_of(node)
+        assert control is not None
+        for number, view in enumerate(self._views):
+            for i, result in enumerate(node.outputs):
+                here = view.method.here(result, method.block)
+                one = None if here is None else view.method.joins.get(here.id)
+                after = None if one is None else view.after_mark(here)
+                if one is None or after is None or after.mark != here:
+                    continue
+                if view.follows(one, self._symbols):
+                    for block, way in zip(control.blocks, one.ways, strict=True):
+                        handed = self._handed.setdefault(self._blocks[block].name, {})
+                        handed[i] = number, way
+
     def _carry(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
         """Return a loop that carries where its turns write, with what makes that."""
         control = control_of(node)
@@ -174,12 +202,8 @@ class _Rewriter:
                 one = next((o for o in view.method.loops if o.own == here), None)
                 if one is None or not view.carries(one, self._symbols):
                     continue
-                given = view.method.here(body.outputs[i], body.block)
-                assert given is not None
-                symbols = self._program.symbols
-                check_equal(given, Field.START, view, symbols, one.step, here)
                 operands[i] = self._placed(number, one.first, method, lent, made)
-                self._steps.setdefault(body.name, {})[i] = one.step
+                self._handed.setdefault(body.name, {})[i] = number, one.given
         changed = replace(control, operands=tuple(operands))
         return [*made, replace(node, arguments=arguments_of(changed))]
 

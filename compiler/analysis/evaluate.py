@@ -87,7 +87,7 @@ class _Call:
         if value == view.step.lengths:
             return self.expected(Field.LENGTHS, value)
         if value.id in view.method.joins:
-            made, *others = map(self.compute, view.method.joins[value.id])
+            made, *others = map(self.compute, view.method.joins[value.id].ways)
             for other in others:
                 made = torch.where(made == other, made, -1)
             return made

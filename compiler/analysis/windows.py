@@ -90,7 +90,7 @@ def _seen(
     keep = arguments.get("keep")
     if node.op == CACHE_UPDATE and first and isinstance(keep, int):
         write, rows = (
-            cache_write(ring.name, node),
+            cache_write(ring.name, node, view.method),
             view.rows in (None, ring.type.dims[0]),
         )
         all_of_it = view.offset(write.index) == 0 and write.count == view.step.tokens

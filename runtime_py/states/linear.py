@@ -44,7 +44,7 @@ class Linear(Kind):
 
     def _undo(self, reached: Sequence[int], starts: Sequence[int]) -> None:
         # Later pieces of the same prefill may have gone further.
-        self.reached = list(map(max, reached, self.reached))
+        self.reached = self.reach(reached)
         self.rewind(starts, starts, starts)
 
     def note(self, lows: Sequence[int] | None, highs: Sequence[int]) -> None:

@@ -27,6 +27,7 @@ from kvc.schema.model import (
 )
 from kvc.schema.ops import (
     AFTER,
+    COND,
     CONTROL_OPS,
     DELEGATE,
     OPS,
@@ -37,7 +38,7 @@ from kvc.schema.types import Dim
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.graphs import Operands
 from kvc.schema.verify.instruction_names import place
-from kvc.schema.verify.loop_ends import LoopEnds
+from kvc.schema.verify.loop_ends import LoopEnds, Way
 from kvc.schema.verify.starts import (
     After,
     Fields,
@@ -160,6 +161,7 @@ class CursorUses:
         rings = [held[v].state for v in passed if v in held]
         if step.op != DELEGATE:
             self._refuse_windows(rings, f"{step.op} of", at)
+        branches = list[Way]()
         for number in control.blocks:
             inside = self._method.blocks[number].graph
             pairs = list(zip(passed, inside.inputs, strict=True))
@@ -169,13 +171,21 @@ class CursorUses:
                 for i, (v, own) in enumerate(pairs)
                 if v in fields and i >= control.fixed
             }
-            if control.is_loop and number == control.blocks[-1]:
-                known |= self._ends.carried(graph, step, control, inside, fields, at)
-            made = self._check_graph(inside, self._operands[number + 1], lent, known)
+            turns = control.is_loop and number == control.blocks[-1]
+            if turns:
+                known |= self._ends.turns(control, inside, fields)
+            with self._ends.within(step.op == COND) as ends:
+                own = self._operands[number + 1]
+                made = self._check_graph(inside, own, lent, known)
+            branches.append((inside.outputs, made, ends))
+            if turns:
+                self._ends.all_turns(graph, step, control, made, fields, at)
             for out, result in zip(inside.outputs, step.results, strict=False):
                 if step.op == DELEGATE and out in made:
                     fields[result] = made[out]
             self._follow_results(graph, step, control, held, inside, lent)
+        if step.op == COND:
+            self._ends.all_branches(step, branches, fields)
 
     def _follow_results(
         self,
@@ -260,13 +270,12 @@ class CursorUses:
         advance = self._method.advance_of(state.cursor)
         if advance is None:
             self._report.fail(at, f"a write of {count} positions, the call adds None")
-        room = advance.tokens if start.turn is None else start.turn
-        if (start.offset, start.loops, count) == (0, (), room):
+        if start == After(start.cursor, 0) and count == advance.tokens:
             return
         begins = f", {start.offset} after the start" if start.offset != 0 else ""
         what = f"a write of {count} positions{begins}"
         whole = state.window is not None or advance.lengths is not None
-        self._require(not whole, at, f"{what}, the call adds {room}")
+        self._require(not whole, at, f"{what}, the call adds {advance.tokens}")
         self._ends.check(start.further(count), what, at)
 
     def _check_kept(
