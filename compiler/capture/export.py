@@ -57,6 +57,7 @@ KEPT_WHOLE = (
     _aten.index_fill.int_Scalar,
     _aten.index_fill.int_Tensor,
     _aten.select_scatter.default,
+    _aten.roll.default,
     _aten.matmul.default,
     _aten.softmax.int,
     _aten.log_softmax.int,
@@ -77,6 +78,8 @@ _NO_ARRAYS = (
 _NO_GRADIENTS = "it computes gradients, which a bundle does not"
 # Of two inputs over the same bytes, where one of them is written.
 _OF_OVERLAPS = ("compiled_fn", "input mutation")
+# Of sizes that torch cannot reason about; the second is a mistake in its solver.
+_OF_SIZES = ("Constraints violated", "Expected op to be '=='")
 # What to do about torch's complaints, by a part of their text.
 _ADVICE = {
     "register it as buffer": (
@@ -197,7 +200,7 @@ def _attempt(
     try:
         return _trace(model, traced, asked)
     except Exception as error:
-        if "Constraints violated" not in str(error):
+        if not any(part in str(error) for part in _OF_SIZES):
             raise
         # To know whether a slice lies in one piece, torch asks whether it is all of its
         # axis. It can do without the answer, but then asks whether a size is 1. What is
@@ -208,6 +211,8 @@ def _attempt(
                 return _trace(model, traced, [], oblivious=True, deferred=deferred)
             except Exception as another:
                 raise_interrupt(another, error)
+                if getattr(another, "place", "") and not traced.lifted:
+                    raise
         raise error
 
 
