@@ -99,7 +99,7 @@ class Bundle:
                 there, and only the rest is written.
 
         Raises:
-            OutputProblem: a file cannot be written; what was there is untouched.
+            CannotWrite: a file cannot be written; what was there is untouched.
             CheckpointChanged: a checkpoint changed after it was opened.
             NotFinite: a weight that is to be quantized has a NaN or an infinity.
             FileProblem, FormatError: a data file to reuse cannot be read.

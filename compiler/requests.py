@@ -11,12 +11,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn import parameter
 
-from kvc.compiler.spec import Dim, Method, StateSpec, tensors_of
+from kvc.compiler.spec import Dim, Method, ModelSpec, StateSpec, tensors_of
 from kvc.schema.errors import CompileError
 from kvc.schema.verify.methods import ROLES, SINGLE_ROLES
 
 _WITHOUT_SHAPE: Final = parameter.UninitializedTensorMixin  # type: ignore[attr-defined]
 _DYNAMIC: Final = 'a mapping such as {"x": {1: Dim("seq", 1, 8)}}'
+_SPEC: Final = (
+    "a ModelSpec; give what it holds: compile_program(spec.model, spec.methods, "
+    "states=spec.states, metadata=spec.metadata, files=spec.files)"
+)
 _CARRY: Final = 'a mapping such as {"past": "present"}'
 
 
@@ -26,6 +30,8 @@ def check_request(model: object, methods: object, states: object = ()) -> None:
     Raises:
         CompileError: with what was expected and found.
     """
+    if isinstance(model, ModelSpec):
+        raise _unexpected("the model", "a torch.nn.Module", model, _SPEC)
     if not isinstance(model, nn.Module):
         raise _unexpected("the model", "a torch.nn.Module", model)
     _check_tensors(model)

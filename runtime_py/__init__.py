@@ -58,11 +58,11 @@ from kvc.schema.errors import (
     Poisoned,
     PromptTooLong,
     RowLengthOutOfRange,
-    SavedUnsynced,
     StateMismatch,
     StateNeeded,
     ThreadsFixed,
     UnknownName,
+    Unsynced,
     UnusableLogits,
 )
 
@@ -116,7 +116,6 @@ __all__ = [
     "ReferenceUsed",
     "Residency",
     "RowLengthOutOfRange",
-    "SavedUnsynced",
     "Session",
     "SessionResidency",
     "SettingIgnored",
@@ -125,6 +124,7 @@ __all__ = [
     "ThreadsFixed",
     "Totals",
     "UnknownName",
+    "Unsynced",
     "UnusableLogits",
     "generate",
     "load",

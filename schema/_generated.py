@@ -1,4 +1,4 @@
-# sha256 of program.fbs: 1fbb36e21069644806a116ebb4e9cf631061a36a906df94790b7609007ec8900
+# sha256 of program.fbs: 038fbd661e3f5b356dfbafa8ff2450af96c776c05c8cae211d45a9fb966edcdb
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum
@@ -118,6 +118,8 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ('integers', 'vector of scalar', 'int64', 8, False, 0),
         ('product_ends', 'vector of scalar', 'uint32', 4, False, 0),
         ('product_symbols', 'vector of scalar', 'uint32', 4, False, 0),
+        ('quotient_dividends', 'vector of scalar', 'uint32', 4, False, 0),
+        ('quotient_divisors', 'vector of scalar', 'int64', 8, False, 0),
     ),
     'Program': (
         ('provenance', 'table', 'Provenance', 4, False, 0),

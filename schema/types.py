@@ -1,11 +1,12 @@
 """Types of values: a dtype and dimensions, which may be symbolic.
 
-A dimension is a plain int or an `Affine` expression of bounded `Symbol`s. Both
-sides use these types: the compiler's IR and the decoded file.
+A dimension is a plain int or an `Affine` expression of bounded `Symbol`s and of
+quotients of such expressions. Both sides use these types: the compiler's IR and the
+decoded file.
 """
 
 import math
-from collections.abc import Iterable, Iterator, KeysView, Mapping
+from collections.abc import Iterable, KeysView, Mapping
 from itertools import product
 from typing import Final
 
@@ -22,25 +23,48 @@ class Symbol:
     upper: int
 
 
-MAX_MULTIPLIED: Final = 4  # symbols in the products of one expression
+MAX_MULTIPLIED: Final = 4  # factors in the products of one expression
+MAX_PARTS: Final = 64  # of an expression that divides, those of its quotients too
 
-Terms = tuple[tuple[str, int], ...]
-Products = tuple[tuple[tuple[str, ...], int], ...]
+
+@frozen
+class Quotient:
+    """A size divided by a number and rounded down: a factor of other sizes.
+
+    `floor_divide` makes them: `of` holds nothing that `by` divides, and is no single
+    quotient plus a number, so that equal quotients look alike.
+
+    Attributes:
+        of: the size that is divided.
+        by: 2 or more.
+    """
+
+    of: "Affine"
+    by: int
+
+    def __str__(self) -> str:
+        alone = len(self.of.parts) == 1 and not self.of.constant
+        return f"({self.of if alone else f'({self.of})'}//{self.by})"
+
+
+Factor = str | Quotient  # a symbol's name, or a quotient
+Terms = tuple[tuple[Factor, int], ...]
+Products = tuple[tuple[tuple[Factor, ...], int], ...]
 
 
 @frozen
 class Affine:
-    """`constant + sum(coefficient * symbol) + sum(coefficient * product of symbols)`.
+    """`constant + sum(coefficient * factor) + sum(coefficient * product of factors)`.
 
-    The symbols of a product differ, so that the expression is affine in each symbol:
-    its bounds lie at the bounds of symbols, and it can be solved for any one of them.
-    There is at least one term or product.
+    The factors of a product differ, so that the expression is affine in each factor:
+    its bounds lie at the bounds of factors. Without quotients it can be solved for any
+    one of its symbols. There is at least one term or product.
 
     Attributes:
-        constant: the part that no symbol scales.
-        terms: (symbol name, coefficient that is not 0), sorted by name.
-        products: (names of two symbols or more, sorted; coefficient that is not 0),
-            sorted by names.
+        constant: the part that no factor scales.
+        terms: (factor, coefficient that is not 0), sorted by the factor's text.
+        products: (two factors or more, sorted by text; coefficient that is not 0),
+            sorted by texts.
     """
 
     constant: int
@@ -48,29 +72,51 @@ class Affine:
     products: Products = ()
 
     @property
-    def symbols(self) -> KeysView[str]:
-        """Return the names of its symbols, each once."""
-        names = [name for name, _ in self.terms]
-        names += [name for factors, _ in self.products for name in factors]
-        return dict.fromkeys(names).keys()
+    def parts(self) -> Products:
+        """Return its terms and products alike: factors, and what scales them."""
+        return (*(((factor,), c) for factor, c in self.terms), *self.products)
 
     @property
-    def multiplied(self) -> KeysView[str]:
-        """Return the names of the symbols in its products, each once."""
-        names = (name for factors, _ in self.products for name in factors)
-        return dict.fromkeys(names).keys()
+    def count(self) -> int:
+        """Return how many parts it has, with those of what it divides."""
+        inner = (q for factors, _ in self.parts for q in factors)
+        return len(self.parts) + sum(
+            q.of.count for q in inner if isinstance(q, Quotient)
+        )
+
+    @property
+    def quotients(self) -> tuple[Quotient, ...]:
+        """Return the quotients among its factors, each once."""
+        factors = (factor for factors, _ in self.parts for factor in factors)
+        found = (factor for factor in factors if isinstance(factor, Quotient))
+        return tuple(dict.fromkeys(found))
+
+    @property
+    def symbols(self) -> KeysView[str]:
+        """Return the names of its symbols, each once; those in quotients too."""
+        names: dict[str, None] = {}
+        for factor in (factor for factors, _ in self.parts for factor in factors):
+            of = (factor,) if isinstance(factor, str) else factor.of.symbols
+            names |= dict.fromkeys(of)
+        return names.keys()
+
+    @property
+    def multiplied(self) -> KeysView[Factor]:
+        """Return the factors in its products, each once."""
+        factors = (factor for factors, _ in self.products for factor in factors)
+        return dict.fromkeys(factors).keys()
 
     def evaluate(self, sizes: Mapping[str, int]) -> int:
         """Return the value under `sizes`, which maps each symbol's name to a size."""
-        size = self.constant + sum(c * sizes[name] for name, c in self.terms)
-        for names, c in self.products:
-            size += c * math.prod(sizes[name] for name in names)
+        size = self.constant + sum(c * _size_of(f, sizes) for f, c in self.terms)
+        for factors, c in self.products:
+            size += c * math.prod(_size_of(factor, sizes) for factor in factors)
         return size
 
     def __str__(self) -> str:
-        products = [("*".join(names), c) for names, c in self.products]
-        terms = (*products, *self.terms)
-        parts = [name if c == 1 else f"{c}*{name}" for name, c in terms]
+        products = [("*".join(map(str, factors)), c) for factors, c in self.products]
+        terms = (*products, *((str(factor), c) for factor, c in self.terms))
+        parts = [text if c == 1 else f"{c}*{text}" for text, c in terms]
         if self.constant:
             parts.append(str(self.constant))
         return "+".join(parts).replace("+-", "-")
@@ -79,15 +125,40 @@ class Affine:
 Dim = int | Affine
 
 
+def _size_of(factor: Factor, sizes: Mapping[str, int]) -> int:
+    if isinstance(factor, str):
+        return sizes[factor]
+    return factor.of.evaluate(sizes) // factor.by
+
+
 def affine(
     constant: int,
-    terms: Mapping[str, int],
-    products: Mapping[tuple[str, ...], int] | None = None,
+    terms: Mapping[Factor, int] | Mapping[str, int],
+    products: Mapping[tuple[Factor, ...], int]
+    | Mapping[tuple[str, ...], int]
+    | None = None,
 ) -> Dim:
-    """Return the canonical dimension: an int when no symbol is left."""
-    kept = tuple(sorted((name, c) for name, c in terms.items() if c))
-    multiplied = tuple(sorted((n, c) for n, c in (products or {}).items() if c))
-    return Affine(constant, kept, multiplied) if kept or multiplied else constant
+    """Return the canonical dimension: an int when no factor is left."""
+    kept = [(factor, c) for factor, c in terms.items() if c]
+    multiplied = [(factors, c) for factors, c in (products or {}).items() if c]
+    kept.sort(key=lambda term: str(term[0]))
+    multiplied.sort(key=lambda term: tuple(map(str, term[0])))
+    found = Affine(constant, tuple(kept), tuple(multiplied))
+    return found if found.parts else constant
+
+
+def _of_parts(constant: int, parts: Iterable[tuple[tuple[Factor, ...], int]]) -> Dim:
+    """Return a sum of parts, whose factors are sorted."""
+    sums: dict[tuple[Factor, ...], int] = {}
+    for factors, coefficient in parts:
+        sums[factors] = sums.get(factors, 0) + coefficient
+    terms = {factors[0]: c for factors, c in sums.items() if len(factors) == 1}
+    return affine(constant, terms, {f: c for f, c in sums.items() if len(f) > 1})
+
+
+def _split(dim: Dim) -> tuple[int, Products]:
+    """Return the constant of a dim, and its parts."""
+    return (dim, ()) if isinstance(dim, int) else (dim.constant, dim.parts)
 
 
 def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
@@ -97,14 +168,47 @@ def evaluate(dim: Dim, sizes: Mapping[str, int]) -> int:
 
 def add_dims(a: Dim, b: Dim, factor: int = 1) -> Dim:
     """Return `a + factor * b`."""
-    terms = dict(a.terms) if isinstance(a, Affine) else {}
-    for name, coefficient in b.terms if isinstance(b, Affine) else ():
-        terms[name] = terms.get(name, 0) + factor * coefficient
-    products = dict(a.products) if isinstance(a, Affine) else {}
-    for names, coefficient in b.products if isinstance(b, Affine) else ():
-        products[names] = products.get(names, 0) + factor * coefficient
-    numbers = [d.constant if isinstance(d, Affine) else d for d in (a, b)]
-    return affine(numbers[0] + factor * numbers[1], terms, products)
+    (constant, parts), (other, others) = _split(a), _split(b)
+    scaled = ((factors, factor * c) for factors, c in others)
+    return _of_parts(constant + factor * other, (*parts, *scaled))
+
+
+def multiply_dims(a: Dim, b: Dim) -> Dim | None:
+    """Return `a * b`, None where it is a power of a factor, or has too many."""
+    (constant, parts), (other, others) = _split(a), _split(b)
+    made = [
+        (tuple(sorted((*left, *right), key=str)), c * d)
+        for (left, c), (right, d) in product(
+            [*parts, ((), constant)], [*others, ((), other)]
+        )
+    ]
+    size = _of_parts(constant * other, [part for part in made if part[0]])
+    powers = any(len(set(factors)) < len(factors) for factors, c in made if c)
+    many = isinstance(size, Affine) and len(size.multiplied) > MAX_MULTIPLIED
+    return None if powers or many else size
+
+
+def floor_divide(dim: Dim, by: int) -> Dim:
+    """Return `dim // by`, rounded down, for a divisor of 1 or more.
+
+    What the divisor divides is taken out, then what it has in common with the rest;
+    a quotient of a quotient is one: `(x // a + k) // b` is `(x + k*a) // (a*b)`.
+    """
+    constant, parts = _split(dim)
+    whole = _of_parts(constant // by, ((factors, c // by) for factors, c in parts))
+    rest = add_dims(dim, whole, -by)
+    if isinstance(rest, int):
+        return whole
+    common = math.gcd(by, *(c for _, c in rest.parts))
+    by //= common
+    left = [(factors, c // common) for factors, c in rest.parts]
+    rest = _of_parts(rest.constant // common, left)
+    assert isinstance(rest, Affine)
+    ((first, *_), scale), *others = rest.parts
+    if isinstance(first, Quotient) and scale == 1 and len(rest.terms) and not others:
+        inner = add_dims(first.of, rest.constant * first.by)
+        return add_dims(whole, floor_divide(inner, first.by * by))
+    return add_dims(whole, Affine(0, ((Quotient(rest, by), 1),)))
 
 
 def count_from_front(place: Dim, size: Dim) -> Dim:
@@ -117,16 +221,18 @@ def only_symbol(dim: Dim) -> str | None:
     """Return the symbol that a dim is, None where it is anything else."""
     if not isinstance(dim, Affine) or dim.constant or dim.products:
         return None
-    return dim.terms[0][0] if [c for _, c in dim.terms] == [1] else None
+    factor, coefficient = dim.terms[0]
+    alone = len(dim.terms) == 1 and coefficient == 1
+    return factor if alone and isinstance(factor, str) else None
 
 
 def settle_symbol(dim: Dim, size: int, sizes: dict[str, int]) -> None:
     """Add the size of the only symbol of a dim that `sizes` lacks, given the dim's.
 
     A size that does not divide is rounded down: the dim is then another one. A symbol
-    that the others multiply by 0 is not added.
+    that the others multiply by 0 is not added, and none of a dim that has quotients.
     """
-    if not isinstance(dim, Affine):
+    if not isinstance(dim, Affine) or dim.quotients:
         return
     unknown = [name for name in dim.symbols if name not in sizes]
     if len(unknown) == 1:
@@ -138,32 +244,83 @@ def settle_symbol(dim: Dim, size: int, sizes: dict[str, int]) -> None:
 
 
 def bounds(dim: Dim, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
-    """Return the inclusive least and greatest size that a dimension can have."""
+    """Return inclusive bounds of the sizes that a dimension can have.
+
+    They are the least and the greatest size if a dim has no quotients. With quotients
+    they may lie further apart: each factor is taken to be free within its own bounds,
+    and each remainder of a division within those of the divisor; the bounds are the
+    narrower of what follows from either.
+    """
     if isinstance(dim, int):
         return dim, dim
-    ends = [_bounds_at(dim, corner, symbols) for corner in _corners(dim, symbols)]
+    low, high = _bounds_of_factors(dim, symbols)
+    if not any(isinstance(factor, Quotient) for factor, _ in dim.terms):
+        return low, high
+    scale = _common_divisor(dim)
+    exact, least, most = _unrounded(dim, scale)
+    ends = _bounds_of_factors(exact, symbols) if isinstance(exact, Affine) else (exact,)
+    return (
+        max(low, -(-(ends[0] + least) // scale)),
+        min(high, (ends[-1] + most) // scale),
+    )
+
+
+def _bounds_of_factors(dim: Affine, symbols: Mapping[str, Symbol]) -> tuple[int, int]:
+    """Return the bounds of a dim whose factors are free within their own bounds."""
+    ranges: dict[Factor, tuple[int, int]] = {}
+    for factors, _ in dim.parts:
+        for factor in factors:
+            if isinstance(factor, str):
+                ranges[factor] = symbols[factor].lower, symbols[factor].upper
+            else:
+                low, high = bounds(factor.of, symbols)
+                ranges[factor] = low // factor.by, high // factor.by
+    corners = product(*(ranges[factor] for factor in dim.multiplied))
+    chosen = (dict(zip(dim.multiplied, ends, strict=True)) for ends in corners)
+    ends = [_bounds_at(dim, corner, ranges) for corner in chosen]
     return min(low for low, _ in ends), max(high for _, high in ends)
 
 
-def _corners(dim: Affine, symbols: Mapping[str, Symbol]) -> Iterator[Mapping[str, int]]:
-    """Yield all choices among the bounds of the symbols in products."""
-    names = dim.multiplied
-    ends = ((symbols[name].lower, symbols[name].upper) for name in names)
-    for sizes in product(*ends):
-        yield dict(zip(names, sizes, strict=True))
-
-
 def _bounds_at(
-    dim: Affine, corner: Mapping[str, int], symbols: Mapping[str, Symbol]
+    dim: Affine, corner: Mapping[Factor, int], ranges: Mapping[Factor, tuple[int, int]]
 ) -> tuple[int, int]:
-    """Return the bounds of a dim with the symbols of its products at given sizes."""
-    low = high = Affine(dim.constant, (), dim.products).evaluate(corner)
-    for name, coefficient in dim.terms:
-        symbol = symbols[name]
-        sizes = (corner[name],) if name in corner else (symbol.lower, symbol.upper)
+    """Return the bounds of a dim with the factors of its products at given sizes."""
+    multiplied = (c * math.prod(corner[f] for f in names) for names, c in dim.products)
+    low = high = dim.constant + sum(multiplied)
+    for factor, coefficient in dim.terms:
+        sizes = (corner[factor],) if factor in corner else ranges[factor]
         ends = [size * coefficient for size in sizes]
         low, high = low + min(ends), high + max(ends)
     return low, high
+
+
+def _common_divisor(dim: Affine) -> int:
+    """Return a number that the divisors of all terms, one in another, divide."""
+    inner = (f for f, _ in dim.terms if isinstance(f, Quotient))
+    return math.lcm(*(f.by * _common_divisor(f.of) for f in inner))
+
+
+def _unrounded(dim: Affine, scale: int) -> tuple[Dim, int, int]:
+    """Return `scale` times a dim without the rounding of its terms.
+
+    And the bounds of what rounding adds to that: a quotient is `(of - rest) / by` with
+    a rest from 0 to `by - 1`.
+    """
+    kept = [part for part in dim.parts if not _is_quotient(part[0])]
+    total = add_dims(0, _of_parts(dim.constant, kept), scale)
+    least = most = 0
+    for factor, c in dim.terms:
+        if isinstance(factor, Quotient):
+            part = scale // factor.by
+            exact, low, high = _unrounded(factor.of, part)
+            low -= (factor.by - 1) * part
+            total = add_dims(total, exact, c)
+            least, most = least + min(c * low, c * high), most + max(c * low, c * high)
+    return total, least, most
+
+
+def _is_quotient(factors: tuple[Factor, ...]) -> bool:
+    return len(factors) == 1 and isinstance(factors[0], Quotient)
 
 
 def symbols_of(dims: Iterable[Dim]) -> KeysView[str]:

@@ -3,7 +3,7 @@
 import os
 from pathlib import Path
 
-from kvc.schema.errors import OutputProblem, reason_of
+from kvc.schema.errors import CannotWrite, reason_of
 
 
 def check_output(name: str, source: Path | None = None) -> Path:
@@ -14,7 +14,7 @@ def check_output(name: str, source: Path | None = None) -> Path:
         source: a folder that is read. Of its files only bundles may be replaced.
 
     Raises:
-        OutputProblem: it is a folder, a data file or a file of the source, or its
+        CannotWrite: it is a folder, a data file or a file of the source, or its
             folder is missing or refuses.
     """
     path = Path(name)
@@ -23,7 +23,7 @@ def check_output(name: str, source: Path | None = None) -> Path:
     except (OSError, ValueError) as error:
         reason = reason_of(error)
     if reason:
-        raise OutputProblem(path=name or "an output without a name", reason=reason)
+        raise CannotWrite(path=name or "an output without a name", reason=reason)
     return path
 
 

@@ -28,7 +28,7 @@ def kept_session(
     """Open the session that a file holds, a new one where there is none; save it.
 
     Raises:
-        OutputProblem, CannotWrite: the file cannot be written, or is in use.
+        CannotWrite: the file cannot be written, or is in use.
         BadSnapshot, FileProblem: it cannot be restored.
     """
     # One file has one lock, whatever links lead to it.

@@ -1,37 +1,37 @@
-"""Replace index arithmetic by parts of cursors: where a call begins, ends, and between.
+"""Replace index arithmetic by the fields of cursors.
 
 In: a program whose cursors have been found, and its methods as each cursor sees them.
 Out: the same program, in which cache operators take the start, end and row lengths of
 cursors directly. The input that was the position is gone; other readers of it read the
-cursor. Blocks get the parts that they use as operands. All other arithmetic stays. Each
-replacement is evaluated before and after (`evaluate.py`).
+cursor. Blocks get the fields that they use as operands. All other arithmetic stays.
+Each replacement is evaluated before and after (`evaluate.py`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvc.compiler.analysis.cursor_parts import CursorView
+from kvc.compiler.analysis.cursor_fields import CursorView
 from kvc.compiler.analysis.evaluate import check_equal
 from kvc.compiler.analysis.updates import cache_write
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.ir.arguments import named, with_named
 from kvc.compiler.ir.control import arguments_of, blocks_by_number, control_of, entries
+from kvc.schema.model import CursorField as Field
 from kvc.schema.model import CursorKind, CursorSlot
-from kvc.schema.model import CursorPart as Part
 from kvc.schema.ops import AFTER
 from kvc.schema.types import Dim, TensorType
 
-_Part = tuple[CursorSlot, TensorType]
-_Wanted = _Part | Value  # a value is one of the flat method, where turns begin or end
-# The operands of cache operators that can be parts of a cursor.
-_OPERANDS: Mapping[str, Mapping[str, Part]] = {
-    "kvc::cache_update": {"write_indices": Part.START, "row_lengths": Part.LENGTHS},
-    "kvc::attention": {"valid_length": Part.END, "row_lengths": Part.LENGTHS},
+_Field = tuple[CursorSlot, TensorType]
+_Wanted = _Field | Value  # a value is one of the flat method, where turns begin or end
+# The operands of cache operators that can be fields of a cursor.
+_OPERANDS: Mapping[str, Mapping[str, Field]] = {
+    "kvc::cache_update": {"write_indices": Field.START, "row_lengths": Field.LENGTHS},
+    "kvc::attention": {"valid_length": Field.END, "row_lengths": Field.LENGTHS},
 }
 
 
 def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> Program:
-    """Return the program whose cache operators take parts of cursors.
+    """Return the program whose cache operators take fields of cursors.
 
     Args:
         program: with its cursors.
@@ -48,7 +48,7 @@ def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> 
 
 @dataclass(slots=True)
 class _Lent:
-    """What a method or block is given: a value for each part of a cursor and type."""
+    """What a method or block is given: a value for each field of a cursor and type."""
 
     method: Method
     count: int
@@ -75,7 +75,8 @@ class _Rewriter:
         self._program, self._views, self._done = program, views, done
         self._blocks = blocks_by_number(program)
         self._symbols = {symbol.name: symbol for symbol in program.symbols}
-        self._steps: dict[str, dict[int, Dim]] = {}  # of what bodies of loops carry
+        # What blocks hand on that is after the start: output -> cursor, flat value.
+        self._handed: dict[str, dict[int, tuple[int, Value]]] = {}
 
     def run(self, method: Method) -> None:
         """Replace operands in the entry and in the blocks that it runs."""
@@ -83,8 +84,8 @@ class _Rewriter:
         for number, view in enumerate(self._views):
             filled = self._program.cursors[number].kind is CursorKind.SESSION
             if view.start is not None and filled:
-                part = Part.PLACES if view.places else Part.START
-                given[CursorSlot(number, part), view.start.type] = view.start
+                field = Field.PLACES if view.places else Field.START
+                given[CursorSlot(number, field), view.start.type] = view.start
         lent = self._rewrite(method, dict(given))
         slots = tuple(
             (value, wanted[0])
@@ -95,17 +96,20 @@ class _Rewriter:
         self._done[method.name] = _without_inputs(changed, given.values())
 
     def _rewrite(self, method: Method, given: dict[_Wanted, Value]) -> _Lent:
-        """Replace operands in a method or block, which is `given` parts already."""
+        """Replace operands in a method or block, which is `given` fields already."""
         lent, nodes = _Lent(method, method.next_id(), given), list[Node]()
         for node in method.nodes:
             if control_of(node) is not None:
+                self._join(node, method)
                 *before, loop = self._carry(node, method, lent)
                 nodes += [*before, self._through(loop, method, lent)]
             else:
-                nodes += self._with_parts(node, method, lent)
+                nodes += self._with_fields(node, method, lent)
         outputs = list(method.outputs)
-        for i, step in self._steps.get(method.name, {}).items():
-            outputs[i] = _after(method.inputs[i], step, nodes, lent)
+        for i, (number, value) in self._handed.get(method.name, {}).items():
+            made = self._placed(number, value, method, lent, nodes)
+            own = nodes[-1:] and made in nodes[-1].outputs and nodes[-1].op == AFTER
+            outputs[i] = made if own else _after(made, 0, nodes, lent)
         new = [self._counted(pair, method, lent, nodes) for pair in method.state_out]
         lent.method = replace(
             method, nodes=tuple(nodes), outputs=tuple(outputs), state_out=tuple(new)
@@ -113,12 +117,12 @@ class _Rewriter:
         self._done[method.name] = lent.method
         return lent
 
-    def _with_parts(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
-        """Return a node that takes parts of cursors where it took what says so."""
+    def _with_fields(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
+        """Return a node that takes fields of cursors in place of arithmetic."""
         changes: dict[str, Value] = {}
         arguments, made = named(node) if node.op in _OPERANDS else {}, list[Node]()
         symbols = self._program.symbols
-        for name, part in _OPERANDS.get(node.op, {}).items():
+        for name, wanted in _OPERANDS.get(node.op, {}).items():
             given = arguments[name]
             if not isinstance(given, Value):
                 continue
@@ -126,16 +130,24 @@ class _Rewriter:
                 value = view.method.here(given, method.block)
                 if value is None or name in changes:
                     continue
-                if part is Part.START and self._covers(view, node, value):
+                if wanted is Field.START and self._covers(
+                    view, node, value, method.block
+                ):
                     changes[name] = self._placed(number, value, method, lent, made)
-                elif view.part(value) is part:
-                    check_equal(value, part, view, symbols)
-                    changes[name] = lent.value((CursorSlot(number, part), given.type))
+                elif view.field(value) is wanted:
+                    check_equal(value, wanted, view, symbols)
+                    changes[name] = lent.value((CursorSlot(number, wanted), given.type))
         return [*made, with_named(node, changes) if changes else node]
 
-    def _covers(self, view: CursorView, node: Node, index: Value) -> bool:
+    def _covers(
+        self, view: CursorView, node: Node, index: Value, block: int | None
+    ) -> bool:
         """Tell whether a write is of what a call adds, which is of no lengths."""
-        write = replace(cache_write("", node), index=index, counted=None)
+        here = view.method.here(node.outputs[0], block)
+        assert here is not None
+        made = replace(node, outputs=(here,))
+        write = cache_write("", made, view.method)
+        write = replace(write, index=index, counted=None)
         return view.step.lengths is None and view.covers(write, self._symbols)
 
     def _placed(
@@ -154,13 +166,29 @@ class _Rewriter:
         after = view.after_mark(value)
         if after is None:
             offset, mark = view.offset(value), None
-            base = lent.value((CursorSlot(number, Part.START), value.type))
+            base = lent.value((CursorSlot(number, Field.START), value.type))
         else:
             offset, mark = after.offset, after.mark
             base = self._given(mark, method, lent)
         assert offset is not None
-        check_equal(value, Part.START, view, symbols, offset, mark)
+        check_equal(value, Field.START, view, symbols, offset, mark)
         return base if offset == 0 else _after(base, offset, made, lent)
+
+    def _join(self, node: Node, method: Method) -> None:
+        """Note what the branches of a node hand on, each as far as it goes."""
+        control = control_of(node)
+        assert control is not None
+        for number, view in enumerate(self._views):
+            for i, result in enumerate(node.outputs):
+                here = view.method.here(result, method.block)
+                one = None if here is None else view.method.joins.get(here.id)
+                after = None if one is None else view.after_mark(here)
+                if one is None or after is None or after.mark != here:
+                    continue
+                if view.follows(one, self._symbols):
+                    for block, way in zip(control.blocks, one.ways, strict=True):
+                        handed = self._handed.setdefault(self._blocks[block].name, {})
+                        handed[i] = number, way
 
     def _carry(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
         """Return a loop that carries where its turns write, with what makes that."""
@@ -174,12 +202,8 @@ class _Rewriter:
                 one = next((o for o in view.method.loops if o.own == here), None)
                 if one is None or not view.carries(one, self._symbols):
                     continue
-                given = view.method.here(body.outputs[i], body.block)
-                assert given is not None
-                symbols = self._program.symbols
-                check_equal(given, Part.START, view, symbols, one.step, here)
                 operands[i] = self._placed(number, one.first, method, lent, made)
-                self._steps.setdefault(body.name, {})[i] = one.step
+                self._handed.setdefault(body.name, {})[i] = number, one.given
         changed = replace(control, operands=tuple(operands))
         return [*made, replace(node, arguments=arguments_of(changed))]
 
@@ -196,7 +220,7 @@ class _Rewriter:
         return pair
 
     def _given(self, wanted: _Wanted, method: Method, lent: _Lent) -> Value:
-        """Return what a method or block has of a part, or of what loops make."""
+        """Return what a method or block has of a field, or of what loops make."""
         made = (value for node in method.nodes for value in node.outputs)
         for value in (*method.inputs, *made) if isinstance(wanted, Value) else ():
             if self._views[0].method.here(value, method.block) == wanted:

@@ -10,7 +10,7 @@ the common length of growing states.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kvc.compiler.analysis.cursor_parts import (
+from kvc.compiler.analysis.cursor_fields import (
     ONE_FOR_ALL,
     CursorView,
     Step,
@@ -20,7 +20,7 @@ from kvc.compiler.analysis.cursor_parts import (
 )
 from kvc.compiler.analysis.flat import FlatMethod
 from kvc.compiler.analysis.growth import growth, one_length
-from kvc.compiler.analysis.index_sums import Along
+from kvc.compiler.analysis.index_sums import Along, Carried
 from kvc.compiler.analysis.updates import cache_writes
 from kvc.compiler.ir import Program, State, Value
 from kvc.schema.dtypes import DType
@@ -223,7 +223,7 @@ class _Finder:
         if not step.totals:
             return step.tokens is not None
         (new,) = (value for value, n in view.method.state_out if n == state.name)
-        return replace(view, step=step).where_ended(new, self._symbols) is not None
+        return replace(view, step=step).ends_at(new, self._symbols)
 
     def _with_tokens(self, view: CursorView, step: Step) -> Step:
         """Return a step by row lengths with the most that any row gets, if known."""
@@ -258,7 +258,7 @@ class _Finder:
         added = [value for value in found.addends if value.id not in olds]
         if found.along is Along.COUNTING or len(found.addends) - len(added) != 1:
             return None
-        if set(added) <= {one.total for one in method.loops}:
+        if set(added) <= method.totals():
             leads_on = bounds(found.constant, self._symbols)[0] >= 0
             return Step(found.constant, None, tuple(added)) if leads_on else None
         lengths = row_lengths_of(method, added[0]) if len(added) == 1 else None
@@ -319,9 +319,10 @@ def _extents(view: CursorView) -> set[Dim]:
     for write in cache_writes(view.method):
         offset, extent = view.offset(write.index), write.count
         after = view.after_mark(write.index)
-        if after is not None and after.loop.turns is not None:
-            offset = view.offset(after.loop.first)
-            extent = add_dims(0, after.loop.turns, after.loop.step)
+        one = None if after is None else after.one
+        if isinstance(one, Carried) and one.turns is not None:
+            offset = view.offset(one.first)
+            extent = add_dims(0, one.turns, one.step)
         if offset is not None:
             count = found.setdefault(write.state, {}).setdefault(offset, extent)
             different |= {count, extent} if count != extent else set()

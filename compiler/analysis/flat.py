@@ -5,10 +5,11 @@ runs them, under ids of their own; inputs of a branch are the operands themselve
 a loop carries is a new value in each turn. It cannot be run, since it has all branches.
 """
 
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, fields, replace
 
-from kvc.compiler.analysis.index_sums import Carried, IndexSums
+from kvc.compiler.analysis.index_sums import Carried, IndexSums, Joined, Open
 from kvc.compiler.ir import Method, Node, Program, Value, bound_to
 from kvc.compiler.ir.control import blocks_by_number, control_of, entries
 from kvc.compiler.memory.aliasing import analyse
@@ -18,6 +19,7 @@ from kvc.schema.ops import OPS, WHILE, Aliasing
 from kvc.schema.types import Dim
 
 Names = dict[int, Value]
+Branches = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,14 +28,17 @@ class FlatMethod(Method):
 
     Attributes:
         writes: (state, node) for every node that works in a state's memory.
-        joins: result of a cond -> what its branches make for it.
+        joins: id of a result of a cond -> what its branches make for it.
+        within: id of a value of a branch -> the branches that it is in, the outermost
+            first: (id of the first result of the cond, which).
         names: number of a block -> what its values are called here.
         sums: of its integers.
         loops: what loops carry and add to, in order.
     """
 
     writes: tuple[tuple[str, Node], ...] = ()
-    joins: Mapping[int, tuple[Value, ...]] = field(default_factory=dict)
+    joins: Mapping[int, Joined] = field(default_factory=dict)
+    within: Mapping[int, Branches] = field(default_factory=dict)
     names: Mapping[int, Names] = field(default_factory=dict)
     sums: IndexSums = field(default_factory=IndexSums)
     loops: tuple[Carried, ...] = ()
@@ -49,8 +54,17 @@ class FlatMethod(Method):
 
     def leaves(self, value: Value) -> list[Value]:
         """Return what a value may be: more than itself where branches make it."""
-        ways = self.joins.get(value.id)
-        return [value] if ways is None else [v for w in ways for v in self.leaves(w)]
+        one = self.joins.get(value.id)
+        return [value] if one is None else [v for w in one.ways for v in self.leaves(w)]
+
+    def totals(self) -> set[Value]:
+        """Return what stands for what loops and branches add of which nobody knows."""
+        return {one.total for one in self.open()}
+
+    def open(self) -> Iterator[Open]:
+        """Yield what loops carry, then what branches make."""
+        yield from self.loops
+        yield from self.joins.values()
 
 
 def flatten(program: Program) -> tuple[FlatMethod, ...]:
@@ -86,7 +100,9 @@ class _Flattener:
         self._count = method.next_id()
         self._nodes: list[Node] = []
         self._writes: list[tuple[str, Node]] = []
-        self._joins: dict[int, tuple[Value, ...]] = {}
+        self._joins: dict[int, Joined] = {}
+        self._within: dict[int, Branches] = {}
+        self._branches: Branches = ()  # those that are being put in line
         self._names: dict[int, Names] = {}
         self._carried: list[_Carried] = []
 
@@ -96,21 +112,29 @@ class _Flattener:
         kept = {field.name: getattr(method, field.name) for field in fields(Method)}
         kept |= {"nodes": tuple(self._nodes), "writes": tuple(self._writes)}
         flat = FlatMethod(**kept, joins=self._joins, names=self._names)
+        flat = replace(flat, within=self._within)
         return replace(flat, loops=self._loops(flat)).counting({})
 
     def _loops(self, flat: FlatMethod) -> tuple[Carried, ...]:
-        """Return what loops carry if each turn adds the same to it."""
+        """Return what loops carry if each turn adds the same to it, or as loops do."""
         makers, loops = flat.makers(), list[Carried]()
-        totals: dict[tuple[int, int], Value] = {}  # loop and step -> what stands for it
+        totals: dict[object, Value] = {}  # loop and step -> what stands for it
         for one in self._carried:  # by loops within others first
             found = IndexSums(makers, flat.joins, loops=loops).of(one.given)
-            step = found.constant
-            if found.addends == (one.own,) and isinstance(step, int) and step > 0:
-                total = totals.setdefault((one.loop, step), self._fresh(one.own))
+            step, within = (
+                found.constant,
+                tuple(Counter(found.addends) - Counter((one.own,))),
+            )
+            known = replace(flat, loops=tuple(loops)).totals()
+            if not isinstance(step, int) or step < (0 if within else 1):
+                continue
+            if one.own in found.addends and set(within) <= known:
+                key = one.loop, step, within
+                total = totals.setdefault(key, self._fresh(one.own))
+                turns = None if within else one.turns
                 added = self._fresh(one.own)
-                loops.append(
-                    Carried(one.first, one.own, one.end, step, one.turns, added, total)
-                )
+                ends = one.first, one.own, one.given, one.end
+                loops.append(Carried(*ends, step, within, turns, added, total))
         return tuple(loops)
 
     def _inline(self, method: Method, names: Names, states: Mapping[int, str]) -> None:
@@ -125,6 +149,7 @@ class _Flattener:
         for node in method.nodes:
             control = control_of(node)
             made = self._renamed(node, names, method is self._method)
+            self._within |= {value.id: self._branches for value in made.outputs}
             if control is not None:
                 self._inline_blocks(control, made, names, states, roots)
             self._nodes.append(made)
@@ -164,7 +189,11 @@ class _Flattener:
                 if i in lent and root in states:
                     written[value.id] = states[root]
             inside.update((v.id, self._fresh(v)) for v, _ in block.constants)
+            before = self._branches
+            if not control.is_loop:
+                self._branches = (*before, (made.outputs[0].id, len(given)))
             self._inline(block, inside, written)
+            self._branches = before
             given.append(tuple(inside.get(v.id, v) for v in block.outputs))
         if control.op == WHILE or control.scanned:
             body, turns = self._blocks[control.blocks[-1]], None
@@ -177,8 +206,11 @@ class _Flattener:
                 one = _Carried(made.outputs[0].id, first, own, given[-1][i], end, turns)
                 self._carried.append(one)
         if not control.is_loop:
-            pairs = zip(made.outputs, zip(*given, strict=True), strict=True)
-            self._joins.update((result.id, ways) for result, ways in pairs)
+            for result, ways in zip(
+                made.outputs, zip(*given, strict=True), strict=True
+            ):
+                total = self._fresh(result)
+                self._joins[result.id] = Joined(made.outputs[0].id, result, ways, total)
 
     def _fresh(self, value: Value) -> Value:
         self._count += 1

@@ -1,11 +1,13 @@
-"""Integer tensors as sums: the one reading of index arithmetic.
+"""Read the arithmetic of indices and positions as sums of values and a number.
 
-In: the nodes of a method. Out: for each integer tensor an `IndexSum`, by a closed set
+`position + arange(n)`, say, is a sum of the position that counts on along its axis. In:
+the nodes of a method. Out: for each integer tensor an `IndexSum`, by a closed set
 of forms: sums with values and numbers, ranges, views, copies and widening casts. A
 tensor of another form is a sum of one term, itself. Nothing here knows of cursors or
 caches.
 """
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
@@ -47,25 +49,49 @@ class IndexSum:
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """A value that a loop carries, to which each turn adds the same.
+    """A value that a loop carries, to which each turn adds.
 
     Attributes:
         first: what it is in the first turn.
         own: what it is in any turn.
+        given: what a turn hands on.
         end: what it is after the last one.
-        step: what a turn adds.
-        turns: how many there are; None where only the loop decides it.
+        step: what a turn adds, beside `within`.
+        within: stand for what loops and branches in a turn add.
+        turns: how many there are; None where only the loop decides what all add.
         added: stands for what earlier turns have added.
-        total: stands for what all turns have, where only the loop decides how many.
+        total: stands for what all turns have, where only the loop decides that.
     """
 
     first: Value
     own: Value
+    given: Value
     end: Value
     step: int
+    within: tuple[Value, ...]
     turns: Dim | None
     added: Value
     total: Value
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A value that branches make, each by adding to the same.
+
+    Attributes:
+        cond: id of the first result of what runs them.
+        end: what it is after them.
+        ways: what each makes.
+        total: stands for what the one that is taken has added, beyond what all add.
+    """
+
+    cond: int
+    end: Value
+    ways: tuple[Value, ...]
+    total: Value
+
+
+Open = Carried | Joined  # what adds as much as turns or the branch taken say
 
 
 class IndexSums:
@@ -73,7 +99,7 @@ class IndexSums:
 
     Args:
         makers: value id -> the node that makes it.
-        joins: value id -> what branches make for it.
+        joins: what branches make, by its id.
         counting: id of a value that is known to count on -> what stands for its first.
         loops: what loops carry and add to.
     """
@@ -81,11 +107,13 @@ class IndexSums:
     def __init__(
         self,
         makers: Mapping[int, Node] = MappingProxyType({}),
-        joins: Mapping[int, tuple[Value, ...]] = MappingProxyType({}),
+        joins: Mapping[int, Joined] = MappingProxyType({}),
         counting: Mapping[int, Value] = MappingProxyType({}),
         loops: Sequence[Carried] = (),
     ) -> None:
         self._makers, self._joins = makers, joins
+        added: tuple[Open, ...] = (*loops, *joins.values())
+        self._totals = {one.total for one in added}
         self._carried = {one.own.id: one for one in loops}
         self._ends = {one.end.id: one for one in loops}
         self._known = {
@@ -119,8 +147,7 @@ class IndexSums:
 
     def _found(self, value: Value) -> IndexSum | None:
         if value.id in self._joins:
-            ways = {self.of(way) for way in self._joins[value.id]}
-            return ways.pop() if len(ways) == 1 else None
+            return self._joined(self._joins[value.id])
         node = self._makers.get(value.id)
         if node is None:
             return None
@@ -142,6 +169,22 @@ class IndexSums:
                 return self._viewed(node, source, value)
         known = node.op in _SEEN_THROUGH and node.outputs == (value,)
         return self._viewed(node, node.inputs[0], value) if known else None
+
+    def _joined(self, one: Joined) -> IndexSum | None:
+        """Return what branches make: what all of them do, or that and what one adds."""
+        ways = [self.of(way) for way in one.ways]
+        if len(set(ways)) == 1:
+            return ways[0]
+        shared = Counter(ways[0].addends)
+        for way in ways:
+            shared &= Counter(way.addends)
+        added = {v for way in ways for v in Counter(way.addends) - shared}
+        constants = [way.constant for way in ways if isinstance(way.constant, int)]
+        alike = len({way.along for way in ways}) == 1 and len(constants) == len(ways)
+        if not (alike and shared and added <= self._totals):
+            return None
+        addends = (*shared.elements(), one.total)
+        return replace(ways[0], addends=addends, constant=min(constants))
 
     def _added(self, a: Value, b: Value, result: Value) -> IndexSum | None:
         one, other = self.of(a), self.of(b)

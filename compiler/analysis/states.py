@@ -10,7 +10,7 @@ the cursor. `windows.py` finds how far back a ring is seen.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kvc.compiler.analysis.cursor_parts import CursorView
+from kvc.compiler.analysis.cursor_fields import CursorView
 from kvc.compiler.analysis.cursors import Counting
 from kvc.compiler.analysis.flat import FlatMethod
 from kvc.compiler.analysis.growth import growth, keeps_old_rows
@@ -67,7 +67,7 @@ def _with_kind(
         return replace(state, kind=StateKind.APPEND, axis=state.grows)
     if not all(_updates_whole(state, node, held[m.name]) for m, node in writes):
         return state
-    found = [cache_write(state.name, node) for _, node in writes]
+    found = [cache_write(state.name, node, method) for method, node in writes]
     manners = {(_KINDS[write.mode], write.axis) for write in found}
     if len(manners) != 1:
         return state
@@ -95,7 +95,7 @@ def _is_at(
         return _grows_at(state, program, counting, views)
     symbols = {symbol.name: symbol for symbol in program.symbols}
     return state.kind in _KINDS.values() and all(
-        views[method.name].covers(cache_write(state.name, node), symbols)
+        views[method.name].covers(cache_write(state.name, node, method), symbols)
         for method, node in writes
     )
 

@@ -7,7 +7,7 @@ that is all of a state's memory, which state, and where its axes are.
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
-from kvc.compiler.analysis.flat import FlatMethod
+from kvc.compiler.analysis.flat import Branches, FlatMethod
 from kvc.compiler.ir import Node, Value
 from kvc.compiler.passes.whole_views import axis_order
 from kvc.schema.ops import CACHE_UPDATE, OPS, PERMUTING, Aliasing
@@ -26,6 +26,7 @@ class CacheWrite:
         slots: how many there are.
         mode: "linear" or "circular".
         counted: how many of `count` each row writes, None for all.
+        branches: that it is in, as `FlatMethod.within` has them.
     """
 
     state: str
@@ -35,6 +36,7 @@ class CacheWrite:
     slots: Dim
     mode: str
     counted: Value | None
+    branches: Branches
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,11 +63,11 @@ def cache_writes(method: FlatMethod) -> Iterator[CacheWrite]:
     """Yield the writes of states that are cache updates."""
     for state, node in method.writes:
         if node.op == CACHE_UPDATE:
-            yield cache_write(state, node)
+            yield cache_write(state, node, method)
 
 
-def cache_write(state: str, node: Node) -> CacheWrite:
-    """Return what a cache update says."""
+def cache_write(state: str, node: Node, method: FlatMethod) -> CacheWrite:
+    """Return what a cache update of a method says."""
     cache, update, index, axis, mode, counted, *_ = node.arguments
     assert isinstance(cache, Value)
     assert isinstance(update, Value)
@@ -75,7 +77,8 @@ def cache_write(state: str, node: Node) -> CacheWrite:
     assert counted is None or isinstance(counted, Value)
     axis %= len(cache.type.dims)
     slots, count = cache.type.dims[axis], update.type.dims[axis]
-    return CacheWrite(state, index, axis, count, slots, mode, counted)
+    branches = method.within[node.outputs[0].id]
+    return CacheWrite(state, index, axis, count, slots, mode, counted, branches)
 
 
 def find_held(method: FlatMethod) -> dict[int, Held]:
@@ -87,7 +90,8 @@ def find_held(method: FlatMethod) -> dict[int, Held]:
     for node in method.nodes:
         made = _held_by(node, held)
         for value in node.outputs:
-            ways = {held.get(way.id) for way in method.joins.get(value.id, ())}
+            joined = method.joins.get(value.id)
+            ways = {held.get(way.id) for way in joined.ways} if joined else set()
             one = made if len(ways) != 1 else ways.pop()
             if one is not None:
                 held[value.id] = one

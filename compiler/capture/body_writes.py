@@ -68,7 +68,7 @@ def _writes_in_bodies(
         if not isinstance(node.target, torch._ops.HigherOrderOperator):
             continue
         passed = [n for part in node.args if isinstance(part, Sequence) for n in part]
-        for body in _bodies(module, node):
+        for body in bodies_of(module, node):
             inputs = [n for n in body.graph.nodes if n.op == "placeholder"]
             inside = {
                 taken: names.get(given, "") if isinstance(given, fx.Node) else ""
@@ -78,7 +78,8 @@ def _writes_in_bodies(
             yield from _writes_in_bodies(body, inside)
 
 
-def _bodies(module: fx.GraphModule, node: fx.Node) -> Iterator[fx.GraphModule]:
+def bodies_of(module: fx.GraphModule, node: fx.Node) -> Iterator[fx.GraphModule]:
+    """Yield the bodies that a node of a module runs."""
     for source in node.all_input_nodes:
         if source.op == "get_attr":
             held = getattr(module, str(source.target), None)

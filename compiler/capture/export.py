@@ -26,9 +26,10 @@ from kvc.compiler.capture.guard import unseen
 from kvc.compiler.capture.interrupts import raise_interrupt
 from kvc.compiler.capture.lifted import Lifted, lifted_buffers
 from kvc.compiler.capture.lines import lines_kept
-from kvc.compiler.capture.lost_updates import refuse_lost_updates
+from kvc.compiler.capture.lost_updates import refuse_lost_updates, updates_kept
 from kvc.compiler.capture.questions import (
     Question,
+    asserted,
     check_questions,
     noted_questions,
 )
@@ -56,6 +57,7 @@ KEPT_WHOLE = (
     _aten.index_fill.int_Scalar,
     _aten.index_fill.int_Tensor,
     _aten.select_scatter.default,
+    _aten.roll.default,
     _aten.matmul.default,
     _aten.softmax.int,
     _aten.log_softmax.int,
@@ -76,6 +78,8 @@ _NO_ARRAYS = (
 _NO_GRADIENTS = "it computes gradients, which a bundle does not"
 # Of two inputs over the same bytes, where one of them is written.
 _OF_OVERLAPS = ("compiled_fn", "input mutation")
+# Of sizes that torch cannot reason about; the second is a mistake in its solver.
+_OF_SIZES = ("Constraints violated", "Expected op to be '=='")
 # What to do about torch's complaints, by a part of their text.
 _ADVICE = {
     "register it as buffer": (
@@ -192,21 +196,24 @@ def _export(model: nn.Module, traced: Traced, observed: Observed) -> ExportedPro
 def _attempt(
     model: nn.Module, traced: Traced, asked: list[Question]
 ) -> ExportedProgram:
-    """Export once, or twice; what the code asks about sizes is added to `asked`."""
+    """Export once, or more; what the code asks about sizes is added to `asked`."""
     try:
         return _trace(model, traced, asked)
     except Exception as error:
-        if "Constraints violated" not in str(error):
+        if not any(part in str(error) for part in _OF_SIZES):
             raise
         # To know whether a slice lies in one piece, torch asks whether it is all of its
-        # axis. It can do without the answer, but then asks whether a size is 1.
-        name = traced.method.name
-        logger.info("method %s: tracing again, with fewer questions", name)
-        try:
-            return _trace(model, traced, [], oblivious=True)
-        except Exception as second:
-            raise_interrupt(second, error)
-            raise error from None
+        # axis. It can do without the answer, but then asks whether a size is 1. What is
+        # left it may not be able to prove, as that n // 2 is at most n; kvc tries it.
+        for deferred in (False, True):
+            logger.info("method %s: tracing again, fewer questions", traced.method.name)
+            try:
+                return _trace(model, traced, [], oblivious=True, deferred=deferred)
+            except Exception as another:
+                raise_interrupt(another, error)
+                if getattr(another, "place", "") and not traced.lifted:
+                    raise
+        raise error
 
 
 def _trace(
@@ -214,6 +221,7 @@ def _trace(
     traced: Traced,
     asked: list[Question],
     oblivious: bool = False,
+    deferred: bool = False,
 ) -> ExportedProgram:
     # Without "duck shapes": two Dims stay two when their examples are equal.
     settings = symbol_settings.patch(  # type: ignore[attr-defined]
@@ -222,11 +230,16 @@ def _trace(
     method, inputs = traced.method, traced.inputs
     shapes = examples.torch_dynamic_shapes(inputs, method)
     with torch.no_grad(), settings, overlaps_by_strides(), lines_kept(), quiet():
-        with noted_questions(asked):
+        with updates_kept(), noted_questions(asked):
             exported = torch.export.export(
-                model, (), dict(inputs), dynamic_shapes=shapes, strict=False
+                model,
+                (),
+                dict(inputs),
+                dynamic_shapes=shapes,
+                strict=False,
+                prefer_deferred_runtime_asserts_over_guards=deferred,
             )
-        check_questions(method, inputs, exported, asked)
+        check_questions(method, inputs, exported, [*asked, *asserted(exported)])
         refuse_body_writes(method.name, exported)
         refuse_lost_updates(method.name, exported)
         functional: ExportedProgram = exported.run_decompositions(_decompositions())

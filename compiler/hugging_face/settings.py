@@ -40,6 +40,17 @@ class CacheConfig:
     dtype: str | None = None
     slack: int = 0
 
+    def __post_init__(self) -> None:
+        """Check the numbers.
+
+        Raises:
+            BadModelSetting: one is no whole number, or too small or too large.
+        """
+        if self.max_length is not None:
+            _check("CacheConfig", "max_length", self.max_length, LEAST_LENGTH, MAX_DIM)
+        _check("CacheConfig", "batch", self.batch, 1, MAX_DIM)
+        _check("CacheConfig", "slack", self.slack, 0, MAX_DIM)
+
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
@@ -81,12 +92,14 @@ def find_sizes(
     """
     limit = _limit(config.get_text_config(), first)
     length, place = _length(cache, generation, limit)
-    _check(place, "max_length", length, LEAST_LENGTH, limit)
-    _check("CacheConfig", "batch", cache.batch, 1, None)
-    if cache.batch > MAX_DIM:
-        raise _bad("CacheConfig", "batch", f"at most {MAX_DIM}", cache.batch)
-    _check("export_hf", "prefill_chunk", chunk, 1, None)
-    _check("CacheConfig", "slack", cache.slack, 0, None)
+    _check(place, "max_length", length, LEAST_LENGTH, MAX_DIM)
+    if limit is not None and length > limit:
+        expected = (
+            f"at most {limit}, the model's own limit (a model that can do more says so "
+            "in its config.json)"
+        )
+        raise _bad(place, "max_length", expected, length)
+    _check("export_hf", "prefill_chunk", chunk, 1, MAX_DIM)
     _check_prefill_sizes(prefill_sizes, length)
     chunk = min(chunk, length)
     # The first token of the longest call sees its window when the last one is written.
@@ -138,16 +151,12 @@ def _number(place: str, setting: str, found: object) -> int:
     return found
 
 
-def _check(place: str, setting: str, found: int, least: int, most: int | None) -> None:
+def _check(place: str, setting: str, found: int, least: int, most: int) -> None:
     number = _number(place, setting, found)
     if number < least:
         raise _bad(place, setting, f"{least} or more", found)
-    if most is not None and number > most:
-        expected = (
-            f"at most {most}, the model's own limit (a model that can do more says so "
-            "in its config.json)"
-        )
-        raise _bad(place, setting, expected, found)
+    if number > most:
+        raise _bad(place, setting, f"at most {most}", found)
 
 
 def _bad(place: str, setting: str, expected: str, found: object) -> BadModelSetting:

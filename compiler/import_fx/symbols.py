@@ -1,11 +1,20 @@
 """Symbolic sizes: from torch's SymInts to `Dim`s of the IR."""
 
-from collections import Counter
-from collections.abc import Mapping
+import functools
+from collections.abc import Callable, Mapping
 
 import sympy  # type: ignore[import-untyped]
 import torch
 from torch.fx.experimental.symbolic_shapes import free_unbacked_symbols
+from torch.utils._sympy.functions import (
+    FloorDiv,
+    Max,
+    Min,
+    Mod,
+    PythonMod,
+    ToFloat,
+    TruncToInt,
+)
 
 from kvc.compiler.capture import CapturedMethod
 from kvc.compiler.spec import Dim as DeclaredDim
@@ -13,12 +22,16 @@ from kvc.compiler.spec import Method
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CaptureError
 from kvc.schema.types import (
-    MAX_MULTIPLIED,
+    MAX_PARTS,
     Affine,
     Dim,
     Symbol,
     TensorType,
+    add_dims,
     affine,
+    bounds,
+    floor_divide,
+    multiply_dims,
 )
 
 TORCH_DTYPES: dict[torch.dtype, DType] = {
@@ -34,13 +47,19 @@ TORCH_DTYPES: dict[torch.dtype, DType] = {
     torch.bool: DType.BOOL,
 }
 
+_EXACT = (
+    1 << 16
+)  # times a size, a fraction of so many parts is a float without rounding
+
 
 class SizeReader:
     """Reads sizes of one method: knows what each of torch's symbols is called."""
 
-    def __init__(self, method: str, names: Mapping[sympy.Symbol, str]) -> None:
+    def __init__(self, method: str, found: Mapping[sympy.Symbol, Symbol]) -> None:
+        """Take the program's symbol for each of torch's that is a declared Dim."""
         self._method = method
-        self._names = names
+        self._names = {one: symbol.name for one, symbol in found.items()}
+        self._symbols = {symbol.name: symbol for symbol in found.values()}
         self._defined: dict[sympy.Symbol, sympy.Expr] = {}
 
     def define(self, symbol: sympy.Symbol, size: sympy.Expr) -> None:
@@ -63,7 +82,7 @@ class SizeReader:
         """Return a size as a dimension.
 
         Raises:
-            CaptureError: it is no sum of declared dims, their products and multiples.
+            CaptureError: it is computed by more than `+`, `-`, `*`, `//` and `%`.
         """
         return size if isinstance(size, int) else self.dim_of(size.node.expr)
 
@@ -71,32 +90,80 @@ class SizeReader:
         """Return an expression of torch's symbols as a dimension.
 
         Raises:
-            CaptureError: it is no sum of declared dims, their products and multiples.
+            CaptureError: it is computed by more than `+`, `-`, `*`, `//` and `%`.
         """
         expression = sympy.expand(expression.subs(self._defined))
-        sums: Counter[tuple[str, ...]] = Counter()
-        for part in sympy.Add.make_args(expression):
-            coefficient, factors = part.as_coeff_mul()
-            names = {self._names.get(factor) for factor in factors}
-            whole = coefficient.is_Integer and len(names) == len(factors)
-            if not whole or None in names or len(names) > MAX_MULTIPLIED:
-                raise self._no_size(expression)
-            sums[tuple(sorted(name for name in names if name))] += int(coefficient)
-        constant = sums.pop((), 0)
-        terms = {names[0]: c for names, c in sums.items() if len(names) == 1}
-        products = {names: c for names, c in sums.items() if len(names) > 1}
-        size = affine(constant, terms, products)
-        if isinstance(size, Affine) and len(size.multiplied) > MAX_MULTIPLIED:
+        size = self._size(expression)
+        if size is None or (isinstance(size, Affine) and size.count > MAX_PARTS):
             raise self._no_size(expression)
         return size
 
+    def _size(self, expression: sympy.Expr) -> Dim | None:
+        """Return an expression as a dimension, None where it is none."""
+        if expression.is_Integer:
+            return int(expression)
+        if expression in self._names:
+            return affine(0, {self._names[expression]: 1})
+        if expression.is_Add or expression.is_Mul:
+            join = add_dims if expression.is_Add else multiply_dims
+            sizes = [self._size(each) for each in expression.args]
+            return functools.reduce(lambda a, b: _both(join, a, b), sizes)
+        if issubclass(expression.func, (Max, Min, sympy.Max, sympy.Min)):
+            return self._chosen(expression)
+        return self._quotient(expression)
+
+    def _chosen(self, expression: sympy.Expr) -> Dim | None:
+        """Return the least or greatest of sizes, where it is always the same one."""
+        first, *others = (self._size(sympy.expand(each)) for each in expression.args)
+        for other in others:
+            if first is None or other is None:
+                return None
+            low, high = bounds(add_dims(first, other, -1), self._symbols)
+            if low < 0 < high:
+                return None
+            greater = issubclass(expression.func, (Max, sympy.Max))
+            first = first if (low >= 0) == greater else other
+        return first
+
+    def _quotient(self, expression: sympy.Expr) -> Dim | None:
+        """Return a division by a number, or what it leaves, as a dimension."""
+        kind = expression.func
+        if kind is TruncToInt:  # of a size, which is not negative, times a float
+            factor, scaled = expression.args[0].as_coeff_Mul()
+            ratio = sympy.Rational(float(factor))
+            exact = scaled.func is ToFloat and ratio > 0 and ratio.q <= _EXACT
+            whole = (
+                self._size(sympy.expand(ratio.p * scaled.args[0])) if exact else None
+            )
+            return None if whole is None else floor_divide(whole, int(ratio.q))
+        if not issubclass(kind, FloorDiv | Mod | PythonMod):
+            return None
+        of, by = expression.args
+        size = self._size(sympy.expand(of))
+        if size is None or not by.is_Integer or by < 1:
+            return None
+        quotient = floor_divide(size, int(by))
+        return (
+            quotient
+            if issubclass(kind, FloorDiv)
+            else add_dims(size, quotient, -int(by))
+        )
+
     def _no_size(self, expression: sympy.Expr) -> CaptureError:
         reason = (
-            f"a size is {expression}; sizes must be sums of declared dims and of "
-            "products of different ones, times constants (no powers, no divisions, no "
-            "sizes that depend on values)"
+            f"a size is {expression}; sizes must be computed from declared dims by "
+            "+, -, products of different ones, and // and % by constants (no powers, "
+            "no sizes that depend on values)"
         )
         return CaptureError(method=self._method, place="", reason=reason)
+
+    def bounds(self, expression: sympy.Expr) -> tuple[int, int]:
+        """Return the bounds of an expression of torch's symbols.
+
+        Raises:
+            CaptureError: as `dim_of`.
+        """
+        return bounds(self.dim_of(expression), self._symbols)
 
     def tensor_type(self, tensor: torch.Tensor) -> TensorType:
         """Return the type of a traced tensor.
@@ -109,6 +176,12 @@ class SizeReader:
             reason = f"a tensor has dtype {tensor.dtype}, which kvc does not have"
             raise CaptureError(method=self._method, place="", reason=reason)
         return TensorType(dtype, tuple(self.dim(size) for size in tensor.shape))
+
+
+def _both(
+    join: Callable[[Dim, Dim], Dim | None], a: Dim | None, b: Dim | None
+) -> Dim | None:
+    return None if a is None or b is None else join(a, b)
 
 
 def qualified_names(captured: tuple[CapturedMethod, ...]) -> dict[tuple[str, str], str]:
@@ -157,7 +230,7 @@ def size_reader(
         CaptureError: tracing has narrowed a Dim: the code holds for fewer sizes.
     """
     method = captured.method
-    found: dict[sympy.Symbol, str] = {}
+    found: dict[sympy.Symbol, Symbol] = {}
     for path, axes in method.dynamic.items():
         for axis, dim in axes.items():
             size: int | torch.SymInt = inputs[path].shape[axis]
@@ -165,7 +238,8 @@ def size_reader(
                 _check_static(method, dim, size)
                 continue
             symbol = size.node.expr
-            found[symbol] = names[method.name, dim.name]
+            name = names[method.name, dim.name]
+            found[symbol] = Symbol(name, dim.lower, dim.upper)
             limits = captured.exported.range_constraints[symbol]
             if int(limits.lower) > dim.lower or int(limits.upper) < dim.upper:
                 reason = (

@@ -5,6 +5,7 @@ does not say how arguments nest, nor where nodes come from in the user's code: i
 are plain arguments, and a method with several outputs returns a tuple.
 """
 
+import ast
 import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -21,10 +22,18 @@ from kvc.compiler.ir.graph import (
     Value,
 )
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Cursor, CursorKind, CursorPart, CursorSlot, StateKind
+from kvc.schema.model import Cursor, CursorField, CursorKind, CursorSlot, StateKind
 from kvc.schema.rings import Window
 from kvc.schema.trees import describe_call, flatten
-from kvc.schema.types import Dim, Symbol, TensorType, add_dims, affine
+from kvc.schema.types import (
+    Dim,
+    Symbol,
+    TensorType,
+    add_dims,
+    affine,
+    floor_divide,
+    multiply_dims,
+)
 
 _DTYPES = {dtype.label: dtype for dtype in DType}
 _NONE = ("", "None")
@@ -187,8 +196,8 @@ class _Reader:
         made = _type(kind) if kind else held[name].type
         value = self._values[int(number)] = Value(int(number), made)
         if word == "cursor":
-            cursor, part = name.split()
-            slot = CursorSlot(int(cursor), CursorPart[part.upper()])
+            cursor, field = name.split()
+            slot = CursorSlot(int(cursor), CursorField[field.upper()])
             method.cursor_in.append((value, slot))
         elif word == "input":
             method.inputs.append((value, name))
@@ -252,19 +261,25 @@ def _type(text: str) -> TensorType:
 
 
 def _dim(text: str) -> Dim:
-    """Return a size: the sum of its terms, as `2*rows*seq+seq-1`."""
-    total: Dim = 0
-    for term in re.findall(r"[+-]?[^+-]+", text):
-        sign = -1 if term.startswith("-") else 1
-        factors = term.lstrip("+-").split("*")
-        numbers = [int(factor) for factor in factors if factor.isdigit()]
-        names = tuple(sorted(factor for factor in factors if not factor.isdigit()))
-        scale = sign * (numbers[0] if numbers else 1)
-        assert all(map(str.isidentifier, names)), f"{term} is no size"
-        if not names:
-            total = add_dims(total, scale)
-        elif len(names) == 1:
-            total = add_dims(total, affine(0, {names[0]: scale}))
-        else:
-            total = add_dims(total, affine(0, {}, {names: scale}))
-    return total
+    """Return a size, as `2*rows*seq+((seq+1)//2)-1`."""
+    return _size(ast.parse(text, mode="eval").body)
+
+
+def _size(tree: ast.expr) -> Dim:
+    match tree:
+        case ast.Constant(value=int(number)):
+            return number
+        case ast.Name(id=name):
+            return affine(0, {name: 1})
+        case ast.UnaryOp(op=ast.USub(), operand=one):
+            return add_dims(0, _size(one), -1)
+        case ast.BinOp(left=one, op=ast.Add() | ast.Sub() as sign, right=other):
+            scale = 1 if isinstance(sign, ast.Add) else -1
+            return add_dims(_size(one), _size(other), scale)
+        case ast.BinOp(left=one, op=ast.FloorDiv(), right=ast.Constant(value=int(by))):
+            return floor_divide(_size(one), by)
+        case ast.BinOp(left=one, op=ast.Mult(), right=other):
+            product = multiply_dims(_size(one), _size(other))
+            assert product is not None, "powers are no sizes"
+            return product
+    raise AssertionError(f"{ast.unparse(tree)} is no size")

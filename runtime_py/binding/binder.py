@@ -1,9 +1,10 @@
-"""Get the binding of a call: the one that its context has, or a new one.
+"""Bind a method to the sizes and memory of a call, or find where that was done before.
 
-In: a method, the inputs and states of a call, an execution context, what calls share.
-Out: a `Binding`, and the loans of the call. The context keeps bindings by the shapes
-that stay; the lengths and addresses that a binding was made for are its version. If
-only those have changed, only what depends on them is bound again.
+To bind is to make each instruction a function over fixed memory. In: a method, the
+inputs and states of a call, an execution context, what calls share. Out: a `Binding`,
+and what the call lends to it. The context keeps bindings by the shapes that stay; the
+lengths and addresses that a binding was made for are its version. If only those have
+changed, only what depends on them is bound again.
 """
 
 from collections.abc import Mapping, Sequence

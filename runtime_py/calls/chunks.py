@@ -55,7 +55,7 @@ def chunk_sizes(
     """
     dim = method.graph.values[method.graph.inputs[0]].type.dims[1]
     least, most = bounds(dim, symbols)
-    parts = (*dim.terms, *dim.products) if isinstance(dim, Affine) else ()
+    parts = dim.parts if isinstance(dim, Affine) else ()
     step = math.gcd(*(c for _, c in parts)) or 1
     if least < 1:
         least += -(-(1 - least) // step) * step

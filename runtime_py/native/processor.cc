@@ -6,9 +6,7 @@
 
 #include "products.h"
 
-#if defined(KVC_HAS_AVX2)
-#include <cpuid.h>
-#elif defined(KVC_HAS_NEON_DOT)
+#if defined(KVC_HAS_NEON_DOT)
 #include <sys/auxv.h>
 #endif
 
@@ -20,15 +18,12 @@ struct InstructionSet {
   const ProductKernels* kernels;
 };
 
-#if defined(KVC_HAS_AVX2)
+#if defined(KVC_HAS_AVX2_AND_VNNI)
 bool has_avx2() {
-  unsigned a, b, c, d;  // of F16C, which compilers before GCC 11 do not know by name
   return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
-         __get_cpuid(1, &a, &b, &c, &d) != 0 && (c & bit_F16C) != 0;
+         __builtin_cpu_supports("f16c");
 }
-#endif
 
-#if defined(KVC_HAS_VNNI)
 bool has_vnni() {
 #if defined(KVC_EMULATED)
   return true;
@@ -47,10 +42,8 @@ bool has_neon_dot() { return (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0; }
 const std::vector<InstructionSet>& instruction_sets() {
   static const std::vector<InstructionSet>* const all = [] {
     auto* found = new std::vector<InstructionSet>{{"portable", &kPortableProducts}};
-#if defined(KVC_HAS_AVX2)
+#if defined(KVC_HAS_AVX2_AND_VNNI)
     if (has_avx2()) found->push_back({"avx2", &kAvx2Products});
-#endif
-#if defined(KVC_HAS_VNNI)
     if (has_vnni()) found->push_back({"avx512_vnni", &kVnniProducts});
 #endif
 #if defined(KVC_HAS_NEON)

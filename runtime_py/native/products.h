@@ -134,15 +134,12 @@ struct ProductKernels {
   void (*widen)(const Half* x, int64_t n, float* y);
 };
 
-// What compilers know; older ones leave the instruction set out.
+// The instruction sets that GCC can make, 12 or later, and others cannot.
 #if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__)
-#define KVC_HAS_AVX2 1
-#if __GNUC__ >= 9
-#define KVC_HAS_VNNI 1
-#endif
+#define KVC_HAS_AVX2_AND_VNNI 1
 #elif defined(__aarch64__) && defined(__ARM_NEON)
 #define KVC_HAS_NEON 1
-#if __GNUC__ >= 9 && !defined(__clang__) && defined(__linux__)
+#if defined(__GNUC__) && !defined(__clang__) && defined(__linux__)
 #define KVC_HAS_NEON_DOT 1
 #endif
 #endif

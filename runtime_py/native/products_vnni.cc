@@ -1,6 +1,6 @@
 #include "products.h"
 
-#if defined(KVC_HAS_VNNI)
+#if defined(KVC_HAS_AVX2_AND_VNNI)
 #include <immintrin.h>
 
 #include <cmath>

@@ -28,14 +28,16 @@ def rewind(program: Program, memory: StateMemory, count: object) -> bool:
     """Drop the last `count` tokens: an int, or int64 [batch]; tell if there are any.
 
     Raises:
-        BadSetting: `count` is not from 0 to the position.
+        BadSetting: `count` is no int and no int64 [batch], or not from 0 to the
+            position.
         NoPosition: nothing counts tokens.
         NotRewindable: a state cannot go back.
         CannotRewind: rows must go back by the same number of tokens.
         Poisoned: a call left states half written.
     """
+    given = _check_numbers(count)
     starts, firsts = _check_goes_back(program, memory)
-    counts = _check_counts(count, starts, firsts)
+    counts = _check_counts(given, starts, firsts)
     kinds = [kind for kind in memory.kinds if kind.group.writers]
     own = [kind for kind in kinds if kind.group.first.cursor == _CURSOR]
     if len(set(counts)) > 1:
@@ -168,22 +170,34 @@ def why_together(program: Program, cursor: int) -> str:
     return ""
 
 
+def _check_numbers(count: object) -> Array:
+    """Return what is a count of tokens whatever the session, int [] or [rows].
+
+    Raises:
+        BadSetting: it is no whole number or array of these, or one is negative.
+    """
+    given = _as_integers(count)
+    if given is None or given.ndim > 1 or np.any(np.less(given, 0)):
+        expected = "an int of 0 or more, or an array int64[batch] of them"
+        raise BadSetting(name="count", expected=expected, found=repr(count))
+    return given
+
+
 def _check_counts(
-    count: object, starts: Sequence[int], firsts: Sequence[int]
+    given: Array, starts: Sequence[int], firsts: Sequence[int]
 ) -> list[int]:
     """Return how many tokens each row forgets.
 
     Raises:
-        BadSetting: it is no int and no int64 [batch], or not from 0 to the position.
+        BadSetting: they are not those of the rows, or more than a row has.
     """
-    given = _as_integers(count)
-    if given is None or given.shape not in ((), (len(starts),)):
+    if given.shape not in ((), (len(starts),)):
         expected = f"an int, or an array int64[{len(starts)}]"
-        raise BadSetting(name="count", expected=expected, found=repr(count))
+        raise BadSetting(name="count", expected=expected, found=repr(given))
     counts: list[int] = np.broadcast_to(given, (len(starts),)).tolist()
     most = [start - first for start, first in zip(starts, firsts, strict=True)]
     for row, (some, limit) in enumerate(zip(counts, most, strict=True)):
-        if not 0 <= some <= limit:
+        if some > limit:
             where = f" in row {row}" if len(starts) > 1 else ""
             expected = f"0..{limit}, the tokens of this session{where}"
             raise BadSetting(name="count", expected=expected, found=some)

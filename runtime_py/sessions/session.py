@@ -91,7 +91,7 @@ class Session(Callables):
             StateMismatch: the states that grow are not as long as the method takes.
             CacheOverflow: the cache is full; nothing has been written.
             CallTooLong: there are more tokens than a ring has slots beside its window,
-                and the method has not the role "prefill"; a prefill is taken in parts,
+                and the method has not the role "prefill"; a prefill is taken in pieces,
                 all of them or none.
             IndexOutOfRange: a write would be outside its tensor.
             KernelFailed: an instruction failed; the message names its source line.
@@ -337,7 +337,7 @@ class Session(Callables):
     def longest_call(self) -> int | None:
         """Return how many tokens one call may add, None where no ring limits it.
 
-        A call of the role "prefill" may have more: the session takes it in parts.
+        A call of the role "prefill" may have more: the session takes it in pieces.
 
         Raises:
             Busy, Closed, Forked: as `call`.

@@ -41,17 +41,10 @@ from kvc.schema.container import SESSION_MAGIC, AtomicFile, path_text
 from kvc.schema.errors import (
     BadSetting,
     BadSnapshot,
-    CannotWrite,
-    SavedUnsynced,
     UnknownName,
 )
 from kvc.schema.model import Cursor, CursorKind, Program, State
 from kvc.schema.types import evaluate
-
-
-class _NewFile(AtomicFile):
-    problem = CannotWrite
-    unsynced = SavedUnsynced
 
 
 def save_snapshot(
@@ -63,7 +56,7 @@ def save_snapshot(
         BadSetting: `path` is no path.
         Poisoned: a call left them half written.
         CannotWrite: the system refuses; the old file is untouched.
-        SavedUnsynced: the file is there, but may not outlive a crash.
+        Unsynced: the file is there, but may not outlive a crash.
     """
     memory.check_usable()
     file_name = path_text(path)
@@ -85,7 +78,7 @@ def save_snapshot(
     )
     text = json.dumps(header.as_written(), separators=(",", ":")).encode()
     total = hashlib.sha256()
-    with _NewFile(file_name) as file:
+    with AtomicFile(file_name) as file:
         for part in _parts(text, memory, shapes):
             total.update(part)
             file.write(part)

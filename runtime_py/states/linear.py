@@ -43,8 +43,8 @@ class Linear(Kind):
         return copy or partial(self._undo, reached, starts)
 
     def _undo(self, reached: Sequence[int], starts: Sequence[int]) -> None:
-        # Later parts of the same prefill may have gone further.
-        self.reached = list(map(max, reached, self.reached))
+        # Later pieces of the same prefill may have gone further.
+        self.reached = self.reach(reached)
         self.rewind(starts, starts, starts)
 
     def note(self, lows: Sequence[int] | None, highs: Sequence[int]) -> None:

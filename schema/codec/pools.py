@@ -11,11 +11,12 @@ from collections.abc import Sequence
 import numpy as np
 
 from kvc.schema.codec.checks import Numbers, check_ids, check_lengths, cut
+from kvc.schema.codec.expressions import read_expressions
 from kvc.schema.codec.records import Record, TableReader
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
 from kvc.schema.frozen import frozen
-from kvc.schema.types import MAX_MULTIPLIED, Affine, Dim, Symbol, TensorType
+from kvc.schema.types import Affine, Dim, Factor, Quotient, Symbol, TensorType
 
 SIZE, AFFINE = 0, 1
 
@@ -27,6 +28,7 @@ class PoolWriter:
         self._symbols = tuple(symbols)
         self._symbol_ids = {symbol.name: i for i, symbol in enumerate(symbols)}
         self._affines: dict[Affine, int] = {}
+        self._quotients: dict[Quotient, int] = {}
         self._types: dict[TensorType, int] = {}
         self._ops: dict[str, int] = {}
         self._strings: dict[str, int] = {}
@@ -34,11 +36,14 @@ class PoolWriter:
         self._integers: dict[int, int] = {}
 
     def affine(self, expression: Affine) -> int:
-        """Return the id of an affine expression."""
+        """Return the id of an affine expression, after those that it divides."""
         for name in expression.symbols:
             if name not in self._symbol_ids:
                 what = f"the symbol {name} of {expression} is not declared"
                 raise BadProgram(path="program", where="symbols", what=what)
+        for quotient in expression.quotients:
+            self.affine(quotient.of)
+            self._quotients.setdefault(quotient, len(self._quotients))
         return self._affines.setdefault(expression, len(self._affines))
 
     def dim(self, dim: Dim) -> tuple[int, int]:
@@ -87,23 +92,25 @@ class PoolWriter:
         )
 
     def _affine_fields(self) -> dict[str, Numbers]:
-        ids: dict[str | tuple[str, ...], int] = {}
-        ids.update(self._symbol_ids.items())
-        for names in (n for affine in self._affines for n, _ in affine.products):
-            ids.setdefault(names, len(ids))
-        products = [names for names in ids if isinstance(names, tuple)]
-        sums: list[tuple[tuple[str | tuple[str, ...], int], ...]] = [
-            (*affine.terms, *affine.products) for affine in self._affines
-        ]
+        single: list[Factor] = [*self._symbol_ids, *self._quotients]
+        ids: dict[tuple[Factor, ...], int] = {(f,): i for i, f in enumerate(single)}
+        sums = [affine.parts for affine in self._affines]
         terms = [term for parts in sums for term in parts]
-        factors = [self._symbol_ids[name] for names in products for name in names]
+        for factors, _ in terms:
+            ids.setdefault(factors, len(ids))
+        products = list(ids)[len(single) :]
+        multiplied = [ids[(factor,)] for factors in products for factor in factors]
         return {
             "affine_constants": np.array([a.constant for a in self._affines], np.int64),
             "affine_ends": np.cumsum([len(parts) for parts in sums], dtype=np.uint32),
-            "term_symbols": np.array([ids[names] for names, _ in terms], np.uint32),
+            "term_symbols": np.array([ids[f] for f, _ in terms], np.uint32),
             "term_coefficients": np.array([c for _, c in terms], np.int64),
             "product_ends": np.cumsum([len(n) for n in products], dtype=np.uint32),
-            "product_symbols": np.array(factors, np.uint32),
+            "product_symbols": np.array(multiplied, np.uint32),
+            "quotient_dividends": np.array(
+                [self._affines[q.of] for q in self._quotients], np.uint32
+            ),
+            "quotient_divisors": np.array([q.by for q in self._quotients], np.int64),
         }
 
     def _type_fields(self) -> dict[str, Numbers]:
@@ -155,7 +162,7 @@ def read_pool(table: TableReader, path: str) -> Pool:
     names = table.texts("symbol_names")
     lowers, uppers = table.integers("symbol_lowers"), table.integers("symbol_uppers")
     check_lengths(path, "symbols", names, lowers, uppers)
-    affines = _read_affines(table, names, path)
+    affines = read_expressions(table, names, path)
     symbols = tuple(map(Symbol, names, lowers, uppers))
     types = _read_types(table, affines, path)
     by_name = {symbol.name: symbol for symbol in symbols}
@@ -169,39 +176,6 @@ def read_pool(table: TableReader, path: str) -> Pool:
         integers=tuple(table.integers("integers")),
         max_nbytes=tuple(kind.max_nbytes(by_name) for kind in types),
     )
-
-
-def _read_affines(
-    table: TableReader, names: Sequence[str], path: str
-) -> tuple[Affine, ...]:
-    where = "affine expressions"
-    constants = table.integers("affine_constants")
-    products = _read_products(table, names, path)
-    factors: list[str | tuple[str, ...]] = [*names, *products]
-    ids = check_ids(table.vector("term_symbols"), len(factors), path, where)
-    coefficients = table.integers("term_coefficients")
-    check_lengths(path, where, ids, coefficients)
-    terms = list(zip([factors[i] for i in ids], coefficients, strict=True))
-    groups = cut(terms, table.vector("affine_ends"), len(constants), path, where)
-    affines = tuple(map(_sum, constants, groups))
-    if any(len(affine.multiplied) > MAX_MULTIPLIED for affine in affines):
-        what = f"products of more than {MAX_MULTIPLIED} symbols"
-        raise BadProgram(path=path, where=where, what=what)
-    return affines
-
-
-def _read_products(
-    table: TableReader, names: Sequence[str], path: str
-) -> list[tuple[str, ...]]:
-    where, ends = "products of symbols", table.vector("product_ends")
-    symbols = check_ids(table.vector("product_symbols"), len(names), path, where)
-    return cut([names[i] for i in symbols], ends, len(ends), path, where)
-
-
-def _sum(constant: int, parts: Sequence[tuple[str | tuple[str, ...], int]]) -> Affine:
-    terms = tuple((name, c) for name, c in parts if isinstance(name, str))
-    products = tuple((names, c) for names, c in parts if isinstance(names, tuple))
-    return Affine(constant, terms, products)
 
 
 def _read_types(

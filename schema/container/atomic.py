@@ -8,12 +8,11 @@ temporary file is removed.
 import os
 import stat
 from pathlib import Path
-from typing import ClassVar
 
 from kvc.schema.container.kinds import DATA_MAGIC
 from kvc.schema.container.paths import path_text, resolved
 from kvc.schema.container.temporary import TemporaryFile, sync_folder
-from kvc.schema.errors import OutputUnsynced, SavedUnsynced, reason_of
+from kvc.schema.errors import CannotWrite, Unsynced, reason_of
 
 
 class AtomicFile(TemporaryFile):
@@ -23,24 +22,21 @@ class AtomicFile(TemporaryFile):
         path: as it was given.
         target: the same, links followed.
         committed: whether `target` is, or may be, the new file.
-        unsynced: what is raised where the new file is there, but may not stay.
     """
-
-    unsynced: ClassVar[type[OutputUnsynced | SavedUnsynced]] = OutputUnsynced
 
     def __init__(self, path: str | os.PathLike[str]) -> None:
         """Look at `path`; nothing is made yet.
 
         Raises:
-            OutputProblem: the folder is missing, `path` is no file, or a data file.
+            CannotWrite: the folder is missing, `path` is no file, or a data file.
         """
         super().__init__(path_text(path), Path())
         self.committed = False
-        self.target = resolved(self.path, self.problem)
+        self.target = resolved(self.path, CannotWrite)
         with self.problems():
             reason = why_not_replaced(self.target)
         if reason:
-            raise self.problem(path=self.path, reason=reason)
+            raise CannotWrite(path=self.path, reason=reason)
         self.folder = self.target.parent
 
     def commit(self, start: bytes = b"") -> None:
@@ -50,8 +46,8 @@ class AtomicFile(TemporaryFile):
             start: bytes to write over the first ones before that.
 
         Raises:
-            OutputProblem: the system refuses; the old file is untouched.
-            OutputUnsynced: the new file is there, but may not outlive a crash.
+            CannotWrite: the system refuses; the old file is untouched.
+            Unsynced: the new file is there, but may not outlive a crash.
         """
         self.make_durable(start)
         with self.problems():
@@ -61,7 +57,7 @@ class AtomicFile(TemporaryFile):
             sync_folder(self.folder)
         except OSError as error:
             reason = reason_of(error)
-            raise self.unsynced(path=self.path, reason=reason) from error
+            raise Unsynced(path=self.path, reason=reason) from error
 
     def _take_name(self) -> None:
         _, temporary = self.opened()

@@ -57,7 +57,7 @@ class BlobStream:
         """Store a content, unless it is there, and return the id of its blob.
 
         Raises:
-            OutputProblem: the system refuses, for example because the disk is full.
+            CannotWrite: the system refuses, for example because the disk is full.
             FormatError: the reused data file that has it is damaged.
             Exception: whatever the content raises when it is read.
         """
@@ -104,7 +104,7 @@ class BlobStream:
         """Write the part that ends the file; return the header to put over its start.
 
         Raises:
-            OutputProblem: the system refuses.
+            CannotWrite: the system refuses.
         """
         start = align_up(self.end, TAIL_ALIGN)
         header = Header(

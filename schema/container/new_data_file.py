@@ -21,6 +21,7 @@ from kvc.schema.errors import (
     BadMagic,
     BadProgram,
     BadStructure,
+    CannotWrite,
     DigestMismatch,
     FileProblem,
     FormatError,
@@ -58,7 +59,7 @@ class NewDataFile(TemporaryFile):
             digest: of its index.
 
         Raises:
-            OutputProblem: the system refuses, or another file has this name.
+            CannotWrite: the system refuses, or another file has this name.
         """
         target = self.folder / name
         with self.problems():
@@ -124,7 +125,7 @@ class NewDataFile(TemporaryFile):
         self._existing = found
         if found.digest != digest:
             reason = f"{target} is another data file"
-            raise self.problem(path=self.path, reason=reason)
+            raise CannotWrite(path=self.path, reason=reason)
         try:
             check_data(found)
         except FormatError:
@@ -135,7 +136,7 @@ class NewDataFile(TemporaryFile):
         """Replace what has the name and is a damaged data file, or a link.
 
         Raises:
-            OutputProblem: it may be anything else.
+            CannotWrite: it may be anything else.
         """
         try:
             mode = target.lstat().st_mode
@@ -144,7 +145,7 @@ class NewDataFile(TemporaryFile):
         blank = isinstance(error, BadMagic) and _is_blank(target)
         if not (isinstance(error, _DAMAGED) or blank or stat.S_ISLNK(mode)):
             reason = f"{error}; it is in the way of the data file: move it away"
-            raise self.problem(path=self.path, reason=reason) from error
+            raise CannotWrite(path=self.path, reason=reason) from error
         self._replace(target)
         return True
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
-from kvc.schema.errors import BadSetting, FileProblem, OutputProblem, reason_of
+from kvc.schema.errors import BadSetting, FileProblem, reason_of
 
 Folder = str | os.PathLike[str]
 
@@ -15,16 +15,18 @@ def path_text(path: object, name: str = "path") -> str:
     Raises:
         BadSetting: it is none.
     """
-    try:
-        return os.fsdecode(path)  # type: ignore[arg-type]  # that is what is checked
-    except TypeError as error:
-        expected = "a str or an os.PathLike"
-        raise BadSetting(name=name, expected=expected, found=repr(path)) from error
+    text = os.fspath(path) if isinstance(path, os.PathLike) else path
+    if isinstance(text, str):
+        return text
+    expected, found = "a str or an os.PathLike", repr(text)
+    if isinstance(text, bytes):
+        expected += " (os.fsdecode makes text of a path in bytes; what a file holds is "
+        expected += "no path, write it to a file first)"
+        found = f"{len(text)} bytes"
+    raise BadSetting(name=name, expected=expected, found=found)
 
 
-def resolved(
-    path: Folder, problem: type[FileProblem | OutputProblem] = FileProblem
-) -> Path:
+def resolved(path: Folder, problem: type[FileProblem] = FileProblem) -> Path:
     """Return a path with links followed, whether there is such a file or not.
 
     Raises:

@@ -14,7 +14,7 @@ from kvc.schema.closing import Closing
 from kvc.schema.container.data_file import DataFileReader
 from kvc.schema.container.lookup import open_folder
 from kvc.schema.container.paths import Folder, path_text, resolved, several
-from kvc.schema.errors import FileProblem, OutputProblem
+from kvc.schema.errors import CannotWrite, FileProblem
 from kvc.schema.model import Blob, DataFile
 from kvc.schema.uses import is_plain_name
 
@@ -73,7 +73,7 @@ def open_reused(
     """Open and lock data files, each once, until `stack` is closed.
 
     Raises:
-        OutputProblem: two of them have one name, so that a bundle cannot tell them, or
+        CannotWrite: two of them have one name, so that a bundle cannot tell them, or
             one that is not plain.
         FileProblem, FormatError: one cannot be read.
     """
@@ -86,7 +86,7 @@ def open_reused(
         name = file.entry.name
         if name in names or not is_plain_name(name):
             reason = f"a bundle cannot refer to {path}: its name is taken, or not plain"
-            raise OutputProblem(path=bundle, reason=reason)
+            raise CannotWrite(path=bundle, reason=reason)
         names.add(name)
         reused[file.entry.digest] = file
     return list(reused.values())

@@ -22,7 +22,7 @@ from kvc.schema.container.new_data_file import NewDataFile
 from kvc.schema.container.paths import Folder
 from kvc.schema.container.reused import ReusedFile, open_reused
 from kvc.schema.container.temporary import TemporaryFile
-from kvc.schema.errors import OutputProblem, OutputUnsynced, reason_of
+from kvc.schema.errors import CannotWrite, Unsynced, reason_of
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Blob, DataFile, NamedData, Program
 from kvc.schema.uses import count_unpacked
@@ -108,8 +108,8 @@ def save_bundle(
         progress: told of each name before its bytes are written.
 
     Raises:
-        OutputProblem: the system refuses; what was there is untouched.
-        OutputUnsynced: the bundle is in place, but may not outlive a crash.
+        CannotWrite: the system refuses; what was there is untouched.
+        Unsynced: the bundle is in place, but may not outlive a crash.
         FileProblem: a file in `reuse` cannot be read.
         FormatError: a file in `reuse` is damaged, or the program is wrong.
     """
@@ -195,7 +195,7 @@ def _finish(
     for file in published:
         if file.sync_error is not None:
             reason = f"its data file: {reason_of(file.sync_error)}"
-            raise OutputUnsynced(path=bundle.path, reason=reason)
+            raise Unsynced(path=bundle.path, reason=reason)
     saved = SavedBundle(made, stream.end, None, 0, False, None, 0)
     for one, file, entry in zip(written, published, entries, strict=True):
         where, nbytes = str(file.folder / entry.name), one.stream.end
@@ -238,7 +238,7 @@ def _encode(program: Program, bundle: AtomicFile) -> bytes:
 
     Raises:
         FormatError: it is wrong.
-        OutputProblem: it is too large.
+        CannotWrite: it is too large.
     """
     verify_program(program, bundle.path, thorough=True)
     return _check_size(encode(program), BUNDLE, bundle)
@@ -247,7 +247,7 @@ def _encode(program: Program, bundle: AtomicFile) -> bytes:
 def _check_size(raw: bytes, kind: Kind, bundle: AtomicFile) -> bytes:
     if len(raw) > kind.max_nbytes:
         reason = f"its {kind.tail} takes {len(raw)} bytes, {kind.max_nbytes} at most"
-        raise OutputProblem(path=bundle.path, reason=reason)
+        raise CannotWrite(path=bundle.path, reason=reason)
     return raw
 
 
@@ -256,7 +256,7 @@ def _free_name(bundle: AtomicFile, digest: bytes) -> str:
     name = data_file_name(bundle.target, digest)
     if name == bundle.target.name:
         reason = "its data file would have this very name; give another one"
-        raise OutputProblem(path=bundle.path, reason=reason)
+        raise CannotWrite(path=bundle.path, reason=reason)
     return name
 
 

@@ -13,7 +13,7 @@ from kvc.schema.container.bundle_file import BundleFile
 from kvc.schema.container.paths import Folder, resolved
 from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
 from kvc.schema.container.stored_blobs import StoredBlobs
-from kvc.schema.errors import OutputProblem
+from kvc.schema.errors import CannotWrite
 from kvc.schema.model import Program
 from kvc.schema.uses import count_unpacked
 
@@ -40,7 +40,7 @@ def split_bundle(
     """
     target = path if output is None else output
     with StoredBlobs.open(BundleFile(path), folders) as stored:
-        home = resolved(target, OutputProblem).parent
+        home = resolved(target, CannotWrite).parent
         files = [resolved(file.path) for file in stored.data_files]
         return save_bundle(
             target,
@@ -76,8 +76,8 @@ def present_program(stored: StoredBlobs) -> Program:
         return stored.program
     program, count = stored.program, count_unpacked(stored.program)
     delegates = tuple(
-        replace(part, names=tuple(name for name in part.names if name < count))
-        for part in program.delegates
+        replace(one, names=tuple(name for name in one.names if name < count))
+        for one in program.delegates
     )
     return replace(program, names=program.names[:count], delegates=delegates)
 

@@ -12,9 +12,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar, Final, Self
+from typing import Final, Self
 
-from kvc.schema.errors import FileProblem, OutputProblem, reason_of
+from kvc.schema.errors import CannotWrite, reason_of
 
 TEMPORARY: Final = re.compile(r"\.kvc-\d+-[0-9a-f]+\.tmp")
 _CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -27,10 +27,7 @@ class TemporaryFile:
     Attributes:
         path: the output, for messages.
         folder: where the file is made.
-        problem: what is raised, with `path` and `reason`, where the system refuses.
     """
-
-    problem: ClassVar[type[FileProblem | OutputProblem]] = OutputProblem
 
     def __init__(self, path: str, folder: Path) -> None:
         """Remember where; nothing is made yet."""
@@ -43,7 +40,7 @@ class TemporaryFile:
         """Make the file.
 
         Raises:
-            OutputProblem: the folder refuses.
+            CannotWrite: the folder refuses.
         """
         try:
             with self.problems():
@@ -67,7 +64,7 @@ class TemporaryFile:
         """Write bytes after those that are there.
 
         Raises:
-            OutputProblem: the system refuses, for example because the disk is full.
+            CannotWrite: the system refuses, for example because the disk is full.
         """
         with self.problems():
             self._write(content)
@@ -110,12 +107,12 @@ class TemporaryFile:
 
     @contextmanager
     def problems(self) -> Iterator[None]:
-        """Turn what the system refuses into `problem`, and clean up."""
+        """Turn what the system refuses into `CannotWrite`, and clean up."""
         try:
             yield
         except (OSError, ValueError) as error:
             self.discard()
-            raise self.problem(path=self.path, reason=reason_of(error)) from error
+            raise CannotWrite(path=self.path, reason=reason_of(error)) from error
 
     def _create(self) -> bool:
         """Make and lock a file; tell whether it is still there then."""

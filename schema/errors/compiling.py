@@ -143,22 +143,6 @@ class PlanFailed(CompileError):
     template = "the memory plan of method {method} is wrong: {reason}; this is a bug in kvc, please report it"
 
 
-class OutputProblem(CompileError):
-    """A bundle cannot be written; what was there before is untouched."""
-
-    path: str
-    reason: str
-    template = "cannot write {path}: {reason}"
-
-
-class OutputUnsynced(CompileError):
-    """A new bundle is in place and whole, but may not survive a crash of the machine."""
-
-    path: str
-    reason: str
-    template = "{path} is replaced by the new bundle, which is whole, but could not be synced to disk: {reason}; write it again if the machine fails"
-
-
 class CannotPack(CompileError):
     """Weights cannot be packed as it is asked for."""
 

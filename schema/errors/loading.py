@@ -16,15 +16,15 @@ class FileProblem(LoadError):
 
 
 class CannotWrite(FileProblem):
-    """A session cannot be saved; what was there before is untouched."""
+    """A file cannot be written; what was there before is untouched."""
 
     template = "cannot write {path}: {reason}"
 
 
-class SavedUnsynced(FileProblem):
-    """A saved session is in place and whole, but may not survive a crash."""
+class Unsynced(FileProblem):
+    """A new file is in place and whole, but may not survive a crash of the machine."""
 
-    template = "{path} is written and whole, but could not be synced to disk: {reason}"
+    template = "{path} is written and whole, but could not be synced to disk: {reason}; write it again if the machine fails"
 
 
 class BadSnapshot(LoadError):

@@ -7,7 +7,16 @@ greatest size in bytes, and gives its shape at each of the points.
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import product
 
-from kvc.schema.types import MAX_MULTIPLIED, Affine, Dim, Symbol, TensorType, bounds
+from kvc.schema.types import (
+    MAX_MULTIPLIED,
+    Affine,
+    Dim,
+    Symbol,
+    TensorType,
+    affine,
+    bounds,
+    floor_divide,
+)
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.limits import (
     MAX_DIM,
@@ -83,8 +92,8 @@ class Sizes:
         """Yield sizes with some symbols at their lower bounds, others at the upper.
 
         With all at the lower or all at the upper ones, which are among `points`, they
-        are enough for dims: these are affine in each symbol, so that two that are alike
-        there are alike at all sizes.
+        are enough for dims without quotients: these are affine in each symbol, so that
+        two that are alike there are alike at all sizes.
 
         Raises:
             LimitExceeded: there are too many symbols.
@@ -103,23 +112,29 @@ class Sizes:
         """Check that an expression is canonical and uses declared symbols."""
         unknown = [name for name in expression.symbols if name not in self.symbols]
         self.report.require(not unknown, where, f"undeclared symbols {unknown}")
-        names = [name for name, _ in expression.terms]
-        products = [factors for factors, _ in expression.products]
-        canonical = bool(names or products) and _is_ascending([(n,) for n in names])
-        canonical = canonical and _is_ascending(products)
-        canonical = canonical and all(f == tuple(sorted(set(f))) for f in products)
-        canonical = canonical and all(len(factors) > 1 for factors in products)
-        coefficients = (*expression.terms, *expression.products)
-        canonical = canonical and all(factor for _, factor in coefficients)
         what = f"{expression.terms} {expression.products} is not canonical"
-        self.report.require(canonical, where, what)
+        self.report.require(_is_canonical(expression), where, what)
+        for quotient in expression.quotients:
+            self.check_affine(quotient.of, where)
+            divided = max(map(abs, bounds(quotient.of, self.symbols)))
+            self.report.limit(f"{where}: what {quotient} divides", divided, MAX_DIM)
         multiplied = len(expression.multiplied)
         self.report.limit(f"{where}: symbols in products", multiplied, MAX_MULTIPLIED)
 
 
-def _is_ascending(products: Sequence[tuple[str, ...]]) -> bool:
-    """Tell whether products of names ascend, each once."""
-    return list(products) == sorted(set(products))
+def _is_canonical(expression: Affine) -> bool:
+    """Tell whether an expression is what `affine` and `floor_divide` make of it."""
+    factors, products = dict(expression.terms), dict(expression.products)
+    ordered = (tuple(sorted(set(names), key=str)) for names in products)
+    return (
+        affine(expression.constant, factors, products) == expression
+        and all(names == each for names, each in zip(products, ordered, strict=True))
+        and all(len(names) > 1 for names in products)
+        and all(
+            floor_divide(quotient.of, quotient.by) == Affine(0, ((quotient, 1),))
+            for quotient in expression.quotients
+        )
+    )
 
 
 def _points(symbols: Sequence[Symbol]) -> tuple[Point, ...]:

@@ -1,14 +1,20 @@
-"""Check that loops advance a cursor no further than their call, or outer turn, does.
+"""Check that loops and branches that move a position on stay within their call.
 
-In: the control instructions of a method, and what their operands are to cursors. Out:
-where each turn starts, or `BadProgram`. What a call adds that loops decide on is
-compared at the end with where the cursor's counter is left.
+A cursor is such a position, and a loop may carry it from turn to turn. In: the control
+instructions of a method, and what their operands are to cursors. Out: where each turn
+starts, or `BadProgram`. A loop in another must end before the outer turn does. Of a
+branch that writes and moves on, only the nearest end is known outside. Where only loops
+and branches decide how much a call adds, that is compared at the end with where the
+counter of the cursor is left.
 """
 
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
-from typing import cast
+from typing import Final, cast
 
 from kvc.schema.control import Control
+from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     Alias,
     CursorSlot,
@@ -22,90 +28,193 @@ from kvc.schema.model import (
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import add_dims, bounds
 from kvc.schema.verify.faults import Reporter
-from kvc.schema.verify.starts import After, Parts, handed_on, placed
+from kvc.schema.verify.starts import After, Fields, placed
+
+_NOT_HANDED_ON: Final = (
+    "turns write at no start of a cursor: they do not hand on where they end"
+)
+
+
+@frozen
+class _End:
+    """Where something ends that a method does at a cursor.
+
+    Attributes:
+        ways: where, and where branches end that it is in; one of these has to fit.
+        what: it is.
+        at: where in the method it is.
+    """
+
+    ways: tuple[After, ...]
+    what: str
+    at: str
+
+
+Way = tuple[Sequence[int], Fields, list[_End]]  # outputs, values, what ends: a branch's
 
 
 class LoopEnds:
-    """Where the loops of one method end, in its blocks too."""
+    """Where the loops and branches of one method end, in its blocks too."""
 
     def __init__(self, method: Method, program: Program, report: Reporter) -> None:
         self._method, self._program, self._report = method, program, report
         self._symbols = {symbol.name: symbol for symbol in program.symbols}
-        self._loops = 0  # how many there have been
-        # Of calls that loops decide on: where something ends, what, and where it is.
-        self._ends: list[tuple[After, str, str]] = []
+        self._count = 0  # of turns, and of loops and branches of any length
+        # What has to end before a turn does that is being checked, or before a call
+        # of which only loops decide how long it is.
+        self._ends: list[_End] = []
 
-    def carried(
+    def turns(
+        self, control: Control[object], inside: Graph, fields: Fields
+    ) -> dict[int, After]:
+        """Return where turns start: at what a loop carries that is a start before it.
+
+        That holds if each turn hands such a start on, which `all_turns` checks.
+        """
+        found: dict[int, After] = {}
+        for i in range(control.carried):
+            start = placed(cast(Ref, control.operands[i]), fields)
+            if start is None:
+                continue
+            advance = self._method.advance_of(start.cursor)
+            if advance is not None and advance.lengths is None:
+                found[inside.inputs[i]] = After(start.cursor, 0, self._new())
+        return found
+
+    def all_turns(
         self,
         graph: Graph,
         step: Instruction,
         control: Control[object],
-        inside: Graph,
-        parts: dict[int, CursorSlot | After],
+        made: Fields,
+        fields: dict[int, CursorSlot | After],
         at: str,
-    ) -> dict[int, After]:
-        """Return the starts of turns: a start that each turn hands on, so much further.
+    ) -> None:
+        """Check that all that a turn does ends before the turn, once gone through.
 
-        Where all turns together end is noted in `parts`. In a turn, a loop has to end
-        before the turn does.
+        Where all turns together end is noted in `fields`; that has to fit too.
         """
-        found: dict[int, After] = {}
-        self._loops += 1
-        for i in range(control.carried):
-            start = placed(cast(Ref, control.operands[i]), parts)
-            blocks, own = self._method.blocks, inside.inputs[i]
-            added = handed_on(inside, {own: 0}, blocks).get(inside.outputs[i])
-            if start is None or not isinstance(added, int):
+        inside = self._method.blocks[control.blocks[-1]].graph
+        unknown: dict[After, int] = {}
+        for i, own in enumerate(inside.inputs[: control.carried]):
+            turn, last = made.get(own), made.get(inside.outputs[i])
+            start = placed(cast(Ref, control.operands[i]), fields)
+            if not isinstance(turn, After) or start is None:
                 continue
-            advance = self._method.advance_of(start.cursor)
-            if advance is None or advance.lengths is not None:
+            counts = isinstance(last, After) and last.left_from(turn) is not None
+            for end in self._taken(turn.turn):
+                self._report.require(counts, end.at, _NOT_HANDED_ON)
+                room = cast(After, last)
+                what = f"{end.what}, a turn adds {room.offset}{_and_loops(room)}"
+                self._report.require(self._fits(end, room), end.at, what)
+            if not isinstance(last, After) or not counts:
                 continue
-            end = start
-            if control.scanned:
+            ended = start
+            if control.scanned and isinstance(last.offset, int) and not last.loops:
                 through = cast(Ref, control.operands[control.carried]).value
                 turns = graph.values[through].type.dims[0]
-                end = start.further(add_dims(0, turns, added))
-            elif added != 0:
-                end = replace(start, loops=(*start.loops, self._loops))
-            what = f"turns up to {end.offset} after the start"
-            self.check(end, what, at)
-            found[own] = After(start.cursor, 0, added)
-            parts[step.results[i]] = end
-        return found
+                ended = start.further(add_dims(0, turns, last.offset))
+            elif last != turn:
+                number = unknown.setdefault(replace(last, turn=0), self._new())
+                ended = replace(start, loops=(*start.loops, number))
+            self.check(ended, f"turns up to {ended.offset} after the start", at)
+            fields[step.results[i]] = ended
+
+    @contextmanager
+    def within(self, branch: bool) -> Iterator[list[_End]]:
+        """Give, once code has been gone through, what ends in it if it is a branch."""
+        before, found = self._ends, list[_End]()
+        if branch:
+            self._ends = found
+        yield found
+        if branch:
+            self._ends = before
+
+    def all_branches(
+        self,
+        step: Instruction,
+        ways: Sequence[Way],
+        fields: dict[int, CursorSlot | After],
+    ) -> None:
+        """Note where branches end: whichever is taken, no nearer than the nearest.
+
+        Args:
+            step: what runs them.
+            ways: the branches, once gone through.
+            fields: what values outside are.
+        """
+        for i in range(len(ways[0][0])):
+            found = (placed(Ref(outputs[i]), made) for outputs, made, _ in ways)
+            lasts = [last for last in found if last is not None]
+            joined = self._joined(lasts) if len(lasts) == len(ways) else None
+            if joined is None:
+                continue
+            fields[step.results[i]] = joined
+            for last, (*_, ends) in zip(lasts, ways, strict=True):
+                for n, end in enumerate(ends):
+                    if self._fits(end, last):
+                        ends[n] = replace(end, ways=(*end.ways, joined))
+        self._ends += [end for *_, ends in ways for end in ends]
 
     def check(self, end: After, what: str, at: str) -> None:
         """Check that what a call, or a turn of a loop, adds ends there at the earliest.
 
-        Where loops decide how much that is, it is checked when all are known.
+        Where that is not known yet, it is checked when it is.
         """
         advance = self._method.advance_of(end.cursor)
         assert advance is not None
-        room, adds = advance.tokens, "the call adds"
-        if end.turn is not None:
-            room, adds = end.turn, "a turn adds"
-        if room is None:
-            self._ends.append((end, what, at))
+        found = _End((end,), f"{what}{_and_loops(end)}", at)
+        if end.turn != 0 or advance.tokens is None:
+            self._ends.append(found)
             return
-        left = bounds(add_dims(room, end.offset, -1), self._symbols)[0]
-        what += f" and {len(end.loops)} loops of any length" if end.loops else ""
-        self._report.require(left >= 0 and not end.loops, at, f"{what}, {adds} {room}")
+        fits = self._fits(found, After(end.cursor, advance.tokens))
+        self._report.require(fits, at, f"{found.what}, the call adds {advance.tokens}")
 
-    def finish(self, parts: Parts) -> None:
+    def finish(self, fields: Fields) -> None:
         """Check that counters say where calls end whose loops decide it."""
         open_ends, where = {}, f"method {self._method.name!r}"
         for advance in self._method.advances:
             state = self._program.cursors[advance.cursor].state
             if advance.tokens is None and state is not None:
-                last = parts.get(_last_value(self._method.graph, state))
+                last = fields.get(_last_value(self._method.graph, state))
                 what = f"it does not leave the counter {state} where its loops end"
                 counts = isinstance(last, After) and last.cursor == advance.cursor
                 self._report.require(counts, where, what)
                 open_ends[advance.cursor] = cast(After, last)
-        for end, what, at in self._ends:
-            last = open_ends[end.cursor]
-            left = bounds(add_dims(last.offset, end.offset, -1), self._symbols)[0]
-            fits = left >= 0 and set(end.loops) <= set(last.loops)
-            self._report.require(fits, at, f"{what}, the counter is left before that")
+        for end in self._ends:
+            fits = self._fits(end, open_ends[end.ways[0].cursor])
+            what = f"{end.what}, the counter is left before that"
+            self._report.require(fits, end.at, what)
+
+    def _taken(self, turn: int) -> list[_End]:
+        """Return what has to end before a turn does, and forget it."""
+        found = [end for end in self._ends if end.ways[0].turn == turn]
+        self._ends[:] = [end for end in self._ends if end.ways[0].turn != turn]
+        return found
+
+    def _joined(self, ways: Sequence[After]) -> After | None:
+        """Return where one of several is, None where nothing says which is nearest."""
+        if len(set(ways)) == 1:
+            return ways[0]
+        for way in ways:
+            shared = tuple(n for n in way.loops if all(n in w.loops for w in ways))
+            nearest = replace(way, loops=shared)
+            if all(self._fits(_End((nearest,), "", ""), other) for other in ways):
+                return replace(nearest, loops=(*shared, self._new()))
+        return None
+
+    def _fits(self, end: _End, last: After) -> bool:
+        """Tell whether something ends where something else does at the latest."""
+        left = [last.left_from(way) for way in end.ways]
+        return any(d is not None and bounds(d, self._symbols)[0] >= 0 for d in left)
+
+    def _new(self) -> int:
+        self._count += 1
+        return self._count
+
+
+def _and_loops(end: After) -> str:
+    return f" and {len(end.loops)} loops of any length" if end.loops else ""
 
 
 def _last_value(graph: Graph, state: int) -> int:

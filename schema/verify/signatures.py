@@ -4,14 +4,14 @@ The verdict depends on the op, the types of operands and results, and the other
 arguments, so equal layers are checked once: see `SignatureChecker.check`.
 """
 
-from collections.abc import Callable, Collection, Iterable, KeysView, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, cast
 
 from kvc.schema.dtypes import DType
 from kvc.schema.model import Argument, Graph, Instruction, Item, Ref
 from kvc.schema.ops import CONTROL_OPS, OPS, OpSpec, Param, ParamKind
 from kvc.schema.ops.spec import Concrete, ConcreteItem, Inferred
-from kvc.schema.types import Affine, TensorType, symbols_of
+from kvc.schema.types import Affine, Dim, TensorType, symbols_of
 from kvc.schema.verify.dims import Point, Sizes
 from kvc.schema.verify.limits import MAX_LIST
 
@@ -53,7 +53,7 @@ def check_signature(
     results = [types[i] for i in instruction.results]
     if spec.halves:
         _check_halves(results)
-    names = _symbols_in(instruction, lambda value: symbols_of(types[value].dims))
+    names = symbols_of(_dims_in(instruction, lambda value: types[value].dims))
     for point in sizes.points if names else sizes.points[:1]:
         concrete = [_concrete(a, types, point) for a in arguments]
         _compare(_infer(spec, concrete), results, point, names)
@@ -75,12 +75,12 @@ def _check_halves(results: Sequence[TensorType]) -> None:
 
 
 def sized_together(graph: Graph) -> Collection[int]:
-    """Return the instructions that have several symbols, for `check_at`."""
+    """Return the instructions with several symbols or a quotient, for `check_at`."""
     types = {id(value.type): value.type for value in graph.values}
-    known = {kind: symbols_of(types[kind].dims) for kind in types}
+    known = {kind: types[kind].dims for kind in types}
     of = [known[id(value.type)] for value in graph.values].__getitem__
     steps = enumerate(graph.instructions)
-    return {index for index, step in steps if len(_symbols_in(step, of)) > 1}
+    return {index for index, step in steps if _depends_on_call(_dims_in(step, of))}
 
 
 def check_at(
@@ -88,8 +88,9 @@ def check_at(
 ) -> None:
     """Check a verified instruction at the sizes of a call.
 
-    One that has several symbols may fit only where their sizes go together, which
-    `check_signature` leaves to the call.
+    One that has several symbols may fit only where their sizes go together, and one
+    that has quotients only where a remainder is what it was at the sizes tried;
+    `check_signature` leaves both to the call.
 
     Args:
         instruction: of an op that runs no blocks.
@@ -99,33 +100,39 @@ def check_at(
     Raises:
         Misfit: it does not fit.
     """
-    names = _symbols_in(instruction, lambda value: symbols_of(types[value].dims))
-    if len(names) > 1:
-        point = Point(sizes)
+    dims = _dims_in(instruction, lambda value: types[value].dims)
+    if _depends_on_call(dims):
+        names, point = symbols_of(dims), Point(sizes)
         concrete = [_concrete(a, types, point) for a in instruction.arguments]
         results = [types[i] for i in instruction.results]
         _compare(_infer(OPS[instruction.op], concrete), results, point, names)
 
 
-def _symbols_in(
-    instruction: Instruction, symbols_at: Callable[[int], Iterable[str]]
-) -> KeysView[str]:
-    """Return the symbols of an instruction's results, operands and arguments.
+def _dims_in(
+    instruction: Instruction, dims_of: Callable[[int], Sequence[Dim]]
+) -> Sequence[Dim]:
+    """Return the dims of an instruction's results, operands and arguments.
 
     Args:
         instruction: whose they are.
-        symbols_at: returns those of a value's type.
+        dims_of: returns those of a value's type.
     """
-    names: dict[str, None] = {}
+    dims: list[Dim] = []
     for value in instruction.results:
-        names |= dict.fromkeys(symbols_at(value))
+        dims += dims_of(value)
     for argument in instruction.arguments:
         for item in argument if type(argument) is tuple else (argument,):
             if type(item) is Ref:
-                names |= dict.fromkeys(symbols_at(item.value))
+                dims += dims_of(item.value)
             elif type(item) is Affine:
-                names |= dict.fromkeys(item.symbols)
-    return names.keys()
+                dims.append(item)
+    return dims
+
+
+def _depends_on_call(dims: Sequence[Dim]) -> bool:
+    """Tell whether sizes that the verifier has not tried may give other shapes."""
+    divided = any(isinstance(dim, Affine) and dim.quotients for dim in dims)
+    return divided or len(symbols_of(dims)) > 1
 
 
 def _check_argument(param: Param, argument: Argument, sizes: Sizes) -> None:

@@ -7,7 +7,7 @@ from small_models import IndexCopyCache
 from torch import nn
 
 from kvc.compiler import Bundle, Dim, Method, compile_program
-from kvc.schema.errors import CompileError, OutputProblem
+from kvc.schema.errors import CannotWrite, CompileError
 
 
 class Twins(nn.Module):
@@ -97,7 +97,7 @@ def test_progress_is_told_for_every_name(bundle: Bundle, tmp_path: Path):
 
 
 def test_a_missing_folder_is_refused(bundle: Bundle, tmp_path: Path):
-    with pytest.raises(OutputProblem, match=r"cannot write .*none.*model.kvc"):
+    with pytest.raises(CannotWrite, match=r"cannot write .*none.*model.kvc"):
         bundle.save(tmp_path / "none" / "model.kvc")
     assert list(tmp_path.iterdir()) == []
 

@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 from kvc.compiler import Dim, Method, StateSpec, compile_program
+from kvc.compiler.models import BUILTIN
 from kvc.schema.errors import CompileError
 
 X = torch.zeros(3)
@@ -110,6 +111,13 @@ def test_other_arguments_are_checked(options, text):
 def test_a_model_is_a_module(model):
     message = refusal([Method("forward", (X,))], model)
     assert message.startswith("the model: expected a torch.nn.Module, found ")
+
+
+def test_a_model_spec_is_refused_with_what_to_give():
+    spec = BUILTIN["demo"]()
+    for given in ((spec,), (spec, spec.methods)):
+        with pytest.raises(CompileError, match="found a ModelSpec; give what it holds"):
+            compile_program(*given, recipe="cpu_fp32")
 
 
 def test_examples_in_a_list_are_taken():

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from delegated_parts import delegated_program
+from delegated_partitions import delegated_program
 from hand_built import (
     affine_program,
     cache_program,
@@ -211,6 +211,12 @@ def test_a_missing_file_is_a_file_problem(tmp_path):
 def test_what_is_no_path_is_refused_with_advice(thing):
     with pytest.raises(BadSetting, match=r"path: expected a str or an os\.PathLike"):
         load(thing)
+
+
+def test_the_bytes_of_a_bundle_are_no_path():
+    match = r"path: expected .* write it to a file first\), got 12 bytes"
+    with pytest.raises(BadSetting, match=match):
+        load(b"KVCB\0\0\0\0\0\0\0\0")
 
 
 @pytest.mark.parametrize("folders", [5, None, [None]])

@@ -27,7 +27,7 @@ from kvc.schema.model import (
     Alias,
     Caller,
     Constant,
-    CursorPart,
+    CursorField,
     CursorSlot,
     Graph,
     Instruction,
@@ -37,7 +37,15 @@ from kvc.schema.model import (
     Update,
     Value,
 )
-from kvc.schema.types import Affine, Symbol, TensorType, affine
+from kvc.schema.types import (
+    Affine,
+    Quotient,
+    Symbol,
+    TensorType,
+    add_dims,
+    affine,
+    floor_divide,
+)
 
 FBS = Path(__file__).parents[2] / "schema" / "program.fbs"
 
@@ -56,6 +64,11 @@ def test_a_program_comes_back_as_it_was(program):
 
 FLAT = affine(0, {}, {("rows", "seq"): 1})
 MIXED = affine(-1, {"rows": 1}, {("past", "rows"): -2, ("rows", "seq"): 3})
+HALF = floor_divide(add_dims(affine(0, {"rows": 1}), 1), 2)
+NESTED = floor_divide(add_dims(HALF, affine(1, {"seq": 3})), 5)
+OF_QUOTIENTS = add_dims(
+    NESTED, affine(2, {}, {(Quotient(affine(0, {"seq": 1}), 3), "past"): 2})
+)
 DIMS = [None, 0, 7, -(2**63), affine(-1, {"seq": 2}), affine(0, {"seq": 1})]
 
 
@@ -71,8 +84,8 @@ def test_advances_and_cursors_come_back(dim):
     assert repr(back.cursors) == repr((cursor, cursor))
 
 
-@pytest.mark.parametrize("dim", [FLAT, MIXED])
-def test_products_of_sizes_come_back(dim):
+@pytest.mark.parametrize("dim", [FLAT, MIXED, HALF, NESTED, OF_QUOTIENTS])
+def test_products_and_quotients_of_sizes_come_back(dim):
     symbols = tuple(Symbol(name, 0, 4) for name in ("past", "rows", "seq"))
     program = replace(sample_program(), symbols=(*sample_program().symbols, *symbols))
     symbols = tuple({symbol.name: symbol for symbol in program.symbols}.values())
@@ -98,6 +111,41 @@ def test_products_that_lead_nowhere_are_refused(fields, text):
     record.fields["pool"].fields.update(fields)
     with pytest.raises(BadProgram, match=text):
         decode(write(record, PROGRAM), "x")
+
+
+@pytest.mark.parametrize(
+    ("fields", "text"),
+    [
+        ({"quotient_divisors": np.array([0, 5])}, "a divisor is 0"),
+        ({"quotient_divisors": np.array([2, -5])}, "a divisor is -5"),
+        ({"quotient_divisors": np.array([1, 5])}, "a divisor is 1"),
+        ({"quotient_divisors": np.array([2])}, "quotients.*parallel"),
+        ({"quotient_dividends": u32(0, 99)}, "quotients.*id 99"),
+        ({"quotient_dividends": u32(0, 2)}, "expression 2 divides a later one"),
+        ({"quotient_dividends": u32(1, 1)}, "expression 1 divides a later one"),
+    ],
+)
+def test_quotients_that_lead_nowhere_are_refused(fields, text):
+    record = program_record(with_capacity(NESTED))
+    record.fields["pool"].fields.update(fields)
+    with pytest.raises(BadProgram, match=text):
+        decode(write(record, PROGRAM), "x")
+
+
+def test_an_expression_does_not_unfold_into_ever_more():
+    size = affine(0, {"rows": 1})
+    for _ in range(7):  # each divides the one before twice: 2 ** 7 parts
+        size = Affine(1, ((Quotient(size, 2), 1), (Quotient(size, 3), 1)))
+    with pytest.raises(BadProgram, match="more than 64 parts"):
+        decode(encode(with_capacity(size)), "x")
+
+
+def with_capacity(size):
+    """Return a program that has a size, and that alone."""
+    base = sample_program()
+    symbols = tuple(Symbol(name, 0, 4) for name in ("past", "rows", "seq"))
+    cursor = replace(base.cursors[0], capacity=size)
+    return replace(base, symbols=symbols, cursors=(cursor,), methods=(), states=())
 
 
 def test_products_of_too_many_symbols_are_refused():
@@ -295,7 +343,7 @@ def test_cut_and_swapped_vectors_are_refused():
 
 def test_storage_kinds_come_back():
     storages = (Constant(2), StateSlot(3), Scratch(64, 4), Alias(5), Caller())
-    storages += tuple(CursorSlot(cursor, p) for cursor in (0, 7) for p in CursorPart)
+    storages += tuple(CursorSlot(cursor, p) for cursor in (0, 7) for p in CursorField)
     kind = TensorType(DType.FLOAT32, (1,))
     values = tuple(Value(kind, storage) for storage in (*storages, *storages[::-1]))
     graph = Graph(values, (), (), (), 0, 0)

@@ -9,6 +9,8 @@ from kvc.schema.types import (
     bounds,
     count_from_front,
     evaluate,
+    floor_divide,
+    multiply_dims,
     only_symbol,
     settle_symbol,
     symbols_of,
@@ -71,6 +73,77 @@ def test_bounds_are_those_of_all_sizes(dim):
         for c in range(2, 6)
     ]
     assert bounds(dim, symbols) == (min(values), max(values))
+
+
+A, B, C = (affine(0, {name: 1}) for name in "abc")
+HALF, THIRD = floor_divide(A, 2), floor_divide(add_dims(add_dims(A, B, 2), 1), 3)
+DIVIDED = [
+    HALF,
+    THIRD,
+    add_dims(A, HALF, -1),
+    add_dims(add_dims(B, THIRD, -2), -7),
+    floor_divide(add_dims(THIRD, HALF, -1), 4),
+    floor_divide(affine(-3, {"a": -5, "c": 3}), 7),
+    floor_divide(floor_divide(add_dims(A, -1), 2), 3),
+    multiply_dims(HALF, add_dims(THIRD, C, -1)),
+]
+ENDS = {"a": (0, 6), "b": (1, 4), "c": (2, 5)}
+ALL_SIZES = [
+    {"a": a, "b": b, "c": c} for a in range(7) for b in range(1, 5) for c in range(2, 6)
+]
+
+
+@pytest.mark.parametrize("by", [1, 2, 3, 4, 6, 12])
+@pytest.mark.parametrize("dim", [*DIVIDED, SIGNED, 7, -7])
+def test_a_quotient_is_rounded_down(dim, by):
+    quotient = floor_divide(dim, by)
+    for sizes in ALL_SIZES:
+        assert evaluate(quotient, sizes) == evaluate(dim, sizes) // by
+        assert evaluate(quotient, sizes) == eval(str(quotient), dict(sizes))
+
+
+@pytest.mark.parametrize("dim", DIVIDED)
+def test_bounds_hold_for_quotients(dim):
+    symbols = {name: Symbol(name, *pair) for name, pair in ENDS.items()}
+    values = [evaluate(dim, sizes) for sizes in ALL_SIZES]
+    low, high = bounds(dim, symbols)
+    assert low <= min(values)
+    assert max(values) <= high
+
+
+def test_what_is_left_after_a_half_is_never_negative():
+    symbols = {"a": Symbol("a", 1, 17)}
+    assert bounds(add_dims(A, HALF, -1), symbols) == (1, 9)
+    assert bounds(add_dims(A, HALF, -2), symbols) == (0, 1)
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (floor_divide(add_dims(A, 2), 2), add_dims(HALF, 1)),
+        (floor_divide(affine(0, {"a": 2}), 4), HALF),
+        (floor_divide(HALF, 3), floor_divide(A, 6)),
+        (floor_divide(affine(0, {"a": 5}), 2), add_dims(HALF, A, 2)),
+        (floor_divide(affine(0, {"a": 6, "b": 4}), 2), affine(0, {"a": 3, "b": 2})),
+    ],
+)
+def test_equal_quotients_look_alike(one, other):
+    assert one == other
+
+
+def test_a_product_of_sizes_distributes_and_has_no_powers():
+    made = multiply_dims(add_dims(A, 2), add_dims(HALF, -3))
+    assert evaluate(made, {"a": 5}) == 7 * -1
+    assert multiply_dims(3, A) == affine(0, {"a": 3})
+    assert multiply_dims(A, add_dims(A, 1)) is None
+    assert multiply_dims(HALF, HALF) is None
+
+
+def test_a_size_found_settles_nothing_in_a_quotient():
+    sizes = {}
+    settle_symbol(HALF, 3, sizes)
+    assert sizes == {}
+    assert only_symbol(HALF) is None
 
 
 @pytest.mark.parametrize(

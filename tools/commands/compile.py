@@ -158,7 +158,7 @@ def _check_reuse(reuse: Sequence[str], output: Path) -> None:
     """Find out that files cannot be reused before the work, not after it.
 
     Raises:
-        OutputProblem: a bundle cannot tell them by their names.
+        CannotWrite: a bundle cannot tell them by their names.
         FileProblem, FormatError: one cannot be read, or is no data file.
     """
     from kvc.schema.container import check_reuse
@@ -250,11 +250,13 @@ def _backend_rows(program: "Program") -> list[tuple[str, str]]:
 
     if not program.delegates:
         return []
-    backends = dict.fromkeys(escape(part.backend) for part in program.delegates)
+    backends = dict.fromkeys(
+        escape(partition.backend) for partition in program.delegates
+    )
     rows = []
     for method in describe_methods(program):
-        parts = plural(len(method.backends), "part")
-        rows.append(f"{escape(method.name)}: {parts}, {left_text(method.left)}")
+        partitions = plural(len(method.backends), "partition")
+        rows.append(f"{escape(method.name)}: {partitions}, {left_text(method.left)}")
     return [*zip((", ".join(backends), *("",) * len(rows)), rows, strict=False)]
 
 

@@ -241,7 +241,7 @@ def _save(path: Path, arrays: Sequence["Array"]) -> None:
     """Write under a temporary name first, so that no part of a file is ever seen."""
     import numpy as np
 
-    from kvc.schema.errors import OutputProblem, reason_of
+    from kvc.schema.errors import CannotWrite, reason_of
 
     partial = path.with_name(f".{path.name}.partial")
     try:
@@ -253,6 +253,6 @@ def _save(path: Path, arrays: Sequence["Array"]) -> None:
                 np.savez(file, allow_pickle=False, **named)
         partial.replace(path)
     except OSError as error:
-        raise OutputProblem(path=str(path), reason=reason_of(error)) from error
+        raise CannotWrite(path=str(path), reason=reason_of(error)) from error
     finally:
         partial.unlink(missing_ok=True)

@@ -2,7 +2,9 @@
 
 The form is that of the compiler's own text, `%3 = op(arguments): type`, and after it
 where the result lives: `at 128` (offset in the scratch arena) or `in %1` (the memory
-of another value: a view of it, or written over it). `# ...` is the user's source line.
+of another value: a view of it, or written over it). After `#` stand the user's source
+line and the call's accesses: the value whose memory it writes, the `AccessMode`, axis
+and size. Last comes what the method adds to cursors.
 """
 
 from collections.abc import Iterator, Sequence
@@ -11,6 +13,8 @@ from dataclasses import dataclass, replace
 from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
+    Access,
+    Advance,
     Alias,
     Argument,
     Caller,
@@ -24,6 +28,7 @@ from kvc.schema.model import (
     Ref,
     Scratch,
     StateSlot,
+    Update,
     Value,
 )
 from kvc.schema.ops import CONTROL_OPS
@@ -38,17 +43,19 @@ class InstructionReport:
     op: str
     text: str
     source: str
+    writes: tuple[str, ...]
     delegate: tuple["InstructionReport", ...]
 
 
 @dataclass(frozen=True, slots=True)
 class ListingReport:
-    """A method's code: the values it starts from, its calls, what it returns."""
+    """A method's code: values it starts from, calls, results, what cursors gain."""
 
     method: str
     values: tuple[str, ...]
     instructions: tuple[InstructionReport, ...]
     returns: str
+    advances: tuple[str, ...]
 
 
 def describe_listing(program: Program, method: Method) -> ListingReport:
@@ -59,10 +66,9 @@ def describe_listing(program: Program, method: Method) -> ListingReport:
     return ListingReport(
         method=method.name,
         values=tuple(_given(graph, method.input_names, names, states)),
-        instructions=tuple(
-            _call(program, method, graph, call) for call in graph.instructions
-        ),
+        instructions=tuple(_calls(program, method, graph, method.updates)),
         returns=_returns(graph),
+        advances=tuple(_advance(method, advance) for advance in method.advances),
     )
 
 
@@ -90,8 +96,61 @@ def _returns(graph: Graph) -> str:
     return ", ".join(f"%{value}" for value in graph.outputs)
 
 
-def _call(
-    program: Program, method: Method, graph: Graph, call: Instruction
+def _advance(method: Method, advance: Advance) -> str:
+    tokens = "what its loops decide" if advance.tokens is None else advance.tokens
+    text = f"cursor {advance.cursor} by {tokens}"
+    if advance.lengths is None:
+        return text
+    return f"{text}, of which {escape(method.input_names[advance.lengths])} count"
+
+
+def _calls(
+    program: Program, method: Method, graph: Graph, updates: Sequence[Update]
+) -> Iterator[InstructionReport]:
+    written = {update.instruction: update.accesses for update in updates}
+    for index, call in enumerate(graph.instructions):
+        yield _report(program, method, graph, call, written.get(index, ()))
+
+
+def _block(
+    program: Program, method: Method, number: int, lent: Sequence[int]
+) -> Iterator[InstructionReport]:
+    """Yield the code of a block, which numbers its values anew."""
+    block = method.blocks[number]
+    graph = block.graph
+    names = [data.name for data in program.names]
+    runner = escape(_runner(program, method, number))
+    yield _line(f"block {number}{runner}")
+    given = [f"(the %{value} around it)" for value in lent]
+    for line in _given(graph, given, names, ()):
+        yield _line(f"  {line}")
+    for made in _calls(program, method, graph, block.updates):
+        yield replace(made, text=f"  {made.text}", delegate=())
+        yield from (replace(one, text=f"    {one.text}") for one in made.delegate)
+    yield _line(f"  return {_returns(graph)}")
+
+
+def _runner(program: Program, method: Method, block: int) -> str:
+    """Say which backend runs a block, if one does, and what it added to the code."""
+    for partition in program.delegates:
+        if partition.block == block and program.methods[partition.method] is method:
+            nbytes = f", with {len(partition.payload):,} bytes of its own"
+            return f", run by the backend {partition.backend}" + nbytes * bool(
+                partition.payload
+            )
+    return ""
+
+
+def _line(text: str) -> InstructionReport:
+    return InstructionReport("", text, "", (), ())
+
+
+def _report(
+    program: Program,
+    method: Method,
+    graph: Graph,
+    call: Instruction,
+    accesses: Sequence[Access],
 ) -> InstructionReport:
     inside: tuple[InstructionReport, ...] = ()
     if call.op in CONTROL_OPS:
@@ -101,53 +160,26 @@ def _call(
             for number in control.blocks
             for line in _block(program, method, number, operands((control.operands,)))
         )
-    return _report(graph, call, inside)
-
-
-def _block(
-    program: Program, method: Method, number: int, lent: Sequence[int]
-) -> Iterator[InstructionReport]:
-    """Yield the code of a block, which numbers its values anew."""
-    graph = method.blocks[number].graph
-    names = [data.name for data in program.names]
-    runner = escape(_runner(program, method, number))
-    yield InstructionReport("", f"block {number}{runner}", "", ())
-    given = [f"(the %{value} around it)" for value in lent]
-    for line in _given(graph, given, names, ()):
-        yield InstructionReport("", f"  {line}", "", ())
-    for call in graph.instructions:
-        made = _call(program, method, graph, call)
-        yield replace(made, text=f"  {made.text}", delegate=())
-        yield from (replace(one, text=f"    {one.text}") for one in made.delegate)
-    yield InstructionReport("", f"  return {_returns(graph)}", "", ())
-
-
-def _runner(program: Program, method: Method, block: int) -> str:
-    """Say which backend runs a block, if one does, and what it added to the code."""
-    for part in program.delegates:
-        if part.block == block and program.methods[part.method] is method:
-            nbytes = f", with {len(part.payload):,} bytes of its own"
-            return f", run by the backend {part.backend}" + nbytes * bool(part.payload)
-    return ""
-
-
-def _report(
-    graph: Graph, call: Instruction, inside: tuple[InstructionReport, ...]
-) -> InstructionReport:
+    writes = tuple(map(_write, accesses))
     results = ", ".join(f"%{value}" for value in call.results)
     types = ", ".join(_typed(graph.values[value]) for value in call.results)
     arguments = ", ".join(_argument(argument) for argument in call.arguments)
     text = f"{call.op}({arguments})"
     if results:
         text = f"{results} = {text}: {types}"
-    return InstructionReport(call.op, escape(text), call.source, inside)
+    return InstructionReport(call.op, escape(text), call.source, writes, inside)
+
+
+def _write(access: Access) -> str:
+    text = f"%{access.root} {access.mode.name}"
+    return text if access.axis is None else f"{text} axis {access.axis}: {access.size}"
 
 
 def _typed(value: Value) -> str:
     """Write a value's type, and where it lives unless that is said elsewhere."""
     match value.storage:
-        case CursorSlot(cursor, part):
-            return f"{value.type}, the {part.name.lower()} of cursor {cursor}"
+        case CursorSlot(cursor, field):
+            return f"{value.type}, the {field.name.lower()} of cursor {cursor}"
         case Scratch(offset=offset):
             return f"{value.type} at {offset}"
         case Alias(base=base):
@@ -182,8 +214,11 @@ def listing_lines(report: ListingReport) -> list[str]:
     for index, call in enumerate(report.instructions):
         lines.append(f"  {index:>4}  {call.text}{_comment(call)}")
         lines += [f"          | {c.text}{_comment(c)}" for c in call.delegate]
-    return [*lines, f"  return {report.returns}"]
+    lines.append(f"  return {report.returns}")
+    return [*lines, *(f"  advance {advance}" for advance in report.advances)]
 
 
 def _comment(call: InstructionReport) -> str:
-    return f"  # {escape(call.source)}" if call.source else ""
+    said = [escape(call.source)] * bool(call.source)
+    said += [f"writes {', '.join(call.writes)}"] * bool(call.writes)
+    return f"  # {'; '.join(said)}" * bool(said)

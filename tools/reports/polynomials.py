@@ -26,8 +26,7 @@ def nbytes_of(types: Iterable[TensorType]) -> Polynomial:
 def _times(polynomial: Polynomial, dim: int | Affine) -> Polynomial:
     terms: dict[tuple[str, ...], int] = {}
     if isinstance(dim, Affine):
-        terms = {(name,): coefficient for name, coefficient in dim.terms}
-        terms.update(dim.products)
+        terms = {tuple(map(str, factors)): c for factors, c in dim.parts}
     terms[()] = dim.constant if isinstance(dim, Affine) else dim
     product: Counter[tuple[str, ...]] = Counter()
     for factors, a in polynomial.items():

@@ -148,12 +148,12 @@ def _product(dims: Dims) -> tuple[int, Counter[Affine]]:
 
 def _content(dim: Affine) -> tuple[int, tuple[Affine, ...]]:
     """Return the number that divides a dim, and the factors of what is left."""
-    coefficients = [c for _, c in (*dim.terms, *dim.products)]
-    content = math.gcd(dim.constant, *coefficients)
-    if coefficients == [content] and not dim.constant:
-        return content, tuple(Affine(0, ((name, 1),)) for name in dim.symbols)
-    terms = tuple((name, c // content) for name, c in dim.terms)
-    products = tuple((names, c // content) for names, c in dim.products)
+    content = math.gcd(dim.constant, *(c for _, c in dim.parts))
+    (factors, coefficient), *others = dim.parts
+    if not others and coefficient == content and not dim.constant:
+        return content, tuple(Affine(0, ((factor, 1),)) for factor in factors)
+    terms = tuple((factor, c // content) for factor, c in dim.terms)
+    products = tuple((factors, c // content) for factors, c in dim.products)
     return content, (Affine(dim.constant // content, terms, products),)
 
 

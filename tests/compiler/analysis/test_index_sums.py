@@ -3,7 +3,7 @@
 import pytest
 from ir_samples import I64, node, value
 
-from kvc.compiler.analysis.index_sums import Along, IndexSums
+from kvc.compiler.analysis.index_sums import Along, IndexSums, Joined
 from kvc.compiler.ir import Argument, Node, Value
 from kvc.schema.dtypes import DType
 from kvc.schema.types import Dim, affine
@@ -88,15 +88,18 @@ def test_a_cast_that_may_lose_something_is_no_sum_of_what_was_before() -> None:
     assert told(there, back) == ([5], 0, ALIKE)
 
 
-def test_branches_say_what_all_of_them_say() -> None:
+def test_branches_say_what_all_of_them_say_or_that_one_adds_more() -> None:
     shift = step(6, "add.Scalar", ONE, 1, 1, dims=(1,))
     again = step(7, "add.Scalar", ONE, 1, 1, dims=(1,))
     makers = {6: shift, 7: again}
     alike, unlike = value(10, 1, dtype=I64), value(11, 1, dtype=I64)
+    other, more = value(12, 1, dtype=I64), value(13, 1, dtype=I64)
     joins = {
-        10: (shift.outputs[0], again.outputs[0]),
-        11: (shift.outputs[0], ONE),
+        10: Joined(10, alike, (shift.outputs[0], again.outputs[0]), more),
+        11: Joined(11, unlike, (shift.outputs[0], ONE), more),
+        12: Joined(12, other, (shift.outputs[0], ROWS), more),
     }
     sums = IndexSums(makers, joins)
     assert (sums.of(alike).addends, sums.of(alike).constant) == ((ONE,), 1)
-    assert sums.of(unlike).addends == (unlike,)
+    assert (sums.of(unlike).addends, sums.of(unlike).constant) == ((ONE, more), 0)
+    assert sums.of(other).addends == (other,)

@@ -173,9 +173,6 @@ def test_an_interrupt_leaves_the_model_as_it_was():
     ("settings", "message"),
     [
         ({"cache": CacheConfig(max_length=129)}, "at most 128, the model's own limit"),
-        ({"cache": CacheConfig(max_length=1)}, "max_length: expected 16 or more"),
-        ({"cache": CacheConfig(batch=0)}, "batch: expected 1 or more, found 0"),
-        ({"cache": CacheConfig(batch=2**40)}, "batch: expected at most 2147483647"),
         ({"prefill_chunk": 0}, "prefill_chunk: expected 1 or more, found 0"),
         ({"prefill_sizes": (4, 4)}, "prefill_sizes: expected different numbers"),
         ({"prefill_sizes": (129,)}, "prefill_sizes: expected at most 128"),
@@ -184,6 +181,24 @@ def test_an_interrupt_leaves_the_model_as_it_was():
 def test_sizes_that_cannot_be_are_refused(llama, settings, message):
     with pytest.raises(BadModelSetting, match=message):
         export_hf(llama, **settings)
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"max_length": 0}, "max_length: expected 16 or more, found 0"),
+        ({"max_length": -64}, "max_length: expected 16 or more, found -64"),
+        ({"max_length": 64.0}, "max_length: expected a whole number, found 64.0"),
+        ({"max_length": True}, "max_length: expected a whole number, found True"),
+        ({"max_length": 2**40}, "max_length: expected at most 2147483647"),
+        ({"batch": 0}, "batch: expected 1 or more, found 0"),
+        ({"batch": 2**40}, "batch: expected at most 2147483647"),
+        ({"slack": -1}, "slack: expected 0 or more, found -1"),
+    ],
+)
+def test_a_cache_config_refuses_what_no_cache_can_be(settings, message):
+    with pytest.raises(BadModelSetting, match=f"CacheConfig, {message}"):
+        CacheConfig(**settings)
 
 
 def test_what_is_no_model_is_refused():

@@ -22,7 +22,6 @@ from kvc.compiler.hugging_face.cache import LayerShape
 from kvc.compiler.hugging_face.settings import Sizes
 from kvc.recipes import load_recipe
 from kvc.runtime import NotRewindable, Program, generate, load
-from kvc.schema.errors import BadModelSetting
 from kvc.schema.model import StateKind
 from kvc.schema.rings import Window
 
@@ -93,7 +92,7 @@ def test_a_text_of_many_windows_gives_the_model_s_logits(name, program_of):
         assert program.states[f"kvc_cache.{layer}.keys"].kind is StateKind.LINEAR
     with program.session() as session:
         assert (session.capacity, session.longest_call) == (LENGTH, CHUNK + SLACK)
-        # Longer than a call may be: in parts.
+        # Longer than a call may be: in pieces.
         found = session.prefill(tokens[:, :50])
         assert np.abs(found - wanted[49]).max() < TOLERANCE * spread
         for place in range(50, 90):
@@ -196,8 +195,3 @@ def test_memory_is_that_of_the_window(mistral):
         held = session.residency().own
         session.prefill(text(LENGTH - SLOTS))
         assert session.residency().own == held
-
-
-def test_a_slack_that_is_none_is_refused():
-    with pytest.raises(BadModelSetting, match="slack: expected 0 or more, found -1"):
-        export_hf(build("mistral", True), cache=CacheConfig(LENGTH, slack=-1))

@@ -150,6 +150,14 @@ def test_an_impossible_count_changes_nothing(opened, count):
         assert session.position == 5
 
 
+@pytest.mark.parametrize("count", ["a", -1, 1.5, np.array([-1])])
+def test_an_impossible_count_is_named_where_nothing_goes_back(opened, count):
+    with opened(mixed_program(StateKind.PLAIN)).session() as session:
+        session.run(rows(1, width=4))
+        with pytest.raises(BadSetting, match="count: expected an int of 0 or more"):
+            session.rewind(count)
+
+
 def test_rows_of_one_length_go_back_together(opened):
     program = opened(linear_program(1, BATCH))
     with program.session(batch=2) as session:

@@ -331,14 +331,6 @@ def test_what_is_no_path_is_named(saved, path):
         program.restore(path)
 
 
-def test_a_path_may_be_bytes(saved, tmp_path):
-    program, file = saved
-    with program.session() as session:
-        session.run(rows(1))
-        session.save(os.fsencode(file))
-    assert program.restore(os.fsencode(file)).position == 1
-
-
 def test_what_cannot_be_written_leaves_the_old_file(saved, tmp_path, monkeypatch):
     program, file = saved
     old = file.read_bytes()

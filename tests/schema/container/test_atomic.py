@@ -6,7 +6,7 @@ import pytest
 from named_bytes import names
 
 from kvc.schema.container import AtomicFile, default_align
-from kvc.schema.errors import OutputProblem, OutputUnsynced
+from kvc.schema.errors import CannotWrite, Unsynced
 
 
 @pytest.fixture
@@ -60,7 +60,7 @@ def test_a_full_disk_is_named(path, monkeypatch):
         raise OSError(errno.ENOSPC, "No space left on device")
 
     monkeypatch.setattr(os, "write", full)
-    with pytest.raises(OutputProblem, match="No space left"):
+    with pytest.raises(CannotWrite, match="No space left"):
         write(path)
 
 
@@ -81,9 +81,9 @@ def test_places_that_cannot_be_written_are_refused(tmp_path):
         ("x" * 300, "long"),
         ("a\0b", "null"),
     ):
-        with pytest.raises(OutputProblem, match=text or "."):
+        with pytest.raises(CannotWrite, match=text or "."):
             AtomicFile(f"{tmp_path}/{name}")
-    with pytest.raises(OutputProblem, match="plain file"):
+    with pytest.raises(CannotWrite, match="plain file"):
         AtomicFile("/dev/null")
 
 
@@ -153,7 +153,7 @@ def test_an_interrupt_while_it_starts_leaves_nothing(path, tmp_path, monkeypatch
 def test_only_with_makes_a_file(path, tmp_path):
     file = AtomicFile(path)
     assert names(tmp_path) == []
-    with pytest.raises(OutputProblem, match="not open"):
+    with pytest.raises(CannotWrite, match="not open"):
         file.write(b"a")
 
 
@@ -168,6 +168,6 @@ def test_a_folder_that_cannot_be_synced_is_told_apart(path, monkeypatch):
         original(fd)
 
     monkeypatch.setattr(os, "fsync", failing)
-    with pytest.raises(OutputUnsynced, match="replaced by the new bundle"):
+    with pytest.raises(Unsynced, match="is written and whole"):
         write(path)
     assert path.read_bytes() == b"new"

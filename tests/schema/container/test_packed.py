@@ -16,7 +16,7 @@ from kvc.schema.container import (
     split_bundle,
     verify_bundle,
 )
-from kvc.schema.errors import BadProgram, DataFileMissing, OutputProblem
+from kvc.schema.errors import BadProgram, CannotWrite, DataFileMissing
 
 PACKED = {"packed/1": b"one " * 3000, "packed/2": b"two"}
 
@@ -96,10 +96,10 @@ def test_a_packed_file_is_reused(path, tmp_path):
 
 def test_when_the_bundle_fails_both_data_files_go(path, tmp_path, monkeypatch):
     def refused(*_):
-        raise OutputProblem(path=str(path), reason="refused")
+        raise CannotWrite(path=str(path), reason="refused")
 
     monkeypatch.setattr("kvc.schema.container.atomic.AtomicFile.commit", refused)
-    with pytest.raises(OutputProblem, match="refused"):
+    with pytest.raises(CannotWrite, match="refused"):
         save_packed(path, external=True)
     assert names(tmp_path) == []
 

@@ -1,6 +1,5 @@
 """Strange paths through all doors: errors with a type, or the file that is meant."""
 
-import os
 import re
 
 import pytest
@@ -14,7 +13,7 @@ from kvc.schema.container import (
     verify_file,
 )
 from kvc.schema.container.paths import resolved, several
-from kvc.schema.errors import BadSetting, FileProblem, OutputProblem
+from kvc.schema.errors import BadSetting, CannotWrite, FileProblem
 
 
 @pytest.fixture
@@ -32,7 +31,7 @@ def test_an_output_that_is_no_path(path, tmp_path, name):
         lambda: split_bundle(path, output),
         lambda: join_bundle(path, output),
     ):
-        with pytest.raises(OutputProblem):
+        with pytest.raises(CannotWrite):
             write()
 
 
@@ -67,8 +66,16 @@ def test_what_is_no_path_at_all(path, thing):
         several(5)
 
 
-@pytest.mark.parametrize("kind", [str, os.fsencode, lambda path: path])
-def test_one_folder_alone_and_folders_as_bytes(path, tmp_path, kind):
+def test_what_a_file_holds_is_no_path(path, tmp_path):
+    content = path.read_bytes()
+    match = rf"os.fsdecode.* write it to a file first\), got {len(content)} bytes"
+    for use in (verify_file, collect_garbage, resolved, several):
+        with pytest.raises(BadSetting, match=match):
+            use(content)
+
+
+@pytest.mark.parametrize("kind", [str, lambda path: path])
+def test_one_folder_alone_and_folders(path, tmp_path, kind):
     (tmp_path / "sub").mkdir()
     moved = path.rename(tmp_path / "sub" / path.name)
     verify_bundle(moved, kind(tmp_path))
@@ -81,4 +88,4 @@ def test_what_links_lead_to(path, tmp_path):
     (tmp_path / "link").symlink_to(path.name)
     assert resolved(tmp_path / "link") == path
     assert resolved(tmp_path / "none") == tmp_path / "none"
-    assert several(["a", b"b"]) == ("a", "b")
+    assert several(["a", tmp_path]) == ("a", str(tmp_path))

@@ -9,7 +9,7 @@ from sealing import parts, seal_data
 
 from kvc.schema.codec import decode_index, encode_index
 from kvc.schema.container import BundleFile, check_reuse, verify_bundle
-from kvc.schema.errors import DigestMismatch, FileProblem, OutputProblem, WrongKind
+from kvc.schema.errors import CannotWrite, DigestMismatch, FileProblem, WrongKind
 
 NEW = SMALL | {"new": b"new bytes"}
 
@@ -76,8 +76,8 @@ def test_what_cannot_be_reused_is_refused(path, tmp_path):
     for reuse, error, text in (
         ([bundle], WrongKind, "a kvc bundle"),
         ([tmp_path / "none.kvd"], FileProblem, "No such file"),
-        ([base, other / base.name], OutputProblem, "its name is taken"),
-        ([strange], OutputProblem, "not plain"),
+        ([base, other / base.name], CannotWrite, "its name is taken"),
+        ([strange], CannotWrite, "not plain"),
     ):
         with pytest.raises(error, match=text):
             save_data(path, NEW, reuse=reuse)
@@ -89,7 +89,7 @@ def test_what_cannot_be_reused_is_told_before_the_work_in_the_same_words(tmp_pat
     strange = tmp_path / "not plain.kvd"
     strange.write_bytes(base.read_bytes())
     check_reuse([base, base], tmp_path / "model.kvc")
-    with pytest.raises(OutputProblem, match=r"model\.kvc.*not plain"):
+    with pytest.raises(CannotWrite, match=r"model\.kvc.*not plain"):
         check_reuse([strange], tmp_path / "model.kvc")
 
 

@@ -21,7 +21,7 @@ from kvc.schema.container import (
     verify_data_file,
 )
 from kvc.schema.errors import (
-    OutputProblem,
+    CannotWrite,
 )
 
 NEW = SMALL | {"new": b"new bytes"}
@@ -119,7 +119,7 @@ def test_another_whole_data_file_of_the_name_is_not_replaced(path, tmp_path):
     data = Path(save_data(path, SMALL, external=True).data_path)
     other = Path(save_data(tmp_path / "other.kvc", NEW, external=True).data_path)
     data.write_bytes(other.read_bytes())
-    with pytest.raises(OutputProblem, match="is another data file"):
+    with pytest.raises(CannotWrite, match="is another data file"):
         save_data(path, SMALL, external=True)
     assert data.read_bytes() == other.read_bytes()
 
@@ -136,7 +136,7 @@ def test_what_is_no_data_file_of_this_version_is_not_replaced(path, tmp_path):
         bytes(200) + b"after zeros",
     ):
         data.write_bytes(other)
-        with pytest.raises(OutputProblem, match="move it away"):
+        with pytest.raises(CannotWrite, match="move it away"):
             save_data(path, SMALL, external=True)
         assert data.read_bytes() == other
 
@@ -145,11 +145,11 @@ def test_what_is_no_data_file_of_this_version_is_not_replaced(path, tmp_path):
 def test_a_bundle_never_takes_the_place_of_a_data_file(path, external):
     data = Path(save_data(path, SMALL, external=True).data_path)
     for reuse in ((), (data,)):
-        with pytest.raises(OutputProblem, match="a data file is there"):
+        with pytest.raises(CannotWrite, match="a data file is there"):
             save_data(data, NEW, external=external, reuse=reuse)
-    with pytest.raises(OutputProblem, match="a data file is there"):
+    with pytest.raises(CannotWrite, match="a data file is there"):
         split_bundle(path, data)
-    with pytest.raises(OutputProblem, match="a data file is there"):
+    with pytest.raises(CannotWrite, match="a data file is there"):
         join_bundle(path, data)
     verify_bundle(path)
 
@@ -160,7 +160,7 @@ def test_a_bundle_that_is_called_like_its_own_data_file_is_refused(tmp_path):
     name = Path(save_data(long, SMALL, external=True).data_path).name
     for entry in tmp_path.iterdir():
         entry.unlink()
-    with pytest.raises(OutputProblem, match="this very name"):
+    with pytest.raises(CannotWrite, match="this very name"):
         save_data(tmp_path / name, SMALL, external=True)
     assert names(tmp_path) == []
 
@@ -184,7 +184,7 @@ def test_a_folder_of_the_name_is_refused(path, tmp_path):
     data = Path(save_data(path, SMALL, external=True).data_path)
     data.unlink()
     data.mkdir()
-    with pytest.raises(OutputProblem, match="folder"):
+    with pytest.raises(CannotWrite, match="folder"):
         save_data(path, SMALL, external=True)
     assert names(tmp_path) == sorted([data.name, path.name])
 

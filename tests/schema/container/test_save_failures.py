@@ -29,9 +29,9 @@ from kvc.schema.container import (
 )
 from kvc.schema.errors import (
     BadProgram,
+    CannotWrite,
     FileProblem,
-    OutputProblem,
-    OutputUnsynced,
+    Unsynced,
 )
 
 NEW = SMALL | {"new": b"new bytes"}
@@ -108,7 +108,7 @@ def test_each_failing_call_leaves_a_working_bundle_and_no_temporary(
         before = names(tmp_path)
         full = OSError(errno.ENOSPC, "No space left on device")
         count = fail_at(monkeypatch, call, nth, full)
-        with suppress(OutputProblem, OutputUnsynced, FileProblem):
+        with suppress(CannotWrite, Unsynced, FileProblem):
             save_data(path, NEW, external=external)
         monkeypatch.undo()
         found = contents_of(path)
@@ -183,13 +183,13 @@ def test_without_hard_links_a_failed_writer_takes_nobody_s_data_along(
 
     monkeypatch.setattr(os, "link", refuse)
     monkeypatch.setattr(os.path, "lexists", free_at_first)
-    with pytest.raises(OutputProblem, match="disk full"):
+    with pytest.raises(CannotWrite, match="disk full"):
         save_data(path, SMALL, external=True)
     verify_bundle(tmp_path / "good.kvc")
 
 
 def fail_to_commit(self, start=b""):
-    raise OutputProblem(path=self.path, reason="disk full")
+    raise CannotWrite(path=self.path, reason="disk full")
 
 
 def test_a_link_that_was_made_and_is_told_as_taken_is_no_obstacle(path, monkeypatch):
@@ -220,7 +220,7 @@ def test_a_data_file_that_goes_is_locked_until_it_is_gone(path, tmp_path, monkey
 
     monkeypatch.setattr(Path, "unlink", watched)
     monkeypatch.setattr(AtomicFile, "commit", fail_to_commit)
-    with pytest.raises(OutputProblem, match="disk full"):
+    with pytest.raises(CannotWrite, match="disk full"):
         save_data(path, SMALL, external=True)
     assert len(locked) == 1
     assert names(tmp_path) == []
@@ -256,7 +256,7 @@ def test_a_folder_that_cannot_be_synced_leaves_the_bundle_and_says_so(
         fsync(fd)
 
     monkeypatch.setattr(os, "fsync", refuse)
-    with pytest.raises(OutputUnsynced, match="Invalid argument"):
+    with pytest.raises(Unsynced, match="Invalid argument"):
         save_data(path, SMALL, external=external)
     verify_bundle(path)
 
@@ -266,7 +266,7 @@ def test_only_the_data_file_s_name_not_being_durable_is_told_too(path, monkeypat
         raise OSError(errno.EINVAL, "Invalid argument")
 
     monkeypatch.setattr(new_data_file, "sync_folder", refuse)
-    with pytest.raises(OutputUnsynced, match="its data file: Invalid argument"):
+    with pytest.raises(Unsynced, match="its data file: Invalid argument"):
         save_data(path, SMALL, external=True)
     verify_bundle(path)
 
@@ -283,7 +283,7 @@ def test_a_program_that_is_too_large_leaves_the_old_pair(
     def content(name):
         return Content(1, lambda: iter([memoryview(b"1")]), name)
 
-    with pytest.raises(OutputProblem, match="67108864 at most"):
+    with pytest.raises(CannotWrite, match="67108864 at most"):
         save_bundle(path, large, content, external=external)
     assert names(tmp_path) == before
     assert contents_of(path) == SMALL
@@ -316,7 +316,7 @@ def test_a_file_size_limit_leaves_the_old_bundle_and_no_temporary(
     child = run_child(path, limit)
     _, errors = child.communicate()
     assert b"File too large" in errors
-    assert b"OutputProblem" in errors
+    assert b"CannotWrite" in errors
     assert names(tmp_path) == before
     assert contents_of(path) == SMALL
 

@@ -10,12 +10,21 @@ from stateful_programs import Builder
 
 from kvc.schema.errors import BadProgram, LimitExceeded
 from kvc.schema.model import Program, Ref
-from kvc.schema.types import Dim, Symbol, TensorType, affine
+from kvc.schema.types import (
+    Dim,
+    Symbol,
+    TensorType,
+    add_dims,
+    affine,
+    floor_divide,
+)
 from kvc.schema.verify import verify_program
 from kvc.schema.verify.limits import MAX_SYMBOLS_TOGETHER
+from kvc.schema.verify.signatures import Misfit, check_at, sized_together
 
 A, B = affine(0, {"a": 1}), affine(0, {"b": 1})
 BOTH = affine(0, {}, {("a", "b"): 1})
+HALF, THIRD = floor_divide(A, 2), floor_divide(add_dims(A, B), 3)
 
 
 def negation(given: tuple[Dim, ...], made: tuple[Dim, ...], count: int = 2) -> Program:
@@ -28,7 +37,9 @@ def negation(given: tuple[Dim, ...], made: tuple[Dim, ...], count: int = 2) -> P
     return program([run], symbols=tuple(symbols.values()))[0]
 
 
-@pytest.mark.parametrize("dims", [(A, B), (BOTH,), (BOTH, A), (A,), (4,)])
+@pytest.mark.parametrize(
+    "dims", [(A, B), (BOTH,), (BOTH, A), (A,), (4,), (HALF, THIRD)]
+)
 def test_a_result_as_large_as_its_operand_is_sound(dims: tuple[Dim, ...]) -> None:
     verify_program(negation(dims, dims), "x", thorough=True)
 
@@ -55,3 +66,42 @@ def test_there_may_be_so_many_symbols_together_and_no_more() -> None:
     more = (affine(0, dict.fromkeys(names, 1)),)
     with pytest.raises(LimitExceeded, match="symbols together"):
         verify_program(negation(more, more, len(names)), "x")
+
+
+@pytest.mark.parametrize(
+    ("given", "made"),
+    [
+        ((HALF,), (floor_divide(A, 3),)),
+        ((HALF,), (floor_divide(add_dims(A, 1), 2),)),
+        ((add_dims(A, HALF, -1),), (HALF,)),
+    ],
+)
+def test_sizes_that_agree_only_where_they_divide_are_refused(
+    given: tuple[Dim, ...], made: tuple[Dim, ...]
+) -> None:
+    with pytest.raises(BadProgram, match="declared is"):
+        verify_program(negation(given, made), "x")
+
+
+def test_sizes_that_agree_wherever_a_file_is_tried_are_checked_at_the_call() -> None:
+    # At 2, 10 and 18, which the verifier tries, a // 8 and (a + 4) // 8 are the same.
+    a = {"a": Symbol("a", 2, 18)}
+    b = Builder(a)
+    x = b.scratch(TensorType(F32, (floor_divide(add_dims(A, 4), 8),)))
+    out = b.scratch(TensorType(F32, (floor_divide(A, 8),)))
+    b.step("aten::neg", [Ref(x)], out)
+    made, _ = program([b.method("run", {"x": x}, [out])], symbols=(*a.values(),))
+    verify_program(made, "x", thorough=True)
+    graph = made.methods[0].graph
+    types = [value.type for value in graph.values]
+    assert list(sized_together(graph)) == [0]
+    check_at(graph.instructions[0], types, {"a": 9})
+    with pytest.raises(Misfit, match="declared is"):
+        check_at(graph.instructions[0], types, {"a": 12})
+
+
+def test_what_a_quotient_divides_may_be_too_large() -> None:
+    size = add_dims(A, affine(0, {"b": 2**30 + 1}))
+    dims = (floor_divide(size, 2**32),)
+    with pytest.raises(LimitExceeded, match="divides"):
+        verify_program(negation(dims, dims), "x")

@@ -19,7 +19,7 @@ from kvc.schema.model import (
     Update,
     Value,
 )
-from kvc.schema.types import Affine, TensorType, affine
+from kvc.schema.types import Affine, Quotient, TensorType, add_dims, affine
 from kvc.schema.verify import verify_program
 
 P, GROWING = sample_program(), growing_program()
@@ -54,6 +54,7 @@ def refuse_decode(text, **changes):
         ({"input_tree": '{"parameters":[],"arguments":[]}'}, "0 leaves for 1 inputs"),
         ({"output_tree": "0"}, "1 leaves, 2 outputs"),
         ({"output_tree": "{}"}, "unknown part"),
+        ({"output_tree": '{"list":[{"scalar":0},1]}'}, "as a number"),
         ({"reads": ()}, r"it reads the states \(0, 1\)"),
         ({"writes": (0,)}, r"it writes the states \(0, 1\)"),
     ],
@@ -96,6 +97,40 @@ def test_a_bad_advance_is_refused(advance, text):
 def test_a_bad_product_of_sizes_is_refused(advance, text):
     refuse(
         replace(GROWING, methods=(replace(GROW, advances=adds(advance)), RESTART)), text
+    )
+
+
+SEQ = affine(0, {"seq": 1})
+
+
+def divided(of, by):
+    """Return a size that only `Quotient` makes, and not `floor_divide`."""
+    return Affine(0, ((Quotient(of, by), 1),))
+
+
+@pytest.mark.parametrize(
+    ("advance", "text"),
+    [
+        (divided(SEQ, 1), "canonical"),
+        (divided(Affine(0, (("seq", 2),)), 2), "canonical"),
+        (divided(Affine(0, (("seq", 3),)), 2), "canonical"),
+        (divided(Affine(2, (("seq", 1),)), 2), "canonical"),
+        (divided(Affine(-1, (("seq", 1),)), 2), "canonical"),
+        (divided(divided(SEQ, 2), 3), "canonical"),
+        (divided(Affine(1, ()), 2), "canonical"),
+        (Affine(0, (("seq", 1), (Quotient(SEQ, 2), 1))), "canonical"),
+        (Affine(0, ((Quotient(SEQ, 2), 1), (Quotient(SEQ, 2), 1))), "canonical"),
+        (divided(affine(0, {"other": 1}), 2), "undeclared"),
+        (add_dims(divided(SEQ, 3), -1), "can be -1"),
+        (add_dims(divided(SEQ, 2), SEQ, -1), "can be -"),
+        (divided(affine(0, {"seq": 2**40 - 1}), 2**40), "limit"),
+    ],
+)
+def test_a_bad_quotient_of_sizes_is_refused(advance, text):
+    refuse(
+        replace(GROWING, methods=(replace(GROW, advances=adds(advance)), RESTART)),
+        text,
+        FormatError,
     )
 
 

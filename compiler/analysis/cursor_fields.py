@@ -1,21 +1,22 @@
-"""Which part of a cursor an integer of a method is: the one place that decides it.
+"""Tell whether an integer of a method is the position, its end or the row lengths.
 
-In: a flat method, a cursor's value as it begins, and what a call adds. Out: a
-`CursorView`, which says of a value which part of the cursor it is. Cursors, kinds of
-states, the windows of rings and operands that become parts are all found through it, so
-that these cannot disagree.
+A cursor is a position that a program counts; these are its fields (`CursorField`). In:
+a method with its blocks put in line, what the cursor is as a call begins, and what the
+call adds. Out: a `CursorView`, which says of a value which field it is. This is decided
+only here: cursors, kinds of states, the windows of rings and operands that become
+fields are all found through it, so that these cannot disagree.
 """
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kvc.compiler.analysis.flat import FlatMethod
-from kvc.compiler.analysis.index_sums import Along, Carried, IndexSum
+from kvc.compiler.analysis.flat import Branches, FlatMethod
+from kvc.compiler.analysis.index_sums import Along, Carried, IndexSum, Joined, Open
 from kvc.compiler.analysis.updates import CacheWrite, cache_writes
 from kvc.compiler.ir import Program, Value
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Cursor, CursorKind, CursorPart
+from kvc.schema.model import Cursor, CursorField, CursorKind
 from kvc.schema.types import Dim, Symbol, TensorType, add_dims, bounds
 
 ONE_FOR_ALL: tuple[tuple[Dim, ...], ...] = ((), (1,))  # dims of a position of all rows
@@ -31,8 +32,8 @@ class Step:
             many.
         lengths: the input that says how many of them each row adds, int64 or bool
             [rows]; None where all do.
-        totals: what stands for what turns of loops add, of which nobody knows how many
-            there are until they have run.
+        totals: what stands for what loops and branches add, of which nobody knows how
+            much it is until they have run.
     """
 
     least: Dim | None
@@ -47,15 +48,15 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class AfterMark:
-    """A value that is so far after where turns of a loop begin, or all have ended.
+    """A value that is so far after where a turn begins, or a loop or branch has ended.
 
     Attributes:
-        loop: what it carries.
-        mark: its `own`; or its `end`, where only the loop decides where that is.
+        one: what the loop carries, or the branches make.
+        mark: the `own` of a loop; or the `end`, where only they decide where that is.
         offset: how far.
     """
 
-    loop: Carried
+    one: Open
     mark: Value
     offset: Dim
 
@@ -111,73 +112,129 @@ class CursorView:
         if self.step.lengths is not None:
             found = self.offset(write.index), write.count
             return found == (0, self.step.tokens)
-        return self._adds(write.index, write.count, symbols)
+        return self._adds(write.index, write.count, symbols, write.branches)
+
+    def follows(self, one: Joined, symbols: Mapping[str, Symbol]) -> bool:
+        """Tell whether branches go over positions that the call adds."""
+        return self._adds(one.end, 0, symbols, self.method.within[one.end.id])
 
     def carries(self, one: Carried, symbols: Mapping[str, Symbol]) -> bool:
         """Tell whether all turns of a loop go over positions that the call adds."""
-        after = self.after_mark(one.first)
-        alike = after is None or after.mark.type == one.own.type
-        begins = alike and self._adds(one.first, 0, symbols)
-        return begins and self._adds(one.end, 0, symbols)
+        alike = (self._same_type(value, one.own) for value in (one.first, one.given))
+        if not all(alike) or not self.joins(one.given, symbols):
+            return False
+        branches = self.method.within[one.end.id]
+        begins = self._adds(one.first, 0, symbols, branches)
+        return begins and self._adds(one.end, 0, symbols, branches)
 
-    def _adds(self, value: Value, count: Dim, symbols: Mapping[str, Symbol]) -> bool:
-        """Tell whether so many positions after a value are of what is added."""
-        found, step, after = self._further(value), self.step, self.after_mark(value)
-        if after is not None and after.mark == after.loop.own:
-            fits = _fits(after.offset, count, after.loop.step, symbols)
-            return fits and self.carries(after.loop, symbols)
+    def joins(self, value: Value, symbols: Mapping[str, Symbol]) -> bool:
+        """Tell whether a value, and each way to it, is after the start or a mark."""
+        after, found = self.after_mark(value), self._further(value)
+        if after is None or found is None:
+            return found is not None and not found.addends
+        ways = after.one.ways if isinstance(after.one, Joined) else ()
+        on = bounds(after.offset, symbols)[0] >= 0
+        return on and all(
+            self._same_type(way, after.mark) and self.joins(way, symbols)
+            for way in ways
+        )
+
+    def _same_type(self, value: Value, other: Value) -> bool:
+        """Tell whether what a value is after, if anything, has the type of another."""
+        after = self.after_mark(value)
+        return after is None or after.mark.type == other.type
+
+    def _adds(
+        self,
+        value: Value,
+        count: Dim,
+        symbols: Mapping[str, Symbol],
+        branches: Branches,
+    ) -> bool:
+        """Tell whether so many positions after a value are of what is added.
+
+        `branches`: that this is in.
+        """
+        found, step = self._further(value), self.step
         if found is None or step.least is None or step.lengths is not None:
             return False
-        known = Counter(found.addends) <= Counter(step.totals)
-        if found.addends:
-            on = after is not None and bounds(after.offset, symbols)[0] >= 0
-            known = known and on
-        return known and _fits(found.constant, count, step.least, symbols)
+        if found.addends and not self.joins(value, symbols):
+            return False
+        rest, offset = Counter(found.addends), found.constant
+        room, totals, turn = step.least, step.totals, None
+        for one in self.method.loops:  # by loops within others first
+            own = self._further(one.own)
+            if own is not None and Counter(own.addends) <= rest:
+                rest -= Counter(own.addends)
+                offset = add_dims(offset, own.constant, -1)
+                room, totals, turn = one.step, one.within, one
+                break
+        if rest <= Counter(totals) and _fits(offset, count, room, symbols):
+            return turn is None or self.carries(turn, symbols)
+        return self._ends_with_a_branch(value, count, symbols, branches)
+
+    def _ends_with_a_branch(
+        self,
+        value: Value,
+        count: Dim,
+        symbols: Mapping[str, Symbol],
+        branches: Branches,
+    ) -> bool:
+        """Tell whether a branch that this is in ends after it, where that is added."""
+        found = self._further(value)
+        assert found is not None
+        for depth in reversed(range(len(branches))):
+            first, which = branches[depth]
+            for one in self.method.joins.values():
+                way = self._further(one.ways[which]) if one.cond == first else None
+                if way is None or not Counter(found.addends) <= Counter(way.addends):
+                    continue
+                room = add_dims(way.constant, found.constant, -1)
+                if _fits(0, count, room, symbols):
+                    return self._adds(one.end, 0, symbols, branches[:depth])
+        return False
 
     def after_mark(self, value: Value | None) -> AfterMark | None:
-        """Return after what of which loop a value is, if it is after the start too."""
+        """Return after what of a loop or branch a value is, if after the start too."""
         found = self._further(value)
         if found is None or not found.addends:
             return None
-        for one in self.method.loops:
-            for mark in (one.own, one.end) if one.turns is None else (one.own,):
+        for one in self.method.open():
+            marks = [one.end] if one.total in found.addends else []
+            for mark in [*marks, one.own] if isinstance(one, Carried) else marks:
                 known = self._further(mark)
                 if known is not None and known.addends == found.addends:
                     offset = add_dims(found.constant, known.constant, -1)
                     return AfterMark(one, mark, offset)
         return None
 
-    def where_ended(
-        self, new: Value, symbols: Mapping[str, Symbol]
-    ) -> AfterMark | None:
-        """Return after which loop, and how far, a value is, if the call ends there."""
+    def ends_at(self, new: Value, symbols: Mapping[str, Symbol]) -> bool:
+        """Tell whether a call whose loops or branches decide it ends at a value."""
         after = self.after_mark(new)
-        if after is None or after.mark != after.loop.end:
-            return None
-        fits = after.mark.type == new.type and bounds(after.offset, symbols)[0] >= 0
-        return after if fits and self.carries(after.loop, symbols) else None
+        alike = after is not None and after.mark.type == new.type
+        return alike and self._adds(new, 0, symbols, ())
 
-    def part(self, value: Value | None) -> CursorPart | None:
-        """Return which part of the cursor a value is, None for anything else."""
+    def field(self, value: Value | None) -> CursorField | None:
+        """Return which field of the cursor a value is, None for anything else."""
         if value is None or not self._fits(value.type):
             return None
         lengths, offset = self.step.lengths, self.offset(value)
         if offset == 0:
-            return CursorPart.START
+            return CursorField.START
         if lengths is None:
             ends = offset is not None and offset == self.step.tokens
-            return CursorPart.END if ends else None
+            return CursorField.END if ends else None
         found, start = self.method.sums.of(value), self.start
         if found.along is Along.COUNTING or found.constant != 0:
             return None
         addends = sorted(addend.id for addend in found.addends)
         if addends == [lengths.id]:
-            return CursorPart.LENGTHS
+            return CursorField.LENGTHS
         ends = start is not None and addends == sorted([start.id, lengths.id])
-        return CursorPart.END if ends else None
+        return CursorField.END if ends else None
 
     def _fits(self, kind: TensorType) -> bool:
-        """Tell whether a type can be that of a part of the cursor."""
+        """Tell whether a type can be that of a field of the cursor."""
         known = self.rows is None or kind.dims in (*ONE_FOR_ALL, (self.rows,))
         return known and kind.dtype is DType.INT64 and len(kind.dims) <= 1
 
@@ -185,12 +242,12 @@ class CursorView:
         """Tell whether an operator has the row lengths of the method."""
         if lengths is None or self.step.lengths is None:
             return lengths is self.step.lengths
-        return self.part(lengths) is CursorPart.LENGTHS
+        return self.field(lengths) is CursorField.LENGTHS
 
     def writes(self) -> Iterator[CacheWrite]:
         """Yield the cache updates that begin where the call does."""
         for write in cache_writes(self.method):
-            if self.part(write.index) is CursorPart.START:
+            if self.field(write.index) is CursorField.START:
                 yield write
 
 
