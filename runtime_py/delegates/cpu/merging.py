@@ -60,7 +60,9 @@ def _go_together(
     """
     quantizing, last = graph.instructions[first], products[-1]
     rows = tuple(Ref(value) for value in quantizing.results)
-    op = graph.instructions[last].op  # of all: weights of two dtypes read rows in two forms
+    op = graph.instructions[
+        last
+    ].op  # of all: weights of two dtypes read rows in two forms
     written = list(quantizing.results)
     if op not in LINEARS:
         return False
