@@ -21,11 +21,11 @@ ROWS: Final = 3  # arguments of a product that are results of quantize_rows
 def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     """Return groups of instructions, by the index of the last of each.
 
-    Each group is an instruction that quantizes rows and all products that read them,
-    with nothing but views in between. The products are of one op. They can run as one
-    where the last is, and in any order: what a product reads beside the rows is constant,
-    and what it writes lies in scratch memory until after the last, so that no two of them
-    share memory.
+    Each group is an instruction that quantizes rows and all products that read
+    them, with nothing but views in between. The products are of one op. They can
+    run as one where the last is, and in any order: what a product reads beside the
+    rows is constant, and what it writes lies in scratch memory until after the
+    last, so that no two of them share memory.
     """
     quantizing = [i for i, step in enumerate(graph.instructions) if step.op == QUANTIZE]
     if not quantizing:
