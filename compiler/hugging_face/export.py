@@ -87,20 +87,20 @@ def export_hf(
     """
     if progress:
         progress("open the model", 0, 0)
-    cache = cache or CacheConfig()
-    if not isinstance(cache, CacheConfig):
+    asked: object = cache or CacheConfig()
+    if not isinstance(asked, CacheConfig):
         expected, found = "a CacheConfig", repr(cache)
         raise BadModelSetting(
             place="export_hf", setting="cache", expected=expected, found=found
         )
-    settings = load_recipe(recipe, cache.dtype)
+    settings = load_recipe(recipe, asked.dtype)
     opened = open_model(model)
     decoder = opened.model
     embeds = _example_embeds(decoder) if inputs_embeds else None
     with Unchanged(decoder), using_kvc(decoder):
         shapes, first = _probed(decoder)
         sizes = find_sizes(
-            cache, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
+            asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
         )
         rings = ring_layers(shapes, sizes)
         with held_still(decoder, sizes.length):
