@@ -241,7 +241,7 @@ class Program(Callables):
         so long the result has its bytes.
 
         Raises:
-            ExecutionError: a backend's library refuses a part.
+            ExecutionError: a backend's library refuses a partition.
             MissingPackage: a method needs torch, which is not installed.
             FileChanged, FormatError, FileProblem: data cannot be used any more.
             Closed, Forked: the program is closed, or belongs to another process.

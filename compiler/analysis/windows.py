@@ -9,12 +9,12 @@ positions. Any other ring works as well, but cannot be rewound.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from kvc.compiler.analysis.cursor_parts import CursorView
+from kvc.compiler.analysis.cursor_fields import CursorView
 from kvc.compiler.analysis.updates import Held, cache_write
 from kvc.compiler.ir import Argument, Node, Program, State, Value
 from kvc.compiler.ir.arguments import named
 from kvc.compiler.passes.caches import ATTENTION
-from kvc.schema.model import CursorPart
+from kvc.schema.model import CursorField
 from kvc.schema.ops import CACHE_UPDATE, PERMUTING
 from kvc.schema.rings import Window
 from kvc.schema.types import bounds
@@ -112,5 +112,5 @@ def _sees_window(arguments: Mapping[str, Argument], view: CursorView) -> bool:
     assert isinstance(end, Value)
     assert lengths is None or isinstance(lengths, Value)
     tokens = q.type.dims[_SLOTS] == view.step.tokens
-    ends = view.part(end) is CursorPart.END and view.counts_as(lengths)
+    ends = view.field(end) is CursorField.END and view.counts_as(lengths)
     return tokens and ends and arguments["layout"] == "circular"

@@ -41,7 +41,7 @@ class Entry:
         id: of the method.
         method: as the file declares it.
         signature: of its inputs.
-        reads_cursor: whether it takes a part of a cursor.
+        reads_cursor: whether it takes a field of a cursor.
         only_reads: whether a call leaves its session as it is, whatever happens.
         cursor: which one it adds to; of several, the one whose row lengths it takes.
         tokens: the input of tokens, None where there is none.

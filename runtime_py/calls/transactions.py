@@ -182,7 +182,7 @@ def all_or_nothing(
     try:
         yield
     except BaseException:
-        memory.poisoned = memory.poisoned or "a call in parts"  # until all is back
+        memory.poisoned = memory.poisoned or "a call in pieces"  # until all is back
         memory.counted = counted
         _put_back(undo)
         for kind, before in zip(memory.kinds, ends, strict=True):

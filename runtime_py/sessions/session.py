@@ -91,7 +91,7 @@ class Session(Callables):
             StateMismatch: the states that grow are not as long as the method takes.
             CacheOverflow: the cache is full; nothing has been written.
             CallTooLong: there are more tokens than a ring has slots beside its window,
-                and the method has not the role "prefill"; a prefill is taken in parts,
+                and the method has not the role "prefill"; a prefill is taken in pieces,
                 all of them or none.
             IndexOutOfRange: a write would be outside its tensor.
             KernelFailed: an instruction failed; the message names its source line.
@@ -169,7 +169,8 @@ class Session(Callables):
         join a batch that has been running for long.
 
         Raises:
-            BadSetting: there is no such row, or the other is of another program.
+            BadSetting: there is no such row, or the other is no session, or one of
+                another program.
             StateMismatch: as `reset_row`, or the sessions have other sizes.
             CacheOverflow: the row has more tokens than this session's capacity.
             Poisoned, Busy, Closed, Forked: as `call`, of both sessions.
@@ -177,6 +178,8 @@ class Session(Callables):
         if other is self:
             self.copy_row(other_row, row)
             return
+        if not isinstance(other, Session):
+            raise BadSetting(name="other", expected="a Session", found=repr(other))
         with Use(self._usage, "admit"), Use(other._usage, "admit"):
             mine, theirs = self._engine.digest, other._engine.digest
             if mine != theirs:
@@ -337,7 +340,7 @@ class Session(Callables):
     def longest_call(self) -> int | None:
         """Return how many tokens one call may add, None where no ring limits it.
 
-        A call of the role "prefill" may have more: the session takes it in parts.
+        A call of the role "prefill" may have more: the session takes it in pieces.
 
         Raises:
             Busy, Closed, Forked: as `call`.

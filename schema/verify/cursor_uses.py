@@ -1,4 +1,4 @@
-"""Check how a method's code uses states at cursors, and parts of cursors.
+"""Check how a method's code uses states at cursors, and fields of cursors.
 
 In: a method whose graph and blocks have been checked. Out: how far queries look back
 over each ring, or `BadProgram`. Operands are compared with the storages of values: a
@@ -14,7 +14,7 @@ from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     Alias,
     Argument,
-    CursorPart,
+    CursorField,
     CursorSlot,
     Graph,
     Instruction,
@@ -41,10 +41,10 @@ from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.loop_ends import LoopEnds, Way
 from kvc.schema.verify.starts import (
     After,
-    Parts,
+    Fields,
     copied,
     first_operand,
-    is_part,
+    is_field,
     placed,
 )
 
@@ -91,17 +91,17 @@ class CursorUses:
         """Check the method's own graph, and from there on all blocks."""
         graph, states = self._method.graph, self._program.states
         held: dict[int, _Held] = {}
-        parts: dict[int, CursorSlot | After] = {}
+        fields: dict[int, CursorSlot | After] = {}
         for i, value in enumerate(graph.values):
             storage = value.storage
             if isinstance(storage, CursorSlot):
-                parts[i] = storage
+                fields[i] = storage
             elif isinstance(storage, StateSlot):
                 state = states[storage.state]
                 if state.cursor is not None and state.kind in _MODES:
                     order = tuple(range(len(value.type.dims)))
                     held[i] = _Held(storage.state, order, written=False)
-        made = self._check_graph(graph, self._operands[0], held, parts)
+        made = self._check_graph(graph, self._operands[0], held, fields)
         self._ends.finish(made)
         given = [held[v].state for v in graph.outputs if v in held]
         handed = sorted(self._widest.keys() & set(given))
@@ -109,20 +109,20 @@ class CursorUses:
         self._require(not handed, self._where, what)
 
     def _check_graph(
-        self, graph: Graph, operands: Operands, held: dict[int, _Held], lent: Parts
-    ) -> Parts:
-        """Check a graph, and note which of its values are states; parts are `lent`.
+        self, graph: Graph, operands: Operands, held: dict[int, _Held], lent: Fields
+    ) -> Fields:
+        """Check a graph, and note which of its values are states; fields are `lent`.
 
         Returns:
-            All values that are parts of cursors, or after a start.
+            All values that are fields of cursors, or after a start.
         """
-        parts = dict(lent)
+        fields = dict(lent)
         for index, (step, reads) in enumerate(
             zip(graph.instructions, operands, strict=True)
         ):
             source = copied(step)
-            if source in parts and (start := placed(Ref(source), parts)):
-                parts[step.results[0]] = start
+            if source in fields and (start := placed(Ref(source), fields)):
+                fields[step.results[0]] = start
             plain = step.op not in CONTROL_OPS and step.op != AFTER
             unused = plain and held.keys().isdisjoint(reads)
             if unused and not _written_over(graph, step, held):
@@ -130,20 +130,20 @@ class CursorUses:
             used = [value for value in reads if value in held]
             at = place(self._where, index, step)
             if step.op in CONTROL_OPS:
-                self._check_control(graph, step, held, parts, at)
+                self._check_control(graph, step, held, fields, at)
             elif step.op == AFTER:
-                parts[step.results[0]] = self._after(step, parts, at)
+                fields[step.results[0]] = self._after(step, fields, at)
             elif OPS[step.op].aliasing is Aliasing.VIEW:
                 self._follow_view(step, held, used[0], at)
             elif step.op == _UPDATE and first_operand(step) in held:
-                self._write(graph, step, held, used, parts, at)
+                self._write(graph, step, held, used, fields, at)
             else:
-                self._read(graph, step, held, used, parts, at)
-        return parts
+                self._read(graph, step, held, used, fields, at)
+        return fields
 
-    def _after(self, step: Instruction, parts: Parts, at: str) -> After:
+    def _after(self, step: Instruction, fields: Fields, at: str) -> After:
         """Return what `kvc::after` makes of a start, or of what is after one."""
-        start, count = placed(step.arguments[0], parts), step.arguments[1]
+        start, count = placed(step.arguments[0], fields), step.arguments[1]
         self._require(start is not None, at, "after what is no start of a cursor")
         assert start is not None
         return start.further(cast("Dim", count))
@@ -153,7 +153,7 @@ class CursorUses:
         graph: Graph,
         step: Instruction,
         held: dict[int, _Held],
-        parts: dict[int, CursorSlot | After],
+        fields: dict[int, CursorSlot | After],
         at: str,
     ) -> None:
         control = read_control(step.op, step.arguments)
@@ -167,25 +167,25 @@ class CursorUses:
             pairs = list(zip(passed, inside.inputs, strict=True))
             lent = {own: held[v] for v, own in pairs if v in held}
             known = {
-                own: parts[v]
+                own: fields[v]
                 for i, (v, own) in enumerate(pairs)
-                if v in parts and i >= control.fixed
+                if v in fields and i >= control.fixed
             }
             turns = control.is_loop and number == control.blocks[-1]
             if turns:
-                known |= self._ends.turns(control, inside, parts)
+                known |= self._ends.turns(control, inside, fields)
             with self._ends.within(step.op == COND) as ends:
                 own = self._operands[number + 1]
                 made = self._check_graph(inside, own, lent, known)
             branches.append((inside.outputs, made, ends))
             if turns:
-                self._ends.all_turns(graph, step, control, made, parts, at)
+                self._ends.all_turns(graph, step, control, made, fields, at)
             for out, result in zip(inside.outputs, step.results, strict=False):
                 if step.op == DELEGATE and out in made:
-                    parts[result] = made[out]
+                    fields[result] = made[out]
             self._follow_results(graph, step, control, held, inside, lent)
         if step.op == COND:
-            self._ends.all_branches(step, branches, parts)
+            self._ends.all_branches(step, branches, fields)
 
     def _follow_results(
         self,
@@ -226,7 +226,7 @@ class CursorUses:
         step: Instruction,
         held: dict[int, _Held],
         used: list[int],
-        parts: Parts,
+        fields: Fields,
         at: str,
     ) -> None:
         """Check that an update begins at the cursor and is as long as its advance."""
@@ -248,13 +248,13 @@ class CursorUses:
             what = f"it writes the state {state.name!r}, {kind}, along {found}"
             self._report.fail(at, what)
         self._check_kept(arguments, state, at)
-        start = placed(arguments["write_indices"], parts)
+        start = placed(arguments["write_indices"], fields)
         begins = start is not None and start.cursor == state.cursor
         what = f"the state {state.name!r} is not written at its cursor"
         self._require(begins, at, what)
         assert start is not None
         self._check_extent(start, update.dims[axis], state, at)
-        self._check_lengths(arguments, parts, state, at)
+        self._check_lengths(arguments, fields, state, at)
         rows = self._program.cursors[state.cursor].rows
         fits = rows is None or state.type.dims[0] == rows
         what = f"the rows of {state.name!r} are not those of its cursor"
@@ -289,7 +289,7 @@ class CursorUses:
     def _check_lengths(
         self,
         arguments: Mapping[str, Argument],
-        parts: Parts,
+        fields: Fields,
         state: State,
         at: str,
     ) -> None:
@@ -300,7 +300,7 @@ class CursorUses:
         if advance is None or advance.lengths is None:
             self._require(lengths is None, at, "it counts tokens, the method does not")
             return
-        same = is_part(lengths, parts, state, CursorPart.LENGTHS)
+        same = is_field(lengths, fields, state, CursorField.LENGTHS)
         self._require(same, at, "it does not count tokens as the method does")
 
     def _read(
@@ -309,7 +309,7 @@ class CursorUses:
         step: Instruction,
         held: dict[int, _Held],
         used: list[int],
-        parts: Parts,
+        fields: Fields,
         at: str,
     ) -> None:
         """Check that queries over rings are the call's tokens, and see what they keep.
@@ -340,10 +340,10 @@ class CursorUses:
             added = self._added(state)
             what = f"{queries} queries over a ring, the call adds {added}"
             self._require(queries == added, at, what)
-            ends = is_part(arguments["valid_length"], parts, state, CursorPart.END)
+            ends = is_field(arguments["valid_length"], fields, state, CursorField.END)
             what = "a ring is not read up to where its cursor ends"
             self._require(ends, at, what)
-            self._check_lengths(arguments, parts, state, at)
+            self._check_lengths(arguments, fields, state, at)
             self._check_kept(arguments, state, at)
             self._require(one.written, at, "a ring is read before it is written")
             along = one.order is not None and one.order[2] == state.axis
