@@ -22,7 +22,7 @@ from kvc.compiler.backends.outline import outline
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import CapturedMethod, Unchanged, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.copy_budget import check_copy_budget
+from kvc.compiler.copy_budget import check_budgets, check_copy_budget
 from kvc.compiler.emit.program import DelegateCall, emit_program
 from kvc.compiler.files import Files, take_files
 from kvc.compiler.front_ends import with_front_end
@@ -114,6 +114,7 @@ def compile_program(
     check_request(model, methods, states)
     check_mapping("metadata", metadata)
     check_mapping("max_copy_bytes", max_copy_bytes)
+    check_budgets([method.name for method in methods], max_copy_bytes or {})
     check_mapping("files", files)
     check_generation_config((metadata or {}).get("generation_config"))
     check_max_length(max_length)

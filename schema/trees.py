@@ -290,8 +290,8 @@ def _by_name(
 ) -> dict[str, object]:
     if len(args) > len(parameter_names):
         raise ValueError(
-            f"{len(args)} positional arguments, but there are {len(parameter_names)} "
-            f"parameters: {', '.join(parameter_names) or 'none'}"
+            f"{len(args)} positional arguments, more than it has parameters: "
+            f"{', '.join(parameter_names) or 'none'}"
         )
     given = dict(zip(parameter_names, args, strict=False))
     for name, value in kwargs.items():

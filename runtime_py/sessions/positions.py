@@ -193,7 +193,9 @@ def choose_sizes(
     free = {symbol.name: symbol for symbol in program.symbols if symbol.name in used}
     for name in wanted:
         if name not in free:
-            raise UnknownName(kind="session size", name=name, known=tuple(free))
+            hint = "; a StateSpec makes a size one that sessions choose"
+            known = tuple(free)
+            raise UnknownName(kind="session size", name=name, known=known, hint=hint)
     if capacity is not None and _CAPACITY in free:
         wanted = {**wanted, _CAPACITY: capacity}
     sizes = {}

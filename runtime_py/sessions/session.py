@@ -169,7 +169,8 @@ class Session(Callables):
         join a batch that has been running for long.
 
         Raises:
-            BadSetting: there is no such row, or the other is of another program.
+            BadSetting: there is no such row, or the other is no session, or one of
+                another program.
             StateMismatch: as `reset_row`, or the sessions have other sizes.
             CacheOverflow: the row has more tokens than this session's capacity.
             Poisoned, Busy, Closed, Forked: as `call`, of both sessions.
@@ -177,6 +178,8 @@ class Session(Callables):
         if other is self:
             self.copy_row(other_row, row)
             return
+        if not isinstance(other, Session):
+            raise BadSetting(name="other", expected="a Session", found=repr(other))
         with Use(self._usage, "admit"), Use(other._usage, "admit"):
             mine, theirs = self._engine.digest, other._engine.digest
             if mine != theirs:
