@@ -30,7 +30,7 @@ from kvc.schema.errors import (
 
 
 class Conversation:
-    """What was said, and how much of it the session holds.
+    """A chat with a model on one session.
 
     Attributes:
         messages: what was said; a text that is continued has none.

@@ -108,7 +108,10 @@ def _check_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
 
 
 class Program(Callables):
-    """A loaded bundle. Methods without state may be called on it directly.
+    """A loaded bundle: its methods, named data, and sessions.
+
+    Methods without state may be called on it directly. Any number of threads may use
+    it.
 
     Attributes:
         path: of the bundle.
@@ -196,7 +199,7 @@ class Program(Callables):
         capacity: int | None = None,
         **sizes: int,
     ) -> Prefix:
-        """Read tokens once, for many sessions that begin with them.
+        """Run a prompt once, for many sessions that begin with it.
 
         Args:
             tokens: at least one; int64 [batch, seq] where sessions have several rows.

@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
 
 class Session(Callables):
-    """Owns the memory of a program's states; weights are shared with all sessions."""
+    """The states of one user of a program, its caches above all, and their position.
+
+    Methods of the program are called on it: `session.decode(token)`. Weights are shared
+    with all sessions. One thread at a time may use it; `close` it, or use `with`.
+    """
 
     def __init__(self, engine: Engine, states: StateMemory) -> None:
         """Take over states that nothing else uses; `open` makes new ones."""
