@@ -95,9 +95,10 @@ def claim(count: int | torch.SymInt) -> int:
 
     It is noted as a question: such code holds only where the number is the same.
     """
-    if isinstance(count, int):
-        return count
-    number = int(count.node.hint)
+    hint = None if isinstance(count, int) else count.node.hint
+    if hint is None:  # a number, or one of values, which torch refuses
+        return int(count)
+    number = int(hint)
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith((_TORCH, _OURS)):
         frame = frame.f_back
@@ -174,13 +175,13 @@ def _note(
 
 def asserted(exported: ExportedProgram) -> list[Question]:
     """Return what torch wants to be true whenever the code runs."""
-    questions: list[Question] = []
-    for node in exported.graph.nodes:
-        if node.target is torch.ops.aten._assert_scalar.default:
-            truth = getattr(node.args[0], "meta", {}).get("val")
-            if isinstance(truth, torch.SymBool):
-                questions.append(Question(truth.node.expr, True, "", ()))
-    return questions
+    truths = [
+        getattr(node.args[0], "meta", {}).get("val")
+        for node in exported.graph.nodes
+        if node.target is torch.ops.aten._assert_scalar.default
+    ]
+    asked = [t.node.expr for t in truths if isinstance(t, torch.SymBool)]
+    return [Question(each, True, "", ()) for each in dict.fromkeys(asked)]
 
 
 def check_questions(
