@@ -6,7 +6,9 @@ an index tensor, so that every write is one op that can work in place.
 
 from kvc.compiler.import_fx.calls import (
     Call,
+    Made,
     Named,
+    Rule,
     Tensor,
     Unsupported,
     cast,
@@ -89,6 +91,23 @@ def select_scatter(named: Named, _: TensorType | None) -> Call:
     return Call("aten::index_copy", values)
 
 
+def with_an_axis(op: str) -> Rule:
+    """Return the rule for an op along an axis, which a tensor without dims lacks."""
+
+    def rule(named: Named, result: TensorType | None) -> Call:
+        tensor = given(named, "self", Value)
+        if tensor.type.dims:
+            return Call(op, named)
+        lifted = {
+            name: viewed(value, 1) if isinstance(value, Value) else value
+            for name, value in named.items()
+        }
+        made = Made(Call(op, lifted), TensorType(tensor.type.dtype, (1,)))
+        return Call("aten::view", {"self": made, "size": ()})
+
+    return rule
+
+
 def index_fill(named: Named, _: TensorType | None) -> Call:
     """Write one number at places of an axis, which may be counted from the back."""
     tensor, index, value = given(named, "self", Value), named["index"], named["value"]
@@ -101,14 +120,16 @@ def index_fill(named: Named, _: TensorType | None) -> Call:
 
 
 def scatter_reduce(named: Named, _: TensorType | None) -> Call:
-    """Scatter that adds; torch's other reductions have no kernel."""
-    if named["reduce"] not in ("add", "sum") or not named.get("include_self", True):
-        raise Unsupported(
-            "scatter with another reduction than adding to what is there; reduce "
-            "first, then write the result with scatter_ or index_copy_"
-        )
+    """Scatter that reduces; one that only adds has an op of its own."""
     kept = {name: named[name] for name in ("self", "dim", "index", "src")}
-    return Call("aten::scatter_add", kept)
+    said = given(named, "reduce", str)
+    reduce = {"add": "sum", "multiply": "prod"}.get(said, said)
+    whole = named.get("include_self", True)
+    if reduce == "sum" and whole:
+        return Call("aten::scatter_add", kept)
+    return Call(
+        "aten::scatter_reduce.two", {**kept, "reduce": reduce, "include_self": whole}
+    )
 
 
 def _ends(named: Named, whole: Dim) -> tuple[object, object]:
