@@ -60,7 +60,7 @@ class SaveReport:
 
 
 class Bundle:
-    """The result of `compile_program`.
+    """A compiled program that is not written yet, the result of `compile_program`.
 
     Weights are read, transformed, hashed and written block by block by `save`, so the
     model that was compiled, and its checkpoint, must stay unchanged until then.

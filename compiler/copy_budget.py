@@ -6,6 +6,27 @@ from kvc.compiler.in_place import Verdict
 from kvc.schema.errors import CompileError, CopyBudgetExceeded, listing, meant
 
 
+def check_budgets(methods: Sequence[str], budget: Mapping[str, int]) -> None:
+    """Check what the caller asks for, before anything is traced.
+
+    Args:
+        methods: names of those that are compiled.
+        budget: method -> bytes in a call.
+
+    Raises:
+        CompileError: there is no such method, or a budget is no number of bytes.
+    """
+    for method, allowed in budget.items():
+        if method not in methods:
+            near, known = meant(method, methods), listing(list(methods))
+            message = f"max_copy_bytes: there is no method {method!r}{near}; "
+            raise CompileError(message=f"{message}methods: {known}")
+        if type(allowed) is not int or allowed < 0:
+            expected = "expected an int of 0 or more"
+            message = f"max_copy_bytes of {method}: {expected}, found {allowed!r}"
+            raise CompileError(message=message)
+
+
 def check_copy_budget(
     verdicts: Mapping[str, Sequence[Verdict]], budget: Mapping[str, int]
 ) -> None:
@@ -17,17 +38,8 @@ def check_copy_budget(
 
     Raises:
         CopyBudgetExceeded: a method does; lists its copies, the largest first.
-        CompileError: there is no such method, or a budget is negative.
     """
     for method, allowed in budget.items():
-        if method not in verdicts:
-            near, known = meant(method, verdicts), listing(list(verdicts))
-            message = f"max_copy_bytes: there is no method {method!r}{near}; "
-            raise CompileError(message=f"{message}methods: {known}")
-        if type(allowed) is not int or allowed < 0:
-            expected = "expected an int of 0 or more"
-            message = f"max_copy_bytes of {method}: {expected}, found {allowed!r}"
-            raise CompileError(message=message)
         nbytes = sum(verdict.nbytes for verdict in verdicts[method])
         if nbytes > allowed:
             lines = "\n".join(_lines(verdicts[method]))

@@ -16,13 +16,13 @@ from torch import nn
 from kvc.compiler.analysis.declare import declare
 from kvc.compiler.analysis.growable import find_growable
 from kvc.compiler.backends import Backend, Partition, find_backend
-from kvc.compiler.backends.answers import lowered_parts, supported_nodes
+from kvc.compiler.backends.answers import lowered_partitions, supported_nodes
 from kvc.compiler.backends.moves import with_moves
 from kvc.compiler.backends.outline import outline
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import CapturedMethod, Unchanged, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
-from kvc.compiler.copy_budget import check_copy_budget
+from kvc.compiler.copy_budget import check_budgets, check_copy_budget
 from kvc.compiler.emit.program import DelegateCall, emit_program
 from kvc.compiler.files import Files, take_files
 from kvc.compiler.front_ends import with_front_end
@@ -114,6 +114,7 @@ def compile_program(
     check_request(model, methods, states)
     check_mapping("metadata", metadata)
     check_mapping("max_copy_bytes", max_copy_bytes)
+    check_budgets([method.name for method in methods], max_copy_bytes or {})
     check_mapping("files", files)
     check_generation_config((metadata or {}).get("generation_config"))
     check_max_length(max_length)
@@ -207,12 +208,12 @@ def _backends_of(recipe: Recipe) -> tuple[Backend, ...]:
 
 
 def _lower(program: Program, backend: Backend, owners: dict[int, Backend]) -> Program:
-    """Let a backend take its parts of all methods, and of the blocks that are left.
+    """Cut a backend's partitions out of all methods, and of the blocks that are left.
 
     Args:
-        program: that others may have taken parts of.
+        program: that others may have taken partitions of.
         backend: that takes some.
-        owners: whose each part is, by its block; those of this backend are added.
+        owners: whose each partition is, by its block; those of this backend are added.
     """
     blocks, growable = blocks_by_number(program), find_growable(program)
     done: list[IrMethod] = []
@@ -237,8 +238,8 @@ def _lower(program: Program, backend: Backend, owners: dict[int, Backend]) -> Pr
         for number in run:
             if number in owners:
                 done += [blocks[number], *blocks_of(blocks[number], blocks)]
-        for part in outlined.partitions:
-            done += [part.graph, *blocks_of(part.graph, blocks)]
+        for partition in outlined.partitions:
+            done += [partition.graph, *blocks_of(partition.graph, blocks)]
         new.update((count + i, backend) for i in range(len(outlined.partitions)))
         count += len(outlined.partitions)
     owners.update(new)
@@ -255,21 +256,21 @@ def _blocks_at(node: Node) -> tuple[int, ...]:
 def _delegate_calls(
     program: Program, backend: Backend, owners: Mapping[int, Backend]
 ) -> list[DelegateCall]:
-    """Let a backend see its proven parts, and say what each needs beside its code."""
+    """Ask a backend what each of its proven partitions needs beside its code."""
     blocks = blocks_by_number(program)
     partitions: dict[str, list[Partition]] = {}
     for method in program.methods:
         for node in method.nodes:
             for number in _blocks_at(node):
                 if owners.get(number) is backend:
-                    part = Partition(blocks[number])
-                    partitions.setdefault(method.name, []).append(part)
+                    partition = Partition(blocks[number])
+                    partitions.setdefault(method.name, []).append(partition)
     constants = {c.name: c for c in program.constants}
-    lowered = lowered_parts(backend, partitions, constants, program.symbols)
+    lowered = lowered_partitions(backend, partitions, constants, program.symbols)
     return [
-        DelegateCall(backend.name, part.graph, made)
-        for name, parts in partitions.items()
-        for part, made in zip(parts, lowered[name], strict=True)
+        DelegateCall(backend.name, partition.graph, made)
+        for name, some in partitions.items()
+        for partition, made in zip(some, lowered[name], strict=True)
     ]
 
 

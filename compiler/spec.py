@@ -16,6 +16,10 @@ class Dim:
 
     One name is one size within a method: inputs that share it must agree. A Dim of a
     state is chosen once, when a session is opened.
+
+    Attributes:
+        name: an identifier; messages and dumps show it.
+        lower, upper: the bounds, 0 <= lower <= upper < 2**31.
     """
 
     name: str

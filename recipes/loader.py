@@ -32,10 +32,13 @@ def load_recipe(recipe: str | Path | Recipe, cache: str | None = None) -> Recipe
 
     Raises:
         UnknownRecipe: no shipped recipe has this name; the message lists them.
-        BadRecipe: the file cannot be read, or holds a wrong key, type or value.
+        BadRecipe: it is none of these, or its file cannot be read or holds a wrong key,
+            type or value.
     """
     if isinstance(recipe, Recipe):
         return _with_cache(recipe, cache)
+    if not isinstance(recipe, str | Path):
+        raise BadRecipe(path=repr(recipe), what="not a recipe, its name or its path")
     text = str(recipe)
     if text.endswith(".toml") or isinstance(recipe, Path):
         return _with_cache(_read(Path(recipe), where=text), cache)

@@ -11,7 +11,13 @@ from collections.abc import Generator, Sequence
 from typing import Unpack
 from weakref import ref
 
-from kvc.runtime.generation import Arguments, Generation, generate, settings_of
+from kvc.runtime.generation import (
+    Arguments,
+    Generation,
+    check_roles,
+    generate,
+    settings_of,
+)
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import ChatTemplate, Message, Tokenizer
 from kvc.schema.errors import (
@@ -24,7 +30,7 @@ from kvc.schema.errors import (
 
 
 class Conversation:
-    """What was said, and how much of it the session holds.
+    """A chat with a model on one session.
 
     Attributes:
         messages: what was said; a text that is continued has none.
@@ -51,7 +57,9 @@ class Conversation:
 
         Raises:
             BadSetting: a setting is impossible.
+            UnknownName: the program lacks a role.
         """
+        check_roles(session)
         self.answer: Generation | None = None
         self.messages: list[Message] = []
         self._session, self._tokenizer, self._template = session, tokenizer, template

@@ -22,7 +22,7 @@ from kvc.runtime.binding.resources import Resources
 from kvc.runtime.calls.callers import Loan
 from kvc.runtime.calls.entries import Entry, make_entry
 from kvc.runtime.calls.inputs import Inputs, take_inputs
-from kvc.runtime.calls.parts import count_excess, plan_parts, run_parts
+from kvc.runtime.calls.pieces import count_excess, plan_pieces, run_pieces
 from kvc.runtime.calls.transactions import Transaction
 from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
@@ -107,7 +107,7 @@ class Engine:
     def _run_call(
         self, entry: Entry, inputs: Inputs, states: StateMemory | None
     ) -> list[object]:
-        """Run a method, in parts where rings want it so."""
+        """Run a method, in pieces where rings want it so."""
         if states is None:
             return self._run_once(entry, inputs, None)
         states.check_usable()
@@ -115,12 +115,12 @@ class Engine:
         if not count:
             return self._run_once(entry, inputs, states)
         entries = [self.entry(i) for i in range(len(self.program.methods))]
-        parts = plan_parts(entry, count, states, entries)
+        pieces = plan_pieces(entry, count, states, entries)
 
-        def run(part: Entry, given: Inputs) -> list[object]:
-            return self._run_once(part, given, states)
+        def run(piece: Entry, given: Inputs) -> list[object]:
+            return self._run_once(piece, given, states)
 
-        return run_parts(self.program, parts, inputs, states, run)
+        return run_pieces(self.program, pieces, inputs, states, run)
 
     def _run_once(
         self, entry: Entry, inputs: Inputs, states: StateMemory | None

@@ -108,7 +108,10 @@ def _check_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
 
 
 class Program(Callables):
-    """A loaded bundle. Methods without state may be called on it directly.
+    """A loaded bundle: its methods, named data, and sessions.
+
+    Methods without state may be called on it directly. Any number of threads may use
+    it.
 
     Attributes:
         path: of the bundle.
@@ -196,7 +199,7 @@ class Program(Callables):
         capacity: int | None = None,
         **sizes: int,
     ) -> Prefix:
-        """Read tokens once, for many sessions that begin with them.
+        """Run a prompt once, for many sessions that begin with it.
 
         Args:
             tokens: at least one; int64 [batch, seq] where sessions have several rows.
@@ -241,7 +244,7 @@ class Program(Callables):
         so long the result has its bytes.
 
         Raises:
-            ExecutionError: a backend's library refuses a part.
+            ExecutionError: a backend's library refuses a partition.
             MissingPackage: a method needs torch, which is not installed.
             FileChanged, FormatError, FileProblem: data cannot be used any more.
             Closed, Forked: the program is closed, or belongs to another process.

@@ -1,4 +1,4 @@
-# sha256 of program.fbs: f83581350675e2e0b346d0c54f42d97571158bcca60ce67799786e240d6f2817
+# sha256 of program.fbs: 038fbd661e3f5b356dfbafa8ff2450af96c776c05c8cae211d45a9fb966edcdb
 """Made by tools/dev/gen_schema.py; do not edit. Fields are in slot order."""
 
 # name, shape, element, bytes, optional, how many members when it is an enum

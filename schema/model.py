@@ -62,7 +62,7 @@ class Caller:
     """The value is an input that lies in the caller's own array."""
 
 
-class CursorPart(IntEnum):
+class CursorField(IntEnum):
     """What a value says of where a call is; the number is the one in the file."""
 
     START = 0  # int64 [], [1] or [rows]: the position of each row as the call begins
@@ -73,13 +73,13 @@ class CursorPart(IntEnum):
 
 @frozen
 class CursorSlot:
-    """The value is a part of a cursor, which the session fills in before each call.
+    """The value is a field of a cursor, which the session fills in before each call.
 
     It is only read.
     """
 
     cursor: int
-    part: CursorPart
+    field: CursorField
 
 
 Storage = Constant | StateSlot | Scratch | Alias | Caller | CursorSlot
@@ -464,7 +464,7 @@ class Program:
         states: memory that outlives a call.
         cursors: where rows stand; the first is the program's position.
         methods: entry points.
-        delegates: parts that backends run.
+        delegates: partitions of methods that backends run.
         metadata: the user's own settings, text to JSON text.
     """
 

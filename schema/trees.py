@@ -4,8 +4,9 @@ A tree is a tuple, a list, a dict with text keys, a record (`kvc.schema.records`
 constant (None, bool, int, float, str) or a leaf. Leaves are numbered in the order of a
 walk, dicts in the order of their keys as given. In JSON a leaf is its number, and
 everything else is an object with one key: {"tuple": [...]}, {"list": [...]}, {"dict":
-[[key, tree], ...]}, {KIND: [name, [[field, tree], ...]]} for a record, or {"constant":
-value}. `kvc.schema.verify.trees` checks a text. The caller decides what is a leaf.
+[[key, tree], ...]}, {KIND: [name, [[field, tree], ...]]} for a record, {"constant":
+value}, or {"scalar": leaf} for a tensor without dims that a method returns as a Python
+number. `kvc.schema.verify.trees` checks a text. The caller decides what is a leaf.
 """
 
 import json
@@ -33,6 +34,15 @@ def any_leaf(thing: object) -> bool:
     return not isinstance(thing, known) and record_type(thing) is None
 
 
+class Scalar:
+    """Stands in a structure for a leaf that is returned as a Python number."""
+
+    __slots__ = ("leaf",)
+
+    def __init__(self, leaf: Leaf) -> None:
+        self.leaf = leaf
+
+
 def flatten(
     structure: object, is_leaf: IsLeaf = any_leaf
 ) -> tuple[tuple[Leaf, ...], str]:
@@ -51,6 +61,8 @@ def _dump(tree: Json) -> str:
 
 
 def _describe(thing: object, is_leaf: IsLeaf, leaves: list[Leaf], path: str) -> Json:
+    if isinstance(thing, Scalar):
+        return {"scalar": _describe(thing.leaf, is_leaf, leaves, path)}
     if is_leaf(thing):
         leaves.append(thing)
         return len(leaves) - 1
@@ -118,6 +130,8 @@ def _build(tree: Json, leaves: Sequence[Leaf]) -> object:
     ((kind, content),) = cast(dict[str, Json], tree).items()
     if kind == "constant":
         return content
+    if kind == "scalar":
+        return cast(Any, leaves[cast(int, content)]).item()
     items = cast(list[Json], content)
     if kind == "dict":
         pairs = [cast(list[Json], item) for item in items]
@@ -276,8 +290,8 @@ def _by_name(
 ) -> dict[str, object]:
     if len(args) > len(parameter_names):
         raise ValueError(
-            f"{len(args)} positional arguments, but there are {len(parameter_names)} "
-            f"parameters: {', '.join(parameter_names) or 'none'}"
+            f"{len(args)} positional arguments, more than it has parameters: "
+            f"{', '.join(parameter_names) or 'none'}"
         )
     given = dict(zip(parameter_names, args, strict=False))
     for name, value in kwargs.items():

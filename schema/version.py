@@ -11,11 +11,11 @@ with its date, and old files load or fail with `UnsupportedVersion` by decision.
     0   2026-11-22   windows of rings
     0   2026-11-22   row lengths: how many tokens of each row a call adds
     0   2026-11-23   a delegate's code is a block of its method
-    0   2026-11-23   cursors, and values that are parts of them
+    0   2026-11-23   cursors, and values that are fields of them
     0   2026-11-23   accesses: what writes do to states, in the file
     0   2026-11-23   kvc::after: several writes of a call at a cursor
     0   2026-11-23   advances without a number, which a counter says after the call
-    0   2026-11-23   quotients of sizes
+    0   2026-11-23   quotients of sizes; results that are numbers
 """
 
 from typing import Final

@@ -78,7 +78,7 @@ def pack_bundle(
 
     Raises:
         LoadError, FormatError: the bundle cannot be used.
-        ExecutionError: the backend's library refuses a part.
+        ExecutionError: the backend's library refuses a partition.
         CannotWrite, Unsynced: as `save_bundle`.
     """
     others = [Path(other).resolve() for other in reuse]
@@ -114,15 +114,15 @@ def _with_packed(
     )
     count = len(program.names)
     delegates = tuple(
-        replace(part, names=(*part.names, *_used(packings, number, count)))
-        for number, part in enumerate(program.delegates)
+        replace(partition, names=(*partition.names, *_used(packings, number, count)))
+        for number, partition in enumerate(program.delegates)
     )
     return replace(program, names=(*program.names, *names), delegates=delegates)
 
 
-def _used(packings: tuple[Packing, ...], part: int, count: int) -> Iterator[int]:
-    """Yield the ids of the names of packings that a part uses."""
-    return (i for i, one in enumerate(packings, count) if part in one.parts)
+def _used(packings: tuple[Packing, ...], partition: int, count: int) -> Iterator[int]:
+    """Yield the ids of the names of packings that a partition uses."""
+    return (i for i, one in enumerate(packings, count) if partition in one.partitions)
 
 
 def _contents(stored: StoredBlobs, packings: tuple[Packing, ...]) -> Contents:

@@ -1,37 +1,37 @@
-"""Replace index arithmetic by parts of cursors: where a call begins, ends, and between.
+"""Replace index arithmetic by the fields of cursors.
 
 In: a program whose cursors have been found, and its methods as each cursor sees them.
 Out: the same program, in which cache operators take the start, end and row lengths of
 cursors directly. The input that was the position is gone; other readers of it read the
-cursor. Blocks get the parts that they use as operands. All other arithmetic stays. Each
-replacement is evaluated before and after (`evaluate.py`).
+cursor. Blocks get the fields that they use as operands. All other arithmetic stays.
+Each replacement is evaluated before and after (`evaluate.py`).
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
-from kvc.compiler.analysis.cursor_parts import CursorView
+from kvc.compiler.analysis.cursor_fields import CursorView
 from kvc.compiler.analysis.evaluate import check_equal
 from kvc.compiler.analysis.updates import cache_write
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.ir.arguments import named, with_named
 from kvc.compiler.ir.control import arguments_of, blocks_by_number, control_of, entries
+from kvc.schema.model import CursorField as Field
 from kvc.schema.model import CursorKind, CursorSlot
-from kvc.schema.model import CursorPart as Part
 from kvc.schema.ops import AFTER
 from kvc.schema.types import Dim, TensorType
 
-_Part = tuple[CursorSlot, TensorType]
-_Wanted = _Part | Value  # a value is one of the flat method, where turns begin or end
-# The operands of cache operators that can be parts of a cursor.
-_OPERANDS: Mapping[str, Mapping[str, Part]] = {
-    "kvc::cache_update": {"write_indices": Part.START, "row_lengths": Part.LENGTHS},
-    "kvc::attention": {"valid_length": Part.END, "row_lengths": Part.LENGTHS},
+_Field = tuple[CursorSlot, TensorType]
+_Wanted = _Field | Value  # a value is one of the flat method, where turns begin or end
+# The operands of cache operators that can be fields of a cursor.
+_OPERANDS: Mapping[str, Mapping[str, Field]] = {
+    "kvc::cache_update": {"write_indices": Field.START, "row_lengths": Field.LENGTHS},
+    "kvc::attention": {"valid_length": Field.END, "row_lengths": Field.LENGTHS},
 }
 
 
 def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> Program:
-    """Return the program whose cache operators take parts of cursors.
+    """Return the program whose cache operators take fields of cursors.
 
     Args:
         program: with its cursors.
@@ -48,7 +48,7 @@ def use_cursors(program: Program, views: Mapping[str, Sequence[CursorView]]) -> 
 
 @dataclass(slots=True)
 class _Lent:
-    """What a method or block is given: a value for each part of a cursor and type."""
+    """What a method or block is given: a value for each field of a cursor and type."""
 
     method: Method
     count: int
@@ -84,8 +84,8 @@ class _Rewriter:
         for number, view in enumerate(self._views):
             filled = self._program.cursors[number].kind is CursorKind.SESSION
             if view.start is not None and filled:
-                part = Part.PLACES if view.places else Part.START
-                given[CursorSlot(number, part), view.start.type] = view.start
+                field = Field.PLACES if view.places else Field.START
+                given[CursorSlot(number, field), view.start.type] = view.start
         lent = self._rewrite(method, dict(given))
         slots = tuple(
             (value, wanted[0])
@@ -96,7 +96,7 @@ class _Rewriter:
         self._done[method.name] = _without_inputs(changed, given.values())
 
     def _rewrite(self, method: Method, given: dict[_Wanted, Value]) -> _Lent:
-        """Replace operands in a method or block, which is `given` parts already."""
+        """Replace operands in a method or block, which is `given` fields already."""
         lent, nodes = _Lent(method, method.next_id(), given), list[Node]()
         for node in method.nodes:
             if control_of(node) is not None:
@@ -104,7 +104,7 @@ class _Rewriter:
                 *before, loop = self._carry(node, method, lent)
                 nodes += [*before, self._through(loop, method, lent)]
             else:
-                nodes += self._with_parts(node, method, lent)
+                nodes += self._with_fields(node, method, lent)
         outputs = list(method.outputs)
         for i, (number, value) in self._handed.get(method.name, {}).items():
             made = self._placed(number, value, method, lent, nodes)
@@ -117,12 +117,12 @@ class _Rewriter:
         self._done[method.name] = lent.method
         return lent
 
-    def _with_parts(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
-        """Return a node that takes parts of cursors where it took what says so."""
+    def _with_fields(self, node: Node, method: Method, lent: _Lent) -> list[Node]:
+        """Return a node that takes fields of cursors in place of arithmetic."""
         changes: dict[str, Value] = {}
         arguments, made = named(node) if node.op in _OPERANDS else {}, list[Node]()
         symbols = self._program.symbols
-        for name, part in _OPERANDS.get(node.op, {}).items():
+        for name, wanted in _OPERANDS.get(node.op, {}).items():
             given = arguments[name]
             if not isinstance(given, Value):
                 continue
@@ -130,26 +130,26 @@ class _Rewriter:
                 value = view.method.here(given, method.block)
                 if value is None or name in changes:
                     continue
-                if self._is_after(part, view, node, value, method.block):
+                if self._is_after(wanted, view, node, value, method.block):
                     changes[name] = self._placed(number, value, method, lent, made)
-                elif view.part(value) is part:
-                    check_equal(value, part, view, symbols)
-                    changes[name] = lent.value((CursorSlot(number, part), given.type))
+                elif view.field(value) is wanted:
+                    check_equal(value, wanted, view, symbols)
+                    changes[name] = lent.value((CursorSlot(number, wanted), given.type))
         return [*made, with_named(node, changes) if changes else node]
 
     def _is_after(
         self,
-        part: Part,
+        wanted: Field,
         view: CursorView,
         node: Node,
         value: Value,
         block: int | None,
     ) -> bool:
         """Tell whether an operand is to be so far after the start, or after a mark."""
-        if part is Part.START:
+        if wanted is Field.START:
             return self._covers(view, node, value, block)
-        circular = part is Part.END and named(node)["layout"] == "circular"
-        on = circular and view.part(value) is None and view.step.lengths is None
+        circular = wanted is Field.END and named(node)["layout"] == "circular"
+        on = circular and view.field(value) is None and view.step.lengths is None
         return on and view.reaches(value, self._symbols)
 
     def _covers(
@@ -179,12 +179,12 @@ class _Rewriter:
         after = view.after_mark(value)
         if after is None:
             offset, mark = view.offset(value), None
-            base = lent.value((CursorSlot(number, Part.START), value.type))
+            base = lent.value((CursorSlot(number, Field.START), value.type))
         else:
             offset, mark = after.offset, after.mark
             base = self._given(mark, method, lent)
         assert offset is not None
-        check_equal(value, Part.START, view, symbols, offset, mark)
+        check_equal(value, Field.START, view, symbols, offset, mark)
         return base if offset == 0 else _after(base, offset, made, lent)
 
     def _join(self, node: Node, method: Method) -> None:
@@ -233,7 +233,7 @@ class _Rewriter:
         return pair
 
     def _given(self, wanted: _Wanted, method: Method, lent: _Lent) -> Value:
-        """Return what a method or block has of a part, or of what loops make."""
+        """Return what a method or block has of a field, or of what loops make."""
         made = (value for node in method.nodes for value in node.outputs)
         for value in (*method.inputs, *made) if isinstance(wanted, Value) else ():
             if self._views[0].method.here(value, method.block) == wanted:

@@ -10,7 +10,7 @@ the common length of growing states.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from kvc.compiler.analysis.cursor_parts import (
+from kvc.compiler.analysis.cursor_fields import (
     ONE_FOR_ALL,
     CursorView,
     Step,

@@ -8,7 +8,7 @@ this looks at operators to find out what a state is.
 from collections.abc import Sequence
 from dataclasses import replace
 
-from kvc.compiler.analysis.cursor_parts import with_places
+from kvc.compiler.analysis.cursor_fields import with_places
 from kvc.compiler.analysis.cursor_values import use_cursors
 from kvc.compiler.analysis.cursors import Counting, find_countings, find_places
 from kvc.compiler.analysis.flat import FlatMethod, flatten

@@ -1,6 +1,6 @@
-"""Compare integers with the cursor parts that are to replace them, by computing both.
+"""Compare integers with the cursor fields that are to replace them, by computing both.
 
-In: a value of index arithmetic, and the part of the cursor that it is said to be. Out:
+In: a value of index arithmetic, and the field of the cursor that it is said to be. Out:
 nothing if both agree at several positions and sizes, with different rows. That needs no
 weights and takes a fraction of a millisecond.
 """
@@ -10,13 +10,13 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from kvc.compiler.analysis.cursor_parts import CursorView
+from kvc.compiler.analysis.cursor_fields import CursorView
 from kvc.compiler.ir import Argument, Node, Value
 from kvc.compiler.ir.arguments import named
 from kvc.compiler.ir.verify import sample_sizes
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import PassFailed
-from kvc.schema.model import CursorPart as Part
+from kvc.schema.model import CursorField as Field
 from kvc.schema.types import Affine, Dim, Symbol, evaluate
 
 POSITIONS = (0, 1, 6, 1021)
@@ -24,20 +24,20 @@ POSITIONS = (0, 1, 6, 1021)
 
 def check_equal(
     value: Value,
-    part: Part,
+    field: Field,
     view: CursorView,
     symbols: tuple[Symbol, ...],
     offset: Dim = 0,
     own: Value | None = None,
 ) -> None:
-    """Check that a value is a part of the cursor wherever a call may begin.
+    """Check that a value is a field of the cursor wherever a call may begin.
 
     Args:
         value: of the method.
-        part: which it is said to be.
+        field: which it is said to be.
         view: of the method.
         symbols: of the program.
-        offset: how much is added to the part.
+        offset: how much is added to the field.
         own: a value that a loop carries or ends with, which stands for the start here.
 
     Raises:
@@ -46,10 +46,10 @@ def check_equal(
     for sizes in sample_sizes(symbols):
         for position in POSITIONS:
             call = _Call(view, sizes, position, own)
-            expected = call.expected(part, value) + evaluate(offset, sizes)
+            expected = call.expected(field, value) + evaluate(offset, sizes)
             if not torch.equal(call.compute(value), expected):
-                named_part = part.name + (f" + {offset}" if offset != 0 else "")
-                reason = f"%{value.id} is not {named_part} at {position}, {sizes}"
+                named_field = field.name + (f" + {offset}" if offset != 0 else "")
+                reason = f"%{value.id} is not {named_field} at {position}, {sizes}"
                 raise PassFailed(
                     step="use-cursors",
                     method=view.method.name,
@@ -77,15 +77,15 @@ class _Call:
         view = self._view
         ends = {one.end.id: one for one in view.method.loops}
         if value == self._own:
-            return self.expected(Part.START, value)
+            return self.expected(Field.START, value)
         if value.id in ends:
             one = ends[value.id]
             assert one.turns is not None, "nobody says what is after it but a mark"
             return self.compute(one.first) + one.step * evaluate(one.turns, self._sizes)
         if value == view.start:
-            return self.expected(Part.PLACES if view.places else Part.START, value)
+            return self.expected(Field.PLACES if view.places else Field.START, value)
         if value == view.step.lengths:
-            return self.expected(Part.LENGTHS, value)
+            return self.expected(Field.LENGTHS, value)
         if value.id in view.method.joins:
             made, *others = map(self.compute, view.method.joins[value.id].ways)
             for other in others:
@@ -97,8 +97,8 @@ class _Call:
             return source.expand(value.type.shape(self._sizes))
         return self._run(node)
 
-    def expected(self, part: Part, value: Value) -> Tensor:
-        """Return what a part of the cursor is, of a value's shape."""
+    def expected(self, field: Field, value: Value) -> Tensor:
+        """Return what a field of the cursor is, of a value's shape."""
         shape, step = value.type.shape(self._sizes), self._view.step
         count = shape[0] if shape else 1
         rows = torch.arange(count) * self._view.apart
@@ -108,12 +108,12 @@ class _Call:
         if step.lengths is not None:
             lengths = (self._position + rows) % (tokens + 1)
         made = {
-            Part.START: starts,
-            Part.END: starts + lengths,
-            Part.LENGTHS: lengths,
-            Part.PLACES: self._position + torch.arange(count),
+            Field.START: starts,
+            Field.END: starts + lengths,
+            Field.LENGTHS: lengths,
+            Field.PLACES: self._position + torch.arange(count),
         }
-        return made[part].reshape(shape)
+        return made[field].reshape(shape)
 
     def _run(self, node: Node) -> Tensor:
         """Return the result of an op that sums are made of."""

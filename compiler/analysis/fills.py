@@ -8,7 +8,7 @@ filled up to a position that they hand on, or nobody knows how far.
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from kvc.compiler.analysis.cursor_parts import CursorView
+from kvc.compiler.analysis.cursor_fields import CursorView
 from kvc.compiler.analysis.flat import Passed
 from kvc.compiler.analysis.index_sums import Carried, IndexSum
 from kvc.compiler.analysis.updates import Held, cache_write, held_by

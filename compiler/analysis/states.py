@@ -10,7 +10,7 @@ the cursor. `windows.py` finds how far back a ring is seen.
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from kvc.compiler.analysis.cursor_parts import CursorView
+from kvc.compiler.analysis.cursor_fields import CursorView
 from kvc.compiler.analysis.cursors import Counting
 from kvc.compiler.analysis.flat import FlatMethod
 from kvc.compiler.analysis.growth import growth, keeps_old_rows

@@ -9,14 +9,14 @@ first positions. Any other ring works as well, but cannot be rewound.
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from kvc.compiler.analysis.cursor_parts import CursorView
+from kvc.compiler.analysis.cursor_fields import CursorView
 from kvc.compiler.analysis.fills import START, Fill, Fills, Place, after
 from kvc.compiler.analysis.updates import CacheWrite, cache_write
 from kvc.compiler.ir import Argument, Node, Program, State, Value
 from kvc.compiler.ir.arguments import named
 from kvc.compiler.ir.control import control_of
 from kvc.compiler.passes.caches import ATTENTION
-from kvc.schema.model import CursorPart
+from kvc.schema.model import CursorField
 from kvc.schema.ops import CACHE_UPDATE, PERMUTING
 from kvc.schema.rings import Window
 from kvc.schema.types import Symbol, bounds
@@ -157,7 +157,7 @@ class _Uses:
         assert end is None or isinstance(end, Value)
         assert lengths is None or isinstance(lengths, Value)
         place = self._fills.place(end)
-        if self._view.part(end) is CursorPart.END:
+        if self._view.field(end) is CursorField.END:
             place = self._end()
         ends = place in one.ends and self._view.counts_as(lengths)
         return (

@@ -27,28 +27,28 @@ def supported_nodes(backend: Backend, method: Method) -> frozenset[int]:
     return frozenset(indices)
 
 
-def lowered_parts(
+def lowered_partitions(
     backend: Backend,
     partitions: Mapping[str, Sequence[Partition]],
     constants: Mapping[str, Constant],
     symbols: tuple[Symbol, ...],
 ) -> dict[str, tuple[Lowered, ...]]:
-    """Return what a backend says of its parts, by what calls them.
+    """Return what a backend says of its partitions, by what calls them.
 
     Raises:
-        BadBackend: it does not say one whole `Lowered` for each part.
+        BadBackend: it does not say one whole `Lowered` for each partition.
     """
     found: object = backend.lower(partitions, constants, symbols)
     if not isinstance(found, Mapping):
-        expected = "a mapping from methods to what their parts need"
+        expected = "a mapping from methods to what their partitions need"
         raise _bad(backend, "lower", expected, repr(found))
     if set(found) != set(partitions):
         expected = f"a key for each of the methods {listing(sorted(partitions))}"
         shown = listing(sorted(map(str, found)))
         raise _bad(backend, "lower", expected, shown)
     return {
-        name: _checked(backend, f"lower, method {name}", found[name], parts)
-        for name, parts in partitions.items()
+        name: _checked(backend, f"lower, method {name}", found[name], some)
+        for name, some in partitions.items()
     }
 
 
@@ -56,14 +56,16 @@ def _checked(
     backend: Backend,
     where: str,
     found: object,
-    parts: Sequence[Partition],
+    partitions: Sequence[Partition],
 ) -> tuple[Lowered, ...]:
     if not isinstance(found, Iterable):
-        raise _bad(backend, where, f"a Lowered for each of {len(parts)}", repr(found))
-    items = tuple(found)
-    if len(items) != len(parts):
         raise _bad(
-            backend, where, f"a Lowered for each of {len(parts)}", f"{len(items)}"
+            backend, where, f"a Lowered for each of {len(partitions)}", repr(found)
+        )
+    items = tuple(found)
+    if len(items) != len(partitions):
+        raise _bad(
+            backend, where, f"a Lowered for each of {len(partitions)}", f"{len(items)}"
         )
     for item in items:
         if not isinstance(item, Lowered):
@@ -75,7 +77,7 @@ def _checked(
 
 
 def _facts(item: Lowered) -> Iterable[tuple[str, object, bool]]:
-    """Yield what must hold for a part: (expected, found, whether it does)."""
+    """Yield what must hold for a partition: (expected, found, whether it does)."""
     payload: object = item.payload
     yield "payload of bytes", payload, isinstance(payload, bytes)
     yield "memory a MemoryKind", item.memory, isinstance(item.memory, MemoryKind)

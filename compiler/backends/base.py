@@ -1,8 +1,8 @@
 """The interface of a backend's ahead-of-time half: take nodes, say what they need.
 
 A backend sees every partition of every method before it says what the first needs, so
-it can know what is shared. The code of a part is in the file in any case, as a block of
-its method; weights stay in the blob store under their names.
+it can know what is shared. The code of a partition is in the file in any case, as a
+block of its method; weights stay in the blob store under their names.
 """
 
 from abc import ABC, abstractmethod
@@ -19,12 +19,13 @@ from kvc.schema.types import Symbol
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A part of a method that a backend runs.
+    """A partition of a method that a backend runs.
 
     Attributes:
-        graph: the part as a block: its inputs and outputs are what crosses the border,
-            its constants are bound by name. States are inputs as anything else is; what
-            is left in the memory of an input says `input_out`, once it is proven.
+        graph: the partition as a block: its inputs and outputs are what crosses the
+            border, its constants are bound by name. States are inputs as anything else
+            is; what is left in the memory of an input says `input_out`, once it is
+            proven.
     """
 
     graph: Method
@@ -32,7 +33,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True)
 class Lowered:
-    """What the runtime must know about a part beside its code.
+    """What the runtime must know about a partition beside its code.
 
     Attributes:
         payload: what the backend adds to the code, in a form of its own.
@@ -55,10 +56,10 @@ class Backend(ABC):
 
     Attributes:
         name: of the backend, as recipes and bundles have it.
-        in_place: whether its parts may write what they are lent, states above all,
+        in_place: whether its partitions may write what they are lent, states above all,
             piece by piece and while they read it, and take memory of any strides. What
-            writes a state over an old content that its part reads is left outside of
-            the parts of other backends.
+            writes a state over an old content that its partition reads is left outside
+            of the partitions of other backends.
     """
 
     name: ClassVar[str]

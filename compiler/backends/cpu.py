@@ -1,8 +1,8 @@
 """The native backend `cpu`, ahead of time.
 
 Takes every node of `kvc.schema.backends.cpu`, cache writes and attention included, so
-that most methods are one part and one native call. The code of a part is its block:
-`kvc.runtime` binds it to kernels of its own.
+that most methods are one partition and one native call. The code of a partition is its
+block: `kvc.runtime` binds it to kernels of its own.
 """
 
 from collections.abc import Mapping, Sequence
@@ -31,5 +31,5 @@ class Cpu(Backend):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return nothing to know: the code is the part's block."""
-        return {name: (Lowered(),) * len(parts) for name, parts in partitions.items()}
+        """Return nothing to know: the code is the partition's block."""
+        return {name: (Lowered(),) * len(some) for name, some in partitions.items()}

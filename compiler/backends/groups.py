@@ -1,4 +1,4 @@
-"""Group the nodes that a backend takes into parts, by depth.
+"""Group the nodes that a backend takes into partitions, by depth.
 
 In: a method whose nodes are in write order, what each write waits for, and the nodes
 that a backend takes. Out: groups of these nodes. No path leads from a group through

@@ -1,10 +1,10 @@
-"""Cut the nodes that a backend takes out of a method, in parts as large as possible.
+"""Cut the nodes that a backend takes out of a method, as few partitions.
 
 Nodes are grouped by depth: how many times the path to them enters the backend's nodes.
-All of the backend's nodes of one depth are one part, a block that a `kvc::delegate`
-runs. No path leads from a part through other nodes back into it, since that would
-increase the depth; so each part can run as one call. Memory that a part writes is lent
-to it.
+All of the backend's nodes of one depth are one partition, a block that a
+`kvc::delegate` runs. No path leads from a partition through other nodes back into it,
+since that would increase the depth; so each partition can run as one call. Memory that
+a partition writes is lent to it.
 """
 
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ from kvc.schema.ops import AFTER, DELEGATE, OPS, Aliasing
 
 @dataclass(frozen=True, slots=True)
 class Outlined:
-    """A method with calls for its parts, whose blocks are the partitions' graphs."""
+    """A method that calls its partitions; their graphs are its blocks."""
 
     method: Method
     partitions: tuple[Partition, ...]
@@ -41,7 +41,7 @@ def outline(
     Args:
         method: the method, its nodes in write order.
         taken: indices of the nodes that the backend runs.
-        base: number of the first part's block.
+        base: number of the first partition's block.
         growable: the values with room after them.
         waits: the readers that each write of memory waits for, by index.
         in_place: of the backend, see `Backend`.
@@ -55,10 +55,10 @@ def outline(
         taken -= leaving
         groups = groups_of(method, taken, waits)
     cutter = _Cutter(method, taken, growable, in_place)
-    parts = [cutter.part(base + i, indices) for i, indices in enumerate(groups)]
+    graphs = [cutter.partition(base + i, indices) for i, indices in enumerate(groups)]
     calls = {
-        indices[-1]: _call(method, part)
-        for indices, part in zip(groups, parts, strict=True)
+        indices[-1]: _call(method, graph)
+        for indices, graph in zip(groups, graphs, strict=True)
     }
     nodes = [
         calls.get(i, node)
@@ -66,18 +66,18 @@ def outline(
         if i not in taken or i in calls
     ]
     changed = replace(method, nodes=_in_running_order(method, cutter.clones + nodes))
-    partitions = tuple(Partition(part) for part in parts)
+    partitions = tuple(map(Partition, graphs))
     return Outlined(_without_unread_constants(changed), partitions)
 
 
 def _starts_that_leave(
     method: Method, groups: Sequence[Sequence[int]]
 ) -> frozenset[int]:
-    """Return the starts of writes that one part would make and another would read.
+    """Return the starts of writes that one partition would make and another would read.
 
-    What a part makes is any value to the verifier, and no place after a cursor.
+    What a partition makes is any value to the verifier, and no place after a cursor.
     """
-    part_of = {i: number for number, group in enumerate(groups) for i in group}
+    partition_of = {i: number for number, group in enumerate(groups) for i in group}
     made = {
         node.outputs[0].id: i for i, node in enumerate(method.nodes) if node.op == AFTER
     }
@@ -86,8 +86,8 @@ def _starts_that_leave(
         for i, node in enumerate(method.nodes)
         for value in node.inputs
         if value.id in made
-        and made[value.id] in part_of
-        and part_of.get(i) != part_of[made[value.id]]
+        and made[value.id] in partition_of
+        and partition_of.get(i) != partition_of[made[value.id]]
     )
 
 
@@ -96,13 +96,15 @@ def _grows_array(node: Node, index: int, waits: Waits) -> bool:
     return node.op == "kvc::append" and index not in waits
 
 
-def _call(method: Method, part: Method) -> Node:
-    """Return a part's call; its source is that of a new content of a state, if any."""
+def _call(method: Method, partition: Method) -> Node:
+    """Return a partition's call; a state that it writes gives it its source line."""
     kept = {v.id for v, _ in (*method.state_out, *method.input_out)}
-    writers = [n for n in part.nodes if any(v.id in kept for v in n.outputs)]
-    source = next((n.source for n in (*writers, *part.nodes) if n.source), "")
-    over = (None,) * len(part.outputs)
-    return Node(DELEGATE, (part.block, part.inputs, over), part.outputs, source)
+    writers = [n for n in partition.nodes if any(v.id in kept for v in n.outputs)]
+    source = next((n.source for n in (*writers, *partition.nodes) if n.source), "")
+    over = (None,) * len(partition.outputs)
+    return Node(
+        DELEGATE, (partition.block, partition.inputs, over), partition.outputs, source
+    )
 
 
 def _without_unread_constants(method: Method) -> Method:
@@ -118,9 +120,9 @@ def _is_view(node: Node) -> bool:
 
 
 def _without_fringe(method: Method, taken: frozenset[int]) -> frozenset[int]:
-    """Leave views outside whose results leave a part: they cost nothing there.
+    """Leave views outside whose results leave a partition: they cost nothing there.
 
-    A part hands over only memory that it fills itself.
+    A partition hands over only memory that it fills itself.
     """
     kept = set(taken)
     results = {value.id for value in method.results}
@@ -146,10 +148,10 @@ def _without_fringe(method: Method, taken: frozenset[int]) -> frozenset[int]:
 
 
 class _Cutter:
-    """Makes the parts of one method.
+    """Makes the partitions of one method.
 
     Attributes:
-        clones: nodes to add to the method: what parts cannot read where it lies.
+        clones: nodes to add to the method: what partitions cannot read where it lies.
     """
 
     def __init__(
@@ -169,7 +171,7 @@ class _Cutter:
         self._cloned: dict[int, Value] = {}
         self.clones: list[Node] = []
 
-    def part(self, block: int, indices: Sequence[int]) -> Method:
+    def partition(self, block: int, indices: Sequence[int]) -> Method:
         """Return some nodes as a block, with what they leave for others as outputs."""
         method = self._method
         nodes = [method.nodes[i] for i in indices]
@@ -275,5 +277,5 @@ def _in_running_order(method: Method, nodes: list[Node]) -> tuple[Node, ...]:
                 run(stack.pop())
                 run_ready_calls()
             stack += missing
-            assert len(stack) <= len(nodes) ** 2, "parts depend on each other"
+            assert len(stack) <= len(nodes) ** 2, "partitions depend on each other"
     return tuple(order.values())

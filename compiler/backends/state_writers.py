@@ -1,8 +1,8 @@
-"""Keep nodes out of parts that could then not write a state in place.
+"""Keep nodes out of partitions that could then not write a state in place.
 
 A node that reads the old content of a state element by element may overwrite the state
-as it goes, and so may one whose operands follow from the old content. A part that reads
-the old content may not, since it is one call: the whole state would be copied.
+as it goes, and so may one whose operands follow from the old content. A partition that
+reads the old content may not, since it is one call: the whole state would be copied.
 """
 
 from kvc.compiler.backends.groups import Waits, groups_of
@@ -14,7 +14,7 @@ from kvc.schema.ops import OPS, Aliasing
 def without_writers(
     method: Method, taken: frozenset[int], waits: Waits
 ) -> frozenset[int]:
-    """Return the taken nodes without those that write what their own part reads.
+    """Return the taken nodes without those that write what their own partition reads.
 
     With a pointwise writer go the pointwise nodes that lead from the old content to it,
     unless somebody else needs them too. No other nodes are left outside, and so no
@@ -32,9 +32,9 @@ def without_writers(
 def _next_write(
     method: Method, taken: frozenset[int], waits: Waits
 ) -> WholeWrite | None:
-    """Return the first pointwise writer in a part that reads the old content.
+    """Return the first pointwise writer in a partition that reads the old content.
 
-    The first one, since what follows it is in another part once it is outside.
+    The first one, since what follows it is in another partition once it is outside.
     """
     group_of = {
         i: number

@@ -1,9 +1,9 @@
 """The XNNPACK backend, ahead of time.
 
 Takes the nodes of `kvc.schema.backends.xnnpack`, in methods where this is worth a call:
-those that include a matrix product or a convolution. `kvc.runtime` translates a part's
-block into an XNNPACK subgraph, or runs it with its own kernels, which compute with
-XNNPACK's numerics.
+those that include a matrix product or a convolution. `kvc.runtime` translates a
+partition's block into an XNNPACK subgraph, or runs it with its own kernels, which
+compute with XNNPACK's numerics.
 """
 
 from collections.abc import Mapping, Sequence
@@ -52,15 +52,15 @@ class Xnnpack(Backend):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        """Return what the library needs of memory; the code is the part's block."""
+        """Return what memory the library needs; the code is the partition's block."""
         made = Lowered(memory=MemoryKind.OPAQUE, tail_nbytes=TAIL_NBYTES)
-        return {name: (made,) * len(parts) for name, parts in partitions.items()}
+        return {name: (made,) * len(some) for name, some in partitions.items()}
 
 
 def _with_whole_quantization(
     method: Method, able: Mapping[int, Node]
 ) -> frozenset[int]:
-    """Return what may be taken so that quantized rows never cross a part's border.
+    """Return what may be taken so that quantized rows never cross a partition's border.
 
     XNNPACK holds them as one value that only its linears can read. So `quantize_rows`
     is taken if nobody but them reads it, and they are taken with what they read.

@@ -17,6 +17,8 @@ from torch import Tensor
 from torch.fx.experimental.symbolic_shapes import statically_known_true
 from torch.overrides import TorchFunctionMode
 
+from kvc.compiler.capture.rephrased import rephrased
+
 _GET_DATA = Tensor.data.__get__  # type: ignore[attr-defined]
 _INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
@@ -45,7 +47,7 @@ class TraceableAssignments(TorchFunctionMode):
             (tensor,) = args
             assert isinstance(tensor, Tensor)
             return tensor.detach()
-        return func(*args, **(kwargs or {}))
+        return rephrased(func, args, kwargs or {})
 
 
 def _is_read(place: object) -> bool:

@@ -11,6 +11,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
@@ -29,6 +30,7 @@ _TORCH = str(Path(torch.__file__).parent)
 _OURS = str(Path(__file__).parent)
 _GENERATED = "<"  # torch writes code of its own for the bodies of control flow
 Asked = Callable[..., object]
+_NOTED: ContextVar[list["Question"]] = ContextVar("noted")  # of the trace that runs
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,13 +79,32 @@ def noted_questions(questions: list[Question]) -> Iterator[None]:
     inside = _noting_inside(SymNodeVariable.evaluate_expr, questions)
     asking.append((SymNodeVariable, "evaluate_expr", inside))
     before = [(kind, name, getattr(kind, name)) for kind, name, _ in asking]
+    token = _NOTED.set(questions)
     try:
         for kind, name, method in asking:
             setattr(kind, name, method)
         yield
     finally:
+        _NOTED.reset(token)
         for kind, name, method in before:
             setattr(kind, name, method)
+
+
+def claim(count: int | torch.SymInt) -> int:
+    """Return a number that depends on sizes as it is for the example's.
+
+    It is noted as a question: such code holds only where the number is the same.
+    """
+    if isinstance(count, int):
+        return count
+    number = int(count.node.hint)
+    frame = sys._getframe(1)
+    while frame.f_back and frame.f_code.co_filename.startswith((_TORCH, _OURS)):
+        frame = frame.f_back
+    place = f" at {frame.f_globals.get('__name__', '')}:{frame.f_lineno}"
+    asked = sympy.Eq(count.node.expr, number, evaluate=False)
+    _NOTED.get().append(Question(asked, True, place, ()))
+    return number
 
 
 def _noting(ask: Callable[..., bool], questions: list[Question]) -> Asked:

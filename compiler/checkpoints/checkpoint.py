@@ -30,7 +30,9 @@ _PICKLES: Final = (".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle")
 
 
 class Checkpoint(Closing):
-    """A checkpoint; tensors that were taken from it keep its files open.
+    """Weights in .safetensors files, of which only headers have been read.
+
+    Tensors that were taken from it keep its files open.
 
     Attributes:
         path: as it was given.

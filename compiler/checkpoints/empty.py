@@ -178,9 +178,9 @@ def empty_parameters() -> Iterator[None]:
     """Make the parameters of modules that this thread builds within without memory.
 
     Buffers stay real, and so do parameters of special classes. A parameter under two
-    names stays one, and what shares memory is known to. An initial value is computed
-    before the parameter is registered, so that memory for one of them may be needed for
-    a moment. After `Checkpoint.load_into` they may be cast, but not changed.
+    names stays one. An initial value is computed before the parameter is registered, so
+    memory for one parameter at a time is needed. After `Checkpoint.load_into` they may
+    be cast, but not changed.
     """
     made, thread = WeakIdKeyDictionary(), threading.get_ident()
     storages: dict[int, tuple[StorageWeakRef, torch.UntypedStorage]] = {}

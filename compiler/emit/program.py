@@ -21,10 +21,10 @@ PLACELESS = -1  # blob of a name whose blob has not been written yet
 
 @dataclass(frozen=True, slots=True)
 class DelegateCall:
-    """A lowered part: its backend, its code as a block, and what the backend says."""
+    """A lowered partition: its backend, its block, and what the backend says of it."""
 
     backend: str
-    part: Method
+    partition: Method
     lowered: Lowered
 
 
@@ -53,7 +53,7 @@ def emit_program(
     }
     tails = [0] * len(entries(program))
     for call in calls:
-        number, _ = places[call.part.block]
+        number, _ = places[call.partition.block]
         tails[number] = max(tails[number], call.lowered.tail_nbytes)
     methods = tuple(
         emitter.emit(method, tail)
@@ -72,7 +72,8 @@ def emit_program(
         cursors=program.cursors,
         methods=methods,
         delegates=tuple(
-            _emit_delegate(call, methods, *places[call.part.block]) for call in calls
+            _emit_delegate(call, methods, *places[call.partition.block])
+            for call in calls
         ),
         metadata=dict(sorted(metadata.items())),
     )

@@ -35,7 +35,7 @@ from kvc.compiler.pipeline import compile_program
 from kvc.compiler.tokenizer_fit import TOKENIZER
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
-from kvc.schema.errors import UnsupportedModel
+from kvc.schema.errors import BadModelSetting, UnsupportedModel
 
 
 def export_hf(
@@ -81,21 +81,26 @@ def export_hf(
         UnsupportedModel: the model does what kvc cannot express.
         BadModelFolder: a file of the folder is missing, damaged, or does not fit.
         CheckpointError: weights are missing, pickled, damaged, or not of this model.
-        BadModelSetting: a size is not sensible.
+        BadModelSetting: a size is not sensible, or `cache` is no CacheConfig.
         RecipeError: the recipe is unknown or wrong, or cannot have such caches.
         CompileError: as `compile_program`.
     """
     if progress:
         progress("open the model", 0, 0)
-    cache = cache or CacheConfig()
-    settings = load_recipe(recipe, cache.dtype)
+    asked: object = cache or CacheConfig()
+    if not isinstance(asked, CacheConfig):
+        expected, found = "a CacheConfig", repr(cache)
+        raise BadModelSetting(
+            place="export_hf", setting="cache", expected=expected, found=found
+        )
+    settings = load_recipe(recipe, asked.dtype)
     opened = open_model(model)
     decoder = opened.model
     embeds = _example_embeds(decoder) if inputs_embeds else None
     with Unchanged(decoder), using_kvc(decoder):
         shapes, first = _probed(decoder)
         sizes = find_sizes(
-            cache, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
+            asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
         )
         rings = ring_layers(shapes, sizes)
         with held_still(decoder, sizes.length):

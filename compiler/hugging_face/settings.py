@@ -31,8 +31,8 @@ class CacheConfig:
         batch: the most rows; a session has one unless it asks for more. Above 1,
             methods also take row lengths.
         dtype: "float32", "float16" or "int8"; None: what the recipe says.
-        slack: extra slots in the rings of sliding-window layers. A session can be
-            rewound by as many tokens as its longest call has, and by so many more.
+        slack: extra slots in the rings of sliding-window layers, by which a session
+            can be rewound further, and its calls may be longer.
     """
 
     max_length: int | None = None

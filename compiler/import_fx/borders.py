@@ -13,6 +13,8 @@ from torch.export.graph_signature import (
     InputKind,
     OutputKind,
     OutputSpec,
+    SymFloatArgument,
+    SymIntArgument,
     TensorArgument,
 )
 
@@ -57,6 +59,7 @@ class Left:
     input_out: Bindings
 
 
+NUMBERS = (SymIntArgument, SymFloatArgument)
 NOTHING_LEFT = Left((), (), ())
 
 
@@ -144,7 +147,7 @@ class Borders:
         pairs = [
             (_value_of(node, values), spec)
             for node, spec in zip(nodes, specs, strict=True)
-            if isinstance(spec.arg, TensorArgument)
+            if isinstance(spec.arg, (TensorArgument, *NUMBERS))
         ]
         results = [v for v, spec in pairs if spec.kind is OutputKind.USER_OUTPUT]
         carried = self._owned.results

@@ -3,7 +3,7 @@
 from torch import fx
 
 from kvc.compiler.capture import CapturedMethod
-from kvc.compiler.import_fx.borders import NOTHING_LEFT, Borders, Owned
+from kvc.compiler.import_fx.borders import NOTHING_LEFT, NUMBERS, Borders, Owned
 from kvc.compiler.import_fx.nodes import Model, NodeImporter
 from kvc.compiler.import_fx.symbols import SizeReader
 from kvc.compiler.import_fx.tensors import TensorTable
@@ -39,6 +39,7 @@ class MethodImporter(NodeImporter):
         """
         for node in self._captured.exported.graph.nodes:
             self._import_node(node)
+        self._import_returned_numbers()
         borders = self._borders
         known = not self.missing
         left = borders.leave(self._values, input_names) if known else NOTHING_LEFT
@@ -57,6 +58,15 @@ class MethodImporter(NodeImporter):
             nodes=tuple(self.nodes),
             outputs=left.outputs,
         )
+
+    def _import_returned_numbers(self) -> None:
+        """Make tensors of the numbers that the method returns."""
+        exported = self._captured.exported
+        (nodes,) = next(n for n in exported.graph.nodes if n.op == "output").args
+        specs = exported.graph_signature.output_specs
+        for node, spec in zip(nodes, specs, strict=True):
+            if isinstance(spec.arg, NUMBERS) and node not in self._values:
+                self._import_number(node)
 
     def _enter(self, node: fx.Node) -> None:
         value = self._borders.enter(node)

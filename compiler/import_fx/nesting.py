@@ -8,7 +8,7 @@ from collections.abc import Iterator, Set
 from dataclasses import replace
 
 from kvc.schema.records import record_type, values_of
-from kvc.schema.trees import member
+from kvc.schema.trees import Scalar, member
 
 GONE = object()  # what is left of a container when all of it is taken out
 
@@ -17,6 +17,8 @@ def leaves(
     structure: object, kind: type, path: str = ""
 ) -> Iterator[tuple[str, object]]:
     """Yield (path, leaf) for all leaves of a kind, in order."""
+    if isinstance(structure, Scalar):
+        structure = structure.leaf
     if isinstance(structure, kind):
         yield path, structure
     else:

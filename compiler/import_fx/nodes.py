@@ -15,7 +15,7 @@ from torch import Tensor, fx
 from torch.utils._sympy.value_ranges import ValueRanges
 
 from kvc.compiler.capture.sources import source_of
-from kvc.compiler.import_fx.calls import Call, Made, Unsupported
+from kvc.compiler.import_fx.calls import Call, Made, Unsupported, full
 from kvc.compiler.import_fx.control import Higher, higher_call, higher_name, op_name
 from kvc.compiler.import_fx.joined import with_joined_outputs
 from kvc.compiler.import_fx.normalize import (
@@ -26,15 +26,21 @@ from kvc.compiler.import_fx.normalize import (
     normalize,
     why_unknown,
 )
-from kvc.compiler.import_fx.read_numbers import SIZE_FROM_VALUES, NumberReader
+from kvc.compiler.import_fx.read_numbers import (
+    SIZE_FROM_VALUES,
+    Number,
+    NumberReader,
+    Real,
+)
 from kvc.compiler.import_fx.sliced import define_slice_size
 from kvc.compiler.import_fx.symbols import TORCH_DTYPES, SizeReader
 from kvc.compiler.import_fx.tensors import TensorTable
 from kvc.compiler.import_fx.writes import refuse_masks
 from kvc.compiler.ir import Argument, Method, Node, Value
+from kvc.schema.dtypes import DType
 from kvc.schema.errors import CaptureError
 from kvc.schema.ops import COND
-from kvc.schema.types import TensorType
+from kvc.schema.types import Affine, TensorType
 
 READ = torch.ops.aten._local_scalar_dense.default
 SLICE = torch.ops.aten.slice.Tensor
@@ -133,6 +139,22 @@ class NodeImporter:
             self._numbers.note(node, value)
         else:
             self._unknown.add(node)
+
+    def _import_number(self, node: fx.Node) -> None:
+        """Make a tensor without dims of a number that the trace computes."""
+        try:
+            number = self._convert(node)
+            if isinstance(number, int | Affine):
+                made: Value | Made = full((), number, DType.INT64)
+            else:
+                assert isinstance(number, Number | Real)
+                made = number.tensor()
+            value = self._made(made, self._source(node))
+        except (Unsupported, CaptureError) as error:
+            self._miss("a result that is a number", error.reason, node)
+            return
+        assert isinstance(value, Value)
+        self._values[node] = value
 
     def _import_item(self, node: fx.Node) -> None:
         """Name one result of a call that has several."""

@@ -7,7 +7,7 @@ What no rule maps stays as it is, and the importer reports it.
 """
 
 from kvc.compiler.import_fx import norms, reads, writes
-from kvc.compiler.import_fx.calls import Call, Named, Rule, Unsupported, given
+from kvc.compiler.import_fx.calls import Call, Named, Rule, Unsupported, cast, given
 from kvc.compiler.import_fx.numbers import place_numbers
 from kvc.compiler.import_fx.read_numbers import Number, Real
 from kvc.compiler.ir import Argument, Item, Value
@@ -178,6 +178,15 @@ def _split(named: Named, _: TensorType | None) -> Call:
     )
 
 
+def _cat(named: Named, result: TensorType | None) -> Call:
+    """Join; torch skips empty tensors of one axis, whatever the rank of the others."""
+    assert result is not None
+    tensors, dim = given(named, "tensors", tuple), named["dim"]
+    rank = len(result.dims)
+    kept = tuple(cast(x, result.dtype) for x in tensors if len(x.type.dims) == rank)
+    return Call("aten::cat", {"tensors": kept if rank > 1 else tensors, "dim": dim})
+
+
 def _floor_divide(named: Named, _: TensorType | None) -> Call:
     if isinstance(named["other"], Value):
         return Call("aten::floor_divide", named)
@@ -211,6 +220,7 @@ _RULES: dict[str, Rule] = {
     "aten::slice.Tensor": reads.slice_,
     "aten::select.int": reads.select,
     "aten::split.Tensor": _split,
+    "aten::cat": _cat,
     "aten::slice_scatter": writes.slice_scatter,
     "aten::select_scatter": writes.select_scatter,
     "aten::index_fill.int_Scalar": writes.index_fill,
@@ -218,10 +228,15 @@ _RULES: dict[str, Rule] = {
     "aten::scatter.reduce": writes.scatter_reduce,
     "aten::scatter_reduce.two": writes.scatter_reduce,
     "aten::index_put": writes.index_put,
+    **{
+        op: writes.with_an_axis(op)
+        for op in ("aten::index_select", "aten::index_copy", "aten::index_add")
+    },
     "aten::_native_batch_norm_legit_no_training": norms.batch_norm,
     "aten::_native_batch_norm_legit.no_stats": norms.instance_norm,
     "aten::native_group_norm": norms.group_norm,
     "aten::convolution": norms.convolution,
+    "aten::roll": reads.roll,
     "aten::arange": reads.arange,
     "aten::arange.start": reads.arange,
     "aten::arange.start_step": reads.arange,

@@ -47,6 +47,7 @@ _REAL = {
     operator.sub: ("aten::sub.Tensor", {"alpha": 1}),
     operator.mul: ("aten::mul.Tensor", {}),
     operator.truediv: ("aten::div.Tensor", {}),
+    operator.pow: ("aten::pow.Tensor_Tensor", {}),
 }
 
 
@@ -130,13 +131,21 @@ class NumberReader:
             return full((), node, DType.FLOAT64)
         if isinstance(node, fx.Node) and node in self._real:
             return self._real[node]
+        if isinstance(node, fx.Node) and isinstance(node.meta.get("val"), torch.SymInt):
+            number = self.number(node.meta["val"])
+            if isinstance(number, Number):
+                return cast(number.tensor(), DType.FLOAT64)
+            return full((), number, DType.FLOAT64)
         if isinstance(node, fx.Node) and node.target in _REAL:
             op, settings = _REAL[node.target]
             a, b = (cast(self._real_tensor(x), DType.FLOAT64) for x in node.args)
-            call = Call(op, {"self": a, "other": b, **settings})
+            second = "exponent" if node.target is operator.pow else "other"
+            call = Call(op, {"self": a, second: b, **settings})
             return Made(call, TensorType(DType.FLOAT64, ()))
+        if isinstance(node, fx.Node) and node.target is torch.sym_float:
+            return self._real_tensor(node.args[0])
         raise Unsupported(
-            "a number computed from a size or from values by more than + - * /"
+            "a number computed from a size or from values by more than + - * / **"
         )
 
     def is_non_negative(self, expression: sympy.Expr) -> bool:
@@ -213,16 +222,16 @@ def span_checks(
         ahead = end.expression.subs(sympy.Lt(start.expression, 0), sympy.false)
         if end.reader.simplified(ahead - start.expression) == count:
             return ()
-    begin, behind = _end(start, None), _end(end, whole)
-    if isinstance(behind, Value | Made):
+    begin, until = _end(start, None), _end(end, whole)
+    if isinstance(until, Value | Made):
         if isinstance(begin, Value | Made):
-            values = {"self": behind, "other": begin, "alpha": -1}
+            values = {"self": until, "other": begin, "alpha": -1}
             span: Tensor = Made(Call("aten::add.Tensor", values), SCALAR)
         else:
-            span = plus(behind, add_dims(0, begin, -1))
+            span = plus(until, add_dims(0, begin, -1))
         missing = plus(span, add_dims(0, count, -1))
     elif isinstance(begin, Value | Made):
-        missing = plus(begin, add_dims(count, behind, -1))
+        missing = plus(begin, add_dims(count, until, -1))
     else:
         raise Unsupported(SIZE_FROM_VALUES)
     values = {"index": missing, "least": 0, "count": 0, "slots": 0}

@@ -9,6 +9,7 @@ from kvc.compiler.import_fx.calls import (
     Call,
     Made,
     Named,
+    Tensor,
     Unsupported,
     cast,
     expanded,
@@ -26,7 +27,7 @@ from kvc.compiler.import_fx.read_numbers import (
 from kvc.compiler.import_fx.writes import slice_places
 from kvc.compiler.ir import Value
 from kvc.schema.dtypes import DType
-from kvc.schema.types import TensorType
+from kvc.schema.types import Affine, TensorType, add_dims
 
 
 def slice_(named: Named, result: TensorType | None) -> Call:
@@ -59,6 +60,25 @@ def select(named: Named, result: TensorType | None) -> Call:
     row = TensorType(result.dtype, (*result.dims[:dim], 1, *result.dims[dim:]))
     call = Call("aten::index_select", values)
     return Call("aten::squeeze.dims", {"self": Made(call, row), "dim": (dim,)})
+
+
+def roll(named: Named, _: TensorType | None) -> Call:
+    """Rotate axes: a read at places that go on after the end from the start."""
+    tensor: Tensor = given(named, "self", Value)
+    shifts, dims = given(named, "shifts", tuple), given(named, "dims", tuple)
+    if not dims:  # all elements as one axis
+        return Call("aten::roll", named)
+    for shift, dim in zip(shifts, dims, strict=True):
+        if not isinstance(shift, int | Affine):
+            raise Unsupported(SIZE_FROM_VALUES)
+        whole = tensor.type.dims[dim]
+        ahead = plus(places(0, whole, 1, whole), add_dims(0, shift, -1))
+        around = Call("aten::remainder.Scalar", {"self": ahead, "other": whole})
+        index = Made(around, ahead.type)
+        values = {"self": tensor, "dim": dim, "index": index}
+        tensor = Made(Call("aten::index_select", values), tensor.type)
+    assert isinstance(tensor, Made)
+    return tensor.call
 
 
 def arange(named: Named, result: TensorType | None) -> Call:

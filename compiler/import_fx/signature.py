@@ -8,12 +8,15 @@ from collections.abc import Mapping, Set
 from dataclasses import dataclass
 
 import numpy as np
+import torch
 import torch.utils._pytree as pytree
 from torch import Tensor, nn
 from torch.export.graph_signature import (
     ConstantArgument,
     InputKind,
     OutputKind,
+    SymFloatArgument,
+    SymIntArgument,
     TensorArgument,
 )
 
@@ -26,7 +29,7 @@ from kvc.compiler.capture.examples import (
 from kvc.compiler.capture.records import closed
 from kvc.compiler.import_fx.nesting import GONE, leaves, without
 from kvc.schema.errors import CaptureError
-from kvc.schema.trees import describe_call, flatten
+from kvc.schema.trees import Scalar, describe_call, flatten
 
 
 class Leaf:
@@ -34,7 +37,7 @@ class Leaf:
 
     Attributes:
         number: of the tensor among the results.
-        tensor: as traced.
+        tensor: as traced; of a number, a tensor without dims.
     """
 
     __slots__ = ("number", "tensor")
@@ -114,9 +117,14 @@ def _result(captured: CapturedMethod) -> object:
             count += 1
         elif isinstance(spec.arg, ConstantArgument):
             parts.append(spec.arg.value)
+        elif isinstance(spec.arg, SymIntArgument | SymFloatArgument):
+            whole = isinstance(spec.arg, SymIntArgument)
+            kind = torch.int64 if whole else torch.float64
+            parts.append(Scalar(Leaf(count, torch.zeros((), dtype=kind))))
+            count += 1
         else:
             reason = (
-                "it returns a number that differs from call to call; return a tensor"
+                "it returns a truth that differs from call to call; return a tensor"
             )
             raise CaptureError(method=captured.method.name, place="", reason=reason)
     nesting = exported.call_spec.out_spec

@@ -10,11 +10,16 @@ import torch
 from torch import Tensor, fx
 from torch.utils._sympy.functions import FloorDiv
 
+from kvc.compiler.import_fx.calls import Unsupported
 from kvc.compiler.import_fx.symbols import SizeReader
 
 
 def define_slice_size(node: fx.Node, sizes: SizeReader) -> None:
-    """Define the symbol that a slice's size is, where its ends are sizes."""
+    """Define the symbol that a slice's size is, where its ends are sizes.
+
+    Raises:
+        Unsupported: nobody knows from which end of the axis a place counts.
+    """
     source, dim, start, end, step = _arguments(node)
     made = node.meta["val"]
     if not isinstance(source, Tensor):
@@ -28,10 +33,16 @@ def define_slice_size(node: fx.Node, sizes: SizeReader) -> None:
     if not all(map(sizes.knows, places)):
         return
     length, first, last = map(sizes.expression, places)
-    begin, behind = (_placed(place, length, sizes) for place in (first, last))
-    if begin is not None and behind is not None:
-        count = FloorDiv(behind - begin + step - 1, sympy.Integer(step))
-        sizes.define(size.node.expr, sympy.Max(0, count))
+    begin, until = (_placed(place, length, sizes) for place in (first, last))
+    if begin is None or until is None:
+        place = first if begin is None else last
+        raise Unsupported(
+            f"a slice has an end at {place}, which counts from the front of its axis "
+            "at some sizes and from the back at others; change the bounds of the Dim, "
+            "or count from the front"
+        )
+    count = FloorDiv(until - begin + step - 1, sympy.Integer(step))
+    sizes.define(size.node.expr, sympy.Max(0, count))
 
 
 def _arguments(node: fx.Node) -> tuple[object, int, object, object, int]:

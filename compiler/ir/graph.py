@@ -70,7 +70,7 @@ class Method:
         block: its number where it is a block, unique in the program.
         filled: of a block, the inputs that are parts of operands: they are put into
             memory of its own, all others are lent.
-        cursor_in: (value, the part of a cursor that it is).
+        cursor_in: (value, the field of a cursor that it is).
         advances: cursor -> tokens that a call adds to it, and the name of the input
             that says how many of them each row adds, or "".
         in_place: of a block, whether it may write over what it reads; the library of a

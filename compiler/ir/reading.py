@@ -22,7 +22,7 @@ from kvc.compiler.ir.graph import (
     Value,
 )
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Cursor, CursorKind, CursorPart, CursorSlot, StateKind
+from kvc.schema.model import Cursor, CursorField, CursorKind, CursorSlot, StateKind
 from kvc.schema.rings import Window
 from kvc.schema.trees import describe_call, flatten
 from kvc.schema.types import (
@@ -196,8 +196,8 @@ class _Reader:
         made = _type(kind) if kind else held[name].type
         value = self._values[int(number)] = Value(int(number), made)
         if word == "cursor":
-            cursor, part = name.split()
-            slot = CursorSlot(int(cursor), CursorPart[part.upper()])
+            cursor, field = name.split()
+            slot = CursorSlot(int(cursor), CursorField[field.upper()])
             method.cursor_in.append((value, slot))
         elif word == "input":
             method.inputs.append((value, name))

@@ -50,8 +50,8 @@ def _method_lines(method: Method, grown: Set[str]) -> Iterator[str]:
         kind = f": {value.type}" if name in grown else ""
         yield f"  %{value.id} = state {name}{kind}"
     for value, slot in method.cursor_in:
-        part = slot.part.name.lower()
-        yield f"  %{value.id} = cursor {slot.cursor} {part}: {value.type}"
+        field = slot.field.name.lower()
+        yield f"  %{value.id} = cursor {slot.cursor} {field}: {value.type}"
     for node in method.nodes:
         yield f"  {_node_text(node)}"
     for value, name in method.state_out:

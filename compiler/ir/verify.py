@@ -146,7 +146,7 @@ def _starts(
         _define(method, None, defined, value)
     for value, slot in method.cursor_in:
         if value.type.dtype is not DType.INT64 or len(value.type.dims) > 1:
-            what = f"%{value.id} is {value.type}, no {slot.part.name} of a cursor"
+            what = f"%{value.id} is {value.type}, no {slot.field.name} of a cursor"
             raise Malformed(method.name, None, what)
         _define(method, None, defined, value)
     return defined

@@ -17,7 +17,7 @@ from kvc.compiler.passes.rewrite import (
     rename_node,
     rename_results,
 )
-from kvc.schema.ops import COND
+from kvc.schema.ops import COND, OPS, Aliasing
 from kvc.schema.types import Affine, Dim, TensorType, add_dims
 
 
@@ -132,11 +132,23 @@ def _chain(
             return None
         if any(part.type.dtype is not past.type.dtype for part in node.inputs):
             return None
+        if any(_viewed(part, makers) == past.id for part in node.inputs[1:]):
+            return None  # an append reads nothing of the memory that it writes
         if chain and not _is_read_once(method, current):
             return None
         chain.append(node)
         current = node.inputs[0]
     return chain
+
+
+def _viewed(value: Value, makers: Mapping[int, Node]) -> int:
+    """Return the value that a value is, or is a view of."""
+    while value.id in makers:
+        node = makers[value.id]
+        if OPS[node.op].aliasing is not Aliasing.VIEW:
+            break
+        value = node.inputs[0]
+    return value.id
 
 
 def _through(

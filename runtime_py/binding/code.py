@@ -19,7 +19,7 @@ class Code:
     Attributes:
         method: its name, for messages.
         blocks: their graphs.
-        parts: of the blocks that delegates run, the number of the delegate.
+        partitions: of the blocks that delegates run, the number of the delegate.
         delegate: the handle of a delegate, by this number; made on first need.
         prepared: kernels made for one constant, by op and name; filled as graphs are
             bound.
@@ -28,7 +28,7 @@ class Code:
 
     method: str
     blocks: tuple[Graph, ...]
-    parts: Mapping[int, int]
+    partitions: Mapping[int, int]
     delegate: Callable[[int], Handle]
     prepared: Prepared
     dependence: dict[int, Dependence] = field(default_factory=dict)
@@ -41,10 +41,10 @@ def code_of(
     prepared: Prepared,
 ) -> Code:
     """Return the code of a method of a program."""
-    parts = {
-        part.block: number
-        for number, part in enumerate(program.delegates)
-        if part.method == method
+    partitions = {
+        partition.block: number
+        for number, partition in enumerate(program.delegates)
+        if partition.method == method
     }
     found = program.methods[method]
-    return Code(found.name, found.graphs[1:], parts, delegate, prepared)
+    return Code(found.name, found.graphs[1:], partitions, delegate, prepared)

@@ -33,7 +33,7 @@ _CLEAN = (CacheOverflow, RowLengthOutOfRange, IndexOutOfRange)
 
 
 class Unbegun(Exception):
-    """A part failed, by its cause, before it wrote what outlives it."""
+    """A partition failed, by its cause, before it wrote what outlives it."""
 
 
 @dataclass(slots=True)
@@ -44,7 +44,7 @@ class Progress:
         place: index of the instruction that was running; -1 before any, and after
             the last one after all, or where nobody can say.
         inside: whether it broke off in a block, of which more may have run.
-        unbegun: whether it is a part that has written nothing, by its own word.
+        unbegun: whether it is a partition that has written nothing, by its own word.
     """
 
     place: int = -1
@@ -67,10 +67,10 @@ class Frame:
         outputs: arrays that hold the results after the last step.
         steps: functions and their arguments, in running order.
         places: indices of the instructions that each step runs; several where it is
-            a `NativeCall` of several parts.
+            a `NativeCall` of several partitions.
         instructions: of the graph.
         torch_threads: how many threads torch kernels have; 0 where no step is one.
-        cursors: the parts of cursors that it reads, which a session fills in.
+        cursors: the fields of cursors that it reads, which a session fills in.
         rebind: binds the graph to other sizes of the same symbols, and to other memory
             of callers where it is given, as in `Memory`; raises as `bind_graph`. Only
             what depends on what has changed is bound again. The frame that it returns
@@ -105,7 +105,7 @@ class Frame:
             self._run(progress)
 
     def run_within(self) -> None:
-        """Run all steps as a part of another frame's run; raises as `run`."""
+        """Run all steps as part of another frame's run; raises as `run`."""
         self._run(Progress())
 
     def _run(self, progress: Progress) -> None:
@@ -141,7 +141,7 @@ class Frame:
 def _cause_of(unbegun: Unbegun) -> BaseException:
     """Return the error, which no longer hangs on what is its context from now on."""
     cause, unbegun.__cause__ = unbegun.__cause__, None
-    assert cause is not None, "parts raise it from an error"
+    assert cause is not None, "partitions raise it from an error"
     return cause
 
 

@@ -16,7 +16,7 @@ from kvc.runtime.binding.code import Code
 from kvc.runtime.binding.control import ControlStep
 from kvc.runtime.binding.dependents import Dependence
 from kvc.runtime.binding.executor import Frame, Step, fail
-from kvc.runtime.binding.operands import bind_operands, bind_part
+from kvc.runtime.binding.operands import bind_operands, bind_partition
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.calls.first_call import import_beside_packing
@@ -150,7 +150,7 @@ class _Binder:
 
     def _delegates(self) -> list[int]:
         called = blocks_run(self._graph, DELEGATE)
-        return [self._code.parts[block] for block in called]
+        return [self._code.partitions[block] for block in called]
 
     def _mode(self) -> AbstractContextManager[object]:
         if not self._uses_torch:
@@ -280,11 +280,11 @@ class _Binder:
             self._values.define(value, view)
 
     def _bind_delegate(self, instruction: Instruction) -> Sequence[Step]:
-        inputs, outputs = bind_part(
+        inputs, outputs = bind_partition(
             instruction, self._graph, self._values, self._makers
         )
         (block,) = read_control(instruction.op, instruction.arguments).blocks
-        handle = self._code.delegate(self._code.parts[block])
+        handle = self._code.delegate(self._code.partitions[block])
         self._beside_others |= not handle.runs_torch
         workspace = self._memory.workspace
         assert workspace is not None, "a graph with delegates runs in a context"
@@ -336,8 +336,10 @@ def _joined(
     for native, run in groupby(pairs, lambda pair: isinstance(pair[0][0], NativeCall)):
         if native:
             calls, at = zip(*run, strict=True)
-            parts = [part for call, _ in calls for part in call.parts]
-            joined.append((NativeCall(parts), ()))
+            partitions = [
+                partition for call, _ in calls for partition in call.partitions
+            ]
+            joined.append((NativeCall(partitions), ()))
             found.append(at)
         else:
             for step, place in run:
@@ -347,7 +349,7 @@ def _joined(
 
 
 def needs_torch(graph: Graph) -> bool:
-    """Tell whether an instruction of a graph computes here: no part, no mere view."""
+    """Tell whether an instruction computes here: it is no delegate and no view."""
     ops = {instruction.op for instruction in graph.instructions} - {DELEGATE}
     return any(OPS[op].aliasing is not Aliasing.VIEW for op in ops)
 

@@ -1,8 +1,8 @@
 """Find where the operands and results of a control instruction lie: `BoundOperands`.
 
 In: the instruction, and the values of the graph around it at some sizes. Out: an array
-for each of them, or for a part the buffer of a state that its backend owns. Results
-over an operand get their tensors here.
+for each of them, or for a partition the buffer of a state that its backend owns.
+Results over an operand get their tensors here.
 """
 
 from collections.abc import Mapping, Sequence
@@ -66,10 +66,10 @@ def bind_operands(
     )
 
 
-def bind_part(
+def bind_partition(
     instruction: Instruction, graph: Graph, values: Values, makers: Mapping[int, str]
 ) -> tuple[Sequence[Buffer], Sequence[Buffer]]:
-    """Return the operands and results of a part, as `Handle.prepare` takes them."""
+    """Return a partition's operands and results, as `Handle.prepare` takes them."""
     control = read_control(instruction.op, instruction.arguments)
     operands = [ref.value for ref in control.operands if isinstance(ref, Ref)]
     grown = _share(instruction, control, operands, graph, values)

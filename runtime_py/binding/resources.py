@@ -94,21 +94,23 @@ class Resources:
         """Make ready what calls share: torch, constants, delegates, packed weights.
 
         Raises:
-            ExecutionError: a library refuses a part.
+            ExecutionError: a library refuses a partition.
             MissingPackage: a method needs torch, which is not installed.
             KvcError: as `constant`.
         """
         for number, method in enumerate(self._program.methods):
             if needs_torch(method.graph):
                 check_torch(f"method {method.name}")
-                parts = self.code(number).parts
-                import_beside_packing(parts.values(), self._delegate)
-                own = (g for i, g in enumerate(method.graphs, -1) if i not in parts)
+                partitions = self.code(number).partitions
+                import_beside_packing(partitions.values(), self._delegate)
+                own = (
+                    g for i, g in enumerate(method.graphs, -1) if i not in partitions
+                )
                 for name in set[int]().union(*map(constants_of, own)):
                     self.constant(name)
         by_backend: dict[str, dict[int, Handle]] = {}
-        for index, part in enumerate(self._program.delegates):
-            handles = by_backend.setdefault(part.backend, {})
+        for index, partition in enumerate(self._program.delegates):
+            handles = by_backend.setdefault(partition.backend, {})
             handles[index] = self._delegate(index)
         backends = self._backends
         packed = (backends[name].pack(by_id) for name, by_id in by_backend.items())
@@ -138,13 +140,15 @@ class Resources:
 
     def _make_context(self) -> ExecutionContext:
         scratch = (method.graph.scratch_nbytes for method in self._program.methods)
-        workspace = (part.workspace_nbytes for part in self._program.delegates)
+        workspace = (
+            partition.workspace_nbytes for partition in self._program.delegates
+        )
         return ExecutionContext(max(scratch, default=0), max(workspace, default=0))
 
     def _delegate(self, index: int) -> Handle:
         with self._lock:
             if index not in self._handles:
-                part = self._program.delegates[index]
-                backend = self.backend(part.backend)
-                self._handles[index] = backend.init(part, self._buffers)
+                partition = self._program.delegates[index]
+                backend = self.backend(partition.backend)
+                self._handles[index] = backend.init(partition, self._buffers)
             return self._handles[index]

@@ -70,7 +70,7 @@ class Transaction:
         kinds, keeps = memory.kinds, memory.copies.wanted
         for writes in entry.writes:
             most = max(self.steps[writes.cursor], default=0)
-            if most > kinds[writes.group].longest and not writes.parted:
+            if most > kinds[writes.group].longest and not writes.piecewise:
                 raise too_long(entry.method, most, kinds[writes.group])
         self._undo: list[Undo | None] = []
         for writes, extent in zip(entry.writes, demand.extents, strict=True):
@@ -182,7 +182,7 @@ def all_or_nothing(
     try:
         yield
     except BaseException:
-        memory.poisoned = memory.poisoned or "a call in parts"  # until all is back
+        memory.poisoned = memory.poisoned or "a call in pieces"  # until all is back
         memory.counted = counted
         _put_back(undo)
         for kind, before in zip(memory.kinds, ends, strict=True):

@@ -45,7 +45,7 @@ class BlobResidency:
 
 @frozen
 class Totals:
-    """The sums over blobs; None where it is None for one."""
+    """The sums of `BlobResidency` over blobs, in bytes; None where one is None."""
 
     nbytes: int
     mapped: int

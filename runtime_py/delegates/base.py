@@ -1,10 +1,10 @@
 """The interface of a backend's run-time half, with numpy arrays for all data.
 
 A `Delegate` is made each time that a program's resources are loaded, and makes a
-`Handle` for each of its parts. A handle prepares a call for arrays at fixed addresses,
-so that no work that depends on shapes is left for the run. What a handle needs for each
-execution context, it keeps in the context's `Workspace`. None of this needs torch;
-bfloat16 arrays use `ml_dtypes`.
+`Handle` for each of its partitions. A handle prepares a call for arrays at fixed
+addresses, so that no work that depends on shapes is left for the run. What a handle
+needs for each execution context, it keeps in the context's `Workspace`. None of this
+needs torch; bfloat16 arrays use `ml_dtypes`.
 """
 
 import warnings
@@ -21,7 +21,7 @@ from kvc.runtime.states.owner import Buffer, InitialValue, Owner
 from kvc.schema.errors import MissingLibrary
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Block, Program
-from kvc.schema.model import Delegate as Part
+from kvc.schema.model import Delegate as Partition
 
 
 class ReferenceUsed(UserWarning):
@@ -34,7 +34,7 @@ class Options:
 
     Attributes:
         path: of the bundle, for messages.
-        program: the verified program that the parts belong to.
+        program: the verified program that the partitions belong to.
         reference: True to run the reference implementation; False to fail where the
             backend's library is missing; None to use the library where there is one.
         threads: how many threads the process computes with.
@@ -81,14 +81,14 @@ class Packing:
     Attributes:
         key: what it is, in words that mean the same in every process.
         weight: the name of the data that it is a copy of.
-        parts: ids of the program's delegates that use it, ascending.
+        partitions: ids of the program's delegates that use it, ascending.
         nbytes: how long it is.
         content: returns its bytes, as long as the backend is open.
     """
 
     key: str
     weight: str
-    parts: tuple[int, ...]
+    partitions: tuple[int, ...]
     nbytes: int
     content: Callable[[], bytes]
 
@@ -109,7 +109,7 @@ class Workspace:
     One call at a time runs in a context, so nothing here needs a lock.
 
     Attributes:
-        arena: memory of at least each part's `workspace_nbytes`.
+        arena: memory of at least each partition's `workspace_nbytes`.
     """
 
     def __init__(self, arena: Arena) -> None:
@@ -133,7 +133,7 @@ class Workspace:
 
 
 class Handle(Protocol):
-    """A part that is ready to be prepared; used from many threads.
+    """A partition that is ready to be prepared; used from many threads.
 
     Attributes:
         runs_torch: whether it computes with torch's threads. Any other one is taken to
@@ -156,8 +156,8 @@ class Handle(Protocol):
 
         Args:
             inputs: arrays at addresses that stay, of any strides; states included. One
-                that the part makes longer is all of its memory, room included. A state
-                that the backend owns is its buffer, always all of it.
+                that the partition makes longer is all of its memory, room included. A
+                state that the backend owns is its buffer, always all of it.
             outputs: as `inputs`; the function writes them. One may lie over an input.
             workspace: of the execution context in which the function will run.
             sizes: of the program's symbols in the calls that it is prepared for.
@@ -175,9 +175,9 @@ class Handle(Protocol):
 
 
 def first_write(block: Block) -> int:
-    """Return the index of the first instruction that may write what outlives a part.
+    """Return the first instruction that may write what outlives a partition.
 
-    Where a part fails before it, the part raises `Unbegun` from the error.
+    Where a partition fails before it, the partition raises `Unbegun` from the error.
     """
     graph = block.graph
     made = {graph.root_of(value) for value in graph.outputs}
@@ -188,7 +188,7 @@ def first_write(block: Block) -> int:
 
 
 def on_host(buffers: Sequence[Buffer]) -> Sequence[Array]:
-    """Return operands of a part whose backend owns no states: they are arrays."""
+    """Return operands of a partition whose backend owns no states: they are arrays."""
     arrays = [buffer for buffer in buffers if isinstance(buffer, np.ndarray)]
     assert len(arrays) == len(buffers), "the host owns what nobody else does"
     return arrays
@@ -223,8 +223,8 @@ class Delegate(Protocol):
         """
         return ""
 
-    def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Check a part, its code and its payload, and take the data that it needs.
+    def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
+        """Check a partition, its code and its payload, and take the data that it needs.
 
         The code is the block of the program; that it is sound has been checked, that
         the backend can run it has not.
@@ -238,11 +238,11 @@ class Delegate(Protocol):
     ) -> Owner | None:
         """Return memory for states of a new session; None leaves them to the host.
 
-        Sessions outlive `release`: the owner serves the parts of each delegate of this
-        backend, and is used after this one has been closed.
+        Sessions outlive `release`: the owner serves the partitions of each delegate of
+        this backend, and is used after this one has been closed.
 
         Args:
-            groups: the states that no other part and no instruction touches.
+            groups: the states that no other partition and no instruction touches.
             sizes: of the symbols that the session fixes.
             initial: returns what a state begins as, by `State.initial`.
 
@@ -252,7 +252,7 @@ class Delegate(Protocol):
         return None
 
     def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:
-        """Pack all that ready handles, by the ids of their parts, will use."""
+        """Pack all that ready handles, by the ids of their partitions, will use."""
         for handle in handles.values():
             handle.pack()
         return ()

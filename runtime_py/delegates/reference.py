@@ -13,7 +13,7 @@ from kvc.runtime.binding.executor import Frame, Progress, Unbegun
 from kvc.runtime.binding.frames import bind_graph
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Handle, Workspace, first_write, on_host
-from kvc.runtime.delegates.part_memory import part_memory
+from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.model import Delegate, Program
 
@@ -24,13 +24,13 @@ class ReferenceHandle(Handle):
     runs_torch = True
 
     def __init__(
-        self, program: Program, part: Delegate, data: Mapping[str, FreeableBuffer]
+        self, program: Program, partition: Delegate, data: Mapping[str, FreeableBuffer]
     ) -> None:
-        method = program.methods[part.method]
-        block = method.blocks[part.block]
+        method = program.methods[partition.method]
+        block = method.blocks[partition.block]
         self._graph, self._first_write = block.graph, first_write(block)
-        self._buffers = {i: data[program.names[i].name] for i in part.names}
-        self._code = code_of(program, part.method, _refuse_nesting, {})
+        self._buffers = {i: data[program.names[i].name] for i in partition.names}
+        self._code = code_of(program, partition.method, _refuse_nesting, {})
 
     def prepare(
         self,
@@ -41,7 +41,7 @@ class ReferenceHandle(Handle):
     ) -> Callable[[], None]:
         """Bind the code; see `Handle.prepare`."""
         graph, targets = self._graph, on_host(outputs)
-        memory = part_memory(
+        memory = partition_memory(
             graph,
             sizes,
             on_host(inputs),

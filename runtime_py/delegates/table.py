@@ -9,7 +9,7 @@ from importlib import import_module
 
 from kvc.runtime.delegates.base import Delegate
 from kvc.schema.errors import BackendTaken, BadSetting, MissingDelegate, listing
-from kvc.schema.model import Delegate as Part
+from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import Program
 
 ENTRY_POINTS = "kvc.delegates"
@@ -49,7 +49,7 @@ def _check(name: object, factory: object) -> None:
 
 
 def check_backends(program: Program, path: str, reference: bool | None = None) -> None:
-    """Check that every part's backend is there.
+    """Check that every partition's backend is there.
 
     Args:
         program: verified.
@@ -61,11 +61,11 @@ def check_backends(program: Program, path: str, reference: bool | None = None) -
         LoadError: a library is missing.
     """
     checked = set()
-    for part in program.delegates:
-        if part.backend in checked:
+    for partition in program.delegates:
+        if partition.backend in checked:
             continue
-        checked.add(part.backend)
-        factory = _find(part, program, path)
+        checked.add(partition.backend)
+        factory = _find(partition, program, path)
         if reference is False:
             factory.check_library()
 
@@ -91,15 +91,15 @@ def packed_format(backend: str) -> str:
     return "" if isinstance(found, str) else found.packed_format()
 
 
-def _find(part: Part, program: Program, path: str) -> Factory:
-    """Return what makes the run-time half of a part's backend."""
-    found = _look_up(part.backend)
+def _find(partition: Partition, program: Program, path: str) -> Factory:
+    """Return what makes the run-time half of a partition's backend."""
+    found = _look_up(partition.backend)
     if not isinstance(found, str):
         return found
     raise MissingDelegate(
         path=path,
-        method=program.methods[part.method].name,
-        backend=part.backend,
+        method=program.methods[partition.method].name,
+        backend=partition.backend,
         reason=found,
         known=listing(list(DELEGATES)),
     )

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 
 class Prefix(Closing):
-    """Tokens that have been read, and sessions that begin with them.
+    """A prompt that has been run once, for sessions that begin with it.
 
     Attributes:
-        tokens: that were read, int64 [batch, seq].
+        tokens: of the prompt, int64 [batch, seq].
     """
 
     def __init__(

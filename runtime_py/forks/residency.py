@@ -18,15 +18,15 @@ from kvc.schema.frozen import frozen
 
 @frozen
 class SessionResidency:
-    """What memory of the host the states of a session take; sizes are in bytes.
+    """The memory of the host that the states of a session take; sizes are in bytes.
 
     Attributes:
-        own: in pages that no other session has; None where the system does not say.
-        shared: of the address space, in pages that are as they were at a fork.
-        frozen: the memory that forks have in common, by a number that tells it from
-            other such: sessions that share it report it under the same number. It is
-            there once, and as long as one of them is open.
-        maps: of the budget of the process (`vm.max_map_count`).
+        own: in memory, in pages that no other session has; None where the system does
+            not say.
+        shared: of its address space that still shows pages of a fork.
+        frozen: number of a memfd -> bytes in memory, which forks share. Sessions that
+            share it report the same number: count it once.
+        maps: how many of the process's memory maps (`vm.max_map_count`) it uses.
     """
 
     own: int | None

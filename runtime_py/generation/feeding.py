@@ -284,6 +284,16 @@ def find_roles(session: Session, role: str) -> list[Method]:
     return found
 
 
+def check_roles(session: Session) -> None:
+    """Check that a program has what generation takes.
+
+    Raises:
+        UnknownName: no method has the role `prefill`, or none `decode`.
+    """
+    for role in ("prefill", "decode"):
+        find_roles(session, role)
+
+
 def missing_role(session: Session, role: str, hint: str = "") -> UnknownName:
     """Return the error for a program without a method of a role."""
     known = dict.fromkeys(m.role for m in session.methods.values() if m.role)

@@ -76,7 +76,7 @@ class _Run(Iterator[_Handed]):
 
 
 class Generation(_Run[int]):
-    """Tokens as they are made; `text()` gives text instead.
+    """The continuation of a prompt: iterate for tokens, or over `text()` for text.
 
     The first token that is asked for runs the prompt. Whoever stops asking leaves the
     session usable. When it has ended, was closed or failed, the session holds the
@@ -162,13 +162,13 @@ class Generation(_Run[int]):
 
 
 class BatchGeneration(_Run[Step]):
-    """Tokens of all rows as they are made; `texts()` gives texts instead.
+    """The continuations of several prompts, one in each row of a session.
 
-    Each step is a tuple with the new token of each row, None for one that has ended.
-    The first step that is asked for runs the prompts. Rows end by themselves, and are
-    not touched from then on; iteration ends with the last of them. Whoever stops asking
-    leaves the session usable. To go on, give for each row its `pending` and what is to
-    follow as the next prompt.
+    Iterate for steps, or call `texts()`. Each step is a tuple with the new token of
+    each row, None for one that has ended. The first step that is asked for runs the
+    prompts. Rows end by themselves, and are not touched from then on; iteration ends
+    with the last of them. Whoever stops asking leaves the session usable. To go on,
+    give for each row its `pending` and what is to follow as the next prompt.
 
     Attributes:
         settings: what it goes by; row r chooses by `seed` + r.

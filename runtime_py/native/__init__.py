@@ -139,7 +139,7 @@ class Steps:
 
 
 @frozen
-class NativePart:
+class NativePartition:
     """What a delegate prepared, as native steps.
 
     Attributes:
@@ -154,28 +154,30 @@ class NativePart:
 
 
 class NativeCall:
-    """Prepared parts that run one after another, all of them in one native call.
+    """Prepared partitions that run one after another, all of them in one native call.
 
     Attributes:
-        parts: in running order.
-        reached: index of the part at which the last run broke off; no part after it
-            has begun.
-        begun: whether any part has; none does before all are ready.
+        partitions: in running order.
+        reached: index of the partition at which the last run broke off; no partition
+            after it has begun.
+        begun: whether any partition has; none does before all are ready.
     """
 
-    def __init__(self, parts: Sequence[NativePart]) -> None:
-        self.parts = tuple(parts)
+    def __init__(self, partitions: Sequence[NativePartition]) -> None:
+        self.partitions = tuple(partitions)
         self.reached, self.begun = 0, False
         self._ready = [
-            (index, part.make_ready)
-            for index, part in enumerate(parts)
-            if part.make_ready is not None
+            (index, partition.make_ready)
+            for index, partition in enumerate(partitions)
+            if partition.make_ready is not None
         ]
-        first = parts[0].steps
+        first = partitions[0].steps
         self._run, self._threads = first.library.run, first.threads
-        self._lent = max(part.steps.lent for part in parts)
-        self._steps = np.concatenate([part.steps.settle() for part in parts])
-        self._ends = list(accumulate(len(part.steps) for part in parts))
+        self._lent = max(partition.steps.lent for partition in partitions)
+        self._steps = np.concatenate(
+            [partition.steps.settle() for partition in partitions]
+        )
+        self._ends = list(accumulate(len(partition.steps) for partition in partitions))
         self._failure = np.zeros(1, _FAILURE)
         self._places = address_of(self._steps), address_of(self._failure)
 
@@ -189,7 +191,8 @@ class NativeCall:
             self.reached = index
             make_ready()
         self.begun = True
-        self.reached = len(self.parts) - 1  # where an interrupt comes, nobody can say
+        # Where an interrupt comes, nobody can say.
+        self.reached = len(self.partitions) - 1
         count, at = len(self._steps), 0
         steps, failure = self._places
         while at < count:
@@ -198,9 +201,11 @@ class NativeCall:
                 (found,) = self._failure
                 self.reached = bisect_right(self._ends, at)
                 facts = tuple(int(fact) for fact in found["facts"])
-                start = self._ends[self.reached] - len(self.parts[self.reached].steps)
+                start = self._ends[self.reached] - len(
+                    self.partitions[self.reached].steps
+                )
                 step = int(found["step"]) - start
-                self.parts[self.reached].raises(
+                self.partitions[self.reached].raises(
                     Failure(int(found["fault"]), step, facts)
                 )
 

@@ -215,32 +215,36 @@ void lay_out_int4(const int16_t* x, int64_t depth, int16_t zero, int8_t* q, int3
   }
 }
 
-// Lays rows out as products read them. `fill(row, to)` writes q - zero of a row and returns
-// its quantization.
+// Lays rows out as products with int8 or int4 weights read them. `fill(row, to)` writes
+// q - zero of a row and returns its quantization.
 template <class Fill>
 bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, const Fill& fill,
              Int8Rows* found) {
-  const int64_t stride = (depth + 31) / 32 * 32, least = kTokens / 2;
+  const int64_t stride = (depth + 63) / 64 * 64, least = kTokens / 2;
   // Half a block is worth the zeros that fill it; few rows are not.
   const int64_t blocks = rows / kTokens + (rows % kTokens >= least ? 1 : 0);
   const int64_t in_blocks = blocks * kTokens, others = std::max<int64_t>(0, rows - in_blocks);
   const int64_t floats = in_blocks + others + 8, narrow = int4 ? others : 0;
+  const auto& kernels = product_kernels();
+  const BlockLayout& layout = int4 ? kernels.int4_blocks : kernels.int8_blocks;
+  const int64_t size = layout.size(stride);
   auto* memory = static_cast<char*>(context.workspace(
-      (in_blocks + others) * stride * sizeof(int16_t) + floats * sizeof(float) +
+      (blocks * size + others * stride) * sizeof(int16_t) + floats * sizeof(float) +
           narrow * (depth / kInt4 * sizeof(int32_t) + sizeof(int16_t) + depth),
       2));
   if (memory == nullptr) return context.complete();
   auto* side_by_side = reinterpret_cast<int16_t*>(memory);
-  int16_t* in_rows = side_by_side + in_blocks * stride;
+  int16_t* in_rows = side_by_side + blocks * size;
   auto* scale = reinterpret_cast<float*>(in_rows + others * stride);
   auto* eights = reinterpret_cast<int32_t*>(scale + floats);
   auto* zero = reinterpret_cast<int16_t*>(eights + narrow * (depth / kInt4));
   auto* halves = reinterpret_cast<int8_t*>(zero + narrow);
-  parallel(blocks, 1, context.threads, [&](int64_t begin, int64_t end, int) {
-    auto* tokens = static_cast<int16_t*>(context.workspace(kTokens * stride * sizeof(int16_t), 3));
-    for (int64_t block = begin; tokens != nullptr && block < end; ++block) {
-      int16_t zeros[kTokens];
-      for (int64_t i = 0; i < kTokens; ++i) {
+  parallel((blocks + 1) / 2, 1, context.threads, [&](int64_t begin, int64_t end, int) {
+    auto* tokens = static_cast<int16_t*>(context.workspace(2 * kTokens * stride * sizeof(int16_t), 3));
+    for (int64_t pair = begin; tokens != nullptr && pair < end; ++pair) {
+      const int64_t block = 2 * pair, count = std::min<int64_t>(2, blocks - block);
+      int16_t zeros[2 * kTokens];
+      for (int64_t i = 0; i < count * kTokens; ++i) {
         const int64_t row = block * kTokens + i, used = row < rows ? depth : 0;
         int16_t* to = tokens + i * stride;
         const Quantization found = row < rows ? fill(row, to) : Quantization{1, 0};
@@ -248,7 +252,7 @@ bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, con
         zeros[i] = static_cast<int16_t>(found.zero);
         std::memset(to + used, 0, (stride - used) * sizeof(int16_t));
       }
-      product_kernels().lay_out_tokens(tokens, zeros, stride, side_by_side + block * kTokens * stride);
+      layout.lay_out(tokens, zeros, count, stride, side_by_side + block * size);
     }
   });
   for (int64_t i = 0; i < others; ++i) {
@@ -289,12 +293,13 @@ bool multiply(const Int8Rows& x, int64_t count, const Tensor* outs, const Tensor
               const Context& context) {
   // Of one row, what 32 KiB of weights give: enough to be worth it, and never long to wait for.
   const int64_t share = 32768 / (x.depth * std::max<int64_t>(1, x.rows));
-  const int64_t grain = x.blocks != 0 ? kWidened : share / 8 * 8 + 8;
+  const auto& kernels = product_kernels();
+  const int64_t grain = x.blocks != 0 ? kernels.columns : share / 8 * 8 + 8;
   const auto pieces_of = [&](int64_t i) { return (operands[3 * i].dims[0] + grain - 1) / grain; };
   int64_t pieces = 0;
   for (int64_t i = 0; i < count; ++i) pieces += pieces_of(i);
   parallel(pieces, 1, context.threads, [&](int64_t begin, int64_t end, int) {
-    const size_t nbytes = x.blocks != 0 ? kWidened * x.stride * sizeof(int16_t) : 1;
+    const size_t nbytes = x.blocks != 0 ? kernels.scratch_size(x.stride) * sizeof(int16_t) : 1;
     auto* scratch = static_cast<int16_t*>(context.workspace(nbytes, 3));
     if (scratch == nullptr) return;
     for (int64_t piece = begin; piece < end; ++piece) {
@@ -321,13 +326,12 @@ bool quantized_linear(const Step& step, const Context& context) {
     for (int64_t k = 0; k < depth; ++k) to[k] = static_cast<int16_t>(from[k] - shift);
     return Quantization{scale.as<const float>()[row], static_cast<float>(shift)};
   };
-  const bool int4 = weight.dtype != DType::kInt8;
-  return lay_out(scale.count(), depth, int4, context, fill, &x) &&
+  return lay_out(scale.count(), depth, weight.dtype != DType::kInt8, context, fill, &x) &&
          multiply(x, 1, &out, &weight, context);
 }
 
-// kvc::quantize_rows and the products that follow it, together. Tensors: the results of
-// all, x, then weight, weight_scale and bias? of each.
+// kvc::quantize_rows and the products that follow it, together; their weights are all int8,
+// or all int4. Tensors: the results of all, x, then weight, weight_scale and bias? of each.
 bool linears_of_rows(const Step& step, const Context& context) {
   const int64_t count = step.tensor_count / 4;
   const Tensor *outs = step.tensors, &x = outs[count], *operands = &x + 1;
@@ -342,10 +346,8 @@ bool linears_of_rows(const Step& step, const Context& context) {
     kernels.quantize_shifted(from, depth, found.scale, found.zero, to);
     return found;
   };
-  bool int4 = false;
-  for (int64_t i = 0; i < count; ++i) int4 = int4 || operands[3 * i].dtype != DType::kInt8;
   Int8Rows laid_out;
-  return lay_out(x.count() / depth, depth, int4, context, fill, &laid_out) &&
+  return lay_out(x.count() / depth, depth, operands[0].dtype != DType::kInt8, context, fill, &laid_out) &&
          multiply(laid_out, count, outs, operands, context);
 }
 

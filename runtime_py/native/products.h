@@ -39,10 +39,10 @@ struct Int4Rows {
 
 // Rows of int8 that were made at run time, as products read them.
 //
-// The first `blocks` times kTokens rows lie side by side, kTokens times `stride` of int16
-// for each block, as the instruction set reads them best; rows that a last block has not
-// are zeros. All others lie one after the other, q - zero: [.., stride]. `stride` is the
-// depth rounded up to 32, with zeros after the depth.
+// The first `blocks` times kTokens rows lie side by side, as the instruction set reads them
+// best for products with weights of the dtype that there are; rows that a last block has not
+// are zeros. All others lie one after the other, q - zero: [.., stride].
+// `stride` is the depth rounded up to 64, with zeros after the depth.
 struct Int8Rows {
   const int16_t* in_blocks;
   const int16_t* others;
@@ -76,8 +76,15 @@ struct Int4Product {
   int64_t columns;
 };
 
-// Columns of a product of blocks that are computed together.
-constexpr int64_t kWidened = 24;
+// How blocks of rows lie side by side.
+struct BlockLayout {
+  // int16s for each block.
+  int64_t (*size)(int64_t stride);
+  // Lays out one block or two, rows of q - zero: [blocks * kTokens, stride]. What it writes
+  // of a first block depends on whether there is a second.
+  void (*lay_out)(const int16_t* x, const int16_t* zero, int64_t blocks, int64_t stride,
+                  int16_t* to);
+};
 
 // What attention makes of scores of `keys` keys, for some rows of queries: weights
 // exp(score - greatest), their sum, and the values mixed by them. Each is computed in an
@@ -101,7 +108,7 @@ struct Mixture {
 // The columns from `begin` to `end` of a product, and what attention needs.
 struct ProductKernels {
   void (*floats)(const FloatProduct& product, int64_t begin, int64_t end);
-  // `scratch`: kWidened * stride of int16, where there are blocks; of weights, laid out.
+  // `scratch`: scratch_size(stride) of int16, where there are blocks; of weights, laid out.
   void (*int8)(const Int8Rows& x, const Int8Product& product, int64_t begin, int64_t end,
                int16_t* scratch);
   void (*int4)(const Int8Rows& x, const Int4Product& product, int64_t begin, int64_t end,
@@ -114,8 +121,9 @@ struct ProductKernels {
   // as q - zero.
   void (*quantize)(const float* x, int64_t n, float scale, float zero, int8_t* q);
   void (*quantize_shifted)(const float* x, int64_t n, float scale, float zero, int16_t* q);
-  // Lays kTokens rows of q - zero, [kTokens, stride], out as Int8Rows::in_blocks.
-  void (*lay_out_tokens)(const int16_t* x, const int16_t* zero, int64_t stride, int16_t* block);
+  BlockLayout int8_blocks, int4_blocks;
+  int64_t columns;  // of a product of blocks, computed together
+  int64_t (*scratch_size)(int64_t stride);
   // y = exp(x), 1 / (1 + exp(-x)), x / (1 + exp(-x)), x (1 + tanh(a (x + b x^3))) / 2.
   void (*exp)(const float* x, int64_t n, float* y);
   void (*sigmoid)(const float* x, int64_t n, float* y);

@@ -5,6 +5,7 @@
 
 #include <cmath>
 #include <cstring>
+#include <utility>
 
 // What this file is compiled for; the macros of compilers (__AVX2__) do not follow a
 // pragma in C++. The headers of the system come before: an inline function of theirs that
@@ -17,6 +18,7 @@ namespace kvc {
 namespace avx2 {
 namespace {
 #include "simd.h"
+#include "results.inc"
 #include "integers_avx2.inc"
 #include "products_of.inc"
 }  // namespace

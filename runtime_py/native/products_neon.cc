@@ -14,6 +14,7 @@ namespace kvc {
 namespace neon {
 namespace {
 #include "simd.h"
+#include "results.inc"
 #include "integers_neon.inc"
 #include "products_of.inc"
 }  // namespace

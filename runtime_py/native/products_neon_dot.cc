@@ -17,6 +17,7 @@ namespace kvc {
 namespace neon_dot {
 namespace {
 #include "simd.h"
+#include "results.inc"
 #include "integers_neon.inc"
 #include "products_of.inc"
 }  // namespace

@@ -8,6 +8,7 @@ namespace kvc {
 namespace portable {
 namespace {
 #include "simd.h"
+#include "results.inc"
 #include "integers_portable.inc"
 #include "products_of.inc"
 }  // namespace

@@ -18,6 +18,7 @@ namespace kvc {
 namespace vnni {
 namespace {
 #include "simd.h"
+#include "results.inc"
 #include "integers_vnni.inc"
 #include "products_of.inc"
 }  // namespace

@@ -22,8 +22,8 @@ from kvc.schema.errors import (
 )
 from kvc.schema.model import (
     Cursor,
+    CursorField,
     CursorKind,
-    CursorPart,
     CursorSlot,
     Method,
     Program,
@@ -139,14 +139,14 @@ def fill_cursors(
     """
     for slot, array in values:
         found = starts[slot.cursor] or (0,)
-        if slot.part in (CursorPart.END, CursorPart.LENGTHS):
+        if slot.field in (CursorField.END, CursorField.LENGTHS):
             lengths = steps[slot.cursor]
-            ends = slot.part is CursorPart.END
+            ends = slot.field is CursorField.END
             found = list(map(add, found, lengths)) if ends else lengths
-        if slot.part is CursorPart.PLACES or array.size != len(found):
+        if slot.field is CursorField.PLACES or array.size != len(found):
             _check_together(found, method)
             array[...] = found[0]
-            if slot.part is CursorPart.PLACES:
+            if slot.field is CursorField.PLACES:
                 np.add(array, np.arange(array.size), out=array)
         else:
             array[...] = found if array.ndim else found[0]
@@ -173,8 +173,8 @@ def takes_one_position(method: Method, program: Program, cursor: int) -> bool:
         rows = program.states[counted.state].type.dims
     return any(
         rows is None
-        or slot.part is CursorPart.PLACES
-        or (slot.part is CursorPart.START and dims in ((), (1,)) and dims != rows)
+        or slot.field is CursorField.PLACES
+        or (slot.field is CursorField.START and dims in ((), (1,)) and dims != rows)
         for dims, slot in slots
         if isinstance(slot, CursorSlot) and slot.cursor == cursor
     )
@@ -193,7 +193,9 @@ def choose_sizes(
     free = {symbol.name: symbol for symbol in program.symbols if symbol.name in used}
     for name in wanted:
         if name not in free:
-            raise UnknownName(kind="session size", name=name, known=tuple(free))
+            hint = "; a StateSpec makes a size one that sessions choose"
+            known = tuple(free)
+            raise UnknownName(kind="session size", name=name, known=known, hint=hint)
     if capacity is not None and _CAPACITY in free:
         wanted = {**wanted, _CAPACITY: capacity}
     sizes = {}

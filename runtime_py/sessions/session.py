@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
 
 class Session(Callables):
-    """Owns the memory of a program's states; weights are shared with all sessions."""
+    """The states of one user of a program, its caches above all, and their position.
+
+    Methods of the program are called on it: `session.decode(token)`. Weights are shared
+    with all sessions. One thread at a time may use it; `close` it, or use `with`.
+    """
 
     def __init__(self, engine: Engine, states: StateMemory) -> None:
         """Take over states that nothing else uses; `open` makes new ones."""
@@ -91,7 +95,7 @@ class Session(Callables):
             StateMismatch: the states that grow are not as long as the method takes.
             CacheOverflow: the cache is full; nothing has been written.
             CallTooLong: there are more tokens than a ring has slots beside its window,
-                and the method has not the role "prefill"; a prefill is taken in parts,
+                and the method has not the role "prefill"; a prefill is taken in pieces,
                 all of them or none.
             IndexOutOfRange: a write would be outside its tensor.
             KernelFailed: an instruction failed; the message names its source line.
@@ -169,7 +173,8 @@ class Session(Callables):
         join a batch that has been running for long.
 
         Raises:
-            BadSetting: there is no such row, or the other is of another program.
+            BadSetting: there is no such row, or the other is no session, or one of
+                another program.
             StateMismatch: as `reset_row`, or the sessions have other sizes.
             CacheOverflow: the row has more tokens than this session's capacity.
             Poisoned, Busy, Closed, Forked: as `call`, of both sessions.
@@ -177,6 +182,8 @@ class Session(Callables):
         if other is self:
             self.copy_row(other_row, row)
             return
+        if not isinstance(other, Session):
+            raise BadSetting(name="other", expected="a Session", found=repr(other))
         with Use(self._usage, "admit"), Use(other._usage, "admit"):
             mine, theirs = self._engine.digest, other._engine.digest
             if mine != theirs:
@@ -337,7 +344,7 @@ class Session(Callables):
     def longest_call(self) -> int | None:
         """Return how many tokens one call may add, None where no ring limits it.
 
-        A call of the role "prefill" may have more: the session takes it in parts.
+        A call of the role "prefill" may have more: the session takes it in pieces.
 
         Raises:
             Busy, Closed, Forked: as `call`.

@@ -125,7 +125,8 @@ class Snapshot(Closing):
         self._file, self._program = SnapshotFile(path), program
         self._require, self.header = self._file.require, self._file.header
         try:
-            of = f"it is of program {self.header.program!r}, this one is {digest!r}"
+            own, other = digest[:16], self.header.program[:16]  # as `kvc dump` shows
+            of = f"it is of program {other}, this one is {own}; open it with its own"
             self._require(self.header.program == digest, of)
             self._shapes = self._check_header()
             self._check_pending()

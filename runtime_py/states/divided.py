@@ -2,8 +2,9 @@
 
 An owner keeps states in its memory: the host, or a backend with memory of its own. In:
 a program, and what finds an owner for a group of its states. Out: one owner of all
-groups, which asks theirs. A backend may own the states that its parts alone touch; a
-state that an instruction touches too, or a part of another backend, is the host's.
+groups, which asks theirs. A backend may own the states that its partitions alone touch;
+a state that an instruction touches too, or a partition of another backend, is the
+host's.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,11 +19,13 @@ from kvc.schema.ops import DELEGATE
 
 
 def find_backends(program: Program, groups: Sequence[Group]) -> tuple[str, ...]:
-    """Return whose parts alone touch the states of each group; "" where others do."""
+    """Return which backend alone touches the states of each group, "" for none."""
     found: list[set[str]] = [set() for _ in program.states]
     for number, method in enumerate(program.methods if program.delegates else ()):
-        own = (part for part in program.delegates if part.method == number)
-        backends = {part.block: part.backend for part in own}
+        own = (
+            partition for partition in program.delegates if partition.method == number
+        )
+        backends = {partition.block: partition.backend for partition in own}
         for state, block in _touches(method):
             found[state].add("" if block is None else backends[block])
     touching = (set().union(*map(found.__getitem__, g.states)) for g in groups)

@@ -43,7 +43,7 @@ class Linear(Kind):
         return copy or partial(self._undo, reached, starts)
 
     def _undo(self, reached: Sequence[int], starts: Sequence[int]) -> None:
-        # Later parts of the same prefill may have gone further.
+        # Later pieces of the same prefill may have gone further.
         self.reached = self.reach(reached)
         self.rewind(starts, starts, starts)
 

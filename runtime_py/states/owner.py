@@ -2,7 +2,7 @@
 
 In: groups of states, spans of their rows and slots. Out: their content, copied in and
 out. The host's arenas are one owner (`host.py`); a delegate with memory of its own may
-be another, and only its own parts look into that memory.
+be another, and only its own partitions look into that memory.
 
 An owner works in the order in which it is asked. Everything but `read` and `clone` may
 return before the work is done; `synchronise` waits.
@@ -123,7 +123,7 @@ class Owner(Protocol):
         """Give all memory of states with a reset rule back; they begin anew."""
 
     def synchronise(self) -> None:
-        """Wait until nothing is under way, neither here nor in parts.
+        """Wait until nothing is under way, neither here nor in partitions.
 
         Raises what has gone wrong since the last time.
         """

@@ -22,7 +22,7 @@ from kvc.schema.model import (
     Argument,
     Caller,
     Constant,
-    CursorPart,
+    CursorField,
     CursorSlot,
     Graph,
     Instruction,
@@ -88,8 +88,8 @@ def _place(storage: Storage) -> Coded:
             return ALIAS, base
         case Caller():
             return CALLER, 0
-        case CursorSlot(cursor, part):
-            return CURSOR, 4 * cursor + part
+        case CursorSlot(cursor, field):
+            return CURSOR, 4 * cursor + field
 
 
 def graph_record(graph: Graph, pool: PoolWriter) -> Record:
@@ -277,4 +277,4 @@ class GraphReader:
 
 
 def _cursor_slot(place: int) -> CursorSlot:
-    return CursorSlot(place // len(CursorPart), CursorPart(place % len(CursorPart)))
+    return CursorSlot(place // len(CursorField), CursorField(place % len(CursorField)))

@@ -76,8 +76,8 @@ def present_program(stored: StoredBlobs) -> Program:
         return stored.program
     program, count = stored.program, count_unpacked(stored.program)
     delegates = tuple(
-        replace(part, names=tuple(name for name in part.names if name < count))
-        for part in program.delegates
+        replace(one, names=tuple(name for name in one.names if name < count))
+        for one in program.delegates
     )
     return replace(program, names=program.names[:count], delegates=delegates)
 

@@ -12,7 +12,7 @@ from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     Alias,
     Argument,
-    CursorPart,
+    CursorField,
     Graph,
     Instruction,
     Method,
@@ -26,7 +26,7 @@ from kvc.schema.types import Dim, bounds
 from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.filled import Filled
 from kvc.schema.verify.loop_ends import LoopEnds
-from kvc.schema.verify.starts import After, Parts, first_operand, is_part, placed
+from kvc.schema.verify.starts import After, Fields, first_operand, is_field, placed
 
 MODES: Final = {StateKind.LINEAR: "linear", StateKind.RING: "circular"}
 _ATTENTION: Final = "kvc::attention"
@@ -74,7 +74,7 @@ class CursorAccesses:
         step: Instruction,
         held: dict[int, Held],
         used: list[int],
-        parts: Parts,
+        fields: Fields,
         at: str,
     ) -> None:
         """Check that an update begins at the cursor and is as long as its advance."""
@@ -96,14 +96,14 @@ class CursorAccesses:
             what = f"it writes the state {state.name!r}, {kind}, along {found}"
             self._report.fail(at, what)
         self._check_kept(arguments, state, at)
-        start = placed(arguments["write_indices"], parts)
+        start = placed(arguments["write_indices"], fields)
         begins = start is not None and start.cursor == state.cursor
         what = f"the state {state.name!r} is not written at its cursor"
         self._require(begins, at, what)
         assert start is not None
         count = update.dims[axis]
         self._check_extent(start, count, state, one.filled, at)
-        self._check_lengths(arguments, parts, state, at)
+        self._check_lengths(arguments, fields, state, at)
         rows = self._program.cursors[state.cursor].rows
         fits = rows is None or state.type.dims[0] == rows
         what = f"the rows of {state.name!r} are not those of its cursor"
@@ -148,7 +148,7 @@ class CursorAccesses:
     def _check_lengths(
         self,
         arguments: Mapping[str, Argument],
-        parts: Parts,
+        fields: Fields,
         state: State,
         at: str,
     ) -> None:
@@ -159,7 +159,7 @@ class CursorAccesses:
         if advance is None or advance.lengths is None:
             self._require(lengths is None, at, "it counts tokens, the method does not")
             return
-        same = is_part(lengths, parts, state, CursorPart.LENGTHS)
+        same = is_field(lengths, fields, state, CursorField.LENGTHS)
         self._require(same, at, "it does not count tokens as the method does")
 
     def read(
@@ -168,7 +168,7 @@ class CursorAccesses:
         step: Instruction,
         held: dict[int, Held],
         used: list[int],
-        parts: Parts,
+        fields: Fields,
         at: str,
     ) -> None:
         """Check that queries over rings are the call's tokens, and see what they keep.
@@ -202,24 +202,24 @@ class CursorAccesses:
             )
             what = f"{queries} queries over a ring, the last write is of {written}"
             self._require(queries == written, at, what)
-            end = self._end_of(arguments["valid_length"], parts, state)
+            end = self._end_of(arguments["valid_length"], fields, state)
             what = "a ring is not read up to where its cursor ends"
             self._require(end in one.filled.ends, at, what)
-            self._check_lengths(arguments, parts, state, at)
+            self._check_lengths(arguments, fields, state, at)
             self._check_kept(arguments, state, at)
             along = one.order is not None and one.order[2] == state.axis
             self._require(along, at, "a ring's slots are no positions here")
             widest = self._widest[one.state]
             self._widest[one.state] = max(widest, cast(int, left) + 1)
 
-    def _end_of(self, argument: Argument, parts: Parts, state: State) -> After | None:
+    def _end_of(self, argument: Argument, fields: Fields, state: State) -> After | None:
         """Return how far after the start an operand is, the end of the call too."""
         assert state.cursor is not None
         advance = self._method.advance_of(state.cursor)
-        ends = is_part(argument, parts, state, CursorPart.END)
+        ends = is_field(argument, fields, state, CursorField.END)
         if ends and advance is not None and advance.tokens is not None:
             return After(state.cursor, advance.tokens)
-        return placed(argument, parts)
+        return placed(argument, fields)
 
     def refuse_windows(self, states: list[int], what: str, at: str) -> None:
         """Check that none of some states is a ring with a window."""

@@ -1,4 +1,4 @@
-"""Check how a method's code uses states at cursors, and parts of cursors.
+"""Check how a method's code uses states at cursors, and fields of cursors.
 
 In: a method whose graph and blocks have been checked. Out: how far queries look back
 over each ring, or `BadProgram`. Operands are compared with the storages of values: a
@@ -39,7 +39,7 @@ from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.loop_ends import LoopEnds, Way
 from kvc.schema.verify.starts import (
     After,
-    Parts,
+    Fields,
     copied,
     first_operand,
     placed,
@@ -71,18 +71,18 @@ class CursorUses:
         """Check the method's own graph, and from there on all blocks."""
         graph, states = self._method.graph, self._program.states
         held: dict[int, Held] = {}
-        parts: dict[int, CursorSlot | After] = {}
+        fields: dict[int, CursorSlot | After] = {}
         for i, value in enumerate(graph.values):
             storage = value.storage
             if isinstance(storage, CursorSlot):
-                parts[i] = storage
+                fields[i] = storage
             elif isinstance(storage, StateSlot):
                 state = states[storage.state]
                 if state.cursor is not None and state.kind in MODES:
                     order = tuple(range(len(value.type.dims)))
                     start = Filled(frozenset([After(state.cursor, 0)]))
                     held[i] = Held(storage.state, order, start)
-        made = self._check_graph(graph, self._operands[0], held, parts)
+        made = self._check_graph(graph, self._operands[0], held, fields)
         ends = self._ends.finish(made)
         for number, filled in self._accesses.filled.items():
             state = states[number]
@@ -97,20 +97,20 @@ class CursorUses:
         self._report.require(not handed, self._where, what)
 
     def _check_graph(
-        self, graph: Graph, operands: Operands, held: dict[int, Held], lent: Parts
-    ) -> Parts:
-        """Check a graph, and note which of its values are states; parts are `lent`.
+        self, graph: Graph, operands: Operands, held: dict[int, Held], lent: Fields
+    ) -> Fields:
+        """Check a graph, and note which of its values are states; fields are `lent`.
 
         Returns:
-            All values that are parts of cursors, or after a start.
+            All values that are fields of cursors, or after a start.
         """
-        parts = dict(lent)
+        fields = dict(lent)
         for index, (step, reads) in enumerate(
             zip(graph.instructions, operands, strict=True)
         ):
             source = copied(step)
-            if source in parts and (start := placed(Ref(source), parts)):
-                parts[step.results[0]] = start
+            if source in fields and (start := placed(Ref(source), fields)):
+                fields[step.results[0]] = start
             plain = step.op not in CONTROL_OPS and step.op != AFTER
             unused = plain and held.keys().isdisjoint(reads)
             if unused and not _written_over(graph, step, held):
@@ -118,20 +118,20 @@ class CursorUses:
             used = [value for value in reads if value in held]
             at = place(self._where, index, step)
             if step.op in CONTROL_OPS:
-                self._check_control(graph, step, held, parts, at)
+                self._check_control(graph, step, held, fields, at)
             elif step.op == AFTER:
-                parts[step.results[0]] = self._after(step, parts, at)
+                fields[step.results[0]] = self._after(step, fields, at)
             elif OPS[step.op].aliasing is Aliasing.VIEW:
                 self._follow_view(step, held, used[0], at)
             elif step.op == _UPDATE and first_operand(step) in held:
-                self._accesses.write(graph, step, held, used, parts, at)
+                self._accesses.write(graph, step, held, used, fields, at)
             else:
-                self._accesses.read(graph, step, held, used, parts, at)
-        return parts
+                self._accesses.read(graph, step, held, used, fields, at)
+        return fields
 
-    def _after(self, step: Instruction, parts: Parts, at: str) -> After:
+    def _after(self, step: Instruction, fields: Fields, at: str) -> After:
         """Return what `kvc::after` makes of a start, or of what is after one."""
-        start, count = placed(step.arguments[0], parts), step.arguments[1]
+        start, count = placed(step.arguments[0], fields), step.arguments[1]
         self._report.require(
             start is not None, at, "after what is no start of a cursor"
         )
@@ -143,7 +143,7 @@ class CursorUses:
         graph: Graph,
         step: Instruction,
         held: dict[int, Held],
-        parts: dict[int, CursorSlot | After],
+        fields: dict[int, CursorSlot | After],
         at: str,
     ) -> None:
         control = read_control(step.op, step.arguments)
@@ -151,22 +151,22 @@ class CursorUses:
         fixed = passed[control.carried :] if control.is_loop else []
         rings = [held[v].state for v in fixed if v in held]
         self._accesses.refuse_windows(rings, f"{step.op} of", at)
-        gone = [self._check_block(step, n, held, parts) for n in control.blocks]
+        gone = [self._check_block(step, n, held, fields) for n in control.blocks]
         ways = [way for way, _ in gone]
         if control.is_loop:
-            self._ends.all_turns(graph, step, control, ways[-1][1], parts, at)
+            self._ends.all_turns(graph, step, control, ways[-1][1], fields, at)
             gone = gone[-1:]
         elif step.op == COND:
-            self._ends.all_branches(step, ways, parts)
+            self._ends.all_branches(step, ways, fields)
         else:
             outputs, made, _ = ways[0]
             for out, result in zip(outputs, step.results, strict=True):
                 if out in made:
-                    parts[result] = made[out]
-        self._follow_results(step, control, held, gone, parts, at)
+                    fields[result] = made[out]
+        self._follow_results(step, control, held, gone, fields, at)
 
     def _check_block(
-        self, step: Instruction, number: int, held: Mapping[int, Held], parts: Parts
+        self, step: Instruction, number: int, held: Mapping[int, Held], fields: Fields
     ) -> tuple[Way, Mapping[int, Held]]:
         """Check a block; return what its values are to cursors, and which are states.
 
@@ -174,22 +174,22 @@ class CursorUses:
             step: what runs it.
             number: its id.
             held: which values outside are states.
-            parts: what values outside are to cursors.
+            fields: what values outside are to cursors.
         """
         control = read_control(step.op, step.arguments)
         inside = self._method.blocks[number].graph
         passed = [cast(Ref, operand).value for operand in control.operands]
         pairs = list(zip(passed, inside.inputs, strict=True))
         same = pairs[control.fixed :]
-        known = {own: parts[v] for v, own in same if v in parts}
+        known = {own: fields[v] for v, own in same if v in fields}
         lent = {own: held[v] for v, own in pairs if v in held}
         if control.is_loop:
             starts = dict[int, After]()
             if number == control.blocks[-1]:
-                starts = self._ends.turns(control, inside, parts)
+                starts = self._ends.turns(control, inside, fields)
             known |= starts
             for own, one in lent.items():
-                filled = one.filled.in_turn(control, inside, starts, parts)
+                filled = one.filled.in_turn(control, inside, starts, fields)
                 lent[own] = replace(one, filled=filled)
         with self._ends.within(step.op == COND) as ends:
             made = self._check_graph(inside, self._operands[number + 1], lent, known)
@@ -201,7 +201,7 @@ class CursorUses:
         control: Control[object],
         held: dict[int, Held],
         gone: Sequence[tuple[Way, Mapping[int, Held]]],
-        parts: Parts,
+        fields: Fields,
         at: str,
     ) -> None:
         """Note which results of a control instruction are states, and how far filled.
@@ -211,7 +211,7 @@ class CursorUses:
             control: what it says.
             held: what values outside are.
             gone: its blocks, gone through; not the one that says whether to go on.
-            parts: what values outside are to cursors.
+            fields: what values outside are to cursors.
             at: where it is.
         """
         for i, over in enumerate(control.over):
@@ -234,7 +234,7 @@ class CursorUses:
                     (outputs, values, one.filled)
                     for ((outputs, values, _), _), one in zip(gone, known, strict=True)
                 ]
-                filled = filled_after(step.results, ways, parts, control.is_loop)
+                filled = filled_after(step.results, ways, fields, control.is_loop)
             what = f"{step.op} leaves holes in the ring {base.state} with a window"
             window = self._program.states[base.state].window
             self._report.require(window is None or bool(filled.ends), at, what)

@@ -18,8 +18,8 @@ from kvc.schema.dtypes import DType
 from kvc.schema.model import (
     Advance,
     Cursor,
+    CursorField,
     CursorKind,
-    CursorPart,
     CursorSlot,
     Method,
     Program,
@@ -130,7 +130,7 @@ class CursorChecker:
                 )
         for number, block in enumerate(method.blocks):
             own = any(isinstance(v.storage, CursorSlot) for v in block.graph.values)
-            what = "a block is lent parts of a cursor"
+            what = "a block is lent fields of a cursor"
             self._report.require(not own, f"{where}, block {number}", what)
 
     def _check_slot(
@@ -140,15 +140,15 @@ class CursorChecker:
         require(slot.cursor < len(cursors), where, f"no cursor {slot.cursor}")
         rows = cursors[slot.cursor].rows
         fits = kind.dtype is DType.INT64 and len(kind.dims) <= 1
-        what = f"{kind} is not the {slot.part.name} of a cursor"
+        what = f"{kind} is not the {slot.field.name} of a cursor"
         require(fits, where, what)
-        counted = slot.part in (CursorPart.END, CursorPart.LENGTHS)
+        counted = slot.field in (CursorField.END, CursorField.LENGTHS)
         advance = method.advance_of(slot.cursor)
         told = not counted or (advance is not None and advance.tokens is not None)
         adds = "advances nothing" if advance is None else "advances by any number"
-        what = f"the {slot.part.name} of a method that {adds}"
+        what = f"the {slot.field.name} of a method that {adds}"
         require(told, where, what)
-        placed = slot.part is CursorPart.PLACES
+        placed = slot.field is CursorField.PLACES
         known = placed or rows is None or kind.dims in ((), (1,), (rows,))
         require(known, where, f"{kind} for {rows} rows")
 

@@ -12,7 +12,7 @@ from kvc.schema.control import Control
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Graph, Ref
 from kvc.schema.types import Dim
-from kvc.schema.verify.starts import After, Parts, placed
+from kvc.schema.verify.starts import After, Fields, placed
 
 
 @frozen
@@ -32,22 +32,22 @@ class Filled:
         control: Control[object],
         inside: Graph,
         turns: Mapping[int, After],
-        parts: Parts,
+        fields: Fields,
     ) -> "Filled":
         """Return how far it is filled as a turn starts: up to there, or unknown."""
         pairs = zip(control.operands, inside.inputs[: control.carried], strict=False)
         starts = {
             turns[own]
             for operand, own in pairs
-            if own in turns and placed(cast(Ref, operand), parts) in self.ends
+            if own in turns and placed(cast(Ref, operand), fields) in self.ends
         }
         return Filled(frozenset(starts))
 
 
 def filled_after(
     results: Sequence[int],
-    ways: Sequence[tuple[Sequence[int], Parts, Filled]],
-    parts: Parts,
+    ways: Sequence[tuple[Sequence[int], Fields, Filled]],
+    fields: Fields,
     loop: bool,
 ) -> Filled:
     """Return how far a state is filled after branches or turns.
@@ -55,13 +55,13 @@ def filled_after(
     Args:
         results: of what runs them.
         ways: of each, its outputs, what its values are, and how far it has filled.
-        parts: what the results are.
+        fields: what the results are.
         loop: whether these are turns, which count from where they start.
     """
 
     def ends() -> Iterator[After]:
         for i in range(len(ways[0][0])):
-            end = parts.get(results[i])
+            end = fields.get(results[i])
             there = (
                 placed(Ref(outputs[i]), made) in filled.ends
                 for outputs, made, filled in ways

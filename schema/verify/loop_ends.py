@@ -28,7 +28,7 @@ from kvc.schema.model import (
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import add_dims, bounds
 from kvc.schema.verify.faults import Reporter
-from kvc.schema.verify.starts import After, Parts, placed
+from kvc.schema.verify.starts import After, Fields, placed
 
 _NOT_HANDED_ON: Final = (
     "turns write at no start of a cursor: they do not hand on where they end"
@@ -50,7 +50,7 @@ class _End:
     at: str
 
 
-Way = tuple[Sequence[int], Parts, list[_End]]  # outputs, values, what ends: a branch's
+Way = tuple[Sequence[int], Fields, list[_End]]  # outputs, values, what ends: a branch's
 
 
 class LoopEnds:
@@ -65,7 +65,7 @@ class LoopEnds:
         self._ends: list[_End] = []
 
     def turns(
-        self, control: Control[object], inside: Graph, parts: Parts
+        self, control: Control[object], inside: Graph, fields: Fields
     ) -> dict[int, After]:
         """Return where turns start: at what a loop carries that is a start before it.
 
@@ -73,7 +73,7 @@ class LoopEnds:
         """
         found: dict[int, After] = {}
         for i in range(control.carried):
-            start = placed(cast(Ref, control.operands[i]), parts)
+            start = placed(cast(Ref, control.operands[i]), fields)
             if start is None:
                 continue
             advance = self._method.advance_of(start.cursor)
@@ -86,19 +86,19 @@ class LoopEnds:
         graph: Graph,
         step: Instruction,
         control: Control[object],
-        made: Parts,
-        parts: dict[int, CursorSlot | After],
+        made: Fields,
+        fields: dict[int, CursorSlot | After],
         at: str,
     ) -> None:
         """Check that all that a turn does ends before the turn, once gone through.
 
-        Where all turns together end is noted in `parts`; that has to fit too.
+        Where all turns together end is noted in `fields`; that has to fit too.
         """
         inside = self._method.blocks[control.blocks[-1]].graph
         unknown: dict[After, int] = {}
         for i, own in enumerate(inside.inputs[: control.carried]):
             turn, last = made.get(own), made.get(inside.outputs[i])
-            start = placed(cast(Ref, control.operands[i]), parts)
+            start = placed(cast(Ref, control.operands[i]), fields)
             if not isinstance(turn, After) or start is None:
                 continue
             counts = isinstance(last, After) and last.left_from(turn) is not None
@@ -118,7 +118,7 @@ class LoopEnds:
                 number = unknown.setdefault(replace(last, turn=0), self._new())
                 ended = replace(start, loops=(*start.loops, number))
             self.check(ended, f"turns up to {ended.offset} after the start", at)
-            parts[step.results[i]] = ended
+            fields[step.results[i]] = ended
 
     @contextmanager
     def within(self, branch: bool) -> Iterator[list[_End]]:
@@ -134,14 +134,14 @@ class LoopEnds:
         self,
         step: Instruction,
         ways: Sequence[Way],
-        parts: dict[int, CursorSlot | After],
+        fields: dict[int, CursorSlot | After],
     ) -> None:
         """Note where branches end: whichever is taken, no nearer than the nearest.
 
         Args:
             step: what runs them.
             ways: the branches, once gone through.
-            parts: what values outside are.
+            fields: what values outside are.
         """
         for i in range(len(ways[0][0])):
             found = (placed(Ref(outputs[i]), made) for outputs, made, _ in ways)
@@ -149,7 +149,7 @@ class LoopEnds:
             joined = self._joined(lasts) if len(lasts) == len(ways) else None
             if joined is None:
                 continue
-            parts[step.results[i]] = joined
+            fields[step.results[i]] = joined
             for last, (*_, ends) in zip(lasts, ways, strict=True):
                 for n, end in enumerate(ends):
                     if self._fits(end, last):
@@ -170,7 +170,7 @@ class LoopEnds:
         fits = self._fits(found, After(end.cursor, advance.tokens))
         self._report.require(fits, at, f"{found.what}, the call adds {advance.tokens}")
 
-    def finish(self, parts: Parts) -> dict[int, After]:
+    def finish(self, fields: Fields) -> dict[int, After]:
         """Check that counters say where calls end whose loops decide it.
 
         Returns:
@@ -182,7 +182,7 @@ class LoopEnds:
             if advance.tokens is not None:
                 found[advance.cursor] = After(advance.cursor, advance.tokens)
             elif state is not None:
-                last = parts.get(_last_value(self._method.graph, state))
+                last = fields.get(_last_value(self._method.graph, state))
                 what = f"it does not leave the counter {state} where its loops end"
                 counts = isinstance(last, After) and last.cursor == advance.cursor
                 self._report.require(counts, where, what)

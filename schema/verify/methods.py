@@ -67,10 +67,13 @@ def _check_trees(method: Method, inputs: int, where: str, report: Reporter) -> N
     try:
         found = check_call_tree(method.input_tree)
         report.require(found == inputs, where, f"{found} leaves for {inputs} inputs")
-        results, outputs = check_tree(method.output_tree), len(method.graph.outputs)
-        report.require(
-            results == outputs, where, f"{results} leaves, {outputs} outputs"
-        )
+        graph, (results, scalars) = method.graph, check_tree(method.output_tree)
+        what = f"{results} leaves, {len(graph.outputs)} outputs"
+        report.require(results == len(graph.outputs), where, what)
+        for number in scalars:
+            kind = graph.values[graph.outputs[number]].type
+            what = f"it returns {kind} as a number"
+            report.require(not kind.dims, where, what)
     except ValueError as error:
         report.fail(where, str(error))
 

@@ -1,7 +1,7 @@
-"""How values relate to cursors: a part of one, or a number of positions after a start.
+"""How values relate to cursors: a field of one, or a number of positions after a start.
 
 In: an operand, what values of its code are to cursors. Out: how far after the start of
-which cursor it is, or whether it is another part of one.
+which cursor it is, or whether it is another field of one.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from typing import Final, cast
 from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     Argument,
-    CursorPart,
+    CursorField,
     CursorSlot,
     Instruction,
     Ref,
@@ -51,27 +51,27 @@ class After:
         return add_dims(self.offset, other.offset, -1)
 
 
-Parts = Mapping[int, CursorSlot | After]  # what values are to cursors
+Fields = Mapping[int, CursorSlot | After]  # what values are to cursors
 
 
-def placed(argument: Argument, parts: Parts) -> After | None:
+def placed(argument: Argument, fields: Fields) -> After | None:
     """Return how far after the start of which cursor an operand is."""
-    part = parts.get(argument.value) if isinstance(argument, Ref) else None
-    if isinstance(part, CursorSlot):
-        return After(part.cursor, 0) if part.part is CursorPart.START else None
-    return part
+    field = fields.get(argument.value) if isinstance(argument, Ref) else None
+    if isinstance(field, CursorSlot):
+        return After(field.cursor, 0) if field.field is CursorField.START else None
+    return field
 
 
-def is_part(
+def is_field(
     argument: Argument,
-    parts: Parts,
+    fields: Fields,
     state: State,
-    part: CursorPart,
+    field: CursorField,
 ) -> bool:
-    """Tell whether an operand is a part of the cursor that a state is at."""
+    """Tell whether an operand is a field of the cursor that a state is at."""
     if not isinstance(argument, Ref) or state.cursor is None:
         return False
-    return parts.get(argument.value) == CursorSlot(state.cursor, part)
+    return fields.get(argument.value) == CursorSlot(state.cursor, field)
 
 
 def copied(step: Instruction) -> int:

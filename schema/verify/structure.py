@@ -20,6 +20,7 @@ from kvc.schema.frozen import frozen
 from kvc.schema.verify.limits import MAX_PROGRAM_NBYTES, MAX_TABLES
 
 HEADER_NBYTES: Final = 8  # root offset, file identifier
+_OTHER: Final = "; if another build of kvc wrote it, compile it again with this one"
 _U32: Final = struct.Struct("<I")
 _I32: Final = struct.Struct("<i")
 _U16: Final = struct.Struct("<H")
@@ -141,7 +142,7 @@ class _Walk:
         nbytes = self.number(_U16, vtable + 2)
         fields = TABLES[name]
         fits = vtable_nbytes % 2 == 0 and 4 <= vtable_nbytes <= 4 + 2 * len(fields)
-        self.require(fits, vtable, f"a table {name} with other fields")
+        self.require(fits, vtable, f"a table {name} with other fields{_OTHER}")
         if vtable not in self.vtables:
             self.vtables.add(vtable)
             self.claim(vtable, vtable + vtable_nbytes)
@@ -150,7 +151,7 @@ class _Walk:
             entry = vtable + 4 + 2 * slot
             offset = self.number(_U16, entry) if entry < vtable + vtable_nbytes else 0
             present = offset > 0 or field[4]
-            self.require(present, vtable, f"{name}.{field[0]} is missing")
+            self.require(present, vtable, f"{name}.{field[0]} is missing{_OTHER}")
             if offset:
                 found.append((field, offset))
         return _Layout(nbytes, tuple(found), self.gaps(vtable, nbytes, found))

@@ -5,6 +5,7 @@ has, or the first error.
 """
 
 import json
+from collections.abc import Sequence
 from typing import Final, cast
 
 from kvc.schema.records import KINDS, check_record
@@ -13,15 +14,18 @@ from kvc.schema.trees import Json
 MAX_DEPTH: Final = 32
 
 
-def check_tree(tree_text: str) -> int:
-    """Check a tree's text, and return how many leaves it has.
+def check_tree(tree_text: str) -> tuple[int, Sequence[int]]:
+    """Check a tree's text.
+
+    Returns:
+        How many leaves it has, and which of them are numbers.
 
     Raises:
         ValueError: it is not what `flatten` writes.
     """
     counter = _Counter()
     counter.visit(_parse(tree_text), 0)
-    return counter.leaves
+    return counter.leaves, counter.scalars
 
 
 def check_call_tree(tree_text: str) -> int:
@@ -42,6 +46,8 @@ def check_call_tree(tree_text: str) -> int:
         names
     ):
         raise ValueError("the tree of a call has other arguments than parameters")
+    if counter.scalars:
+        raise ValueError("the tree of a call has numbers that are tensors")
     return counter.leaves
 
 
@@ -57,6 +63,7 @@ class _Counter:
 
     def __init__(self) -> None:
         self.leaves = 0
+        self.scalars: list[int] = []
 
     def visit(self, tree: Json, depth: int) -> None:
         if depth > MAX_DEPTH:
@@ -69,9 +76,8 @@ class _Counter:
         if not isinstance(tree, dict) or len(tree) != 1:
             raise ValueError("a tree has an unknown part")
         ((kind, content),) = tree.items()
-        if kind == "constant":
-            if isinstance(content, (list, dict)):
-                raise ValueError("a tree has a constant that is none")
+        if kind in ("constant", "scalar"):
+            self._visit_single(kind, content, depth)
             return
         known = ("tuple", "list", "dict", *KINDS)
         if kind not in known or not isinstance(content, list):
@@ -80,6 +86,16 @@ class _Counter:
             content = self._fields(kind, content)
         for item in self._values(content) if kind == "dict" else content:
             self.visit(item, depth + 1)
+
+    def _visit_single(self, kind: str, content: Json, depth: int) -> None:
+        if kind == "constant":
+            if isinstance(content, (list, dict)):
+                raise ValueError("a tree has a constant that is none")
+            return
+        if isinstance(content, bool) or not isinstance(content, int):
+            raise ValueError("a tree has a number that is no leaf")
+        self.scalars.append(content)
+        self.visit(content, depth + 1)
 
     def _fields(self, kind: str, content: list[Json]) -> list[Json]:
         if len(content) != 2 or not isinstance(content[1], list):

@@ -87,18 +87,18 @@ class Profile:
 def namer(path: Path) -> Name:
     """Return what names the kind of an instruction of a bundle."""
     bundle = BundleFile.open(path)
-    parts: dict[tuple[str, object], str] = {}
-    for part in bundle.program.delegates:
-        method = bundle.program.methods[part.method]
-        nodes = len(method.blocks[part.block].graph.instructions)
-        kind = f"{DELEGATE} {part.backend}, {nodes} nodes"
-        parts[method.name, part.block] = kind
+    partitions: dict[tuple[str, object], str] = {}
+    for partition in bundle.program.delegates:
+        method = bundle.program.methods[partition.method]
+        nodes = len(method.blocks[partition.block].graph.instructions)
+        kind = f"{DELEGATE} {partition.backend}, {nodes} nodes"
+        partitions[method.name, partition.block] = kind
     bundle.close()
 
     def name(method: str, instruction: Instruction) -> str:
         if instruction.op != DELEGATE:
             return instruction.op
-        return parts[method, instruction.arguments[0]]
+        return partitions[method, instruction.arguments[0]]
 
     return name
 

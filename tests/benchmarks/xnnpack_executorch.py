@@ -5,8 +5,8 @@ imported. `build` writes a `.pte` of model A's shape with random weights: linear
 in `8da8w` (int8 weights per output channel, activations quantized per row as they
 come) or float32, given to XNNPACK; attention and cache by ExecuTorch's own op. The
 command line of its exporter does not know `8da8w`, its quantizer does: the check is
-taken out of the way. So is work that is the same for each of the 211 parts, or that
-nobody reads: `_quicken`. `run` measures as `xnnpack_measure.py` says.
+taken out of the way. So is work that is the same for each of the 211 partitions, or
+that nobody reads: `_quicken`. `run` measures as `xnnpack_measure.py` says.
 """
 
 import argparse
@@ -69,11 +69,11 @@ def checkpoint(folder: Path, layers: int) -> tuple[Path, Path]:
 
 
 def _quicken() -> None:
-    """Leave out what the export repeats for each part, and where nodes came from.
+    """Leave out what the export repeats for each partition, and where nodes came from.
 
-    Each part is decomposed anew, which registers kernels of some 500 ops for twelve
-    kinds of device and looks for new ops in C++; each pass over each part copies the
-    history of every node, which grows with every pass.
+    Each partition is decomposed anew, which registers kernels of some 500 ops for
+    twelve kinds of device and looks for new ops in C++; each pass over each partition
+    copies the history of every node, which grows with every pass.
     """
     import torch._export.utils as utils
     import torch.export.exported_program as exporter

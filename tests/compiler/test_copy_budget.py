@@ -48,3 +48,9 @@ def test_a_budget_for_no_method_or_below_zero_is_refused():
         compile_within(pull=0)
     with pytest.raises(CompileError, match="0 or more, found -"):
         compile_within(push=-1)
+
+
+def test_a_wrong_budget_is_refused_before_anything_is_traced(monkeypatch):
+    monkeypatch.delattr("kvc.compiler.pipeline.import_program")
+    with pytest.raises(CompileError, match="no method 'pull'"):
+        compile_within(pull=0)

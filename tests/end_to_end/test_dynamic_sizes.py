@@ -16,6 +16,7 @@ from torch.nn.functional import (
     avg_pool1d,
     avg_pool2d,
     interpolate,
+    max_pool1d,
     max_pool2d,
     pad,
     scaled_dot_product_attention,
@@ -23,7 +24,7 @@ from torch.nn.functional import (
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
-from kvc.schema.errors import UnsupportedOps
+from kvc.schema.errors import CaptureError, UnsupportedOps
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,7 @@ def n(x: Tensor) -> int:
 
 LENGTH = {"shape": (1, 4, 16), "axes": {2: (2, 33)}}
 IMAGE = {"shape": (1, 3, 8, 8), "axes": {2: (2, 9), 3: (2, 9)}}
+SOME = {0: Dim("d", 2, 17)}
 CASES = {
     "first half": Case(lambda x: x[: n(x) // 2] * 2, axes={0: (1, 17)}),
     "second half": Case(lambda x: x[n(x) // 2 :] * 2, axes={0: (1, 17)}),
@@ -147,6 +149,53 @@ CASES = {
         lambda x: interpolate(max_pool2d(x, 2), size=x.shape[2:]) + x,
         **IMAGE,
     ),
+    "rows twice as wide": Case(lambda x: interpolate(x, scale_factor=2), **LENGTH),
+    "maximum of windows of one axis": Case(
+        lambda x: max_pool1d(x, 3, 2, 1, return_indices=True), **LENGTH
+    ),
+    "rotated": Case(lambda x: torch.roll(x, (1, -3), (0, 1)), axes={0: (1, 17)}),
+    "rotated by half": Case(lambda x: torch.roll(x, n(x) // 2, 0)),
+    "rotated as one": Case(lambda x: torch.roll(x, 2)),
+    "flipped": Case(lambda x: x.flip(0)),
+    "halves of twice": Case(lambda x: sum(torch.cat([x, x * 2]).chunk(2))),
+    "two chunks": Case(lambda x: [t * 2 for t in torch.chunk(x, chunks=2, dim=0)]),
+    "three chunks": Case(lambda x: [t * 2 for t in x.chunk(3)], (10, 4), {0: (9, 12)}),
+    "pieces of all": Case(lambda x: [t * 2 for t in torch.cat([x, x]).split(n(x))]),
+    "three alike": Case(lambda x: [t * 2 for t in x.tensor_split(3)]),
+    "itself twice": Case(lambda x: torch.cat([x, x])),
+    "itself and its start": Case(lambda x: torch.cat([x, x[:1]])),
+    "itself and its rest": Case(lambda x: torch.cat([x, x[:-1].flip(0), x[1:]])),
+    "nothing and itself": Case(lambda x: torch.cat([torch.empty(0), x])),
+    "itself and nothing": Case(lambda x: torch.cat([x, torch.tensor([])], -2)),
+    "a size": Case(lambda x: x.shape[0]),
+    "sizes": Case(lambda x: {"x": x + 1, "n": n(x) // 2, "mean": [n(x) / 2]}),
+    "values as numbers": Case(lambda x: (x + 1, x[0, 0].item(), x.argmax().item())),
+    "copies of views": Case(
+        lambda x: (
+            torch.slice_copy(x, 0, 0, n(x) // 2),
+            torch.view_copy(x, (-1,)),
+            torch.unbind_copy(x, 1),
+            torch.split_copy(x, 2, 1),
+        )
+    ),
+    "reduced by places": Case(
+        lambda x: [
+            torch.ones(n(x), 4).scatter_reduce(0, x.abs().long() % 2, x, reduce)
+            for reduce in ("amax", "mean", "prod")
+        ]
+    ),
+    "without dims": Case(
+        lambda x: (
+            x.sum().index_select(0, torch.tensor([0])),
+            x.sum().index_copy(0, torch.tensor(0), x[0, 0]),
+        )
+    ),
+    "medians without nan": Case(lambda x: (x.log().nanmedian(), *x.log().nanmedian(0))),
+    "matrix and vector": Case(
+        lambda x: torch.addmv(x[:, 0], x, x[0], beta=0.5, alpha=2)
+    ),
+    "each row repeated": Case(lambda x: x.repeat_interleave(3, 0)),
+    "divided by a root": Case(lambda x: x.sum(0) / n(x) ** 0.5),
 }
 
 
@@ -155,18 +204,46 @@ CASES = {
 def test_a_module_over_a_dynamic_size_is_equal_to_eager(
     tmp_path: Path, name: str, recipe: str
 ) -> None:
+    compare(CASES[name], recipe, tmp_path, 0.0 if recipe == "fp32" else 1e-5)
+
+
+def compare(case: Case, recipe: str, folder: Path, atol: float) -> None:
+    """Assert that a case is equal to eager at all of its sizes."""
     torch.manual_seed(0)
-    case = CASES[name]
     model = Computed(case).eval()
     dims = {axis: Dim(f"d{axis}", *ends) for axis, ends in case.axes.items()}
     method = Method("forward", args=(torch.randn(case.shape),), dynamic={"x": dims})
-    compile_program(model, (method,), recipe).save(tmp_path / "model.kvc")
-    with load(tmp_path / "model.kvc") as program, program.session() as session:
+    compile_program(model, (method,), recipe).save(folder / "model.kvc")
+    with load(folder / "model.kvc") as program, program.session() as session:
         for shape in case.sizes():
             x = torch.randn(shape)
             with torch.no_grad():
                 expected = model(x)
-            same(session.forward(x), expected, 0.0 if recipe == "fp32" else 1e-5)
+            same(session.forward(x), expected, atol)
+
+
+BY_ROWS = {0: (1, 9), 1: (1, 4)}
+
+
+@pytest.mark.parametrize(
+    ("layer", "axes"),
+    [
+        (nn.LSTM(4, 5), BY_ROWS),
+        (nn.LSTM(4, 6, proj_size=3), BY_ROWS),
+        (nn.LSTM(4, 3, 2, batch_first=True, bidirectional=True), {1: (1, 9)}),
+        (nn.GRU(4, 5), {0: (1, 9)}),
+        (nn.GRU(4, 5, bias=False), BY_ROWS),
+        (nn.RNN(4, 5, 2), {0: (1, 9)}),
+        (nn.RNN(4, 5, nonlinearity="relu"), {0: (1, 9)}),
+    ],
+)
+@pytest.mark.parametrize("recipe", ["fp32", "cpu_fp32"])
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_recurrent_layers_run_any_number_of_steps(
+    tmp_path: Path, recipe: str, layer: nn.Module, axes: Mapping[int, tuple[int, int]]
+) -> None:
+    case = Case(lambda layer, x: layer(x), (5, 3, 4), axes, layer)
+    compare(case, recipe, tmp_path, 1e-6)
 
 
 def test_a_place_that_counts_from_either_end_is_refused(tmp_path: Path) -> None:
@@ -175,7 +252,20 @@ def test_a_place_that_counts_from_either_end_is_refused(tmp_path: Path) -> None:
 
     x = torch.randn(16, 4)
     method = Method("forward", args=(x,), dynamic={"x": {0: Dim("d", 1, 17)}})
-    with pytest.raises(
-        UnsupportedOps, match=r"aten::slice\.Tensor.*test_dynamic_sizes"
-    ):
+    with pytest.raises(UnsupportedOps, match=r"front of its axis.*test_dynamic_sizes"):
         compile_program(Computed(Case(f)).eval(), (method,), "fp32")
+
+
+def test_pieces_whose_number_differs_are_refused(tmp_path: Path) -> None:
+    case = Case(lambda x: [t * 2 for t in x.chunk(3)], axes={0: (2, 17)})
+    method = Method("forward", args=(torch.randn(16, 4),), dynamic={"x": SOME})
+    with pytest.raises(CaptureError, match="takes another way for d = 2") as raised:
+        compile_program(Computed(case).eval(), (method,), "fp32")
+    assert "test_dynamic_sizes" in str(raised.value)
+
+
+def test_a_truth_about_sizes_is_not_returned(tmp_path: Path) -> None:
+    case = Case(lambda x: (x, x.sum() > 0, n(x) % 2 == 0))
+    method = Method("forward", args=(torch.randn(16, 4),), dynamic={"x": SOME})
+    with pytest.raises(CaptureError, match="a truth that differs from call to call"):
+        compile_program(Computed(case).eval(), (method,), "fp32")

@@ -299,7 +299,7 @@ def test_a_delegate_that_reads_a_state_sees_it_before_the_write(
 def test_a_write_beside_a_delegate_that_reads_the_state_is_in_place() -> None:
     step = Method("step", args=(ROWS[:, :1], slot(0)))
     program = compile_program(ReadsThenWrites(), [step], "xnnpack_q8").program
-    assert [part.backend for part in program.delegates] == ["xnnpack", "cpu"]
+    assert [partition.backend for partition in program.delegates] == ["xnnpack", "cpu"]
     graphs = program.methods[0].graphs
     ops = [[step.op for step in graph.instructions] for graph in graphs]
     assert ops[0] == ["kvc::delegate"] * 2

@@ -101,10 +101,10 @@ def test_it_computes_what_eager_computes(tmp_path, backend, mode):
         check_calls(program.session())
 
 
-def test_it_sees_the_parts_of_all_methods_before_the_first_payload(path):
+def test_it_sees_the_partitions_of_all_methods_before_the_first_payload(path):
     (seen,) = Toy.lowered
     ops = {
-        name: [node.op for part in graphs for node in part.nodes]
+        name: [node.op for graph in graphs for node in graph.nodes]
         for name, graphs in seen.items()
     }
     assert ops == {
@@ -119,8 +119,8 @@ def test_a_weight_of_two_methods_is_one_blob(tmp_path, backend):
     with load(compiled(tmp_path, backend)) as program:
         inner = program._engine.program
         names = {
-            part.method: {inner.names[i].name for i in part.names}
-            for part in inner.delegates
+            partition.method: {inner.names[i].name for i in partition.names}
+            for partition in inner.delegates
         }
         assert names == {
             0: {"project.weight", "scale"},
@@ -191,7 +191,7 @@ def test_weights_are_packed_once_for_all_methods_and_contexts(path):
         assert report.totals.touched == 0
 
 
-def test_one_that_ignores_sharing_packs_for_each_part(tmp_path):
+def test_one_that_ignores_sharing_packs_for_each_partition(tmp_path):
     with load(compiled(tmp_path, "alone")) as program, program.session() as session:
         session.prefill(X)
         session.decode(X[:1])
@@ -247,7 +247,7 @@ def test_a_damaged_payload_is_refused_before_anything_runs(path, what):
         with pytest.raises(FormatError, match=what):
             session.keep(X[:1])
         assert np.array_equal(session.state["last"], before)
-        check_calls(session)  # the other parts are whole
+        check_calls(session)  # the other partitions are whole
 
 
 @pytest.mark.parametrize("step", ["init", "prepare"])

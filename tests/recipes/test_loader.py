@@ -118,6 +118,11 @@ def test_an_unknown_name_lists_the_recipes_that_exist(name):
     assert ".toml" in str(caught.value)
 
 
+def test_what_is_no_recipe_is_refused():
+    with pytest.raises(BadRecipe, match="None: not a recipe, its name or its path"):
+        load_recipe(None)
+
+
 def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
     assert bad(tmp_path, '[linear]\nschema = "qd8"') == (
         "unknown key 'schema' (did you mean 'scheme'?) in [linear]; "

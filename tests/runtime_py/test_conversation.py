@@ -5,12 +5,13 @@ from itertools import islice
 
 import pytest
 from adding_model import CAPACITY, END, TEMPLATE, Totaling, write_chat
+from hand_built import affine_program, write_bundle
 
 from kvc.runtime import CacheOverflow, generate, load
 from kvc.runtime.conversation import Conversation
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
 from kvc.runtime.tokenizers.sandbox import new_template
-from kvc.schema.errors import BadChatTemplate
+from kvc.schema.errors import BadChatTemplate, UnknownName
 
 # What was said before comes back in another spelling, as where thinking is left out.
 FORGETFUL = TEMPLATE.replace("message.content", "message.content[:3]")
@@ -66,6 +67,14 @@ def fresh_answer(program, messages, template=TEMPLATE, **settings):
         text = template_of(program, template).render(messages)
         settings |= {"stop_tokens": [ord(END)]}
         return "".join(generate(session, text, **settings).text())
+
+
+def test_a_program_without_roles_holds_no_conversation(tmp_path):
+    with (
+        load(write_bundle(tmp_path / "a.kvc", affine_program())) as program,
+        pytest.raises(UnknownName, match="no method of the role 'prefill'"),
+    ):
+        Conversation(program.session(), tokenizer_of(program), None)
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, FORGETFUL])

@@ -5,7 +5,7 @@ import sys
 
 import numpy as np
 import pytest
-from delegated_parts import delegated_program
+from delegated_partitions import delegated_program
 from hand_built import (
     affine_program,
     cache_program,

@@ -27,7 +27,7 @@ from kvc.schema.model import (
     Alias,
     Caller,
     Constant,
-    CursorPart,
+    CursorField,
     CursorSlot,
     Graph,
     Instruction,
@@ -343,7 +343,7 @@ def test_cut_and_swapped_vectors_are_refused():
 
 def test_storage_kinds_come_back():
     storages = (Constant(2), StateSlot(3), Scratch(64, 4), Alias(5), Caller())
-    storages += tuple(CursorSlot(cursor, p) for cursor in (0, 7) for p in CursorPart)
+    storages += tuple(CursorSlot(cursor, p) for cursor in (0, 7) for p in CursorField)
     kind = TensorType(DType.FLOAT32, (1,))
     values = tuple(Value(kind, storage) for storage in (*storages, *storages[::-1]))
     graph = Graph(values, (), (), (), 0, 0)

@@ -17,8 +17,8 @@ from kvc.schema.codec.graphs import (
 )
 from kvc.schema.dtypes import DType
 from kvc.schema.model import (
+    CursorField,
     CursorKind,
-    CursorPart,
     MemoryKind,
     ResetRule,
     StateKind,
@@ -71,6 +71,6 @@ def test_each_member_of_the_schema_has_the_model_s_number():
     text = FBS.read_text()
     for member in DType:
         assert f"{member.name} = {int(member)}" in text
-    for enum in (StateKind, ResetRule, CursorKind, CursorPart, MemoryKind):
+    for enum in (StateKind, ResetRule, CursorKind, CursorField, MemoryKind):
         body = ", ".join(f"{member.name} = {int(member)}" for member in enum)
         assert f"enum {enum.__name__} : ubyte {{ {body} }}" in text

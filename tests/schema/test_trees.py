@@ -57,7 +57,7 @@ def test_a_structure_comes_back(structure):
     leaves, tree = flatten(structure)
     assert unflatten(tree, leaves) == structure
     assert match(tree, structure) == list(leaves)
-    assert check_tree(tree) == len(leaves)
+    assert check_tree(tree) == (len(leaves), [])
 
 
 def test_leaves_are_numbered_in_the_order_of_a_walk():

@@ -168,11 +168,11 @@ def _numbered(*blocks: Method) -> list[Method]:
 
 
 def _emitted(
-    whole: Program, *parts: Method, lowered: Lowered = _NOTHING
+    whole: Program, *partitions: Method, lowered: Lowered = _NOTHING
 ) -> model.Program:
     proven, verdicts = _update_in_place(whole)
     source = Provenance("0", "0", "fp32", "", "")
-    calls = [DelegateCall("sample", part, lowered) for part in parts]
+    calls = [DelegateCall("sample", partition, lowered) for partition in partitions]
     made = emit_program(proven, verdicts, calls, source, {})
     blobs = tuple(
         Blob(bytes([i] * 32), named.type.nbytes({}), 0, 4096 * i, 64)

@@ -4,7 +4,7 @@ from kvc.runtime.delegates.base import Delegate
 
 
 def backend_of(make_handle):
-    """Return what a table of delegates holds, for handles made by `(part, data)`.
+    """Return what a table of delegates holds, for handles made by `(partition, data)`.
 
     What a handle's `packed` says is summed up.
     """
@@ -14,8 +14,8 @@ def backend_of(make_handle):
             self.options = options
             self.handles = []
 
-        def init(self, part, data):
-            self.handles.append(make_handle(part, data))
+        def init(self, partition, data):
+            self.handles.append(make_handle(partition, data))
             return self.handles[-1]
 
         def packed(self):

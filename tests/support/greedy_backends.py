@@ -1,6 +1,6 @@
 """Backends that take cache work: what states are must not depend on who runs it.
 
-`Greedy` takes every node of every method, `Parts` one of two, so that readers and
+`Greedy` takes every node of every method, `Partitions` one of two, so that readers and
 writers of a state are inside and outside; what is taken is run by the reference.
 `Opaque` of `opaque_backend.py` owns the states too.
 """
@@ -15,7 +15,7 @@ from kvc.recipes import Option
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Delegate, Handle, Options
 from kvc.runtime.delegates.reference import ReferenceHandle
-from kvc.schema.model import Delegate as Part
+from kvc.schema import model
 from kvc.schema.types import Symbol
 
 
@@ -37,13 +37,13 @@ class Greedy(Backend):
         constants: Mapping[str, Constant],
         symbols: tuple[Symbol, ...],
     ) -> Mapping[str, Sequence[Lowered]]:
-        return {name: [Lowered()] * len(parts) for name, parts in partitions.items()}
+        return {name: [Lowered()] * len(some) for name, some in partitions.items()}
 
 
-class Parts(Greedy):
+class Partitions(Greedy):
     """Takes one node of two, as a hash of its number says."""
 
-    name: ClassVar[str] = "parts"
+    name: ClassVar[str] = "partitions"
 
     def supports(self, method: Method) -> frozenset[int]:
         return frozenset(i for i in super().supports(method) if crc32(b"%d" % i) % 2)
@@ -55,8 +55,10 @@ class ByReference(Delegate):
     def __init__(self, options: Options) -> None:
         self._program = options.program
 
-    def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
-        return ReferenceHandle(self._program, part, data)
+    def init(
+        self, partition: model.Delegate, data: Mapping[str, FreeableBuffer]
+    ) -> Handle:
+        return ReferenceHandle(self._program, partition, data)
 
     def packed(self) -> Mapping[str, int]:
         return {}

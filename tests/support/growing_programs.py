@@ -22,8 +22,8 @@ from kvc.schema.model import (
     Alias,
     Caller,
     Cursor,
+    CursorField,
     CursorKind,
-    CursorPart,
     CursorSlot,
     Graph,
     Instruction,
@@ -127,7 +127,7 @@ def positioned_program() -> Program:
     b = GraphBuilder()
     kind = rows(CAPACITY)
     x = b.scratch(rows(SEQ))
-    start = b.value(TensorType(I64, (1,)), CursorSlot(0, CursorPart.START))
+    start = b.value(TensorType(I64, (1,)), CursorSlot(0, CursorField.START))
     cache = b.value(kind, StateSlot(0))
     written = b.value(kind, Alias(cache))
     arguments = (Ref(cache), Ref(x), Ref(start), 1, "linear", None, 0)

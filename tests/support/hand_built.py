@@ -19,8 +19,8 @@ from kvc.schema.model import (
     Alias,
     Constant,
     Cursor,
+    CursorField,
     CursorKind,
-    CursorPart,
     CursorSlot,
     DataFile,
     Delegate,
@@ -54,7 +54,7 @@ def tree_of(names: Sequence[str]) -> str:
     return json.dumps({"parameters": list(names), "arguments": arguments})
 
 
-START, END, LENGTHS, PLACES = (CursorSlot(0, part) for part in CursorPart)
+START, END, LENGTHS, PLACES = (CursorSlot(0, field) for field in CursorField)
 
 
 def adds(tokens: Dim, lengths: int | None = None) -> tuple[Advance, ...]:

@@ -1,8 +1,9 @@
 """Programs made by hand whose one method does all its work in a block.
 
-`in_part` and `in_branches` take a program of one method, with states and parts of a
-cursor, and move its instructions into the block of a delegate, or into two equal
-branches. The block is lent all of these; what it writes there comes back as a result.
+`in_partition` and `in_branches` take a program of one method, with states and
+partitions of a cursor, and move its instructions into the block of a delegate, or into
+two equal branches. The block is lent all of these; what it writes there comes back as a
+result.
 """
 
 from collections.abc import Sequence
@@ -29,13 +30,13 @@ from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import TensorType
 
 
-def in_part(whole: Program) -> Program:
+def in_partition(whole: Program) -> Program:
     """Return the program whose method runs one delegate."""
     moved = _Moved(whole)
     step = Instruction("kvc::delegate", (0, *moved.passed), tuple(moved.results))
     nbytes = moved.block.graph.scratch_nbytes
-    part = Delegate("sample", 0, 0, b"", (), MemoryKind.PLANNED, nbytes, 0)
-    return replace(moved.program(step, 1), delegates=(part,))
+    partition = Delegate("sample", 0, 0, b"", (), MemoryKind.PLANNED, nbytes, 0)
+    return replace(moved.program(step, 1), delegates=(partition,))
 
 
 def in_branches(whole: Program) -> Program:
@@ -62,7 +63,7 @@ class _Moved:
 
     def __init__(self, whole: Program) -> None:
         self._whole, method = whole, whole.methods[0]
-        self.block, lent, homes = _block_of(method.graph)
+        self.block, lent, bases = _block_of(method.graph)
         self.around = b = Builder({symbol.name: symbol for symbol in whole.symbols})
         outer: dict[int, int] = {}
         for i in lent:
@@ -76,12 +77,12 @@ class _Moved:
         types = [made.values[value].type for value in made.outputs]
         over = [
             b.value(t, Alias(outer[lent[h]]))
-            for t, h in zip(types, homes, strict=False)
+            for t, h in zip(types, bases, strict=False)
         ]
-        self._outputs = [b.scratch(kind) for kind in types[len(homes) :]]
+        self._outputs = [b.scratch(kind) for kind in types[len(bases) :]]
         self.results = [*over, *self._outputs]
         fresh = (None,) * len(self._outputs)
-        self.passed = tuple(Ref(outer[i]) for i in lent), (*homes, *fresh)
+        self.passed = tuple(Ref(outer[i]) for i in lent), (*bases, *fresh)
 
     def program(self, step: Instruction, count: int) -> Program:
         """Return the program whose method is one instruction that runs the block."""

@@ -27,7 +27,7 @@ from kvc.runtime.states.owner import (
     Span,
     StateBuffer,
 )
-from kvc.schema.model import Delegate as Part
+from kvc.schema.model import Delegate as Partition
 from kvc.schema.model import ResetRule
 
 Work = Callable[[], None]
@@ -180,12 +180,12 @@ class OpaqueDelegate(ByReference):
     ) -> Owner:
         return Keeper(groups, sizes, initial)
 
-    def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
-        return OpaqueHandle(self._program, part, data)
+    def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
+        return OpaqueHandle(self._program, partition, data)
 
 
 class OpaqueHandle(ReferenceHandle):
-    """Runs a part when its owner is waited for, if it has states of one."""
+    """Runs a partition when its owner is waited for, if it has states of one."""
 
     def prepare(
         self,

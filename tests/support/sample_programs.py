@@ -22,8 +22,8 @@ from kvc.schema.model import (
     Caller,
     Constant,
     Cursor,
+    CursorField,
     CursorKind,
-    CursorPart,
     CursorSlot,
     DataFile,
     Delegate,
@@ -153,7 +153,7 @@ def method(name: str, role: str, seq: "int | object") -> Method:
         if name == "prefill"
         else y
     )
-    assert start == b.value(TensorType(I64, (1,)), CursorSlot(0, CursorPart.START))
+    assert start == b.value(TensorType(I64, (1,)), CursorSlot(0, CursorField.START))
     input_tree, _, names = describe_call(("x",), (object(),), {})
     output_tree = flatten((object(), object()))[1]
     graph = b.graph((x,), (scaled, out))
@@ -172,12 +172,12 @@ def method(name: str, role: str, seq: "int | object") -> Method:
             Update(write, "", ()),
             Update(advance, "it is computed beside the old value", (advance,)),
         ),
-        (Block(part_graph(), ()),) if name == "prefill" else (),
+        (Block(partition_graph(), ()),) if name == "prefill" else (),
     )
     return declared(made)
 
 
-def part_graph() -> Graph:
+def partition_graph() -> Graph:
     """Return the code of the delegate, which adds the bias to its input."""
     b = GraphBuilder()
     rows = TensorType(F32, (1, SEQ, 8))

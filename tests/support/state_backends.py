@@ -1,6 +1,6 @@
 """Who runs the methods of the tests of states: backends of these tests, and recipes.
 
-A backend takes parts of what the passes of the recipe fp32 have made. A recipe has
+A backend takes partitions of what the passes of the recipe fp32 have made. A recipe has
 passes of its own: with it, a model is compiled as a user would.
 """
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
-from greedy_backends import ByReference, Greedy, Parts
+from greedy_backends import ByReference, Greedy, Partitions
 from opaque_backend import Opaque, OpaqueDelegate
 
 from kvc.compiler import pipeline
@@ -20,7 +20,7 @@ from kvc.tools.reports.methods import describe_methods
 
 BACKENDS = {
     "greedy": (Greedy, ByReference),
-    "parts": (Parts, ByReference),
+    "partitions": (Partitions, ByReference),
     "opaque": (Opaque, OpaqueDelegate),
 }
 RECIPES = ("cpu_fp32", "xnnpack_fp32")

@@ -55,17 +55,17 @@ class Toy(Backend):
 
     def lower(self, partitions, constants, symbols):
         self.lowered.append(
-            {name: [p.graph for p in parts] for name, parts in partitions.items()}
+            {name: [p.graph for p in some] for name, some in partitions.items()}
         )
         bounds = {symbol.name: symbol for symbol in symbols}
         return {
-            method: [_lower(part.graph, bounds) for part in parts]
-            for method, parts in partitions.items()
+            method: [_lower(partition.graph, bounds) for partition in some]
+            for method, some in partitions.items()
         }
 
 
 class Alone(Toy):
-    """One that looks at each part for itself."""
+    """One that looks at each partition for itself."""
 
     name = "alone"
 
@@ -84,8 +84,8 @@ def _lower(graph, bounds):
     counts = (len(graph.inputs), len(names), len(steps), len(graph.outputs))
     texts = [struct.pack("<H", len(n.encode())) + n.encode() for n in names]
     outputs = [struct.pack("<H", numbers[value.id]) for value in graph.outputs]
-    parts = [HEADER.pack(MAGIC, *counts), *texts, *steps, *outputs]
-    return Lowered(b"".join(parts), workspace_nbytes=nbytes)
+    partitions = [HEADER.pack(MAGIC, *counts), *texts, *steps, *outputs]
+    return Lowered(b"".join(partitions), workspace_nbytes=nbytes)
 
 
 class ToyDelegate(Delegate):
@@ -96,12 +96,12 @@ class ToyDelegate(Delegate):
         self.weights = {}  # (name, whether it is transposed)
         EVENTS.append("delegate made")
 
-    def init(self, part, data):
-        declared = {self.options.program.names[i].name for i in part.names}
+    def init(self, partition, data):
+        declared = {self.options.program.names[i].name for i in partition.names}
         try:
-            code = Code(part.payload, declared, part.workspace_nbytes)
+            code = Code(partition.payload, declared, partition.workspace_nbytes)
         except (ValueError, struct.error) as error:
-            where = f"a delegate of method {part.method}"
+            where = f"a delegate of method {partition.method}"
             raise BadProgram(
                 path=self.options.path, where=where, what=f"payload: {error}"
             ) from error

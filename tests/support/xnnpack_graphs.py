@@ -1,7 +1,7 @@
-"""Parts run by XNNPACK and by the reference.
+"""Partitions run by XNNPACK and by the reference.
 
-A `Sketch` makes a part; `Native` runs it with a minimal runtime of its own, without
-cache and pool; `run_reference` runs it with the kernels of torch.
+A `Sketch` makes a partition; `Native` runs it with a minimal runtime of its own,
+without cache and pool; `run_reference` runs it with the kernels of torch.
 """
 
 import ctypes
@@ -9,8 +9,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import pytest
-from part_sketch import Sketch
-from xnnpack_programs import part_program
+from partition_sketch import Sketch
+from xnnpack_programs import partition_program
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.delegates.base import Workspace
@@ -58,7 +58,7 @@ def with_tail(array: np.ndarray) -> np.ndarray:
 
 
 class Native:
-    """A part run by XNNPACK, with one runtime that is reshaped from size to size."""
+    """A partition that XNNPACK runs, by one runtime that is reshaped for each size."""
 
     def __init__(
         self, sketch: Sketch, *outputs: Ref, flags: int = RUNTIME_FLAGS, **sizes: int
@@ -142,8 +142,8 @@ def run_reference(
     inputs: Sequence[np.ndarray],
     sizes: Mapping[str, int],
 ) -> list[np.ndarray]:
-    """Return what the kernels of torch make of a part."""
-    program, arrays = part_program({"test": (sketch, tuple(made))})
+    """Return what the kernels of torch make of a partition."""
+    program, arrays = partition_program({"test": (sketch, tuple(made))})
     buffers = {name: _Buffer(array) for name, array in arrays.items()}
     handle = ReferenceHandle(program, program.delegates[0], buffers)
     graph = program.methods[0].blocks[0].graph

@@ -1,14 +1,14 @@
 """Programs whose methods are one delegate each, drawn with `xnnpack_graphs.Sketch`.
 
-`part_program` makes one of sketches; `linear_sketch` draws a quantized linear, whose
-weight, scales and bias the tests choose.
+`partition_program` makes one of sketches; `linear_sketch` draws a quantized linear,
+whose weight, scales and bias the tests choose.
 """
 
 from collections.abc import Mapping, Sequence
 
 import numpy as np
 from hand_built import Built, method, program
-from part_sketch import SEQ, Sketch
+from partition_sketch import SEQ, Sketch
 
 from kvc.schema.model import (
     Block,
@@ -25,13 +25,13 @@ from kvc.schema.types import Symbol, TensorType
 Drawn = tuple[Sketch, tuple[Ref, ...]]
 
 
-def part_program(parts: Mapping[str, Drawn]) -> Built:
+def partition_program(partitions: Mapping[str, Drawn]) -> Built:
     """Return a program with a method for each sketch; its inputs are x0, x1, ...
 
     Names of data are those of the sketch after the method's: "forward.c0".
     """
     arrays, methods, delegates, symbols = {}, [], [], {}
-    for index, (name, (sketch, outputs)) in enumerate(parts.items()):
+    for index, (name, (sketch, outputs)) in enumerate(partitions.items()):
         own = {f"{name}.{key}": array for key, array in sketch.arrays.items()}
         first = len(arrays)
         arrays.update(own)

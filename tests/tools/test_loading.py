@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from delegated_parts import delegated_program
+from delegated_partitions import delegated_program
 from fake_backends import backend_of
 from hand_built import write_bundle
 
@@ -25,7 +25,7 @@ class Missing(LoadError):
 class Echo(Handle):
     """A handle that computes nothing."""
 
-    def __init__(self, part, data):
+    def __init__(self, partition, data):
         pass
 
     def prepare(self, inputs, outputs, workspace, sizes):

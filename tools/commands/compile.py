@@ -250,11 +250,13 @@ def _backend_rows(program: "Program") -> list[tuple[str, str]]:
 
     if not program.delegates:
         return []
-    backends = dict.fromkeys(escape(part.backend) for part in program.delegates)
+    backends = dict.fromkeys(
+        escape(partition.backend) for partition in program.delegates
+    )
     rows = []
     for method in describe_methods(program):
-        parts = plural(len(method.backends), "part")
-        rows.append(f"{escape(method.name)}: {parts}, {left_text(method.left)}")
+        partitions = plural(len(method.backends), "partition")
+        rows.append(f"{escape(method.name)}: {partitions}, {left_text(method.left)}")
     return [*zip((", ".join(backends), *("",) * len(rows)), rows, strict=False)]
 
 

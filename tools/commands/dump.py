@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Every blob, with its names and the methods that use it.",
 )
-@click.option("--delegates", is_flag=True, help="Every part that a backend runs.")
+@click.option("--delegates", is_flag=True, help="Every partition that a backend runs.")
 @click.option(
     "--ops",
     metavar="METHOD",
@@ -57,7 +57,7 @@ def dump(
 ) -> None:
     """Describe BUNDLE: methods, states, weights, memory, size.
 
-    Without options, prints an overview; each option prints one part in full instead.
+    Without options, prints an overview; each option prints one table in full instead.
 
     BUNDLE may also be a saved session: then its program, position and capacity.
     """
@@ -65,7 +65,9 @@ def dump(
 
     if is_session(bundle):
         if ops or any(sections.values()):
-            raise click.UsageError(f"{bundle} is a saved session, which has no parts")
+            raise click.UsageError(
+                f"{bundle} is a saved session, which has no such tables"
+            )
         _print_session(bundle, as_json)
         return
     asked = [name for name, wanted in sections.items() if wanted]
@@ -146,19 +148,19 @@ def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]
 def _json(
     report: "DumpReport", asked: Sequence[str], listings: Sequence["ListingReport"]
 ) -> dict[str, object]:
-    """Return everything, or the parts that were asked for."""
+    """Return everything, or the tables that were asked for."""
     everything = asdict(report)
     if not asked and not listings:
         return everything
     keys = {"copies": "updates"}
-    parts = {keys.get(name, name): everything[keys.get(name, name)] for name in asked}
-    return parts | ({"ops": [asdict(one) for one in listings]} if listings else {})
+    found = {keys.get(name, name): everything[keys.get(name, name)] for name in asked}
+    return found | ({"ops": [asdict(one) for one in listings]} if listings else {})
 
 
 def _lines(
     report: "DumpReport", asked: Sequence[str], listings: Sequence["ListingReport"]
 ) -> list[str]:
-    """Return the overview, or the parts that were asked for, a blank line between."""
+    """Return the overview, or the tables that were asked for, a blank line between."""
     from kvc.tools.reports.blobs import blob_lines
     from kvc.tools.reports.copies import copy_lines
     from kvc.tools.reports.delegates import delegate_lines
@@ -180,9 +182,9 @@ def _lines(
         "blobs": lambda: blob_lines(report.blobs),
         "delegates": lambda: delegate_lines(report.delegates),
     }
-    parts = [full[name]() for name in asked]
+    tables = [full[name]() for name in asked]
     if listings:
         from kvc.tools.reports.listing import listing_lines
 
-        parts += [listing_lines(one) for one in listings]
-    return [line for part in parts for line in ("", *part)][1:]
+        tables += [listing_lines(one) for one in listings]
+    return [line for table in tables for line in ("", *table)][1:]

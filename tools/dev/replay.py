@@ -18,7 +18,7 @@ from typing import NoReturn
 import numpy as np
 
 from kvc.runtime import load
-from kvc.runtime.native import Failure, NativeCall, NativePart, Steps, find_library
+from kvc.runtime.native import Failure, NativeCall, NativePartition, Steps, find_library
 
 Arrays = list[np.ndarray]
 ROWS = (1, 2, 3, 4, 7, 8, 16, 17, 24, 40)
@@ -79,7 +79,7 @@ def call(
     def run() -> Arrays:
         steps = Steps(find_library(), 2)
         steps.add(f"{family}::{kernel}", [*outs, *inputs], [], [])
-        NativeCall([NativePart(steps, fail)])()
+        NativeCall([NativePartition(steps, fail)])()
         return outs
 
     return run

@@ -1,4 +1,4 @@
-"""Which parts backends run: the code, weights and memory of each."""
+"""Which partitions backends run: the code, weights and memory of each."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from kvc.tools.text import columns, escape, plural, size
 
 @dataclass(frozen=True, slots=True)
 class DelegateReport:
-    """A part of a method that a backend runs.
+    """A partition of a method that a backend runs.
 
     Attributes:
         method: that it belongs to.
@@ -45,24 +45,24 @@ def describe_delegates(program: Program) -> tuple[DelegateReport, ...]:
     plain = count_unpacked(program)
     return tuple(
         DelegateReport(
-            method=program.methods[part.method].name,
-            block=part.block,
-            backend=part.backend,
-            instructions=_instructions(program, part),
-            payload_nbytes=len(part.payload),
-            names=sum(name < plain for name in part.names),
-            weights_nbytes=_nbytes(program, part.names, packed=False),
-            packed_nbytes=_nbytes(program, part.names, packed=True),
-            memory=part.memory.name.lower(),
-            workspace_nbytes=part.workspace_nbytes,
-            tail_nbytes=part.tail_nbytes,
+            method=program.methods[partition.method].name,
+            block=partition.block,
+            backend=partition.backend,
+            instructions=_instructions(program, partition),
+            payload_nbytes=len(partition.payload),
+            names=sum(name < plain for name in partition.names),
+            weights_nbytes=_nbytes(program, partition.names, packed=False),
+            packed_nbytes=_nbytes(program, partition.names, packed=True),
+            memory=partition.memory.name.lower(),
+            workspace_nbytes=partition.workspace_nbytes,
+            tail_nbytes=partition.tail_nbytes,
         )
-        for part in program.delegates
+        for partition in program.delegates
     )
 
 
-def _instructions(program: Program, part: Delegate) -> int:
-    graphs = graphs_within(program.methods[part.method], part.block)
+def _instructions(program: Program, partition: Delegate) -> int:
+    graphs = graphs_within(program.methods[partition.method], partition.block)
     return sum(len(graph.instructions) for graph in graphs)
 
 

@@ -132,10 +132,12 @@ def _block(
 
 def _runner(program: Program, method: Method, block: int) -> str:
     """Say which backend runs a block, if one does, and what it added to the code."""
-    for part in program.delegates:
-        if part.block == block and program.methods[part.method] is method:
-            nbytes = f", with {len(part.payload):,} bytes of its own"
-            return f", run by the backend {part.backend}" + nbytes * bool(part.payload)
+    for partition in program.delegates:
+        if partition.block == block and program.methods[partition.method] is method:
+            nbytes = f", with {len(partition.payload):,} bytes of its own"
+            return f", run by the backend {partition.backend}" + nbytes * bool(
+                partition.payload
+            )
     return ""
 
 
@@ -176,8 +178,8 @@ def _write(access: Access) -> str:
 def _typed(value: Value) -> str:
     """Write a value's type, and where it lives unless that is said elsewhere."""
     match value.storage:
-        case CursorSlot(cursor, part):
-            return f"{value.type}, the {part.name.lower()} of cursor {cursor}"
+        case CursorSlot(cursor, field):
+            return f"{value.type}, the {field.name.lower()} of cursor {cursor}"
         case Scratch(offset=offset):
             return f"{value.type} at {offset}"
         case Alias(base=base):

@@ -75,7 +75,9 @@ def _describe(program: Program, method: Method) -> MethodReport:
         outputs=tuple(TensorReport("", _type(graph, i)) for i in graph.outputs),
         symbols=_symbols(program, graph),
         instructions=sum(len(one.instructions) for one in method.graphs),
-        backends=tuple(part.backend for part in delegates_of(program, method)),
+        backends=tuple(
+            partition.backend for partition in delegates_of(program, method)
+        ),
         reads=tuple(program.states[i].name for i in method.reads),
         writes=tuple(program.states[i].name for i in method.writes),
         advance=_advance(method),
@@ -110,8 +112,12 @@ def _advance(method: Method) -> str:
 
 def delegates_of(program: Program, method: Method) -> tuple[Delegate, ...]:
     """Return the delegates of a method, in the order of the file."""
-    parts = program.delegates
-    return tuple(part for part in parts if program.methods[part.method] is method)
+    partitions = program.delegates
+    return tuple(
+        partition
+        for partition in partitions
+        if program.methods[partition.method] is method
+    )
 
 
 def _type(graph: Graph, value: int) -> str:

@@ -105,7 +105,7 @@ def overview_lines(report: DumpReport) -> list[str]:
         *("", "DATA, each blob stored once", *sharing_lines(report.sharing)),
     ]
     if report.delegates:
-        title = "DELEGATES, parts of a method that a backend runs"
+        title = "DELEGATES, partitions of a method that a backend runs"
         lines += ["", title, *delegate_summary_lines(report.delegates)]
     lines += [
         "",

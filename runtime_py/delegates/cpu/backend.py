@@ -24,7 +24,7 @@ from kvc.runtime.native import Library, find_library
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.backends.cpu import why_not
 from kvc.schema.model import Block
-from kvc.schema.model import Delegate as Part
+from kvc.schema.model import Delegate as Partition
 from kvc.schema.two_threads import share
 
 
@@ -49,16 +49,16 @@ class Cpu(Delegate):
         """
         find_library()
 
-    def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Check a part; see `Delegate.init`."""
+    def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
+        """Check a partition; see `Delegate.init`."""
         program, path = self._options.program, self._options.path
-        method = program.methods[part.method]
-        block = method.blocks[part.block]
+        method = program.methods[partition.method]
+        block = method.blocks[partition.block]
         where = f"{path}: a delegate of method {method.name!r}"
         check_taken(block.graph, "cpu", why_not, where)
         if self._library is None:
-            return ReferenceHandle(program, part, data)
-        buffers = {name: data[program.names[name].name] for name in part.names}
+            return ReferenceHandle(program, partition, data)
+        buffers = {name: data[program.names[name].name] for name in partition.names}
         return CpuHandle(
             method.name, block, buffers, self._library, self._options.threads
         )
@@ -72,7 +72,7 @@ class Cpu(Delegate):
 
 
 class CpuHandle(Handle):
-    """A part that runs natively.
+    """A partition that runs natively.
 
     All of its data is read and checked at once, by two threads.
     """

@@ -19,7 +19,7 @@ from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.delegates.base import first_write
 from kvc.runtime.delegates.cpu.merging import ROWS, products_of_rows
-from kvc.runtime.delegates.part_memory import part_memory
+from kvc.runtime.delegates.partition_memory import partition_memory
 from kvc.runtime.native import (
     ABSENT,
     BAD_LENGTH,
@@ -31,7 +31,7 @@ from kvc.runtime.native import (
     Failure,
     Library,
     NativeCall,
-    NativePart,
+    NativePartition,
     Steps,
 )
 from kvc.schema.backends.cpu import COMPUTED
@@ -111,7 +111,7 @@ def bind_steps(
         DigestMismatch, FileChanged: a constant is damaged.
     """
     graph = block.graph
-    memory = part_memory(graph, sizes, inputs, outputs, arena, constant)
+    memory = partition_memory(graph, sizes, inputs, outputs, arena, constant)
     steps, writes = Steps(library, threads), first_write(block)
     return _Binder(method, graph, sizes, memory, steps, writes).bind(outputs)
 
@@ -159,7 +159,7 @@ class _Binder:
             if not lies_over(made, target):
                 self._add(_COPY, [target, made])
         self._owners += [index] * (len(self._steps) - len(self._owners))
-        return NativeCall([NativePart(self._steps, self._fail)])
+        return NativeCall([NativePartition(self._steps, self._fail)])
 
     def _fail(self, failure: Failure) -> NoReturn:
         index = self._owners[failure.step]

@@ -21,10 +21,11 @@ ROWS: Final = 3  # arguments of a product that are results of quantize_rows
 def products_of_rows(graph: Graph) -> Mapping[int, tuple[int, ...]]:
     """Return groups of instructions, by the index of the last of each.
 
-    Each group is an instruction that quantizes rows and all products that read them,
-    with nothing but views in between. They can run as one where the last is, and in any
-    order: what a product reads beside the rows is constant, and what it writes lies in
-    scratch memory until after the last, so that no two of them share memory.
+    Each group is an instruction that quantizes rows and all products that read
+    them, with nothing but views in between. The products are of one op. They can
+    run as one where the last is, and in any order: what a product reads beside the
+    rows is constant, and what it writes lies in scratch memory until after the
+    last, so that no two of them share memory.
     """
     quantizing = [i for i, step in enumerate(graph.instructions) if step.op == QUANTIZE]
     if not quantizing:
@@ -60,14 +61,19 @@ def _go_together(
     """
     quantizing, last = graph.instructions[first], products[-1]
     rows = tuple(Ref(value) for value in quantizing.results)
+    op = graph.instructions[
+        last
+    ].op  # of all: weights of two dtypes read rows in two forms
     written = list(quantizing.results)
+    if op not in LINEARS:
+        return False
     for index in range(first + 1, last + 1):
         instruction = graph.instructions[index]
         if index not in products:
             if OPS[instruction.op].aliasing is not Aliasing.VIEW:
                 return False
             continue
-        if instruction.op not in LINEARS or instruction.arguments[:ROWS] != rows:
+        if (instruction.op, instruction.arguments[:ROWS]) != (op, rows):
             return False
         others = values_in(instruction.arguments[ROWS:])
         lie = [graph.values[graph.root_of(value)].storage for value in others]

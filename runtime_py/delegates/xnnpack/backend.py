@@ -35,7 +35,7 @@ from kvc.runtime.delegates.xnnpack.statics import Copies, Statics
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.native import native_library
 from kvc.schema.errors import BadProgram, MissingLibrary
-from kvc.schema.model import Delegate as Part
+from kvc.schema.model import Delegate as Partition
 
 _NATIVE: Final = "cpu"  # the backend of kvc's own kernels
 
@@ -84,54 +84,58 @@ class Xnnpack(Delegate):
                 library=error.library, reason=reason, install=error.install
             ) from error
 
-    def init(self, part: Part, data: Mapping[str, FreeableBuffer]) -> Handle:
-        """Check a part; see `Delegate.init`."""
+    def init(self, partition: Partition, data: Mapping[str, FreeableBuffer]) -> Handle:
+        """Check a partition; see `Delegate.init`."""
         program, path = self._options.program, self._options.path
-        method = program.methods[part.method]
+        method = program.methods[partition.method]
         where = f"{path}: a delegate of method {method.name!r}"
-        graph = method.blocks[part.block].graph
+        graph = method.blocks[partition.block].graph
         check_ops(graph, where)
         if self._library is None or self._weights is None:
-            return ReferenceHandle(program, part, data)
+            return ReferenceHandle(program, partition, data)
         statics = Statics(program, data, self._copies, self._weights)
         check_scales(graph, statics, program.names, where)
-        what = f"method {method.name}, delegate {program.delegates.index(part)}"
+        what = f"method {method.name}, delegate {program.delegates.index(partition)}"
         threads = self._options.threads
-        of_nothing = partial(self._handle_of_nothing, part, data)
+        of_nothing = partial(self._handle_of_nothing, partition, data)
         return XnnpackHandle(
             graph, program.symbols, statics, self._weights, threads, what, of_nothing
         )
 
     def _handle_of_nothing(
-        self, part: Part, data: Mapping[str, FreeableBuffer]
+        self, partition: Partition, data: Mapping[str, FreeableBuffer]
     ) -> Handle:
-        """Return what runs a part at sizes that the library refuses.
+        """Return what runs a partition at sizes that the library refuses.
 
-        kvc's own kernels, which need no torch, where they take all of the part.
+        kvc's own kernels, which need no torch, where they take all of the partition.
         """
         if native_library() is not None:
             with suppress(BadProgram):
-                return delegate_of(_NATIVE)(self._options).init(part, data)
-        return ReferenceHandle(self._options.program, part, data)
+                return delegate_of(_NATIVE)(self._options).init(partition, data)
+        return ReferenceHandle(self._options.program, partition, data)
 
     def pack(self, handles: Mapping[int, Handle]) -> Sequence[Packing]:
-        """Pack the weights of some parts; see `Delegate`. The reference packs nothing.
+        """Pack the weights of some partitions; see `Delegate`.
+
+        The reference packs nothing.
 
         Raises:
-            NativeCallFailed: the library refuses a part.
+            NativeCallFailed: the library refuses a partition.
             KvcError: the data of a weight cannot be had.
         """
         weights, used = self._weights, {}
-        for part, handle in handles.items():
+        for partition, handle in handles.items():
             if isinstance(handle, XnnpackHandle):
-                used[part] = {identity.digest.hex() for identity in handle.pack()}
+                used[partition] = {identity.digest.hex() for identity in handle.pack()}
         if weights is None:
             return ()
         return tuple(
             Packing(
                 key=entry.key,
                 weight=entry.name,
-                parts=tuple(i for i in sorted(used) if digest_in(entry.key) in used[i]),
+                partitions=tuple(
+                    i for i in sorted(used) if digest_in(entry.key) in used[i]
+                ),
                 nbytes=entry.nbytes,
                 content=partial(weights.bytes_of, entry),
             )

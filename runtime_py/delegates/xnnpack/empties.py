@@ -2,8 +2,8 @@
 
 It refuses matrix products without rows, columns, batches or elements to sum over, and
 the softmax of empty rows; convolutions of nothing get another shape. With such sizes
-kvc's own kernels run a part, or the reference where they do not take all of it, in no
-time: there is next to nothing to compute.
+kvc's own kernels run a partition, or the reference where they do not take all of it, in
+no time: there is next to nothing to compute.
 """
 
 from collections.abc import Iterator

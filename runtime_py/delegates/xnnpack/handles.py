@@ -1,4 +1,4 @@
-"""The handle of a part that the library runs."""
+"""The handle of a partition that the library runs."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -18,7 +18,7 @@ from kvc.schema.types import Symbol
 
 
 class XnnpackHandle(Handle):
-    """A part; each context has a runtime of it. Used from many threads."""
+    """A partition; each context has a runtime of it. Used from many threads."""
 
     def __init__(
         self,
@@ -45,10 +45,10 @@ class XnnpackHandle(Handle):
         workspace: Workspace,
         sizes: Mapping[str, int],
     ) -> Callable[[], None]:
-        """Return a function that runs the part; see `Handle.prepare`.
+        """Return a function that runs the partition; see `Handle.prepare`.
 
         Raises:
-            NativeCallFailed: the library refuses the part or the sizes.
+            NativeCallFailed: the library refuses the partition or the sizes.
             KvcError: the data of a weight cannot be had.
         """
         if any(dim.evaluate(sizes) == 0 for dim in self._never_0):

@@ -1,4 +1,4 @@
-"""Native runtimes: subgraphs that are ready to run, one per part and context.
+"""Native runtimes: subgraphs that are ready to run, one per partition and context.
 
 In: a subgraph, arrays at fixed addresses, sizes. Out: a function that runs it, with one
 native call if nothing has changed since the last run. Runtimes of a context share the
@@ -19,7 +19,7 @@ from kvc.runtime.delegates.xnnpack.functions import MAX_RANK
 from kvc.runtime.delegates.xnnpack.subgraph import RUNTIME_FLAGS, Subgraph
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.runtime.delegates.xnnpack.workspaces import NativeWorkspace, release
-from kvc.runtime.native import Failure, NativeCall, NativePart, Steps
+from kvc.runtime.native import Failure, NativeCall, NativePartition, Steps
 from kvc.runtime.native import Library as NativeLibrary
 from kvc.schema.errors import Closed, NativeCallFailed
 from kvc.schema.frozen import frozen
@@ -50,7 +50,7 @@ class Kit:
 
 
 class Runtime:
-    """A part in one execution context; one call at a time runs in it."""
+    """A partition in one execution context; one call at a time runs in it."""
 
     def __init__(
         self, kit: Kit, build: Callable[[Mapping[str, int]], Subgraph]
@@ -123,7 +123,7 @@ class Runtime:
         What was prepared before can still be run; the two take turns.
 
         Raises:
-            NativeCallFailed: the library refuses the part or these sizes.
+            NativeCallFailed: the library refuses the partition or these sizes.
             OutOfMemory: it gets no memory for them.
             KvcError: the data of a weight cannot be had.
         """
@@ -168,7 +168,7 @@ class Runtime:
         def raises(failure: Failure) -> NoReturn:
             self._refuse(failure.facts[0])
 
-        return NativeCall([NativePart(steps, raises, make_ready)])
+        return NativeCall([NativePartition(steps, raises, make_ready)])
 
     def _refuse(self, status: int) -> NoReturn:
         self._check(status, f"{self._kit.what}: xnn_invoke_runtime")

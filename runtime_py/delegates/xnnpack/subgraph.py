@@ -1,9 +1,9 @@
-"""Build the XNNPACK subgraph of a part.
+"""Build the XNNPACK subgraph of a partition.
 
 In: a verified block whose nodes XNNPACK can run (`kvc.schema.backends.xnnpack`), and
 its named data. Out: a `Subgraph`, of which runtimes are made. Its external ids count
-the part's inputs, then its outputs. Shapes inside follow from those of the inputs, so a
-runtime of it can be reshaped for any sizes but those in `empties.py`.
+the partition's inputs, then its outputs. Shapes inside follow from those of the inputs,
+so a runtime of it can be reshaped for any sizes but those in `empties.py`.
 
 Numbers: the library treats subnormal numbers as zeros, in inputs and results, and does
 not keep the sign of a zero. Other differences from torch are in `elementwise.py`,
@@ -47,10 +47,10 @@ _INT4_ZERO_POINT: Final = 8  # what is stored for 0
 
 
 class Statics(Protocol):
-    """The named data of a part, by id of the name."""
+    """The named data of a partition, by id of the name."""
 
     def pinned(self, name: int) -> Array:
-        """Return data that stays where it is while the part's handle lives.
+        """Return data that stays where it is while the partition's handle lives.
 
         64 bytes past it can be read: 16 after an operand, 15 scales after scales.
         """
@@ -92,7 +92,7 @@ class Subgraph:
 
     @property
     def inputs(self) -> range:
-        """Return the external ids of the part's inputs, in order."""
+        """Return the external ids of the partition's inputs, in order."""
         return range(len(self.translated.inputs))
 
     @property
@@ -104,7 +104,8 @@ class Subgraph:
     def external_shapes(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
         """Return the shapes of inputs and outputs, by external id.
 
-        A shape may be other than the part's, of as many elements in the same order.
+        A shape may be other than the partition's, of as many elements in the same
+        order.
         """
         ends = (*self.translated.inputs, *self.translated.outputs)
         return [shape_of(tensor.dims, sizes) for tensor in ends]
@@ -123,14 +124,14 @@ def build_subgraph(
     sizes: Mapping[str, int],
     what: str,
 ) -> Subgraph:
-    """Return the subgraph of a part.
+    """Return the subgraph of a partition.
 
     Args:
         library: XNNPACK.
-        graph: of a part, verified, of what XNNPACK takes alone.
+        graph: of a partition, verified, of what XNNPACK takes alone.
         statics: its named data.
         sizes: of its symbols, any that are allowed; shapes at first.
-        what: the part is, for messages.
+        what: the partition is, for messages.
 
     Raises:
         NativeCallFailed: the library refuses a value or a node.

@@ -1,4 +1,4 @@
-"""Translate a part's graph into nodes, one op at a time, and drop unneeded ones.
+"""Translate a partition's graph into nodes, one op at a time, and drop unneeded ones.
 
 In: a verified block. Out: `Translated`, the nodes and the tensors at their borders.
 """

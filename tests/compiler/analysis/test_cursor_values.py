@@ -5,7 +5,7 @@ from dataclasses import replace
 import pytest
 from ir_samples import I64, method, node, program, value
 
-from kvc.compiler.analysis.cursor_parts import (
+from kvc.compiler.analysis.cursor_fields import (
     CursorView,
     Step,
     input_of,
@@ -110,12 +110,12 @@ def before_and_after(program: Program, *places: str) -> tuple[str, str]:
 
 
 def operands_after(program: Program, *places: str) -> list[str]:
-    """Return what each operand of cache operators is: a part, or "arithmetic"."""
+    """Return what each operand of cache operators is: a field, or "arithmetic"."""
     changed = use(program, *places).methods[0]
-    parts = {v.id: slot.part.name for v, slot in changed.cursor_in}
+    fields = {v.id: slot.field.name for v, slot in changed.cursor_in}
     wanted = {"kvc::cache_update": (2, 5), "kvc::attention": (3, 15)}
     return [
-        parts.get(given.id, "arithmetic")
+        fields.get(given.id, "arithmetic")
         for step in changed.nodes
         for place in wanted.get(step.op, ())
         if isinstance(given := step.arguments[place], Value)
@@ -193,7 +193,7 @@ def test_what_is_written_over_another_number_says_what_is_written():
     assert operands_after(declared(made)) == ["START"]
 
 
-def test_a_part_is_given_once_for_each_type():
+def test_a_field_is_given_once_for_each_type():
     same, other = value(3, 1, dtype=I64), value(4, dtype=I64)
     last = value(11, 1, 8, 4)
     nodes = (
@@ -204,7 +204,7 @@ def test_a_part_is_given_once_for_each_type():
         write(other, to=last),
     )
     changed = use(declared(counting(*nodes), cursor=COUNTER))
-    given = [(str(v.type), slot.part.name) for v, slot in changed.methods[0].cursor_in]
+    given = [(str(v.type), slot.field.name) for v, slot in changed.methods[0].cursor_in]
     assert given == [("int64[1]", "START"), ("int64[]", "START")]
 
 
@@ -287,7 +287,7 @@ def test_row_lengths_are_lengths_and_lead_to_the_end(turned):
     assert "cursor 0 lengths: int64[batch]\n" in two
 
 
-def test_rows_that_take_part_or_not_have_lengths_of_one_or_none():
+def test_rows_that_take_field_or_not_have_lengths_of_one_or_none():
     given, cast = value(4, BATCH, dtype=DType.BOOL), value(5, BATCH, dtype=I64)
     nodes = node("aten::_to_copy", given, I64, to=cast), write(ROWS, cast)
     more = ((given, "row_lengths"),)
@@ -309,7 +309,7 @@ def test_where_rows_have_lengths_all_tokens_are_not_the_end():
 # What is not proven
 
 
-def test_what_has_another_shape_than_a_cursor_is_no_part_of_it():
+def test_what_has_another_shape_than_a_cursor_is_no_field_of_it():
     wide = value(3, 1, 1, dtype=I64)
     step = node("aten::unsqueeze", AT, 0, to=wide)
     assert operands_after(declared(entry(step, write(wide)))) == ["arithmetic"]

@@ -5,13 +5,13 @@ from dataclasses import dataclass, replace
 import pytest
 from ir_samples import I64, method, node, program, value
 
-from kvc.compiler.analysis.cursor_parts import CursorView, Step, with_places
+from kvc.compiler.analysis.cursor_fields import CursorView, Step, with_places
 from kvc.compiler.analysis.evaluate import check_equal
 from kvc.compiler.analysis.flat import flatten
 from kvc.compiler.ir import Method, Node, Value
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import PassFailed
-from kvc.schema.model import CursorPart
+from kvc.schema.model import CursorField
 from kvc.schema.types import Dim, Symbol, affine
 
 SEQ, BATCH = affine(0, {"seq": 1}), affine(0, {"batch": 1})
@@ -47,9 +47,9 @@ def view_of(known: Known, *nodes: Node, blocks: tuple[Method, ...] = ()) -> Curs
     return CursorView(flat, known.start, Step(known.tokens, known.lengths), known.rows)
 
 
-def check(known: Known, part: CursorPart, *nodes: Node) -> None:
+def check(known: Known, field: CursorField, *nodes: Node) -> None:
     """Check the last value that nodes make of the start."""
-    check_equal(nodes[-1].outputs[0], part, view_of(known, *nodes), SYMBOLS)
+    check_equal(nodes[-1].outputs[0], field, view_of(known, *nodes), SYMBOLS)
 
 
 def plus(given: Value, number: object, to: Value, alpha: int = 1) -> Node:
@@ -61,9 +61,9 @@ def summed(alpha: int) -> Node:
 
 
 def test_sums_that_are_the_end_are_taken():
-    check(AT_ONE, CursorPart.END, plus(ONE, SEQ, value(2, 1, dtype=I64)))
-    check(AT_ROWS, CursorPart.END, plus(ROWS, SEQ, value(2, BATCH, dtype=I64)))
-    check(RAGGED, CursorPart.END, summed(1))
+    check(AT_ONE, CursorField.END, plus(ONE, SEQ, value(2, 1, dtype=I64)))
+    check(AT_ROWS, CursorField.END, plus(ROWS, SEQ, value(2, BATCH, dtype=I64)))
+    check(RAGGED, CursorField.END, summed(1))
 
 
 @pytest.mark.parametrize(
@@ -72,23 +72,23 @@ def test_sums_that_are_the_end_are_taken():
 def test_another_sum_is_not_the_end(number, alpha):
     step = plus(ONE, number, value(2, 1, dtype=I64), alpha)
     with pytest.raises(PassFailed, match=r"%2 is not END at"):
-        check(AT_ONE, CursorPart.END, step)
+        check(AT_ONE, CursorField.END, step)
 
 
 def test_where_rows_have_lengths_the_sum_is_theirs():
     with pytest.raises(PassFailed, match="%2 is not END"):
-        check(RAGGED, CursorPart.END, summed(2))
+        check(RAGGED, CursorField.END, summed(2))
     with pytest.raises(PassFailed, match="%2 is not END"):
-        check(RAGGED, CursorPart.END, plus(ROWS, SEQ, value(2, BATCH, dtype=I64)))
+        check(RAGGED, CursorField.END, plus(ROWS, SEQ, value(2, BATCH, dtype=I64)))
 
 
 def test_lengths_of_one_or_none_are_cast():
     given, cast = value(1, BATCH, dtype=DType.BOOL), value(2, BATCH, dtype=I64)
     known = Known(ROWS, given, tokens=1, rows=BATCH)
     step = node("aten::_to_copy", given, I64, to=cast)
-    check(known, CursorPart.LENGTHS, step)
+    check(known, CursorField.LENGTHS, step)
     with pytest.raises(PassFailed, match="%2 is not START"):
-        check(known, CursorPart.START, step)
+        check(known, CursorField.START, step)
 
 
 def test_rows_stand_apart():
@@ -99,8 +99,8 @@ def test_rows_stand_apart():
         node("aten::expand", first, (BATCH,), to=wide),
     )
     with pytest.raises(PassFailed, match="%3 is not START at 0"):
-        check(AT_ROWS, CursorPart.START, *nodes)
-    check(Known(ROWS), CursorPart.START, *nodes)
+        check(AT_ROWS, CursorField.START, *nodes)
+    check(Known(ROWS), CursorField.START, *nodes)
 
 
 @pytest.mark.parametrize(
@@ -110,8 +110,8 @@ def test_rows_stand_apart():
 def test_the_first_place_is_the_start(op, arguments):
     dims = () if op == "aten::select.int" else (1,)
     step = node(op, PLACES, *arguments, to=value(2, *dims, dtype=I64))
-    check(AT_PLACES, CursorPart.START, step)
-    check(AT_PLACES, CursorPart.START, step, plus(step.outputs[0], 0, value(3, *dims)))
+    check(AT_PLACES, CursorField.START, step)
+    check(AT_PLACES, CursorField.START, step, plus(step.outputs[0], 0, value(3, *dims)))
 
 
 def test_the_last_place_is_the_start_of_one_token_only():
@@ -119,8 +119,8 @@ def test_the_last_place_is_the_start_of_one_token_only():
     last = value(2, dtype=I64)
     step = node("aten::select.int", PLACES, 0, -1, to=last)
     with pytest.raises(PassFailed, match=r"%2 is not START at 0, .*'seq': 8"):
-        check(AT_PLACES, CursorPart.START, step)
-    check(AT_PLACES, CursorPart.END, step, plus(last, 1, value(3, dtype=I64)))
+        check(AT_PLACES, CursorField.START, step)
+    check(AT_PLACES, CursorField.END, step, plus(last, 1, value(3, dtype=I64)))
 
 
 def test_views_and_copies_are_followed():
@@ -134,11 +134,11 @@ def test_views_and_copies_are_followed():
         node("aten::clone", values[3], to=values[4]),
         node("aten::copy", values[0], values[4], to=values[5]),
     )
-    check(AT_ONE, CursorPart.START, *nodes)
+    check(AT_ONE, CursorField.START, *nodes)
     squeezed = value(9, dtype=I64)
     check(
         AT_ONE,
-        CursorPart.START,
+        CursorField.START,
         *nodes,
         node("aten::squeeze.dims", values[5], (0, 1), to=squeezed),
     )
@@ -152,9 +152,9 @@ def test_a_value_of_a_block_is_what_the_code_around_it_lends():
     view = view_of(AT_ONE, plus(ONE, SEQ, end), call, blocks=blocks)
     here = view.method.here(later, 0)
     assert here is not None
-    check_equal(here, CursorPart.END, view, SYMBOLS)
+    check_equal(here, CursorField.END, view, SYMBOLS)
     with pytest.raises(PassFailed, match="is not START") as caught:
-        check_equal(here, CursorPart.START, view, SYMBOLS)
+        check_equal(here, CursorField.START, view, SYMBOLS)
     assert caught.value.method == "step"
 
 
@@ -173,7 +173,7 @@ def test_what_branches_make_is_computed_by_each():
         blocks = replace(one, block=0), replace(second, name="b1", block=1)
         view = view_of(AT_ONE, asks, call, blocks=blocks)
         if passes:
-            check_equal(result, CursorPart.END, view, SYMBOLS)
+            check_equal(result, CursorField.END, view, SYMBOLS)
         else:
             with pytest.raises(PassFailed, match="%3 is not END"):
-                check_equal(result, CursorPart.END, view, SYMBOLS)
+                check_equal(result, CursorField.END, view, SYMBOLS)

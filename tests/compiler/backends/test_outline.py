@@ -30,8 +30,8 @@ def ops(nodes):
 def test_neighbours_become_one_call():
     done = outline(chain(), frozenset({1, 2}), 5, {}, {})
     assert ops(done.method.nodes) == ["aten::neg", DELEGATE, "aten::neg"]
-    (part,) = done.partitions
-    assert (part.graph.inputs, part.graph.outputs) == ((A,), (C,))
+    (partition,) = done.partitions
+    assert (partition.graph.inputs, partition.graph.outputs) == ((A,), (C,))
     assert done.method.nodes[1].arguments == (5, (A,), (None,))
 
 
@@ -61,7 +61,7 @@ def test_branches_of_one_depth_become_one_call():
     assert len(done.partitions) == 1
 
 
-def test_a_view_inside_a_part_stays_inside():
+def test_a_view_inside_a_partition_stays_inside():
     turned = value(1, 4, 2)
     step = method(
         node("aten::neg", X, to=A),
@@ -94,7 +94,7 @@ def test_a_view_at_either_border_stays_outside():
     assert done.partitions[0].graph.inputs == (done.method.nodes[1].outputs[0],)
 
 
-def test_a_view_that_two_parts_read_is_cloned_once():
+def test_a_view_that_two_partitions_read_is_cloned_once():
     turned = value(1, 4, 2)
     step = method(
         node("aten::transpose.int", X, 0, 1, to=turned),
@@ -109,7 +109,7 @@ def test_a_view_that_two_parts_read_is_cloned_once():
     assert ops(done.method.nodes).count(DELEGATE) == 2
 
 
-def test_constants_go_into_the_part_and_leave_the_method():
+def test_constants_go_into_the_partition_and_leave_the_method():
     weight = value(9, 4)
     step = method(
         node("aten::mul.Tensor", X, weight, to=A),
@@ -123,7 +123,7 @@ def test_constants_go_into_the_part_and_leave_the_method():
     assert done.partitions[0].graph.inputs == (X,)
 
 
-def test_a_part_that_reads_a_state_runs_before_the_write_to_it():
+def test_a_partition_that_reads_a_state_runs_before_the_write_to_it():
     old, new, read = value(1, *CACHE), value(2, *CACHE), value(3, *CACHE)
     row, slot = value(4, 1, 1, 4), value(5, 1, dtype=I64)
     step = method(
@@ -139,7 +139,7 @@ def test_a_part_that_reads_a_state_runs_before_the_write_to_it():
     assert ops(done.method.nodes) == [DELEGATE, "aten::index_copy"]
 
 
-def test_a_write_is_in_no_part_with_what_its_readers_need():
+def test_a_write_is_in_no_partition_with_what_its_readers_need():
     """The write is on no way from the reader, but must come after it."""
     old, read, row, new = (value(i, 4, 4) for i in range(6, 10))
     steps = (
@@ -157,11 +157,11 @@ def test_a_write_is_in_no_part_with_what_its_readers_need():
     together = outline(step, frozenset({0, 2}), 0, {}, {})
     assert len(together.partitions) == 1
     apart = outline(step, frozenset({0, 2}), 0, {}, {2: {1}})
-    inside = [ops(part.graph.nodes) for part in apart.partitions]
+    inside = [ops(partition.graph.nodes) for partition in apart.partitions]
     assert inside == [["aten::neg"], ["aten::exp"]]
 
 
-def test_a_part_that_makes_a_new_content_is_lent_the_old_one():
+def test_a_partition_that_makes_a_new_content_is_lent_the_old_one():
     old, row, new = value(6, 4, 4), value(7, 4, 4), value(8, 4, 4)
     step = method(
         node("aten::exp", row, to=new),
@@ -169,8 +169,8 @@ def test_a_part_that_makes_a_new_content_is_lent_the_old_one():
         state_in=((old, "k"),),
         state_out=((new, "k"),),
     )
-    (part,) = outline(step, frozenset({0}), 0, {}, {}).partitions
-    assert part.graph.inputs == (row, old)
+    (partition,) = outline(step, frozenset({0}), 0, {}, {}).partitions
+    assert partition.graph.inputs == (row, old)
 
 
 def cached():
@@ -193,11 +193,15 @@ def test_a_backend_in_place_takes_writes_and_makes_views_once_more():
     step = cached()
     done = outline(step, frozenset({1, 2}), 0, {}, {1: set()}, in_place=True)
     assert set(ops(done.method.nodes)) == {"aten::alias", DELEGATE}
-    (part,) = done.partitions
-    assert ops(part.graph.nodes) == ["aten::alias", "aten::index_copy", "aten::neg"]
+    (partition,) = done.partitions
+    assert ops(partition.graph.nodes) == [
+        "aten::alias",
+        "aten::index_copy",
+        "aten::neg",
+    ]
     slot, old = step.inputs[1], step.state_in[0][0]
-    assert {old, slot, step.inputs[0]} == set(part.graph.inputs)
-    assert part.graph.in_place
+    assert {old, slot, step.inputs[0]} == set(partition.graph.inputs)
+    assert partition.graph.in_place
 
 
 def test_a_backend_that_is_not_in_place_gets_no_update_of_a_state():
@@ -230,21 +234,21 @@ def graphs(draw):
 def test_any_choice_of_nodes_gives_an_order_that_runs(given_graph):
     step, taken = given_graph
     done = outline(step, taken, 0, {}, {})
-    verify(program(done.method, *(part.graph for part in done.partitions)))
+    verify(program(done.method, *(partition.graph for partition in done.partitions)))
 
 
 @given(graphs())
-def test_any_choice_of_nodes_gives_parts_that_run_alone(given_graph):
+def test_any_choice_of_nodes_gives_partitions_that_run_alone(given_graph):
     step, taken = given_graph
-    for part in outline(step, taken, 0, {}, {}).partitions:
-        verify(program(replace(part.graph, block=None)))
+    for partition in outline(step, taken, 0, {}, {}).partitions:
+        verify(program(replace(partition.graph, block=None)))
 
 
 @given(graphs())
 def test_nothing_is_lost_and_nothing_runs_twice(given_graph):
     step, taken = given_graph
     done = outline(step, taken, 0, {}, {})
-    inside = [n for part in done.partitions for n in part.graph.nodes]
+    inside = [n for partition in done.partitions for n in partition.graph.nodes]
     outside = [n for n in done.method.nodes if n.op != DELEGATE]
     made = [
         v.id for n in inside + outside for v in n.outputs if v.id <= len(step.nodes)

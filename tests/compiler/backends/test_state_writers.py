@@ -1,4 +1,4 @@
-"""What writes a state over its old content stays outside of a part that reads it."""
+"""What writes a state over its old content stays out of partitions that read it."""
 
 import pytest
 import torch
@@ -84,9 +84,15 @@ def test_a_state_updated_by_itself_and_a_product_is_not_copied(name, recipe, tmp
     bundle = compile_program(Recurrent(), methods, recipe, max_copy_bytes=budget)
     (method,) = bundle.program.methods
     assert all(step.op == DELEGATE for step in method.graph.instructions)
-    parts = bundle.program.delegates
-    assert [part.backend for part in parts].count("xnnpack") <= CALLS[name]
-    left = (method.blocks[part.block] for part in parts if part.backend == "cpu")
+    partitions = bundle.program.delegates
+    assert [partition.backend for partition in partitions].count("xnnpack") <= CALLS[
+        name
+    ]
+    left = (
+        method.blocks[partition.block]
+        for partition in partitions
+        if partition.backend == "cpu"
+    )
     ops = [step.op for block in left for step in block.graph.instructions]
     assert not any("linear" in op for op in ops)
     bundle.save(tmp_path / "a.kvc")
@@ -99,13 +105,13 @@ def test_a_state_updated_by_itself_and_a_product_is_not_copied(name, recipe, tmp
             torch.testing.assert_close(got, wanted, rtol=tolerance, atol=tolerance)
 
 
-def test_a_part_without_the_old_content_may_make_the_new_one():
-    """The cell's hidden state is made in the second part, which reads no old one."""
+def test_a_partition_without_the_old_content_may_make_the_new_one():
+    """The second partition makes the cell's hidden state and reads no old one."""
     program = compile_program(Recurrent(), [Method("lstm", (X,))], "xnnpack_q8").program
     blocks = [
-        program.methods[0].blocks[part.block].graph
-        for part in program.delegates
-        if part.backend == "cpu"
+        program.methods[0].blocks[partition.block].graph
+        for partition in program.delegates
+        if partition.backend == "cpu"
     ]
     outside = [s.op for block in blocks for s in block.instructions]
     assert outside.count("aten::mul.Tensor") == 1
@@ -125,7 +131,7 @@ class Normed(nn.Module):
         return x.sum()
 
 
-def test_a_copy_that_a_part_costs_names_the_line_of_the_new_content():
+def test_a_copy_that_a_partition_costs_names_the_line_of_the_new_content():
     program = compile_program(Normed(), [Method("step", (X,))], "xnnpack_q8").program
     (update,) = program.methods[0].updates
     assert update.copies

@@ -1,4 +1,4 @@
-"""Parts that read states: by reference, before the state is written, without copies."""
+"""Partitions read states by reference, before they are written, without copies."""
 
 from types import SimpleNamespace
 
@@ -53,8 +53,8 @@ class ToyDelegate(Delegate):
     def __init__(self, options):
         self.options = options
 
-    def init(self, part, data):
-        return ToyHandle(self.options.program, part, data)
+    def init(self, partition, data):
+        return ToyHandle(self.options.program, partition, data)
 
     def packed(self):
         return {}
@@ -136,7 +136,7 @@ def assert_as_eager(bundle, name, path):
         ("row", 1, ()),
     ],
 )
-def test_a_part_reads_a_state_and_its_write_copies_nothing(
+def test_a_partition_reads_a_state_and_its_write_copies_nothing(
     name, calls, copies, tmp_path
 ):
     done = compiled(name)
@@ -145,7 +145,7 @@ def test_a_part_reads_a_state_and_its_write_copies_nothing(
     assert_as_eager(done.bundle, name, tmp_path / "a.kvc")
 
 
-def test_a_part_is_given_the_state_s_own_memory(tmp_path):
+def test_a_partition_is_given_the_state_s_own_memory(tmp_path):
     done = compiled("both")
     done.bundle.save(tmp_path / "a.kvc")
     with load(tmp_path / "a.kvc") as program, program.session() as session:
@@ -156,7 +156,7 @@ def test_a_part_is_given_the_state_s_own_memory(tmp_path):
 
 
 class Grown(nn.Module):
-    """Rows that grow by concatenation, all of which a part reads, old and new."""
+    """Rows that grow by concatenation, all of which a partition reads, old and new."""
 
     def step(self, x, past):
         rows = torch.cat([past, x], 1)
@@ -183,11 +183,13 @@ def run_grown(path):
     return bundle.program.methods[0]
 
 
-def test_a_part_that_reads_what_follows_a_length_gets_it_in_order(tmp_path):
+def test_a_partition_that_reads_what_follows_a_length_gets_it_in_order(tmp_path):
     run_grown(tmp_path / "a.kvc")
 
 
-def test_a_part_in_place_reads_a_growing_state_as_long_as_it_is(tmp_path, monkeypatch):
+def test_a_partition_in_place_reads_a_growing_state_as_long_as_it_is(
+    tmp_path, monkeypatch
+):
     """Its memory goes on past it, and is in another order than the rows."""
     monkeypatch.setitem(BACKENDS, "toy", InPlace)
     ops = [step.op for step in run_grown(tmp_path / "a.kvc").graph.instructions]
@@ -204,7 +206,7 @@ def calls_of(count):
     return [noted[i : i + count] for i in range(0, len(noted), count)]
 
 
-def test_a_part_that_makes_a_state_longer_is_lent_all_of_its_memory(
+def test_a_partition_that_makes_a_state_longer_is_lent_all_of_its_memory(
     tmp_path, monkeypatch
 ):
     monkeypatch.setitem(BACKENDS, "toy", InPlace)

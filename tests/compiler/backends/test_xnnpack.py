@@ -41,7 +41,7 @@ def compiled(recipe):
     return demo_program(recipe)
 
 
-def parts(program, backend="xnnpack", methods=(0, 1)):
+def partitions(program, backend="xnnpack", methods=(0, 1)):
     """The code of each of a backend's delegates."""
     return [
         program.methods[one.method].blocks[one.block].graph
@@ -60,20 +60,22 @@ def ops_of(graph):
 
 def test_a_decoder_makes_one_call_a_layer_and_one_more(compiled):
     for number, each in enumerate(compiled.methods):
-        assert len(parts(compiled, methods=[number])) == LAYERS + 1
+        assert len(partitions(compiled, methods=[number])) == LAYERS + 1
         assert {*ops_of(each.graph)} == {DELEGATE}
 
 
 def test_rotary_embeddings_caches_and_views_are_what_a_layer_leaves_outside(compiled):
     """What else is outside runs once a step: embedding, position, rotary gather."""
     for number in range(len(compiled.methods)):
-        left = parts(compiled, "cpu", [number])
+        left = partitions(compiled, "cpu", [number])
         assert len(left) == LAYERS + 1
         outside = sum(map(ops_of, left), Counter())
         assert outside.pop("kvc::cache_update") == 2 * LAYERS
         assert outside.pop("kvc::attention") == LAYERS
         assert outside.pop("kvc::rotary_embedding") == 2 * LAYERS
-        assert outside.pop("kvc::check_index") == LAYERS  # each part checks for itself
+        assert (
+            outside.pop("kvc::check_index") == LAYERS
+        )  # each partition checks for itself
         rest = {
             op: n for op, n in outside.items() if OPS[op].aliasing is not Aliasing.VIEW
         }
@@ -83,7 +85,7 @@ def test_rotary_embeddings_caches_and_views_are_what_a_layer_leaves_outside(comp
 
 
 def test_every_linear_is_inside(compiled, recipe):
-    inside = sum((ops_of(graph) for graph in parts(compiled)), Counter())
+    inside = sum((ops_of(graph) for graph in partitions(compiled)), Counter())
     op = {"xnnpack_fp32": "aten::linear", "xnnpack_q8": "kvc::linear_qd8"}
     assert inside[op.get(recipe, "kvc::linear_qb4")] in (2 * LINEARS, 2 * LINEARS - 2)
     linears = sum(n for o, n in inside.items() if "linear" in o)
@@ -91,13 +93,13 @@ def test_every_linear_is_inside(compiled, recipe):
 
 
 def test_linears_of_one_input_share_its_quantization(compiled, recipe):
-    inside = sum((ops_of(graph) for graph in parts(compiled)), Counter())
+    inside = sum((ops_of(graph) for graph in partitions(compiled)), Counter())
     shared = 0 if recipe == "xnnpack_fp32" else 2 * (4 * LAYERS + 1)
     assert inside["kvc::quantize_rows"] == shared
 
 
 def test_what_crosses_a_border_is_float32(compiled):
-    for graph in parts(compiled):
+    for graph in partitions(compiled):
         crossing = {graph.values[i].type.dtype for i in graph.inputs + graph.outputs}
         assert crossing == {DType.FLOAT32}
 
@@ -119,15 +121,15 @@ def as_operand(graph, argument):
     return argument
 
 
-def test_the_list_takes_every_node_of_every_part(compiled):
-    for graph in parts(compiled):
+def test_the_list_takes_every_node_of_every_partition(compiled):
+    for graph in partitions(compiled):
         for step in graph.instructions:
             arguments = [as_operand(graph, a) for a in step.arguments]
             results = [graph.values[i].type for i in step.results]
             assert why_not(step.op, arguments, results) == ""
 
 
-def test_the_arena_reaches_16_bytes_behind_what_a_part_reads(compiled):
+def test_the_arena_reaches_16_bytes_behind_what_a_partition_reads(compiled):
     tails = {d.backend: d.tail_nbytes for d in compiled.delegates}
     assert tails == {"xnnpack": 16, "cpu": 0}
     for each in compiled.methods:
@@ -136,7 +138,7 @@ def test_the_arena_reaches_16_bytes_behind_what_a_part_reads(compiled):
 
 def test_the_int4_recipe_keeps_a_tied_output_layer_in_the_embedding_s_int8_rows():
     program = demo_program("xnnpack_q4")
-    last = parts(program)[LAYERS]
+    last = partitions(program)[LAYERS]
     assert ops_of(last)["kvc::linear_qd8"] == 1
     kept = {"embed.weight.int8", "embed.weight.int8_scale"}
     assert kept <= names_of(program, last)
@@ -164,7 +166,7 @@ class Untied(torch.nn.Module):
 def test_the_int4_recipe_makes_an_output_layer_of_its_own_int4():
     forward = Method("forward", args=(torch.zeros(2, 3, dtype=torch.int64),))
     program = compile_program(Untied(), [forward], "xnnpack_q4").program
-    (graph,) = parts(program)
+    (graph,) = partitions(program)
     assert ops_of(graph)["kvc::linear_qb4"] == 1
     names = {named.name for named in program.names}
     assert {"embed.weight.int8", "head.weight.int4", "head.bias"} <= names
@@ -173,7 +175,7 @@ def test_the_int4_recipe_makes_an_output_layer_of_its_own_int4():
 def test_a_model_without_products_is_left_to_the_other_backend(recipe):
     forward = Method("forward", args=(torch.ones(2, 4),))
     bundle = compile_program(torch.nn.RMSNorm(4), [forward], recipe)
-    assert [part.backend for part in bundle.program.delegates] == ["cpu"]
+    assert [partition.backend for partition in bundle.program.delegates] == ["cpu"]
 
 
 class Products(torch.nn.Module):
@@ -195,7 +197,7 @@ class Products(torch.nn.Module):
         return (x @ self.weight).view(2, seq, 5, 1).transpose(1, 2)[:, :, -1:]
 
 
-def test_products_of_any_kind_are_worth_a_part():
+def test_products_of_any_kind_are_worth_a_partition():
     x, y = torch.ones(2, 3, 4), torch.ones(2, 4, 5)
     methods = [
         Method("products", args=(x, y)),
@@ -283,8 +285,8 @@ def test_no_border_runs_between_rows_and_their_linears():
     ops = [Counter(n.op for n in p.graph.nodes) for p in outlined.partitions]
     assert [p["kvc::quantize_rows"] for p in ops] == [1, 0]
     assert [p["kvc::linear_qd8"] for p in ops] == [2, 0]
-    for part in outlined.partitions:
-        crossing = (*part.graph.inputs, *part.graph.outputs)
+    for partition in outlined.partitions:
+        crossing = (*partition.graph.inputs, *partition.graph.outputs)
         assert {v.type.dtype for v in crossing} == {F32}
 
 

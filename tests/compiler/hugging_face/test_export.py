@@ -173,6 +173,7 @@ def test_an_interrupt_leaves_the_model_as_it_was():
     ("settings", "message"),
     [
         ({"cache": CacheConfig(max_length=129)}, "at most 128, the model's own limit"),
+        ({"cache": "int8"}, "cache: expected a CacheConfig, found 'int8'"),
         ({"prefill_chunk": 0}, "prefill_chunk: expected 1 or more, found 0"),
         ({"prefill_sizes": (4, 4)}, "prefill_sizes: expected different numbers"),
         ({"prefill_sizes": (129,)}, "prefill_sizes: expected at most 128"),

@@ -48,7 +48,7 @@ class Sizes(nn.Module):
         return x * 2, x.shape[1]
 
     def root(self, x):
-        return x / x.shape[1] ** 0.5
+        return x / round(x.shape[1] / 3, 1)
 
 
 class Function(nn.Module):
@@ -224,9 +224,10 @@ def test_code_that_holds_only_for_some_sizes_is_refused_with_its_line():
     assert "with seq = 1" in message
 
 
-def test_a_size_cannot_be_returned():
-    message = refusal(CaptureError, Sizes(), sized("length"))
-    assert "a number that differs from call to call" in message
+def test_a_size_is_returned_as_a_number():
+    (method,) = imported(Sizes(), sized("length")).methods
+    assert method.output_tree == '{"tuple":[0,{"scalar":1}]}'
+    assert str(method.outputs[1].type) == "int64[]"
 
 
 def test_other_arithmetic_on_sizes_is_refused():

@@ -182,8 +182,8 @@ def power(k, i):
     return k ** i[0].item()
 
 
-def root(k, i):
-    return k * i[0].item() ** 0.5
+def rounded(k, i):
+    return k * round(i[0].item() / 3, 1)
 
 
 def truth(k, i):
@@ -197,7 +197,7 @@ def truth(k, i):
         (places_of_it, "a size that depends on values"),
         (ones, "a size that depends on values"),
         (power, "a number that depends on values, where none can be"),
-        (root, "computed from a size or from values by more than"),
+        (rounded, "computed from a size or from values by more than"),
         (truth, "a condition on sizes or values"),
     ],
 )

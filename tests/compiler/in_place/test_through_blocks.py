@@ -1,4 +1,4 @@
-"""Memory that a part writes: all of it, in its own shape, or else a copy of it."""
+"""Memory that a partition writes: all of it, in its own shape, or else a copy of it."""
 
 from pathlib import Path
 
@@ -38,7 +38,7 @@ class AllButPlaces(Greedy):
         return frozenset(i for i, n in enumerate(method.nodes) if n.op in taken)
 
 
-def test_a_part_writes_no_view_that_was_written_before(
+def test_a_partition_writes_no_view_that_was_written_before(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(pipeline, "_backends_of", lambda _: (AllButPlaces({}),))

@@ -92,7 +92,7 @@ def test_a_text_of_many_windows_gives_the_model_s_logits(name, program_of):
         assert program.states[f"kvc_cache.{layer}.keys"].kind is StateKind.LINEAR
     with program.session() as session:
         assert (session.capacity, session.longest_call) == (LENGTH, CHUNK + SLACK)
-        # Longer than a call may be: in parts.
+        # Longer than a call may be: in pieces.
         found = session.prefill(tokens[:, :50])
         assert np.abs(found - wanted[49]).max() < TOLERANCE * spread
         for place in range(50, 90):

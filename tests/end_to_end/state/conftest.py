@@ -46,9 +46,9 @@ _OF_THE_HOST = (
 # They compare with the reference bit for bit, or break one of its kernels.
 _OF_THE_REFERENCE = (
     "test_a_bundle_gives_the_bits_of_eager",
-    "test_a_failed_part_puts_back_each_state_at_its_own_cursor",
+    "test_a_failed_piece_puts_back_each_state_at_its_own_cursor",
 )
-_OF_BACKENDS = ("test_failing_parts.py", "test_whoever_runs.py")
+_OF_BACKENDS = ("test_failing_steps.py", "test_whoever_runs.py")
 _NOT_WITH = {"opaque": _OF_THE_HOST, **dict.fromkeys(RECIPES, _OF_THE_REFERENCE)}
 _ALWAYS = {
     "cpu_fp32": (

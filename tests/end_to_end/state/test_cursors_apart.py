@@ -140,7 +140,7 @@ def test_a_row_comes_and_goes_with_all_its_positions(tmp_path: Path) -> None:
                 program.restore(file)
 
 
-def test_a_failed_part_puts_back_each_state_at_its_own_cursor(tmp_path: Path) -> None:
+def test_a_failed_piece_puts_back_each_state_at_its_own_cursor(tmp_path: Path) -> None:
     methods = [of_tokens("both", "prefill"), of_tokens("note")]
     with opened(Listener(), methods, tmp_path) as program:
         session = program.session()
@@ -148,7 +148,7 @@ def test_a_failed_part_puts_back_each_state_at_its_own_cursor(tmp_path: Path) ->
         session.both(TOKENS.numpy())
         before = snapshot(session)
         with broken_step(8, after=True), pytest.raises(KernelFailed):
-            session.both(np.arange(11)[None])  # two parts, or three
+            session.both(np.arange(11)[None])  # two pieces, or three
         for name, state in snapshot(session).items():
             np.testing.assert_array_equal(state, before[name])
         session.both(np.arange(11)[None])

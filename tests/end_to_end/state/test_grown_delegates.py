@@ -1,4 +1,4 @@
-"""Parts that a backend runs on what grows."""
+"""Partitions that a backend runs on what grows."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ class OverThePast(nn.Module):
         return self.linear(rows * 2), rows
 
 
-def test_a_part_whose_sizes_are_sums_of_lengths_runs(tmp_path: Path) -> None:
+def test_a_partition_whose_sizes_are_sums_of_lengths_runs(tmp_path: Path) -> None:
     x, past = torch.ones(1, 2, 8), torch.ones(1, 3, 8)
     step = Method(
         "step",

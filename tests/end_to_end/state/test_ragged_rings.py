@@ -85,19 +85,19 @@ def test_rows_go_on_and_back_each_for_itself(program: Program, seed: int) -> Non
             session.rewind(np.array(back) * (dice.random(3) < 0.3))
 
 
-def test_padding_is_no_reason_to_part_a_call(
+def test_padding_is_no_reason_to_split_a_call(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def part(*_: object) -> None:
+    def split(*_: object) -> None:
         raise AssertionError("a row counts no more than a ring allows")
 
-    monkeypatch.setattr("kvc.runtime.engine.plan_parts", part)
+    monkeypatch.setattr("kvc.runtime.engine.plan_pieces", split)
     with program.session(batch=3) as session:
         feed(session, [LONGEST, 1, 0], 40)
         feed(session, [3, LONGEST, 0], 40)
 
 
-def test_a_long_row_is_parted_and_short_ones_with_it(program: Program) -> None:
+def test_a_long_row_is_split_and_short_ones_with_it(program: Program) -> None:
     with program.session(batch=3) as session:
         feed(session, [40, 0, LONGEST + 1], 40)
         feed(session, [0, 33, 1], 39)
@@ -106,7 +106,7 @@ def test_a_long_row_is_parted_and_short_ones_with_it(program: Program) -> None:
         assert session.position.tolist() == [80, 73, 40 + LONGEST + 2]
 
 
-def test_a_call_that_fails_in_a_late_part_leaves_all_rows(
+def test_a_call_that_fails_in_a_late_piece_leaves_all_rows(
     program: Program, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from kvc.runtime.engine import _run
@@ -117,7 +117,7 @@ def test_a_call_that_fails_in_a_late_part_leaves_all_rows(
         calls.append(1)
         made = _run(*args)
         if len(calls) == 3:
-            raise RuntimeError("in the third part")
+            raise RuntimeError("in the third piece")
         return made
 
     with program.session(batch=3) as session:
@@ -125,7 +125,7 @@ def test_a_call_that_fails_in_a_late_part_leaves_all_rows(
         before = contents(session)
         with monkeypatch.context() as patch:
             patch.setattr("kvc.runtime.engine._run", run)
-            with pytest.raises(RuntimeError, match="in the third part"):
+            with pytest.raises(RuntimeError, match="in the third piece"):
                 session.prefill(TEXT[:, :40], np.array([40, 0, 20]))
         assert contents(session) == before
         feed(session, [1, 0, 40], 40)
@@ -145,7 +145,7 @@ def test_bad_counts_of_a_long_call_are_refused(
         assert contents(session) == before
 
 
-def test_room_is_looked_at_before_the_first_part(program: Program) -> None:
+def test_room_is_looked_at_before_the_first_piece(program: Program) -> None:
     with program.session(batch=3, capacity=50) as session:
         feed(session, [20, 3, 0], 20)
         before = contents(session)

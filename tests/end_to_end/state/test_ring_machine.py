@@ -41,7 +41,7 @@ class Held(list[int]):
 class RingConversations(Conversations):
     """The same over rings, which forget: how far a session goes back is modelled too.
 
-    A prefill that is longer than the rings allow is taken in parts.
+    A prefill that is longer than the rings allow is taken in pieces.
     """
 
     shape: Shape

@@ -1,7 +1,7 @@
 """Rings of several windows: prefill of n tokens and decode of m, past every window.
 
 Each step is compared with one forward of the model that keeps everything and masks by
-the window. A prefill that is longer than the ring allows is taken in parts.
+the window. A prefill that is longer than the ring allows is taken in pieces.
 """
 
 import tempfile

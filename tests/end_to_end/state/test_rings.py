@@ -221,14 +221,14 @@ def test_what_a_failed_call_wrote_round_the_end_counts_as_written(made, kind):
 
 
 @pytest.mark.parametrize("start", [0, 3, 31])
-@pytest.mark.parametrize("part", [0, 1, 2])
-def test_a_prefill_in_parts_is_all_or_nothing(made, kind, start, part):
+@pytest.mark.parametrize("piece", [0, 1, 2])
+def test_a_prefill_in_pieces_is_all_or_nothing(made, kind, start, piece):
     here = made[kind]
     with here.session() as session:
         if start:
             session.prefill(here.tokens[:, :start])
         before, most = snapshot(session), session.rewindable.tolist()
-        with broken_run(part, 0.7), pytest.raises(KernelFailed):
+        with broken_run(piece, 0.7), pytest.raises(KernelFailed):
             session.prefill(here.tokens[:, start : start + 22])
         after = snapshot(session)
         assert all(np.array_equal(before[n], after[n]) for n in before)
@@ -237,7 +237,7 @@ def test_a_prefill_in_parts_is_all_or_nothing(made, kind, start, part):
         here.check(session)
 
 
-def test_a_prefill_in_parts_is_checked_as_a_whole_first(made):
+def test_a_prefill_in_pieces_is_checked_as_a_whole_first(made):
     here = made["mixed"]
     with here.session(capacity=40) as session:
         with pytest.raises(CacheOverflow) as caught:

@@ -9,7 +9,7 @@ import pytest
 
 from kvc.runtime import CacheOverflow, KernelFailed
 from kvc.runtime.binding.executor import Frame, Progress, Unbegun
-from kvc.runtime.native import NativeCall, NativePart, Steps, find_library
+from kvc.runtime.native import NativeCall, NativePartition, Steps, find_library
 from kvc.schema.errors import KvcError
 from kvc.schema.model import Instruction
 
@@ -48,8 +48,8 @@ def test_a_failure_is_placed_at_its_instruction_not_its_step():
 
 
 @pytest.fixture
-def part():
-    """Make parts that run, or fail with a status, or are not ready."""
+def partition():
+    """Make partitions that run, or fail with a status, or are not ready."""
     kept = []
 
     def made(status, make_ready=None):
@@ -58,7 +58,7 @@ def part():
         steps = Steps(find_library(), 1)
         address = ctypes.cast(function, ctypes.c_void_p).value
         steps.add_call(address, ctypes.addressof(HANDLE))
-        return NativePart(steps, told, make_ready)
+        return NativePartition(steps, told, make_ready)
 
     def told(failure):
         raise RuntimeError(f"status {failure.facts[0]}")
@@ -66,16 +66,18 @@ def part():
     return made
 
 
-def test_a_failure_of_joined_parts_is_placed_at_the_instruction_of_its_part(part):
-    joined, progress = NativeCall([part(0), part(5)]), Progress()
+def test_a_failure_of_joined_partitions_is_placed_at_the_instruction_of_its_partition(
+    partition,
+):
+    joined, progress = NativeCall([partition(0), partition(5)]), Progress()
     with pytest.raises(KernelFailed) as caught:
         frame((list, ()), (joined, ()), places=(0, (0, 1))).run(progress)
     assert str(caught.value) == "method run, instruction 1, aten::copy: status 5"
     assert progress.last(caught.value) == 1
 
 
-def test_a_part_that_is_not_ready_is_named_and_none_has_begun(part):
-    joined, progress = NativeCall([part(0), part(0, unready)]), Progress()
+def test_a_partition_that_is_not_ready_is_named_and_none_has_begun(partition):
+    joined, progress = NativeCall([partition(0), partition(0, unready)]), Progress()
     with pytest.raises(KernelFailed) as caught:
         frame((list, ()), (joined, ()), places=(0, (1, 2))).run(progress)
     assert str(caught.value) == "method run, instruction 2, aten::add.Tensor: no"

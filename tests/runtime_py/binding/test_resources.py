@@ -7,7 +7,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from data_programs import table_program, write_data_bundle
-from delegated_parts import delegated_program
+from delegated_partitions import delegated_program
 from fake_backends import backend_of
 from hand_built import affine_program, cache_program, write_bundle
 from resident_memory import LINUX, resident_within
@@ -143,7 +143,7 @@ class Counting(Handle):
     entered = threading.Event()
     gate = threading.Event()
 
-    def __init__(self, part, data):
+    def __init__(self, partition, data):
         type(self).open += 1
 
     def prepare(self, inputs, outputs, workspace, sizes):

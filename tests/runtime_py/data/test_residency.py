@@ -5,7 +5,7 @@ from dataclasses import FrozenInstanceError
 import numpy as np
 import pytest
 from data_programs import table_program, write_data_bundle
-from delegated_parts import delegated_program
+from delegated_partitions import delegated_program
 from fake_backends import backend_of
 from hand_built import write_bundle
 from resident_memory import LINUX, map_field
@@ -80,7 +80,7 @@ def test_a_closed_program_has_no_report(opened):
 class Packing(Handle):
     """A backend that keeps its data in a form of its own."""
 
-    def __init__(self, part, data):
+    def __init__(self, partition, data):
         self.copy = data["scale"].array().copy()
 
     def prepare(self, inputs, outputs, workspace, sizes):

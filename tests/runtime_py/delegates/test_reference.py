@@ -1,14 +1,14 @@
-"""Delegated parts, run by the reference implementation."""
+"""Delegated partitions, run by the reference implementation."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
-from delegated_parts import delegated_program, part_graph
+from delegated_partitions import delegated_program, partition_graph
 from hand_built import write_bundle
 
 from kvc.runtime import KernelFailed, load
-from kvc.runtime.delegates.part_memory import place_outputs
+from kvc.runtime.delegates.partition_memory import place_outputs
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import Instruction, Ref
 
@@ -16,7 +16,7 @@ SCALE = np.array([1, 2, 3, -4], np.float32)
 
 
 @pytest.mark.parametrize("seq", [1, 3, 8])
-def test_a_delegated_part_computes_what_its_block_says(tmp_path, seq):
+def test_a_delegated_partition_computes_what_its_block_says(tmp_path, seq):
     x = np.linspace(-1, 1, seq * 4, dtype=np.float32).reshape(seq, 4)
     with load(write_bundle(tmp_path / "d.kvc", delegated_program())) as opened:
         for _ in range(2):
@@ -39,7 +39,7 @@ def test_two_sizes_in_turn_do_not_disturb_each_other(tmp_path):
 def test_outputs_are_bound_without_a_copy_where_they_can_be():
     turned = np.zeros((4, 3), np.float32)
     soft, same = np.zeros((3, 4), np.float32), np.zeros((3, 4), np.float32)
-    given = place_outputs(part_graph(), {"seq": 3}, [turned, soft, same])
+    given = place_outputs(partition_graph(), {"seq": 3}, [turned, soft, same])
     assert given[2].ctypes.data == turned.ctypes.data
     assert given[2].shape == (3, 4)
     assert given[4] is soft
@@ -47,7 +47,7 @@ def test_outputs_are_bound_without_a_copy_where_they_can_be():
 
 
 def test_an_op_that_the_backend_does_not_take_is_refused(tmp_path):
-    graph = part_graph()
+    graph = partition_graph()
     steps = (
         *graph.instructions[:2],
         Instruction("aten::cumsum", (Ref(2), 1), (4,), ""),

@@ -3,7 +3,7 @@
 import subprocess
 import sys
 
-from delegated_parts import delegated_program
+from delegated_partitions import delegated_program
 from hand_built import write_bundle
 
 SCRIPT = """
@@ -16,7 +16,7 @@ from kvc.runtime.delegates.table import DELEGATES
 class Doubling(Delegate):
     def __init__(self, options):
         pass
-    def init(self, part, data):
+    def init(self, partition, data):
         return Doubles()
     def close(self):
         print("backend closed")

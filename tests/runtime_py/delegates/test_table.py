@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from delegated_parts import delegated_program
+from delegated_partitions import delegated_program
 from fake_backends import backend_of
 from hand_built import write_bundle
 
@@ -26,7 +26,7 @@ def tables():
     DELEGATES.update(before)
 
 
-Mine = backend_of(lambda part, data: None)
+Mine = backend_of(lambda partition, data: None)
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""Native calls: parts that run in one call, of kvc's kernels and of other libraries."""
+"""Native calls run partitions at once, of kvc's kernels and of other libraries."""
 
 import ctypes
 
@@ -9,7 +9,7 @@ from kvc.runtime.native import (
     LIBRARY_FAILED,
     Failure,
     NativeCall,
-    NativePart,
+    NativePartition,
     Steps,
     find_library,
 )
@@ -22,22 +22,22 @@ LentRun = ctypes.CFUNCTYPE(
 
 
 class Failed(Exception):
-    """A part failed; the arguments are its name and the failure."""
+    """A partition failed; the arguments are its name and the failure."""
 
 
 def adding(name, out, addend, made_ready=None, lent=0):
-    """Return a part that adds a number to `out`, in two steps."""
+    """Return a partition that adds a number to `out`, in two steps."""
     steps = Steps(find_library(), 2, lent)
     for _ in range(2):
         steps.add("aten::add.Tensor", [out, out, addend], [1], [1.0])
-    return NativePart(steps, raiser(name), made_ready)
+    return NativePartition(steps, raiser(name), made_ready)
 
 
 def calling(name, function, handle):
     steps = Steps(find_library(), 2)
     address = ctypes.cast(function, ctypes.c_void_p).value
     steps.add_call(address, ctypes.addressof(handle))
-    return NativePart(steps, raiser(name))
+    return NativePartition(steps, raiser(name))
 
 
 def raiser(name):
@@ -57,7 +57,7 @@ def one():
     return np.ones((), np.float32)
 
 
-def test_parts_run_in_their_order_in_one_call(out, one, monkeypatch):
+def test_partitions_run_in_their_order_in_one_call(out, one, monkeypatch):
     library = find_library()
     run, calls = library._run, []
     monkeypatch.setattr(library, "_run", lambda *a: calls.append(a) or run(*a))
@@ -69,12 +69,12 @@ def test_parts_run_in_their_order_in_one_call(out, one, monkeypatch):
         return 0
 
     handle = ctypes.c_void_p(12)
-    parts = [
+    partitions = [
         adding("a", out, one, lambda: ready.append("a")),
         calling("b", look, handle),
         adding("c", out, one, lambda: ready.append("c")),
     ]
-    call = NativeCall([NativeCall(parts[:2]).parts[0], *parts[1:]])
+    call = NativeCall([NativeCall(partitions[:2]).partitions[0], *partitions[1:]])
     call()
     handle.value = 13  # the library has made another one
     call()
@@ -84,7 +84,7 @@ def test_parts_run_in_their_order_in_one_call(out, one, monkeypatch):
     assert len(calls) == 2
 
 
-def test_a_failure_is_told_to_its_part_with_its_own_step(out, one):
+def test_a_failure_is_told_to_its_partition_with_its_own_step(out, one):
     refuse = ForeignCall(lambda handle: 5)
     call = NativeCall(
         [
@@ -104,8 +104,8 @@ def test_what_is_not_ready_begins_nothing(out, one):
     def unready():
         raise ValueError("not ready")
 
-    parts = [adding("a", out, one), adding("b", out, one, unready)]
-    call = NativeCall(parts)
+    partitions = [adding("a", out, one), adding("b", out, one, unready)]
+    call = NativeCall(partitions)
     with pytest.raises(ValueError, match="not ready"):
         call()
     assert (call.reached, call.begun) == (1, False)

@@ -15,7 +15,7 @@ from kvc.runtime.native import (
     NO_MEMORY,
     Failure,
     NativeCall,
-    NativePart,
+    NativePartition,
     Steps,
     find_library,
 )
@@ -170,7 +170,7 @@ def test_memory_that_is_lacking_is_said_in_bytes():
         raise MemoryError(failure.fault, failure.facts[0])
 
     with pytest.raises(MemoryError) as caught:
-        NativeCall([NativePart(steps, refuse)])()
+        NativeCall([NativePartition(steps, refuse)])()
     assert caught.value.args == (NO_MEMORY, 1 << 61)
 
 

@@ -42,7 +42,7 @@ def test_a_row_that_is_not_finite_gives_no_finite_product_and_leaves_the_others(
     assert torch.equal(found[[0, 3]], expected[0][[0, 3]])
 
 
-@pytest.mark.parametrize("rows", [*range(1, 20), 24, 31, 32, 40, 129])
+@pytest.mark.parametrize("rows", [*range(1, 20), 24, 31, 32, 40, 49, 129])
 @pytest.mark.parametrize(
     ("columns", "depth"), [(1, 1), (6, 16), (25, 33), (50, 96), (9, 200)]
 )
@@ -115,6 +115,20 @@ def test_the_longest_rows_do_not_overflow():
     arguments = (*quantized(x), weight, torch.ones(2), None)
     (found,) = native("kvc::linear_qd8", arguments, (torch.empty(1, 2),))
     torch.testing.assert_close(found, torch.full((1, 2), -127.0 * (depth - 1)))
+
+
+@pytest.mark.parametrize("rows", [17, 31, 48])
+def test_sums_that_wrap_around_on_the_way_are_exact(rows: int):
+    depth = 65_536
+    torch.manual_seed(rows)
+    q = torch.randint(0, 2, (rows, depth), dtype=I8) * -1 - 127
+    weight = torch.randint(0, 2, (50, depth), dtype=I8) * -1 - 127
+    q[0], weight[0], weight[1] = -128, -128, 127
+    zero = torch.full((rows, 1), 127, dtype=I32)
+    arguments = (q, torch.ones(rows, 1), zero, weight, torch.ones(50), None)
+    (found,) = native("kvc::linear_qd8", arguments, (torch.empty(rows, 50),))
+    exact = (q.double() - 127) @ weight.double().t()
+    assert torch.equal(found, exact.float())
 
 
 def test_caches_are_quantized_as_by_the_reference():

@@ -37,8 +37,8 @@ from kvc.runtime.sessions.positions import fill_cursors, takes_one_position
 from kvc.schema.model import (
     Alias,
     Cursor,
+    CursorField,
     CursorKind,
-    CursorPart,
     CursorSlot,
     Graph,
     Instruction,
@@ -157,12 +157,12 @@ def test_a_cursor_has_the_batch_of_the_session(opened):
         assert session.position.tolist() == [5, 4, 1]
 
 
-@pytest.mark.parametrize("part", list(CursorPart))
+@pytest.mark.parametrize("field", list(CursorField))
 @pytest.mark.parametrize("shape", [(), (1,), (3,)])
-def test_one_position_for_rows_that_differ_is_refused(part, shape):
+def test_one_position_for_rows_that_differ_is_refused(field, shape):
     slot = np.zeros(shape, np.int64)
     with pytest.raises(StateMismatch, match="expected one position for all rows"):
-        fill_cursors([(CursorSlot(0, part), slot)], [[1, 2]], [(3, 4)], "step")
+        fill_cursors([(CursorSlot(0, field), slot)], [[1, 2]], [(3, 4)], "step")
     assert not slot.any()
 
 
@@ -173,54 +173,54 @@ def test_rows_that_differ_have_no_places_of_all_tokens():
 
 
 @pytest.mark.parametrize(
-    ("part", "expected"),
+    ("field", "expected"),
     [
-        (CursorPart.START, [7, 4]),
-        (CursorPart.END, [8, 6]),
-        (CursorPart.LENGTHS, [1, 2]),
+        (CursorField.START, [7, 4]),
+        (CursorField.END, [8, 6]),
+        (CursorField.LENGTHS, [1, 2]),
     ],
 )
-def test_each_row_has_its_own_number(part, expected):
+def test_each_row_has_its_own_number(field, expected):
     slot = np.zeros(2, np.int64)
-    fill_cursors([(CursorSlot(0, part), slot)], [[7, 4]], [(1, 2)], "step")
+    fill_cursors([(CursorSlot(0, field), slot)], [[7, 4]], [(1, 2)], "step")
     assert slot.tolist() == expected
 
 
 @pytest.mark.parametrize(
-    ("part", "expected"), [(CursorPart.START, [7, 7]), (CursorPart.PLACES, [7, 8])]
+    ("field", "expected"), [(CursorField.START, [7, 7]), (CursorField.PLACES, [7, 8])]
 )
-def test_as_many_rows_as_tokens_are_no_riddle(part, expected):
+def test_as_many_rows_as_tokens_are_no_riddle(field, expected):
     slot = np.zeros(2, np.int64)
-    fill_cursors([(CursorSlot(0, part), slot)], [[7, 7]], [(2, 2)], "step")
+    fill_cursors([(CursorSlot(0, field), slot)], [[7, 7]], [(2, 2)], "step")
     assert slot.tolist() == expected
 
 
 @pytest.mark.parametrize(
-    ("part", "number"), [(CursorPart.START, 7), (CursorPart.END, 9)]
+    ("field", "number"), [(CursorField.START, 7), (CursorField.END, 9)]
 )
 @pytest.mark.parametrize("shape", [(), (1,)])
-def test_rows_at_one_place_share_a_number(part, number, shape):
+def test_rows_at_one_place_share_a_number(field, number, shape):
     slot = np.zeros(shape, np.int64)
-    fill_cursors([(CursorSlot(0, part), slot)], [[7, 7, 7]], [(2, 2, 2)], "step")
+    fill_cursors([(CursorSlot(0, field), slot)], [[7, 7, 7]], [(2, 2, 2)], "step")
     assert slot.reshape(-1).tolist() == [number]
 
 
 @pytest.mark.parametrize(
     ("slots", "rows", "single"),
     [
-        ([(CursorPart.START, ())], BATCH, True),
-        ([(CursorPart.START, (1,))], BATCH, True),
-        ([(CursorPart.START, (BATCH,))], BATCH, False),
-        ([(CursorPart.START, (BATCH,))], None, True),
-        ([(CursorPart.PLACES, (SEQ,))], BATCH, True),
-        ([(CursorPart.START, (BATCH,)), (CursorPart.END, (BATCH,))], BATCH, False),
+        ([(CursorField.START, ())], BATCH, True),
+        ([(CursorField.START, (1,))], BATCH, True),
+        ([(CursorField.START, (BATCH,))], BATCH, False),
+        ([(CursorField.START, (BATCH,))], None, True),
+        ([(CursorField.PLACES, (SEQ,))], BATCH, True),
+        ([(CursorField.START, (BATCH,)), (CursorField.END, (BATCH,))], BATCH, False),
         ([], None, False),
     ],
 )
 def test_what_a_method_takes_says_whether_rows_may_differ(slots, rows, single):
     b = Builder()
-    for part, dims in slots:
-        b.value(TensorType(I64, dims), CursorSlot(0, part))
+    for field, dims in slots:
+        b.value(TensorType(I64, dims), CursorSlot(0, field))
     cursor = Cursor("at", CursorKind.SESSION, None, rows, None)
     other = replace(cursor, rows=None)
     made, _ = program([], cursors=[cursor, other])
@@ -238,9 +238,9 @@ def test_a_counter_of_one_row_is_that_row_s_own(dims, single):
     assert takes_one_position(b.method("look", {}, []), made, 0) == single
 
 
-def test_each_cursor_fills_its_own_parts():
+def test_each_cursor_fills_its_own_fields():
     starts, ends = np.zeros(2, np.int64), np.zeros(1, np.int64)
-    values = [(START, starts), (CursorSlot(1, CursorPart.END), ends)]
+    values = [(START, starts), (CursorSlot(1, CursorField.END), ends)]
     fill_cursors(values, [[7, 4], [20]], [(1, 3), (5,)], "step")
     assert (starts.tolist(), ends.tolist()) == ([7, 4], [25])
 

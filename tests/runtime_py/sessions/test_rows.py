@@ -103,6 +103,12 @@ def test_a_row_of_another_session_joins_and_both_go_on(program):
             assert row_of(session, 0) == row_of(alone, 0)
 
 
+def test_what_is_no_session_is_not_admitted(program):
+    refused = pytest.raises(BadSetting, match="other: expected a Session, got 'x'")
+    with filled(program) as session, refused:
+        session.admit(0, "x")
+
+
 def test_what_was_admitted_goes_back_and_a_file_has_it(program, tmp_path):
     given = rows(9, batch=1)
     with program.session(batch=2) as session, program.session(batch=1) as alone:

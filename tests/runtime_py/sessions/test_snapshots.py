@@ -130,8 +130,8 @@ def test_a_file_of_another_program_names_both(opened, tmp_path):
         session.save(tmp_path / "s.kvs")
     with pytest.raises(BadSnapshot) as caught:
         other.restore(tmp_path / "s.kvs")
-    assert one.digest in str(caught.value)
-    assert other.digest in str(caught.value)
+    assert one.digest[:16] in str(caught.value)
+    assert other.digest[:16] in str(caught.value)
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ def linear(tmp_path_factory):
         yield program
 
 
-def test_a_backend_owns_what_its_parts_alone_touch(tmp_path):
+def test_a_backend_owns_what_its_partitions_alone_touch(tmp_path):
     with (
         program_of("shifting", tmp_path) as program,
         program.session() as session,
@@ -46,7 +46,7 @@ def test_a_backend_owns_what_its_parts_alone_touch(tmp_path):
             assert one.residency().own is not None
 
 
-@pytest.mark.parametrize("backend", ["", "greedy", "parts"])
+@pytest.mark.parametrize("backend", ["", "greedy", "partitions"])
 def test_the_host_owns_what_no_backend_wants(tmp_path, backend):
     with program_of("linear", tmp_path, backend) as program:
         assert isinstance(program.session()._states.owner, HostMemory)
@@ -88,7 +88,7 @@ def test_a_failed_call_waits_for_what_is_under_way(linear, monkeypatch):
 
 
 def _interrupted(synchronise):
-    """Be interrupted the first time that a part is waited for, which then fails."""
+    """Be interrupted while the first partition is waited for, which then fails."""
     times = iter(range(100))
 
     def interrupted(self):

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 from hand_built import END, PLACES, SEQ, START, adds, program
-from moved_code import in_branches, in_part
+from moved_code import in_branches, in_partition
 from ragged_programs import ragged_program
 from stateful_programs import (
     CAPACITY,
@@ -40,7 +40,7 @@ def as_it_is(program: Program) -> Program:
     return program
 
 
-in_each_block = pytest.mark.parametrize("way", [as_it_is, in_part, in_branches])
+in_each_block = pytest.mark.parametrize("way", [as_it_is, in_partition, in_branches])
 
 
 def wants(whole: Program, text: str) -> None:
@@ -94,7 +94,7 @@ def test_nothing_is_after_a_start_by_less_than_none():
 
 @in_each_block
 @pytest.mark.parametrize("of", [END, PLACES])
-def test_what_is_after_another_part_is_after_no_start(way, of):
+def test_what_is_after_another_field_is_after_no_start(way, of):
     b = Builder()
     index, x = b.value(ONE, of), b.scratch(ONE)
     b.step("kvc::after", (Ref(index), 1), b.scratch(ONE))
@@ -114,7 +114,7 @@ def test_what_is_after_another_cursor_s_start_is_not_at_this_one():
     other = replace(whole.cursors[0], kind=CursorKind.SESSION, state=None, name="at")
     (method,) = whole.methods
     values = tuple(
-        replace(v, storage=CursorSlot(1, v.storage.part))
+        replace(v, storage=CursorSlot(1, v.storage.field))
         if isinstance(v.storage, CursorSlot)
         else v
         for v in method.graph.values

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 from growing_programs import CAPACITY, PAST, growing_program
 from hand_built import END, F32, I64, LENGTHS, PLACES, SEQ, START, adds
-from moved_code import in_branches, in_part, with_block
+from moved_code import in_branches, in_partition, with_block
 from ragged_programs import ragged_program
 from ring_programs import (
     ONE,
@@ -57,8 +57,8 @@ def as_it_is(program: Program) -> Program:
     return program
 
 
-in_each_way = pytest.mark.parametrize("way", [as_it_is, in_part])
-in_each_block = pytest.mark.parametrize("way", [as_it_is, in_part, in_branches])
+in_each_way = pytest.mark.parametrize("way", [as_it_is, in_partition])
+in_each_block = pytest.mark.parametrize("way", [as_it_is, in_partition, in_branches])
 
 
 def wants(program: Program, text: str) -> None:
@@ -194,32 +194,32 @@ def test_a_capacity_is_of_no_other_symbols(capacity):
     wants(replace(GROWING, cursors=(cursor,)), text)
 
 
-# Parts of a cursor
+# Fields of a cursor
 
 
-def with_part(slot: CursorSlot, kind: TensorType) -> Program:
-    """Return the program whose method is given one more part of a cursor."""
+def with_field(slot: CursorSlot, kind: TensorType) -> Program:
+    """Return the program whose method is given one more field of a cursor."""
     graph = WHOLE.methods[0].graph
     values = (*graph.values, Value(kind, slot))
     return with_run(WHOLE, graph=replace(graph, values=values))
 
 
-def test_a_part_is_of_a_cursor_that_is_there():
+def test_a_field_is_of_a_cursor_that_is_there():
     for number in (1, 2**40):
-        wants(with_part(CursorSlot(number, START.part), ONE), f"no cursor {number}")
+        wants(with_field(CursorSlot(number, START.field), ONE), f"no cursor {number}")
 
 
 @pytest.mark.parametrize("slot", [START, END, LENGTHS, PLACES])
 @pytest.mark.parametrize(
     "kind", [TensorType(DType.INT32, (1,)), TensorType(I64, (1, 1))]
 )
-def test_a_part_is_int64_of_rank_one_at_most(slot, kind):
-    wants(with_part(slot, kind), f"is not the {slot.part.name} of a cursor")
+def test_a_field_is_int64_of_rank_one_at_most(slot, kind):
+    wants(with_field(slot, kind), f"is not the {slot.field.name} of a cursor")
 
 
 @pytest.mark.parametrize("slot", [START, END, LENGTHS, PLACES])
-def test_a_part_has_the_cursor_s_rows(slot):
-    program = with_part(slot, TensorType(I64, (3,)))
+def test_a_field_has_the_cursor_s_rows(slot):
+    program = with_field(slot, TensorType(I64, (3,)))
     verify_program(program, "x")  # all rows are at one place
     program = replace(program, cursors=(replace(WHOLE.cursors[0], rows=1),))
     if slot is PLACES:
@@ -233,19 +233,19 @@ def test_what_advances_nothing_has_no_end(slot):
     b = Builder(SYMBOLS)
     out = b.step("aten::clone", (Ref(b.value(ONE, slot)),), b.scratch(ONE))
     still = replace(WHOLE, methods=(*WHOLE.methods, b.method("look", {}, [out])))
-    wants(still, f"the {slot.part.name} of a method that advances nothing")
+    wants(still, f"the {slot.field.name} of a method that advances nothing")
 
 
-@pytest.mark.parametrize("way", [in_part, in_branches])
-def test_a_block_has_no_part_of_its_own(way):
+@pytest.mark.parametrize("way", [in_partition, in_branches])
+def test_a_block_has_no_field_of_its_own(way):
     program = way(ONLY_WRITE)
     graph = program.methods[0].blocks[0].graph
     values = (*graph.values, Value(ONE, START))
-    wants(with_block(program, values=values), "a block is lent parts of a cursor")
+    wants(with_block(program, values=values), "a block is lent fields of a cursor")
 
 
 @pytest.mark.parametrize("op", ["aten::add.Scalar", "aten::copy", "aten::index_put"])
-def test_a_part_is_never_written(op):
+def test_a_field_is_never_written(op):
     b = Run()
     given = {
         "aten::add.Scalar": (1, 1),
@@ -256,8 +256,8 @@ def test_a_part_is_never_written(op):
     wants(b.program(b.attend(b.x, *b.write_both())), "writes over a cursor|fresh kind")
 
 
-@pytest.mark.parametrize("way", [in_part, in_branches])
-def test_a_part_is_never_written_in_a_block(way):
+@pytest.mark.parametrize("way", [in_partition, in_branches])
+def test_a_field_is_never_written_in_a_block(way):
     b = Builder(SYMBOLS)
     x, start = b.scratch(ROWS), b.value(ONE, START)
     copied = b.over("aten::copy", start, Ref(start))
@@ -448,7 +448,7 @@ def test_a_window_of_what_has_no_ring_is_refused():
 
 def test_a_window_is_what_is_seen_in_a_block():
     wants(
-        in_part(with_state(WHOLE, 1, window=Window(4))),
+        in_partition(with_state(WHOLE, 1, window=Window(4))),
         "a window of 4, its queries see 5",
     )
 
@@ -630,13 +630,13 @@ def test_a_ring_is_not_handed_out():
     keys, values = b.write_both()
     whole = b.program(b.attend(b.x, keys, values), keys)
     wants(whole, r"it hands the rings \[1\] with a window out")
-    wants(in_part(whole), "a copy of a ring with a window")
+    wants(in_partition(whole), "a copy of a ring with a window")
 
 
 def test_a_ring_is_not_handed_out_of_a_block():
     b = Run()
-    part = in_part(b.program(b.attend(b.x, *b.write_both())))
-    method = part.methods[0]
+    moved = in_partition(b.program(b.attend(b.x, *b.write_both())))
+    method = moved.methods[0]
     (step,) = method.graph.instructions
     roots = {method.graph.root_of(v): v for v in step.results}
     (ring,) = (
@@ -644,7 +644,7 @@ def test_a_ring_is_not_handed_out_of_a_block():
     )
     graph = replace(method.graph, outputs=(*method.graph.outputs, ring))
     given = replace(method, graph=graph, output_tree='{"tuple": [0, 1]}')
-    wants(replace(part, methods=(given,)), r"it hands the rings \[1\]")
+    wants(replace(moved, methods=(given,)), r"it hands the rings \[1\]")
 
 
 def test_a_ring_may_be_used_in_branches_that_do_the_same():

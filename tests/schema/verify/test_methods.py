@@ -54,6 +54,7 @@ def refuse_decode(text, **changes):
         ({"input_tree": '{"parameters":[],"arguments":[]}'}, "0 leaves for 1 inputs"),
         ({"output_tree": "0"}, "1 leaves, 2 outputs"),
         ({"output_tree": "{}"}, "unknown part"),
+        ({"output_tree": '{"list":[{"scalar":0},1]}'}, "as a number"),
         ({"reads": ()}, r"it reads the states \(0, 1\)"),
         ({"writes": (0,)}, r"it writes the states \(0, 1\)"),
     ],

@@ -21,6 +21,11 @@ from kvc.schema.verify.trees import check_call_tree, check_tree
         '{"dict":[0]}',
         '{"dict":[["a",0],["a",1]]}',
         '{"dict":[[1,0]]}',
+        '{"scalar":1}',
+        '{"scalar":true}',
+        '{"scalar":[0]}',
+        '{"scalar":{"scalar":0}}',
+        '{"list":[{"scalar":0},{"scalar":0}]}',
         '{"list":[' * 40 + "0" + "]}" * 40,
         '{"dataclass":[]}',
         '{"dataclass":["A"]}',
@@ -53,6 +58,7 @@ def test_a_text_that_is_no_tree_is_refused(text):
         "0",
         "{}",
         '{"parameters":["x"],"arguments":0}',
+        '{"parameters":["x"],"arguments":[["x",{"scalar":0}]]}',
         '{"parameters":[1],"arguments":[]}',
         '{"parameters":["x"],"arguments":[["y",0]]}',
         '{"parameters":["x","x"],"arguments":[["x",0]]}',
@@ -66,4 +72,8 @@ def test_a_text_that_is_no_call_is_refused(text):
 
 def test_records_of_plain_names_are_trees():
     text = '{"dataclass":["_Cache",[["k",0],["v",{"namedtuple":["P",[["x",1]]]}]]]}'
-    assert check_tree(text) == 2
+    assert check_tree(text) == (2, [])
+
+
+def test_results_may_be_numbers():
+    assert check_tree('{"list":[0,{"scalar":1}]}') == (2, [1])

@@ -12,7 +12,7 @@ from kvc.compiler import Dim, Method, compile_program
 from kvc.schema.errors import FormatError
 from kvc.schema.model import (
     Advance,
-    CursorPart,
+    CursorField,
     CursorSlot,
     Graph,
     Instruction,
@@ -128,11 +128,11 @@ def test_a_start_that_is_handed_on_in_another_way_is_none(whole: Program) -> Non
     wants(program, "no start of a cursor|not written at its cursor")
 
 
-def test_a_loop_that_begins_at_another_part_writes_at_no_cursor(
+def test_a_loop_that_begins_at_another_field_writes_at_no_cursor(
     whole: Program,
 ) -> None:
     (method,) = whole.methods
-    for slot in (CursorSlot(0, CursorPart.END), CursorSlot(0, CursorPart.PLACES)):
+    for slot in (CursorSlot(0, CursorField.END), CursorSlot(0, CursorField.PLACES)):
         values = tuple(
             replace(value, storage=slot)
             if isinstance(value.storage, CursorSlot)

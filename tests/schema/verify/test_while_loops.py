@@ -14,8 +14,8 @@ from kvc.schema.errors import FormatError
 from kvc.schema.model import (
     Advance,
     Alias,
+    CursorField,
     CursorKind,
-    CursorPart,
     CursorSlot,
     Graph,
     Instruction,
@@ -103,7 +103,7 @@ def after(which: int, count: int) -> Callable[[Graph], Graph]:
 
 
 def of(graph: Graph, slot: CursorSlot) -> Ref:
-    """Return the value that is a part of a cursor."""
+    """Return the value that is a field of a cursor."""
     return Ref([value.storage for value in graph.values].index(slot))
 
 
@@ -134,16 +134,16 @@ def test_an_advance_with_a_number_has_no_loop_of_any_length(whole: Program) -> N
 
 
 def test_such_a_method_knows_no_end_before_it_ends(whole: Program) -> None:
-    def with_part(graph: Graph) -> Graph:
+    def with_field(graph: Graph) -> Graph:
         values = tuple(
-            replace(value, storage=CursorSlot(0, CursorPart.END))
+            replace(value, storage=CursorSlot(0, CursorField.END))
             if isinstance(value.storage, CursorSlot)
             else value
             for value in graph.values
         )
         return replace(graph, values=values)
 
-    wants(with_graph(whole, with_part), "the END of a method that advances by any")
+    wants(with_graph(whole, with_field), "the END of a method that advances by any")
 
 
 def test_a_turn_writes_no_further_than_it_goes_on(whole: Program) -> None:
@@ -167,7 +167,7 @@ def test_the_counter_is_left_after_the_last_write(whole: Program) -> None:
 
 def test_the_counter_is_left_where_the_loop_ends(whole: Program) -> None:
     graph = whole.methods[0].graph
-    start = of(graph, CursorSlot(0, CursorPart.START))
+    start = of(graph, CursorSlot(0, CursorField.START))
 
     def from_start(step: Instruction) -> Instruction:
         return replace(step, arguments=(start, 9))

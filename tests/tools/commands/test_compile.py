@@ -29,7 +29,7 @@ def test_the_closing_table_says_what_was_made(kvc, tmp_path):
         "memory",
         "time",
     ]
-    assert any("decode: 1 part, none left to PyTorch" in line for line in lines)
+    assert any("decode: 1 partition, none left to PyTorch" in line for line in lines)
 
 
 def test_quiet_is_quiet(kvc, tmp_path):

@@ -106,7 +106,7 @@ def test_the_overview_explains_its_words(kvc, sample):
         "bundles of equal content have equal digests",
         "kept between calls (r: reads, w: writes)",
         "; reads and writes 2 states\n",
-        "DELEGATES, parts of a method that a backend runs\n",
+        "DELEGATES, partitions of a method that a backend runs\n",
         "1 instruction ",
         "memory, laid out by kvc: 256 B",
     ):
@@ -130,7 +130,7 @@ def test_everything_as_json(kvc, sample):
     ]
 
 
-def test_several_parts_at_once(kvc, sample):
+def test_several_tables_at_once(kvc, sample):
     text = kvc("dump", sample, "--size", "--states", "--ops", "decode").stdout
     assert "the file" in text
     assert "starts as" in text
@@ -190,7 +190,7 @@ def test_every_byte_of_every_data_file_has_a_place(kvc, tmp_path):
 def test_data_files_are_in_the_overview(kvc, tmp_path):
     saved = save_data(tmp_path / "m.kvc", SMALL, external=True)
     text = kvc("dump", tmp_path / "m.kvc").stdout
-    assert ": 1.19 kB and 8.81 kB in 1 data file, recipe none" in text
+    assert ": 1.22 kB and 8.81 kB in 1 data file, recipe none" in text
     name, digest = saved.program.files[1].name, saved.program.files[1].digest.hex()
     assert f"DATA FILE {name} (digest {digest[:16]}), 8.81 kB\n" in text
 
@@ -260,10 +260,10 @@ def test_without_delegates_the_list_says_so(kvc, tiny):
 
 def test_what_a_backend_adds_to_its_code_is_counted_not_read(kvc, sample, monkeypatch):
     program = sample_program()
-    parts = tuple(replace(d, payload=b"my own") for d in program.delegates)
+    partitions = tuple(replace(d, payload=b"my own") for d in program.delegates)
     with BundleFile.open(sample) as bundle:
         blobs = bundle.program.blobs
-    foreign = replace(program, delegates=parts, blobs=blobs)
+    foreign = replace(program, delegates=partitions, blobs=blobs)
     monkeypatch.setattr(BundleFile, "_read_program", lambda self, thorough: foreign)
     text = kvc("dump", sample, "--ops", "prefill").stdout
     assert "run by the backend sample, with 6 bytes of its own\n" in text
@@ -287,7 +287,7 @@ def test_a_saved_session_says_what_it_is(kvc, tiny, tmp_path):
     ]
     told = json.loads(kvc("dump", file, "--json").stdout)["session"]
     assert (told["program"], told["position"]) == (digest, [4])
-    assert "has no parts" in kvc("dump", file, "--blobs").stderr
+    assert "has no such tables" in kvc("dump", file, "--blobs").stderr
     file.write_bytes(file.read_bytes()[:-1])
     assert "it is damaged" in kvc("dump", file).stderr
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from delegated_parts import delegated_program, part_graph
+from delegated_partitions import delegated_program, partition_graph
 from hand_built import write_bundle
 from xnnpack_graphs import library_or_skip
-from xnnpack_programs import float_sketch, linear_sketch, numbers, part_program
+from xnnpack_programs import float_sketch, linear_sketch, numbers, partition_program
 
 from kvc.runtime import load
 from kvc.runtime.delegates import base
@@ -38,7 +38,7 @@ def path(tmp_path):
 
 
 def write_with(tmp_path, scales):
-    built = part_program({"forward": linear_sketch(WEIGHT, scales)})
+    built = partition_program({"forward": linear_sketch(WEIGHT, scales)})
     return write_bundle(tmp_path / "p.kvc", built)
 
 
@@ -136,7 +136,7 @@ def test_scales_that_are_no_scales_are_refused(tmp_path, wrong):
 @pytest.mark.parametrize("reference", [False, True])
 def test_an_op_that_the_library_does_not_take_is_refused(tmp_path, reference):
     """By the reference, too: a bundle runs here if it runs where the library is."""
-    graph = part_graph()
+    graph = partition_graph()
     spoiled = Instruction("aten::cumsum", (Ref(2), 1), (4,), "")
     steps = (*graph.instructions[:2], spoiled)
     built = delegated_program(graph=replace(graph, instructions=steps))
@@ -167,10 +167,10 @@ def options_of(program):
     return Options("p.kvc", program._engine.program, False, 1)
 
 
-def test_two_parts_of_one_method_share_what_they_both_use(tmp_path):
+def test_two_partitions_of_one_method_share_what_they_both_use(tmp_path):
     weight = WEIGHT.astype(np.float32)
-    parts = {"one": float_sketch(weight), "two": float_sketch(weight)}
-    path = write_bundle(tmp_path / "t.kvc", part_program(parts))
+    partitions = {"one": float_sketch(weight), "two": float_sketch(weight)}
+    path = write_bundle(tmp_path / "t.kvc", partition_program(partitions))
     with load(path, reference=False) as program:
         program.one(X)
         before = program.residency().totals.packed

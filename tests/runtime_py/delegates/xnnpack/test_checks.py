@@ -5,8 +5,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from hand_built import write_bundle
-from part_sketch import SEQ, Sketch
-from xnnpack_programs import numbers, part_program
+from partition_sketch import SEQ, Sketch
+from xnnpack_programs import numbers, partition_program
 
 from kvc.runtime import load
 from kvc.runtime.delegates.xnnpack.checks import check_ops
@@ -229,7 +229,7 @@ def test_a_file_with_such_a_part_is_refused(tmp_path, reference):
     sketch = Sketch()
     _, scale, _ = sketch("kvc::quantize_rows", sketch.input(SEQ, 8))
     outputs = (sketch("aten::mul.Scalar", scale, 2.0),)
-    built = part_program({"forward": (sketch, outputs)})
+    built = partition_program({"forward": (sketch, outputs)})
     path = write_bundle(tmp_path / "p.kvc", built)
     with load(path, reference=reference) as program, refused("quantized rows"):
         program.forward(np.ones((2, 8), np.float32))

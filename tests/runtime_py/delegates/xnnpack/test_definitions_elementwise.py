@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from part_sketch import SEQ, Sketch
+from partition_sketch import SEQ, Sketch
 from xnnpack_graphs import Native, compare, noise, run_reference
 
 from kvc.runtime.delegates.xnnpack import translation

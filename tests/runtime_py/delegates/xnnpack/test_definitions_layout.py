@@ -1,7 +1,7 @@
 """Views, joins and copies run by XNNPACK, against the kernels of torch."""
 
 import pytest
-from part_sketch import SEQ, Sketch
+from partition_sketch import SEQ, Sketch
 from xnnpack_graphs import compare, noise
 
 from kvc.schema.types import Affine

@@ -7,7 +7,7 @@ of the size of what is summed.
 import ml_dtypes
 import numpy as np
 import pytest
-from part_sketch import SEQ, Sketch
+from partition_sketch import SEQ, Sketch
 from xnnpack_graphs import Native, compare, noise
 
 CLOSE = {"rtol": 1e-5, "atol": 1e-5}

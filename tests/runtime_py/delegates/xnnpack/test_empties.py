@@ -8,9 +8,9 @@ import textwrap
 import numpy as np
 import pytest
 from hand_built import write_bundle
-from part_sketch import Sketch
+from partition_sketch import Sketch
 from xnnpack_graphs import library_or_skip, noise
-from xnnpack_programs import part_program
+from xnnpack_programs import partition_program
 
 from kvc.runtime import load
 from kvc.runtime.delegates.xnnpack.empties import dims_that_must_be
@@ -64,7 +64,7 @@ CASES = {
 def test_a_size_of_0_is_computed_between_others(tmp_path, make):
     sketch = Sketch(a=(0, 24))
     outputs = (make(sketch),)
-    built = part_program({"forward": (sketch, outputs)})
+    built = partition_program({"forward": (sketch, outputs)})
     path = write_bundle(tmp_path / "p.kvc", built)
     graph = sketch.graph(*outputs)
     kinds = [graph.values[value].type for value in graph.inputs]
@@ -84,7 +84,7 @@ def test_without_torch_kvcs_own_kernels_compute_it(tmp_path):
         methods[key], graph = (sketch, outputs), sketch.graph(*outputs)
         kinds = [graph.values[value].type for value in graph.inputs]
         shapes[key] = [[kind.shape({"a": size}) for kind in kinds] for size in (3, 0)]
-    path = write_bundle(tmp_path / "p.kvc", part_program(methods))
+    path = write_bundle(tmp_path / "p.kvc", partition_program(methods))
     code = """
         import json, sys
         sys.modules["torch"] = None
@@ -118,7 +118,7 @@ def test_the_weights_of_a_program_that_may_start_with_nothing_are_packed(tmp_pat
     x = sketch.input(A, 4)
     y = sketch("aten::linear", x, const(sketch, 4, 4), None)
     outputs = (sketch("aten::mm", sketch("aten::transpose.int", x, 0, 1), y),)
-    built = part_program({"forward": (sketch, outputs)})
+    built = partition_program({"forward": (sketch, outputs)})
     path = write_bundle(tmp_path / "p.kvc", built)
     with load(path, reference=False) as program:
         resources = program._engine._resources

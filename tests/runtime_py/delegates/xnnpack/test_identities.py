@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 from hand_built import write_bundle
-from part_sketch import SEQ, Sketch
+from partition_sketch import SEQ, Sketch
 from xnnpack_graphs import library_or_skip, noise
-from xnnpack_programs import float_sketch, linear_sketch, numbers, part_program
+from xnnpack_programs import float_sketch, linear_sketch, numbers, partition_program
 
 from kvc.runtime import load
 from kvc.runtime.delegates.xnnpack import layouts
@@ -22,7 +22,7 @@ def library():
 
 def check(tmp_path, sketch, outputs, *inputs):
     """Check one method's results against the reference's, and return the program's."""
-    built = part_program({"forward": (sketch, outputs)})
+    built = partition_program({"forward": (sketch, outputs)})
     path = write_bundle(tmp_path / "p.kvc", built)
     with load(path, reference=False) as ours, load(path, reference=True) as theirs:
         for found, wanted in zip(
@@ -85,11 +85,11 @@ def test_one_weight_of_equal_convolutions_is_packed_once(tmp_path):
 @pytest.fixture
 def declared(tmp_path):
     """A program with a weight int8 [8, 16], scales [8] and a weight float32 [3, 16]."""
-    parts = {
+    partitions = {
         "one": linear_sketch(numbers((8, 16)), SCALES),
         "two": float_sketch(noise(3, 16)),
     }
-    path = write_bundle(tmp_path / "p.kvc", part_program(parts))
+    path = write_bundle(tmp_path / "p.kvc", partition_program(partitions))
     with load(path, reference=True) as program:
         yield program._engine.program
 

@@ -12,10 +12,10 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from hand_built import write_bundle
-from part_sketch import SEQ, Sketch
+from partition_sketch import SEQ, Sketch
 from resident_memory import LINUX
 from xnnpack_graphs import library_or_skip
-from xnnpack_programs import float_sketch, linear_sketch, numbers, part_program
+from xnnpack_programs import float_sketch, linear_sketch, numbers, partition_program
 
 from kvc.runtime import load
 from kvc.runtime.arenas import Arena
@@ -41,8 +41,10 @@ def library():
 def opened(tmp_path):
     made = []
 
-    def open_program(**parts):
-        path = write_bundle(tmp_path / f"{len(made)}.kvc", part_program(parts))
+    def open_program(**partitions):
+        path = write_bundle(
+            tmp_path / f"{len(made)}.kvc", partition_program(partitions)
+        )
         made.append(load(path, reference=False))
         return made[-1]
 
@@ -215,7 +217,7 @@ def test_bytes_behind_an_operand_can_be_read_within_what_it_is_a_view_of():
     assert is_readable_behind(arena.array(0, DType.UINT8, (mmap.PAGESIZE,)), 16)
 
 
-def test_parts_that_share_memory_between_nodes_do_not_disturb_each_other(opened):
+def test_partitions_that_share_memory_between_nodes_do_not_disturb_each_other(opened):
     """The second asks for more, which moves the memory of the first."""
 
     def sums(width):
@@ -473,7 +475,7 @@ assert np.array_equal(program.forward(x), wanted)
 @LINUX
 def test_a_child_of_the_process_is_refused_and_may_load_anew(tmp_path):
     path = write_bundle(
-        tmp_path / "f.kvc", part_program({"forward": float_sketch(WEIGHT)})
+        tmp_path / "f.kvc", partition_program({"forward": float_sketch(WEIGHT)})
     )
     subprocess.run([sys.executable, "-c", FORKED, str(path)], check=True, timeout=300)
 

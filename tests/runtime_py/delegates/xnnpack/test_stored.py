@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hand_built import write_bundle
 from xnnpack_graphs import library_or_skip
-from xnnpack_programs import float_sketch, linear_sketch, numbers, part_program
+from xnnpack_programs import float_sketch, linear_sketch, numbers, partition_program
 
 from kvc.runtime import load
 from kvc.runtime.data import FreeableBuffer
@@ -40,12 +40,12 @@ def library():
 @pytest.fixture
 def path(tmp_path):
     """A packed bundle: `one` and `two` share a weight, `other` has another bias."""
-    parts = {
+    partitions = {
         "one": linear_sketch(WEIGHT, SCALES, BIAS),
         "two": linear_sketch(WEIGHT, SCALES, BIAS),
         "other": linear_sketch(WEIGHT, SCALES, -BIAS),
     }
-    plain = write_bundle(tmp_path / "p.kvc", part_program(parts))
+    plain = write_bundle(tmp_path / "p.kvc", partition_program(partitions))
     pack_bundle(plain, packed_format("xnnpack"))
     return plain
 
@@ -138,7 +138,7 @@ def test_methods_that_share_a_weight_share_its_packing(path):
         program = bundle.program
     count = count_unpacked(program)
     assert len(program.names) == count + 2
-    used = [{i - count for i in part.names if i >= count} for part in program.delegates]
+    used = [{i - count for i in one.names if i >= count} for one in program.delegates]
     assert used[0] == used[1]
     assert used[0] | used[2] == {0, 1}
     assert not used[0] & used[2]
@@ -184,7 +184,7 @@ def test_another_key_is_packed_anew(path, packed_by_library):
 def test_other_weights_never_get_a_packing(path, tmp_path, packed_by_library):
     """A packed file of the same names beside a bundle of another weight."""
     other = linear_sketch(WEIGHT, 2 * SCALES, BIAS)
-    built, arrays = part_program({"one": other})
+    built, arrays = partition_program({"one": other})
     with BundleFile(path) as bundle:
         names = bundle.program.names[count_unpacked(bundle.program) :]
     arrays = arrays | {
@@ -247,13 +247,13 @@ def test_a_packing_that_is_far_too_long_is_refused(path):
 
 def test_bounds_hold_for_what_the_library_packs(tmp_path):
     shapes = [(1, 1), (1, 300), (300, 1), (3, 5), (257, 33), (64, 128)]
-    parts = {}
+    partitions = {}
     for index, shape in enumerate(shapes):
         weight = numbers(shape)
         scales = np.ones(shape[0], np.float32)
-        parts[f"q{index}"] = linear_sketch(weight, scales)
-        parts[f"f{index}"] = float_sketch(weight.astype(np.float32))
-    path = write_bundle(tmp_path / "b.kvc", part_program(parts))
+        partitions[f"q{index}"] = linear_sketch(weight, scales)
+        partitions[f"f{index}"] = float_sketch(weight.astype(np.float32))
+    path = write_bundle(tmp_path / "b.kvc", partition_program(partitions))
     with load(path, reference=False) as program:
         packings = {one.weight: one.nbytes for one in program.pack()}
         weights = program._engine._resources._backends["xnnpack"]._weights
@@ -284,7 +284,7 @@ def test_the_reference_does_without(path):
 def test_packings_are_the_same_every_time(path, library):
     def packed():
         with load(path, reference=False) as program:
-            return [(one.key, one.parts, one.content()) for one in program.pack()]
+            return [(one.key, one.partitions, one.content()) for one in program.pack()]
 
     stored = packed()
     packed_file(path).unlink()

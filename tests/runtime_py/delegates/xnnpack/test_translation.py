@@ -1,7 +1,7 @@
 """What becomes of inputs, outputs and views; most of it needs no library."""
 
 import pytest
-from part_sketch import SEQ, Sketch
+from partition_sketch import SEQ, Sketch
 from xnnpack_graphs import Native, compare, noise
 
 from kvc.runtime.delegates.xnnpack.translation import DEFINITIONS, translate
@@ -93,7 +93,7 @@ def test_sizes_of_zero_pass_through():
     native.close()
 
 
-def test_two_runtimes_of_one_part_do_not_meet():
+def test_two_runtimes_of_one_partition_do_not_meet():
     sketch = Sketch()
     y = sketch("aten::mul.Scalar", sketch.input(SEQ, 3), 2.0)
     first, second = Native(sketch, y), Native(sketch, y)

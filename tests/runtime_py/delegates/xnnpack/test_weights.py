@@ -5,14 +5,14 @@ import gc
 import numpy as np
 import pytest
 from hand_built import write_bundle
-from part_sketch import Sketch
+from partition_sketch import Sketch
 from resident_memory import LINUX, is_resident, resident_nbytes
 from xnnpack_graphs import library_or_skip
 from xnnpack_programs import (
     float_sketch,
     linear_sketch,
     numbers,
-    part_program,
+    partition_program,
     product_sketch,
 )
 
@@ -40,10 +40,10 @@ def opened(tmp_path):
     """Open programs of sketches with the library; all are closed after the test."""
     made = []
 
-    def open_program(name="p.kvc", **parts):
+    def open_program(name="p.kvc", **partitions):
         path = tmp_path / name
         if not path.exists():
-            write_bundle(path, part_program(parts))
+            write_bundle(path, partition_program(partitions))
         made.append(load(path, reference=False))
         return made[-1]
 
@@ -286,8 +286,8 @@ def test_keys_mean_the_same_in_every_program(opened):
 @LINUX
 def test_memory_is_flat_over_many_programs(opened):
     weight = numbers((512, 512))
-    parts = {"forward": linear_sketch(weight, np.ones(512, np.float32))}
-    opened("big.kvc", **parts).close()
+    partitions = {"forward": linear_sketch(weight, np.ones(512, np.float32))}
+    opened("big.kvc", **partitions).close()
     x = np.ones((1, 512), np.float32)
 
     def cycle(count):
@@ -305,8 +305,8 @@ def test_memory_is_flat_over_many_programs(opened):
 @LINUX
 def test_memory_goes_with_a_program_that_nobody_closed(opened, tmp_path):
     weight = numbers((512, 512))
-    parts = {"forward": linear_sketch(weight, np.ones(512, np.float32))}
-    path = write_bundle(tmp_path / "big.kvc", part_program(parts))
+    partitions = {"forward": linear_sketch(weight, np.ones(512, np.float32))}
+    path = write_bundle(tmp_path / "big.kvc", partition_program(partitions))
     x = np.ones((1, 512), np.float32)
 
     def cycle(count):

@@ -1,4 +1,4 @@
-"""Hostile parts with quantized linears: every shape and dtype is checked."""
+"""Hostile partitions with quantized linears: every shape and dtype is checked."""
 
 from dataclasses import replace
 
@@ -65,11 +65,11 @@ def built(op, weight, scale, width=64):
         scratch_nbytes=4096,
         peak_nbytes=0,
     )
-    part = Delegate("xnnpack", 0, 0, b"", (0, 1), MemoryKind.OPAQUE, 10240, 16)
+    partition = Delegate("xnnpack", 0, 0, b"", (0, 1), MemoryKind.OPAQUE, 10240, 16)
     made, _ = program(
         [method("forward", outer, ["x"], blocks=(Block(inner, ()),))],
         {"weight": zeros(weight), "weight_scale": zeros(scale)},
-        delegates=[part],
+        delegates=[partition],
     )
     return made
 

@@ -19,7 +19,7 @@ from kvc.schema.model import (
 from kvc.schema.types import Symbol, TensorType
 
 
-def part_graph() -> Graph:
+def partition_graph() -> Graph:
     """Return the code of `y = x * scale; (y as [4, seq], softmax(y), x)`."""
     x, turned = TensorType(F32, (SEQ, 4)), TensorType(F32, (4, SEQ))
     return Graph(
@@ -65,11 +65,11 @@ def delegated_program(backend: str = "xnnpack", graph: Graph | None = None) -> B
         scratch_nbytes=512,
         peak_nbytes=512,
     )
-    part = Delegate(backend, 0, 0, b"", (0,), MemoryKind.PLANNED, 384, 0)
-    block = Block(graph or part_graph(), ())
+    partition = Delegate(backend, 0, 0, b"", (0,), MemoryKind.PLANNED, 384, 0)
+    block = Block(graph or partition_graph(), ())
     return program(
         [method("forward", outer, ["x"], blocks=(block,))],
         {"scale": np.array([1, 2, 3, -4], np.float32)},
         symbols=[Symbol("seq", 1, 8)],
-        delegates=[part],
+        delegates=[partition],
     )

@@ -1,6 +1,7 @@
-"""Where the values of a part lie, if kvc's own kernels run it.
+"""Where the values of a partition lie, if kvc's own kernels run it.
 
-In: the block of the part, its operands and results, the context's workspace. Out: the
+In: the block of the partition, its operands and results, the context's workspace. Out:
+    the
 `Memory` that it is bound to. Inputs are lent to the code as to any block, so that it
 works in the memory of states. Other outputs are bound to the given memory without a
 copy where the graph allows it, and the rest lies in the workspace.
@@ -15,7 +16,7 @@ from kvc.schema.model import Alias, Graph, Scratch
 from kvc.schema.ops import RESHAPING_VIEWS
 
 
-def part_memory(
+def partition_memory(
     graph: Graph,
     sizes: Mapping[str, int],
     inputs: Sequence[Array],
@@ -23,7 +24,9 @@ def part_memory(
     arena: Arena,
     constant: Callable[[int], Array],
 ) -> Memory:
-    """Return the memory of a part's block; see `place_outputs` for what to copy then.
+    """Return the memory of a partition's block.
+
+    `place_outputs` says what to copy then.
 
     Args:
         graph: the block.

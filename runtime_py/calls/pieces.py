@@ -1,4 +1,4 @@
-"""Split calls that are longer than the rings of a session allow into parts.
+"""Split calls that are longer than the rings of a session allow into pieces.
 
 In: a method of the role "prefill", more tokens than it takes, or than a ring has slots
 beside its window. Out: the logits after the last token, and a session that has taken
@@ -24,7 +24,7 @@ from kvc.schema.types import bounds, evaluate
 
 
 @frozen
-class Part:
+class Piece:
     """Some of a call's tokens: which method takes them, from where, how many."""
 
     entry: Entry
@@ -83,9 +83,9 @@ def _given_tokens(entry: Entry, inputs: Inputs, states: StateMemory) -> int:
     return evaluate(entry.method.advance, entry.solve(inputs, states))
 
 
-def plan_parts(
+def plan_pieces(
     entry: Entry, count: int, states: StateMemory, entries: Sequence[Entry]
-) -> list[Part]:
+) -> list[Piece]:
     """Return the calls that a call is parted into.
 
     Args:
@@ -115,46 +115,46 @@ def plan_parts(
         raise too_long(entry.method, count, limit)
     firsts = accumulate((chunk.count for chunk in plan), initial=0)
     return [
-        Part(alike[chunk.method], first, chunk.count)
+        Piece(alike[chunk.method], first, chunk.count)
         for chunk, first in zip(plan, firsts, strict=False)
     ]
 
 
-def run_parts(
+def run_pieces(
     program: Program,
-    parts: Sequence[Part],
+    pieces: Sequence[Piece],
     inputs: Inputs,
     states: StateMemory,
     run: Callable[[Entry, Inputs], list[object]],
 ) -> list[object]:
-    """Run a call in parts, and return the results of the last one.
+    """Run a call in pieces, and return the results of the last one.
 
-    For shorter rows, those of the part that has their last token.
+    For shorter rows, those of the piece that has their last token.
 
     Raises:
         CacheOverflow: not all tokens fit; nothing has run.
-        ExecutionError: a part failed; the session is as it was before the first one.
+        ExecutionError: a piece failed; the session is as it was before the first one.
     """
     starts = find_position(program.cursors, states)
     tokens = inputs.arrays[0]
-    row_lengths = _row_lengths_of(parts[0].entry, inputs)
+    row_lengths = _row_lengths_of(pieces[0].entry, inputs)
     steps = (
         [tokens.shape[1]] * len(starts) if row_lengths is None else row_lengths.tolist()
     )
     check_room(steps, starts, states.capacity)
-    taken = [_take_part(part, tokens, row_lengths) for part in parts]
+    taken = [_take_piece(piece, tokens, row_lengths) for piece in pieces]
     results: list[object] = []
-    with all_or_nothing([part.entry for part in parts], states, program.cursors):
-        for part, given in zip(parts, taken, strict=True):
-            made = run(part.entry, given)
+    with all_or_nothing([piece.entry for piece in pieces], states, program.cursors):
+        for piece, given in zip(pieces, taken, strict=True):
+            made = run(piece.entry, given)
             if row_lengths is not None and results:
-                keep_rows(made, results, np.less_equal(row_lengths, part.first))
+                keep_rows(made, results, np.less_equal(row_lengths, piece.first))
             results = made
     return results
 
 
 def keep_rows(made: Sequence[object], before: Sequence[object], rows: Array) -> None:
-    """Put back the results of rows that have none in this part."""
+    """Put back the results of rows that have none in this piece."""
     for new, old in zip(made, before, strict=True):
         assert isinstance(new, np.ndarray)
         assert isinstance(old, np.ndarray)
@@ -173,14 +173,14 @@ def _row_lengths_of(entry: Entry, inputs: Inputs) -> Array | None:
     )
 
 
-def _take_part(part: Part, tokens: Array, row_lengths: Array | None) -> Inputs:
-    """Return what a part of a call takes."""
-    end = part.first + part.count
-    leaves = [tokens[:, part.first : end]]
-    if part.entry.row_lengths is not None and row_lengths is not None:
-        here = np.clip(row_lengths - part.first, 0, part.count)
-        leaves.append(here.astype(part.entry.row_lengths.type.dtype.numpy))
-    return take_inputs(part.entry.signature, leaves)
+def _take_piece(piece: Piece, tokens: Array, row_lengths: Array | None) -> Inputs:
+    """Return what a piece of a call takes."""
+    end = piece.first + piece.count
+    leaves = [tokens[:, piece.first : end]]
+    if piece.entry.row_lengths is not None and row_lengths is not None:
+        here = np.clip(row_lengths - piece.first, 0, piece.count)
+        leaves.append(here.astype(piece.entry.row_lengths.type.dtype.numpy))
+    return take_inputs(piece.entry.signature, leaves)
 
 
 def _takes_tokens(entry: Entry) -> bool:

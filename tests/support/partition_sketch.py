@@ -1,4 +1,4 @@
-"""Small parts for the backend xnnpack, drawn an op at a time."""
+"""Small partitions for the backend xnnpack, drawn an op at a time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -34,7 +34,7 @@ def _renamed(value: Value, first: int) -> Value:
 
 
 class Sketch:
-    """The code of a part in the making; its values are `Ref`s.
+    """The code of a partition in the making; its values are `Ref`s.
 
     Attributes:
         symbols: by name, "seq" in 1..64 unless others are given.

@@ -1,10 +1,10 @@
 """Tell whether an integer of a method is the position, its end or the row lengths.
 
-A cursor is a position that a program counts; these are its parts (`CursorPart`). In: a
-method with its blocks put in line, what the cursor is as a call begins, and what the
-call adds. Out: a `CursorView`, which says of a value which part it is. This is decided
-only here: cursors, kinds of states, the windows of rings and operands that become parts
-are all found through it, so that these cannot disagree.
+A cursor is a position that a program counts; these are its fields (`CursorField`). In:
+a method with its blocks put in line, what the cursor is as a call begins, and what the
+call adds. Out: a `CursorView`, which says of a value which field it is. This is decided
+only here: cursors, kinds of states, the windows of rings and operands that become
+fields are all found through it, so that these cannot disagree.
 """
 
 from collections import Counter
@@ -16,7 +16,7 @@ from kvc.compiler.analysis.index_sums import Along, Carried, IndexSum, Joined, O
 from kvc.compiler.analysis.updates import CacheWrite, cache_writes
 from kvc.compiler.ir import Program, Value
 from kvc.schema.dtypes import DType
-from kvc.schema.model import Cursor, CursorKind, CursorPart
+from kvc.schema.model import Cursor, CursorField, CursorKind
 from kvc.schema.types import Dim, Symbol, TensorType, add_dims, bounds
 
 ONE_FOR_ALL: tuple[tuple[Dim, ...], ...] = ((), (1,))  # dims of a position of all rows
@@ -223,27 +223,27 @@ class CursorView:
         alike = after is not None and after.mark.type == new.type
         return alike and self._adds(new, 0, symbols, ())
 
-    def part(self, value: Value | None) -> CursorPart | None:
-        """Return which part of the cursor a value is, None for anything else."""
+    def field(self, value: Value | None) -> CursorField | None:
+        """Return which field of the cursor a value is, None for anything else."""
         if value is None or not self._fits(value.type):
             return None
         lengths, offset = self.step.lengths, self.offset(value)
         if offset == 0:
-            return CursorPart.START
+            return CursorField.START
         if lengths is None:
             ends = offset is not None and offset == self.step.tokens
-            return CursorPart.END if ends else None
+            return CursorField.END if ends else None
         found, start = self.method.sums.of(value), self.start
         if found.along is Along.COUNTING or found.constant != 0:
             return None
         addends = sorted(addend.id for addend in found.addends)
         if addends == [lengths.id]:
-            return CursorPart.LENGTHS
+            return CursorField.LENGTHS
         ends = start is not None and addends == sorted([start.id, lengths.id])
-        return CursorPart.END if ends else None
+        return CursorField.END if ends else None
 
     def _fits(self, kind: TensorType) -> bool:
-        """Tell whether a type can be that of a part of the cursor."""
+        """Tell whether a type can be that of a field of the cursor."""
         known = self.rows is None or kind.dims in (*ONE_FOR_ALL, (self.rows,))
         return known and kind.dtype is DType.INT64 and len(kind.dims) <= 1
 
@@ -251,12 +251,12 @@ class CursorView:
         """Tell whether an operator has the row lengths of the method."""
         if lengths is None or self.step.lengths is None:
             return lengths is self.step.lengths
-        return self.part(lengths) is CursorPart.LENGTHS
+        return self.field(lengths) is CursorField.LENGTHS
 
     def writes(self) -> Iterator[CacheWrite]:
         """Yield the cache updates that begin where the call does."""
         for write in cache_writes(self.method):
-            if self.part(write.index) is CursorPart.START:
+            if self.field(write.index) is CursorField.START:
                 yield write
 
 

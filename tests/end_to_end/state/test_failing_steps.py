@@ -1,4 +1,4 @@
-"""A part that fails: it says that it has written nothing, or counts as half done.
+"""A partition that fails: it says that it has written nothing, or counts as half done.
 
 Then all that its instruction may write counts as begun. What knowing the position puts
 back is as it was, whoever owns it; what cannot be put back leaves the session poisoned.
@@ -103,7 +103,9 @@ def test_others_are_poisoned_from_the_first_instruction_that_writes(
             assert same(snapshot(session), before)
         assert poisoned == sorted(poisoned)
         assert poisoned[-1]
-        assert poisoned[0] or backend in ("", "parts"), "all of it is one part"
+        assert poisoned[0] or backend in ("", "partitions"), (
+            "all of it is one partition"
+        )
 
 
 @pytest.mark.parametrize("error", RAISED)

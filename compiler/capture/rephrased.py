@@ -1,0 +1,112 @@
+"""Say in other words what torch traces for one size only.
+
+torch cuts a tensor into pieces, finds maxima along one axis, and runs recurrent layers
+(`recurrent`) in code that turns a dynamic size into a number. In: a call of such a
+function. Out: its result, computed by functions that torch traces for all sizes.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import SymInt, Tensor
+from torch.nn import functional
+
+from kvc.compiler.capture.questions import claim
+from kvc.compiler.capture.recurrent import RECURRENT
+
+Size = int | SymInt
+Pieces = Sequence[Tensor]
+
+
+def rephrased(
+    func: Callable[..., object], args: Sequence[object], kwargs: Mapping[str, object]
+) -> object:
+    """Return what a function gives, computed in other words where it has to be."""
+    words = _IN_OTHER_WORDS.get(func)
+    if words is not None:
+        found = words(
+            *args, **{_NAMES.get(name, name): kwargs[name] for name in kwargs}
+        )
+        if found is not None:
+            return found
+    return func(*args, **kwargs)
+
+
+def _size(x: Tensor, dim: int) -> SymInt | None:
+    """Return the size of an axis, None where it is a number."""
+    size: object = x.shape[dim] if -x.dim() <= dim < x.dim() else None
+    return size if isinstance(size, SymInt) else None
+
+
+def _split(x: Tensor, into: Size | Sequence[Size], dim: int = 0) -> Pieces | None:
+    whole = _size(x, dim)
+    if whole is None or not isinstance(into, Size):
+        return None
+    count = claim((whole + into - 1) // into)
+    return _cut(x, [*[into] * (count - 1), whole - (count - 1) * into], dim)
+
+
+def _chunk(x: Tensor, into: int, dim: int = 0) -> Pieces | None:
+    whole = _size(x, dim)
+    return None if whole is None else _split(x, (whole + into - 1) // into, dim)
+
+
+def _tensor_split(x: Tensor, into: object, dim: int = 0) -> Pieces | None:
+    whole = _size(x, dim)
+    if whole is None or not isinstance(into, int):
+        return None
+    return _cut(x, [(whole + into - 1 - i) // into for i in range(into)], dim)
+
+
+def _cut(x: Tensor, sizes: Sequence[Size], dim: int) -> Pieces:
+    pieces: Pieces = torch.ops.aten.split_with_sizes.default(x, sizes, dim)
+    return tuple(pieces)
+
+
+def _max_pool1d(
+    x: Tensor,
+    kernel_size: int | Sequence[int],
+    stride: int | Sequence[int] | None = None,
+    padding: int | Sequence[int] = 0,
+    dilation: int | Sequence[int] = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor | Pieces | None:
+    """Take maxima along the second axis of two, of which the first has size 1."""
+    if _size(x, -1) is None:
+        return None
+    kernel, padded, apart = (_one(each) for each in (kernel_size, padding, dilation))
+    step = _one(stride) if stride else kernel
+    values, places = functional.max_pool2d_with_indices(
+        x.unsqueeze(-2), (1, kernel), (1, step), (0, padded), (1, apart), ceil_mode
+    )
+    pooled = values.squeeze(-2)
+    return (pooled, places.squeeze(-2)) if return_indices else pooled
+
+
+def _one(setting: int | Sequence[int]) -> int:
+    return setting if isinstance(setting, int) else setting[0]
+
+
+# torch's names of parameters, and those here.
+_NAMES = {
+    "input": "x",
+    "tensor": "x",
+    "split_size_or_sections": "into",
+    "split_size": "into",
+    "chunks": "into",
+    "indices_or_sections": "into",
+    "sections": "into",
+    "indices": "into",
+}
+_IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
+    torch.split: _split,
+    Tensor.split: _split,
+    torch.chunk: _chunk,
+    Tensor.chunk: _chunk,
+    torch.tensor_split: _tensor_split,
+    Tensor.tensor_split: _tensor_split,
+    torch.max_pool1d: _max_pool1d,
+    functional.max_pool1d: _max_pool1d,
+    **RECURRENT,
+}
