@@ -1,15 +1,14 @@
 """Trace each method with `torch.export`, functional, leaving the model as it was.
 
 In: a module and the declared methods. Out: one `CapturedMethod` each. `shadow` puts a
-method where torch looks for it, `traced` and `lifted` say what its inputs are; the
-decomposition table keeps ops whole that have fast kernels.
+method where torch looks for it, `traced` and `lifted` say what its inputs are;
+`decompositions` says which operators are taken apart.
 """
 
-import functools
 import logging
 import sys
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -18,8 +17,9 @@ from torch.export import ExportedProgram
 from torch.fx.experimental import _config as symbol_settings
 
 from kvc.compiler.capture import examples
-from kvc.compiler.capture.assignments import explicit_copy, overlaps_by_strides
+from kvc.compiler.capture.assignments import overlaps_by_strides
 from kvc.compiler.capture.body_writes import body_write_of, refuse_body_writes
+from kvc.compiler.capture.decompositions import decompositions
 from kvc.compiler.capture.failures import place_of_failure, words_of
 from kvc.compiler.capture.fixed_sizes import noted_constants, refuse_fixed
 from kvc.compiler.capture.guard import unseen
@@ -42,30 +42,7 @@ from kvc.schema.errors import CaptureError, StateConflict
 
 logger = logging.getLogger(__name__)
 
-_aten = torch.ops.aten
 _ONE_AT_A_TIME = threading.RLock()  # torch is patched while it traces
-# Full decomposition makes two to three times the nodes and runs 1.2 to 1.3 times
-# slower (measured on a 30-layer decoder); these stay whole.
-KEPT_WHOLE = (
-    _aten.scaled_dot_product_attention.default,
-    _aten.linear.default,
-    _aten.rms_norm.default,
-    _aten.layer_norm.default,
-    _aten.silu.default,
-    _aten.index_copy.default,
-    _aten.index_add.default,
-    _aten.index_fill.int_Scalar,
-    _aten.index_fill.int_Tensor,
-    _aten.select_scatter.default,
-    _aten.roll.default,
-    _aten.matmul.default,
-    _aten.softmax.int,
-    _aten.log_softmax.int,
-    _aten.split.Tensor,
-    _aten.transpose.int,
-)
-
-
 _VALUES = (
     "it asks for the value of a tensor while it is traced (`if` on a tensor, "
     "`int(...)`, a size that depends on values); use torch.where, and for the place of "
@@ -228,6 +205,8 @@ def _trace(
         use_duck_shape=False, backed_size_oblivious=oblivious
     )
     method, inputs = traced.method, traced.inputs
+    # Bodies that it has seen before have sizes of then, which this trace would take.
+    torch._dynamo.reset()
     shapes = examples.torch_dynamic_shapes(inputs, method)
     with torch.no_grad(), settings, overlaps_by_strides(), lines_kept(), quiet():
         with updates_kept(), noted_questions(asked):
@@ -242,7 +221,7 @@ def _trace(
         check_questions(method, inputs, exported, [*asked, *asserted(exported)])
         refuse_body_writes(method.name, exported)
         refuse_lost_updates(method.name, exported)
-        functional: ExportedProgram = exported.run_decompositions(_decompositions())
+        functional: ExportedProgram = exported.run_decompositions(decompositions())
         return functional
 
 
@@ -258,20 +237,6 @@ def _refuse_overlaps(model: nn.Module, method: str, observed: Observed) -> None:
                 "cannot be traced; keep one buffer and take views of it in the code"
             )
             raise StateConflict(state=name, reason=reason)
-
-
-def _decompositions() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
-    return dict(_decomposition_table())
-
-
-@functools.cache
-def _decomposition_table() -> dict[torch._ops.OperatorBase, Callable[..., object]]:
-    """Return torch's table without the ops that stay whole; making it takes 0.1 s."""
-    table = torch.export.default_decompositions()
-    for op in KEPT_WHOLE:
-        table.pop(op, None)  # type: ignore[no-untyped-call]
-    kept = dict(table.items())  # type: ignore[no-untyped-call]
-    return kept | {_aten.copy.default: explicit_copy}
 
 
 def _translated(traced: Traced, error: Exception) -> CaptureError:

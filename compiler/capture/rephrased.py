@@ -1,8 +1,8 @@
 """Say in other words what torch traces for one size only.
 
-torch cuts a tensor into pieces, and finds maxima along one axis, in code that turns a
-dynamic size into a number. In: a call of such a function. Out: its result, computed by
-functions that torch traces for all sizes.
+torch cuts a tensor into pieces, finds maxima along one axis, and runs recurrent layers
+(`recurrent`) in code that turns a dynamic size into a number. In: a call of such a
+function. Out: its result, computed by functions that torch traces for all sizes.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -12,6 +12,7 @@ from torch import SymInt, Tensor
 from torch.nn import functional
 
 from kvc.compiler.capture.questions import claim
+from kvc.compiler.capture.recurrent import RECURRENT
 
 Size = int | SymInt
 Pieces = Sequence[Tensor]
@@ -107,4 +108,5 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     Tensor.tensor_split: _tensor_split,
     torch.max_pool1d: _max_pool1d,
     functional.max_pool1d: _max_pool1d,
+    **RECURRENT,
 }

@@ -228,6 +228,10 @@ _RULES: dict[str, Rule] = {
     "aten::scatter.reduce": writes.scatter_reduce,
     "aten::scatter_reduce.two": writes.scatter_reduce,
     "aten::index_put": writes.index_put,
+    **{
+        op: writes.with_an_axis(op)
+        for op in ("aten::index_select", "aten::index_copy", "aten::index_add")
+    },
     "aten::_native_batch_norm_legit_no_training": norms.batch_norm,
     "aten::_native_batch_norm_legit.no_stats": norms.instance_norm,
     "aten::native_group_norm": norms.group_norm,

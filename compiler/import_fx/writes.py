@@ -6,7 +6,9 @@ an index tensor, so that every write is one op that can work in place.
 
 from kvc.compiler.import_fx.calls import (
     Call,
+    Made,
     Named,
+    Rule,
     Tensor,
     Unsupported,
     cast,
@@ -89,6 +91,23 @@ def select_scatter(named: Named, _: TensorType | None) -> Call:
     return Call("aten::index_copy", values)
 
 
+def with_an_axis(op: str) -> Rule:
+    """Return the rule for an op along an axis, which a tensor without dims lacks."""
+
+    def rule(named: Named, result: TensorType | None) -> Call:
+        tensor = given(named, "self", Value)
+        if tensor.type.dims:
+            return Call(op, named)
+        lifted = {
+            name: viewed(value, 1) if isinstance(value, Value) else value
+            for name, value in named.items()
+        }
+        made = Made(Call(op, lifted), TensorType(tensor.type.dtype, (1,)))
+        return Call("aten::view", {"self": made, "size": ()})
+
+    return rule
+
+
 def index_fill(named: Named, _: TensorType | None) -> Call:
     """Write one number at places of an axis, which may be counted from the back."""
     tensor, index, value = given(named, "self", Value), named["index"], named["value"]
@@ -101,14 +120,16 @@ def index_fill(named: Named, _: TensorType | None) -> Call:
 
 
 def scatter_reduce(named: Named, _: TensorType | None) -> Call:
-    """Scatter that adds; torch's other reductions have no kernel."""
-    if named["reduce"] not in ("add", "sum") or not named.get("include_self", True):
-        raise Unsupported(
-            "scatter with another reduction than adding to what is there; reduce "
-            "first, then write the result with scatter_ or index_copy_"
-        )
+    """Scatter that reduces; one that only adds has an op of its own."""
     kept = {name: named[name] for name in ("self", "dim", "index", "src")}
-    return Call("aten::scatter_add", kept)
+    said = given(named, "reduce", str)
+    reduce = {"add": "sum", "multiply": "prod"}.get(said, said)
+    whole = named.get("include_self", True)
+    if reduce == "sum" and whole:
+        return Call("aten::scatter_add", kept)
+    return Call(
+        "aten::scatter_reduce.two", {**kept, "reduce": reduce, "include_self": whole}
+    )
 
 
 def _ends(named: Named, whole: Dim) -> tuple[object, object]:
@@ -160,25 +181,25 @@ def index_put(named: Named, _: TensorType | None) -> Call:
     tensor, values = given(named, "self", Value), given(named, "values", Value)
     indices = given(named, "indices", tuple)
     mask = indices[masks[0]]
-    behind = len(tensor.type.dims) - masks[0] - len(mask.type.dims)
+    trailing = len(tensor.type.dims) - masks[0] - len(mask.type.dims)
     single = sum(index is not None for index in indices) == 1
     if not single or mask.type.dtype is not DType.BOOL or named["accumulate"]:
         raise Unsupported("a boolean index beside another, or one that accumulates")
-    if not _fits_behind(values.type, behind, len(tensor.type.dims)):
+    if not _fits_trailing(values.type, trailing, len(tensor.type.dims)):
         raise Unsupported(
             "a boolean index that is given a value for each element it picks; give "
             "it one value, or write torch.where with values of the full shape"
         )
-    condition = _with_trailing_ones(mask, behind)
+    condition = _with_trailing_ones(mask, trailing)
     return Call(
         "aten::where.self", {"condition": condition, "self": values, "other": tensor}
     )
 
 
-def _fits_behind(values: TensorType, behind: int, rank: int) -> bool:
+def _fits_trailing(values: TensorType, trailing: int, rank: int) -> bool:
     """Tell whether all places that a mask picks are given the same values."""
-    ahead = values.dims[: max(0, len(values.dims) - behind)]
-    return len(values.dims) <= rank and all(size == 1 for size in ahead)
+    leading = values.dims[: max(0, len(values.dims) - trailing)]
+    return len(values.dims) <= rank and all(size == 1 for size in leading)
 
 
 def _with_trailing_ones(mask: Value, count: int) -> Tensor:

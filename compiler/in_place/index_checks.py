@@ -21,6 +21,7 @@ _ALONG = (
     "aten::scatter.src",
     "aten::scatter.value",
     "aten::scatter_add",
+    "aten::scatter_reduce.two",
 )
 _WHOLE = (DType.INT32, DType.INT64, DType.BOOL)  # which rows take part is a bool
 _LONGEST = 64  # nodes on the way to an index; a longer way is no index computation

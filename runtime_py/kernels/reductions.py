@@ -89,6 +89,8 @@ KERNELS: dict[str, Kernel] = {
     "aten::mean.dim": _mean,
     "aten::median": copied(torch.median),
     "aten::median.dim": into(torch.median),
+    "aten::nanmedian": copied(torch.nanmedian),
+    "aten::nanmedian.dim": into(torch.nanmedian),
     "aten::min.dim": into(torch.min),
     "aten::prod": _prod_of_all,
     "aten::prod.dim_int": _prod,

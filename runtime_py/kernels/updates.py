@@ -49,6 +49,18 @@ def _scatter_add(target: Tensor, dim: int, index: Tensor, source: Tensor) -> Non
     target.scatter_add_(dim, index, source)
 
 
+def _scatter_reduce(
+    target: Tensor,
+    dim: int,
+    index: Tensor,
+    source: Tensor,
+    reduce: str,
+    include_self: bool,
+) -> None:
+    check_index(index, 0, 1, target.shape[dim] if target.dim() else 1)
+    target.scatter_reduce_(dim, index, source, reduce, include_self=include_self)
+
+
 def _copy(target: Tensor, source: Tensor) -> None:
     target.copy_(source)
 
@@ -70,6 +82,7 @@ KERNELS: dict[str, Kernel] = {
     "aten::scatter.src": _scatter,
     "aten::scatter.value": _scatter,
     "aten::scatter_add": _scatter_add,
+    "aten::scatter_reduce.two": _scatter_reduce,
     "kvc::append": _append,
     "kvc::cache_update": write_rows,
     "kvc::replace": _replace,

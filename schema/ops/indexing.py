@@ -158,6 +158,20 @@ def scatter(self: TensorType, dim: int, index: TensorType, source: Concrete) -> 
     return same(self)
 
 
+def scatter_reduce(
+    self: TensorType,
+    dim: int,
+    index: TensorType,
+    source: TensorType,
+    reduce: str,
+    _: bool,
+) -> Rule:
+    """Reduce elements along an axis into those of one place."""
+    known = ("sum", "prod", "mean", "amax", "amin")
+    require(reduce in known, f"the reduction {reduce!r}")
+    return scatter(self, dim, index, source)
+
+
 def copy(self: TensorType, source: TensorType) -> Rule:
     """Replace all elements by a source that broadcasts."""
     shape = shape_of(self)

@@ -170,6 +170,31 @@ CASES = {
     "a size": Case(lambda x: x.shape[0]),
     "sizes": Case(lambda x: {"x": x + 1, "n": n(x) // 2, "mean": [n(x) / 2]}),
     "values as numbers": Case(lambda x: (x + 1, x[0, 0].item(), x.argmax().item())),
+    "copies of views": Case(
+        lambda x: (
+            torch.slice_copy(x, 0, 0, n(x) // 2),
+            torch.view_copy(x, (-1,)),
+            torch.unbind_copy(x, 1),
+            torch.split_copy(x, 2, 1),
+        )
+    ),
+    "reduced by places": Case(
+        lambda x: [
+            torch.ones(n(x), 4).scatter_reduce(0, x.abs().long() % 2, x, reduce)
+            for reduce in ("amax", "mean", "prod")
+        ]
+    ),
+    "without dims": Case(
+        lambda x: (
+            x.sum().index_select(0, torch.tensor([0])),
+            x.sum().index_copy(0, torch.tensor(0), x[0, 0]),
+        )
+    ),
+    "medians without nan": Case(lambda x: (x.log().nanmedian(), *x.log().nanmedian(0))),
+    "matrix and vector": Case(
+        lambda x: torch.addmv(x[:, 0], x, x[0], beta=0.5, alpha=2)
+    ),
+    "each row repeated": Case(lambda x: x.repeat_interleave(3, 0)),
     "divided by a root": Case(lambda x: x.sum(0) / n(x) ** 0.5),
 }
 
@@ -179,18 +204,46 @@ CASES = {
 def test_a_module_over_a_dynamic_size_is_equal_to_eager(
     tmp_path: Path, name: str, recipe: str
 ) -> None:
+    compare(CASES[name], recipe, tmp_path, 0.0 if recipe == "fp32" else 1e-5)
+
+
+def compare(case: Case, recipe: str, folder: Path, atol: float) -> None:
+    """Assert that a case is equal to eager at all of its sizes."""
     torch.manual_seed(0)
-    case = CASES[name]
     model = Computed(case).eval()
     dims = {axis: Dim(f"d{axis}", *ends) for axis, ends in case.axes.items()}
     method = Method("forward", args=(torch.randn(case.shape),), dynamic={"x": dims})
-    compile_program(model, (method,), recipe).save(tmp_path / "model.kvc")
-    with load(tmp_path / "model.kvc") as program, program.session() as session:
+    compile_program(model, (method,), recipe).save(folder / "model.kvc")
+    with load(folder / "model.kvc") as program, program.session() as session:
         for shape in case.sizes():
             x = torch.randn(shape)
             with torch.no_grad():
                 expected = model(x)
-            same(session.forward(x), expected, 0.0 if recipe == "fp32" else 1e-5)
+            same(session.forward(x), expected, atol)
+
+
+BY_ROWS = {0: (1, 9), 1: (1, 4)}
+
+
+@pytest.mark.parametrize(
+    ("layer", "axes"),
+    [
+        (nn.LSTM(4, 5), BY_ROWS),
+        (nn.LSTM(4, 6, proj_size=3), BY_ROWS),
+        (nn.LSTM(4, 3, 2, batch_first=True, bidirectional=True), {1: (1, 9)}),
+        (nn.GRU(4, 5), {0: (1, 9)}),
+        (nn.GRU(4, 5, bias=False), BY_ROWS),
+        (nn.RNN(4, 5, 2), {0: (1, 9)}),
+        (nn.RNN(4, 5, nonlinearity="relu"), {0: (1, 9)}),
+    ],
+)
+@pytest.mark.parametrize("recipe", ["fp32", "cpu_fp32"])
+@pytest.mark.filterwarnings("ignore:LSTM with projections")
+def test_recurrent_layers_run_any_number_of_steps(
+    tmp_path: Path, recipe: str, layer: nn.Module, axes: Mapping[int, tuple[int, int]]
+) -> None:
+    case = Case(lambda layer, x: layer(x), (5, 3, 4), axes, layer)
+    compare(case, recipe, tmp_path, 1e-6)
 
 
 def test_a_place_that_counts_from_either_end_is_refused(tmp_path: Path) -> None:

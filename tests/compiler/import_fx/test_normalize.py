@@ -171,6 +171,21 @@ def test_scatter_that_adds_becomes_scatter_add(op, given):
     assert (call.op, arguments_of(call)) == ("aten::scatter_add", (X, 1, Y, X))
 
 
+@pytest.mark.parametrize(
+    ("op", "given", "reduce", "whole"),
+    [
+        ("scatter.reduce", {"reduce": "multiply"}, "prod", True),
+        ("scatter_reduce.two", {"reduce": "sum", "include_self": False}, "sum", False),
+        ("scatter_reduce.two", {"reduce": "amax", "include_self": True}, "amax", True),
+    ],
+)
+def test_other_scatters_reduce(op, given, reduce, whole):
+    named = {"self": X, "dim": 1, "index": Y, "src": X, **given}
+    call = normalize(f"aten::{op}", named, X.type)
+    assert call.op == "aten::scatter_reduce.two"
+    assert arguments_of(call) == (X, 1, Y, X, reduce, whole)
+
+
 def test_writing_an_empty_slice_copies():
     source = value(1, 2, 0)
     named = {"self": X, "src": source, "dim": 1, "start": 5, "end": 2, "step": 1}
@@ -268,8 +283,6 @@ def test_an_argument_of_another_kind_is_refused(call, reason):
         ("index_put", {"self": X, "indices": (MASK,), "values": value(3), "accumulate": True}, kind(2, 6), "one that accumulates"),
         ("index_put", {"self": X, "indices": (value(2, 2, dtype=DType.BOOL), Y), "values": value(3), "accumulate": False}, kind(2, 6), "a boolean index beside another"),
         ("_native_batch_norm_legit.no_stats", {"input": X}, kind(2, 6), "statistics over a batch"),
-        ("scatter.reduce", {"reduce": "multiply"}, kind(2, 6), "another reduction"),
-        ("scatter_reduce.two", {"reduce": "sum", "include_self": False}, kind(2, 6), "another reduction"),
         ("masked_scatter", {"self": X}, kind(2, 6), "no kernel"),
         ("split.Tensor", {"self": value(0, SEQ), "split_size": 2, "dim": 0}, kind(2), "split of a dynamic dimension"),
     ],

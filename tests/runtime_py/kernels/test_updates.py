@@ -28,6 +28,10 @@ def beyond(position: int, value: int) -> Tensor:
         ("aten::index_add", (1, torch.tensor([0, 60]), torch.ones(3, 2), 1)),
         ("aten::index_add", (1, torch.tensor([0, -1]), torch.ones(3, 2), 1)),
         ("aten::scatter_add", (1, torch.tensor([[0, 60]]), torch.ones(1, 2))),
+        (
+            "aten::scatter_reduce.two",
+            (1, torch.tensor([[0, 60]]), torch.ones(1, 2), "amax", True),
+        ),
         ("aten::scatter.src", (1, torch.tensor([[0, 60]]), torch.ones(1, 2))),
         ("aten::scatter.src", (0, torch.tensor([[0], [-1]]), torch.ones(2, 1))),
         ("aten::scatter.value", (1, beyond(30, 60).reshape(1, 50), 1.0)),

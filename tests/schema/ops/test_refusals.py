@@ -89,6 +89,10 @@ def index(*dims: int) -> TensorType:
         ("aten::scatter_add", (tensor(4, 3), 0, index(2, 3), tensor(1, 3))),
         ("aten::scatter.src", (tensor(4, 3), 0, index(2, 3), tensor(1, 3))),
         (
+            "aten::scatter_reduce.two",
+            (tensor(4, 3), 0, index(1, 3), tensor(1, 3), "other", True),
+        ),
+        (
             "aten::scatter.src",
             (tensor(4, 3), 0, index(1, 3), tensor(1, 3, dtype=FLOAT64)),
         ),

@@ -88,6 +88,14 @@ WRITES = (
         (rand(4, 5, dtype=BF16), 0, index([3, 0, 1]), rand(2, 4, dtype=BF16)),
     ),
     Case("aten::scatter_add", (rand(), 0, torch.tensor(0), rand())),
+    *(
+        Case(
+            "aten::scatter_reduce.two",
+            (rand(4, 5), 1, index([4, 0, 4], [1, 1, 2]), rand(3, 3), reduce, whole),
+        )
+        for reduce in ("sum", "prod", "mean", "amax", "amin")
+        for whole in (True, False)
+    ),
     Case("aten::scatter.value", (rand(4, 5), 1, index([4, 0], [1, 2]), 0.5)),
     Case("aten::scatter.value", (rand(4, 5, dtype=BOOL), 0, index([3, 0, 1]), True)),
     Case("aten::scatter.value", (rand(4, 50), 1, torch.arange(50).reshape(1, 50), 2)),

@@ -126,6 +126,8 @@ RANKS = (
         for dim, keepdim in ((-1, False), (0, True))
     ),
     *(Case("aten::median", (x,)) for x in (rand(3, 5), rand(6, dtype=I32), rand())),
+    Case("aten::nanmedian", (rand(3, 5).log(),)),
+    Case("aten::nanmedian.dim", (rand(4, 9).log(), -1, False)),
     *(
         Case(
             "aten::var_mean.correction", (rand(3, 4, 5, dtype=d), dim, correction, keep)
