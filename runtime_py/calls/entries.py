@@ -81,7 +81,8 @@ class Entry:
             for advance in self.method.advances
             if advance.tokens == self.method.advance
         ]
-        kinds = [memory.kinds[w.group] for w in self.writes if w.cursor in alike]
+        whole = (w for w in self.writes if w.cursor in alike and not w.piecewise)
+        kinds = [memory.kinds[writes.group] for writes in whole]
         limited = [kind for kind in kinds if kind.longest < ALL_SLOTS]
         return min(limited, key=lambda kind: kind.longest, default=None)
 
