@@ -14,7 +14,7 @@ from weakref import ref
 from kvc.runtime.generation import (
     Arguments,
     Generation,
-    check_roles,
+    check_session,
     generate,
     settings_of,
 )
@@ -56,10 +56,10 @@ class Conversation:
                 stop token in any case.
 
         Raises:
-            BadSetting: a setting is impossible.
+            BadSetting: a setting is impossible, or `session` is no Session.
             UnknownName: the program lacks a role.
         """
-        check_roles(session)
+        check_session(session)
         self.answer: Generation | None = None
         self.messages: list[Message] = []
         self._session, self._tokenizer, self._template = session, tokenizer, template

@@ -10,6 +10,8 @@ from typing import Final
 from kvc.schema.errors import MissingPackage
 
 INSTALL: Final = "pip install 'kvc[compile]'"  # of kvc as it is installed
+_ABSENT: Final = "it is not installed"
+_WITHOUT: Final = "bundles of recipes with a backend do without"
 
 
 def has_torch() -> bool:
@@ -17,17 +19,16 @@ def has_torch() -> bool:
     return sys.modules.get("torch") is not None or find_spec("torch") is not None
 
 
-def missing_torch(what: str) -> MissingPackage:
+def missing_torch(what: str, reason: str = _ABSENT) -> MissingPackage:
     """Return the error that `what` needs torch, which is not installed."""
-    reason = "it is not installed"
     return MissingPackage(what=what, package="torch", reason=reason, install=INSTALL)
 
 
 def check_torch(what: str) -> None:
-    """Check that torch is installed, which `what` needs.
+    """Check that torch is installed, which `what`, of a bundle, needs.
 
     Raises:
         MissingPackage: it is not.
     """
     if not has_torch():
-        raise missing_torch(what)
+        raise missing_torch(what, f"{_ABSENT} ({_WITHOUT})")

@@ -92,10 +92,10 @@ class CursorView:
 
     def offset(self, value: Value | None) -> Dim | None:
         """Return how far after the start of the call a value is, None if it is not."""
-        found = self._further(value)
+        found = self.further(value)
         return None if found is None or found.addends else found.constant
 
-    def _further(self, value: Value | None) -> IndexSum | None:
+    def further(self, value: Value | None) -> IndexSum | None:
         """Return what is added to the start for a value, None without a start."""
         if value is None or self.start is None or not self._fits(value.type):
             return None
@@ -114,6 +114,15 @@ class CursorView:
             return found == (0, self.step.tokens)
         return self._adds(write.index, write.count, symbols, write.branches)
 
+    def reaches(self, value: Value, symbols: Mapping[str, Symbol]) -> bool:
+        """Tell whether a value is where a call of no row lengths may have come to."""
+        found = self.further(value)
+        if found is None or self.step.least is None:
+            return False
+        if found.addends:
+            return self.joins(value, symbols)
+        return bounds(found.constant, symbols)[0] >= 0
+
     def follows(self, one: Joined, symbols: Mapping[str, Symbol]) -> bool:
         """Tell whether branches go over positions that the call adds."""
         return self._adds(one.end, 0, symbols, self.method.within[one.end.id])
@@ -129,7 +138,7 @@ class CursorView:
 
     def joins(self, value: Value, symbols: Mapping[str, Symbol]) -> bool:
         """Tell whether a value, and each way to it, is after the start or a mark."""
-        after, found = self.after_mark(value), self._further(value)
+        after, found = self.after_mark(value), self.further(value)
         if after is None or found is None:
             return found is not None and not found.addends
         ways = after.one.ways if isinstance(after.one, Joined) else ()
@@ -155,7 +164,7 @@ class CursorView:
 
         `branches`: that this is in.
         """
-        found, step = self._further(value), self.step
+        found, step = self.further(value), self.step
         if found is None or step.least is None or step.lengths is not None:
             return False
         if found.addends and not self.joins(value, symbols):
@@ -163,7 +172,7 @@ class CursorView:
         rest, offset = Counter(found.addends), found.constant
         room, totals, turn = step.least, step.totals, None
         for one in self.method.loops:  # by loops within others first
-            own = self._further(one.own)
+            own = self.further(one.own)
             if own is not None and Counter(own.addends) <= rest:
                 rest -= Counter(own.addends)
                 offset = add_dims(offset, own.constant, -1)
@@ -181,12 +190,12 @@ class CursorView:
         branches: Branches,
     ) -> bool:
         """Tell whether a branch that this is in ends after it, where that is added."""
-        found = self._further(value)
+        found = self.further(value)
         assert found is not None
         for depth in reversed(range(len(branches))):
             first, which = branches[depth]
             for one in self.method.joins.values():
-                way = self._further(one.ways[which]) if one.cond == first else None
+                way = self.further(one.ways[which]) if one.cond == first else None
                 if way is None or not Counter(found.addends) <= Counter(way.addends):
                     continue
                 room = add_dims(way.constant, found.constant, -1)
@@ -196,13 +205,13 @@ class CursorView:
 
     def after_mark(self, value: Value | None) -> AfterMark | None:
         """Return after what of a loop or branch a value is, if after the start too."""
-        found = self._further(value)
+        found = self.further(value)
         if found is None or not found.addends:
             return None
         for one in self.method.open():
             marks = [one.end] if one.total in found.addends else []
             for mark in [*marks, one.own] if isinstance(one, Carried) else marks:
-                known = self._further(mark)
+                known = self.further(mark)
                 if known is not None and known.addends == found.addends:
                     offset = add_dims(found.constant, known.constant, -1)
                     return AfterMark(one, mark, offset)

@@ -130,14 +130,27 @@ class _Rewriter:
                 value = view.method.here(given, method.block)
                 if value is None or name in changes:
                     continue
-                if wanted is Field.START and self._covers(
-                    view, node, value, method.block
-                ):
+                if self._is_after(wanted, view, node, value, method.block):
                     changes[name] = self._placed(number, value, method, lent, made)
                 elif view.field(value) is wanted:
                     check_equal(value, wanted, view, symbols)
                     changes[name] = lent.value((CursorSlot(number, wanted), given.type))
         return [*made, with_named(node, changes) if changes else node]
+
+    def _is_after(
+        self,
+        wanted: Field,
+        view: CursorView,
+        node: Node,
+        value: Value,
+        block: int | None,
+    ) -> bool:
+        """Tell whether an operand is to be so far after the start, or after a mark."""
+        if wanted is Field.START:
+            return self._covers(view, node, value, block)
+        circular = wanted is Field.END and named(node)["layout"] == "circular"
+        on = circular and view.field(value) is None and view.step.lengths is None
+        return on and view.reaches(value, self._symbols)
 
     def _covers(
         self, view: CursorView, node: Node, index: Value, block: int | None

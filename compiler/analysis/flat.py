@@ -6,7 +6,7 @@ a loop carries is a new value in each turn. It cannot be run, since it has all b
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 
 from kvc.compiler.analysis.index_sums import Carried, IndexSums, Joined, Open
@@ -15,7 +15,7 @@ from kvc.compiler.ir.control import blocks_by_number, control_of, entries
 from kvc.compiler.memory.aliasing import analyse
 from kvc.compiler.passes.rewrite import rename_node
 from kvc.schema.control import Control
-from kvc.schema.ops import OPS, WHILE, Aliasing
+from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import Dim
 
 Names = dict[int, Value]
@@ -34,6 +34,8 @@ class FlatMethod(Method):
         names: number of a block -> what its values are called here.
         sums: of its integers.
         loops: what loops carry and add to, in order.
+        passed: all that loops carry.
+        asked: id of a value by which a loop decides to go on -> what that is at first.
     """
 
     writes: tuple[tuple[str, Node], ...] = ()
@@ -42,6 +44,8 @@ class FlatMethod(Method):
     names: Mapping[int, Names] = field(default_factory=dict)
     sums: IndexSums = field(default_factory=IndexSums)
     loops: tuple[Carried, ...] = ()
+    passed: tuple["Passed", ...] = ()
+    asked: Mapping[int, Value] = field(default_factory=dict)
 
     def counting(self, values: Mapping[int, Value]) -> "FlatMethod":
         """Return the method, of which some values are known to count on."""
@@ -74,8 +78,8 @@ def flatten(program: Program) -> tuple[FlatMethod, ...]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Carried:
-    """What a loop carries.
+class Passed:
+    """A value that a loop passes from turn to turn.
 
     Attributes:
         loop: id of the loop's first result.
@@ -104,7 +108,8 @@ class _Flattener:
         self._within: dict[int, Branches] = {}
         self._branches: Branches = ()  # those that are being put in line
         self._names: dict[int, Names] = {}
-        self._carried: list[_Carried] = []
+        self._passed: list[Passed] = []
+        self._asked: dict[int, Value] = {}
 
     def run(self) -> FlatMethod:
         method = self._method
@@ -112,14 +117,15 @@ class _Flattener:
         kept = {field.name: getattr(method, field.name) for field in fields(Method)}
         kept |= {"nodes": tuple(self._nodes), "writes": tuple(self._writes)}
         flat = FlatMethod(**kept, joins=self._joins, names=self._names)
-        flat = replace(flat, within=self._within)
+        passed, asked = tuple(self._passed), self._asked
+        flat = replace(flat, within=self._within, passed=passed, asked=asked)
         return replace(flat, loops=self._loops(flat)).counting({})
 
     def _loops(self, flat: FlatMethod) -> tuple[Carried, ...]:
         """Return what loops carry if each turn adds the same to it, or as loops do."""
         makers, loops = flat.makers(), list[Carried]()
         totals: dict[object, Value] = {}  # loop and step -> what stands for it
-        for one in self._carried:  # by loops within others first
+        for one in self._passed:  # by loops within others first
             found = IndexSums(makers, flat.joins, loops=loops).of(one.given)
             step, within = (
                 found.constant,
@@ -185,6 +191,8 @@ class _Flattener:
                 passed = i >= control.carried + control.scanned
                 known = names.get(operand.id, operand)
                 inside[value.id] = known if passed else self._fresh(value)
+                if control.tests(len(given)) and not passed:
+                    self._asked[inside[value.id].id] = known
                 root = roots[operand.id]
                 if i in lent and root in states:
                     written[value.id] = states[root]
@@ -195,22 +203,30 @@ class _Flattener:
             self._inline(block, inside, written)
             self._branches = before
             given.append(tuple(inside.get(v.id, v) for v in block.outputs))
-        if control.op == WHILE or control.scanned:
-            body, turns = self._blocks[control.blocks[-1]], None
-            if control.scanned:
-                turns = control.operands[control.carried].type.dims[0]
-            for i, value in enumerate(body.inputs[: control.carried]):
-                first = names.get(control.operands[i].id, control.operands[i])
-                own = self._names[control.blocks[-1]][value.id]
-                end = made.outputs[i]
-                one = _Carried(made.outputs[0].id, first, own, given[-1][i], end, turns)
-                self._carried.append(one)
-        if not control.is_loop:
-            for result, ways in zip(
-                made.outputs, zip(*given, strict=True), strict=True
-            ):
-                total = self._fresh(result)
-                self._joins[result.id] = Joined(made.outputs[0].id, result, ways, total)
+        if control.is_loop:
+            self._pass_on(control, made, names, given[-1])
+            return
+        for result, ways in zip(made.outputs, zip(*given, strict=True), strict=True):
+            total = self._fresh(result)
+            self._joins[result.id] = Joined(made.outputs[0].id, result, ways, total)
+
+    def _pass_on(
+        self,
+        control: Control[Value],
+        made: Node,
+        names: Names,
+        given: Sequence[Value],
+    ) -> None:
+        """Note what a loop carries, whose turns hand `given` on."""
+        body, turns = self._blocks[control.blocks[-1]], None
+        if control.scanned:
+            turns = control.operands[control.carried].type.dims[0]
+        for i, value in enumerate(body.inputs[: control.carried]):
+            first = names.get(control.operands[i].id, control.operands[i])
+            own = self._names[control.blocks[-1]][value.id]
+            end = made.outputs[i]
+            one = Passed(made.outputs[0].id, first, own, given[i], end, turns)
+            self._passed.append(one)
 
     def _fresh(self, value: Value) -> Value:
         self._count += 1

@@ -53,7 +53,7 @@ def describe_states(
             for name, state in states.items()
             if state.kind is StateKind.RING and state.cursor == number
         }
-        for name, window in find_windows(program, views.values(), held, rings).items():
+        for name, window in find_windows(program, views.values(), rings).items():
             states[name] = replace(states[name], window=window)
     return tuple(states.values())
 

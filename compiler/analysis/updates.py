@@ -46,12 +46,10 @@ class Held:
     Attributes:
         state: its name.
         order: which axis of the state each axis is; None where a view has others.
-        written: whether a cache update of this call made it.
     """
 
     state: str
     order: tuple[int, ...] | None
-    written: bool
 
     @property
     def whole(self) -> bool:
@@ -84,11 +82,11 @@ def cache_write(state: str, node: Node, method: FlatMethod) -> CacheWrite:
 def find_held(method: FlatMethod) -> dict[int, Held]:
     """Return value id -> which state it is, for what views and updates make of one."""
     held = {
-        value.id: Held(name, tuple(range(len(value.type.dims))), written=False)
+        value.id: Held(name, tuple(range(len(value.type.dims))))
         for value, name in method.state_in
     }
     for node in method.nodes:
-        made = _held_by(node, held)
+        made = held_by(node, held.get(node.inputs[0].id) if node.inputs else None)
         for value in node.outputs:
             joined = method.joins.get(value.id)
             ways = {held.get(way.id) for way in joined.ways} if joined else set()
@@ -98,10 +96,10 @@ def find_held(method: FlatMethod) -> dict[int, Held]:
     return held
 
 
-def _held_by(node: Node, held: dict[int, Held]) -> Held | None:
-    one = held.get(node.inputs[0].id) if node.inputs else None
+def held_by(node: Node, one: Held | None) -> Held | None:
+    """Return what a node makes of a state that is its first input, None of others."""
     if one is None or node.op == CACHE_UPDATE:
-        return None if one is None else replace(one, written=True)
+        return one
     if OPS[node.op].aliasing is not Aliasing.VIEW:
         return None
     if node.op in PERMUTING and one.order is not None:

@@ -189,7 +189,7 @@ def _owned(
 ) -> Owned:
     """Return which inputs and results of a method are states."""
     pairs = traced.carried.pairs
-    behind = len(traced.signature.arguments)
+    first = len(traced.signature.arguments)
     buffers = buffer_states(traced.captured, tensors)
     return Owned(
         arguments={
@@ -197,7 +197,7 @@ def _owned(
             for pair in pairs
             if pair.argument is not None
         },
-        buffers={behind + i: state for i, state in enumerate(buffers)},
+        buffers={first + i: state for i, state in enumerate(buffers)},
         results={pair.result: carried[pair.path] for pair in pairs},
     )
 

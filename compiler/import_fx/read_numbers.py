@@ -222,16 +222,16 @@ def span_checks(
         ahead = end.expression.subs(sympy.Lt(start.expression, 0), sympy.false)
         if end.reader.simplified(ahead - start.expression) == count:
             return ()
-    begin, behind = _end(start, None), _end(end, whole)
-    if isinstance(behind, Value | Made):
+    begin, until = _end(start, None), _end(end, whole)
+    if isinstance(until, Value | Made):
         if isinstance(begin, Value | Made):
-            values = {"self": behind, "other": begin, "alpha": -1}
+            values = {"self": until, "other": begin, "alpha": -1}
             span: Tensor = Made(Call("aten::add.Tensor", values), SCALAR)
         else:
-            span = plus(behind, add_dims(0, begin, -1))
+            span = plus(until, add_dims(0, begin, -1))
         missing = plus(span, add_dims(0, count, -1))
     elif isinstance(begin, Value | Made):
-        missing = plus(begin, add_dims(count, behind, -1))
+        missing = plus(begin, add_dims(count, until, -1))
     else:
         raise Unsupported(SIZE_FROM_VALUES)
     values = {"index": missing, "least": 0, "count": 0, "slots": 0}

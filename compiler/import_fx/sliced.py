@@ -33,15 +33,15 @@ def define_slice_size(node: fx.Node, sizes: SizeReader) -> None:
     if not all(map(sizes.knows, places)):
         return
     length, first, last = map(sizes.expression, places)
-    begin, behind = (_placed(place, length, sizes) for place in (first, last))
-    if begin is None or behind is None:
+    begin, until = (_placed(place, length, sizes) for place in (first, last))
+    if begin is None or until is None:
         place = first if begin is None else last
         raise Unsupported(
             f"a slice has an end at {place}, which counts from the front of its axis "
             "at some sizes and from the back at others; change the bounds of the Dim, "
             "or count from the front"
         )
-    count = FloorDiv(behind - begin + step - 1, sympy.Integer(step))
+    count = FloorDiv(until - begin + step - 1, sympy.Integer(step))
     sizes.define(size.node.expr, sympy.Max(0, count))
 
 

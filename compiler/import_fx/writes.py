@@ -181,25 +181,25 @@ def index_put(named: Named, _: TensorType | None) -> Call:
     tensor, values = given(named, "self", Value), given(named, "values", Value)
     indices = given(named, "indices", tuple)
     mask = indices[masks[0]]
-    behind = len(tensor.type.dims) - masks[0] - len(mask.type.dims)
+    trailing = len(tensor.type.dims) - masks[0] - len(mask.type.dims)
     single = sum(index is not None for index in indices) == 1
     if not single or mask.type.dtype is not DType.BOOL or named["accumulate"]:
         raise Unsupported("a boolean index beside another, or one that accumulates")
-    if not _fits_behind(values.type, behind, len(tensor.type.dims)):
+    if not _fits_trailing(values.type, trailing, len(tensor.type.dims)):
         raise Unsupported(
             "a boolean index that is given a value for each element it picks; give "
             "it one value, or write torch.where with values of the full shape"
         )
-    condition = _with_trailing_ones(mask, behind)
+    condition = _with_trailing_ones(mask, trailing)
     return Call(
         "aten::where.self", {"condition": condition, "self": values, "other": tensor}
     )
 
 
-def _fits_behind(values: TensorType, behind: int, rank: int) -> bool:
+def _fits_trailing(values: TensorType, trailing: int, rank: int) -> bool:
     """Tell whether all places that a mask picks are given the same values."""
-    ahead = values.dims[: max(0, len(values.dims) - behind)]
-    return len(values.dims) <= rank and all(size == 1 for size in ahead)
+    leading = values.dims[: max(0, len(values.dims) - trailing)]
+    return len(values.dims) <= rank and all(size == 1 for size in leading)
 
 
 def _with_trailing_ones(mask: Value, count: int) -> Tensor:

@@ -87,8 +87,8 @@ def peak(requests: Sequence[Request]) -> int:
     steps: dict[int, int] = {}
     for request in requests:
         steps[request.first] = steps.get(request.first, 0) + aligned(request.nbytes)
-        behind = request.last + 1
-        steps[behind] = steps.get(behind, 0) - aligned(request.nbytes)
+        after = request.last + 1
+        steps[after] = steps.get(after, 0) - aligned(request.nbytes)
     most = live = 0
     for step in sorted(steps):
         live += steps[step]

@@ -81,7 +81,8 @@ class Entry:
             for advance in self.method.advances
             if advance.tokens == self.method.advance
         ]
-        kinds = [memory.kinds[w.group] for w in self.writes if w.cursor in alike]
+        whole = (w for w in self.writes if w.cursor in alike and not w.piecewise)
+        kinds = [memory.kinds[writes.group] for writes in whole]
         limited = [kind for kind in kinds if kind.longest < ALL_SLOTS]
         return min(limited, key=lambda kind: kind.longest, default=None)
 
@@ -332,14 +333,14 @@ def check_growth(
         CacheOverflow: one has not.
     """
     row_lengths = bool(cursors) and cursors[0].kind is CursorKind.LENGTH
-    rooms: dict[int, int] = {}
+    capacities: dict[int, int] = {}
     for kind in memory.kinds if demand.lengths else ():
         own = kind.group.first.cursor in (None, 0)
         limit = memory.capacity if own else None
         room = kind.room(limit, row_lengths) if kind.grows else 0
-        rooms |= dict.fromkeys(kind.group.states, room)
+        capacities |= dict.fromkeys(kind.group.states, room)
     for state, _, reach in demand.lengths:
-        length, capacity = memory.lengths[state], rooms[state]
+        length, capacity = memory.lengths[state], capacities[state]
         if reach > capacity:
             raise CacheOverflow(
                 row=0, start=length, count=max(reach - length, 0), capacity=capacity

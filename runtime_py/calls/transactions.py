@@ -70,7 +70,7 @@ class Transaction:
         kinds, keeps = memory.kinds, memory.copies.wanted
         for writes in entry.writes:
             most = max(self.steps[writes.cursor], default=0)
-            if most > kinds[writes.group].longest:
+            if most > kinds[writes.group].longest and not writes.piecewise:
                 raise too_long(entry.method, most, kinds[writes.group])
         self._undo: list[Undo | None] = []
         for writes, extent in zip(entry.writes, demand.extents, strict=True):

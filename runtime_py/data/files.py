@@ -19,7 +19,7 @@ class BundledFiles(Named[bytes]):
         self._buffers = buffers
         names = enumerate(program.names)
         files = ((n.name.removeprefix(FILES), i) for i, n in names if n.format == FILE)
-        super().__init__("file in the bundle", files)
+        super().__init__("bundled file", files)
 
     def _of(self, number: int) -> bytes:
         with self._buffers.handle(number) as buffer:

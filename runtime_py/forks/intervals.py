@@ -72,8 +72,8 @@ def lengths(runs: Intervals) -> npt.NDArray[np.int64]:
 def units_of(runs: Intervals, unit: int) -> npt.NDArray[np.int64]:
     """Return the numbers of the units that runs of whole units hold."""
     counts = lengths(runs) // unit
-    behind = np.cumsum(counts)
-    within = np.arange(counts.sum()) - np.repeat(behind - counts, counts)
+    ends = np.cumsum(counts)
+    within = np.arange(counts.sum()) - np.repeat(ends - counts, counts)
     return within + np.repeat(runs[:, 0] // unit, counts)
 
 

@@ -1,7 +1,7 @@
 """Generation: from prompts to tokens or text, on a session."""
 
 from kvc.runtime.generation.answer import Reason
-from kvc.runtime.generation.feeding import Pace, check_roles
+from kvc.runtime.generation.feeding import Pace, check_session
 from kvc.runtime.generation.generation import BatchGeneration, Generation
 from kvc.runtime.generation.prompts import right_padded
 from kvc.runtime.generation.settings import (
@@ -20,7 +20,7 @@ __all__ = [
     "Pace",
     "Reason",
     "SettingIgnored",
-    "check_roles",
+    "check_session",
     "generate",
     "right_padded",
     "settings_of",

@@ -284,12 +284,16 @@ def find_roles(session: Session, role: str) -> list[Method]:
     return found
 
 
-def check_roles(session: Session) -> None:
-    """Check that a program has what generation takes.
+def check_session(session: object) -> None:
+    """Check that something is a session of a program that can generate.
 
     Raises:
+        BadSetting: it is no session.
         UnknownName: no method has the role `prefill`, or none `decode`.
     """
+    if not isinstance(session, Session):
+        expected, found = "a Session, as program.session() opens it", repr(session)
+        raise BadSetting(name="session", expected=expected, found=found)
     for role in ("prefill", "decode"):
         find_roles(session, role)
 

@@ -8,13 +8,15 @@ token is run only when the next one is asked for, so the last one never is: it i
 
 import time
 from collections.abc import Generator, Iterator, Sequence
+from contextlib import contextmanager
+from threading import Lock
 from typing import TypeVar
 
 from kvc.runtime.generation.answer import Answer, Reason, Spelling
 from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.feeding import Pace
 from kvc.runtime.generation.settings import GenerationSettings
-from kvc.schema.errors import CacheOverflow
+from kvc.schema.errors import Busy, CacheOverflow
 
 Step = tuple[int | None, ...]
 _Handed = TypeVar("_Handed")
@@ -32,11 +34,30 @@ class _Run(Iterator[_Handed]):
         self.time_to_first_token: float | None = None
         self.prefill = source.prefill
         self._source, self._answers = source, tuple(answers)
-        self._steps = self._make_steps()
+        self._steps, self._stepping = self._make_steps(), Lock()
 
     def close(self) -> None:
-        """End it here; closing twice is safe."""
-        self._steps.close()
+        """End it here; closing twice is safe.
+
+        Raises:
+            Busy: another thread is asking for a token.
+        """
+        with self._alone():
+            self._steps.close()
+
+    def _step(self) -> Step:
+        with self._alone():
+            return next(self._steps)
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Keep other threads out; they get `Busy`."""
+        if not self._stepping.acquire(blocking=False):
+            raise Busy(method="a generation")
+        try:
+            yield
+        finally:
+            self._stepping.release()
 
     def _make_steps(self) -> Generator[Step, None, None]:
         if not self._going():  # no token was asked for
@@ -130,7 +151,7 @@ class Generation(_Run[int]):
         return self._pending()[0]
 
     def __next__(self) -> int:
-        (token,) = next(self._steps)
+        (token,) = self._step()
         assert token is not None, "an answer that has ended ends all"
         return token
 
@@ -193,7 +214,7 @@ class BatchGeneration(_Run[Step]):
         return self._pending()
 
     def __next__(self) -> Step:
-        return next(self._steps)
+        return self._step()
 
     def texts(self) -> list[str]:
         """Return the text of each row's answer, after running what is left of it.

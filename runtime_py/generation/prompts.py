@@ -175,9 +175,9 @@ def _matrix(name: str, found: object) -> Ids:
     try:
         array = np.asarray(found)
     except (ValueError, TypeError, RuntimeError) as error:
-        raise _bad(
-            name, "numbers [batch, n], as many in each row", str(error)
-        ) from error
+        ragged = "inhomogeneous" in str(error)
+        what = "rows of different lengths" if ragged else str(error)
+        raise _bad(name, "numbers [batch, n], as many in each row", what) from error
     if array.ndim != 2:
         raise _bad(name, "two axes, [batch, n]", f"{array.ndim}")
     if array.size and array.dtype.kind not in "iub":

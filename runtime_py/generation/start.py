@@ -15,7 +15,7 @@ from kvc.runtime.generation.answer import Answer
 from kvc.runtime.generation.choosing import Chooser
 from kvc.runtime.generation.decoding import Decoding
 from kvc.runtime.generation.drafts import draft_tokens_of, start_drafting
-from kvc.runtime.generation.feeding import Feeder
+from kvc.runtime.generation.feeding import Feeder, check_session
 from kvc.runtime.generation.generation import BatchGeneration, Generation
 from kvc.runtime.generation.prompts import (
     batch_of,
@@ -26,7 +26,6 @@ from kvc.runtime.generation.prompts import (
 from kvc.runtime.generation.settings import Arguments, settings_of
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.tokenizers import Tokenizer, tokenizer_of
-from kvc.schema.errors import BadSetting
 
 if TYPE_CHECKING:
     import numpy as np
@@ -123,7 +122,7 @@ def generate(
         SettingIgnored: of settings of the cache, and of what the bundle's settings ask
             for that kvc does not have.
     """
-    _check_session(session)
+    check_session(session)
     combined = settings_of(session.metadata, settings, stacklevel=2)
     batch = batch_of(prompt, attention_mask)
     draft_tokens = draft_tokens_of(draft, draft_tokens, batch is not None)
@@ -154,12 +153,6 @@ def generate(
     ]
     made = Generation if batch is None else BatchGeneration
     return made(source, answers, combined)
-
-
-def _check_session(session: object) -> None:
-    if not isinstance(session, Session):
-        expected, found = "a Session, as program.session() opens it", repr(session)
-        raise BadSetting(name="session", expected=expected, found=found)
 
 
 def _tokenizer_of(session: Session) -> Tokenizer:

@@ -29,6 +29,37 @@ void multiply(const FloatProduct& product, int threads) {
            [&](int64_t begin, int64_t end, int) { kernel(product, begin, end); });
 }
 
+// The same of bfloat16, widened once where there are several rows.
+bool multiply_bfloat16(FloatProduct product, const Context& context) {
+  const auto& kernels = product_kernels();
+  product.floats = Floats::kBFloat16;
+  if (product.rows < kWidenedColumns) {
+    multiply(product, context.threads);
+    return true;
+  }
+  const int64_t depth = product.depth;
+  auto* widened = static_cast<float*>(context.workspace(product.rows * depth * sizeof(float), 2));
+  if (widened == nullptr) return context.complete();
+  parallel(product.rows, 1 + 16384 / (depth + 1), context.threads,
+           [&](int64_t begin, int64_t end, int) {
+    for (int64_t row = begin; row < end; ++row) {
+      const BFloat16* from = static_cast<const BFloat16*>(product.x) + row * product.x_stride;
+      kernels.widen_bfloat16(from, depth, widened + row * depth);
+    }
+  });
+  product.x = widened;
+  product.x_stride = depth;
+  product.floats = Floats::kWidenedRows;
+  const int64_t grain = grain_of(product.rows, product.columns, depth, context.threads);
+  parallel(product.columns, grain, context.threads, [&](int64_t begin, int64_t end, int) {
+    FloatProduct own = product;
+    const int64_t nbytes = kWidenedColumns * depth * sizeof(float);
+    own.scratch = static_cast<float*>(context.workspace(nbytes, 3));
+    if (own.scratch != nullptr) kernels.floats(own, begin, end);
+  });
+  return context.complete();
+}
+
 // `tensor` as [rows, width] with rows that lie together, copied to a workspace if it must.
 struct Matrix {
   const void* data;
@@ -81,10 +112,11 @@ bool linear(const Step& step, const Context& context) {
   if (!rows_together(x, context, 0, &rows) || !rows_together(weight, context, 1, &columns_of)) {
     return context.complete();
   }
-  const auto floats = out.dtype == DType::kBFloat16 ? Floats::kBFloat16 : Floats::kFloat32;
-  multiply({rows.data, rows.stride, columns_of.data, columns_of.stride, bias.data, out.data,
-            columns, 1, out.count() / columns, columns, depth, floats},
-           context.threads);
+  const FloatProduct product{rows.data, rows.stride, columns_of.data, columns_of.stride,
+                             bias.data, out.data,    columns,         1,
+                             out.count() / columns,  columns,         depth};
+  if (out.dtype == DType::kBFloat16) return multiply_bfloat16(product, context);
+  multiply(product, context.threads);
   return true;
 }
 

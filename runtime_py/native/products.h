@@ -7,9 +7,9 @@
 
 namespace kvc {
 
-// What the elements of a product of floats are: all float32, all bfloat16, or float32 but
-// for w, which is float16.
-enum class Floats { kFloat32, kBFloat16, kHalfWeights };
+// What the elements of a product of floats are: all float32; all bfloat16, or all but x, which
+// has been widened to float32; float32 but for w, which is float16.
+enum class Floats { kFloat32, kBFloat16, kWidenedRows, kHalfWeights };
 
 // Rows times rows: out[m, n] = bias[n] + sum over k of x[m, k] * w[n, k]. Every sum is
 // taken in float32, in eight lanes along k, in the same order for any number of rows and
@@ -24,7 +24,9 @@ struct FloatProduct {
   int64_t out_stride, out_step;  // of rows, and of columns
   int64_t rows, columns, depth;
   Floats floats = Floats::kFloat32;
+  float* scratch = nullptr;  // of a thread, kWidenedColumns * depth, for kWidenedRows
 };
+constexpr int64_t kWidenedColumns = 4;
 
 constexpr int64_t kTokens = 16;
 constexpr int64_t kInt4 = 32;  // weights along k that have a scale of their own
@@ -129,9 +131,10 @@ struct ProductKernels {
   void (*sigmoid)(const float* x, int64_t n, float* y);
   void (*silu)(const float* x, int64_t n, float* y);
   void (*gelu_tanh)(const float* x, int64_t n, float* y);
-  // To float16, rounded as `Half` does, and back.
+  // To float16, rounded as `Half` does, and back; from bfloat16.
   void (*narrow)(const float* x, int64_t n, Half* y);
   void (*widen)(const Half* x, int64_t n, float* y);
+  void (*widen_bfloat16)(const BFloat16* x, int64_t n, float* y);
 };
 
 // The instruction sets that GCC can make, 12 or later, and others cannot.

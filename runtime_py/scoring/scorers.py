@@ -170,8 +170,8 @@ class Whole:
         tokens = np.zeros((1, count), np.int64)
         before = cast(Logits, self._session.call(self.method, tokens))
         tokens[0, -1] = 1
-        behind = cast(Logits, self._session.call(self.method, tokens))
-        same = np.allclose(before[:, :-1], behind[:, :-1], rtol=1e-3, atol=1e-3)
+        after = cast(Logits, self._session.call(self.method, tokens))
+        same = np.allclose(before[:, :-1], after[:, :-1], rtol=1e-3, atol=1e-3)
         if not same:
             reason = f"{self.method} looks at the tokens that it is to predict"
             raise UnusableLogits(reason=reason)

@@ -39,6 +39,7 @@ class Writes:
         extents: of all writes from the position on; None where one has none.
         cursor: the cursor that the states are at; the first where they are at none.
         placed: whether they are at one.
+        piecewise: whether no write is of all tokens of a call, but of those of a turn.
     """
 
     group: int
@@ -46,6 +47,7 @@ class Writes:
     extents: tuple[Dim, ...] | None
     cursor: int = 0
     placed: bool = True
+    piecewise: bool = False
 
 
 @frozen

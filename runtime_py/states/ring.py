@@ -43,10 +43,11 @@ class Ring(Linear):
         demand: Demand,
         keeps: bool,
     ) -> Undo | None:
-        undo = super().begin(writes, extent, starts, demand, keeps)
-        if not demand.several:  # which may go all the way round
-            return undo
         reached, held = self.reached, Span(0, self.held())
+        undo = super().begin(writes, extent, starts, demand, keeps)
+        goes_round = starts is not None and extent > self.longest
+        if not (demand.several or goes_round):
+            return undo
         copy = self.copy(held)
 
         def bring_back() -> None:

@@ -54,8 +54,17 @@ def find_writes(
             cursor = group.first.cursor
             extents = _extents(own, cursor, method) if kind.placed else ()
             placed = cursor is not None
-            found.append(Writes(number, risks, extents, cursor or 0, placed))
+            piecewise = _are_piecewise(own, cursor, method)
+            found.append(Writes(number, risks, extents, cursor or 0, placed, piecewise))
     return tuple(found)
+
+
+def _are_piecewise(own: Sequence[Write], cursor: int | None, method: Method) -> bool:
+    """Tell whether each write is of less than a call adds, as it is in loops."""
+    advance = None if cursor is None else method.advance_of(cursor)
+    return advance is not None and all(
+        write.access.size != advance.tokens for write in own
+    )
 
 
 def _extents(

@@ -7,22 +7,18 @@ what `kvc::after` makes. No other arithmetic is followed here.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Final, cast
 
 from kvc.schema.control import Control, read_control
-from kvc.schema.frozen import frozen
 from kvc.schema.model import (
     Alias,
-    Argument,
-    CursorField,
     CursorSlot,
     Graph,
     Instruction,
     Method,
     Program,
     Ref,
-    State,
-    StateKind,
     StateSlot,
 )
 from kvc.schema.ops import (
@@ -35,7 +31,9 @@ from kvc.schema.ops import (
     Aliasing,
 )
 from kvc.schema.types import Dim
+from kvc.schema.verify.cursor_accesses import MODES, CursorAccesses, Held
 from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.filled import Filled, filled_after
 from kvc.schema.verify.graphs import Operands
 from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.loop_ends import LoopEnds, Way
@@ -44,30 +42,11 @@ from kvc.schema.verify.starts import (
     Fields,
     copied,
     first_operand,
-    is_field,
     placed,
 )
 
 _UPDATE: Final = "kvc::cache_update"
-_ATTENTION: Final = "kvc::attention"
-_CACHES: Final = ("k", "v", "k_scale", "v_scale")  # their slots lie along axis 2
-_MODES: Final = {StateKind.LINEAR: "linear", StateKind.RING: "circular"}
 _SWAPPING: Final = PERMUTING | {"aten::alias"}
-
-
-@frozen
-class _Held:
-    """A value that is a state at a cursor.
-
-    Attributes:
-        state: its id.
-        order: which axis of the state each of its axes is; None for other views.
-        written: whether it holds what the call writes.
-    """
-
-    state: int
-    order: tuple[int, ...] | None
-    written: bool
 
 
 class CursorUses:
@@ -85,12 +64,13 @@ class CursorUses:
         self._operands = operands
         self._widest = widest
         self._ends = LoopEnds(method, program, report)
+        self._accesses = CursorAccesses(method, program, widest, self._ends, report)
         self._where = f"method {method.name!r}"
 
     def check(self) -> None:
         """Check the method's own graph, and from there on all blocks."""
         graph, states = self._method.graph, self._program.states
-        held: dict[int, _Held] = {}
+        held: dict[int, Held] = {}
         fields: dict[int, CursorSlot | After] = {}
         for i, value in enumerate(graph.values):
             storage = value.storage
@@ -98,18 +78,26 @@ class CursorUses:
                 fields[i] = storage
             elif isinstance(storage, StateSlot):
                 state = states[storage.state]
-                if state.cursor is not None and state.kind in _MODES:
+                if state.cursor is not None and state.kind in MODES:
                     order = tuple(range(len(value.type.dims)))
-                    held[i] = _Held(storage.state, order, written=False)
+                    start = Filled(frozenset([After(state.cursor, 0)]))
+                    held[i] = Held(storage.state, order, start)
         made = self._check_graph(graph, self._operands[0], held, fields)
-        self._ends.finish(made)
+        ends = self._ends.finish(made)
+        for number, filled in self._accesses.filled.items():
+            state = states[number]
+            if state.window is not None and state.cursor is not None:
+                what = f"it does not fill the ring {state.name!r} up to where it ends"
+                self._report.require(
+                    ends[state.cursor] in filled.ends, self._where, what
+                )
         given = [held[v].state for v in graph.outputs if v in held]
         handed = sorted(self._widest.keys() & set(given))
         what = f"it hands the rings {handed} with a window out"
-        self._require(not handed, self._where, what)
+        self._report.require(not handed, self._where, what)
 
     def _check_graph(
-        self, graph: Graph, operands: Operands, held: dict[int, _Held], lent: Fields
+        self, graph: Graph, operands: Operands, held: dict[int, Held], lent: Fields
     ) -> Fields:
         """Check a graph, and note which of its values are states; fields are `lent`.
 
@@ -136,15 +124,17 @@ class CursorUses:
             elif OPS[step.op].aliasing is Aliasing.VIEW:
                 self._follow_view(step, held, used[0], at)
             elif step.op == _UPDATE and first_operand(step) in held:
-                self._write(graph, step, held, used, fields, at)
+                self._accesses.write(graph, step, held, used, fields, at)
             else:
-                self._read(graph, step, held, used, fields, at)
+                self._accesses.read(graph, step, held, used, fields, at)
         return fields
 
     def _after(self, step: Instruction, fields: Fields, at: str) -> After:
         """Return what `kvc::after` makes of a start, or of what is after one."""
         start, count = placed(step.arguments[0], fields), step.arguments[1]
-        self._require(start is not None, at, "after what is no start of a cursor")
+        self._report.require(
+            start is not None, at, "after what is no start of a cursor"
+        )
         assert start is not None
         return start.further(cast("Dim", count))
 
@@ -152,238 +142,124 @@ class CursorUses:
         self,
         graph: Graph,
         step: Instruction,
-        held: dict[int, _Held],
+        held: dict[int, Held],
         fields: dict[int, CursorSlot | After],
         at: str,
     ) -> None:
         control = read_control(step.op, step.arguments)
         passed = [cast(Ref, operand).value for operand in control.operands]
-        rings = [held[v].state for v in passed if v in held]
-        if step.op != DELEGATE:
-            self._refuse_windows(rings, f"{step.op} of", at)
-        branches = list[Way]()
-        for number in control.blocks:
-            inside = self._method.blocks[number].graph
-            pairs = list(zip(passed, inside.inputs, strict=True))
-            lent = {own: held[v] for v, own in pairs if v in held}
-            known = {
-                own: fields[v]
-                for i, (v, own) in enumerate(pairs)
-                if v in fields and i >= control.fixed
-            }
-            turns = control.is_loop and number == control.blocks[-1]
-            if turns:
-                known |= self._ends.turns(control, inside, fields)
-            with self._ends.within(step.op == COND) as ends:
-                own = self._operands[number + 1]
-                made = self._check_graph(inside, own, lent, known)
-            branches.append((inside.outputs, made, ends))
-            if turns:
-                self._ends.all_turns(graph, step, control, made, fields, at)
-            for out, result in zip(inside.outputs, step.results, strict=False):
-                if step.op == DELEGATE and out in made:
+        fixed = passed[control.carried :] if control.is_loop else []
+        rings = [held[v].state for v in fixed if v in held]
+        self._accesses.refuse_windows(rings, f"{step.op} of", at)
+        gone = [self._check_block(step, n, held, fields) for n in control.blocks]
+        ways = [way for way, _ in gone]
+        if control.is_loop:
+            self._ends.all_turns(graph, step, control, ways[-1][1], fields, at)
+            gone = gone[-1:]
+        elif step.op == COND:
+            self._ends.all_branches(step, ways, fields)
+        else:
+            outputs, made, _ = ways[0]
+            for out, result in zip(outputs, step.results, strict=True):
+                if out in made:
                     fields[result] = made[out]
-            self._follow_results(graph, step, control, held, inside, lent)
-        if step.op == COND:
-            self._ends.all_branches(step, branches, fields)
+        self._follow_results(step, control, held, gone, fields, at)
+
+    def _check_block(
+        self, step: Instruction, number: int, held: Mapping[int, Held], fields: Fields
+    ) -> tuple[Way, Mapping[int, Held]]:
+        """Check a block; return what its values are to cursors, and which are states.
+
+        Args:
+            step: what runs it.
+            number: its id.
+            held: which values outside are states.
+            fields: what values outside are to cursors.
+        """
+        control = read_control(step.op, step.arguments)
+        inside = self._method.blocks[number].graph
+        passed = [cast(Ref, operand).value for operand in control.operands]
+        pairs = list(zip(passed, inside.inputs, strict=True))
+        same = pairs[control.fixed :]
+        known = {own: fields[v] for v, own in same if v in fields}
+        lent = {own: held[v] for v, own in pairs if v in held}
+        if control.is_loop:
+            starts = dict[int, After]()
+            if number == control.blocks[-1]:
+                starts = self._ends.turns(control, inside, fields)
+            known |= starts
+            for own, one in lent.items():
+                filled = one.filled.in_turn(control, inside, starts, fields)
+                lent[own] = replace(one, filled=filled)
+        with self._ends.within(step.op == COND) as ends:
+            made = self._check_graph(inside, self._operands[number + 1], lent, known)
+        return (inside.outputs, made, ends), lent
 
     def _follow_results(
         self,
-        graph: Graph,
         step: Instruction,
         control: Control[object],
-        held: dict[int, _Held],
-        inside: Graph,
-        lent: Mapping[int, _Held],
+        held: dict[int, Held],
+        gone: Sequence[tuple[Way, Mapping[int, Held]]],
+        fields: Fields,
+        at: str,
     ) -> None:
-        """Note which results of a control instruction are states."""
+        """Note which results of a control instruction are states, and how far filled.
+
+        Args:
+            step: the instruction.
+            control: what it says.
+            held: what values outside are.
+            gone: its blocks, gone through; not the one that says whether to go on.
+            fields: what values outside are to cursors.
+            at: where it is.
+        """
         for i, over in enumerate(control.over):
+            made = [lent.get(outputs[i]) for (outputs, *_), lent in gone]
             if over is None:
-                if step.op == DELEGATE and inside.outputs[i] in lent:
-                    state = lent[inside.outputs[i]].state
-                    self._refuse_windows([state], "a copy of", self._where)
+                copied_out = [one.state for one in made if one is not None]
+                self._accesses.refuse_windows(copied_out, "a copy of", at)
                 continue
             result, operand = step.results[i], cast(Ref, control.operands[over]).value
-            if operand in held:
-                made = lent.get(inside.outputs[i]) if step.op == DELEGATE else None
-                held[result] = made or held[operand]
+            if operand not in held:
+                continue
+            base = held[operand]
+            if step.op == DELEGATE:
+                held[result] = made[0] or base
+                continue
+            known = [one for one in made if one is not None and one.order == base.order]
+            filled = Filled(frozenset())
+            if len(known) == len(made):
+                ways = [
+                    (outputs, values, one.filled)
+                    for ((outputs, values, _), _), one in zip(gone, known, strict=True)
+                ]
+                filled = filled_after(step.results, ways, fields, control.is_loop)
+            what = f"{step.op} leaves holes in the ring {base.state} with a window"
+            window = self._program.states[base.state].window
+            self._report.require(window is None or bool(filled.ends), at, what)
+            held[result] = replace(base, filled=filled)
+            self._accesses.filled[base.state] = filled
 
     def _follow_view(
-        self, step: Instruction, held: dict[int, _Held], base: int, at: str
+        self, step: Instruction, held: dict[int, Held], base: int, at: str
     ) -> None:
         one = held[base]
         order = None
         if step.op in _SWAPPING and one.order is not None:
             order = tuple(one.order[a] for a in _axes(step, len(one.order)))
         if order is None:
-            self._refuse_windows([one.state], f"{step.op} of", at)
-        made = _Held(one.state, order, one.written)
+            self._accesses.refuse_windows([one.state], f"{step.op} of", at)
+        made = Held(one.state, order, one.filled)
         held.update(dict.fromkeys(step.results, made))
 
-    def _write(
-        self,
-        graph: Graph,
-        step: Instruction,
-        held: dict[int, _Held],
-        used: list[int],
-        fields: Fields,
-        at: str,
-    ) -> None:
-        """Check that an update begins at the cursor and is as long as its advance."""
-        arguments, result = _by_name(step), step.results[0]
-        one = held[first_operand(step)]
-        self._refuse_windows([held[v].state for v in used[1:]], "a write of", at)
-        if not isinstance(graph.values[result].storage, Alias):
-            self._refuse_windows([one.state], "a copy of", at)
-            return
-        state = self._program.states[one.state]
-        assert state.cursor is not None
-        update = graph.values[cast(Ref, arguments["update"]).value].type
-        axis = cast(int, arguments["axis"]) % len(update.dims)
-        whole = one.order == tuple(range(len(update.dims)))
-        along = axis == state.axis and arguments["mode"] == _MODES[state.kind]
-        if not (whole and along):
-            found = f"axis {axis}, {arguments['mode']}"
-            kind = f"{state.kind.name} along {state.axis}"
-            what = f"it writes the state {state.name!r}, {kind}, along {found}"
-            self._report.fail(at, what)
-        self._check_kept(arguments, state, at)
-        start = placed(arguments["write_indices"], fields)
-        begins = start is not None and start.cursor == state.cursor
-        what = f"the state {state.name!r} is not written at its cursor"
-        self._require(begins, at, what)
-        assert start is not None
-        self._check_extent(start, update.dims[axis], state, at)
-        self._check_lengths(arguments, fields, state, at)
-        rows = self._program.cursors[state.cursor].rows
-        fits = rows is None or state.type.dims[0] == rows
-        what = f"the rows of {state.name!r} are not those of its cursor"
-        self._require(fits or state.window is None, at, what)
-        held[result] = _Held(one.state, one.order, written=True)
 
-    def _check_extent(self, start: After, count: Dim, state: State, at: str) -> None:
-        """Check that a write is of what the call, or a turn of a loop, adds.
-
-        It is of all where rows have lengths, or the state is a ring with a window.
-        """
-        assert state.cursor is not None
-        advance = self._method.advance_of(state.cursor)
-        if advance is None:
-            self._report.fail(at, f"a write of {count} positions, the call adds None")
-        if start == After(start.cursor, 0) and count == advance.tokens:
-            return
-        begins = f", {start.offset} after the start" if start.offset != 0 else ""
-        what = f"a write of {count} positions{begins}"
-        whole = state.window is not None or advance.lengths is not None
-        self._require(not whole, at, f"{what}, the call adds {advance.tokens}")
-        self._ends.check(start.further(count), what, at)
-
-    def _check_kept(
-        self, arguments: Mapping[str, Argument], state: State, at: str
-    ) -> None:
-        """Check that an operator keeps as many first positions as the window has."""
-        window, keep = state.window, arguments["keep"]
-        what = f"it keeps {keep} positions of {state.name!r}, whose window is {window}"
-        self._require(window is None or keep == window.keep, at, what)
-
-    def _check_lengths(
-        self,
-        arguments: Mapping[str, Argument],
-        fields: Fields,
-        state: State,
-        at: str,
-    ) -> None:
-        """Check that an operator counts tokens as the method does."""
-        lengths = arguments["row_lengths"]
-        assert state.cursor is not None
-        advance = self._method.advance_of(state.cursor)
-        if advance is None or advance.lengths is None:
-            self._require(lengths is None, at, "it counts tokens, the method does not")
-            return
-        same = is_field(lengths, fields, state, CursorField.LENGTHS)
-        self._require(same, at, "it does not count tokens as the method does")
-
-    def _read(
-        self,
-        graph: Graph,
-        step: Instruction,
-        held: dict[int, _Held],
-        used: list[int],
-        fields: Fields,
-        at: str,
-    ) -> None:
-        """Check that queries over rings are the call's tokens, and see what they keep.
-
-        A result over a state that is no ring may replace any of it.
-        """
-        rings = [v for v in used if held[v].state in self._widest]
-        for result in step.results:
-            root = graph.root_of(result)
-            if isinstance(graph.values[result].storage, Alias) and root in held:
-                self._refuse_windows([held[root].state], f"{step.op} over", at)
-                held[result] = held[root]
-        if not rings:
-            return
-        if step.op != _ATTENTION:
-            self._refuse_windows([held[v].state for v in rings], f"{step.op} of", at)
-        arguments = _by_name(step)
-        others = tuple(v for name, v in arguments.items() if name not in _CACHES)
-        free = set(rings).isdisjoint(_references(others))
-        self._require(free, at, "a ring is no cache here")
-        circular = arguments["layout"] == "circular"
-        self._require(circular, at, "a ring is read as linear")
-        queries = graph.values[cast(Ref, arguments["q"]).value].type.dims[2]
-        left = arguments["window_left"]
-        self._require(type(left) is int, at, "a ring is read without a window")
-        for one in (held[value] for value in rings):
-            state = self._program.states[one.state]
-            added = self._added(state)
-            what = f"{queries} queries over a ring, the call adds {added}"
-            self._require(queries == added, at, what)
-            ends = is_field(arguments["valid_length"], fields, state, CursorField.END)
-            what = "a ring is not read up to where its cursor ends"
-            self._require(ends, at, what)
-            self._check_lengths(arguments, fields, state, at)
-            self._check_kept(arguments, state, at)
-            self._require(one.written, at, "a ring is read before it is written")
-            along = one.order is not None and one.order[2] == state.axis
-            self._require(along, at, "a ring's slots are no positions here")
-            widest = self._widest[one.state]
-            self._widest[one.state] = max(widest, cast(int, left) + 1)
-
-    def _added(self, state: State) -> Dim | None:
-        """Return how many tokens a call adds to the cursor of a state."""
-        assert state.cursor is not None
-        advance = self._method.advance_of(state.cursor)
-        return None if advance is None else advance.tokens
-
-    def _refuse_windows(self, states: list[int], what: str, at: str) -> None:
-        rings = [state for state in states if state in self._widest]
-        self._require(not rings, at, f"{what} a ring with a window")
-
-    def _require(self, condition: bool, where: str, what: str) -> None:
-        self._report.require(condition, where, what)
-
-
-def _written_over(graph: Graph, step: Instruction, held: Mapping[int, _Held]) -> bool:
+def _written_over(graph: Graph, step: Instruction, held: Mapping[int, Held]) -> bool:
     """Tell whether a result lies over a state, whatever the operands are."""
     for value in step.results:
         if type(graph.values[value].storage) is Alias and graph.root_of(value) in held:
             return True
     return False
-
-
-def _by_name(step: Instruction) -> dict[str, Argument]:
-    names = [parameter.name for parameter in OPS[step.op].params]
-    return dict(zip(names, step.arguments, strict=True))
-
-
-def _references(arguments: tuple[Argument, ...]) -> list[int]:
-    found: list[int] = []
-    for argument in arguments:
-        items = argument if isinstance(argument, tuple) else (argument,)
-        found += [item.value for item in items if isinstance(item, Ref)]
-    return found
 
 
 def _axes(step: Instruction, rank: int) -> tuple[int, ...]:

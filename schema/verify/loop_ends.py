@@ -170,21 +170,28 @@ class LoopEnds:
         fits = self._fits(found, After(end.cursor, advance.tokens))
         self._report.require(fits, at, f"{found.what}, the call adds {advance.tokens}")
 
-    def finish(self, fields: Fields) -> None:
-        """Check that counters say where calls end whose loops decide it."""
-        open_ends, where = {}, f"method {self._method.name!r}"
+    def finish(self, fields: Fields) -> dict[int, After]:
+        """Check that counters say where calls end whose loops decide it.
+
+        Returns:
+            Where the call ends at each cursor that it advances.
+        """
+        found, where = dict[int, After](), f"method {self._method.name!r}"
         for advance in self._method.advances:
             state = self._program.cursors[advance.cursor].state
-            if advance.tokens is None and state is not None:
+            if advance.tokens is not None:
+                found[advance.cursor] = After(advance.cursor, advance.tokens)
+            elif state is not None:
                 last = fields.get(_last_value(self._method.graph, state))
                 what = f"it does not leave the counter {state} where its loops end"
                 counts = isinstance(last, After) and last.cursor == advance.cursor
                 self._report.require(counts, where, what)
-                open_ends[advance.cursor] = cast(After, last)
+                found[advance.cursor] = cast(After, last)
         for end in self._ends:
-            fits = self._fits(end, open_ends[end.ways[0].cursor])
+            fits = self._fits(end, found[end.ways[0].cursor])
             what = f"{end.what}, the counter is left before that"
             self._report.require(fits, end.at, what)
+        return found
 
     def _taken(self, turn: int) -> list[_End]:
         """Return what has to end before a turn does, and forget it."""

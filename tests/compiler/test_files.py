@@ -122,7 +122,7 @@ def test_one_flipped_bit_of_a_file_is_an_error_that_names_it(path: Path):
 def test_a_file_that_is_not_there_is_named_with_those_that_are(path: Path):
     bundle_with({"a.txt": b"1", "b.txt": b"2"}).save(path)
     with load(path) as program:
-        with pytest.raises(UnknownName, match=r"file in the bundle.*c\.txt.*a\.txt, b"):
+        with pytest.raises(UnknownName, match=r"bundled file.*c\.txt.*a\.txt, b"):
             program.files["c.txt"]
         assert "c.txt" not in program.files
         assert len(program.files) == 2

@@ -11,7 +11,7 @@ from kvc.runtime import CacheOverflow, generate, load
 from kvc.runtime.conversation import Conversation
 from kvc.runtime.tokenizers import chat_template_of, tokenizer_of
 from kvc.runtime.tokenizers.sandbox import new_template
-from kvc.schema.errors import BadChatTemplate, UnknownName
+from kvc.schema.errors import BadChatTemplate, BadSetting, UnknownName
 
 # What was said before comes back in another spelling, as where thinking is left out.
 FORGETFUL = TEMPLATE.replace("message.content", "message.content[:3]")
@@ -75,6 +75,11 @@ def test_a_program_without_roles_holds_no_conversation(tmp_path):
         pytest.raises(UnknownName, match="no method of the role 'prefill'"),
     ):
         Conversation(program.session(), tokenizer_of(program), None)
+
+
+def test_what_is_no_session_holds_no_conversation(programs):
+    with pytest.raises(BadSetting, match="session: expected a Session"):
+        Conversation(programs["adding"], tokenizer_of(programs["adding"]), None)
 
 
 @pytest.mark.parametrize("template", [TEMPLATE, FORGETFUL])

@@ -63,7 +63,7 @@ class _Moved:
 
     def __init__(self, whole: Program) -> None:
         self._whole, method = whole, whole.methods[0]
-        self.block, lent, homes = _block_of(method.graph)
+        self.block, lent, bases = _block_of(method.graph)
         self.around = b = Builder({symbol.name: symbol for symbol in whole.symbols})
         outer: dict[int, int] = {}
         for i in lent:
@@ -77,12 +77,12 @@ class _Moved:
         types = [made.values[value].type for value in made.outputs]
         over = [
             b.value(t, Alias(outer[lent[h]]))
-            for t, h in zip(types, homes, strict=False)
+            for t, h in zip(types, bases, strict=False)
         ]
-        self._outputs = [b.scratch(kind) for kind in types[len(homes) :]]
+        self._outputs = [b.scratch(kind) for kind in types[len(bases) :]]
         self.results = [*over, *self._outputs]
         fresh = (None,) * len(self._outputs)
-        self.passed = tuple(Ref(outer[i]) for i in lent), (*homes, *fresh)
+        self.passed = tuple(Ref(outer[i]) for i in lent), (*bases, *fresh)
 
     def program(self, step: Instruction, count: int) -> Program:
         """Return the program whose method is one instruction that runs the block."""

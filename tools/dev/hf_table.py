@@ -57,8 +57,9 @@ REMARKS = """\
 - With `cpu_fp32`, `cpu_bf16` and `cpu_q8` each architecture runs whole in the backend
   `cpu`, without PyTorch: `pytest -m exhaustive
   tests/end_to_end/hugging_face/test_native.py` tests this.
-- Layers that see a window keep it in a ring: the window, the longest prefill less one
-  and `CacheConfig(slack=)`, where that is less than all positions.
+- A layer with a sliding window keeps its cache in a ring, of as many slots as the
+  window, the longest prefill less one, and `CacheConfig(slack=)` together, if that is
+  less than the length.
 - In a batch with rows of different lengths, each row gives what the model gives for it
   alone, in rings too: `pytest -m exhaustive
   tests/end_to_end/hugging_face/test_batches.py` tests this for each architecture.

@@ -1,5 +1,8 @@
 """Generation: prompts in chunks, reasons to stop, room."""
 
+from functools import partial
+from threading import Thread
+
 import numpy as np
 import pytest
 import torch
@@ -9,11 +12,13 @@ from hand_built import affine_program, write_bundle
 
 from kvc.runtime import (
     BadSetting,
+    Busy,
     CacheOverflow,
     InputMismatch,
     NoPosition,
     Poisoned,
     PromptTooLong,
+    Session,
     StateMismatch,
     UnknownName,
     generate,
@@ -167,6 +172,23 @@ def test_a_token_that_the_model_does_not_have_is_refused_before_anything_runs(se
     with pytest.raises(InputMismatch, match="tokens of 0 to 31, got token 32"):
         generate(session, [1, 2, 3, 4, 5, 32])
     assert session.position == 0
+
+
+def test_a_second_thread_is_refused_while_a_token_is_made(session, monkeypatch):
+    running, call, refused = generate(session, [1], max_tokens=2), Session.call, []
+
+    def calling(*arguments):
+        ask = partial(pytest.raises, Busy, next, running)
+        thread = Thread(target=lambda: refused.append(ask()))
+        thread.start()
+        thread.join()
+        return call(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Session, "call", calling)
+        next(running)
+    assert len(refused) == 1
+    assert len([*running]) == 1
 
 
 def test_a_program_without_roles_is_refused(tmp_path):

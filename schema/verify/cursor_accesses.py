@@ -1,0 +1,243 @@
+"""Check single writes and reads of states at cursors.
+
+In: an instruction, what its operands are to cursors, how far the call has filled the
+states that it uses. Out: the same after it, or `BadProgram`. `cursor_uses.py` goes
+through the code.
+"""
+
+from collections.abc import Mapping
+from typing import Final, cast
+
+from kvc.schema.frozen import frozen
+from kvc.schema.model import (
+    Alias,
+    Argument,
+    CursorField,
+    Graph,
+    Instruction,
+    Method,
+    Program,
+    Ref,
+    State,
+    StateKind,
+)
+from kvc.schema.ops import OPS
+from kvc.schema.types import Dim, bounds
+from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.filled import Filled
+from kvc.schema.verify.loop_ends import LoopEnds
+from kvc.schema.verify.starts import After, Fields, first_operand, is_field, placed
+
+MODES: Final = {StateKind.LINEAR: "linear", StateKind.RING: "circular"}
+_ATTENTION: Final = "kvc::attention"
+_CACHES: Final = ("k", "v", "k_scale", "v_scale")  # their slots lie along axis 2
+
+
+@frozen
+class Held:
+    """A value that is a state at a cursor.
+
+    Attributes:
+        state: its id.
+        order: which axis of the state each of its axes is; None for other views.
+        filled: how far the call has written it.
+    """
+
+    state: int
+    order: tuple[int, ...] | None
+    filled: Filled
+
+
+class CursorAccesses:
+    """What one method writes and reads of states at cursors.
+
+    Attributes:
+        filled: state -> how far it is filled by its last write.
+    """
+
+    def __init__(
+        self,
+        method: Method,
+        program: Program,
+        widest: dict[int, int],
+        ends: LoopEnds,
+        report: Reporter,
+    ) -> None:
+        self._method, self._program, self._report = method, program, report
+        self._widest, self._ends = widest, ends
+        self._symbols = {symbol.name: symbol for symbol in program.symbols}
+        self.filled: dict[int, Filled] = {}
+
+    def write(
+        self,
+        graph: Graph,
+        step: Instruction,
+        held: dict[int, Held],
+        used: list[int],
+        fields: Fields,
+        at: str,
+    ) -> None:
+        """Check that an update begins at the cursor and is as long as its advance."""
+        arguments, result = _by_name(step), step.results[0]
+        one = held[first_operand(step)]
+        self.refuse_windows([held[v].state for v in used[1:]], "a write of", at)
+        if not isinstance(graph.values[result].storage, Alias):
+            self.refuse_windows([one.state], "a copy of", at)
+            return
+        state = self._program.states[one.state]
+        assert state.cursor is not None
+        update = graph.values[cast(Ref, arguments["update"]).value].type
+        axis = cast(int, arguments["axis"]) % len(update.dims)
+        whole = one.order == tuple(range(len(update.dims)))
+        along = axis == state.axis and arguments["mode"] == MODES[state.kind]
+        if not (whole and along):
+            found = f"axis {axis}, {arguments['mode']}"
+            kind = f"{state.kind.name} along {state.axis}"
+            what = f"it writes the state {state.name!r}, {kind}, along {found}"
+            self._report.fail(at, what)
+        self._check_kept(arguments, state, at)
+        start = placed(arguments["write_indices"], fields)
+        begins = start is not None and start.cursor == state.cursor
+        what = f"the state {state.name!r} is not written at its cursor"
+        self._require(begins, at, what)
+        assert start is not None
+        count = update.dims[axis]
+        self._check_extent(start, count, state, one.filled, at)
+        self._check_lengths(arguments, fields, state, at)
+        rows = self._program.cursors[state.cursor].rows
+        fits = rows is None or state.type.dims[0] == rows
+        what = f"the rows of {state.name!r} are not those of its cursor"
+        self._require(fits or state.window is None, at, what)
+        filled = Filled(frozenset([start.further(count)]), count)
+        held[result] = Held(one.state, one.order, filled)
+        self.filled[one.state] = filled
+
+    def _check_extent(
+        self, start: After, count: Dim, state: State, filled: Filled, at: str
+    ) -> None:
+        """Check that a write is of what the call, or a turn of a loop, adds.
+
+        It is of all where rows have lengths. A ring with a window is filled without a
+        hole, and no write is longer than a call may be.
+        """
+        assert state.cursor is not None
+        advance = self._method.advance_of(state.cursor)
+        if advance is None:
+            self._report.fail(at, f"a write of {count} positions, the call adds None")
+        if start == After(start.cursor, 0) and count == advance.tokens:
+            return
+        begins = f", {start.offset} after the start" if start.offset != 0 else ""
+        what = f"a write of {count} positions{begins}"
+        whole = advance.lengths is not None
+        self._require(not whole, at, f"{what}, the call adds {advance.tokens}")
+        self._ends.check(start.further(count), what, at)
+        if state.window is not None and state.axis is not None:
+            slots, symbols = state.type.dims[state.axis], self._symbols
+            longest = state.window.longest_call(bounds(slots, symbols)[0])
+            fits = start in filled.ends and bounds(count, symbols)[1] <= longest
+            self._require(fits, at, f"{what} of a ring that takes {longest} in order")
+
+    def _check_kept(
+        self, arguments: Mapping[str, Argument], state: State, at: str
+    ) -> None:
+        """Check that an operator keeps as many first positions as the window has."""
+        window, keep = state.window, arguments["keep"]
+        what = f"it keeps {keep} positions of {state.name!r}, whose window is {window}"
+        self._require(window is None or keep == window.keep, at, what)
+
+    def _check_lengths(
+        self,
+        arguments: Mapping[str, Argument],
+        fields: Fields,
+        state: State,
+        at: str,
+    ) -> None:
+        """Check that an operator counts tokens as the method does."""
+        lengths = arguments["row_lengths"]
+        assert state.cursor is not None
+        advance = self._method.advance_of(state.cursor)
+        if advance is None or advance.lengths is None:
+            self._require(lengths is None, at, "it counts tokens, the method does not")
+            return
+        same = is_field(lengths, fields, state, CursorField.LENGTHS)
+        self._require(same, at, "it does not count tokens as the method does")
+
+    def read(
+        self,
+        graph: Graph,
+        step: Instruction,
+        held: dict[int, Held],
+        used: list[int],
+        fields: Fields,
+        at: str,
+    ) -> None:
+        """Check that queries over rings are the call's tokens, and see what they keep.
+
+        A result over a state that is no ring may replace any of it.
+        """
+        rings = [v for v in used if held[v].state in self._widest]
+        for result in step.results:
+            root = graph.root_of(result)
+            if isinstance(graph.values[result].storage, Alias) and root in held:
+                self.refuse_windows([held[root].state], f"{step.op} over", at)
+                held[result] = held[root]
+        if not rings:
+            return
+        if step.op != _ATTENTION:
+            self.refuse_windows([held[v].state for v in rings], f"{step.op} of", at)
+        arguments = _by_name(step)
+        others = tuple(v for name, v in arguments.items() if name not in _CACHES)
+        free = set(rings).isdisjoint(_references(others))
+        self._require(free, at, "a ring is no cache here")
+        circular = arguments["layout"] == "circular"
+        self._require(circular, at, "a ring is read as linear")
+        queries = graph.values[cast(Ref, arguments["q"]).value].type.dims[2]
+        left = arguments["window_left"]
+        self._require(type(left) is int, at, "a ring is read without a window")
+        for one in (held[value] for value in rings):
+            state = self._program.states[one.state]
+            written = one.filled.count
+            self._require(
+                written is not None, at, "a ring is read before it is written"
+            )
+            what = f"{queries} queries over a ring, the last write is of {written}"
+            self._require(queries == written, at, what)
+            end = self._end_of(arguments["valid_length"], fields, state)
+            what = "a ring is not read up to where its cursor ends"
+            self._require(end in one.filled.ends, at, what)
+            self._check_lengths(arguments, fields, state, at)
+            self._check_kept(arguments, state, at)
+            along = one.order is not None and one.order[2] == state.axis
+            self._require(along, at, "a ring's slots are no positions here")
+            widest = self._widest[one.state]
+            self._widest[one.state] = max(widest, cast(int, left) + 1)
+
+    def _end_of(self, argument: Argument, fields: Fields, state: State) -> After | None:
+        """Return how far after the start an operand is, the end of the call too."""
+        assert state.cursor is not None
+        advance = self._method.advance_of(state.cursor)
+        ends = is_field(argument, fields, state, CursorField.END)
+        if ends and advance is not None and advance.tokens is not None:
+            return After(state.cursor, advance.tokens)
+        return placed(argument, fields)
+
+    def refuse_windows(self, states: list[int], what: str, at: str) -> None:
+        """Check that none of some states is a ring with a window."""
+        rings = [state for state in states if state in self._widest]
+        self._require(not rings, at, f"{what} a ring with a window")
+
+    def _require(self, condition: bool, where: str, what: str) -> None:
+        self._report.require(condition, where, what)
+
+
+def _by_name(step: Instruction) -> dict[str, Argument]:
+    names = [parameter.name for parameter in OPS[step.op].params]
+    return dict(zip(names, step.arguments, strict=True))
+
+
+def _references(arguments: tuple[Argument, ...]) -> list[int]:
+    found: list[int] = []
+    for argument in arguments:
+        items = argument if isinstance(argument, tuple) else (argument,)
+        found += [item.value for item in items if isinstance(item, Ref)]
+    return found
