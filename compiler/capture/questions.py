@@ -95,10 +95,9 @@ def claim(count: int | torch.SymInt) -> int:
 
     It is noted as a question: such code holds only where the number is the same.
     """
-    hint = None if isinstance(count, int) else count.node.hint
-    if hint is None:  # a number, or one of values, which torch refuses
-        return int(count)
-    number = int(hint)
+    if isinstance(count, int) or count.node.hint is None:
+        return int(count)  # torch refuses one of values
+    number = int(count.node.hint)
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith((_TORCH, _OURS)):
         frame = frame.f_back
