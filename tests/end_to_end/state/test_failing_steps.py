@@ -6,7 +6,7 @@ back is as it was, whoever owns it; what cannot be put back leaves the session p
 
 from collections.abc import Iterator
 from contextlib import ExitStack
-from itertools import count
+from itertools import count, dropwhile
 from pathlib import Path
 
 import numpy as np
@@ -101,7 +101,9 @@ def test_others_are_poisoned_from_the_first_instruction_that_writes(
             session.reset()
             feed(session, name, 0, 3)
             assert same(snapshot(session), before)
-        assert poisoned == sorted(poisoned)
+        # The first steps are whole partitions, those after them what a partition runs.
+        inner = list(dropwhile(bool, poisoned)) if backend else poisoned
+        assert inner == sorted(inner)
         assert poisoned[-1]
         assert poisoned[0] or backend in ("", "partitions"), (
             "all of it is one partition"
