@@ -1,25 +1,43 @@
 """Check where a command writes, before it does any work."""
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 
 from kvc.schema.errors import CannotWrite, reason_of
 
 
-def check_output(name: str, source: Path | None = None) -> Path:
+def check_output(name: str) -> Path:
     """Return the path of a file that can be written.
 
     Args:
         name: as the user gave it.
-        source: a folder that is read. Of its files only bundles may be replaced.
 
     Raises:
-        CannotWrite: it is a folder, a data file or a file of the source, or its
-            folder is missing or refuses.
+        CannotWrite: it is a folder or a data file, or its folder is missing or refuses.
     """
+    return _checked(name, lambda path: "")
+
+
+def check_bundle_output(name: str, source: Path | None = None) -> Path:
+    """Return the path of a bundle that can be written, where nothing else is lost.
+
+    A file is replaced that is a bundle, is empty or is named like one.
+
+    Args:
+        name: as the user gave it.
+        source: a folder that is read. Of its files only bundles are replaced.
+
+    Raises:
+        CannotWrite: as `check_output`; or another file is there.
+    """
+    return _checked(name, lambda path: _why_kept(path, source))
+
+
+def _checked(name: str, why_kept: Callable[[Path], str]) -> Path:
     path = Path(name)
     try:
-        reason = _reason(name, path) or _why_kept(path, source)
+        reason = _reason(name, path) or why_kept(path)
     except (OSError, ValueError) as error:
         reason = reason_of(error)
     if reason:
@@ -48,17 +66,21 @@ def _reason(name: str, path: Path) -> str:
 
 
 def _why_kept(path: Path, source: Path | None) -> str:
-    """Say that a file belongs to what is read, "" when it does not.
+    """Say why a bundle must not replace what is there, "" when it may.
 
     Raises:
         OSError: the system does not let anyone look.
     """
     from kvc.schema.container.kinds import BUNDLE_MAGIC
 
-    if source is None or not path.is_file():
-        return ""
-    if path.resolve().parent != source.resolve():
+    if not path.is_file():
         return ""
     with path.open("rb") as file:
-        is_bundle = file.read(len(BUNDLE_MAGIC)) == BUNDLE_MAGIC
-    return "" if is_bundle else "it is a file of the model; give another name"
+        head = file.read(len(BUNDLE_MAGIC))
+    if head == BUNDLE_MAGIC:
+        return ""
+    if source is not None and path.resolve().parent == source.resolve():
+        return "it is a file of the model; give another name"
+    if head and path.suffix != ".kvc":
+        return "another file is there; give another name, or remove it"
+    return ""

@@ -99,14 +99,16 @@ def compile_command(
     without this file, weights are packed at load as usual.
     """
     from kvc.recipes import load_recipe
-    from kvc.tools.outputs import check_output
+    from kvc.tools.outputs import check_bundle_output
 
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in budgets)
     source = Path(model) if Path(model).is_dir() else None
     default = _RECIPE if source is None else _FOLDERS_RECIPE
     loaded = load_recipe(recipe or default, cache_dtype)
-    path = check_output(_default_output(model) if output is None else output, source)
+    path = check_bundle_output(
+        _default_output(model) if output is None else output, source
+    )
     if reuse:
         _check_reuse(reuse, path)
     packed_form = "" if pack is None else _check_pack(loaded.backend, pack)

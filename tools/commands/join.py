@@ -18,11 +18,11 @@ def join(bundle: str, output: str, data_folders: tuple[str, ...], quiet: bool) -
     The data files stay; kvc gc removes those that no bundle needs.
     """
     from kvc.schema.container import join_bundle
-    from kvc.tools.outputs import check_output
+    from kvc.tools.outputs import check_bundle_output
     from kvc.tools.progress import Stages
     from kvc.tools.text import escape, size
 
-    path = check_output(output)
+    path = check_bundle_output(output)
     with Stages(quiet=quiet) as stages:
         saved = join_bundle(bundle, path, data_folders, stages.show)
     click.echo(f"{escape(str(path))}: {size(saved.nbytes)}, all in one file")

@@ -27,11 +27,11 @@ def split(
     replaced only once the data file is complete.
     """
     from kvc.schema.container import split_bundle
-    from kvc.tools.outputs import check_output
+    from kvc.tools.outputs import check_bundle_output
     from kvc.tools.progress import Stages
     from kvc.tools.text import escape, size
 
-    path = Path(bundle) if output is None else check_output(output)
+    path = Path(bundle) if output is None else check_bundle_output(output)
     with Stages(quiet=quiet) as stages:
         saved = split_bundle(bundle, path, data_folders, stages.show)
     line = f"{escape(str(path))}: {size(saved.nbytes)}"

@@ -9,7 +9,7 @@ from sample_programs import write_sample
 
 from kvc.runtime import load
 from kvc.schema.rings import Window
-from kvc.tools.outputs import check_output
+from kvc.tools.outputs import check_bundle_output
 
 
 @pytest.fixture
@@ -91,10 +91,28 @@ def test_a_file_of_the_model_is_not_replaced(kvc, folder):
     assert weights.read_bytes() == before
 
 
+@pytest.mark.parametrize("command", ["compile", "join", "split"])
+def test_a_file_that_is_no_bundle_is_not_replaced(kvc, tmp_path, command):
+    bundle, other = tmp_path / "a.kvc", tmp_path / "model.py"
+    write_sample(bundle)
+    other.write_text("content")
+    result = kvc(command, "demo" if command == "compile" else bundle, "-o", other)
+    assert result.exit_code == 1
+    assert "another file is there; give another name, or remove it" in result.stderr
+    assert other.read_text() == "content"
+
+
+@pytest.mark.parametrize("content", [b"", b"half a bundle"])
+def test_what_is_empty_or_named_like_a_bundle_is_replaced(tmp_path, content):
+    path = tmp_path / ("model.kvc" if content else "made by mktemp")
+    path.write_bytes(content)
+    assert check_bundle_output(str(path)) == path
+
+
 def test_a_bundle_in_the_models_folder_is_replaced(folder):
     write_sample(folder / "a.kvc")
-    assert check_output(str(folder / "a.kvc"), folder) == folder / "a.kvc"
-    assert check_output(str(folder / "new.kvc"), folder) == folder / "new.kvc"
+    assert check_bundle_output(str(folder / "a.kvc"), folder) == folder / "a.kvc"
+    assert check_bundle_output(str(folder / "new.kvc"), folder) == folder / "new.kvc"
 
 
 @pytest.mark.parametrize(
