@@ -43,6 +43,7 @@ _TAKEN_APART = (
     _aten.addmv,
     _aten.bucketize.Scalar,
     _aten.dist,
+    _aten.narrow_copy,
     _aten.upsample_bicubic2d,
     _aten.upsample_trilinear3d,
 )

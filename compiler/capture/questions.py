@@ -95,8 +95,8 @@ def claim(count: int | torch.SymInt) -> int:
 
     It is noted as a question: such code holds only where the number is the same.
     """
-    if isinstance(count, int):
-        return count
+    if isinstance(count, int) or count.node.hint is None:
+        return int(count)  # torch refuses one of values
     number = int(count.node.hint)
     frame = sys._getframe(1)
     while frame.f_back and frame.f_code.co_filename.startswith((_TORCH, _OURS)):
@@ -174,13 +174,13 @@ def _note(
 
 def asserted(exported: ExportedProgram) -> list[Question]:
     """Return what torch wants to be true whenever the code runs."""
-    questions: list[Question] = []
-    for node in exported.graph.nodes:
-        if node.target is torch.ops.aten._assert_scalar.default:
-            truth = getattr(node.args[0], "meta", {}).get("val")
-            if isinstance(truth, torch.SymBool):
-                questions.append(Question(truth.node.expr, True, "", ()))
-    return questions
+    truths = [
+        getattr(node.args[0], "meta", {}).get("val")
+        for node in exported.graph.nodes
+        if node.target is torch.ops.aten._assert_scalar.default
+    ]
+    asked = [t.node.expr for t in truths if isinstance(t, torch.SymBool)]
+    return [Question(each, True, "", ()) for each in dict.fromkeys(asked)]
 
 
 def check_questions(

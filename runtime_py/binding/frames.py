@@ -51,6 +51,7 @@ from kvc.schema.ops import (
 )
 from kvc.schema.torch_package import check_torch
 from kvc.schema.types import Affine
+from kvc.schema.verify.signatures import check_at, divided
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -97,6 +98,8 @@ class _Binder:
         ]
         self._controls: dict[int, ControlStep] = {}
         self._values = Values(graph, sizes, memory)
+        self._types = [value.type for value in graph.values]
+        self._divided = divided(graph)
         self._uses_torch = needs_torch(graph)
         self._beside_others = False  # torch kernels take turns with other threads
         self._steps: list[Step] = []
@@ -192,6 +195,8 @@ class _Binder:
                 return self._bind_delegate(instruction)
             if instruction.op in CONTROL_OPS:
                 return self._bind_control(index, instruction)
+            if index in self._divided:
+                check_at(instruction, self._types, self._sizes)
             if OPS[instruction.op].aliasing is Aliasing.VIEW:
                 self._bind_view(index, instruction)
                 return ()

@@ -37,6 +37,8 @@ class PoolWriter:
 
     def affine(self, expression: Affine) -> int:
         """Return the id of an affine expression, after those that it divides."""
+        if expression in self._affines:
+            return self._affines[expression]
         for name in expression.symbols:
             if name not in self._symbol_ids:
                 what = f"the symbol {name} of {expression} is not declared"
@@ -44,7 +46,8 @@ class PoolWriter:
         for quotient in expression.quotients:
             self.affine(quotient.of)
             self._quotients.setdefault(quotient, len(self._quotients))
-        return self._affines.setdefault(expression, len(self._affines))
+        self._affines[expression] = len(self._affines)
+        return self._affines[expression]
 
     def dim(self, dim: Dim) -> tuple[int, int]:
         """Return the kind and value of a dim that stands alone."""

@@ -53,7 +53,7 @@ def check_signature(
     results = [types[i] for i in instruction.results]
     if spec.halves:
         _check_halves(results)
-    names = symbols_of(_dims_in(instruction, lambda value: types[value].dims))
+    names = symbols_of(_dims_in(instruction, types))
     for point in sizes.points if names else sizes.points[:1]:
         concrete = [_concrete(a, types, point) for a in arguments]
         _compare(_infer(spec, concrete), results, point, names)
@@ -76,11 +76,40 @@ def _check_halves(results: Sequence[TensorType]) -> None:
 
 def sized_together(graph: Graph) -> Collection[int]:
     """Return the instructions with several symbols or a quotient, for `check_at`."""
+    return _where(graph, lambda names, divides: divides or len(names) > 1)
+
+
+def divided(graph: Graph) -> Collection[int]:
+    """Return the instructions with a quotient, for `check_at`."""
+    return _where(graph, lambda _, divides: divides)
+
+
+def _where(
+    graph: Graph, holds: Callable[[Collection[str], bool], bool]
+) -> Collection[int]:
+    """Return the instructions of whose sizes something holds; those of blocks not.
+
+    Args:
+        graph: whose they are.
+        holds: given the symbols of an instruction, and whether it has a quotient.
+    """
     types = {id(value.type): value.type for value in graph.values}
-    known = {kind: types[kind].dims for kind in types}
-    of = [known[id(value.type)] for value in graph.values].__getitem__
-    steps = enumerate(graph.instructions)
-    return {index for index, step in steps if _depends_on_call(_dims_in(step, of))}
+    known = {kind: _said(types[kind].dims) for kind in types}
+    of = [known[id(value.type)] for value in graph.values]
+    found = set()
+    for index, step in enumerate(graph.instructions):
+        values, sizes = _uses(step)
+        parts = [*(of[value] for value in values), _said(sizes)]
+        names = frozenset[str]().union(*(names for names, _ in parts))
+        divides = any(divides for _, divides in parts)
+        if step.op not in CONTROL_OPS and holds(names, divides):
+            found.add(index)
+    return found
+
+
+def _said(dims: Sequence[Dim]) -> tuple[frozenset[str], bool]:
+    """Return the symbols of dims, and whether they have quotients."""
+    return frozenset(symbols_of(dims)), _divides(dims)
 
 
 def check_at(
@@ -100,39 +129,34 @@ def check_at(
     Raises:
         Misfit: it does not fit.
     """
-    dims = _dims_in(instruction, lambda value: types[value].dims)
-    if _depends_on_call(dims):
-        names, point = symbols_of(dims), Point(sizes)
+    dims = _dims_in(instruction, types)
+    names, point = symbols_of(dims), Point(sizes)
+    if _divides(dims) or len(names) > 1:
         concrete = [_concrete(a, types, point) for a in instruction.arguments]
         results = [types[i] for i in instruction.results]
         _compare(_infer(OPS[instruction.op], concrete), results, point, names)
 
 
-def _dims_in(
-    instruction: Instruction, dims_of: Callable[[int], Sequence[Dim]]
-) -> Sequence[Dim]:
-    """Return the dims of an instruction's results, operands and arguments.
-
-    Args:
-        instruction: whose they are.
-        dims_of: returns those of a value's type.
-    """
-    dims: list[Dim] = []
-    for value in instruction.results:
-        dims += dims_of(value)
+def _uses(instruction: Instruction) -> tuple[list[int], list[Affine]]:
+    """Return the values of an instruction's results and operands, and other sizes."""
+    values, sizes = [*instruction.results], []
     for argument in instruction.arguments:
         for item in argument if type(argument) is tuple else (argument,):
             if type(item) is Ref:
-                dims += dims_of(item.value)
+                values.append(item.value)
             elif type(item) is Affine:
-                dims.append(item)
-    return dims
+                sizes.append(item)
+    return values, sizes
 
 
-def _depends_on_call(dims: Sequence[Dim]) -> bool:
-    """Tell whether sizes that the verifier has not tried may give other shapes."""
-    divided = any(isinstance(dim, Affine) and dim.quotients for dim in dims)
-    return divided or len(symbols_of(dims)) > 1
+def _dims_in(instruction: Instruction, types: Sequence[TensorType]) -> tuple[Dim, ...]:
+    """Return the dims of an instruction's results, operands and arguments."""
+    values, sizes = _uses(instruction)
+    return (*(dim for value in values for dim in types[value].dims), *sizes)
+
+
+def _divides(dims: Sequence[Dim]) -> bool:
+    return any(isinstance(dim, Affine) and bool(dim.quotients) for dim in dims)
 
 
 def _check_argument(param: Param, argument: Argument, sizes: Sizes) -> None:

@@ -1,3 +1,4 @@
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -5,6 +6,8 @@ from dataclasses import replace
 import pytest
 
 from kvc.recipes import BadRecipe, Recipe, UnknownRecipe, known_recipes, load_recipe
+from kvc.recipes.loader import FOLDER
+from kvc.recipes.recipe import SETTINGS
 
 
 def bad(tmp_path, text):
@@ -116,6 +119,17 @@ def test_an_unknown_name_lists_the_recipes_that_exist(name):
         load_recipe(name)
     assert ", ".join(RECIPES) in str(caught.value)
     assert ".toml" in str(caught.value)
+
+
+def test_the_page_has_every_setting_and_a_recipe_that_loads(tmp_path):
+    page = (FOLDER / "README.md").read_text()
+    (example,) = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    (tmp_path / "my.toml").write_text(example)
+    recipe = load_recipe(tmp_path / "my.toml")
+    assert (recipe.linear, recipe.cache, recipe.backend) == ("qd8", "int8", "cpu")
+    for setting in SETTINGS:
+        named = ", ".join(f"`{value}`" for value in setting.values if value)
+        assert f"| `[{setting.section}] {setting.key}` | {named}" in page
 
 
 def test_what_is_no_recipe_is_refused():

@@ -20,7 +20,12 @@ from kvc.schema.types import (
 )
 from kvc.schema.verify import verify_program
 from kvc.schema.verify.limits import MAX_SYMBOLS_TOGETHER
-from kvc.schema.verify.signatures import Misfit, check_at, sized_together
+from kvc.schema.verify.signatures import (
+    Misfit,
+    check_at,
+    divided,
+    sized_together,
+)
 
 A, B = affine(0, {"a": 1}), affine(0, {"b": 1})
 BOTH = affine(0, {}, {("a", "b"): 1})
@@ -94,7 +99,7 @@ def test_sizes_that_agree_wherever_a_file_is_tried_are_checked_at_the_call() -> 
     verify_program(made, "x", thorough=True)
     graph = made.methods[0].graph
     types = [value.type for value in graph.values]
-    assert list(sized_together(graph)) == [0]
+    assert sized_together(graph) == divided(graph) == {0}
     check_at(graph.instructions[0], types, {"a": 9})
     with pytest.raises(Misfit, match="declared is"):
         check_at(graph.instructions[0], types, {"a": 12})

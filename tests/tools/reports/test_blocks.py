@@ -23,6 +23,19 @@ def test_a_listing_shows_blocks_beneath_what_runs_them():
     assert any("|   %" in line and "aten::index_copy" in line for line in lines)
 
 
+def test_a_listing_says_what_is_written_and_what_cursors_gain():
+    write = RAGGED.methods[0]
+    lines = listing_lines(describe_listing(RAGGED, write))
+    assert lines[-1] == "  advance cursor 0 by seq, of which row_lengths count"
+    assert [line.split("; ")[1] for line in lines if "; " in line] == [
+        "writes %3 SLOTS axis 2: seq",
+        "writes %2 ANYWHERE",
+    ]
+    open_ended = replace(write, advances=(Advance(0, None),))
+    lines = listing_lines(describe_listing(RAGGED, open_ended))
+    assert lines[-1] == "  advance cursor 0 by what its loops decide"
+
+
 def test_a_write_in_a_branch_is_one_of_its_state():
     found = [(w.state, w.verdict, w.source) for w in describe_copies(WHOLE)]
     assert found == [("a", "SAFE", "model:2")]
