@@ -175,6 +175,8 @@ def _match(tree: Json, thing: object, path: str, leaves: list[Leaf]) -> None:
             wanted = f"{path}: this program was compiled for {content!r}"
             advice = "compile a method for each value, or let it be a tensor"
             raise ValueError(f"{wanted}, got {_say(thing)}; {advice}")
+    elif kind == "scalar":
+        leaves.append(thing)
     elif kind == "dict":
         _match_dict(cast(list[list[Json]], content), thing, path, leaves)
     elif kind in KINDS:

@@ -4,7 +4,8 @@ from torch import fx
 
 from kvc.compiler.capture import CapturedMethod
 from kvc.compiler.import_fx.borders import NOTHING_LEFT, NUMBERS, Borders, Owned
-from kvc.compiler.import_fx.nodes import Model, NodeImporter
+from kvc.compiler.import_fx.model import Model
+from kvc.compiler.import_fx.nodes import NodeImporter
 from kvc.compiler.import_fx.symbols import SizeReader
 from kvc.compiler.import_fx.tensors import TensorTable
 from kvc.compiler.ir import Method

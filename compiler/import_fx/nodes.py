@@ -6,18 +6,16 @@ inputs are the operands of the call; they use weights without being passed them.
 """
 
 import operator
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 
-import sympy  # type: ignore[import-untyped]
 import torch
 from torch import Tensor, fx
-from torch.utils._sympy.value_ranges import ValueRanges
 
 from kvc.compiler.capture.sources import source_of
 from kvc.compiler.import_fx.calls import Call, Made, Unsupported, full
 from kvc.compiler.import_fx.control import Higher, higher_call, higher_name, op_name
 from kvc.compiler.import_fx.joined import with_joined_outputs
+from kvc.compiler.import_fx.model import Model
 from kvc.compiler.import_fx.normalize import (
     DROPPED,
     FORWARDED,
@@ -33,8 +31,7 @@ from kvc.compiler.import_fx.read_numbers import (
     Real,
 )
 from kvc.compiler.import_fx.sliced import define_slice_size
-from kvc.compiler.import_fx.symbols import TORCH_DTYPES, SizeReader
-from kvc.compiler.import_fx.tensors import TensorTable
+from kvc.compiler.import_fx.symbols import TORCH_DTYPES
 from kvc.compiler.import_fx.writes import refuse_masks
 from kvc.compiler.ir import Argument, Method, Node, Value
 from kvc.schema.dtypes import DType
@@ -44,25 +41,6 @@ from kvc.schema.types import Affine, TensorType
 
 READ = torch.ops.aten._local_scalar_dense.default
 SLICE = torch.ops.aten.slice.Tensor
-
-
-@dataclass(frozen=True, slots=True)
-class Model:
-    """What all graphs of one method share.
-
-    Attributes:
-        method: its name.
-        tensors: the model's.
-        sizes: what torch's symbols are.
-        ranges: what torch knows of its symbols.
-        blocks: of the whole program so far; blocks that are imported are added.
-    """
-
-    method: str
-    tensors: TensorTable
-    sizes: SizeReader
-    ranges: Mapping[sympy.Symbol, ValueRanges[sympy.Expr]]
-    blocks: list[Method]
 
 
 class NodeImporter:

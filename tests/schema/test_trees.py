@@ -1,11 +1,13 @@
 from collections import namedtuple
 from dataclasses import dataclass, make_dataclass
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kvc.schema.trees import (
+    Scalar,
     bind_call,
     describe_call,
     flatten,
@@ -58,6 +60,14 @@ def test_a_structure_comes_back(structure):
     assert unflatten(tree, leaves) == structure
     assert match(tree, structure) == list(leaves)
     assert check_tree(tree) == (len(leaves), [])
+
+
+def test_a_leaf_may_come_back_as_a_number():
+    tree = flatten([Tensor(), Scalar(Tensor())])[1]
+    assert tree == '{"list":[0,{"scalar":1}]}'
+    x = Tensor()
+    assert unflatten(tree, [x, np.array(7)]) == [x, 7]
+    assert match(tree, [x, 7]) == [x, 7]
 
 
 def test_leaves_are_numbered_in_the_order_of_a_walk():

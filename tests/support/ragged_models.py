@@ -113,12 +113,13 @@ class Ragged(nn.Module):
     """Counts in a state, int64 [batch]."""
 
     layer: type[RaggedLayer] = RaggedLayer
+    depth = LAYERS
 
     def __init__(self) -> None:
         super().__init__()
         torch.manual_seed(3)
         self.embed = nn.Embedding(VOCAB, DIM)
-        self.layers = nn.ModuleList(self.layer() for _ in range(LAYERS))
+        self.layers = nn.ModuleList(self.layer() for _ in range(self.depth))
         self.register_buffer("position", torch.zeros(1, dtype=torch.int64))
 
     def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:

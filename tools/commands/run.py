@@ -75,7 +75,7 @@ def run(
         arguments = _arguments(chosen, read)
         open_new = partial(_open_session, program, chosen, read)
         with _session(program, kept, open_new) as session:
-            arrays = _leaves(session.call(chosen.name, **arguments))
+            arrays = _leaves(chosen, session.call(chosen.name, **arguments))
             if output is not None:
                 _save(Path(output), arrays)
         _print_arrays(arrays)
@@ -207,13 +207,13 @@ def _arguments(
     }
 
 
-def _leaves(result: object) -> list["Array"]:
+def _leaves(method: "Method", result: object) -> list["Array"]:
+    """Return the results that are no constants; numbers as arrays without dims."""
     import numpy as np
 
-    from kvc.schema.trees import flatten
+    from kvc.schema.trees import match
 
-    leaves, _ = flatten(result, lambda thing: isinstance(thing, np.ndarray))
-    return [leaf for leaf in leaves if isinstance(leaf, np.ndarray)]
+    return [np.asarray(leaf) for leaf in match(method.output_tree, result)]
 
 
 def _print_arrays(arrays: Sequence["Array"]) -> None:

@@ -165,12 +165,14 @@ def test_a_width_that_a_method_lacks_is_no_call_too_long(tmp_path: Path) -> None
     """Only a prefill is parted; the counts of others fit, their padding does not."""
 
     class AllLogits(RaggedRings):
+        depth = 1
+
         def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:
             last: Tensor = super().prefill(tokens, lengths)
             return last[:, None].expand(-1, tokens.shape[1], -1)
 
-    prefill, decode = ragged_methods()
-    methods = [replace(prefill, role="prefill_all"), decode]
+    prefill, _ = ragged_methods()
+    methods = [replace(prefill, role="prefill_all")]
     specs = ragged_specs(rings=True)
     with (
         opened(AllLogits(), methods, tmp_path, states=specs) as program,
@@ -181,14 +183,17 @@ def test_a_width_that_a_method_lacks_is_no_call_too_long(tmp_path: Path) -> None
 
 
 def test_without_a_role_a_row_cannot_be_parted(tmp_path: Path) -> None:
+    class OneLayer(RaggedRings):
+        depth = 1
+
     prefill, _ = ragged_methods()
     step = Method("prefill", args=prefill.args, dynamic=prefill.dynamic)
     specs = ragged_specs(rings=True)
     with (
-        opened(RaggedRings(), [step], tmp_path, states=specs) as program,
+        opened(OneLayer(), [step], tmp_path, states=specs) as program,
         program.session(batch=3) as session,
     ):
-        feed(session, [LONGEST, 2, 0], 40)
+        session.prefill(TEXT[:, :40], np.array([LONGEST, 2, 0]))
         with pytest.raises(CallTooLong) as caught:
             session.prefill(TEXT[:, :40], np.array([1, LONGEST + 1, 0]))
         assert caught.value.facts["count"] == LONGEST + 1

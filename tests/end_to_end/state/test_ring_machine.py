@@ -112,14 +112,21 @@ def shape(request: pytest.FixtureRequest) -> Shape:
 
 
 @pytest.fixture(scope="module")
+def other(tmp_path_factory: pytest.TempPathFactory, backend: str) -> Iterator[Program]:
+    path = tmp_path_factory.mktemp("other") / "other.kvc"
+    compile_program(Linear(), simple_methods()).save(path)
+    with load(path) as program:
+        yield program
+
+
+@pytest.fixture(scope="module")
 def programs(
-    tmp_path_factory: pytest.TempPathFactory, backend: str, shape: Shape
+    tmp_path_factory: pytest.TempPathFactory, shape: Shape, other: Program
 ) -> Iterator[list[Program]]:
-    folder = tmp_path_factory.mktemp("rings")
-    made = compile_program(RingDecoder(shape), ring_methods(6), max_length=SLOTS)
-    made.save(folder / "rings.kvc")
-    compile_program(Linear(), simple_methods()).save(folder / "other.kvc")
-    with load(folder / "rings.kvc") as rings, load(folder / "other.kvc") as other:
+    path = tmp_path_factory.mktemp("rings") / "rings.kvc"
+    methods = ring_methods(6)[:2]
+    compile_program(RingDecoder(shape), methods, max_length=SLOTS).save(path)
+    with load(path) as rings:
         yield [rings, other]
 
 

@@ -2,11 +2,14 @@ import fcntl
 
 import numpy as np
 import pytest
+import torch
 from data_programs import table_program, write_data_bundle
 from summing_rows import summing_rows
 
+from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import generate, load
 
+ROWS = Dim("rows", 1, 8)
 TOKENS = np.array([[100, 101, 102]])
 
 
@@ -28,6 +31,21 @@ def test_results_are_printed_and_kept(kvc, tiny, tokens, tmp_path):
     np.testing.assert_array_equal(np.load(named)["result_0"], kept)
     left = {"tokens.npy", "out.npy", "out.npz"}
     assert {path.name for path in tmp_path.iterdir()} == left
+
+
+class Rows(torch.nn.Module):
+    """Returns how many rows it gets."""
+
+    def forward(self, x):
+        return x + 1, x.shape[0]
+
+
+def test_a_number_is_a_result_too(kvc, tmp_path):
+    method = Method("forward", args=(torch.zeros(2, 3),), dynamic={"x": {0: ROWS}})
+    compile_program(Rows().eval(), (method,)).save(tmp_path / "m.kvc")
+    np.save(tmp_path / "x.npy", np.zeros((5, 3), np.float32))
+    made = kvc("run", tmp_path / "m.kvc", "-i", tmp_path / "x.npy")
+    assert "result 1: int64[]\n5" in made.stdout, made.output
 
 
 def test_a_wrong_dtype_is_an_error(kvc, tiny, tmp_path):
