@@ -1,9 +1,12 @@
 """Files that a bundle carries, such as a tokenizer: bytes that nothing computes with.
 
 In: names, each with bytes or the path of a file. Out: contents, whose sizes are known
-now; files are read when the bundle is saved, one block at a time.
+now; files are read when the bundle is saved, one block at a time. Settings for
+generation are checked as the runtime will check them, and a tokenizer.json, read as
+JSON, must not have tokens that the model does not have.
 """
 
+import json
 import os
 import stat
 from collections.abc import Iterator, Mapping
@@ -12,7 +15,15 @@ from pathlib import Path
 from typing import Final
 
 from kvc.schema.container import Content
-from kvc.schema.errors import BadFile, reason_of
+from kvc.schema.errors import (
+    BadFile,
+    BadSetting,
+    CompileError,
+    TokenizerTooLarge,
+    reason_of,
+)
+from kvc.schema.generation_config import read_settings
+from kvc.schema.model import Program
 from kvc.schema.uses import is_plain_name
 
 Files = Mapping[str, bytes | Path]
@@ -106,3 +117,132 @@ def _identity(status: os.stat_result) -> tuple[int, int, int, int]:
 
 def _unreadable(name: str, path: Path, error: Exception) -> BadFile:
     return BadFile(file=name, reason=f"cannot read {path}: {reason_of(error)}")
+
+
+_NAME = "generation_config"
+
+
+def check_generation_config(found: object) -> None:
+    """Check what a bundle is to say, None for nothing.
+
+    Raises:
+        CompileError: it is no mapping, or a setting in it is impossible.
+    """
+    if found is None:
+        return
+    if not isinstance(found, Mapping):
+        kind = type(found).__name__
+        message = f"metadata {_NAME}: expected a mapping, found a value of type {kind}"
+        raise CompileError(message=message)
+    try:
+        read_settings(found)
+    except BadSetting as error:
+        raise CompileError(message=f"{_NAME}, {error}") from error
+
+
+TOKENIZER: Final = "tokenizer.json"
+_ENDLESS: Final = 1 << 63
+
+
+def check_tokenizer(tokenizer: bytes | Path, vocabulary: int) -> None:
+    """Check that no token of a tokenizer is beyond what a model knows.
+
+    A special token that was added beyond it, as some published tokenizers have one for
+    padding or for images, is let through while the vocabulary itself fits: text has it
+    only where it is spelled out, and a call with it is refused.
+
+    Args:
+        tokenizer: the content of a tokenizer.json, or its path.
+        vocabulary: how many tokens the model knows.
+
+    Raises:
+        BadFile: it is no tokenizer.json, or cannot be read.
+        TokenizerTooLarge: the tokenizer has other tokens than the model.
+    """
+    beyond = {
+        number: text
+        for number, text in _tokens(_parsed(tokenizer))
+        if number >= vocabulary
+    }
+    if beyond:
+        highest = max(beyond)
+        raise TokenizerTooLarge(
+            file=TOKENIZER,
+            highest=highest,
+            token=beyond[highest],
+            vocabulary=vocabulary,
+        )
+
+
+def check_declared(
+    program: Program, metadata: Mapping[str, object], files: Files
+) -> None:
+    """Check the tokenizer.json that metadata name, if they do.
+
+    Raises:
+        BadFile: it is not among the files, or as `check_tokenizer`.
+        TokenizerTooLarge: as `check_tokenizer`.
+    """
+    if metadata.get("tokenizer") != TOKENIZER:
+        return
+    if TOKENIZER not in files:
+        reason = "the metadata name it as the tokenizer, but files= lacks it"
+        raise BadFile(file=TOKENIZER, reason=reason)
+    known = _vocabulary(program)
+    check_tokenizer(files[TOKENIZER], _ENDLESS if known is None else known)
+
+
+def _vocabulary(program: Program) -> int | None:
+    """Return how many tokens a model knows: the logits of one that generates."""
+    for method in program.methods:
+        if method.role and method.graph.outputs:
+            dims = method.graph.values[method.graph.outputs[0]].type.dims
+            if dims and isinstance(dims[-1], int):
+                return dims[-1]
+    return None
+
+
+def _parsed(tokenizer: bytes | Path) -> Mapping[str, object]:
+    try:
+        raw = tokenizer.read_bytes() if isinstance(tokenizer, Path) else tokenizer
+        found: object = json.loads(raw)
+    except OSError as error:
+        reason = f"cannot read {tokenizer!s}: {reason_of(error)}"
+        raise BadFile(file=TOKENIZER, reason=reason) from error
+    except (ValueError, RecursionError) as error:
+        raise BadFile(file=TOKENIZER, reason=f"it is not JSON: {error}") from error
+    if not isinstance(found, Mapping) or not isinstance(found.get("model"), Mapping):
+        raise BadFile(file=TOKENIZER, reason="it describes no tokenizer: no model")
+    return found
+
+
+def _tokens(tokenizer: Mapping[str, object]) -> Iterator[tuple[int, str]]:
+    """Yield id and text of all tokens but the special ones that were added.
+
+    An added token may have an id within the vocabulary: it is then no further token.
+    """
+    model = tokenizer["model"]
+    assert isinstance(model, Mapping), "parsed"
+    match model.get("vocab"):
+        case Mapping() as vocabulary:  # text -> id
+            yield from ((_id(number), str(text)) for text, number in vocabulary.items())
+        case list() as pieces:  # [text, score], ids are places
+            yield from ((i, _piece(piece)) for i, piece in enumerate(pieces))
+        case _:
+            raise BadFile(file=TOKENIZER, reason="its model has no vocabulary")
+    added = tokenizer.get("added_tokens") or []
+    for token in added if isinstance(added, list) else [added]:
+        if not isinstance(token, Mapping):
+            raise BadFile(file=TOKENIZER, reason=f"{token!r} is not an added token")
+        if not token.get("special"):
+            yield _id(token.get("id")), str(token.get("content"))
+
+
+def _piece(piece: object) -> str:
+    return str(piece[0]) if isinstance(piece, list) and piece else str(piece)
+
+
+def _id(number: object) -> int:
+    if type(number) is int and number >= 0:
+        return number
+    raise BadFile(file=TOKENIZER, reason=f"{number!r} is not a token id")

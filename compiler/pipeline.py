@@ -24,9 +24,13 @@ from kvc.compiler.capture import CapturedMethod, Unchanged, capture
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.copy_budget import check_budgets, check_copy_budget
 from kvc.compiler.emit.program import DelegateCall, emit_program
-from kvc.compiler.files import Files, take_files
+from kvc.compiler.files import (
+    Files,
+    check_declared,
+    check_generation_config,
+    take_files,
+)
 from kvc.compiler.front_ends import with_front_end
-from kvc.compiler.generation_config import check_generation_config
 from kvc.compiler.import_fx import import_program
 from kvc.compiler.in_place import Verdict, in_write_order, prove_all
 from kvc.compiler.ir import Method as IrMethod
@@ -59,7 +63,6 @@ from kvc.compiler.position_limit import check_max_length, limited
 from kvc.compiler.requests import check_mapping, check_request
 from kvc.compiler.roles import check_roles
 from kvc.compiler.spec import Method, StateSpec
-from kvc.compiler.tokenizer_fit import check_declared
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
 from kvc.schema.errors import CaptureError, CompileError

@@ -15,10 +15,8 @@ import numpy as np
 
 from kvc.runtime.arrays import Array, copy_into, own_copy
 from kvc.runtime.binding.binder import Binder
-from kvc.runtime.binding.bindings import Binding
-from kvc.runtime.binding.contexts import ContextPool, ExecutionContext
-from kvc.runtime.binding.executor import Progress
-from kvc.runtime.binding.resources import Resources
+from kvc.runtime.binding.executor import Binding, Progress
+from kvc.runtime.binding.resources import ContextPool, ExecutionContext, Resources
 from kvc.runtime.calls.callers import Loan
 from kvc.runtime.calls.entries import Entry, make_entry
 from kvc.runtime.calls.inputs import Inputs, take_inputs
@@ -28,12 +26,11 @@ from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.base import Packing
 from kvc.runtime.sessions.positions import count_rows, fill_cursors, row_dims
-from kvc.runtime.states.access import Demand
 from kvc.runtime.states.divided import divide, find_backends
-from kvc.runtime.states.groups import Group, group_states
 from kvc.runtime.states.host import HostMemory
+from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.memory import Copies, StateMemory
-from kvc.runtime.states.owner import Owner
+from kvc.runtime.states.owner import Group, Owner, group_states
 from kvc.schema.container import StoredBlobs
 from kvc.schema.errors import CallMismatch, Closed, Forked
 from kvc.schema.model import Program

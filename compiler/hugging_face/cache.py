@@ -1,7 +1,9 @@
-"""A transformers `Cache` over kvc's states: `kvc::cache_update` into buffers.
+"""Caches for transformers: `KvCache` writes into kvc's states, `NotingCache` records.
 
 In: the shapes of each layer's keys and values. Out: `LayerBuffers`, which a model
-registers, and `KvCache`, which is made for one call and returns whole caches to layers.
+registers, and `KvCache`, which is made for one call, writes with `kvc::cache_update`
+and returns whole caches to layers. A `NotingCache` returns what layers put into it, as
+if it had been empty, and notes their shapes.
 """
 
 from dataclasses import dataclass
@@ -131,3 +133,31 @@ def _layer(buffers: nn.ModuleDict, number: int, call: Call) -> CacheLayerMixin:
     own = buffers[name]
     assert isinstance(own, LayerBuffers)
     return KvLayer(number, own, call)
+
+
+class NotingCache(Cache):
+    """A cache of one call, in which nothing is kept.
+
+    Attributes:
+        noted: what each layer put into it.
+    """
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(layer_class_to_replicate=DynamicLayer)
+        self.noted: dict[int, LayerShape] = {}
+        self._call = call
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        *args: object,
+        **kwargs: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Note the shapes of keys and values [batch, heads, seq, dim]."""
+        heads, key_dim = key_states.shape[1], key_states.shape[3]
+        shape = LayerShape(heads, key_dim, value_states.shape[3], key_states.dtype)
+        self.noted[layer_idx] = shape
+        self._call.kept.append(Kept(layer_idx, key_states, value_states))
+        return key_states, value_states

@@ -1,11 +1,19 @@
 """`CachedDecoder`: a causal model of transformers with its cache in buffers.
 
-In: the model and the shapes of its caches. Out: a module whose methods kvc compiles:
-tokens in, logits out, the cache written. Modules keep their names, so that weights have
-the same names in a bundle as in a checkpoint.
+In: the model and the shapes of its caches. Out: a module, its methods as
+`compile_program` takes them (tokens in, logits out, the cache written), and its states.
+Modules keep their names, so that weights have the same names in a bundle as in a
+checkpoint.
+
+A `BatchedDecoder` has rows of different lengths, each at a position of its own. Its
+methods have one argument more, the row lengths of a call, and return the logits after
+the last real token of each row. Rows are padded on the right; the content of the
+padding never matters.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -13,9 +21,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kvc.compiler.hugging_face.attention import Call, attending
-from kvc.compiler.hugging_face.cache import KvCache, LayerBuffers, LayerShape
-from kvc.compiler.hugging_face.inputs import inputs_of
-from kvc.compiler.hugging_face.settings import Sizes
+from kvc.compiler.hugging_face.cache import AXIS, KvCache, LayerBuffers, LayerShape
+from kvc.compiler.hugging_face.inputs import inputs_of, takes_positions
+from kvc.compiler.hugging_face.settings import LEAST_LENGTH, Sizes
+from kvc.compiler.spec import Dim, Method, StateSpec
 from kvc.schema.errors import UnsupportedModel
 
 CACHE: Final = "kvc_cache"
@@ -101,3 +110,174 @@ def _check_names(decoder: PreTrainedModel, adopted: nn.Module) -> None:
     if own:
         reason = f"it keeps tensors beside its modules: {', '.join(own)}"
         raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
+
+
+_ALL: Final = f"{CACHE}.*"
+
+
+def methods_of(
+    sizes: Sizes,
+    prefill_sizes: Sequence[int],
+    all_logits: bool,
+    embeds: Tensor | None,
+) -> tuple[Method, ...]:
+    """Return what to compile.
+
+    Args:
+        sizes: of the program.
+        prefill_sizes: lengths that get a prefill of their own, `prefill_N`.
+        all_logits: also `prefill_all`, which returns the logits of every position.
+        embeds: an example [1, 1, hidden] for `prefill_embeds`; None: without it.
+    """
+    tokens = torch.zeros(1, 2, dtype=torch.int64)
+    methods = [
+        _method("prefill", "tokens", tokens, sizes, role="prefill"),
+        _method("decode", "token", tokens[:, :1], sizes, role="decode", seq=False),
+    ]
+    for size in prefill_sizes:
+        fixed = torch.zeros(1, size, dtype=torch.int64)
+        name, role = f"prefill_{size}", "prefill"
+        methods.append(_method(name, "tokens", fixed, sizes, role, seq=False))
+    if all_logits:
+        methods.append(
+            _method("prefill_all", "tokens", tokens, sizes, role="prefill_all")
+        )
+    if embeds is not None:
+        example = embeds.expand(1, 2, -1).contiguous()
+        methods.append(_method("prefill_embeds", "inputs_embeds", example, sizes))
+    return tuple(methods)
+
+
+def _method(
+    name: str,
+    argument: str,
+    example: Tensor,
+    sizes: Sizes,
+    role: str = "",
+    seq: bool = True,
+) -> Method:
+    dims = {1: Dim("seq", 1, sizes.chunk)} if seq else {}
+    if sizes.batch == 1:
+        dynamic = {argument: dims} if dims else {}
+        return Method(name, args=(example,), dynamic=dynamic, role=role)
+    rows = {0: Dim("batch", 1, sizes.batch)}
+    row_lengths, counted = "lengths", torch.ones(1, dtype=torch.int64)
+    if role == "decode":
+        row_lengths, counted = "active", torch.ones(1, dtype=torch.bool)
+    dynamic = {argument: rows | dims, row_lengths: rows}
+    return Method(name, args=(example, counted), dynamic=dynamic, role=role)
+
+
+def ring_layers(shapes: Mapping[int, LayerShape], sizes: Sizes) -> list[int]:
+    """Return the layers whose caches are rings."""
+    return [i for i, shape in shapes.items() if shape.ring_slots(sizes) is not None]
+
+
+def states_of(shapes: Mapping[int, LayerShape], sizes: Sizes) -> tuple[StateSpec, ...]:
+    """Return what a session chooses: the positions of caches, and rows if many.
+
+    A ring has as many slots in every session.
+    """
+    capacity = Dim("capacity", min(LEAST_LENGTH, sizes.length), sizes.length)
+    rows = Dim("batch", 1, sizes.batch) if sizes.batch > 1 else None
+    rings = ring_layers(shapes, sizes)
+    linear = [f"{CACHE}.{i}.*" for i in shapes if i not in rings] if rings else [_ALL]
+    specs = [StateSpec(n, axis=AXIS, capacity=capacity, batch=rows) for n in linear]
+    if rows is not None:
+        specs += [StateSpec(f"{CACHE}.{i}.*", batch=rows) for i in rings]
+        specs.append(StateSpec(POSITION, batch=rows))
+    return tuple(specs)
+
+
+# These know of positions by the distances that kvc's attention sees alone (ALiBi).
+_WITHOUT_POSITIONS: Final = frozenset({"bloom", "mpt"})
+
+
+class BatchedDecoder(CachedDecoder):
+    """A `CachedDecoder` whose methods take row lengths."""
+
+    def prefill(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """Append tokens int64 [batch, seq], lengths int64 [batch]; return last logits.
+
+        Those of a row without tokens mean nothing.
+        """
+        return self._append_last(lengths, input_ids=_filled(tokens, lengths))
+
+    def decode(self, token: Tensor, active: Tensor) -> Tensor:  # type: ignore[override]
+        """Append token int64 [batch, 1] to rows that are active, bool [batch]."""
+        row_lengths = active.to(torch.int64)
+        return self._append(1, row_lengths, input_ids=_filled(token, row_lengths))[
+            :, -1
+        ]
+
+    def prefill_all(self, tokens: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """Append tokens; return the logits of all, float32 [batch, seq, vocab]."""
+        return self._append(0, lengths, input_ids=_filled(tokens, lengths))
+
+    def prefill_embeds(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
+        """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
+        return self._append_last(lengths, inputs_embeds=inputs_embeds)
+
+    def _append_last(self, row_lengths: Tensor, **inputs: Tensor) -> Tensor:
+        (decoder,) = self._decoder
+        with _last_alone(decoder, row_lengths) as head:
+            logits = self._append(0, row_lengths, **inputs)
+        last = logits if head.reached else _last_of(logits, row_lengths)
+        return last[:, 0]
+
+
+def check_positions(decoder: PreTrainedModel) -> None:
+    """Check that rows of a model can be at positions of their own.
+
+    Raises:
+        UnsupportedModel: it counts positions by itself, for all rows at once.
+    """
+    kind = decoder.config.model_type
+    if not takes_positions(decoder) and kind not in _WITHOUT_POSITIONS:
+        reason = (
+            "it takes no position_ids, so rows cannot be at positions of their own; "
+            "compile it for one row, with CacheConfig(batch=1)"
+        )
+        raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
+
+
+@dataclass(slots=True)
+class _Head:
+    """Whether the layer that makes logits has been given last positions alone."""
+
+    reached: bool = False
+
+
+@contextmanager
+def _last_alone(decoder: PreTrainedModel, row_lengths: Tensor) -> Iterator[_Head]:
+    """Make logits of last positions alone: of a long prompt they are most of the work.
+
+    The head of a model computes each position by itself, so its input may be less.
+    """
+    head = _Head()
+    module = decoder.get_output_embeddings()  # type: ignore[no-untyped-call]
+
+    def keep_last(_: nn.Module, given: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        head.reached = True
+        return (_last_of(given[0], row_lengths), *given[1:])
+
+    if not isinstance(module, nn.Module):
+        yield head
+        return
+    hook = module.register_forward_pre_hook(keep_last)
+    try:
+        yield head
+    finally:
+        hook.remove()
+
+
+def _last_of(states: Tensor, row_lengths: Tensor) -> Tensor:
+    """Return [batch, 1, width]: of states [batch, seq, width] the last real one."""
+    last = (row_lengths - 1).clamp(min=0)[:, None, None]
+    return states.gather(1, last.expand(-1, 1, states.shape[2]))
+
+
+def _filled(tokens: Tensor, row_lengths: Tensor) -> Tensor:
+    """Return tokens with 0 in the place of padding, which may be no token at all."""
+    padding = torch.arange(tokens.shape[1]) >= row_lengths[:, None]
+    return tokens.masked_fill(padding, 0)

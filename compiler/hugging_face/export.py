@@ -14,12 +14,18 @@ from transformers import PreTrainedModel
 
 from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import Unchanged
+from kvc.compiler.files import TOKENIZER
 from kvc.compiler.hugging_face.attention import NAME, register
-from kvc.compiler.hugging_face.batched import BatchedDecoder, check_positions
 from kvc.compiler.hugging_face.cache import LayerShape
-from kvc.compiler.hugging_face.decoder import CachedDecoder
+from kvc.compiler.hugging_face.decoder import (
+    BatchedDecoder,
+    CachedDecoder,
+    check_positions,
+    methods_of,
+    ring_layers,
+    states_of,
+)
 from kvc.compiler.hugging_face.experts import own_experts
-from kvc.compiler.hugging_face.methods import methods_of, ring_layers, states_of
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.positions import READ, first_position
@@ -32,7 +38,6 @@ from kvc.compiler.hugging_face.settings import (
     find_sizes,
 )
 from kvc.compiler.pipeline import compile_program
-from kvc.compiler.tokenizer_fit import TOKENIZER
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
 from kvc.schema.errors import BadModelSetting, UnsupportedModel

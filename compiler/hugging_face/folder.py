@@ -25,9 +25,9 @@ from transformers.utils.chat_template_utils import (
 
 from kvc.compiler.checkpoints import Checkpoint, empty_parameters
 from kvc.compiler.checkpoints.header import Problems, parse_object
+from kvc.compiler.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hub_names import why_not_fetched
 from kvc.compiler.hugging_face.weights import load_weights
-from kvc.compiler.tokenizer_fit import TOKENIZER, check_tokenizer
 from kvc.schema.errors import (
     BadModelFolder,
     BadSetting,

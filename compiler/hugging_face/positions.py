@@ -17,8 +17,8 @@ from transformers import PreTrainedConfig, PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.attention import Call, attending
+from kvc.compiler.hugging_face.cache import NotingCache
 from kvc.compiler.hugging_face.inputs import inputs_of, is_masked, takes_positions
-from kvc.compiler.hugging_face.noting import NotingCache
 from kvc.compiler.hugging_face.observing import Meeting, observed
 from kvc.schema.errors import KvcError, UnsupportedModel
 

@@ -11,9 +11,8 @@ from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.attention import Call, attending
-from kvc.compiler.hugging_face.cache import LayerShape
+from kvc.compiler.hugging_face.cache import LayerShape, NotingCache
 from kvc.compiler.hugging_face.inputs import inputs_of
-from kvc.compiler.hugging_face.noting import NotingCache
 from kvc.compiler.hugging_face.observing import observed
 from kvc.schema.errors import KvcError, UnsupportedModel
 

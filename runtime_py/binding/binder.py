@@ -11,15 +11,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from kvc.runtime.arrays import borrowed, place_of
-from kvc.runtime.binding.bindings import Binding
-from kvc.runtime.binding.contexts import ExecutionContext
+from kvc.runtime.binding.executor import Binding
 from kvc.runtime.binding.frames import bind_graph
-from kvc.runtime.binding.resources import Resources
+from kvc.runtime.binding.resources import ExecutionContext, Resources
 from kvc.runtime.binding.values import Memory
 from kvc.runtime.calls.callers import Loan, lend
 from kvc.runtime.calls.entries import Entry, check_growth
 from kvc.runtime.calls.inputs import Inputs
-from kvc.runtime.states.access import Demand
+from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Cursor

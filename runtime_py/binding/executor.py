@@ -1,15 +1,17 @@
 """The instruction loop: runs the steps of a frame, and says which one failed.
 
 In: a frame whose inputs are filled. Out: its outputs hold the results. All work that
-depends on shapes was done when the frame was bound; a frame is a flat list of steps.
+depends on shapes was done when the frame was bound; a frame is a flat list of steps,
+and a `Binding` is one with what a call of it needs.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.native import NativeCall
+from kvc.runtime.states.kind import Demand
 from kvc.runtime.threads import TorchThreads
 from kvc.schema.errors import (
     CacheOverflow,
@@ -171,3 +173,20 @@ def fail(
         ) from error
     finally:
         del error  # whose traceback has this frame
+
+
+@frozen
+class Binding:
+    """A frame, and what a call of its sizes needs.
+
+    Attributes:
+        frame: what runs.
+        demand: what a call asks of its session.
+        fills: (array to fill, index among the arguments that fill it).
+        callers: where the callers' arrays lie, by the value that lies there.
+    """
+
+    frame: Frame
+    demand: Demand
+    fills: Sequence[tuple[Array, int]]
+    callers: Mapping[int, tuple[object, ...]]

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, cast
 from kvc.runtime.arrays import Array
 from kvc.runtime.binding.array_views import bind_view
 from kvc.runtime.binding.code import Code
-from kvc.runtime.binding.control import ControlStep
+from kvc.runtime.binding.control import ControlStep, bind_operands, bind_partition
 from kvc.runtime.binding.dependents import Dependence
 from kvc.runtime.binding.executor import Frame, Step, fail
-from kvc.runtime.binding.operands import bind_operands, bind_partition
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.calls.first_call import import_beside_packing

@@ -8,16 +8,18 @@ tokens, slots, lengths. Nothing here runs or writes anything.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
-from kvc.runtime.calls.inputs import Inputs
-from kvc.runtime.calls.row_lengths import RowLengthsInput, find_row_lengths
-from kvc.runtime.calls.sizes import Signature
-from kvc.runtime.calls.tokens import TokenInput, find_tokens
-from kvc.runtime.states.access import Demand, Writes
+from kvc.runtime.calls.inputs import (
+    Inputs,
+    RowLengthsInput,
+    Signature,
+    TokenInput,
+    find_row_lengths,
+    find_tokens,
+)
 from kvc.runtime.states.effects import Effects, find_effects
-from kvc.runtime.states.groups import Group
-from kvc.runtime.states.kind import Kind
+from kvc.runtime.states.kind import Demand, Kind, Writes
 from kvc.runtime.states.memory import StateMemory
-from kvc.runtime.states.owner import ALL_SLOTS
+from kvc.runtime.states.owner import ALL_SLOTS, Group
 from kvc.runtime.states.table import find_writes
 from kvc.schema.errors import CacheOverflow, CallTooLong, StateMismatch
 from kvc.schema.frozen import frozen

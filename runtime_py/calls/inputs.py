@@ -1,20 +1,101 @@
-"""Take what a caller passes as arrays, and check it.
+"""The inputs of a call: taken as arrays, checked, and the sizes that follow from them.
 
-In: the leaves of a call's arguments. Out: arrays of the declared dtypes over the
-caller's own memory (nothing is copied here), and whether any of them was a torch
-tensor. `sizes.py` checks shapes.
+In: declared types, the leaves of a call's arguments, the sizes that a session fixed.
+Out: arrays of the declared dtypes over the caller's own memory (nothing is copied
+here), whether any of them was a torch tensor, and a size for every symbol, checked
+against its bounds and against every input's declared dims. Row lengths, where a method
+takes them, say how many tokens of each row are real; if a call leaves them out, all
+are.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
-from kvc.runtime.calls.sizes import Signature
 from kvc.runtime.growing import GrowingArray
+from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import InputMismatch
 from kvc.schema.frozen import frozen
+from kvc.schema.model import Graph, Method, Ref
+from kvc.schema.ops import DELEGATE
+from kvc.schema.types import (
+    Dim,
+    Symbol,
+    TensorType,
+    evaluate,
+    settle_symbol,
+    symbols_of,
+)
+
+Shape = tuple[int, ...]
+
+
+@frozen
+class Signature:
+    """What the inputs of a call must be.
+
+    Attributes:
+        method: its name, for messages.
+        names, types, dtypes: one for each input.
+        symbols: by name.
+    """
+
+    method: str
+    names: Sequence[str]
+    types: Sequence[TensorType]
+    dtypes: Sequence["np.dtype[np.generic]"]
+    symbols: Mapping[str, Symbol]
+
+    def solve(
+        self, shapes: Sequence[Shape], fixed: Mapping[str, int]
+    ) -> dict[str, int]:
+        """Return the size of each symbol of a call.
+
+        Args:
+            shapes: as found, one for each input.
+            fixed: sizes that are settled before the call.
+
+        Raises:
+            InputMismatch: a rank, a bound, or two dims that disagree.
+        """
+        sizes = dict(fixed)
+        for index, shape in enumerate(shapes):
+            if len(shape) != len(self.types[index].dims):
+                raise self._mismatch(index, shape, "")
+            for dim, size in zip(self.types[index].dims, shape, strict=True):
+                settle_symbol(dim, size, sizes)
+        for index, shape in enumerate(shapes):
+            self._check(index, shape, sizes)
+        return sizes
+
+    def describe(self, index: int) -> str:
+        """Return an input's type as text, with the bounds of its symbols."""
+        declared = self.types[index]
+        bounds = [self.symbols[name] for name in symbols_of(declared.dims)]
+        limits = ", ".join(f"{s.name} in {s.lower}..{s.upper}" for s in bounds)
+        return f"{declared} with {limits}" if limits else str(declared)
+
+    def _check(self, index: int, shape: Shape, sizes: Mapping[str, int]) -> None:
+        declared = self.types[index]
+        used = symbols_of(declared.dims)
+        for name in used:
+            if name not in sizes:
+                raise self._mismatch(index, shape, f" (nothing settles {name})")
+            if not self.symbols[name].lower <= sizes[name] <= self.symbols[name].upper:
+                raise self._mismatch(index, shape, "")
+        if declared.shape(sizes) != shape:
+            settled = ", ".join(f"{name} = {sizes[name]}" for name in used)
+            raise self._mismatch(index, shape, f" (here {settled})" if settled else "")
+
+    def _mismatch(self, index: int, shape: Shape, note: str) -> InputMismatch:
+        return InputMismatch(
+            method=self.method,
+            input=self.names[index],
+            expected=self.describe(index) + note,
+            found=str(TensorType(self.types[index].dtype, shape)),
+        )
 
 
 @frozen
@@ -88,3 +169,179 @@ def _mismatch(signature: Signature, index: int, found: str) -> InputMismatch:
         expected=signature.describe(index),
         found=found,
     )
+
+
+@frozen
+class RowLengthsInput:
+    """The input of a method with its row lengths, int64 or bool [batch].
+
+    Attributes:
+        method, name: of the method and of the input, for messages.
+        leaf: its index among the inputs that a caller passes.
+        type: as declared.
+        beside: another of these and an axis of it whose size is the number of rows,
+            None if there is none.
+    """
+
+    method: str
+    name: str
+    leaf: int
+    type: TensorType
+    beside: tuple[int, int] | None
+
+    def stand_in(
+        self, leaves: Sequence[object], sizes: Mapping[str, int]
+    ) -> Array | None:
+        """Return an array for the row lengths of a call that leaves them out.
+
+        None where nothing says how many rows there are. `sizes` are of the symbols
+        that the session has fixed.
+        """
+        (rows,) = self.type.dims
+        dtype = self.type.dtype.numpy
+        if symbols_of([rows]) <= sizes.keys():
+            return np.zeros(evaluate(rows, sizes), dtype)
+        if self.beside is None:
+            return None
+        leaf, axis = self.beside
+        shape = getattr(leaves[leaf], "shape", ())
+        return np.zeros(shape[axis] if len(shape) > axis else 0, dtype)
+
+    def without_padding(self, tokens: Array, inputs: Inputs) -> Array:
+        """Return the real tokens of [batch, seq]; all if shapes do not fit."""
+        row_lengths = inputs.arrays[self.leaf]
+        if row_lengths.shape != tokens.shape[:1]:
+            return tokens
+        places = np.arange(tokens.shape[1])
+        counted: Array = tokens[places < row_lengths.astype(np.int64)[:, None]]
+        return counted
+
+    def read(self, row_lengths: Array, most: int, left_out: bool) -> tuple[int, ...]:
+        """Return the length of each row, which is at most `most`.
+
+        Lengths that were left out are filled in.
+
+        Raises:
+            InputMismatch: one is negative, or more than there are tokens.
+        """
+        if left_out:
+            row_lengths[...] = most
+        found = tuple(map(int, row_lengths.tolist()))
+        for row, count in enumerate(found):
+            if not 0 <= count <= most:
+                raise InputMismatch(
+                    method=self.method,
+                    input=self.name,
+                    expected=f"row lengths of 0 to {most}, the tokens of this call",
+                    found=f"{count} in row {row}",
+                )
+        return found
+
+
+def find_row_lengths(method: Method) -> RowLengthsInput | None:
+    """Return the input of a method that has the row lengths."""
+    leaf = next((a.lengths for a in method.advances if a.lengths is not None), None)
+    if leaf is None:
+        return None
+    types = [method.graph.values[i].type for i in method.graph.inputs]
+    (rows,) = types[leaf].dims
+    name = method.input_names[leaf]
+    return RowLengthsInput(
+        method.name, name, leaf, types[leaf], _beside(types, leaf, rows)
+    )
+
+
+def _beside(
+    types: Sequence[TensorType], leaf: int, rows: Dim
+) -> tuple[int, int] | None:
+    """Return an input and its axis that has the rows, other than the row lengths."""
+    for i, kind in enumerate(types):
+        for axis, dim in enumerate(kind.dims):
+            if i != leaf and dim == rows:
+                return i, axis
+    return None
+
+
+_CHOICE = "aten::where.self"
+_LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
+
+
+@frozen
+class TokenInput:
+    """The first input of a method with a role: tokens int64 [batch, seq].
+
+    Attributes:
+        method, name: of the method and of the input, for messages.
+        vocabulary: tokens are below it; None where nothing says it.
+    """
+
+    method: str
+    name: str
+    vocabulary: int | None
+
+    def check(self, tokens: Array) -> None:
+        """Check that every token is one of the vocabulary.
+
+        Raises:
+            InputMismatch: one is not; the message names it.
+        """
+        if self.vocabulary is None or tokens.size == 0:
+            return
+        single = tokens.size == 1
+        ends = (tokens.item(),) if single else (tokens.min(), tokens.max())
+        for token in map(int, ends):
+            if not 0 <= token < self.vocabulary:
+                raise InputMismatch(
+                    method=self.method,
+                    input=self.name,
+                    expected=f"tokens of 0 to {self.vocabulary - 1}",
+                    found=f"token {token}",
+                )
+
+
+def find_tokens(method: Method) -> TokenInput | None:
+    """Return the input of tokens, None for a method that takes none."""
+    graph = method.graph
+    if not method.role or not graph.inputs:
+        return None
+    kind = graph.values[graph.inputs[0]].type
+    if kind.dtype is not DType.INT64 or len(kind.dims) != 2:
+        return None
+    vocabulary = _vocabulary(method, graph, graph.inputs[0])
+    return TokenInput(method.name, method.input_names[0], vocabulary)
+
+
+def _vocabulary(method: Method, graph: Graph, tokens: int) -> int | None:
+    """Return the rows of the first table in which a value is looked up."""
+    found = _tokens_and_filled(graph, tokens)
+    for call in graph.instructions:
+        if call.op == DELEGATE:
+            control = read_control(call.op, call.arguments)
+            inside = method.blocks[control.blocks[0]].graph
+            for operand, own in zip(control.operands, inside.inputs, strict=True):
+                if isinstance(operand, Ref) and graph.root_of(operand.value) in found:
+                    known = _vocabulary(method, inside, own)
+                    if known is not None:
+                        return known
+        if call.op not in _LOOKUPS:
+            continue
+        table, indices = call.arguments[0], call.arguments[-1]
+        if not isinstance(table, Ref) or not isinstance(indices, Ref):
+            continue
+        rows = graph.values[table.value].type.dims[0]
+        if graph.root_of(indices.value) in found and isinstance(rows, int):
+            return rows
+    return None
+
+
+def _tokens_and_filled(graph: Graph, tokens: int) -> set[int]:
+    """Return the tokens, and what they are with other tokens for padding."""
+    found = {tokens}
+    for call in graph.instructions:
+        if call.op != _CHOICE:
+            continue
+        operands = call.arguments[1:]
+        roots = {graph.root_of(ref.value) for ref in operands if isinstance(ref, Ref)}
+        if roots & found:
+            found.update(call.results)
+    return found

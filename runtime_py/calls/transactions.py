@@ -14,8 +14,7 @@ from operator import add, sub
 from kvc.runtime.binding.executor import Progress
 from kvc.runtime.calls.entries import Entry, check_room, check_rows, too_long
 from kvc.runtime.sessions.positions import find_position, known_position
-from kvc.runtime.states.access import Demand, Writes
-from kvc.runtime.states.kind import Undo
+from kvc.runtime.states.kind import Demand, Undo, Writes
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.model import Cursor, CursorKind
 

@@ -1,12 +1,15 @@
-"""`FreeableBuffer`, a handle on named data, and `NamedBuffers`, the table of names."""
+"""What callers hold of data: `FreeableBuffer`, `NamedBuffers`, and `BundledFiles`."""
 
 import threading
+
+import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.data.held import HeldBlobs
 from kvc.runtime.named import Named
 from kvc.schema.errors import BufferFreed
 from kvc.schema.model import NamedData, Program
+from kvc.schema.uses import FILE, FILES
 
 
 class FreeableBuffer:
@@ -132,3 +135,23 @@ class NamedBuffers(Named[FreeableBuffer]):
         return FreeableBuffer(named, nbytes, self._blobs, self._for_calls)
 
     _of = handle
+
+
+class BundledFiles(Named[bytes]):
+    """`program.files`: name to bytes, read and checked each time they are asked for.
+
+    Asking for one raises `FileChanged`, `FormatError` or `FileProblem` where its bytes
+    cannot be had any more, `Closed` or `Forked` where the program cannot be used.
+    """
+
+    def __init__(self, program: Program, buffers: NamedBuffers) -> None:
+        self._buffers = buffers
+        names = enumerate(program.names)
+        files = ((n.name.removeprefix(FILES), i) for i, n in names if n.format == FILE)
+        super().__init__("bundled file", files)
+
+    def _of(self, number: int) -> bytes:
+        with self._buffers.handle(number) as buffer:
+            content = np.empty(buffer.nbytes, np.uint8)
+            buffer.read_into(content)
+        return content.tobytes()

@@ -16,8 +16,7 @@ import numpy as np
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
-from kvc.runtime.states.groups import Group
-from kvc.runtime.states.owner import Buffer, InitialValue, Owner
+from kvc.runtime.states.owner import Buffer, Group, InitialValue, Owner
 from kvc.schema.errors import MissingLibrary
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Block, Program

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kvc.runtime.program import Program
-from kvc.runtime.scoring.scorers import Logits, Scorer, find_scorer
-from kvc.runtime.scoring.windows import cut_windows
+from kvc.runtime.scoring.scorers import Logits, Scorer, cut_windows, find_scorer
 from kvc.schema.errors import BadSetting, UnusableLogits
 from kvc.schema.frozen import frozen
 

@@ -1,6 +1,6 @@
 """What a session keeps from call to call: kinds of states, and their memory.
 
-    the program's states --groups.py--> states that are alike --memory.py--> a kind each
+    the program's states --owner.py--> groups that are alike --memory.py--> a kind each
     a kind --spans--> a store of its owner --host.py--> arenas
 
 `kind.py` is the interface of a kind of state: how long calls may be, how a call is

@@ -8,8 +8,7 @@ undone.
 from collections.abc import Sequence
 from functools import partial
 
-from kvc.runtime.states.access import Demand, Write, Writes
-from kvc.runtime.states.kind import Kind, Undo
+from kvc.runtime.states.kind import Demand, Kind, Undo, Write, Writes
 from kvc.runtime.states.owner import Span
 from kvc.schema.model import AccessMode
 

@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 
 from kvc.runtime.arenas import Arena
-from kvc.runtime.states.groups import Group
-from kvc.runtime.states.owner import Owner, Store
+from kvc.runtime.states.owner import Group, Owner, Store
 from kvc.schema.control import read_control
 from kvc.schema.model import Instruction, Method, Program, Ref, ResetRule, StateSlot
 from kvc.schema.ops import DELEGATE

@@ -7,7 +7,7 @@ any call, except sizes.
 
 from collections.abc import Iterator, Sequence
 
-from kvc.runtime.states.access import Write
+from kvc.runtime.states.kind import Write
 from kvc.runtime.states.table import kind_of
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Access, Caller, Method, State, StateSlot

@@ -14,9 +14,8 @@ from kvc.runtime.arrays import Array, copy_into, own_copy, zero
 from kvc.runtime.data.pages import PageTable
 from kvc.runtime.forks.forking import share_arena
 from kvc.runtime.forks.intervals import Intervals
-from kvc.runtime.states.groups import Group
 from kvc.runtime.states.layout import Layout, lay_out, pages_of
-from kvc.runtime.states.owner import ALL_SLOTS, WHOLE, Buffer, InitialValue, Span
+from kvc.runtime.states.owner import ALL_SLOTS, WHOLE, Buffer, Group, InitialValue, Span
 from kvc.schema.model import ResetRule
 
 _UNCHANGED = (ALL_SLOTS, 0)

@@ -15,8 +15,7 @@ import numpy.typing as npt
 from kvc.runtime.arenas import PAGE_NBYTES, Arena, align_up
 from kvc.runtime.arrays import Array
 from kvc.runtime.forks.intervals import NONE, Intervals, merged, rounded_out
-from kvc.runtime.states.groups import Group
-from kvc.runtime.states.owner import WHOLE, Span
+from kvc.runtime.states.owner import WHOLE, Group, Span
 from kvc.schema.model import ResetRule
 
 Offsets = npt.NDArray[np.int64]

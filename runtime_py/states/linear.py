@@ -7,8 +7,7 @@ has to restore that: the states are then as if the tokens had never been.
 from collections.abc import Sequence
 from functools import partial
 
-from kvc.runtime.states.access import Demand, Writes
-from kvc.runtime.states.kind import Kind, Undo
+from kvc.runtime.states.kind import Demand, Kind, Undo, Writes
 from kvc.runtime.states.owner import ALL_SLOTS
 from kvc.schema.model import AccessMode
 

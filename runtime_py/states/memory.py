@@ -11,9 +11,8 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from kvc.runtime.arrays import Array, prefix
-from kvc.runtime.states.groups import Group
 from kvc.runtime.states.kind import Kind
-from kvc.runtime.states.owner import ALL_SLOTS, Buffer, Owner, Span
+from kvc.runtime.states.owner import ALL_SLOTS, Buffer, Group, Owner, Span
 from kvc.runtime.states.table import kind_of
 from kvc.schema.errors import Poisoned
 from kvc.schema.model import Cursor, ResetRule, State

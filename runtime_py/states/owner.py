@@ -1,8 +1,10 @@
 """The owner of the memory of a session's states: the interface that kinds use.
 
-In: groups of states, spans of their rows and slots. Out: their content, copied in and
-out. The host's arenas are one owner (`host.py`); a delegate with memory of its own may
-be another, and only its own partitions look into that memory.
+In: states in groups, which a session handles together: those of one kind, type and
+initial content that the same methods write; layers usually differ only in name. Spans
+of their rows and slots. Out: their content, copied in and out. The host's arenas are
+one owner (`host.py`); a delegate with memory of its own may be another, and only its
+own partitions look into that memory.
 
 An owner works in the order in which it is asked. Everything but `read` and `clone` may
 return before the work is done; `synchronise` waits.
@@ -13,7 +15,76 @@ from typing import Final, NamedTuple, Protocol
 
 from kvc.runtime.arenas import Arena
 from kvc.runtime.arrays import Array
-from kvc.schema.model import ResetRule
+from kvc.schema.frozen import frozen
+from kvc.schema.model import Method, ResetRule, State
+from kvc.schema.types import Dim
+
+
+@frozen
+class Group:
+    """States that are alike.
+
+    Attributes:
+        states: their ids, ascending.
+        declared: each of them.
+        writers: names of the methods that write them.
+        has_rows: whether axis 0 is the rows of a batch, which have slots of their own.
+    """
+
+    states: tuple[int, ...]
+    declared: tuple[State, ...]
+    writers: frozenset[str]
+    has_rows: bool
+
+    @property
+    def first(self) -> State:
+        """Return the first of them, for what they have in common."""
+        return self.declared[0]
+
+
+def group_states(
+    states: Sequence[State],
+    methods: Sequence[Method] = (),
+    rows: Sequence[Dim | None] = (),
+) -> tuple[Group, ...]:
+    """Return groups in the order of their first states.
+
+    Args:
+        states: as the program declares them.
+        methods: of the program.
+        rows: for each cursor the size of a batch, None where nothing says it; the
+            first one's is that of states at none, too.
+    """
+    writers: list[list[str]] = [[] for _ in states]
+    for method in methods:
+        for number in method.writes:
+            writers[number].append(method.name)
+    groups: dict[object, list[int]] = {}
+    for i, state in enumerate(states):
+        begins = state.initial is None
+        key = (
+            state.type,
+            state.layout,
+            (state.kind, state.axis, state.cursor, state.window),
+            (state.reset, begins, tuple(writers[i])),
+        )
+        groups.setdefault(key, []).append(i)
+    return tuple(
+        Group(
+            tuple(ids),
+            tuple(states[i] for i in ids),
+            frozenset(writers[ids[0]]),
+            _has_rows(states[ids[0]], rows),
+        )
+        for ids in groups.values()
+    )
+
+
+def _has_rows(state: State, rows: Sequence[Dim | None]) -> bool:
+    """Tell whether axis 0 of a state is the rows of its cursor."""
+    own = rows[state.cursor or 0] if rows else None
+    return own is not None and state.axis != 0 and own in state.type.dims[:1]
+
 
 ALL_SLOTS: Final = 1 << 62
 InitialValue = Callable[[int], Array]  # by the number of named data

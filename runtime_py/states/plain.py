@@ -9,8 +9,7 @@ from dataclasses import replace
 from typing import Final
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.states.access import Demand, Writes
-from kvc.runtime.states.kind import Kind, Undo
+from kvc.runtime.states.kind import Demand, Kind, Undo, Writes
 from kvc.runtime.states.owner import WHOLE, Span
 from kvc.schema.errors import listing
 from kvc.schema.frozen import frozen

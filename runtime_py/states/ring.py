@@ -9,11 +9,9 @@ can always be rewound to one of these.
 
 from collections.abc import Sequence
 
-from kvc.runtime.states.access import Demand, Writes
-from kvc.runtime.states.groups import Group
-from kvc.runtime.states.kind import Undo
+from kvc.runtime.states.kind import Demand, Undo, Writes
 from kvc.runtime.states.linear import Linear
-from kvc.runtime.states.owner import Span, Store
+from kvc.runtime.states.owner import Group, Span, Store
 from kvc.schema.model import AccessMode
 from kvc.schema.rings import Window, slot_runs
 

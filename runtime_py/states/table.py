@@ -5,12 +5,11 @@ A new kind is a file beside this one and a row in the table.
 
 from collections.abc import Mapping, Sequence
 
-from kvc.runtime.states.access import Write, Writes
 from kvc.runtime.states.append import Append
 from kvc.runtime.states.counter import Counter
-from kvc.runtime.states.groups import Group
-from kvc.runtime.states.kind import Kind
+from kvc.runtime.states.kind import Kind, Write, Writes
 from kvc.runtime.states.linear import Linear
+from kvc.runtime.states.owner import Group
 from kvc.runtime.states.plain import Plain
 from kvc.runtime.states.ring import Ring
 from kvc.schema.model import AccessMode, Method, State, StateKind

@@ -7,8 +7,7 @@ have it. What a reader does with an expression is bounded by its number of parts
 
 from collections.abc import Sequence
 
-from kvc.schema.codec.checks import check_ids, check_lengths, cut
-from kvc.schema.codec.records import TableReader
+from kvc.schema.codec.records import TableReader, check_ids, check_lengths, cut
 from kvc.schema.errors import BadProgram
 from kvc.schema.types import MAX_MULTIPLIED, MAX_PARTS, Affine, Factor, Quotient
 

@@ -11,10 +11,16 @@ from typing import Final, cast
 
 import numpy as np
 
-from kvc.schema.codec.bulk import build
-from kvc.schema.codec.checks import Numbers, check_ids, check_lengths, cut
 from kvc.schema.codec.pools import Pool, PoolWriter
-from kvc.schema.codec.records import Record, TableReader
+from kvc.schema.codec.records import (
+    Numbers,
+    Record,
+    TableReader,
+    build,
+    check_ids,
+    check_lengths,
+    cut,
+)
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (

@@ -9,12 +9,23 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-from kvc.schema.codec.bulk import build
-from kvc.schema.codec.checks import Numbers, check_ids, check_lengths
 from kvc.schema.codec.graphs import GraphReader, graph_record
-from kvc.schema.codec.pools import Pool, PoolWriter, read_pool
-from kvc.schema.codec.records import FieldValue, Record, TableReader
-from kvc.schema.codec.updates import read_updates, update_fields
+from kvc.schema.codec.pools import (
+    Pool,
+    PoolWriter,
+    read_pool,
+    read_updates,
+    update_fields,
+)
+from kvc.schema.codec.records import (
+    FieldValue,
+    Numbers,
+    Record,
+    TableReader,
+    build,
+    check_ids,
+    check_lengths,
+)
 from kvc.schema.digests import DIGEST_NBYTES
 from kvc.schema.errors import BadProgram
 from kvc.schema.model import (

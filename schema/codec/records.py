@@ -2,16 +2,25 @@
 
 `Record` is a table to be written: its kind and its fields. `TableReader` gives the
 fields of a table in a verified buffer, whole vectors at a time. Both use the layout in
-`kvc.schema._generated`; neither checks anything.
+`kvc.schema._generated`; neither checks anything. What is read is checked before any
+object is made of it: ids are in range, runs have no gaps; an error names the vector
+with the bad index.
 """
 
 import struct
-from typing import TYPE_CHECKING, Final, TypeAlias
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import fields
+from functools import cache
+from itertools import pairwise, repeat
+from operator import le
+from typing import TYPE_CHECKING, Final, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kvc.schema._generated import TABLES, Field
+from kvc.schema.errors import BadProgram
 from kvc.schema.frozen import frozen
 
 if TYPE_CHECKING:
@@ -196,3 +205,67 @@ def _read_vtable(buffer: bytes, name: str, vtable: int) -> dict[str, tuple[Field
     offsets = struct.unpack_from(f"<{count}H", buffer, vtable + 4)
     pairs = zip(TABLES[name], offsets, strict=False)
     return {field[0]: (field, offset) for field, offset in pairs if offset}
+
+
+T = TypeVar("T")
+
+
+def build(kind: type[T], *columns: Sequence[object]) -> list[T]:
+    """Return a `kind` for each row of `columns`, one column a field, in order.
+
+    Args:
+        kind: a dataclass with slots and without `__post_init__`.
+        columns: of equal length.
+    """
+    made: list[T] = list(map(object.__new__, repeat(kind, len(columns[0]))))
+    for put, column in zip(_setters(kind), columns, strict=True):  # type: ignore[arg-type]
+        deque(map(put, made, column), maxlen=0)
+    return made
+
+
+@cache
+def _setters(kind: type) -> tuple[Callable[[object, object], None], ...]:
+    """Return for each field of a dataclass what sets its slot."""
+    return tuple(getattr(kind, field.name).__set__ for field in fields(kind))
+
+
+def check_ids(ids: Numbers, count: int, path: str, where: str) -> list[int]:
+    """Return ids as a list when all lie in `range(count)`.
+
+    Raises:
+        BadProgram: one does not.
+    """
+    numbers: list[int] = ids.tolist()
+    if numbers and not (min(numbers) >= 0 and max(numbers) < count):
+        bad = next(number for number in numbers if not 0 <= number < count)
+        raise BadProgram(
+            path=path, where=where, what=f"id {bad}, but there are {count}"
+        )
+    return numbers
+
+
+def check_lengths(path: str, where: str, *vectors: Sequence[object] | Numbers) -> None:
+    """Check that parallel vectors are of one length."""
+    lengths = {len(vector) for vector in vectors}
+    if len(lengths) > 1:
+        what = f"parallel vectors of {sorted(lengths)} entries"
+        raise BadProgram(path=path, where=where, what=what)
+
+
+def cut(
+    items: Sequence[T], ends: Numbers, count: int, path: str, where: str
+) -> list[tuple[T, ...]]:
+    """Cut `items` into `count` runs that `ends` closes.
+
+    Raises:
+        BadProgram: the runs do not cover the items exactly.
+    """
+    bounds = [0, *ends.tolist()]
+    ordered = all(map(le, bounds, bounds[1:]))
+    if len(bounds) != count + 1 or not ordered or bounds[-1] != len(items):
+        what = (
+            f"{len(bounds) - 1} runs of {len(items)} items do not fit {count} entries"
+        )
+        raise BadProgram(path=path, where=where, what=what)
+    whole = tuple(items)
+    return [whole[a:b] for a, b in pairwise(bounds)]

@@ -7,19 +7,20 @@ layout is described in FORMAT.md. What opening a bundle takes is imported with t
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
-from kvc.schema.container.absent import is_spare
-from kvc.schema.container.bundle_file import BundleFile
-from kvc.schema.container.data_file import DataFileReader
-from kvc.schema.container.header import HEADER_NBYTES, Header, pack_header
+from kvc.schema.container.header import (
+    HEADER_NBYTES,
+    Header,
+    align_up,
+    default_align,
+    pack_header,
+)
 from kvc.schema.container.kinds import SESSION_MAGIC, guess_kind
-from kvc.schema.container.layout import align_up, default_align
-from kvc.schema.container.lookup import find_data_file, search_path
-from kvc.schema.container.opened import OpenFile, is_session
-from kvc.schema.container.paths import path_text
+from kvc.schema.container.lookup import find_data_file, is_spare, search_path
+from kvc.schema.container.opened import OpenFile, is_session, path_text
+from kvc.schema.container.sealed import BundleFile, DataFileReader
 from kvc.schema.container.stored_blobs import StoredBlobs, match_index
 
 if TYPE_CHECKING:
-    from kvc.schema.container.atomic import AtomicFile, why_not_replaced
     from kvc.schema.container.blob_stream import Content
     from kvc.schema.container.collect import (
         Collected,
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from kvc.schema.container.reused import check_reuse
     from kvc.schema.container.save import Contents, Progress, SavedBundle, save_bundle
     from kvc.schema.container.split import join_bundle, split_bundle, stored_contents
+    from kvc.schema.container.temporary import AtomicFile, why_not_replaced
     from kvc.schema.container.verify import (
         Verified,
         verify_bundle,
@@ -40,7 +42,6 @@ if TYPE_CHECKING:
 
 # What writes files, or reads all of them, and the modules that it is in.
 _ON_DEMAND: Final = {
-    "atomic": ("AtomicFile", "why_not_replaced"),
     "blob_stream": ("Content",),
     "collect": (
         "Collected",
@@ -52,6 +53,7 @@ _ON_DEMAND: Final = {
     "reused": ("check_reuse",),
     "save": ("Contents", "Progress", "SavedBundle", "save_bundle"),
     "split": ("join_bundle", "split_bundle", "stored_contents"),
+    "temporary": ("AtomicFile", "why_not_replaced"),
     "verify": ("Verified", "verify_bundle", "verify_data_file", "verify_file"),
 }
 

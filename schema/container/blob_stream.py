@@ -9,8 +9,15 @@ import hashlib
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from dataclasses import replace
 
-from kvc.schema.container.header import HEADER_NBYTES, Header, Kind, pack_header
-from kvc.schema.container.layout import TAIL_ALIGN, align_up, default_align
+from kvc.schema.container.header import (
+    HEADER_NBYTES,
+    TAIL_ALIGN,
+    Header,
+    Kind,
+    align_up,
+    default_align,
+    pack_header,
+)
 from kvc.schema.container.reused import ReusedFile
 from kvc.schema.container.temporary import TemporaryFile
 from kvc.schema.digests import BlobHasher

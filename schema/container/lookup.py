@@ -3,16 +3,21 @@
 In: what a program says of a file, and folders. Out: the open file. Names are opened
 relative to the folder's descriptor, and links are not followed. A file of the right
 name with another content is skipped, and reported if no folder has the right one.
+
+A data file with nothing but packed data, a copy of plain data in a faster form, is not
+required: the bundle opens without it, and a request for one of its blobs raises an
+error that names the missing file.
 """
 
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from copy import copy
 from pathlib import Path
 from typing import Final
 
-from kvc.schema.container.data_file import DataFileReader
-from kvc.schema.container.paths import Folder, path_text, resolved, several
+from kvc.schema.container.opened import Folder, path_text, resolved, several
+from kvc.schema.container.sealed import DataFileReader, SealedFile
 from kvc.schema.errors import (
     DataFileMismatch,
     DataFileMissing,
@@ -20,7 +25,44 @@ from kvc.schema.errors import (
     listing,
     reason_of,
 )
-from kvc.schema.model import DataFile
+from kvc.schema.model import DataFile, Program
+from kvc.schema.uses import is_packed
+
+
+class AbsentFile(SealedFile):
+    """Stands for a data file; it has no bytes."""
+
+    def __init__(self, error: DataFileMissing) -> None:
+        """Keep the error that a search has ended with."""
+        self.path = error.name
+        self.fd = -1
+        self.size = 0
+        self._error = error
+
+    def pread_into(self, offset: int, view: memoryview) -> None:
+        """Say that the file is missing.
+
+        Raises:
+            DataFileMissing: always.
+        """
+        raise copy(self._error)
+
+    def check_zeros(self, start: int, end: int) -> None:
+        """Say that the file is missing, as `pread_into`."""
+        raise copy(self._error)
+
+    def check_unchanged(self) -> None:
+        """Check nothing: what is not there stays as it is."""
+
+
+def is_spare(program: Program, number: int) -> bool:
+    """Return whether a data file holds nothing but packed data of a program."""
+    return all(
+        program.blobs[named.blob].file != number
+        for named in program.names
+        if not is_packed(named)
+    )
+
 
 _FOLDER: Final = os.O_DIRECTORY | os.O_CLOEXEC
 # Enough to open what is in a folder, and no permission to list it is needed.

@@ -15,13 +15,12 @@ from pathlib import Path
 from typing import Final, Protocol
 
 from kvc.schema.codec import encode, encode_index
-from kvc.schema.container.atomic import AtomicFile
 from kvc.schema.container.blob_stream import BlobStream, Content
 from kvc.schema.container.header import BUNDLE, DATA, Kind
 from kvc.schema.container.new_data_file import NewDataFile
-from kvc.schema.container.paths import Folder
+from kvc.schema.container.opened import Folder
 from kvc.schema.container.reused import ReusedFile, open_reused
-from kvc.schema.container.temporary import TemporaryFile
+from kvc.schema.container.temporary import AtomicFile, TemporaryFile
 from kvc.schema.errors import CannotWrite, Unsynced, reason_of
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Blob, DataFile, NamedData, Program

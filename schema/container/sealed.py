@@ -1,18 +1,32 @@
-"""`SealedFile`: the common part of bundles and data files: header, blobs, tail.
+"""Open bundles and data files: header, blobs, tail.
 
 The header has the file's length and the digest of the tail (a bundle's program or a
-data file's index); the tail has the digests of the blobs.
+data file's index); the tail has the digests of the blobs. Opening reads only header and
+tail; blobs and data files are read by `StoredBlobs`.
 """
 
 import hashlib
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Self
 
-from kvc.schema.container.header import HEADER_NBYTES, Header, Kind, parse_header
+from kvc.schema.codec import decode, decode_index
+from kvc.schema.container.header import (
+    BUNDLE,
+    DATA,
+    HEADER_NBYTES,
+    Header,
+    Kind,
+    Layout,
+    check_layout,
+    parse_header,
+)
 from kvc.schema.container.opened import OpenFile
 from kvc.schema.digests import Fill, streamed_digest
 from kvc.schema.errors import DigestMismatch
-from kvc.schema.model import Blob
+from kvc.schema.model import Blob, Program
+from kvc.schema.verify import verify_index, verify_program
 
 
 class SealedFile(OpenFile):
@@ -84,3 +98,77 @@ class SealedFile(OpenFile):
         except BaseException:
             self.close()
             raise
+
+
+class DataFileReader(SealedFile):
+    """An open data file.
+
+    Attributes:
+        header: what the first bytes say.
+        blobs: its index, by ascending offset; `file` is 0 in each.
+        layout: where zero padding lies.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], within: int | None = None) -> None:
+        """Open a data file and check its index; arguments as of `OpenFile`.
+
+        Raises:
+            FileProblem: the system refuses, or it is no plain file.
+            FormatError: the bytes are wrong.
+        """
+        super().__init__(path, within)
+        with self.closed_on_error():
+            self.header: Header = self.read_header(DATA)
+            self.blobs: tuple[Blob, ...] = self._read_index()
+            self.layout: Layout = check_layout(self.blobs, self.header, DATA, self.path)
+            self.check_zeros(self.layout.tail_padding, self.header.tail_offset)
+
+    @property
+    def digest(self) -> bytes:
+        """Return the SHA-256 of the index, by which bundles name the file."""
+        return self.header.tail_digest
+
+    def _read_index(self) -> tuple[Blob, ...]:
+        blobs = decode_index(self.read_tail(self.header, DATA), self.path)
+        verify_index(blobs, self.path)
+        return blobs
+
+
+class BundleFile(SealedFile):
+    """An open bundle.
+
+    Attributes:
+        header: what the first bytes say.
+        program: decoded and verified.
+        layout: where zero padding lies.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], thorough: bool = False) -> None:
+        """Open a bundle and check its program; `thorough` as in `verify_program`.
+
+        Raises:
+            FileProblem: the system refuses, or it is no plain file.
+            FormatError: the bytes are wrong.
+        """
+        super().__init__(path)
+        with self.closed_on_error():
+            self.header = self.read_header(BUNDLE)
+            self.program: Program = self._read_program(thorough)
+            blobs = self.program.blobs
+            self.layout: Layout = check_layout(blobs, self.header, BUNDLE, self.path)
+            self.check_zeros(self.layout.tail_padding, self.header.tail_offset)
+
+    @classmethod
+    def open(cls, path: str | os.PathLike[str]) -> Self:
+        """Open a bundle; raises as the constructor."""
+        return cls(path)
+
+    @property
+    def digest(self) -> str:
+        """Return the program's SHA-256 in hexadecimal: the identity of the bundle."""
+        return self.header.tail_digest.hex()
+
+    def _read_program(self, thorough: bool) -> Program:
+        program = decode(self.read_tail(self.header, BUNDLE), self.path)
+        verify_program(program, self.path, thorough)
+        return program

@@ -1,20 +1,24 @@
-"""`TemporaryFile`: a file being written, invisible until it gets its name.
+"""Files that are being written, invisible until they get their names.
 
 In: bytes, appended or cut back. Out: a durable file that a caller renames or links. Its
 writer holds a lock on it; a file without a lock was left by a crash, and the next
-writer in the folder removes it. If anything fails, the file is removed.
+writer in the folder removes it. If anything fails, the file is removed. An `AtomicFile`
+takes the place of an old file, which is untouched until then.
 """
 
 import fcntl
 import os
 import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
-from kvc.schema.errors import CannotWrite, reason_of
+from kvc.schema.container.kinds import DATA_MAGIC
+from kvc.schema.container.opened import path_text, resolved
+from kvc.schema.errors import CannotWrite, Unsynced, reason_of
 
 TEMPORARY: Final = re.compile(r"\.kvc-\d+-[0-9a-f]+\.tmp")
 _CREATE: Final = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
@@ -167,3 +171,80 @@ def sync_folder(folder: Path) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+class AtomicFile(TemporaryFile):
+    """Writes one file; use it in a `with` statement.
+
+    Attributes:
+        path: as it was given.
+        target: the same, links followed.
+        committed: whether `target` is, or may be, the new file.
+    """
+
+    def __init__(self, path: str | os.PathLike[str]) -> None:
+        """Look at `path`; nothing is made yet.
+
+        Raises:
+            CannotWrite: the folder is missing, `path` is no file, or a data file.
+        """
+        super().__init__(path_text(path), Path())
+        self.committed = False
+        self.target = resolved(self.path, CannotWrite)
+        with self.problems():
+            reason = why_not_replaced(self.target)
+        if reason:
+            raise CannotWrite(path=self.path, reason=reason)
+        self.folder = self.target.parent
+
+    def commit(self, start: bytes = b"") -> None:
+        """Make what was written durable, and give the file its name.
+
+        Args:
+            start: bytes to write over the first ones before that.
+
+        Raises:
+            CannotWrite: the system refuses; the old file is untouched.
+            Unsynced: the new file is there, but may not outlive a crash.
+        """
+        self.make_durable(start)
+        with self.problems():
+            self._take_name()
+        self.discard()
+        try:
+            sync_folder(self.folder)
+        except OSError as error:
+            reason = reason_of(error)
+            raise Unsynced(path=self.path, reason=reason) from error
+
+    def _take_name(self) -> None:
+        _, temporary = self.opened()
+        self.committed = True  # before it is: an interrupt may come right after
+        try:
+            temporary.rename(self.target)
+        except OSError:
+            self.committed = False
+            raise
+
+
+def why_not_replaced(target: Path) -> str:
+    """Say why a file must not be put in this place, "" when nothing is against it.
+
+    A rename would destroy a device, or a data file that bundles need.
+
+    Raises:
+        OSError: the system does not let anyone look.
+    """
+    try:
+        mode = target.stat().st_mode
+    except FileNotFoundError:
+        there = target.parent.is_dir()
+        return "" if there else f"there is no folder {target.parent}"
+    if stat.S_ISDIR(mode):
+        return "it is a folder"
+    if not stat.S_ISREG(mode):
+        return "it is not a plain file"
+    with target.open("rb") as file:
+        if file.read(len(DATA_MAGIC)) == DATA_MAGIC:
+            return "a data file is there, which bundles may need; give another name"
+    return ""

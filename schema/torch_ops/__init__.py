@@ -13,8 +13,11 @@ from kvc.schema.torch_ops.experts import (
     multiply_by_experts,
     rows_by_expert,
 )
-from kvc.schema.torch_ops.int8_cache import quantize_cache, quantize_into
-from kvc.schema.torch_ops.int8_products import multiply_int8
+from kvc.schema.torch_ops.int8_rows import (
+    multiply_int8,
+    quantize_cache,
+    quantize_into,
+)
 
 __all__ = [
     "attend_into",

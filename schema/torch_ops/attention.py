@@ -18,11 +18,10 @@ from kvc.schema.torch_ops.attention_arguments import (
     check_arguments,
     check_lengths,
 )
-from kvc.schema.torch_ops.int8_cache import as_cache
+from kvc.schema.torch_ops.int8_rows import as_cache
 from kvc.schema.torch_ops.row_lengths import read_row_lengths
 from kvc.schema.torch_ops.rows import attend_last, attend_one, attend_row
-from kvc.schema.torch_ops.scoring import Scoring
-from kvc.schema.torch_ops.visibility import Sight
+from kvc.schema.torch_ops.visibility import Scoring, Sight
 
 
 @torch.library.custom_op("kvc::attention", mutates_args=())

@@ -4,7 +4,6 @@
 written, and raise the first thing that is wrong.
 """
 
-from kvc.schema.verify.programs import verify_program
-from kvc.schema.verify.semantics import verify_index
+from kvc.schema.verify.semantics import verify_index, verify_program
 
 __all__ = ["verify_index", "verify_program"]

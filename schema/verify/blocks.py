@@ -26,10 +26,8 @@ from kvc.schema.model import (
 )
 from kvc.schema.ops import CONTROL_OPS, OPS, RESHAPING_VIEWS, Aliasing
 from kvc.schema.types import TensorType
-from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.graphs import GraphChecker, Operands
-from kvc.schema.verify.instruction_names import place
-from kvc.schema.verify.limits import MAX_BLOCKS
+from kvc.schema.verify.limits import MAX_BLOCKS, Reporter, place
 from kvc.schema.verify.methods import check_verdicts
 from kvc.schema.verify.values import Surroundings
 

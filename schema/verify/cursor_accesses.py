@@ -23,8 +23,8 @@ from kvc.schema.model import (
 )
 from kvc.schema.ops import OPS
 from kvc.schema.types import Dim, bounds
-from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.filled import Filled
+from kvc.schema.verify.limits import Reporter
 from kvc.schema.verify.loop_ends import LoopEnds
 from kvc.schema.verify.starts import After, Fields, first_operand, is_field, placed
 

@@ -32,10 +32,9 @@ from kvc.schema.ops import (
 )
 from kvc.schema.types import Dim
 from kvc.schema.verify.cursor_accesses import MODES, CursorAccesses, Held
-from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.filled import Filled, filled_after
 from kvc.schema.verify.graphs import Operands
-from kvc.schema.verify.instruction_names import place
+from kvc.schema.verify.limits import Reporter, place
 from kvc.schema.verify.loop_ends import LoopEnds, Way
 from kvc.schema.verify.starts import (
     After,

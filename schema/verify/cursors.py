@@ -30,8 +30,8 @@ from kvc.schema.rings import Window
 from kvc.schema.types import TensorType, bounds, symbols_of
 from kvc.schema.verify.cursor_uses import CursorUses
 from kvc.schema.verify.dims import Sizes
-from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.graphs import Operands
+from kvc.schema.verify.limits import Reporter
 from kvc.schema.verify.states import fixed_symbols
 
 

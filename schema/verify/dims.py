@@ -17,12 +17,12 @@ from kvc.schema.types import (
     bounds,
     floor_divide,
 )
-from kvc.schema.verify.faults import Reporter
 from kvc.schema.verify.limits import (
     MAX_DIM,
     MAX_RANK,
     MAX_SYMBOLS_TOGETHER,
     MAX_TENSOR_NBYTES,
+    Reporter,
 )
 
 Shape = tuple[int, ...]

@@ -12,12 +12,12 @@ from kvc.schema.model import Argument, Constant, Graph, Instruction, Ref
 from kvc.schema.ops import OPS
 from kvc.schema.types import TensorType
 from kvc.schema.verify.effects import effects
-from kvc.schema.verify.faults import Reporter
-from kvc.schema.verify.instruction_names import place
 from kvc.schema.verify.limits import (
     MAX_INSTRUCTIONS,
     MAX_TENSOR_NBYTES,
     MAX_VALUES,
+    Reporter,
+    place,
 )
 from kvc.schema.verify.memory import check_memory
 from kvc.schema.verify.results import BadResult, Definitions

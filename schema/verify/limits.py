@@ -1,9 +1,13 @@
-"""The limits of a bundle; beyond one is `LimitExceeded`, raised before any use.
+"""What a bundle is refused by: its limits, and errors that name the place in the file.
 
-The numbers are far above real models and far below what harms a reader.
+Beyond a limit is `LimitExceeded`, raised before any use. The numbers are far above real
+models and far below what harms a reader.
 """
 
-from typing import Final
+from typing import Final, NoReturn
+
+from kvc.schema.errors import BadProgram, LimitExceeded
+from kvc.schema.model import Instruction
 
 MAX_PROGRAM_NBYTES: Final = 64 << 20
 MAX_INDEX_NBYTES: Final = 8 << 20
@@ -24,3 +28,50 @@ MAX_TENSOR_NBYTES: Final = 1 << 40
 MAX_BLOB_ALIGN: Final = 1 << 16
 MAX_NAME_NBYTES: Final = 256
 SCRATCH_ALIGN: Final = 64
+
+
+class Reporter:
+    """Raises errors about one file."""
+
+    def __init__(self, path: str) -> None:
+        self.path = path
+
+    def fail(self, where: str, what: str) -> NoReturn:
+        """Raise `BadProgram`."""
+        raise BadProgram(path=self.path, where=where, what=what)
+
+    def require(self, condition: bool, where: str, what: str) -> None:
+        """Raise `BadProgram` unless the condition holds."""
+        if not condition:
+            self.fail(where, what)
+
+    def limit(self, what: str, found: int, limit: int) -> None:
+        """Raise `LimitExceeded` when there is more than the limit."""
+        if found > limit:
+            raise LimitExceeded(path=self.path, what=what, found=found, limit=limit)
+
+    def name(self, name: str, where: str) -> None:
+        """Check that a name is not empty, not long, and can be printed as it is."""
+        self.require(bool(name), where, "a name is empty")
+        self.text(name, where)
+
+    def text(self, text: str, where: str) -> None:
+        """Check that a short text can be printed as it is."""
+        if len(text.encode()) > MAX_NAME_NBYTES:
+            self.fail(where, f"{text[:40]!r}... is longer than {MAX_NAME_NBYTES} bytes")
+        if not text.isprintable():
+            self.fail(where, f"{text!r} has characters that cannot be printed")
+
+    def unique(self, names: list[str], where: str) -> None:
+        """Check names, and that no two are equal."""
+        if len(set(names)) != len(names):
+            twice = next(name for i, name in enumerate(names) if name in names[:i])
+            self.fail(where, f"{twice!r} is there twice")
+        for name in names:
+            self.name(name, where)
+
+
+def place(where: str, index: int, step: Instruction) -> str:
+    """Return an instruction's place for a message; `where` is its graph's."""
+    source = f" ({step.source})" if step.source else ""
+    return f"{where}, instruction {index}, {step.op}{source}"

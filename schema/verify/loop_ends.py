@@ -27,7 +27,7 @@ from kvc.schema.model import (
 )
 from kvc.schema.ops import OPS, Aliasing
 from kvc.schema.types import add_dims, bounds
-from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.limits import Reporter
 from kvc.schema.verify.starts import After, Fields, placed
 
 _NOT_HANDED_ON: Final = (

@@ -16,8 +16,7 @@ from typing import Final
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Alias, Graph, Instruction, Scratch
 from kvc.schema.ops import OPS, Aliasing, Keeps, OpSpec
-from kvc.schema.verify.faults import Reporter
-from kvc.schema.verify.instruction_names import place
+from kvc.schema.verify.limits import Reporter, place
 from kvc.schema.verify.replay import Conflict, Operands, replay
 
 APPEND: Final = "kvc::append"

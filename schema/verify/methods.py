@@ -13,7 +13,7 @@ from kvc.schema.model import Graph, Method, Program, StateKind, Update
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
 from kvc.schema.verify.effects import effects
-from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.limits import Reporter
 from kvc.schema.verify.trees import check_call_tree, check_tree
 
 ROLES: Final = ("", "prefill", "decode", "prefill_all")

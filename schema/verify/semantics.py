@@ -1,8 +1,8 @@
-"""Check a program apart from its methods: files, blobs, names, states, delegates.
+"""Check a program: all of it, and here what is apart from its methods.
 
 In: a decoded program, or the index of a data file. Out: nothing, or the first error.
-Each function checks one kind of thing. `states.py` checks states, `methods.py` methods,
-the container where blobs lie.
+Each function checks one kind of thing: files, blobs, names, delegates. `states.py`
+checks states, `methods.py` methods, the container where blobs lie.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -10,6 +10,7 @@ from typing import Final
 
 from kvc.schema.control import blocks_run, graphs_within, read_control
 from kvc.schema.dtypes import DType
+from kvc.schema.garbage import collection_paused
 from kvc.schema.model import (
     Blob,
     Delegate,
@@ -30,9 +31,14 @@ from kvc.schema.uses import (
     is_plain_name,
 )
 from kvc.schema.verify import limits
+from kvc.schema.verify.blocks import check_blocks
+from kvc.schema.verify.cursors import CursorChecker
 from kvc.schema.verify.dims import Sizes
-from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.graphs import GraphChecker
+from kvc.schema.verify.limits import Reporter
+from kvc.schema.verify.methods import check_accesses, check_effects, check_methods
 from kvc.schema.verify.states import check_states
+from kvc.schema.verify.values import Surroundings
 
 _MAX_OFFSET: Final = 1 << 62
 
@@ -236,3 +242,35 @@ def _check_tail(
             what = f"value {value} and its tail end past the scratch arena"
             fits = end <= graph.scratch_nbytes
             report.require(fits, f"method {method.name!r}", what)
+
+
+@collection_paused()
+def verify_program(program: Program, path: str, thorough: bool = False) -> None:
+    """Check all that a program says; ids within graphs are in range.
+
+    Args:
+        program: decoded, or about to be written.
+        path: for messages.
+        thorough: check memory a second time, by the slow replay.
+
+    Raises:
+        BadProgram: something is impossible.
+        LimitExceeded: something is too large.
+    """
+    report = Reporter(path)
+    sizes = Sizes(program.symbols, report)
+    check_tables(program, sizes, report)
+    check_methods(program, sizes, report)
+    checker = GraphChecker(report)
+    cursors = CursorChecker(program, sizes, report)
+    constants = [named.type for named in program.names]
+    for method in program.methods:
+        where = f"method {method.name!r}"
+        around = Surroundings(where, constants, program.states, sizes)
+        operands = checker.check(method.graph, around, thorough)
+        check_effects(method, operands, program, report)
+        inside = check_blocks(method, checker, around, thorough)
+        check_accesses(method, report)
+        cursors.check(method, [operands, *inside])
+    cursors.finish()
+    check_delegates(program, report)

@@ -11,7 +11,7 @@ from kvc.schema.model import Program, State, StateKind
 from kvc.schema.types import symbols_in
 from kvc.schema.verify import limits
 from kvc.schema.verify.dims import Sizes
-from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.limits import Reporter
 
 _WITHOUT_AXIS: Final = (StateKind.PLAIN, StateKind.COUNTER)
 _AT_CURSOR: Final = (

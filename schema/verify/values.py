@@ -21,8 +21,7 @@ from kvc.schema.model import (
 )
 from kvc.schema.types import Dim, TensorType, bounds, only_symbol
 from kvc.schema.verify.dims import Sizes
-from kvc.schema.verify.faults import Reporter
-from kvc.schema.verify.limits import SCRATCH_ALIGN
+from kvc.schema.verify.limits import SCRATCH_ALIGN, Reporter
 
 
 @frozen

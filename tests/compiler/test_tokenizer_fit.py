@@ -6,9 +6,9 @@ from tiny_decoder import CONFIG
 from tokenizers import AddedToken
 
 from kvc.compiler import compile_program
+from kvc.compiler.files import check_tokenizer
 from kvc.compiler.models.decoder import Decoder
 from kvc.compiler.models.demo import decoder_methods
-from kvc.compiler.tokenizer_fit import check_tokenizer
 from kvc.schema.errors import BadFile, TokenizerTooLarge
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from kvc.schema.torch_ops import int8_products
+from kvc.schema.torch_ops import int8_rows
 
 
 def take_way(digits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -13,9 +13,9 @@ def take_way(digits: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     Where torch's own product saturates, an exact one stands in for it: what is made of
     digits is tested there too.
     """
-    if digits and not int8_products.is_exact():
+    if digits and not int8_rows.is_exact():
         monkeypatch.setattr(torch, "_int_mm", _exact_product)
-    monkeypatch.setattr(int8_products, "_multiplies_int8", lambda: digits)
+    monkeypatch.setattr(int8_rows, "_multiplies_int8", lambda: digits)
 
 
 def _exact_product(left: Tensor, right: Tensor, *, out: Tensor | None = None) -> Tensor:

@@ -17,11 +17,11 @@ from kvc.runtime.arrays import Array, copy_into, own_copy
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.base import Handle, Workspace
 from kvc.runtime.delegates.reference import ReferenceHandle
-from kvc.runtime.states.groups import Group
 from kvc.runtime.states.owner import (
     ALL_SLOTS,
     WHOLE,
     Buffer,
+    Group,
     InitialValue,
     Owner,
     Span,

@@ -17,9 +17,8 @@ from transformers import (
 from kvc.compiler import Checkpoint
 from kvc.compiler.checkpoints.filled import attached
 from kvc.compiler.constants import read
-from kvc.compiler.hugging_face.conversions import ConvertedTensor
 from kvc.compiler.hugging_face.folder import open_folder
-from kvc.compiler.hugging_face.weights import match
+from kvc.compiler.hugging_face.weights import ConvertedTensor, match
 from kvc.schema.errors import BadModelFolder, CheckpointMismatch
 
 EXPERTS = {"num_experts_per_tok": 2, "num_hidden_layers": 1}

@@ -12,7 +12,7 @@ from kvc.compiler.ir.verify import verify
 from kvc.compiler.passes.quantize_caches import QuantizeCaches
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import CacheDtypeRefused
-from kvc.schema.torch_ops.int8_cache import Int8Rows
+from kvc.schema.torch_ops.int8_rows import Int8Rows
 from kvc.schema.types import TensorType
 
 SHAPE = (1, 2, 8, 4)

@@ -20,7 +20,7 @@ from kvc.recipes import load_recipe
 from kvc.runtime import CacheOverflow, NotRewindable, Program, load
 from kvc.schema.dtypes import DType
 from kvc.schema.model import StateKind
-from kvc.schema.torch_ops import int8_products
+from kvc.schema.torch_ops import int8_rows
 
 INT8 = load_recipe("fp32", cache="int8")
 TEXT = np.random.default_rng(8).integers(0, VOCAB, (1, SLOTS))
@@ -96,7 +96,7 @@ def test_prefill_then_decode_equals_it_at_every_split(kind: str) -> None:
 
 @pytest.mark.parametrize("digits", [True, False])
 def test_both_ways_of_multiplying_do(digits: bool, monkeypatch) -> None:
-    monkeypatch.setattr(int8_products, "DIGITS_KEYS", 1)
+    monkeypatch.setattr(int8_rows, "DIGITS_KEYS", 1)
     take_way(digits, monkeypatch)
     check_splits("linear", [20])
 

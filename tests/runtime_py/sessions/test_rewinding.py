@@ -23,7 +23,7 @@ from stateful_programs import (
 from kvc.runtime import BadSetting, CannotRewind, NoPosition, NotRewindable
 from kvc.runtime.sessions.rewinding import _check_rows
 from kvc.runtime.states.counter import Counter
-from kvc.runtime.states.groups import group_states
+from kvc.runtime.states.owner import group_states
 from kvc.schema.dtypes import DType
 from kvc.schema.model import StateKind
 from kvc.schema.types import TensorType

@@ -7,9 +7,8 @@ import pytest
 from stateful_programs import state
 
 from kvc.runtime.arenas import Arena
-from kvc.runtime.states.groups import group_states
 from kvc.runtime.states.layout import lay_out
-from kvc.runtime.states.owner import Span
+from kvc.runtime.states.owner import Span, group_states
 from kvc.schema.dtypes import DType
 from kvc.schema.model import ResetRule, StateKind
 from kvc.schema.types import Affine, TensorType

@@ -5,9 +5,8 @@ import pytest
 from opaque_backend import Keeper
 from stateful_programs import state
 
-from kvc.runtime.states.groups import group_states
 from kvc.runtime.states.host import HostMemory
-from kvc.runtime.states.owner import WHOLE, Span
+from kvc.runtime.states.owner import WHOLE, Span, group_states
 from kvc.schema.dtypes import DType
 from kvc.schema.model import ResetRule, StateKind
 from kvc.schema.types import TensorType

@@ -12,7 +12,7 @@ from ring_programs import SLOTS, WINDOW, ring_program
 from session_contents import contents
 
 from kvc.runtime import BadSnapshot, CallTooLong, NotRewindable
-from kvc.runtime.states.groups import Group
+from kvc.runtime.states.owner import Group
 from kvc.runtime.states.ring import Ring
 
 LONGEST = SLOTS - WINDOW + 1

@@ -98,7 +98,7 @@ def test_when_the_bundle_fails_both_data_files_go(path, tmp_path, monkeypatch):
     def refused(*_):
         raise CannotWrite(path=str(path), reason="refused")
 
-    monkeypatch.setattr("kvc.schema.container.atomic.AtomicFile.commit", refused)
+    monkeypatch.setattr("kvc.schema.container.temporary.AtomicFile.commit", refused)
     with pytest.raises(CannotWrite, match="refused"):
         save_packed(path, external=True)
     assert names(tmp_path) == []

@@ -8,7 +8,7 @@ from named_bytes import save_data
 
 from kvc.schema.container import (
     OpenFile,
-    bundle_file,
+    sealed,
     verify_bundle,
     verify_data_file,
 )
@@ -71,12 +71,12 @@ def test_each_data_file_is_read_once(files, monkeypatch):
 
 
 def test_memory_is_checked_by_brute_force_too(files, monkeypatch):
-    thoroughness, original = [], bundle_file.verify_program
+    thoroughness, original = [], sealed.verify_program
 
     def watched(program, path, thorough):
         thoroughness.append(thorough)
         original(program, path, thorough)
 
-    monkeypatch.setattr(bundle_file, "verify_program", watched)
+    monkeypatch.setattr(sealed, "verify_program", watched)
     verify_bundle(files[0])
     assert thoroughness == [True]

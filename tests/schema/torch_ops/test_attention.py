@@ -58,7 +58,7 @@ def test_cast_pieces_agree_with_one_piece(dtype, monkeypatch):
     q, k, v = (x.to(dtype) for x in cached(2, 4, 3, 2, 40, 8))
     lengths = torch.tensor([33, 12])
     whole = attention(q, k, v, lengths, softcap=5.0)
-    monkeypatch.setattr("kvc.schema.torch_ops.products.PIECE_CELLS", 7 * 2 * 8)
+    monkeypatch.setattr("kvc.schema.torch_ops.rows.PIECE_CELLS", 7 * 2 * 8)
     tolerance = TOLERANCES[dtype]
     torch.testing.assert_close(
         attention(q, k, v, lengths, softcap=5.0), whole, rtol=tolerance, atol=tolerance

@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from kvc.schema.torch_ops import (
     attend_into,
     attention,
-    int8_products,
+    int8_rows,
     quantize_cache,
     rows,
 )
@@ -28,11 +28,11 @@ EXACT = torch.float64
 @pytest.fixture(params=["digits", "widened"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Take one way of multiplying, whatever the processor and the sizes."""
-    monkeypatch.setattr(int8_products, "DIGITS_KEYS", 1)
+    monkeypatch.setattr(int8_rows, "DIGITS_KEYS", 1)
     digits = request.param == "digits"
     take_way(digits, monkeypatch)
-    monkeypatch.setattr(int8_products, "PIECE_CELLS", 64)
-    monkeypatch.setattr(int8_products, "PRODUCTS", 96)
+    monkeypatch.setattr(int8_rows, "PIECE_CELLS", 64)
+    monkeypatch.setattr(int8_rows, "PRODUCTS", 96)
     return request.param
 
 
@@ -108,8 +108,8 @@ def test_any_call_equals_the_one_over_widened_rows(seed: int, way: str):
 @pytest.mark.parametrize("seq", [1, 2, 40])
 @pytest.mark.parametrize("magnitude", [1e-6, 1.0, 30.0])
 def test_long_caches_are_as_exact(seq: int, magnitude: float, way: str, monkeypatch):
-    monkeypatch.setattr(int8_products, "PRODUCTS", 2**12)
-    monkeypatch.setattr(int8_products, "PIECE_CELLS", 2**12)
+    monkeypatch.setattr(int8_rows, "PRODUCTS", 2**12)
+    monkeypatch.setattr(int8_rows, "PIECE_CELLS", 2**12)
     torch.manual_seed(3)
     q = torch.randn(1, 6, seq, 16) * magnitude
     cache = caches(1, 2, 3000, 16, 16)
@@ -199,7 +199,7 @@ def test_no_call_widens_a_long_cache(digits, seq, options, long_cache, monkeypat
         attend_into(found, q, k, v, valid, *settings, given["layout"], k_scale, v_scale)
     # Equal weights are all rounded to the same side when they are added up.
     torch.testing.assert_close(found, torch.ones_like(found), rtol=0, atol=1e-3)
-    bound = max(int8_products.PIECE_CELLS, rows.SCORE_CELLS, 4 * 59000 * seq)
+    bound = max(int8_rows.PIECE_CELLS, rows.SCORE_CELLS, 4 * 59000 * seq)
     assert seen.elements <= bound < 4 * 59000 * 16
 
 

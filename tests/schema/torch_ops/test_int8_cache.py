@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from kvc.schema.torch_ops import quantize_cache
-from kvc.schema.torch_ops.int8_cache import Int8Rows
+from kvc.schema.torch_ops.int8_rows import Int8Rows
 
 TINY = 2.0**-126
 

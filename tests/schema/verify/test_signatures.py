@@ -9,7 +9,7 @@ from kvc.schema.model import Instruction, Ref
 from kvc.schema.ops import OPS
 from kvc.schema.types import Affine, Symbol, TensorType
 from kvc.schema.verify.dims import Sizes
-from kvc.schema.verify.faults import Reporter
+from kvc.schema.verify.limits import Reporter
 from kvc.schema.verify.signatures import Misfit, check_signature
 
 F32 = DType.FLOAT32

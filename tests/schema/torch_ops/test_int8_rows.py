@@ -7,7 +7,7 @@ import sys
 import pytest
 import torch
 
-from kvc.schema.torch_ops import int8_products, multiply_int8
+from kvc.schema.torch_ops import int8_rows, multiply_int8
 
 INT8 = torch.int8
 
@@ -20,7 +20,7 @@ def random_matrix(rows: int, columns: int) -> torch.Tensor:
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Multiply as this processor does, and as one without int8 products does."""
     if request.param == "widened":
-        monkeypatch.setattr(int8_products, "_multiplies_int8", lambda: False)
+        monkeypatch.setattr(int8_rows, "_multiplies_int8", lambda: False)
 
 
 @pytest.mark.usefixtures("way")

@@ -1,10 +1,12 @@
-"""Products with int8 matrices, and with int8 cache rows as they are stored.
+"""int8 cache rows: quantize them, and multiply by them as they are stored.
 
-Where the processor multiplies int8 and the cache is long, the other factor is split
-into three int8 digits of base 254, which have the precision of float32; products of
-digits with rows are exact integers. Elsewhere rows are widened one piece at a time, so
-that a piece stays in the processor's cache. Scales never multiply rows: those of keys
-multiply the products, those of values the attention weights.
+A row [width] is stored as int8 with one float32 scale; its value is `rows * scale`. A
+whole cache is never widened. Where the processor multiplies int8 and the cache is long,
+the other factor of a product is split into three int8 digits of base 254, which have
+the precision of float32; products of digits with rows are exact integers. Elsewhere
+rows are widened one piece at a time, so that a piece stays in the processor's cache.
+Scales never multiply rows: those of keys multiply the products, those of values the
+attention weights.
 """
 
 from functools import cache
@@ -12,7 +14,7 @@ from functools import cache
 import torch
 from torch import Tensor
 
-from kvc.schema.torch_ops.int8_cache import Int8Rows
+from kvc.schema.frozen import frozen
 
 # Elements of the largest piece that is widened at once: 1 MiB of float32.
 PIECE_CELLS = 2**18
@@ -26,9 +28,96 @@ PRODUCTS = 2**17
 # Products of int8 that float32 adds up exactly: 128 * 128 * 2**10 is 2**24.
 _EXACT_SUM = 2**10
 _BASE = 254.0
+# Tensors, since each number among torch's arguments costs 3 to 4 us (2026-11).
 _STEPS = torch.tensor(127.0)
 _NEXT = torch.tensor(_BASE)
 _LEAST = torch.tensor(torch.finfo(torch.float32).tiny)
+
+
+@torch.library.custom_op("kvc::quantize_cache", mutates_args=())
+def quantize_cache(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Quantize each row of `x`, symmetric: scale = max(absmax / 127, 2**-126).
+
+    Rows are `x / scale`, rounded, halves to even. A row with a NaN or an infinity is
+    stored as zeros with a scale that is NaN or infinite: all of it stands for NaN.
+
+    Args:
+        x: floating [..., width], with rows to write into a cache.
+
+    Returns:
+        int8 [..., width], from -127 to 127; and float32 [...], above 0 or not finite.
+
+    Raises:
+        ValueError: `x` is not floating, or its rows have no width.
+    """
+    _check_rows(x)
+    rows = torch.empty(x.shape, dtype=torch.int8, device=x.device)
+    scale = torch.empty(x.shape[:-1], dtype=torch.float32, device=x.device)
+    quantize_into((rows, scale), x)
+    return rows, scale
+
+
+@quantize_cache.register_fake
+def _(x: Tensor) -> tuple[Tensor, Tensor]:
+    _check_rows(x)
+    scale = x.new_empty(x.shape[:-1], dtype=torch.float32)
+    return x.new_empty(x.shape, dtype=torch.int8), scale
+
+
+def quantize_into(outs: tuple[Tensor, Tensor], x: Tensor) -> None:
+    """Write what `quantize_cache` returns into `outs`, contiguous and fitting."""
+    rows, scale = outs
+    exact = x.to(torch.float32)
+    torch.amax(exact.abs(), -1, out=scale)
+    torch.maximum(scale.div_(_STEPS), _LEAST, out=scale)
+    steps = exact / scale.unsqueeze(-1)
+    rows.copy_(steps.round_().nan_to_num_(0.0))
+
+
+@frozen
+class Int8Rows:
+    """A part of an int8 cache; where attention reads it, it is asked like a tensor.
+
+    Attributes:
+        rows: int8 [batch, kv_heads, keys, width].
+        scale: float32 [batch, kv_heads, keys].
+    """
+
+    rows: Tensor
+    scale: Tensor
+
+    @property
+    def shape(self) -> torch.Size:
+        """Return the shape of what the rows stand for."""
+        return self.rows.shape
+
+    def narrow(self, dim: int, start: int, length: int) -> "Int8Rows":
+        """Return a part along the batch, the heads or the keys."""
+        assert dim in (0, 1, 2), "rows are whole"
+        rows = self.rows.narrow(dim, start, length)
+        return Int8Rows(rows, self.scale.narrow(dim, start, length))
+
+    def numel(self) -> int:
+        """Return how many elements the rows have."""
+        return self.rows.numel()
+
+    def widened(self, dtype: torch.dtype) -> Tensor:
+        """Return what the rows stand for."""
+        return self.rows.to(dtype).mul_(self.scale.unsqueeze(-1))
+
+
+Cache = Tensor | Int8Rows
+
+
+def as_cache(rows: Tensor, scale: Tensor | None) -> Cache:
+    """Return keys or values as attention reads them; with a scale they are int8."""
+    return rows if scale is None else Int8Rows(rows, scale)
+
+
+def _check_rows(x: Tensor) -> None:
+    if not x.is_floating_point() or x.dim() == 0 or x.shape[-1] == 0:
+        shape = list(x.shape)
+        raise ValueError(f"quantize_cache: {x.dtype} {shape} has no rows to quantize")
 
 
 def key_products(rows: Tensor, keys: Int8Rows) -> Tensor:
