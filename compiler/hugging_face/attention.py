@@ -67,6 +67,7 @@ class Call:
         first: the number that the model gives the first position of a text.
         kept: the caches that attention may be over.
         windows: (layer, how many keys a query sees) for each attention.
+        recurrent: the recurrent state that a layer has last asked for, if any.
     """
 
     start: Tensor
@@ -75,6 +76,7 @@ class Call:
     first: int = 0
     kept: list[Kept] = field(default_factory=list)
     windows: list[tuple[int, int | None]] = field(default_factory=list)
+    recurrent: Tensor | None = None
 
 
 _call: ContextVar[Call] = ContextVar("kvc_hugging_face_call")
@@ -88,6 +90,11 @@ def attending(call: Call) -> Iterator[None]:
         yield
     finally:
         _call.reset(token)
+
+
+def current_call() -> Call:
+    """Return the call that `attending` told of."""
+    return _call.get()
 
 
 def register() -> None:
@@ -178,7 +185,7 @@ def attend_causally(
     Raises:
         UnsupportedModel: it is over something else than a cache.
     """
-    call = _call.get()
+    call = current_call()
     kept = _find_kept(call, module, key, value)
     call.windows.append((kept.layer, window))
     if kept.window is not None and (window is None or window > kept.window):

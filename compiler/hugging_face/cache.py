@@ -1,23 +1,33 @@
 """Caches for transformers: `KvCache` writes into kvc's states, `NotingCache` records.
 
-In: the shapes of each layer's keys and values. Out: `LayerBuffers`, which a model
-registers, and `KvCache`, which is made for one call, writes with `kvc::cache_update`
-and returns whole caches to layers. A `NotingCache` returns what layers put into it, as
-if it had been empty, and notes their shapes.
+In: what each layer caches: keys and values of each token, or states of all tokens
+together (the last inputs of a convolution, the state of a recurrence). Out:
+`LayerBuffers`, which a model registers, and `KvCache`, which is made for one call,
+writes keys and values with `kvc::cache_update` and states whole, and returns whole
+caches to layers. A `NotingCache` returns what layers put into it, as if it had been
+empty, and notes their shapes.
 """
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Final
 
 import torch
 from torch import Tensor, nn
-from transformers.cache_utils import Cache, CacheLayerMixin, DynamicLayer
+from transformers.cache_utils import (
+    Cache,
+    CacheLayerMixin,
+    DynamicLayer,
+    LinearAttentionCacheLayerMixin,
+)
 
 from kvc.compiler.hugging_face.attention import Call, Kept
 from kvc.compiler.hugging_face.settings import Sizes
 
 _EXAMPLE_LENGTH: Final = 64  # of caches in the trace that sessions have of any length
 AXIS: Final = 2  # of positions, in [batch, kv_heads, capacity, head_dim]
+CONV: Final = "conv"  # with a number: the name of a state of a layer's convolution
+RECURRENT: Final = "recurrent"
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,25 +57,67 @@ class LayerShape:
         return self.window + sizes.spare
 
 
+@dataclass(frozen=True, slots=True)
+class StateShape:
+    """A state of all tokens together, zeros before the first.
+
+    Attributes:
+        dims: of one row.
+        dtype: of its numbers.
+    """
+
+    dims: tuple[int, ...]
+    dtype: torch.dtype
+
+
+@dataclass(frozen=True, slots=True)
+class CachedLayer:
+    """What a layer caches.
+
+    Attributes:
+        attention: keys and values of each token, if it attends.
+        states: by name, if it is recurrent or convolves.
+    """
+
+    attention: LayerShape | None = None
+    states: Mapping[str, StateShape] = field(default_factory=dict)
+
+    def names(self) -> tuple[str, ...]:
+        """Return the names of its buffers."""
+        attention = () if self.attention is None else ("keys", "values")
+        return (*attention, *self.states)
+
+
 class LayerBuffers(nn.Module):
-    """The buffers of one layer, [batch, heads, slots, dim].
+    """The buffers of one layer.
+
+    Keys and values are [batch, heads, slots, dim], states as their shapes say.
 
     Attributes:
         window: of a ring, how many positions its queries see; None: it is no ring.
+        attends: whether there are keys and values.
+        states: the names of states.
     """
 
     keys: Tensor
     values: Tensor
 
-    def __init__(self, shape: LayerShape, batch: int, sizes: Sizes) -> None:
+    def __init__(self, layer: CachedLayer, batch: int, sizes: Sizes) -> None:
         super().__init__()
+        shape, self.window = layer.attention, None
+        self.attends, self.states = shape is not None, tuple(layer.states)
+        for name, state in layer.states.items():
+            self._register(name, (batch, *state.dims), state.dtype)
+        if shape is None:
+            return
         slots = shape.ring_slots(sizes)
         self.window = None if slots is None else shape.window
         capacity = slots or min(sizes.length, _EXAMPLE_LENGTH)
         for name, dim in (("keys", shape.key_dim), ("values", shape.value_dim)):
-            places = (batch, shape.heads, capacity, dim)
-            buffer = torch.zeros(places, dtype=shape.dtype)
-            self.register_buffer(name, buffer, persistent=False)
+            self._register(name, (batch, shape.heads, capacity, dim), shape.dtype)
+
+    def _register(self, name: str, dims: tuple[int, ...], dtype: torch.dtype) -> None:
+        self.register_buffer(name, torch.zeros(dims, dtype=dtype), persistent=False)
 
 
 class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has no types
@@ -117,34 +169,133 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         return -1
 
 
-class KvCache(Cache):
-    """The caches of all layers during one call."""
+class RecurrentLayer(LinearAttentionCacheLayerMixin):  # type: ignore[no-untyped-call]
+    """A layer of `KvCache` with states, which hold zeros before the first token."""
 
-    def __init__(self, buffers: nn.ModuleDict, call: Call) -> None:
+    is_compileable = False
+
+    def __init__(self, buffers: LayerBuffers, call: Call) -> None:
+        numbers = [int(name.rpartition("_")[2]) for name in buffers.states]
+        count = 1 + max(numbers)
+        super().__init__(number_of_states=count)  # type: ignore[no-untyped-call]
+        self._call = call
+        for name in buffers.states:
+            kind, _, number = name.rpartition("_")
+            states = self.conv_states if kind == CONV else self.recurrent_states
+            states[int(number)] = getattr(buffers, name)
+        self.has_previous_state = dict.fromkeys(range(count), True)
+
+    def lazy_initialization(self, *args: object, **kwargs: object) -> None:
+        """Do nothing: the buffers are there."""
+
+    def update_conv_state(
+        self, conv_states: Tensor, state_idx: int = 0, **kwargs: object
+    ) -> Tensor:
+        """Keep the last inputs; return them all, from those kept before on.
+
+        Args:
+            conv_states: [batch, channels, seq].
+            state_idx: which state of the layer.
+        """
+        kept = self.conv_states[state_idx]
+        whole = torch.cat([kept, conv_states], dim=-1)
+        kept.copy_(self._last(whole, kept.shape[-1]))
+        return whole
+
+    def _last(self, whole: Tensor, count: int) -> Tensor:
+        """Return the inputs [batch, channels, count] before each row's padding."""
+        row_lengths = self._call.row_lengths
+        if row_lengths is None:
+            return whole[..., -count:]
+        places = row_lengths[:, None, None] + torch.arange(count)
+        return whole.gather(2, places.expand(-1, whole.shape[1], -1))
+
+    def update_recurrent_state(
+        self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: object
+    ) -> Tensor:
+        """Keep a state, of the shape that it has in the cache."""
+        kept: Tensor = self.recurrent_states[state_idx]
+        kept.copy_(recurrent_states)
+        return kept
+
+
+class HybridLayer(RecurrentLayer, KvLayer):  # type: ignore[no-untyped-call]
+    """A layer that attends and has states beside."""
+
+    def __init__(self, number: int, buffers: LayerBuffers, call: Call) -> None:
+        KvLayer.__init__(self, number, buffers, call)
+        RecurrentLayer.__init__(self, buffers, call)
+
+
+class _OneLength(Cache):
+    """A cache whose layers hold as many tokens, whether they attend or not."""
+
+    _call: Call
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        """Return how many tokens the first row has: a tensor, as static caches do."""
+        return self._call.start[0]  # type: ignore[return-value]
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        """Return sizes that no mask is made of."""
+        return query_length, 0
+
+
+class KvCache(_OneLength):
+    """The caches of all layers during one call.
+
+    Layers are given their states for a single token alone, which they write in place.
+    For more, they would ask how many there are; what they call then takes the states
+    from here, `update_conv_state`, or from the call (`recurrences.py`).
+    """
+
+    def __init__(self, buffers: nn.ModuleDict, call: Call, single: bool) -> None:
         count = 1 + max(map(int, buffers))
         super().__init__(layers=[_layer(buffers, i, call) for i in range(count)])
+        self._call, self._single = call, single
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """Return the last inputs of a convolution; None: `update_conv_state` does.
+
+        Which of a single token's rows are real, only that knows.
+        """
+        if not self._single or self._call.row_lengths is not None:
+            return None
+        state: Tensor = super().get_conv_state(layer_idx, state_idx)
+        return state
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
+        """Return a state, or keep it in the call for what computes a prompt."""
+        self._call.recurrent = super().get_recurrent_state(layer_idx, state_idx)
+        return self._call.recurrent if self._single else None
 
 
-def _layer(buffers: nn.ModuleDict, number: int, call: Call) -> CacheLayerMixin:
+def _layer(
+    buffers: nn.ModuleDict, number: int, call: Call
+) -> CacheLayerMixin | LinearAttentionCacheLayerMixin:
     """Return a layer's cache; one that shares another layer's is given no buffers."""
     name = str(number)
     if name not in buffers:
         return DynamicLayer()  # type: ignore[no-untyped-call]
     own = buffers[name]
     assert isinstance(own, LayerBuffers)
-    return KvLayer(number, own, call)
+    if not own.states:
+        return KvLayer(number, own, call)
+    return HybridLayer(number, own, call) if own.attends else RecurrentLayer(own, call)
 
 
-class NotingCache(Cache):
+class NotingCache(_OneLength):
     """A cache of one call, in which nothing is kept.
 
     Attributes:
-        noted: what each layer put into it.
+        noted: the keys and values that each layer put into it.
+        states: the states that it did, by layer and name.
     """
 
     def __init__(self, call: Call) -> None:
         super().__init__(layer_class_to_replicate=DynamicLayer)
         self.noted: dict[int, LayerShape] = {}
+        self.states: dict[int, dict[str, StateShape]] = {}
         self._call = call
 
     def update(
@@ -161,3 +312,50 @@ class NotingCache(Cache):
         self.noted[layer_idx] = shape
         self._call.kept.append(Kept(layer_idx, key_states, value_states))
         return key_states, value_states
+
+    def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """Return that there is none."""
+
+    def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> None:
+        """Return that there is none."""
+
+    def update_conv_state(
+        self,
+        conv_states: Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        conv_kernel_size: int | None = None,
+        **kwargs: object,
+    ) -> Tensor:
+        """Note how many inputs [batch, channels, seq] a convolution sees."""
+        count = conv_kernel_size or conv_states.shape[-1]
+        dims = (*conv_states.shape[1:-1], count)
+        self._note(layer_idx, f"{CONV}_{state_idx}", dims, conv_states)
+        return conv_states
+
+    def update_recurrent_state(
+        self,
+        recurrent_states: Tensor,
+        layer_idx: int,
+        state_idx: int = 0,
+        **kwargs: object,
+    ) -> Tensor:
+        """Note the shape of a state [batch, ...]."""
+        dims = tuple(recurrent_states.shape[1:])
+        self._note(layer_idx, f"{RECURRENT}_{state_idx}", dims, recurrent_states)
+        return recurrent_states
+
+    def is_recording_past(self, layer_idx: int) -> bool:
+        """Return that it keeps nothing."""
+        return False
+
+    def has_previous_state(
+        self, layer_idx: int | None = None, state_idx: int | None = None
+    ) -> bool:
+        """Return that there is none."""
+        return False
+
+    def _note(
+        self, layer: int, name: str, dims: tuple[int, ...], like: Tensor
+    ) -> None:
+        self.states.setdefault(layer, {})[name] = StateShape(dims, like.dtype)

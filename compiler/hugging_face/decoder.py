@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kvc.compiler.hugging_face.attention import Call, attending
-from kvc.compiler.hugging_face.cache import AXIS, KvCache, LayerBuffers, LayerShape
+from kvc.compiler.hugging_face.cache import AXIS, CachedLayer, KvCache, LayerBuffers
 from kvc.compiler.hugging_face.inputs import inputs_of, takes_positions
 from kvc.compiler.hugging_face.settings import LEAST_LENGTH, Sizes
 from kvc.compiler.spec import Dim, Method, StateSpec
@@ -40,7 +40,7 @@ class CachedDecoder(nn.Module):
     def __init__(
         self,
         decoder: PreTrainedModel,
-        shapes: Mapping[int, LayerShape],
+        layers: Mapping[int, CachedLayer],
         sizes: Sizes,
         prefill_sizes: Sequence[int] = (),
         first: int = 0,
@@ -52,7 +52,7 @@ class CachedDecoder(nn.Module):
         self._decoder = (decoder,)  # in a tuple, since its modules are here already
         self._first = first  # the number of the first position
         self.kvc_cache = nn.ModuleDict(
-            {str(i): LayerBuffers(shape, 1, sizes) for i, shape in shapes.items()}
+            {str(i): LayerBuffers(layer, 1, sizes) for i, layer in layers.items()}
         )
         position = torch.zeros(1, dtype=torch.int64)
         self.register_buffer(POSITION, position, persistent=False)
@@ -91,7 +91,7 @@ class CachedDecoder(nn.Module):
             seq if row_lengths is None else row_lengths,
         )
         call = Call(start, start + more, row_lengths, self._first)
-        cache = KvCache(self.kvc_cache, call)
+        cache = KvCache(self.kvc_cache, call, single=type(seq) is int and seq == 1)
         (decoder,) = self._decoder
         with attending(call):
             made = decoder(**inputs, **inputs_of(decoder, call, seq, cache, keep))
@@ -110,9 +110,6 @@ def _check_names(decoder: PreTrainedModel, adopted: nn.Module) -> None:
     if own:
         reason = f"it keeps tensors beside its modules: {', '.join(own)}"
         raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
-
-
-_ALL: Final = f"{CACHE}.*"
 
 
 def methods_of(
@@ -168,23 +165,32 @@ def _method(
     return Method(name, args=(example, counted), dynamic=dynamic, role=role)
 
 
-def ring_layers(shapes: Mapping[int, LayerShape], sizes: Sizes) -> list[int]:
-    """Return the layers whose caches are rings."""
-    return [i for i, shape in shapes.items() if shape.ring_slots(sizes) is not None]
+def linear_layers(layers: Mapping[int, CachedLayer], sizes: Sizes) -> list[int]:
+    """Return the layers that cache keys and values of all positions."""
+    attending = {i: layer.attention for i, layer in layers.items() if layer.attention}
+    return [i for i, shape in attending.items() if shape.ring_slots(sizes) is None]
 
 
-def states_of(shapes: Mapping[int, LayerShape], sizes: Sizes) -> tuple[StateSpec, ...]:
+def states_of(layers: Mapping[int, CachedLayer], sizes: Sizes) -> tuple[StateSpec, ...]:
     """Return what a session chooses: the positions of caches, and rows if many.
 
     A ring has as many slots in every session.
     """
     capacity = Dim("capacity", min(LEAST_LENGTH, sizes.length), sizes.length)
     rows = Dim("batch", 1, sizes.batch) if sizes.batch > 1 else None
-    rings = ring_layers(shapes, sizes)
-    linear = [f"{CACHE}.{i}.*" for i in shapes if i not in rings] if rings else [_ALL]
-    specs = [StateSpec(n, axis=AXIS, capacity=capacity, batch=rows) for n in linear]
+    linear = linear_layers(layers, sizes)
+    specs = [
+        StateSpec(f"{CACHE}.{i}.{name}", axis=AXIS, capacity=capacity, batch=rows)
+        for i in linear
+        for name in ("keys", "values")
+    ]
     if rows is not None:
-        specs += [StateSpec(f"{CACHE}.{i}.*", batch=rows) for i in rings]
+        specs += [
+            StateSpec(f"{CACHE}.{i}.{name}", batch=rows)
+            for i, layer in layers.items()
+            for name in layer.names()
+            if i not in linear or name in layer.states
+        ]
         specs.append(StateSpec(POSITION, batch=rows))
     return tuple(specs)
 

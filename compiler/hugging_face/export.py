@@ -1,6 +1,6 @@
 """`export_hf`: from a model of transformers, or its folder, to a bundle.
 
-model or folder --open_model--> Opened --cached_shapes--> CachedDecoder --methods_of-->
+model or folder --open_model--> Opened --cached_layers--> CachedDecoder --methods_of-->
 methods --compile_program--> Bundle
 """
 
@@ -16,20 +16,21 @@ from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import Unchanged
 from kvc.compiler.files import TOKENIZER
 from kvc.compiler.hugging_face.attention import NAME, register
-from kvc.compiler.hugging_face.cache import LayerShape
+from kvc.compiler.hugging_face.cache import CachedLayer
 from kvc.compiler.hugging_face.decoder import (
     BatchedDecoder,
     CachedDecoder,
     check_positions,
     methods_of,
-    ring_layers,
+    linear_layers,
     states_of,
 )
 from kvc.compiler.hugging_face.experts import own_experts
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.positions import READ, first_position
-from kvc.compiler.hugging_face.probe import cached_shapes
+from kvc.compiler.hugging_face.probe import cached_layers
+from kvc.compiler.hugging_face.recurrences import own_recurrences
 from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
@@ -103,46 +104,45 @@ def export_hf(
     decoder = opened.model
     embeds = _example_embeds(decoder) if inputs_embeds else None
     with Unchanged(decoder), using_kvc(decoder):
-        shapes, first = _probed(decoder)
+        layers, first = _probed(decoder)
         sizes = find_sizes(
             asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
         )
-        rings = ring_layers(shapes, sizes)
         with held_still(decoder, sizes.length):
             return compile_program(
-                _decoder(decoder, shapes, sizes, prefill_sizes, first),
+                _decoder(decoder, layers, sizes, prefill_sizes, first),
                 methods_of(sizes, prefill_sizes, all_logits, embeds),
                 recipe=settings,
-                states=states_of(shapes, sizes),
+                states=states_of(layers, sizes),
                 metadata=_metadata(opened),
                 progress=progress,
                 max_copy_bytes=max_copy_bytes,
                 files=opened.files,
-                max_length=sizes.length if len(rings) == len(shapes) else None,
+                max_length=None if linear_layers(layers, sizes) else sizes.length,
             )
 
 
-def _probed(decoder: PreTrainedModel) -> tuple[dict[int, LayerShape], int]:
+def _probed(decoder: PreTrainedModel) -> tuple[dict[int, CachedLayer], int]:
     """Return what each layer caches, and the number of the first position.
 
     Raises:
         UnsupportedModel: the model caches something else, or counts in no such way.
     """
     with held_still(decoder, READ):
-        return cached_shapes(decoder), first_position(decoder)
+        return cached_layers(decoder), first_position(decoder)
 
 
 def _decoder(
     decoder: PreTrainedModel,
-    shapes: Mapping[int, LayerShape],
+    layers: Mapping[int, CachedLayer],
     sizes: Sizes,
     prefill_sizes: Sequence[int],
     first: int,
 ) -> CachedDecoder:
     if sizes.batch == 1:
-        return CachedDecoder(decoder, shapes, sizes, prefill_sizes, first)
+        return CachedDecoder(decoder, layers, sizes, prefill_sizes, first)
     check_positions(decoder)
-    return BatchedDecoder(decoder, shapes, sizes, prefill_sizes, first)
+    return BatchedDecoder(decoder, layers, sizes, prefill_sizes, first)
 
 
 def _metadata(opened: Opened) -> dict[str, object]:
@@ -178,7 +178,7 @@ def using_kvc(model: PreTrainedModel) -> Iterator[None]:
         model.set_attn_implementation(NAME)
     model.train(False)
     try:
-        with adapted(model), own_experts(model):
+        with adapted(model), own_experts(model), own_recurrences(model):
             yield
     finally:
         if by_interface:

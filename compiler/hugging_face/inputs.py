@@ -31,7 +31,7 @@ def inputs_of(
         keep: how many of the last positions need logits; 0: all.
     """
     known = inspect.signature(decoder.forward).parameters
-    given: dict[str, object] = {"past_key_values": cache, "use_cache": True}
+    given: dict[str, object] = {cache_name(decoder): cache, "use_cache": True}
     if is_masked(decoder):
         given["attention_mask"] = torch.ones(call.start.shape[0], seq)
     if takes_positions(decoder):
@@ -39,6 +39,12 @@ def inputs_of(
     if "logits_to_keep" in known:
         given["logits_to_keep"] = keep
     return given
+
+
+def cache_name(decoder: PreTrainedModel) -> str:
+    """Return what a model calls its cache."""
+    known = inspect.signature(decoder.forward).parameters
+    return "cache_params" if "cache_params" in known else "past_key_values"
 
 
 def is_masked(decoder: PreTrainedModel) -> bool:

@@ -18,7 +18,12 @@ from transformers import PreTrainedConfig, PreTrainedModel
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.cache import NotingCache
-from kvc.compiler.hugging_face.inputs import inputs_of, is_masked, takes_positions
+from kvc.compiler.hugging_face.inputs import (
+    cache_name,
+    inputs_of,
+    is_masked,
+    takes_positions,
+)
 from kvc.compiler.hugging_face.observing import Meeting, observed
 from kvc.schema.errors import KvcError, UnsupportedModel
 
@@ -77,7 +82,7 @@ def _read(decoder: PreTrainedModel, first: int | None) -> list[Meeting]:
     held = 0 if first is None else _HELD
     seq, start = _WHOLE - held, torch.full((1,), held)
     call = Call(start, start + seq, first=first or 0)
-    given: dict[str, object] = {"past_key_values": NotingCache(call)}
+    given: dict[str, object] = {cache_name(decoder): NotingCache(call)}
     if first is not None:
         given = inputs_of(decoder, call, seq, _HoldingCache(call), 0)
     tokens = torch.full((1, seq), _plain_token(decoder.config.get_text_config()))

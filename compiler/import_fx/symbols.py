@@ -143,6 +143,8 @@ class SizeReader:
         if size is None or not by.is_Integer or by < 1:
             return None
         quotient = floor_divide(size, int(by))
+        low, high = bounds(quotient, self._symbols)
+        quotient = low if low == high else quotient  # torch knows it in some places
         return (
             quotient
             if issubclass(kind, FloorDiv)

@@ -264,25 +264,51 @@ OTHERS: dict[str, Tiny] = {
     "xlm-roberta-xl": Tiny("xlm-roberta-xl", _ROBERTA),
 }
 
-# What is refused: its state is no cache of keys and values, or its code asks for values.
-REFUSED: dict[str, Tiny] = {
-    "deepseek_v2": _like_llama("deepseek_v2", **_DEEPSEEK),
-    "deepseek_v3": _like_llama("deepseek_v3", **_DEEPSEEK),
-    "diffllama": _like_llama("diffllama"),
+# Layers that are recurrent or convolve, with attention between them or without.
+_MAMBA2: dict[str, object] = {
+    "mamba_n_heads": 4, "mamba_d_state": 8, "mamba_d_head": 32, "mamba_n_groups": 2,
+}  # fmt: skip
+_DELTA: dict[str, object] = {
+    "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 8,
+    "linear_value_head_dim": 12,
+}  # fmt: skip
+_LINEAR_FIRST = {"layer_types": ["linear_attention", "full_attention"]}
+RECURRENT: dict[str, Tiny] = {
+    "bamba": _like_llama("bamba", attn_layer_indices=[1], **_MAMBA2),
     "falcon_h1": _like_llama(
         "falcon_h1", mamba_d_ssm=64, mamba_n_heads=4, mamba_d_head=16, mamba_d_state=8
+    ),
+    "falcon_mamba": Tiny(
+        "falcon_mamba",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "state_size": 8,
+        },
     ),
     "granitemoehybrid": _like_llama(
         "granitemoehybrid",
         layer_types=["mamba", "attention"],
-        mamba_n_heads=4,
+        shared_intermediate_size=48,
+        **_MAMBA2,
+        **_EXPERTS,
+    ),
+    "jamba": _like_llama(
+        "jamba",
+        attn_layer_period=2,
+        attn_layer_offset=1,
+        expert_layer_period=2,
         mamba_d_state=8,
-        mamba_d_head=32,
+        use_mamba_kernels=False,
         **_EXPERTS,
     ),
     "lfm2": _like_llama("lfm2", layer_types=["conv", "full_attention"]),
-    "llama4_text": _like_llama(
-        "llama4_text", num_local_experts=4, attention_chunk_size=16
+    "lfm2_moe": _like_llama(
+        "lfm2_moe",
+        layer_types=["conv", "full_attention"],
+        num_dense_layers=1,
+        **_EXPERTS,
     ),
     "mamba": Tiny(
         "mamba",
@@ -292,6 +318,49 @@ REFUSED: dict[str, Tiny] = {
             "num_hidden_layers": 2,
             "state_size": 8,
         },
+    ),
+    "mamba2": Tiny(
+        "mamba2",
+        {
+            "vocab_size": VOCAB,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "state_size": 8,
+            "num_heads": 8,
+            "head_dim": 16,
+            "n_groups": 2,
+        },
+    ),
+    "nemotron_h": _like_llama(
+        "nemotron_h",
+        layers_block_type=["mamba", "attention"],
+        mamba_num_heads=4,
+        mamba_head_dim=16,
+        ssm_state_size=8,
+        n_groups=2,
+    ),
+    "olmo_hybrid": _like_llama("olmo_hybrid", **_DELTA, **_LINEAR_FIRST),
+    "qwen3_5_text": _like_llama("qwen3_5_text", **_DELTA, **_LINEAR_FIRST),
+    "qwen3_next": _like_llama(
+        "qwen3_next", **_EXPERTS, layer_types=["linear_attention", "full_attention"]
+    ),
+    "zamba2": _like_llama(
+        "zamba2",
+        layers_block_type=["mamba", "hybrid"],
+        n_mamba_heads=8,
+        mamba_d_state=8,
+        mamba_ngroups=2,
+        num_mem_blocks=1,
+    ),
+}
+
+# What is refused: its state is no cache of keys and values, or its code asks for values.
+REFUSED: dict[str, Tiny] = {
+    "deepseek_v2": _like_llama("deepseek_v2", **_DEEPSEEK),
+    "deepseek_v3": _like_llama("deepseek_v3", **_DEEPSEEK),
+    "diffllama": _like_llama("diffllama"),
+    "llama4_text": _like_llama(
+        "llama4_text", num_local_experts=4, attention_chunk_size=16
     ),
     "minimax": _like_llama(
         "minimax", layer_types=["linear_attention", "full_attention"], **_EXPERTS
@@ -312,9 +381,6 @@ REFUSED: dict[str, Tiny] = {
             long_mscale=1.2,
             **_LONG,
         ),
-    ),
-    "qwen3_next": _like_llama(
-        "qwen3_next", **_EXPERTS, layer_types=["linear_attention", "full_attention"]
     ),
     "recurrent_gemma": _like_llama(
         "recurrent_gemma",
@@ -341,7 +407,7 @@ REFUSED: dict[str, Tiny] = {
     ),
 }
 
-MODELS = NAMED | VARIANTS | OTHERS | REFUSED
+MODELS = NAMED | VARIANTS | OTHERS | RECURRENT | REFUSED
 
 
 # Settings whose presence says that layers differ, so that one is not enough.

@@ -121,30 +121,43 @@ def _decode(
 def _controls(
     session: Session, tokens: np.ndarray, wanted: np.ndarray
 ) -> Iterator[float]:
-    """Yield the difference that each layer's zeroed row makes three steps later."""
+    """Yield the difference that each layer's zeroed row makes three steps later.
+
+    Of a layer that is recurrent, it is what its states have of the first channel.
+    """
     held = 10
     for layer in _layers(session):
         _prefill(session, tokens, (held,))
         for name in layer:
-            zero_row(session.state[name], held - 2)
+            if name.endswith(("keys", "values")):
+                zero_row(session.state[name], held - 2)
+            else:
+                zero(session.state[name][0, 0])
         got = np.stack(list(_decode(session, tokens, held, held + 3)))
         yield float(np.abs(got - wanted[held : held + 3]).max())
 
 
 def _layers(session: Session) -> list[list[str]]:
-    """Return the names of each layer's caches."""
+    """Return the names of each layer's caches, and of its states apart from these."""
     layers: dict[str, list[str]] = {}
     for name in session.state:
         if "cache" in name:
-            layers.setdefault(name.rpartition(".")[0], []).append(name)
+            layer, _, kind = name.rpartition(".")
+            of = layer if kind in ("keys", "values") else f"{layer}.states"
+            layers.setdefault(of, []).append(name)
     return list(layers.values())
 
 
 def zero_row(cache: np.ndarray, row: int, batch_row: int = 0) -> None:
     """Write zeros where a session only lets one look: [batch, heads, slots, ...]."""
     for head in cache[batch_row]:
-        place = head[row : row + 1]
-        ctypes.memset(place.ctypes.data, 0, place.nbytes)
+        zero(head[row : row + 1])
+
+
+def zero(place: np.ndarray) -> None:
+    """Write zeros into an array that a session only lets one look at."""
+    assert place.flags.c_contiguous
+    ctypes.memset(place.ctypes.data, 0, place.nbytes)
 
 
 # How many tokens each of three rows gets at each call, on either side of every window;

@@ -1,0 +1,365 @@
+"""Compute recurrent layers of transformers over any number of tokens, from any state.
+
+In: what the mixers of Mamba, Mamba 2 and Gated DeltaNet call, functions of their own
+modules by these names. Out: while `own_recurrences` is active, these functions here.
+transformers' own unroll a loop over tokens or chunks of them, start from nothing
+instead of the state before, or know of padding only as factors on their input. Here a
+prompt is a `scan`, or products over chunks, and padding leaves a row's state as it is.
+"""
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any, Final
+from unittest.mock import patch
+
+import torch
+from torch import Tensor
+from torch._higher_order_ops.scan import scan
+from torch.nn.functional import pad, silu, softplus
+from transformers import PreTrainedModel
+
+from kvc.compiler.hugging_face.attention import current_call
+
+_CHUNK: Final = 64  # tokens of one chunk of products, a power of two
+
+# What is carried, and what a step takes -> what is carried on, and a result.
+Step = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
+
+
+@contextmanager
+def own_recurrences(model: PreTrainedModel) -> Iterator[None]:
+    """Let the mixers of a model call these functions in place of their module's."""
+    module = sys.modules[type(model).__module__]
+    with ExitStack() as stack:
+        for name, adapt in _OWN.items():
+            original = getattr(module, name, None)
+            if original is not None:
+                stack.enter_context(patch.object(module, name, adapt(original)))
+        yield
+
+
+def selective_scan(
+    hidden_states: Tensor,
+    dt: Tensor,
+    A: Tensor,  # noqa: N803  the names of the paper, which callers use
+    B: Tensor,  # noqa: N803
+    C: Tensor,  # noqa: N803
+    D: Tensor | None = None,  # noqa: N803
+    z: Tensor | None = None,
+    delta_bias: Tensor | None = None,
+    delta_softplus: bool = False,
+    return_last_state: bool = False,
+    **_: object,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run a selective state space (Gu and Dao, 2023, algorithm 2), token by token.
+
+    Args:
+        hidden_states: [batch, width, seq].
+        dt: the step of each, [batch, width, seq].
+        A: [width, state].
+        B, C: [batch, state, seq].
+        D: [width], of what passes by the state.
+        z: [batch, width, seq], gates of the results.
+        delta_bias: [width], added to `dt`.
+        delta_softplus: whether the sum is made positive by softplus.
+        return_last_state: whether to return the state [batch, width, state] as well.
+    """
+    dt = _steps(dt, None if delta_bias is None else delta_bias[:, None], delta_softplus)
+    dt = _of_tokens(dt, 2)
+    state = _state_before(hidden_states, (hidden_states.shape[1], A.shape[1]))
+
+    def step(before: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+        x, step_size, b, c = given
+        kept = torch.exp(step_size[:, :, None] * A)
+        after = before * kept + (step_size * x)[:, :, None] * b[:, None]
+        return after, torch.matmul(after, c[:, :, None])[:, :, 0]
+
+    by_token = [tensor.movedim(2, 0) for tensor in (hidden_states, dt, B, C)]
+    last, out = _scan(step, state, by_token)
+    out = out.movedim(0, 2)
+    if D is not None:
+        out = out + hidden_states * D[:, None]
+    out = out if z is None else out * silu(z)
+    return (out, last) if return_last_state else out
+
+
+def state_update(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """Return what computes a single token, of which padding changes no state.
+
+    Args:
+        original: takes the state, the token, `dt` [batch, ...] and more.
+    """
+
+    def update(
+        state: Tensor,
+        hidden_states: Tensor,
+        dt: Tensor,
+        *args: Tensor,
+        dt_bias: Tensor | None = None,
+        dt_softplus: bool = False,
+        **kwargs: object,
+    ) -> Tensor:
+        positive = _of_rows(_steps(dt, dt_bias, dt_softplus))
+        return original(state, hidden_states, positive, *args, **kwargs)
+
+    return update
+
+
+def chunk_scan(
+    hidden_states: Tensor,
+    dt: Tensor,
+    A: Tensor,  # noqa: N803
+    B: Tensor,  # noqa: N803
+    C: Tensor,  # noqa: N803
+    D: Tensor | None = None,  # noqa: N803
+    dt_bias: Tensor | None = None,
+    dt_softplus: bool = False,
+    dt_limit: tuple[float, float] = (0.0, float("inf")),
+    return_final_states: bool = False,
+    **_: object,
+) -> Tensor | tuple[Tensor, Tensor]:
+    """Run the state spaces of Mamba 2 (Dao and Gu, 2024) by chunks of tokens.
+
+    Args:
+        hidden_states: [batch, seq, heads, head_dim].
+        dt: the step of each, [batch, seq, heads].
+        A: [heads].
+        B, C: [batch, seq, groups, state]; heads in a row share a group.
+        D: [heads], of what passes by the state.
+        dt_bias: [heads], added to `dt`.
+        dt_softplus: whether the sum is made positive by softplus.
+        dt_limit: the least and the greatest step.
+        return_final_states: whether to return the state [batch, heads, head_dim,
+            state] as well.
+    """
+    seq, heads = hidden_states.shape[1], hidden_states.shape[2]
+    dt = _of_tokens(_steps(dt, dt_bias, dt_softplus).clamp(*dt_limit), 1)
+    key, query = (_for_each_head(tensor, heads // tensor.shape[2]) for tensor in (B, C))
+    value = hidden_states * dt[..., None]
+    query, key, value, g = map(_chunked, (query, key, value, dt * A))
+    before = _state_before(hidden_states, (heads, value.shape[-1], key.shape[-1]))
+    total, decay = _decay(g)
+    given = [
+        query * total.exp()[..., None],
+        (query @ key.transpose(-1, -2) * decay) @ value,
+        key * (total[..., -1:] - total).exp()[..., None],
+        value,
+        total[..., -1].exp(),
+    ]
+    last, out = _scan(_state_space_chunk, before, given)
+    out = _joined(out, seq)
+    if D is not None:
+        out = out + hidden_states * D[:, None]
+    return (out, last) if return_final_states else out
+
+
+def _state_space_chunk(
+    before: Tensor, given: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Advance a state [batch, heads, head_dim, state] by a chunk of tokens."""
+    queries, attended, left, value, kept = given
+    out = attended + queries @ before.transpose(-1, -2)
+    return before * kept[..., None, None] + value.transpose(-1, -2) @ left, out
+
+
+def gated_delta_rule(
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    g: Tensor,
+    beta: Tensor,
+    output_final_state: bool = False,
+    use_qk_l2norm_in_kernel: bool = False,
+    **_: object,
+) -> tuple[Tensor, Tensor | None]:
+    """Run the gated delta rule (Yang et al., 2024) by chunks of tokens.
+
+    Args:
+        query, key: [batch, seq, key_heads, key_dim].
+        value: [batch, seq, heads, value_dim]; heads in a row share a key head.
+        g: [batch, seq, heads], logarithms of how much of the state each token leaves.
+        beta: [batch, seq, heads], how much of its value each token writes.
+        output_final_state: whether to return the state after the last token.
+        use_qk_l2norm_in_kernel: whether queries and keys are normalised.
+
+    Returns:
+        [batch, seq, heads, value_dim], and the state if it is asked for.
+    """
+    seq, shared = key.shape[1], value.shape[2] // key.shape[2]
+    g, beta = _of_tokens(g, 1), _of_tokens(beta, 1)
+    if use_qk_l2norm_in_kernel:
+        query, key = _normalised(query), _normalised(key)
+    query = query * query.shape[-1] ** -0.5
+    query, key = (_for_each_head(tensor, shared) for tensor in (query, key))
+    chunks = [_chunked(tensor) for tensor in (query, key, value, g, beta)]
+    before = _state_before(value, (query.shape[2], query.shape[3], value.shape[3]))
+    last, out = _scan(_delta_chunk, before, _within_chunks(*chunks))
+    return _joined(out, seq), last if output_final_state else None
+
+
+def delta_update(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what computes a single token, of which padding changes no state.
+
+    Args:
+        original: takes query, key, value, and `g` and `beta` [batch, 1, heads].
+    """
+
+    def update(*args: Tensor, g: Tensor, beta: Tensor, **kwargs: object) -> object:
+        return original(*args, g=_of_tokens(g, 1), beta=_of_tokens(beta, 1), **kwargs)
+
+    return update
+
+
+def _within_chunks(
+    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor
+) -> list[Tensor]:
+    """Compute what needs no state, for all chunks at once.
+
+    Args:
+        query, key, value: [chunks, batch, heads, chunk, dim].
+        g, beta: [chunks, batch, heads, chunk].
+
+    Returns:
+        What `_delta_chunk` takes.
+    """
+    total, decay = _decay(g)
+    written = key * beta[..., None]
+    overlap = (written @ key.transpose(-1, -2) * decay).tril(-1)
+    solved = _unit_lower_inverse(overlap)
+    values = solved @ (value * beta[..., None])
+    keys = solved @ (written * total.exp()[..., None])
+    attended = query @ key.transpose(-1, -2) * decay
+    queries = query * total.exp()[..., None]
+    left = key * (total[..., -1:] - total).exp()[..., None]
+    return [queries, attended, keys, values, left, total[..., -1].exp()]
+
+
+def _decay(g: Tensor) -> tuple[Tensor, Tensor]:
+    """Return what is left of a state after tokens of a chunk.
+
+    Args:
+        g: [chunks, batch, heads, chunk], logarithms of what each leaves.
+
+    Returns:
+        The logarithms of what all tokens up to each leave, of the same shape, and what
+        those after a token j leave up to a token i, [.., chunk i, chunk j]; 0 before j.
+    """
+    total = g.cumsum(-1)
+    after = torch.ones(_CHUNK, _CHUNK, dtype=torch.bool).triu(1)
+    between = total[..., :, None] - total[..., None, :]
+    return total, between.masked_fill(after, -torch.inf).exp()
+
+
+def _delta_chunk(before: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
+    """Advance a state [batch, heads, key_dim, value_dim] by a chunk of tokens."""
+    queries, attended, keys, values, left, kept = given
+    new = values - keys @ before
+    out = queries @ before + attended @ new
+    return before * kept[..., None, None] + left.transpose(-1, -2) @ new, out
+
+
+def _unit_lower_inverse(below: Tensor) -> Tensor:
+    """Return the inverse of `1 + below`, of strictly lower [..., n, n].
+
+    Blocks of the diagonal are inverted first, then pairs of them: of two, with C below
+    their diagonal, the inverse has -inv(B) C inv(A) there. It rounds as substitution
+    does, where a series of powers would lose all digits for keys that are alike.
+    """
+    size = below.shape[-1]
+    places = torch.arange(size)
+    inverse = torch.eye(size, dtype=below.dtype).expand_as(below)
+    block = 1
+    while block < size:
+        pair = places // (2 * block)
+        lower = (pair[:, None] == pair) & (places[:, None] // block > places // block)
+        inverse = inverse - inverse @ (below * lower) @ inverse
+        block *= 2
+    return inverse
+
+
+def _chunked(tensor: Tensor) -> Tensor:
+    """Return [batch, seq, heads, ...] as [chunks, batch, heads, chunk, ...].
+
+    Zeros fill the last chunk: they write nothing and leave all of the state.
+    """
+    seq = tensor.shape[1]
+    chunks = (seq + _CHUNK - 1) // _CHUNK
+    filled = pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, chunks * _CHUNK - seq))
+    split = filled.unflatten(1, (chunks, _CHUNK))
+    return split.movedim((1, 3), (0, 2))
+
+
+def _joined(chunks: Tensor, seq: int) -> Tensor:
+    """Return [chunks, batch, heads, chunk, dim] as [batch, seq, heads, dim]."""
+    return chunks.permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :seq].contiguous()
+
+
+def _for_each_head(tensor: Tensor, shared: int) -> Tensor:
+    """Repeat each of the heads of [batch, seq, heads, dim]."""
+    if shared == 1:
+        return tensor
+    repeated = tensor[:, :, :, None].expand(-1, -1, -1, shared, -1)
+    return repeated.flatten(2, 3)
+
+
+def _normalised(tensor: Tensor) -> Tensor:
+    return tensor * torch.rsqrt((tensor * tensor).sum(-1, keepdim=True) + 1e-6)
+
+
+def _steps(dt: Tensor, bias: Tensor | None, positive: bool) -> Tensor:
+    dt = dt if bias is None else dt + bias.to(dt.dtype)
+    return softplus(dt) if positive else dt
+
+
+def _of_tokens(tensor: Tensor, axis: int) -> Tensor:
+    """Return a tensor with zeros where its tokens, along an axis, are padding."""
+    row_lengths = current_call().row_lengths
+    if row_lengths is None:
+        return tensor
+    real = torch.arange(tensor.shape[axis]) < row_lengths[:, None]
+    shape = [tensor.shape[0], *[1] * (tensor.dim() - 1)]
+    shape[axis] = tensor.shape[axis]
+    return tensor * real.view(shape)
+
+
+def _of_rows(tensor: Tensor) -> Tensor:
+    """Return [batch, ...] of a single token, zero for rows whose token is padding."""
+    return _of_tokens(tensor[:, None], 1)[:, 0]
+
+
+def _state_before(like: Tensor, shape: Sequence[int]) -> Tensor:
+    """Return the state [batch, ...] that the layer has just asked for, or zeros."""
+    state = current_call().recurrent
+    if state is None:
+        return torch.zeros(like.shape[0], *shape, dtype=like.dtype)
+    return state.clone()
+
+
+def _scan(
+    step: Step, before: Tensor, given: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Run a step over the first axis; return what is left, and all results."""
+    if torch.compiler.is_exporting():
+        last, out = scan(step, before, list(given))
+        return last, out
+    made = []
+    for i in range(given[0].shape[0]):
+        before, out = step(before, [tensor[i] for tensor in given])
+        made.append(out)
+    return before, torch.stack(made)
+
+
+def _instead(function: Callable[..., Any]) -> Callable[..., Any]:
+    return lambda _: function
+
+
+# By the names of functions in transformers' modules: from one to that in its place.
+_OWN: Final[dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
+    "mamba_selective_scan": _instead(selective_scan),
+    "mamba_selective_state_update": state_update,
+    "mamba2_chunk_scan": _instead(chunk_scan),
+    "mamba2_selective_state_update": state_update,
+    "torch_chunk_gated_delta_rule": _instead(gated_delta_rule),
+    "torch_recurrent_gated_delta_rule": delta_update,
+}
