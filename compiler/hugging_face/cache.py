@@ -24,7 +24,7 @@ from transformers.cache_utils import (
 from kvc.compiler.hugging_face.attention import Call, Kept
 from kvc.compiler.hugging_face.settings import Sizes
 
-_EXAMPLE_LENGTH: Final = 64  # of caches in the trace that sessions have of any length
+_EXAMPLE_LENGTH: Final = 256  # of caches in the trace that sessions have of any length
 AXIS: Final = 2  # of positions, in [batch, kv_heads, capacity, head_dim]
 CONV: Final = "conv"  # with a number: the name of a state of a layer's convolution
 RECURRENT: Final = "recurrent"
@@ -206,7 +206,7 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):  # type: ignore[no-untyped
         """Return the inputs [batch, channels, count] before each row's padding."""
         row_lengths = self._call.row_lengths
         if row_lengths is None:
-            return whole[..., -count:]
+            return whole[..., -count:].clone()
         places = row_lengths[:, None, None] + torch.arange(count)
         return whole.gather(2, places.expand(-1, whole.shape[1], -1))
 
@@ -331,7 +331,8 @@ class NotingCache(_OneLength):
         count = conv_kernel_size or conv_states.shape[-1]
         dims = (*conv_states.shape[1:-1], count)
         self._note(layer_idx, f"{CONV}_{state_idx}", dims, conv_states)
-        return conv_states
+        before = conv_states.new_zeros(conv_states.shape[0], *dims)
+        return torch.cat([before, conv_states], dim=-1)
 
     def update_recurrent_state(
         self,

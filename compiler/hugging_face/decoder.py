@@ -23,12 +23,16 @@ from transformers import PreTrainedModel
 from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.cache import AXIS, CachedLayer, KvCache, LayerBuffers
 from kvc.compiler.hugging_face.inputs import inputs_of, takes_positions
+from kvc.compiler.hugging_face.recurrences import CHUNK
 from kvc.compiler.hugging_face.settings import LEAST_LENGTH, Sizes
 from kvc.compiler.spec import Dim, Method, StateSpec
 from kvc.schema.errors import UnsupportedModel
 
 CACHE: Final = "kvc_cache"
 POSITION: Final = "kvc_position"
+# Tokens of a traced prompt: more than one of what recurrent layers cut it into, since
+# torch takes a size of one for a constant.
+_EXAMPLE: Final = 2 * CHUNK + 1
 
 
 class CachedDecoder(nn.Module):
@@ -126,7 +130,7 @@ def methods_of(
         all_logits: also `prefill_all`, which returns the logits of every position.
         embeds: an example [1, 1, hidden] for `prefill_embeds`; None: without it.
     """
-    tokens = torch.zeros(1, 2, dtype=torch.int64)
+    tokens = torch.zeros(1, min(sizes.chunk, _EXAMPLE), dtype=torch.int64)
     methods = [
         _method("prefill", "tokens", tokens, sizes, role="prefill"),
         _method("decode", "token", tokens[:, :1], sizes, role="decode", seq=False),
@@ -140,7 +144,7 @@ def methods_of(
             _method("prefill_all", "tokens", tokens, sizes, role="prefill_all")
         )
     if embeds is not None:
-        example = embeds.expand(1, 2, -1).contiguous()
+        example = embeds.expand(1, tokens.shape[1], -1).contiguous()
         methods.append(_method("prefill_embeds", "inputs_embeds", example, sizes))
     return tuple(methods)
 
@@ -232,14 +236,19 @@ class BatchedDecoder(CachedDecoder):
         return last[:, 0]
 
 
-def check_positions(decoder: PreTrainedModel) -> None:
+def check_positions(
+    decoder: PreTrainedModel, layers: Mapping[int, CachedLayer]
+) -> None:
     """Check that rows of a model can be at positions of their own.
+
+    Where no layer attends, there are no positions.
 
     Raises:
         UnsupportedModel: it counts positions by itself, for all rows at once.
     """
-    kind = decoder.config.model_type
-    if not takes_positions(decoder) and kind not in _WITHOUT_POSITIONS:
+    attends = any(layer.attention for layer in layers.values())
+    known = decoder.config.model_type in _WITHOUT_POSITIONS or not attends
+    if not takes_positions(decoder) and not known:
         reason = (
             "it takes no position_ids, so rows cannot be at positions of their own; "
             "compile it for one row, with CacheConfig(batch=1)"

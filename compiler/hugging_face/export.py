@@ -141,7 +141,7 @@ def _decoder(
 ) -> CachedDecoder:
     if sizes.batch == 1:
         return CachedDecoder(decoder, layers, sizes, prefill_sizes, first)
-    check_positions(decoder)
+    check_positions(decoder, layers)
     return BatchedDecoder(decoder, layers, sizes, prefill_sizes, first)
 
 

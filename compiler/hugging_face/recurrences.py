@@ -1,7 +1,7 @@
 """Compute recurrent layers of transformers over any number of tokens, from any state.
 
-In: what the mixers of Mamba, Mamba 2 and Gated DeltaNet call, functions of their own
-modules by these names. Out: while `own_recurrences` is active, these functions here.
+In: what the mixers of Mamba, Mamba 2, Gated DeltaNet and short convolutions call,
+functions of their own modules by these names. Out: while `own_recurrences` is active, these functions here.
 transformers' own unroll a loop over tokens or chunks of them, start from nothing
 instead of the state before, or know of padding only as factors on their input. Here a
 prompt is a `scan`, or products over chunks, and padding leaves a row's state as it is.
@@ -16,12 +16,13 @@ from unittest.mock import patch
 import torch
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
-from torch.nn.functional import pad, silu, softplus
+from torch.nn.functional import silu, softplus
 from transformers import PreTrainedModel
+from transformers.activations import ACT2FN
 
 from kvc.compiler.hugging_face.attention import current_call
 
-_CHUNK: Final = 64  # tokens of one chunk of products, a power of two
+CHUNK: Final = 64  # tokens of one chunk of products, a power of two
 
 # What is carried, and what a step takes -> what is carried on, and a result.
 Step = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
@@ -37,6 +38,56 @@ def own_recurrences(model: PreTrainedModel) -> Iterator[None]:
             if original is not None:
                 stack.enter_context(patch.object(module, name, adapt(original)))
         yield
+
+
+def causal_convolution(
+    hidden_states: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+    **_: object,
+) -> Tensor:
+    """Convolve each channel with its weights.
+
+    Args:
+        hidden_states: [batch, channels, seq], from the cache: those before it first.
+        weight: [channels, kernel].
+        bias: [channels].
+        activation: the name of a function of transformers, applied to the result.
+
+    Returns:
+        [batch, channels, seq - kernel + 1].
+    """
+    kernel = weight.shape[1]
+    seq = hidden_states.shape[2] - kernel + 1
+    shifted = [
+        hidden_states[..., k : k + seq] * weight[:, k, None] for k in range(kernel)
+    ]
+    return _activated(sum(shifted[1:], shifted[0]), bias, activation)
+
+
+def convolution_update(
+    hidden_states: Tensor,
+    conv_state: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    activation: str | None = None,
+) -> Tensor:
+    """Convolve a single token with the inputs before it, which it joins.
+
+    Args:
+        hidden_states: [batch, channels, 1].
+        conv_state: [batch, channels, kernel], the last inputs; written.
+        weight, bias, activation: as of `causal_convolution`.
+    """
+    last = torch.cat([conv_state, hidden_states], dim=-1)[..., 1:].clone()
+    conv_state.copy_(last)
+    return _activated((last * weight).sum(-1, keepdim=True), bias, activation)
+
+
+def _activated(out: Tensor, bias: Tensor | None, activation: str | None) -> Tensor:
+    out = out if bias is None else out + bias[:, None]
+    return out if activation is None else ACT2FN[activation](out)
 
 
 def selective_scan(
@@ -246,7 +297,7 @@ def _decay(g: Tensor) -> tuple[Tensor, Tensor]:
         those after a token j leave up to a token i, [.., chunk i, chunk j]; 0 before j.
     """
     total = g.cumsum(-1)
-    after = torch.ones(_CHUNK, _CHUNK, dtype=torch.bool).triu(1)
+    after = torch.ones(CHUNK, CHUNK, dtype=torch.bool).triu(1)
     between = total[..., :, None] - total[..., None, :]
     return total, between.masked_fill(after, -torch.inf).exp()
 
@@ -284,9 +335,9 @@ def _chunked(tensor: Tensor) -> Tensor:
     Zeros fill the last chunk: they write nothing and leave all of the state.
     """
     seq = tensor.shape[1]
-    chunks = (seq + _CHUNK - 1) // _CHUNK
-    filled = pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, chunks * _CHUNK - seq))
-    split = filled.unflatten(1, (chunks, _CHUNK))
+    chunks = (seq + CHUNK - 1) // CHUNK
+    missing = tensor.new_zeros(tensor.shape[0], chunks * CHUNK - seq, *tensor.shape[2:])
+    split = torch.cat([tensor, missing], dim=1).unflatten(1, (chunks, CHUNK))
     return split.movedim((1, 3), (0, 2))
 
 
@@ -356,6 +407,8 @@ def _instead(function: Callable[..., Any]) -> Callable[..., Any]:
 
 # By the names of functions in transformers' modules: from one to that in its place.
 _OWN: Final[dict[str, Callable[[Callable[..., Any]], Callable[..., Any]]]] = {
+    "causal_conv1d_fn": _instead(causal_convolution),
+    "causal_conv1d_update": _instead(convolution_update),
     "mamba_selective_scan": _instead(selective_scan),
     "mamba_selective_state_update": state_update,
     "mamba2_chunk_scan": _instead(chunk_scan),
