@@ -59,8 +59,8 @@ def load(
 
     Raises:
         BadSetting: `path` is no path, there is no such mode, the folders are not a
-            sequence, `reference` is neither a bool nor None, or `threads` is more than
-            there are processors.
+            sequence, `reference` is neither a bool nor None, or `threads` is not from 1
+            to the number of processors.
         ThreadsFixed: programs of this process compute with other threads already.
         FormatError: a file is damaged, or no bundle.
         LoadError: a file cannot be read or found, a backend or its library is missing,
