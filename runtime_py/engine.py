@@ -15,7 +15,7 @@ import numpy as np
 
 from kvc.runtime.arrays import Array, copy_into, own_copy
 from kvc.runtime.binding.binder import Binder
-from kvc.runtime.binding.executor import Binding, Progress
+from kvc.runtime.binding.executor import Binding, Progress, fill_cursors
 from kvc.runtime.binding.resources import ContextPool, ExecutionContext, Resources
 from kvc.runtime.calls.callers import Loan
 from kvc.runtime.calls.entries import Entry, make_entry
@@ -25,7 +25,7 @@ from kvc.runtime.calls.transactions import Transaction
 from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.base import Packing
-from kvc.runtime.sessions.positions import count_rows, fill_cursors, row_dims
+from kvc.runtime.sessions.sizes import count_rows, row_dims
 from kvc.runtime.states.divided import divide, find_backends
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.kind import Demand
@@ -117,7 +117,7 @@ class Engine:
         def run(piece: Entry, given: Inputs) -> list[object]:
             return self._run_once(piece, given, states)
 
-        return run_pieces(self.program, pieces, inputs, states, run)
+        return run_pieces(pieces, inputs, states, run)
 
     def _run_once(
         self, entry: Entry, inputs: Inputs, states: StateMemory | None
@@ -125,7 +125,8 @@ class Engine:
         """Run a method in one go."""
         resources, context = self._borrow(states)
         try:
-            self._blobs.check_unchanged()
+            for file in self._blobs.shown:
+                file.check_unchanged()
             binder = Binder(self.program.cursors, resources, context, states)
             binding, loans = binder.bind(entry, inputs)
             demand = entry.with_counts(binding.demand, inputs)
@@ -145,7 +146,7 @@ class Engine:
         states: StateMemory,
     ) -> list[object]:
         """Run a bound method on a session: all of it, or as if it had not run."""
-        transaction = Transaction(entry, demand, states, self.program.cursors)
+        transaction = Transaction(entry, demand, states)
         progress = Progress()
         try:
             if values := binding.frame.cursors:
@@ -173,7 +174,8 @@ class Engine:
             self.groups,
             self._own_states(sizes),
             sizes,
-            capacity=capacity,
+            self.program.cursors,
+            capacity,
             rows=tuple(
                 count_rows(self.program, sizes, number)
                 for number in range(max(1, len(self.program.cursors)))
@@ -229,7 +231,8 @@ class Engine:
         self.check_open()
         resources, context = self._borrow(None)
         try:
-            self._blobs.check_unchanged()
+            for file in self._blobs.shown:
+                file.check_unchanged()
             return resources.pack()
         finally:
             resources.pool.put_back(context, None)

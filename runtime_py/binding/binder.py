@@ -16,7 +16,7 @@ from kvc.runtime.binding.frames import bind_graph
 from kvc.runtime.binding.resources import ExecutionContext, Resources
 from kvc.runtime.binding.values import Memory
 from kvc.runtime.calls.callers import Loan, lend
-from kvc.runtime.calls.entries import Entry, check_growth
+from kvc.runtime.calls.entries import Entry
 from kvc.runtime.calls.inputs import Inputs
 from kvc.runtime.states.kind import Demand
 from kvc.runtime.states.memory import StateMemory
@@ -58,7 +58,7 @@ class Binder:
             sizes = sizes or entry.solve(inputs, self.states)
             demand = entry.demand(sizes)
             if self.states is not None:
-                check_growth(demand, self.states, self.cursors)
+                self.states.check_growth(demand)
             # Out of the context's hands: one that breaks off is of no use any more.
             old = self.context.take(key)
             found = self._bind(entry, sizes, demand, loans, old)

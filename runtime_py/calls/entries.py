@@ -21,11 +21,9 @@ from kvc.runtime.states.kind import Demand, Kind, Writes
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.owner import ALL_SLOTS, Group
 from kvc.runtime.states.table import find_writes
-from kvc.schema.errors import CacheOverflow, CallTooLong, StateMismatch
+from kvc.schema.errors import CallTooLong, StateMismatch
 from kvc.schema.frozen import frozen
 from kvc.schema.model import (
-    Cursor,
-    CursorKind,
     CursorSlot,
     Graph,
     Method,
@@ -279,26 +277,6 @@ def _lengths_of(
     return set(symbols_of(dims))
 
 
-def check_room(
-    steps: Sequence[int], starts: Sequence[int], capacity: int | None
-) -> None:
-    """Check that a call's tokens fit after the position.
-
-    Args:
-        steps: tokens that it adds to each row.
-        starts: the position of each row.
-        capacity: the greatest position, None where nothing limits it.
-
-    Raises:
-        CacheOverflow: they do not.
-    """
-    if capacity is None:
-        return
-    for row, (start, count) in enumerate(zip(starts, steps, strict=True)):
-        if start + count > capacity:
-            raise CacheOverflow(row=row, start=start, count=count, capacity=capacity)
-
-
 def too_long(method: Method, count: int, kind: Kind) -> CallTooLong:
     """Return the error of a call with more tokens than a kind of state allows."""
     return CallTooLong(
@@ -324,26 +302,3 @@ def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
             expected=f"row lengths of {len(starts)} rows",
             found=f"row lengths of {len(demand.row_lengths)}",
         )
-
-
-def check_growth(
-    demand: Demand, memory: StateMemory, cursors: Sequence[Cursor]
-) -> None:
-    """Check that states which grow have room.
-
-    Raises:
-        CacheOverflow: one has not.
-    """
-    row_lengths = bool(cursors) and cursors[0].kind is CursorKind.LENGTH
-    capacities: dict[int, int] = {}
-    for kind in memory.kinds if demand.lengths else ():
-        own = kind.group.first.cursor in (None, 0)
-        limit = memory.capacity if own else None
-        room = kind.room(limit, row_lengths) if kind.grows else 0
-        capacities |= dict.fromkeys(kind.group.states, room)
-    for state, _, reach in demand.lengths:
-        length, capacity = memory.lengths[state], capacities[state]
-        if reach > capacity:
-            raise CacheOverflow(
-                row=0, start=length, count=max(reach - length, 0), capacity=capacity
-            )
