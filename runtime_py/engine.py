@@ -10,13 +10,14 @@ released, and is made again by the next call.
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from kvc.runtime.arrays import Array, copy_into, own_copy
-from kvc.runtime.binding.binder import Binder
+from kvc.runtime.binding.contexts import ContextPool, ExecutionContext
 from kvc.runtime.binding.executor import Binding, Progress, fill_cursors
-from kvc.runtime.binding.resources import ContextPool, ExecutionContext, Resources
+from kvc.runtime.binding.resources import Resources
 from kvc.runtime.calls.callers import Loan
 from kvc.runtime.calls.entries import Entry, make_entry
 from kvc.runtime.calls.inputs import Inputs, take_inputs
@@ -89,7 +90,8 @@ class Engine:
         """
         entry = self.entry(method)
         inputs = self._take(entry, args, kwargs, states)
-        entry.check_tokens(inputs)
+        if entry.tokens is not None:
+            entry.tokens.check_all(inputs, entry.row_lengths)
         results = self._run_call(entry, inputs, states)
         return _nest(entry.method.output_tree, results, inputs.as_tensors)
 
@@ -127,9 +129,11 @@ class Engine:
         try:
             for file in self._blobs.shown:
                 file.check_unchanged()
-            binder = Binder(self.program.cursors, resources, context, states)
-            binding, loans = binder.bind(entry, inputs)
-            demand = entry.with_counts(binding.demand, inputs)
+            binding, loans = context.bind(entry, inputs, states)
+            demand = binding.demand
+            if entry.row_lengths is not None and demand.advance is not None:
+                read = entry.row_lengths.read(inputs, demand.advance)
+                demand = replace(demand, row_lengths=read)
             if states is None or entry.only_reads:
                 return _run(binding, inputs, loans, Progress())
             return self._run_on(entry, binding, demand, inputs, loans, states)
