@@ -19,8 +19,8 @@ from kvc.runtime.delegates.table import check_backends
 from kvc.runtime.engine import Engine
 from kvc.runtime.forks.prefixes import Prefix
 from kvc.runtime.methods import Callables
-from kvc.runtime.sessions.positions import whole_number
 from kvc.runtime.sessions.session import Session
+from kvc.runtime.sessions.sizes import whole_number
 from kvc.runtime.sessions.snapshots import Snapshot
 from kvc.runtime.states.memory import Copies
 from kvc.runtime.threads import request_threads
