@@ -45,8 +45,8 @@ class SaveReport:
         data_path: the data file that has its weights; None where it has them itself,
             or where other bundles' data files have all of them.
         data_nbytes: size of that file, 0 where there is none.
-        reused: data file of another bundle -> bytes of weights that are referred to in
-            it; none but those that are used.
+        reused: data file of another bundle -> bytes of its weights that this bundle
+            refers to; files without such weights are left out.
     """
 
     file_nbytes: int
@@ -66,8 +66,8 @@ class Bundle:
     model that was compiled, and its checkpoint, must stay unchanged until then.
 
     Attributes:
-        program: all that the file will say, but for where its blobs lie.
-        model_nbytes: bytes of the tensors that it is made of, each once.
+        program: all that the file will say, except where its blobs lie.
+        model_nbytes: bytes of the model's tensors that it is made of, each once.
     """
 
     def __init__(
@@ -95,15 +95,15 @@ class Bundle:
             progress: told of each weight before it is written, in bytes.
             data: where weights go: into the bundle, or into a data file beside it,
                 NAME-<digest>.kvd, that bundles with the same weights share.
-            reuse: data files of other bundles. Weights that these have are referred to
-                there, and only the rest is written.
+            reuse: data files of other bundles. The bundle refers to the weights that
+                these hold, and only the others are written.
 
         Raises:
             CannotWrite: a file cannot be written; what was there is untouched.
             CheckpointChanged: a checkpoint changed after it was opened.
             NotFinite: a weight that is to be quantized has a NaN or an infinity.
             FileProblem, FormatError: a data file to reuse cannot be read.
-            CompileError: `data` is neither.
+            CompileError: `data` is neither "internal" nor "external".
         """
         if data not in PLACEMENTS:
             known = " or ".join(PLACEMENTS)

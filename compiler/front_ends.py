@@ -1,4 +1,4 @@
-"""Name the right front end in the error, when the capture of such a model fails."""
+"""Point to `export_hf` in the error when the capture of a transformers model fails."""
 
 from torch import nn
 

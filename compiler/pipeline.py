@@ -99,7 +99,7 @@ def compile_program(
 
     Raises:
         CompileError: what is asked for is not a module with methods, a method does not
-            have the signature of its role, or `max_length` says nothing here.
+            have the signature of its role, or `max_length` cannot limit this program.
         CaptureError: a method cannot be traced.
         UnsupportedOps: with every op that has no kernel.
         StateConflict: two names share memory that a method writes, or two methods
@@ -109,7 +109,7 @@ def compile_program(
         RecipeError: the recipe is unknown or wrong, or its backend is.
         BadFile: a file has a name that is not plain, or cannot be read.
         TokenizerTooLarge: metadata name a tokenizer that does not fit the model.
-        BadBackend: the backend gave back what it may not.
+        BadBackend: the backend returned something wrong.
         CacheDtypeRefused: the recipe stores caches as int8 or float16, and one cannot
             be.
     """

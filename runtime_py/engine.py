@@ -10,13 +10,14 @@ released, and is made again by the next call.
 import os
 import threading
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import numpy as np
 
 from kvc.runtime.arrays import Array, copy_into, own_copy
-from kvc.runtime.binding.binder import Binder
-from kvc.runtime.binding.executor import Binding, Progress
-from kvc.runtime.binding.resources import ContextPool, ExecutionContext, Resources
+from kvc.runtime.binding.contexts import ContextPool, ExecutionContext
+from kvc.runtime.binding.executor import Binding, Progress, fill_cursors
+from kvc.runtime.binding.resources import Resources
 from kvc.runtime.calls.callers import Loan
 from kvc.runtime.calls.entries import Entry, make_entry
 from kvc.runtime.calls.inputs import Inputs, take_inputs
@@ -25,7 +26,7 @@ from kvc.runtime.calls.transactions import Transaction
 from kvc.runtime.data import Mode, NamedBuffers, Residency, hold_blobs
 from kvc.runtime.data.residency import describe_residency
 from kvc.runtime.delegates.base import Packing
-from kvc.runtime.sessions.positions import count_rows, fill_cursors, row_dims
+from kvc.runtime.sessions.sizes import count_rows, row_dims
 from kvc.runtime.states.divided import divide, find_backends
 from kvc.runtime.states.host import HostMemory
 from kvc.runtime.states.kind import Demand
@@ -89,7 +90,8 @@ class Engine:
         """
         entry = self.entry(method)
         inputs = self._take(entry, args, kwargs, states)
-        entry.check_tokens(inputs)
+        if entry.tokens is not None:
+            entry.tokens.check_all(inputs, entry.row_lengths)
         results = self._run_call(entry, inputs, states)
         return _nest(entry.method.output_tree, results, inputs.as_tensors)
 
@@ -117,7 +119,7 @@ class Engine:
         def run(piece: Entry, given: Inputs) -> list[object]:
             return self._run_once(piece, given, states)
 
-        return run_pieces(self.program, pieces, inputs, states, run)
+        return run_pieces(pieces, inputs, states, run)
 
     def _run_once(
         self, entry: Entry, inputs: Inputs, states: StateMemory | None
@@ -125,10 +127,13 @@ class Engine:
         """Run a method in one go."""
         resources, context = self._borrow(states)
         try:
-            self._blobs.check_unchanged()
-            binder = Binder(self.program.cursors, resources, context, states)
-            binding, loans = binder.bind(entry, inputs)
-            demand = entry.with_counts(binding.demand, inputs)
+            for file in self._blobs.shown:
+                file.check_unchanged()
+            binding, loans = context.bind(entry, inputs, states)
+            demand = binding.demand
+            if entry.row_lengths is not None and demand.advance is not None:
+                read = entry.row_lengths.read(inputs, demand.advance)
+                demand = replace(demand, row_lengths=read)
             if states is None or entry.only_reads:
                 return _run(binding, inputs, loans, Progress())
             return self._run_on(entry, binding, demand, inputs, loans, states)
@@ -145,7 +150,7 @@ class Engine:
         states: StateMemory,
     ) -> list[object]:
         """Run a bound method on a session: all of it, or as if it had not run."""
-        transaction = Transaction(entry, demand, states, self.program.cursors)
+        transaction = Transaction(entry, demand, states)
         progress = Progress()
         try:
             if values := binding.frame.cursors:
@@ -173,7 +178,8 @@ class Engine:
             self.groups,
             self._own_states(sizes),
             sizes,
-            capacity=capacity,
+            self.program.cursors,
+            capacity,
             rows=tuple(
                 count_rows(self.program, sizes, number)
                 for number in range(max(1, len(self.program.cursors)))
@@ -229,7 +235,8 @@ class Engine:
         self.check_open()
         resources, context = self._borrow(None)
         try:
-            self._blobs.check_unchanged()
+            for file in self._blobs.shown:
+                file.check_unchanged()
             return resources.pack()
         finally:
             resources.pool.put_back(context, None)

@@ -132,7 +132,7 @@ class GrowingArray:
             raise CacheOverflow(row=0, start=start, count=count, capacity=self.capacity)
 
     def set_length(self, length: int) -> None:
-        """Take for the length what a method has made it."""
+        """Note the length that a call of a method has given the array."""
         self._length = length
 
     def _take(self, rows: object) -> Array:

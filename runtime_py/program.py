@@ -19,8 +19,8 @@ from kvc.runtime.delegates.table import check_backends
 from kvc.runtime.engine import Engine
 from kvc.runtime.forks.prefixes import Prefix
 from kvc.runtime.methods import Callables
-from kvc.runtime.sessions.positions import whole_number
 from kvc.runtime.sessions.session import Session
+from kvc.runtime.sessions.sizes import whole_number
 from kvc.runtime.sessions.snapshots import Snapshot
 from kvc.runtime.states.memory import Copies
 from kvc.runtime.threads import request_threads
@@ -59,12 +59,12 @@ def load(
 
     Raises:
         BadSetting: `path` is no path, there is no such mode, the folders are not a
-            sequence, `reference` is neither a bool nor None, or there are no so many
-            processors.
+            sequence, `reference` is neither a bool nor None, or `threads` is not from 1
+            to the number of processors.
         ThreadsFixed: programs of this process compute with other threads already.
         FormatError: a file is damaged, or no bundle.
-        LoadError: one cannot be read or found, or a backend or its library is not here,
-            or no method runs without torch, which is not installed.
+        LoadError: a file cannot be read or found, a backend or its library is missing,
+            or every method needs torch, which is not installed.
     """
     checked = check_mode(mode)
     folders = _check_folders(data_folders)
@@ -153,9 +153,9 @@ class Program(Callables):
                 reserving costs nothing.
             transactional: copy, before each call, what a call that fails could not put
                 back, so that no failure poisons the session.
-            snapshots: of how many of the last calls the copies are kept, so that
-                `rewind` can undo these calls, where states are overwritten anywhere
-                (recurrent ones, say). One copy of such states is made for each call.
+            snapshots: how many of the last calls `rewind` can undo in a session with
+                states that calls may overwrite anywhere, such as recurrent ones. Each
+                call copies such states, and this many copies are kept.
             sizes: for symbols that states use. Left out, each is its greatest, but
                 `batch` is 1.
 
@@ -209,7 +209,7 @@ class Program(Callables):
 
         Raises:
             UnknownName: no method has the role `prefill`, or none `decode`.
-            BadSetting: there are no tokens, or they are none.
+            BadSetting: there are no tokens, or `tokens` holds something else.
             CacheOverflow: they do not fit.
             ExecutionError: as `Session.call`, and as `session`.
         """
@@ -240,8 +240,8 @@ class Program(Callables):
     def pack(self) -> tuple[Packing, ...]:
         """Do now what first calls would: check weights, have backends pack them.
 
-        No method runs. What is packed stays in memory until `release` or `close`, and
-        so long the result has its bytes.
+        No method runs. Packed weights stay in memory, and the result's `content` valid,
+        until `release` or `close`.
 
         Raises:
             ExecutionError: a backend's library refuses a partition.

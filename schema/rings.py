@@ -38,6 +38,14 @@ class Window:
         size, _, keep = text.partition(_AND)
         return cls(int(size), int(keep or 0))
 
+    def kept(self, end: int) -> int:
+        """Return how many of the positions before `end` are kept for good."""
+        return min(end, self.keep)
+
+    def runs(self, first: int, count: int, slots: int) -> Iterator[tuple[int, int]]:
+        """Yield where positions lie in a ring of so many slots; see `slot_runs`."""
+        return slot_runs(first, count, slots, self.keep)
+
     def longest_call(self, slots: int) -> int:
         """Return how many tokens fit in a call, so that its first query sees all."""
         return slots - self.keep - self.size + 1

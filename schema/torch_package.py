@@ -11,7 +11,7 @@ from kvc.schema.errors import MissingPackage
 
 INSTALL: Final = "pip install 'kvc[compile]'"  # of kvc as it is installed
 _ABSENT: Final = "it is not installed"
-_WITHOUT: Final = "bundles of recipes with a backend do without"
+_WITHOUT: Final = "recipes with a backend do without, if its library is installed"
 
 
 def has_torch() -> bool:

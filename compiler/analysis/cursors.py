@@ -1,10 +1,10 @@
 """Find the cursors: what counts tokens, and by how much each method advances it.
 
 In: a program and its flat methods. Out: a `Counting` for each cursor. A cursor is, in
-this order: an input that methods declare as their position; an integer state that every
-method which writes it advances by a size, or as far as the loops go that carry it, and
-that says where caches are written or advances by the tokens of a method with a role;
-the common length of growing states.
+this order: an input that methods declare as their position; an integer state that says
+where caches are written or advances by the tokens of a method with a role, if every
+method that writes it advances it by a size, or to the position where a loop that
+carries it ends; the common length of growing states.
 """
 
 from collections.abc import Iterator, Mapping, Sequence

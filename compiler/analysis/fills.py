@@ -1,8 +1,8 @@
 """Follow how far a call has written rings, from its start on and without a hole.
 
-In: a method as a cursor sees it, and its rings. Out: for each value that lies where a
-ring does, how far that is filled. Where turns begin and loops and branches end, it is
-filled up to a position that they hand on, or nobody knows how far.
+In: a method as a cursor sees it, and its rings. Out: for each value in a ring's memory,
+how far the ring is filled. Where a turn begins, and where a loop or branch ends, that
+is up to the position that they pass on, or unknown.
 """
 
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""Say in other words what torch traces for one size only.
+"""Replace functions that torch traces for one size only.
 
 torch cuts a tensor into pieces, finds maxima along one axis, and runs recurrent layers
 (`recurrent`) in code that turns a dynamic size into a number. In: a call of such a

@@ -105,7 +105,7 @@ class Checkpoint(Closing):
                 another shape, or of a dtype that does not become the model's; or with
                 names of one tensor of the model that have different values here.
             CheckpointChanged: a file changed after it was opened, or is closed.
-            CheckpointError: `rename` is neither.
+            CheckpointError: `rename` is neither a mapping nor a function.
         """
         return load_model(model, self.path, self.tensors, rename, strict)
 

@@ -62,11 +62,12 @@ def export_hf(
     which return the last position's logits float32 [batch, vocab]. All methods write
     one cache, whose capacity a session chooses.
 
-    With `CacheConfig(batch=n)` above 1 a session chooses its rows too, and methods take
-    row lengths, from 0 to seq: `lengths` int64 [batch], for `decode`
-    `active` bool [batch]; all where it is left out. Rows are right padded, with
-    anything; of each row only its tokens are written, attend and advance it. Logits
-    are those after a row's last token, and mean nothing for a row without tokens.
+    With `CacheConfig(batch=n)` above 1 a session also chooses how many rows it has, and
+    methods take row lengths: `lengths` int64 [batch], each from 0 to seq, or for
+    `decode` `active` bool [batch]. A call that leaves them out takes all tokens. Rows
+    are padded on the right, with any tokens; padding is neither written nor attended
+    to. Logits are those after a row's last token, and mean nothing for a row without
+    tokens.
 
     Args:
         model: a model, which is left as it was; or a folder with config.json and
@@ -79,7 +80,8 @@ def export_hf(
         prefill_sizes: numbers of tokens that get a method of their own, `prefill_N`.
         all_logits: also compile `prefill_all(tokens)`, which returns the logits of
             every position, float32 [batch, seq, vocab].
-        inputs_embeds: also compile `prefill_embeds`, of [batch, seq, hidden].
+        inputs_embeds: also compile `prefill_embeds`, which takes embeddings float32
+            [batch, seq, hidden] in place of tokens.
         progress: as of `compile_program`.
         max_copy_bytes: as of `compile_program`.
 

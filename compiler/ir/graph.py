@@ -6,8 +6,10 @@ the method's start (`state_in`) and another at its end (`state_out`). Where valu
 in memory is decided later, in side tables.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from itertools import chain
 
 from kvc.compiler.constants import Source
 from kvc.schema.dtypes import DType
@@ -111,6 +113,11 @@ class Method:
     def makers(self) -> dict[int, Node]:
         """Return value id -> the node that makes it."""
         return {value.id: node for node in self.nodes for value in node.outputs}
+
+    def reads(self) -> Counter[int]:
+        """Return value id -> how often it is read, results included."""
+        read = (value.id for node in self.nodes for value in node.inputs)
+        return Counter(chain(read, (value.id for value in self.results)))
 
     def next_id(self) -> int:
         """Return an id above all ids in use."""

@@ -14,8 +14,7 @@ from kvc.compiler.ir.control import blocks_by_number, control_of, entries
 from kvc.compiler.passes.rewrite import (
     NodeList,
     each_method,
-    rename_node,
-    rename_results,
+    read_through,
 )
 from kvc.schema.ops import COND, OPS, Aliasing
 from kvc.schema.types import Affine, Dim, TensorType, add_dims
@@ -30,7 +29,7 @@ class AppendToCaches:
     def run(self, program: Program) -> Program:
         """Return the program whose growing caches are appended to."""
         grows = {s.name: s.grows for s in program.states if s.grows is not None}
-        program = each_method(program, _without_empty_parts)
+        program = each_method(program, lambda m: read_through(m, _without_empty_parts))
         blocks = blocks_by_number(program)
         joins = {
             id(node)
@@ -41,20 +40,12 @@ class AppendToCaches:
         return each_method(program, lambda method: _append(method, joins))
 
 
-def _without_empty_parts(method: Method) -> Method:
-    """Drop the parts of joins that hold nothing; read through a join of one."""
-    names: dict[int, Value] = {}
-    kept = []
-    for node in method.nodes:
-        node = rename_node(node, names)
-        parts = _parts(node) if node.op == "aten::cat" else ()
-        if len(parts) == 1 and parts[0].type == node.outputs[0].type:
-            names[node.outputs[0].id] = parts[0]
-        elif parts:
-            kept.append(replace(node, arguments=(parts, node.arguments[1])))
-        else:
-            kept.append(node)
-    return rename_results(replace(method, nodes=tuple(kept)), names)
+def _without_empty_parts(node: Node) -> Node | tuple[Value, ...]:
+    """Drop the parts of a join that hold nothing; read through a join of one."""
+    parts = _parts(node) if node.op == "aten::cat" else ()
+    if len(parts) == 1 and parts[0].type == node.outputs[0].type:
+        return parts
+    return replace(node, arguments=(parts, node.arguments[1])) if parts else node
 
 
 def _parts(node: Node) -> tuple[Value, ...]:

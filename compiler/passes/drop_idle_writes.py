@@ -5,12 +5,12 @@ that was just written into the same slice, since Python assigns what `+=` return
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
 from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.passes.axis_writes import axis_write
-from kvc.compiler.passes.rewrite import each_method, rename_node, rename_results
+from kvc.compiler.passes.rewrite import each_method, read_through
 from kvc.compiler.passes.same_index import equal, is_read_at
 
 
@@ -26,17 +26,15 @@ class DropIdleWrites:
 
 
 def _drop(method: Method) -> Method:
-    names: dict[int, Value] = {}
     makers: dict[int, Node] = {}
-    kept = []
-    for node in method.nodes:
-        node = rename_node(node, names)
+
+    def written(node: Node) -> Node | tuple[Value, ...]:
         if _is_idle(node, makers):
-            names[node.outputs[0].id] = node.inputs[0]
-            continue
-        kept.append(node)
+            return (node.inputs[0],)
         makers.update((value.id, node) for value in node.outputs)
-    return rename_results(replace(method, nodes=tuple(kept)), names)
+        return node
+
+    return read_through(method, written)
 
 
 def _is_idle(node: Node, makers: Mapping[int, Node]) -> bool:

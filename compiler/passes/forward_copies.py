@@ -6,11 +6,11 @@ moved into the state, or an old value must be kept from being overwritten,
 `compiler/in_place` adds the copy.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from kvc.compiler.ir import Method, Node, Program, Value
-from kvc.compiler.passes.rewrite import each_method, rename_node, rename_results
+from kvc.compiler.ir import Node, Program, Value
+from kvc.compiler.passes.rewrite import each_method, read_through
 
 # Op -> place of the argument that the result repeats where the types are equal.
 _REPEATS = {
@@ -31,26 +31,13 @@ class ForwardCopies:
 
     def run(self, program: Program) -> Program:
         """Return the program without such copies."""
-        return each_method(program, _forward)
+        return each_method(program, lambda method: read_through(method, _copied))
 
 
-def _forward(method: Method) -> Method:
-    names: dict[int, Value] = {}
-    kept = []
-    for node in method.nodes:
-        node = rename_node(node, names)
-        copied = _copied_value(node)
-        if copied is None:
-            kept.append(node)
-        else:
-            names[node.outputs[0].id] = copied
-    return rename_results(replace(method, nodes=tuple(kept)), names)
-
-
-def _copied_value(node: Node) -> Value | None:
-    """Return the value that a node only repeats, None where it does more."""
+def _copied(node: Node) -> Node | tuple[Value, ...]:
+    """Return the value that a node only repeats, the node where it does more."""
     if node.op not in _REPEATS:
-        return None
+        return node
     copied = node.arguments[_REPEATS[node.op]]
     assert isinstance(copied, Value)
-    return copied if copied.type == node.outputs[0].type else None
+    return (copied,) if copied.type == node.outputs[0].type else node

@@ -5,7 +5,6 @@ store the activated gate and read it again. The fused op rounds as the two do. I
 program. Out: the same, with each such product of float32 in one node.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -28,8 +27,7 @@ class FuseGlus:
 
 def _fuse(method: Method) -> Method:
     makers = method.makers()
-    reads = Counter(v.id for node in method.nodes for v in node.inputs)
-    reads.update(value.id for value in method.results)
+    reads = method.reads()
     nodes = (_fused(node, makers, reads) for node in method.nodes)
     return replace(method, nodes=tuple(nodes))
 

@@ -5,7 +5,6 @@ before or after it, is how models of transformers write the norm: six nodes, eac
 whole activation. kvc's kernel rounds as these do, so nothing changes in float32.
 """
 
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import ClassVar
@@ -36,8 +35,7 @@ class _Norm:
 
 def _fuse(method: Method) -> Method:
     makers = method.makers()
-    reads = Counter(v.id for node in method.nodes for v in node.inputs)
-    reads.update(value.id for value in method.results)
+    reads = method.reads()
     constants = {value.id for value, _ in method.constants}
     norms: dict[int, _Norm] = {}
     nodes = []

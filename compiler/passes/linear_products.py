@@ -2,8 +2,8 @@
 
 `x @ weight`, `mm` and `addmm` read a matrix [in, out] down its columns. Kernels and
 quantization take a linear layer's [out, in], whose rows lie together. In: a program.
-Out: the same, where such products are `aten::linear`; the matrix is turned when its
-blob is written, or is the base of the turned view that was read.
+Out: the same, where such products are `aten::linear`; the matrix is transposed when its
+blob is written, or is the base of the transposed view that was read.
 """
 
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
 """Make caches float16: round rows as they are written, compute with them in float32.
 
 A float32 state that `kvc::cache_update` writes and `kvc::attention` reads becomes
-float16, and so does all that comes of it: versions, views with other axes, what
+float16, and so do all values made from it: its versions, views with other axes, what
 branches and loops take and return. The two operators take float16 caches beside
 float32, so nothing else changes. Any other reader or writer of a cache is an error,
 since its results would change.

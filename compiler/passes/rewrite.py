@@ -33,6 +33,25 @@ def rename_results(method: Method, names: Mapping[int, Value]) -> Method:
     )
 
 
+def read_through(
+    method: Method, stand_in: Callable[[Node], Node | tuple[Value, ...]]
+) -> Method:
+    """Drop nodes whose results other values are as well; readers take those.
+
+    `stand_in` gets each node in order, with renamed operands, and returns the values
+    that stand for its results, or the node that takes its place: mostly itself.
+    """
+    names: dict[int, Value] = {}
+    kept = []
+    for node in method.nodes:
+        found = stand_in(rename_node(node, names))
+        if isinstance(found, Node):
+            kept.append(found)
+        else:
+            names.update(zip((v.id for v in node.outputs), found, strict=True))
+    return rename_results(replace(method, nodes=tuple(kept)), names)
+
+
 def factors(node: Node) -> Iterator[tuple[Value, Value]]:
     """Yield the tensors that a node multiplies both ways round, none for another op."""
     if node.op != "aten::mul.Tensor":

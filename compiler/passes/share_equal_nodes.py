@@ -4,11 +4,11 @@ All ops are functional and deterministic, so this holds for every node. With it,
 layers with the same input share its quantization.
 """
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar
 
-from kvc.compiler.ir import Argument, Method, Program, Value
-from kvc.compiler.passes.rewrite import each_method, rename_node, rename_results
+from kvc.compiler.ir import Argument, Method, Node, Program, Value
+from kvc.compiler.passes.rewrite import each_method, read_through
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,20 +23,15 @@ class ShareEqualNodes:
 
 
 def _share(method: Method) -> Method:
-    names: dict[int, Value] = {}
-    first: dict[object, tuple[Value, ...]] = {}
-    kept = []
-    for node in method.nodes:
-        node = rename_node(node, names)
+    first: dict[object, Node] = {}
+
+    def equal(node: Node) -> Node | tuple[Value, ...]:
         types = tuple(value.type for value in node.outputs)
         key = (node.op, tuple(_exact(a) for a in node.arguments), types)
-        if key in first:
-            olds = (value.id for value in node.outputs)
-            names.update(zip(olds, first[key], strict=True))
-        else:
-            first[key] = node.outputs
-            kept.append(node)
-    return rename_results(replace(method, nodes=tuple(kept)), names)
+        found = first.setdefault(key, node)
+        return node if found is node else found.outputs
+
+    return read_through(method, equal)
 
 
 def _exact(argument: Argument) -> object:

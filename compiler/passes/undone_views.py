@@ -30,7 +30,7 @@ def without_undone_views(method: Method) -> Method:
     """Return a method that reads through such views."""
     names: dict[int, Value] = {}
     rebuilt = NodeList(method)
-    reads = _reads(method)
+    reads = method.reads()
     for node in method.nodes:
         node = rename_node(node, names)
         made = _undone(node, rebuilt) or _done_to_base(node, rebuilt, reads)
@@ -39,14 +39,6 @@ def without_undone_views(method: Method) -> Method:
         else:
             names[node.outputs[0].id] = made
     return rename_results(replace(method, nodes=tuple(rebuilt.nodes)), names)
-
-
-def _reads(method: Method) -> dict[int, int]:
-    counts: dict[int, int] = {}
-    values = [value for node in method.nodes for value in node.inputs]
-    for value in (*values, *method.results):
-        counts[value.id] = counts.get(value.id, 0) + 1
-    return counts
 
 
 def _undone(node: Node, rebuilt: NodeList) -> Value | None:

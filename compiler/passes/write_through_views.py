@@ -18,8 +18,7 @@ from kvc.compiler.passes.axis_writes import AxisWrite, axis_write, with_operands
 from kvc.compiler.passes.rewrite import (
     NodeList,
     each_method,
-    rename_node,
-    rename_results,
+    read_through,
 )
 from kvc.compiler.passes.same_index import is_read_at, selected_at
 from kvc.compiler.passes.whole_views import axis_order
@@ -49,16 +48,14 @@ def _without_whole_writes(method: Method) -> Method:
 
     So is written back what `cache[0]` of a batch of one has become.
     """
-    names: dict[int, Value] = {}
-    makers, kept = method.makers(), []
-    for node in method.nodes:
-        node = rename_node(node, names)
+    makers = method.makers()
+
+    def written(node: Node) -> Node | tuple[Value, ...]:
         write = axis_write(node)
-        if write is not None and _is_whole(write, makers):
-            names[node.outputs[0].id] = write.source
-        else:
-            kept.append(node)
-    return rename_results(replace(method, nodes=tuple(kept)), names)
+        whole = write is not None and _is_whole(write, makers)
+        return (write.source,) if write is not None and whole else node
+
+    return read_through(method, written)
 
 
 def _is_whole(write: AxisWrite, makers: Mapping[int, Node]) -> bool:
@@ -75,7 +72,7 @@ def _is_whole(write: AxisWrite, makers: Mapping[int, Node]) -> bool:
 
 def _unviewed(method: Method) -> Method:
     rebuilt = NodeList(method)
-    reads = _reads(method)
+    reads = method.reads()
     for node in method.nodes:
         inner = _maker(node, rebuilt)
         view = _maker(inner, rebuilt)
@@ -99,15 +96,6 @@ def _maker(node: Node | None, rebuilt: NodeList) -> Node | None:
     if node is None or not node.inputs:
         return None
     return rebuilt.makers.get(node.inputs[0].id)
-
-
-def _reads(method: Method) -> dict[int, int]:
-    """Return how often each value is read, results included."""
-    counts: dict[int, int] = {}
-    values = [v for node in method.nodes for v in node.inputs]
-    for value in [*values, *method.results]:
-        counts[value.id] = counts.get(value.id, 0) + 1
-    return counts
 
 
 def _reordered(
@@ -180,7 +168,7 @@ def _merged(method: Method, non_negative: NonNegative) -> Method:
     """Write parts of parts at once."""
     rebuilt = NodeList(method)
     makers = method.makers()
-    reads = _reads(method)
+    reads = method.reads()
     for node in method.nodes:
         grid = _grid(node, method, makers, reads, non_negative)
         if grid is not None and len(grid.indices) > 1:

@@ -2,12 +2,15 @@
 
 In: a frame whose inputs are filled. Out: its outputs hold the results. All work that
 depends on shapes was done when the frame was bound; a frame is a flat list of steps,
-and a `Binding` is one with what a call of it needs.
+and a `Binding` is one with what a call of it needs. Where rows stand is filled in here.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from operator import add
 from typing import NoReturn
+
+import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.native import NativeCall
@@ -19,9 +22,11 @@ from kvc.schema.errors import (
     KernelFailed,
     KvcError,
     RowLengthOutOfRange,
+    StateMismatch,
+    listing,
 )
 from kvc.schema.frozen import frozen
-from kvc.schema.model import CursorSlot, Instruction
+from kvc.schema.model import CursorField, CursorSlot, Instruction
 from kvc.schema.ops import CONTROL_OPS
 
 Step = tuple[Callable[..., object], tuple[object, ...]]
@@ -190,3 +195,45 @@ class Binding:
     demand: Demand
     fills: Sequence[tuple[Array, int]]
     callers: Mapping[int, tuple[object, ...]]
+
+
+def fill_cursors(
+    values: Sequence[tuple[CursorSlot, Array]],
+    starts: Sequence[Sequence[int] | None],
+    steps: Sequence[Sequence[int]],
+    method: str,
+) -> None:
+    """Fill what a method takes of cursors.
+
+    Args:
+        values: int64 [], [1], [rows] or [tokens], with what each is.
+        starts: of each cursor, the position of each row before the call.
+        steps: of each cursor, how many tokens the call adds to each row.
+        method: its name, for messages.
+
+    Raises:
+        StateMismatch: it takes one position, and the rows have several.
+    """
+    for slot, array in values:
+        found = starts[slot.cursor] or (0,)
+        if slot.field in (CursorField.END, CursorField.LENGTHS):
+            lengths = steps[slot.cursor]
+            ends = slot.field is CursorField.END
+            found = list(map(add, found, lengths)) if ends else lengths
+        if slot.field is CursorField.PLACES or array.size != len(found):
+            _check_together(found, method)
+            array[...] = found[0]
+            if slot.field is CursorField.PLACES:
+                np.add(array, np.arange(array.size), out=array)
+        else:
+            array[...] = found if array.ndim else found[0]
+
+
+def _check_together(positions: Sequence[int], method: str) -> None:
+    if len(set(positions)) > 1:
+        raise StateMismatch(
+            method=method,
+            state="position",
+            expected="one position for all rows",
+            found=listing([str(position) for position in positions]),
+        )

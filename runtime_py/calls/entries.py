@@ -6,33 +6,42 @@ tokens, slots, lengths. Nothing here runs or writes anything.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 
 from kvc.runtime.calls.inputs import (
     Inputs,
     RowLengthsInput,
     Signature,
     TokenInput,
-    find_row_lengths,
-    find_tokens,
 )
 from kvc.runtime.states.effects import Effects, find_effects
 from kvc.runtime.states.kind import Demand, Kind, Writes
 from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.owner import ALL_SLOTS, Group
 from kvc.runtime.states.table import find_writes
-from kvc.schema.errors import CacheOverflow, CallTooLong, StateMismatch
+from kvc.schema.control import read_control
+from kvc.schema.dtypes import DType
+from kvc.schema.errors import CallTooLong, StateMismatch
 from kvc.schema.frozen import frozen
 from kvc.schema.model import (
-    Cursor,
-    CursorKind,
     CursorSlot,
     Graph,
     Method,
     Program,
+    Ref,
     State,
 )
-from kvc.schema.types import Dim, Symbol, evaluate, settle_symbol, symbols_of
+from kvc.schema.ops import DELEGATE
+from kvc.schema.types import (
+    Dim,
+    Symbol,
+    TensorType,
+    evaluate,
+    settle_symbol,
+    symbols_of,
+)
+
+_CHOICE = "aten::where.self"
+_LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
 
 
 @frozen
@@ -87,31 +96,6 @@ class Entry:
         kinds = [memory.kinds[writes.group] for writes in whole]
         limited = [kind for kind in kinds if kind.longest < ALL_SLOTS]
         return min(limited, key=lambda kind: kind.longest, default=None)
-
-    def check_tokens(self, inputs: Inputs) -> None:
-        """Check the tokens of a prefill or decode, all but padding.
-
-        Raises:
-            InputMismatch: one is not in the vocabulary.
-        """
-        if self.tokens is None or len(inputs.shapes[0]) != 2:
-            return
-        tokens = inputs.arrays[0]
-        if self.row_lengths is not None and not inputs.left_out:
-            tokens = self.row_lengths.without_padding(tokens, inputs)
-        self.tokens.check(tokens)
-
-    def with_counts(self, demand: Demand, inputs: Inputs) -> Demand:
-        """Return a call's demand with its row lengths, which are checked.
-
-        Raises:
-            InputMismatch: a row length is negative, or more than there are tokens.
-        """
-        if self.row_lengths is None or demand.advance is None:
-            return demand
-        given = inputs.arrays[self.row_lengths.leaf]
-        read = self.row_lengths.read(given, demand.advance, inputs.left_out)
-        return replace(demand, row_lengths=read)
 
     def lengths(self, memory: StateMemory) -> tuple[int, ...]:
         """Return the lengths of the states that give this method sizes."""
@@ -279,26 +263,6 @@ def _lengths_of(
     return set(symbols_of(dims))
 
 
-def check_room(
-    steps: Sequence[int], starts: Sequence[int], capacity: int | None
-) -> None:
-    """Check that a call's tokens fit after the position.
-
-    Args:
-        steps: tokens that it adds to each row.
-        starts: the position of each row.
-        capacity: the greatest position, None where nothing limits it.
-
-    Raises:
-        CacheOverflow: they do not.
-    """
-    if capacity is None:
-        return
-    for row, (start, count) in enumerate(zip(starts, steps, strict=True)):
-        if start + count > capacity:
-            raise CacheOverflow(row=row, start=start, count=count, capacity=capacity)
-
-
 def too_long(method: Method, count: int, kind: Kind) -> CallTooLong:
     """Return the error of a call with more tokens than a kind of state allows."""
     return CallTooLong(
@@ -326,24 +290,73 @@ def check_rows(method: Method, demand: Demand, starts: Sequence[int]) -> None:
         )
 
 
-def check_growth(
-    demand: Demand, memory: StateMemory, cursors: Sequence[Cursor]
-) -> None:
-    """Check that states which grow have room.
+def find_row_lengths(method: Method) -> RowLengthsInput | None:
+    """Return the input of a method that has the row lengths."""
+    leaf = next((a.lengths for a in method.advances if a.lengths is not None), None)
+    if leaf is None:
+        return None
+    types = [method.graph.values[i].type for i in method.graph.inputs]
+    (rows,) = types[leaf].dims
+    name = method.input_names[leaf]
+    return RowLengthsInput(
+        method.name, name, leaf, types[leaf], _beside(types, leaf, rows)
+    )
 
-    Raises:
-        CacheOverflow: one has not.
-    """
-    row_lengths = bool(cursors) and cursors[0].kind is CursorKind.LENGTH
-    capacities: dict[int, int] = {}
-    for kind in memory.kinds if demand.lengths else ():
-        own = kind.group.first.cursor in (None, 0)
-        limit = memory.capacity if own else None
-        room = kind.room(limit, row_lengths) if kind.grows else 0
-        capacities |= dict.fromkeys(kind.group.states, room)
-    for state, _, reach in demand.lengths:
-        length, capacity = memory.lengths[state], capacities[state]
-        if reach > capacity:
-            raise CacheOverflow(
-                row=0, start=length, count=max(reach - length, 0), capacity=capacity
-            )
+
+def _beside(
+    types: Sequence[TensorType], leaf: int, rows: Dim
+) -> tuple[int, int] | None:
+    """Return an input and its axis that has the rows, other than the row lengths."""
+    for i, kind in enumerate(types):
+        for axis, dim in enumerate(kind.dims):
+            if i != leaf and dim == rows:
+                return i, axis
+    return None
+
+
+def find_tokens(method: Method) -> TokenInput | None:
+    """Return the input of tokens, None for a method that takes none."""
+    graph = method.graph
+    if not method.role or not graph.inputs:
+        return None
+    kind = graph.values[graph.inputs[0]].type
+    if kind.dtype is not DType.INT64 or len(kind.dims) != 2:
+        return None
+    vocabulary = _vocabulary(method, graph, graph.inputs[0])
+    return TokenInput(method.name, method.input_names[0], vocabulary)
+
+
+def _vocabulary(method: Method, graph: Graph, tokens: int) -> int | None:
+    """Return the rows of the first table in which a value is looked up."""
+    found = _tokens_and_filled(graph, tokens)
+    for call in graph.instructions:
+        if call.op == DELEGATE:
+            control = read_control(call.op, call.arguments)
+            inside = method.blocks[control.blocks[0]].graph
+            for operand, own in zip(control.operands, inside.inputs, strict=True):
+                if isinstance(operand, Ref) and graph.root_of(operand.value) in found:
+                    known = _vocabulary(method, inside, own)
+                    if known is not None:
+                        return known
+        if call.op not in _LOOKUPS:
+            continue
+        table, indices = call.arguments[0], call.arguments[-1]
+        if not isinstance(table, Ref) or not isinstance(indices, Ref):
+            continue
+        rows = graph.values[table.value].type.dims[0]
+        if graph.root_of(indices.value) in found and isinstance(rows, int):
+            return rows
+    return None
+
+
+def _tokens_and_filled(graph: Graph, tokens: int) -> set[int]:
+    """Return the tokens, and what they are with other tokens for padding."""
+    found = {tokens}
+    for call in graph.instructions:
+        if call.op != _CHOICE:
+            continue
+        operands = call.arguments[1:]
+        roots = {graph.root_of(ref.value) for ref in operands if isinstance(ref, Ref)}
+        if roots & found:
+            found.update(call.results)
+    return found

@@ -14,14 +14,10 @@ import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
 from kvc.runtime.growing import GrowingArray
-from kvc.schema.control import read_control
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import InputMismatch
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Graph, Method, Ref
-from kvc.schema.ops import DELEGATE
 from kvc.schema.types import (
-    Dim,
     Symbol,
     TensorType,
     evaluate,
@@ -216,7 +212,7 @@ class RowLengthsInput:
         counted: Array = tokens[places < row_lengths.astype(np.int64)[:, None]]
         return counted
 
-    def read(self, row_lengths: Array, most: int, left_out: bool) -> tuple[int, ...]:
+    def read(self, inputs: Inputs, most: int) -> tuple[int, ...]:
         """Return the length of each row, which is at most `most`.
 
         Lengths that were left out are filled in.
@@ -224,7 +220,8 @@ class RowLengthsInput:
         Raises:
             InputMismatch: one is negative, or more than there are tokens.
         """
-        if left_out:
+        row_lengths = inputs.arrays[self.leaf]
+        if inputs.left_out:
             row_lengths[...] = most
         found = tuple(map(int, row_lengths.tolist()))
         for row, count in enumerate(found):
@@ -236,34 +233,6 @@ class RowLengthsInput:
                     found=f"{count} in row {row}",
                 )
         return found
-
-
-def find_row_lengths(method: Method) -> RowLengthsInput | None:
-    """Return the input of a method that has the row lengths."""
-    leaf = next((a.lengths for a in method.advances if a.lengths is not None), None)
-    if leaf is None:
-        return None
-    types = [method.graph.values[i].type for i in method.graph.inputs]
-    (rows,) = types[leaf].dims
-    name = method.input_names[leaf]
-    return RowLengthsInput(
-        method.name, name, leaf, types[leaf], _beside(types, leaf, rows)
-    )
-
-
-def _beside(
-    types: Sequence[TensorType], leaf: int, rows: Dim
-) -> tuple[int, int] | None:
-    """Return an input and its axis that has the rows, other than the row lengths."""
-    for i, kind in enumerate(types):
-        for axis, dim in enumerate(kind.dims):
-            if i != leaf and dim == rows:
-                return i, axis
-    return None
-
-
-_CHOICE = "aten::where.self"
-_LOOKUPS = ("aten::embedding", "kvc::embedding_q8")
 
 
 @frozen
@@ -278,6 +247,14 @@ class TokenInput:
     method: str
     name: str
     vocabulary: int | None
+
+    def check_all(self, inputs: Inputs, row_lengths: RowLengthsInput | None) -> None:
+        """Check the tokens of a call, all but padding; raises as `check`."""
+        if len(inputs.shapes[0]) == 2:
+            tokens = inputs.arrays[0]
+            if row_lengths is not None and not inputs.left_out:
+                tokens = row_lengths.without_padding(tokens, inputs)
+            self.check(tokens)
 
     def check(self, tokens: Array) -> None:
         """Check that every token is one of the vocabulary.
@@ -297,51 +274,3 @@ class TokenInput:
                     expected=f"tokens of 0 to {self.vocabulary - 1}",
                     found=f"token {token}",
                 )
-
-
-def find_tokens(method: Method) -> TokenInput | None:
-    """Return the input of tokens, None for a method that takes none."""
-    graph = method.graph
-    if not method.role or not graph.inputs:
-        return None
-    kind = graph.values[graph.inputs[0]].type
-    if kind.dtype is not DType.INT64 or len(kind.dims) != 2:
-        return None
-    vocabulary = _vocabulary(method, graph, graph.inputs[0])
-    return TokenInput(method.name, method.input_names[0], vocabulary)
-
-
-def _vocabulary(method: Method, graph: Graph, tokens: int) -> int | None:
-    """Return the rows of the first table in which a value is looked up."""
-    found = _tokens_and_filled(graph, tokens)
-    for call in graph.instructions:
-        if call.op == DELEGATE:
-            control = read_control(call.op, call.arguments)
-            inside = method.blocks[control.blocks[0]].graph
-            for operand, own in zip(control.operands, inside.inputs, strict=True):
-                if isinstance(operand, Ref) and graph.root_of(operand.value) in found:
-                    known = _vocabulary(method, inside, own)
-                    if known is not None:
-                        return known
-        if call.op not in _LOOKUPS:
-            continue
-        table, indices = call.arguments[0], call.arguments[-1]
-        if not isinstance(table, Ref) or not isinstance(indices, Ref):
-            continue
-        rows = graph.values[table.value].type.dims[0]
-        if graph.root_of(indices.value) in found and isinstance(rows, int):
-            return rows
-    return None
-
-
-def _tokens_and_filled(graph: Graph, tokens: int) -> set[int]:
-    """Return the tokens, and what they are with other tokens for padding."""
-    found = {tokens}
-    for call in graph.instructions:
-        if call.op != _CHOICE:
-            continue
-        operands = call.arguments[1:]
-        roots = {graph.root_of(ref.value) for ref in operands if isinstance(ref, Ref)}
-        if roots & found:
-            found.update(call.results)
-    return found

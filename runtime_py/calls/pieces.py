@@ -13,13 +13,11 @@ import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.calls.chunks import Chunk, chunk_sizes, plan_chunks
-from kvc.runtime.calls.entries import Entry, check_room, too_long
+from kvc.runtime.calls.entries import Entry, too_long
 from kvc.runtime.calls.inputs import Inputs, take_inputs
 from kvc.runtime.calls.transactions import all_or_nothing
-from kvc.runtime.sessions.positions import find_position
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.frozen import frozen
-from kvc.schema.model import Program
 from kvc.schema.types import bounds, evaluate
 
 
@@ -121,7 +119,6 @@ def plan_pieces(
 
 
 def run_pieces(
-    program: Program,
     pieces: Sequence[Piece],
     inputs: Inputs,
     states: StateMemory,
@@ -135,16 +132,16 @@ def run_pieces(
         CacheOverflow: not all tokens fit; nothing has run.
         ExecutionError: a piece failed; the session is as it was before the first one.
     """
-    starts = find_position(program.cursors, states)
+    starts = states.position()
     tokens = inputs.arrays[0]
     row_lengths = _row_lengths_of(pieces[0].entry, inputs)
     steps = (
         [tokens.shape[1]] * len(starts) if row_lengths is None else row_lengths.tolist()
     )
-    check_room(steps, starts, states.capacity)
+    states.check_room(0, starts, steps)
     taken = [_take_piece(piece, tokens, row_lengths) for piece in pieces]
     results: list[object] = []
-    with all_or_nothing([piece.entry for piece in pieces], states, program.cursors):
+    with all_or_nothing([piece.entry for piece in pieces], states):
         for piece, given in zip(pieces, taken, strict=True):
             made = run(piece.entry, given)
             if row_lengths is not None and results:

@@ -8,15 +8,13 @@ note.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
 from operator import add, sub
 
 from kvc.runtime.binding.executor import Progress
-from kvc.runtime.calls.entries import Entry, check_room, check_rows, too_long
-from kvc.runtime.sessions.positions import find_position, known_position
+from kvc.runtime.calls.entries import Entry, check_rows, too_long
 from kvc.runtime.states.kind import Demand, Undo, Writes
 from kvc.runtime.states.memory import StateMemory
-from kvc.schema.model import Cursor, CursorKind
+from kvc.schema.model import CursorKind
 
 
 class Transaction:
@@ -30,7 +28,6 @@ class Transaction:
 
     __slots__ = (
         "_counted",
-        "_cursors",
         "_demand",
         "_entry",
         "_memory",
@@ -39,13 +36,7 @@ class Transaction:
         "steps",
     )
 
-    def __init__(
-        self,
-        entry: Entry,
-        demand: Demand,
-        memory: StateMemory,
-        cursors: Sequence[Cursor],
-    ) -> None:
+    def __init__(self, entry: Entry, demand: Demand, memory: StateMemory) -> None:
         """Check that the call may run, and note what a failure needs.
 
         Raises:
@@ -53,8 +44,7 @@ class Transaction:
             CallTooLong: there are more than a ring allows.
             StateMismatch: it counts other rows than the session has.
         """
-        self.starts = starts_of = _starts_of(cursors, memory)
-        self._cursors = cursors
+        self.starts = starts_of = memory.known_positions()
         own = starts_of[demand.cursor]
         if own is not None and demand.row_lengths is not None:
             check_rows(entry.method, demand, own)
@@ -63,7 +53,7 @@ class Transaction:
         for number, (starts, added) in enumerate(zip(starts_of, demands, strict=True)):
             self.steps.append(added.steps(len(starts) if starts is not None else 1))
             if starts is not None and added.advance is not None:
-                check_room(self.steps[number], starts, memory.room(cursors, number))
+                memory.check_room(number, starts, self.steps[number])
         self._entry, self._demand, self._memory = entry, demand, memory
         self._counted = memory.counted
         kinds, keeps = memory.kinds, memory.copies.wanted
@@ -89,7 +79,7 @@ class Transaction:
         """
         memory = self._memory
         ends, loose = self._find_ends()
-        for number, cursor in enumerate(self._cursors):
+        for number, cursor in enumerate(memory.cursors):
             if cursor.kind is CursorKind.SESSION:
                 rows = map(add, memory.counted[number], self.steps[number])
                 memory.count(number, tuple(rows))
@@ -116,9 +106,9 @@ class Transaction:
                 found[number] = list(map(add, starts, self.steps[number]))
                 continue
             loose.append(number)
-            found[number] = find_position(self._cursors, self._memory, number)
+            found[number] = self._memory.position(number)
             added = list(map(sub, found[number], starts))
-            check_room(added, starts, self._memory.room(self._cursors, number))
+            self._memory.check_room(number, starts, added)
         return found, loose
 
     def _note_ends(self, ends: Mapping[int, list[int]], loose: Sequence[int]) -> None:
@@ -157,17 +147,14 @@ class Transaction:
 
 
 @contextmanager
-def all_or_nothing(
-    entries: Sequence[Entry], memory: StateMemory, cursors: Sequence[Cursor]
-) -> Iterator[None]:
+def all_or_nothing(entries: Sequence[Entry], memory: StateMemory) -> Iterator[None]:
     """Make several calls one: where one of them fails, all is as it was.
 
     Args:
         entries: of the methods that are going to run.
         memory: of a session that can be used.
-        cursors: of the program.
     """
-    starts_of = _starts_of(cursors, memory)
+    starts_of = memory.known_positions()
     counted, none = memory.counted, Demand(None, (), (), several=True)
     chosen: dict[int, Writes] = {}
     for writes in (writes for entry in entries for writes in entry.writes):
@@ -188,14 +175,6 @@ def all_or_nothing(
             kind.ends = before
         memory.settle()
         raise
-
-
-def _starts_of(
-    cursors: Sequence[Cursor], memory: StateMemory
-) -> list[list[int] | None]:
-    """Return where each row stands at each cursor, or at the one that is missing."""
-    positions = partial(known_position, cursors, memory)
-    return list(map(positions, range(max(1, len(cursors)))))
 
 
 def _put_back(undo: Sequence[Undo | None]) -> None:

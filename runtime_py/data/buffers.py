@@ -77,7 +77,7 @@ class FreeableBuffer:
             target: uint8 [nbytes], contiguous.
 
         Raises:
-            as `array`; then the content of `target` is worth nothing.
+            as `array`; then the content of `target` is undefined.
         """
         assert target.nbytes == self.nbytes, "the target has another size"
         with self._lock:

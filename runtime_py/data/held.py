@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from kvc.runtime.data.locations import BlobMemory, Place
-from kvc.schema.container import StoredBlobs
+from kvc.schema.container import OpenFile, StoredBlobs
 from kvc.schema.errors import Closed, Forked
 
 
@@ -32,10 +32,14 @@ class _Hold:
 
 
 class HeldBlobs:
-    """The blobs of a program, each in memory while somebody uses it."""
+    """The blobs of a program, each in memory while somebody uses it.
+
+    Attributes:
+        shown: files whose content memory shows; to be checked before each use.
+    """
 
     def __init__(self, stored: StoredBlobs, memory: BlobMemory) -> None:
-        self._memory = memory
+        self._memory, self.shown = memory, memory.shown
         self._stored = stored
         self._holds = tuple(_Hold() for _ in stored.program.blobs)
         self._lock = threading.RLock()
@@ -94,8 +98,8 @@ class HeldBlobs:
                 with hold.lock:
                     if hold.place is None:
                         hold.place = self._memory.take(blob)
-                    else:
-                        self._memory.check_unchanged(blob)
+                    elif self._file(blob) in self.shown:
+                        self._file(blob).check_unchanged()
                     return hold.place
             finally:
                 self._settle(blob)
@@ -113,18 +117,9 @@ class HeldBlobs:
         Raises:
             as `touch`; then the content of `target` is worth nothing.
         """
-        entry = self._stored.program.blobs[blob]
         with self._open(for_call):
-            self._stored.files[entry.file].check_unchanged()
+            self._file(blob).check_unchanged()
             self._stored.read_into(blob, target)
-
-    def check_unchanged(self) -> None:
-        """Check all files whose content memory shows; to be called before each use.
-
-        Raises:
-            FileChanged: one is not the file that was opened.
-        """
-        self._memory.check_unchanged()
 
     def handles(self, blob: int) -> int:
         """Return how many handles there are."""
@@ -151,6 +146,9 @@ class HeldBlobs:
             self._closed = True
             if not self._reading:
                 self._finish()
+
+    def _file(self, blob: int) -> OpenFile:
+        return self._stored.files[self._stored.program.blobs[blob].file]
 
     def _finish(self) -> None:
         for hold in self._holds:

@@ -10,6 +10,7 @@ from typing import Protocol
 import numpy as np
 
 from kvc.runtime.arrays import Array, address_of
+from kvc.schema.container import OpenFile
 from kvc.schema.dtypes import DType
 from kvc.schema.frozen import frozen
 
@@ -46,7 +47,12 @@ class BlobMemory(Protocol):
     """Puts blobs into memory and takes them out; used from many threads.
 
     For one blob, `take` and `give_back` take turns.
+
+    Attributes:
+        shown: the files whose content memory shows, rather than holding it.
     """
+
+    shown: list[OpenFile]
 
     def take(self, blob: int) -> Place:
         """Put a checked blob into memory.
@@ -60,13 +66,6 @@ class BlobMemory(Protocol):
 
     def give_back(self, blob: int) -> None:
         """Give the memory back; the `Place` that `take` returned has been dropped."""
-
-    def check_unchanged(self, blob: int | None = None) -> None:
-        """Check whatever memory shows the content of files: of one blob, or of all.
-
-        Raises:
-            FileChanged: a file is not the one that was opened.
-        """
 
     def find(self, blob: int) -> Place | None:
         """Return where a blob that nobody has taken lies all the same, if it does."""

@@ -35,7 +35,8 @@ class MappedBlobs:
     def __init__(self, stored: StoredBlobs) -> None:
         self._stored = stored
         self._blobs = stored.program.blobs
-        self._files = tuple(MappedFile(file) for file in stored.files)
+        self.shown: list[OpenFile] = []
+        self._files = tuple(MappedFile(file, self.shown) for file in stored.files)
         self._freed: list[int | None] = [0] * len(self._blobs)
 
     def take(self, blob: int) -> Place:
@@ -54,13 +55,6 @@ class MappedBlobs:
         else:
             self._freed[blob] = before + nbytes
 
-    def check_unchanged(self, blob: int | None = None) -> None:
-        """Check the file of a blob, or all; see `BlobMemory.check_unchanged`."""
-        numbers = range(len(self._files)) if blob is None else [self._blobs[blob].file]
-        for number in numbers:
-            if self._files[number].found is not None:
-                self._stored.files[number].check_unchanged()
-
     def find(self, blob: int) -> Place | None:
         """Return where a blob lies in the map of its file, None without a map."""
         entry = self._blobs[blob]
@@ -73,6 +67,7 @@ class MappedBlobs:
 
     def close(self) -> None:
         """Let go of the maps."""
+        self.shown.clear()
         for file in self._files:
             file.close()
 
@@ -84,8 +79,9 @@ class MappedFile:
         found: the map, None before the first blob is used.
     """
 
-    def __init__(self, file: OpenFile) -> None:
-        self._file = file
+    def __init__(self, file: OpenFile, shown: list[OpenFile]) -> None:
+        """Leave it unmapped; it is added to `shown` when its map is made."""
+        self._file, self._shown = file, shown
         self._lock = threading.RLock()
         # Blobs in use, by page, for pages that a blob does not have to itself.
         self._users: Counter[int] = Counter()
@@ -103,6 +99,7 @@ class MappedFile:
             self._file.check_unchanged()
             if self.found is None:
                 self.found = _map(self._file)
+                self._shown.append(self._file)
             self._used += 1
             self._users.update(_edges(blob))
             return self.found

@@ -3,7 +3,8 @@
 - `map`: a private copy-on-write map of each file; memory holds what has been used, and
   the system can take it back. A file must not change while it is open.
 - `read`: memory of its own for each blob; the files may change afterwards.
-- `huge`: as `read`, large blobs in pages of 2 MiB, which is faster by kernel and shape.
+- `huge`: as `read`, large blobs in pages of 2 MiB; how much faster depends on kernel
+  and shape.
 """
 
 from typing import Final, Literal, assert_never

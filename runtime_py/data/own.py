@@ -20,7 +20,7 @@ from kvc.runtime.arenas import ALIGN
 from kvc.runtime.arrays import Array, address_of
 from kvc.runtime.data.locations import Place
 from kvc.runtime.data.pages import PAGE_NBYTES
-from kvc.schema.container import StoredBlobs
+from kvc.schema.container import OpenFile, StoredBlobs
 from kvc.schema.errors import OutOfMemory
 
 HUGE_PAGE_NBYTES: Final = 2 << 20
@@ -34,6 +34,7 @@ class OwnBlobs:
 
     def __init__(self, stored: StoredBlobs, huge: bool) -> None:
         self._stored = stored
+        self.shown: list[OpenFile] = []  # memory depends on no file any more
         self._blobs = stored.program.blobs
         self._huge = huge
         self._taken = [0] * len(self._blobs)
@@ -52,9 +53,6 @@ class OwnBlobs:
 
     def give_back(self, blob: int) -> None:
         """Leave it to Python: memory goes with the last reference."""
-
-    def check_unchanged(self, blob: int | None = None) -> None:
-        """Check nothing: the memory does not depend on the file any more."""
 
     def find(self, blob: int) -> Place | None:
         """Return None: what nobody has taken is not there."""

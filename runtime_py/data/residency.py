@@ -20,16 +20,17 @@ class BlobResidency:
     """What memory a blob takes; sizes are in bytes.
 
     Attributes:
-        names: what it is called.
-        nbytes: how long it is.
-        methods: which use it, themselves or by a delegate; in the program's order.
+        names: its names.
+        nbytes: its size.
+        methods: those that use it, in their own code or in a delegate; in the program's
+            order.
         file: the name of its data file, "" for the bundle itself.
         handles: how many users and calls hold it.
-        mapped: of the address space, whether they are in memory or not.
-        touched: of it that are in memory; None where the system does not say.
-        packed: what delegates keep in a form of their own.
-        freed: that have been in memory and were given back, every time counted; None
-            where the system does not say.
+        mapped: bytes of address space that it takes, in memory or not.
+        touched: those of them that are in memory; None where the system does not say.
+        packed: bytes that delegates keep in a form of their own.
+        freed: bytes that were in memory and have been given back, counted each time;
+            None where the system does not say.
     """
 
     names: tuple[str, ...]

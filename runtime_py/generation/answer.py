@@ -3,8 +3,8 @@
 In: a prompt, its row, settings, logits at each step. Out: the chosen token, whether it
 is returned, why the answer ends, and its text: pieces of complete characters, without
 anything that may be the beginning of a stop string. However a text is cut into pieces,
-they add up to the same: the text before the stop string that is complete first, and of
-several that are complete at the same place before the longest.
+they add up to the same text. It ends before the stop string that is complete first; of
+several complete at the same place, before the longest.
 """
 
 from collections.abc import Callable, Sequence

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from kvc.runtime.calls.chunks import chunk_sizes, plan_chunks
-from kvc.runtime.calls.inputs import find_tokens
+from kvc.runtime.calls.entries import find_tokens
 from kvc.runtime.generation.choosing import Logits
 from kvc.runtime.sessions.session import Session
 from kvc.schema.errors import (

@@ -99,13 +99,13 @@ class _Run(Iterator[_Handed]):
 class Generation(_Run[int]):
     """The continuation of a prompt: iterate for tokens, or over `text()` for text.
 
-    The first token that is asked for runs the prompt. Whoever stops asking leaves the
-    session usable. When it has ended, was closed or failed, the session holds the
-    prompt and the answer but for `pending`; to go on, give `pending` and what is to
-    follow as the next prompt.
+    Asking for the first token runs the prompt. Iteration may stop at any time; the
+    session stays usable. When the generation has ended, was closed or failed, the
+    session holds the prompt and the answer except for `pending`. To continue, pass
+    `pending` and the tokens that follow it as the next prompt.
 
     Attributes:
-        settings: what it goes by.
+        settings: how tokens are chosen and when to stop.
         prefill, decode: tokens run, and their pace: for decode, from one token to the
             next without what the caller does in between.
         time_to_first_token: seconds from asking for it, None before.
@@ -186,13 +186,13 @@ class BatchGeneration(_Run[Step]):
     """The continuations of several prompts, one in each row of a session.
 
     Iterate for steps, or call `texts()`. Each step is a tuple with the new token of
-    each row, None for one that has ended. The first step that is asked for runs the
-    prompts. Rows end by themselves, and are not touched from then on; iteration ends
-    with the last of them. Whoever stops asking leaves the session usable. To go on,
-    give for each row its `pending` and what is to follow as the next prompt.
+    each row, None for one that has ended. Asking for the first step runs the prompts.
+    Each row ends by itself and is not touched from then on; iteration ends with the
+    last row. It may stop at any time; the session stays usable. To continue, pass for
+    each row its `pending` and the tokens that follow it as the next prompt.
 
     Attributes:
-        settings: what it goes by; row r chooses by `seed` + r.
+        settings: how tokens are chosen and when to stop; row r chooses by `seed` + r.
         prefill, decode: tokens run of all rows, and their pace: for decode, from one
             step to the next without what the caller does in between.
         time_to_first_token: seconds from asking for the first step, None before.

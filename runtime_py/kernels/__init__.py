@@ -50,10 +50,8 @@ __all__ = [
 def load_kernels() -> Mapping[str, Kernel]:
     """Return the kernel of each op by the op's name; the first call imports torch."""
     from kvc.runtime.kernels import (
-        activations,
         attention,
         checks,
-        create,
         elementwise,
         experts,
         fused,
@@ -71,7 +69,6 @@ def load_kernels() -> Mapping[str, Kernel]:
     return MappingProxyType(
         {
             **elementwise.KERNELS,
-            **activations.KERNELS,
             **reductions.KERNELS,
             **normalization.KERNELS,
             **matmul.KERNELS,
@@ -82,7 +79,6 @@ def load_kernels() -> Mapping[str, Kernel]:
             **shape.KERNELS,
             **spatial.KERNELS,
             **index.KERNELS,
-            **create.KERNELS,
             **views.KERNELS,
             **updates.KERNELS,
             **checks.KERNELS,

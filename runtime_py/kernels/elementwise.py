@@ -1,12 +1,14 @@
-"""Kernels of arithmetic, comparison, logic and selection, element by element.
+"""Kernels of arithmetic, activation, comparison, logic and selection, by element.
 
-All results are fresh. The functions are torch's Python-bound ones: calling an
-overload object of `torch.ops` instead took twice as long (multiplying 576 elements
-on a busy machine, 2026-11).
+All results are fresh. `torch._C._nn` holds the bound functions that
+`torch.nn.functional` calls itself; only there do these take `out=`. All functions are
+torch's Python-bound ones: calling an overload object of `torch.ops` instead took twice
+as long (multiplying 576 elements on a busy machine, 2026-11).
 """
 
 import torch
 from torch import Tensor
+from torch._C import _nn
 
 from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.adapters import copied, into
@@ -43,6 +45,14 @@ def _isnan(out: Tensor, x: Tensor) -> None:
 
 def _round_decimals(out: Tensor, x: Tensor, decimals: int) -> None:
     torch.round(x, decimals=decimals, out=out)
+
+
+def _gelu(out: Tensor, x: Tensor, approximate: str) -> None:
+    _nn.gelu(x, approximate=approximate, out=out)  # type: ignore[call-arg]
+
+
+def _relu(out: Tensor, x: Tensor) -> None:
+    torch.clamp_min(x, 0, out=out)
 
 
 def _masked_fill(out: Tensor, x: Tensor, mask: Tensor, value: Tensor | Number) -> None:
@@ -161,6 +171,18 @@ _comparison: dict[str, Kernel] = {
     "aten::ne.Tensor": into(torch.ne),
 }
 
+_activation: dict[str, Kernel] = {
+    "aten::elu": into(_nn.elu),
+    "aten::gelu": _gelu,
+    "aten::hardtanh": into(_nn.hardtanh),
+    "aten::leaky_relu": into(_nn.leaky_relu),
+    "aten::relu": _relu,
+    "aten::sigmoid": into(torch.sigmoid),
+    "aten::silu": into(_nn.silu),
+    "aten::softplus": into(_nn.softplus),
+    "aten::tanh": into(torch.tanh),
+}
+
 _selection: dict[str, Kernel] = {
     "aten::_to_copy": _copy,
     "aten::clamp": into(torch.clamp),
@@ -176,5 +198,6 @@ KERNELS: dict[str, Kernel] = {
     **_binary,
     **_sums,
     **_comparison,
+    **_activation,
     **_selection,
 }

@@ -1,10 +1,22 @@
-"""Kernels that move elements without computing: join, tile, pad, rotate; fresh."""
+"""Kernels that fill or move elements without computing: join, tile, rotate; fresh."""
 
 import torch
 from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.adapters import copied, into
+
+Number = int | float | bool
+
+
+def _full(out: Tensor, _: tuple[int, ...], value: Number, __: torch.dtype) -> None:
+    out.fill_(value)
+
+
+def _arange(
+    out: Tensor, start: Number, end: Number, step: Number, _: torch.dtype
+) -> None:
+    torch.arange(start, end, step, out=out)
 
 
 def _reshape(out: Tensor, x: Tensor, _: tuple[int, ...]) -> None:
@@ -13,10 +25,12 @@ def _reshape(out: Tensor, x: Tensor, _: tuple[int, ...]) -> None:
 
 
 KERNELS: dict[str, Kernel] = {
+    "aten::arange.start_step": _arange,
     "aten::cat": into(torch.cat),
     "aten::constant_pad_nd": copied(torch.constant_pad_nd),
     "aten::diagonal": copied(torch.diagonal),
     "aten::flip": copied(torch.flip),
+    "aten::full": _full,
     "aten::repeat": copied(Tensor.repeat),
     "aten::reshape": _reshape,
     "aten::roll": copied(torch.roll),

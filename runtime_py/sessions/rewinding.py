@@ -11,11 +11,7 @@ from typing import Final
 import numpy as np
 
 from kvc.runtime.arrays import Array, is_tensor, tensor_as_array
-from kvc.runtime.sessions.positions import (
-    find_position,
-    known_position,
-    takes_one_position,
-)
+from kvc.runtime.sessions.sizes import takes_one_position
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.errors import BadSetting, CannotRewind, NotRewindable
@@ -85,10 +81,9 @@ def most_rewindable(program: Program, memory: StateMemory) -> list[int]:
     return most
 
 
-def trim(program: Program, memory: StateMemory) -> None:
+def trim(memory: StateMemory) -> None:
     """Give back whole pages at and after the position, of each row."""
-    numbers = range(len(program.cursors))
-    positions = [known_position(program.cursors, memory, n) for n in numbers]
+    positions = memory.known_positions()
     for kind in memory.kinds:
         cursor = kind.group.first.cursor
         kind.trim(None if cursor is None else positions[cursor])
@@ -108,7 +103,7 @@ def _check_goes_back(
         Poisoned: a call left states half written.
     """
     memory.check_usable()
-    starts, counting = find_position(program.cursors, memory), _counting(program)
+    starts, counting = memory.position(), _counting(program)
     for kind in memory.kinds:
         own = kind.group.first.cursor == _CURSOR
         lost = own or (kind.group.writers and kind.group.writers >= counting)

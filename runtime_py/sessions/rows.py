@@ -9,8 +9,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kvc.runtime.sessions.positions import count_rows, find_position, row_dim
 from kvc.runtime.sessions.rewinding import why_together
+from kvc.runtime.sessions.sizes import count_rows, row_dim
 from kvc.runtime.states.kind import Kind
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.errors import BadSetting, CacheOverflow, StateMismatch
@@ -64,8 +64,8 @@ def take_row(
     for mine, theirs in pairs:
         _check_shape(method, mine, theirs)
     for number in range(len(program.cursors)):
-        start = find_position(program.cursors, other, number)[found]
-        limit = memory.room(program.cursors, number)
+        start = other.position(number)[found]
+        limit = memory.room(number)
         if limit is not None and start > limit:
             raise CacheOverflow(row=index, start=0, count=start, capacity=limit)
     if memory is other and index == found:
@@ -80,7 +80,7 @@ def _positions(program: Program, memory: StateMemory) -> Sequence[int]:
     """Return the position of each row; zeros where nothing counts."""
     if program.position is None:
         return [0] * count_rows(program, memory.sizes)
-    return find_position(program.cursors, memory)
+    return memory.position()
 
 
 def _written(memory: StateMemory) -> Sequence[Kind]:

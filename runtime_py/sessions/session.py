@@ -15,15 +15,13 @@ from kvc.runtime.arrays import Array
 from kvc.runtime.engine import Engine
 from kvc.runtime.forks.residency import SessionResidency, describe_states
 from kvc.runtime.methods import Callables
-from kvc.runtime.sessions.positions import (
+from kvc.runtime.sessions.rewinding import most_rewindable, rewind, trim
+from kvc.runtime.sessions.rows import reset_row, take_row
+from kvc.runtime.sessions.sizes import (
     choose_capacity,
     choose_sizes,
     count_rows,
-    find_position,
-    known_positions,
 )
-from kvc.runtime.sessions.rewinding import most_rewindable, rewind, trim
-from kvc.runtime.sessions.rows import reset_row, take_row
 from kvc.runtime.sessions.snapshots import save_snapshot
 from kvc.runtime.sessions.state_views import StateViews
 from kvc.runtime.sessions.usage import Usage, Use
@@ -200,7 +198,7 @@ class Session(Callables):
             Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "trim"):
-            trim(self._engine.program, self._states)
+            trim(self._states)
             self._engine.give_back_scratch()
 
     def fork(self, transactional: bool | None = None) -> "Session":
@@ -286,7 +284,7 @@ class Session(Callables):
             Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "position"):
-            found = find_position(self._engine.program.cursors, self._states)
+            found = self._states.position()
             return np.array(found, np.int64)
 
     @property
@@ -301,7 +299,7 @@ class Session(Callables):
             Busy, Closed, Forked: as `call`.
         """
         with Use(self._usage, "positions"):
-            found = known_positions(self._engine.program, self._states)
+            found = self._states.named_positions()
             return {name: np.array(rows, np.int64) for name, rows in found.items()}
 
     @property

@@ -18,11 +18,10 @@ from operator import ge
 import numpy as np
 
 from kvc.runtime.arrays import Array
-from kvc.runtime.sessions.positions import (
+from kvc.runtime.sessions.sizes import (
     choose_capacity,
     choose_sizes,
     count_rows,
-    known_position,
 )
 from kvc.runtime.sessions.snapshot_files import (
     DIGEST_NBYTES,
@@ -60,7 +59,7 @@ def save_snapshot(
     """
     memory.check_usable()
     file_name = path_text(path)
-    position = known_position(program.cursors, memory)
+    position = memory.known_position()
     marks = memory.lengths, _written(memory), _reached(memory, position)
     shapes = state_shapes(program, memory.sizes, *marks)
     header = Header(
@@ -157,9 +156,7 @@ class Snapshot(Closing):
 
     def _note_ends(self, memory: StateMemory) -> None:
         """Let nothing that is at no cursor, or another, be thought older than it is."""
-        cursors = self._program.cursors
-        for number in range(len(cursors)):
-            rows = known_position(cursors, memory, number)
+        for number, rows in enumerate(memory.known_positions()):
             for kind in memory.kinds:
                 if rows is not None and kind.group.first.cursor != number:
                     kind.ends[number] = rows

@@ -8,10 +8,8 @@ import threading
 from collections.abc import Callable, Sequence
 
 from kvc.runtime.engine import Engine
-from kvc.runtime.sessions.positions import known_position
 from kvc.runtime.states.memory import StateMemory
 from kvc.schema.errors import Busy, Closed, StateMismatch
-from kvc.schema.model import Cursor
 
 
 class Usage:
@@ -49,7 +47,7 @@ class Usage:
         if not self.lock.acquire(blocking=False):
             return f"running {self.running or 'a method'}"
         try:
-            return _position_text(self.engine.program.cursors, self.states)
+            return _position_text(self.states)
         finally:
             self.lock.release()
 
@@ -87,12 +85,12 @@ class Use:
         self._usage.lock.release()
 
 
-def _position_text(cursors: Sequence[Cursor], states: StateMemory) -> str:
+def _position_text(states: StateMemory) -> str:
     """Say how far open states are, which nothing else uses meanwhile; never fails."""
     if states.poisoned:
         return f"poisoned by {states.poisoned}"
     try:
-        found = known_position(cursors, states)
+        found = states.known_position()
     except StateMismatch:
         return "a position out of range"
     if found is None:

@@ -1,8 +1,9 @@
-"""The states of one session: their memory, their kinds, and their lengths.
+"""The states of one session: their memory, their kinds, how far they have come.
 
-In: the states a program declares, the sizes that a session fixed, the owner of the
-memory. Out: one kind object per group of states, one buffer per state, which never
-changes. `calls/transactions.py` decides when calls may happen, and what they may write.
+In: the states and cursors a program declares, the sizes that a session fixed, the owner
+of the memory. Out: one kind object per group of states, one buffer per state, which
+never changes; lengths, positions, and whether a call has room.
+`calls/transactions.py` decides when calls may happen, and what they may write.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,11 +12,17 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from kvc.runtime.arrays import Array, prefix
-from kvc.runtime.states.kind import Kind
+from kvc.runtime.states.kind import Demand, Kind
 from kvc.runtime.states.owner import ALL_SLOTS, Buffer, Group, Owner, Span
 from kvc.runtime.states.table import kind_of
-from kvc.schema.errors import Poisoned
-from kvc.schema.model import Cursor, ResetRule, State
+from kvc.schema.errors import (
+    CacheOverflow,
+    NoPosition,
+    Poisoned,
+    StateMismatch,
+    listing,
+)
+from kvc.schema.model import Cursor, CursorKind, ResetRule, State
 from kvc.schema.types import evaluate
 
 
@@ -38,6 +45,7 @@ class Copies(NamedTuple):
 
 
 NONE: Final = Copies()
+_FAR: Final = 1 << 62  # of a counter that lengths can be added to
 
 
 class StateMemory:
@@ -46,6 +54,7 @@ class StateMemory:
     Attributes:
         states: as the program declares them.
         groups: those that are alike.
+        cursors: as the program declares them; the first is the position.
         sizes: of the symbols that the session fixed.
         capacity: greatest position, None where nothing limits it.
         copies: what calls copy that they could not put back otherwise.
@@ -68,12 +77,14 @@ class StateMemory:
         groups: Sequence[Group],
         owner: Owner,
         sizes: Mapping[str, int],
+        cursors: Sequence[Cursor] = (),
         capacity: int | None = None,
         rows: Sequence[int] = (1,),
         copies: Copies = NONE,
     ) -> None:
         """Take new memory; `rows` are those of each cursor that no state holds."""
         self.states, self.groups, self.owner = states, groups, owner
+        self.cursors = cursors
         self.sizes = dict(sizes)
         self.capacity, self.copies = capacity, copies
         buffers: dict[int, Buffer] = {}
@@ -95,17 +106,120 @@ class StateMemory:
         self.poisoned = ""
         self.closed = False
 
+    def position(self, cursor: int = 0) -> list[int]:
+        """Return where each row stands at a cursor.
+
+        Raises:
+            NoPosition: nothing counts tokens, or what grows does not agree.
+            StateMismatch: a counter is so far off that nothing can be added to it.
+        """
+        if cursor >= len(self.cursors):
+            raise NoPosition(reason="no state of this program counts tokens")
+        match self.cursors[cursor].kind:
+            case CursorKind.STATE:
+                return self._counted_by_state(cursor)
+            case CursorKind.SESSION:
+                return list(self.counted[cursor])
+            case CursorKind.LENGTH:
+                return [self._common_length(cursor)] * len(self.counted[cursor])
+
+    def known_position(self, cursor: int = 0) -> list[int] | None:
+        """Return where each row stands at a cursor, None where nothing says it."""
+        try:
+            return self.position(cursor)
+        except NoPosition:
+            return None
+
+    def known_positions(self) -> list[list[int] | None]:
+        """Return where rows stand at each cursor, or at the one that is missing."""
+        return list(map(self.known_position, range(max(1, len(self.cursors)))))
+
+    def named_positions(self) -> dict[str, list[int]]:
+        """Return the positions that are known by the names of their cursors."""
+        found: dict[str, list[int]] = {}
+        for number, cursor in enumerate(self.cursors):
+            grown = (state.name for state in self.states if state.cursor == number)
+            positions = self.known_position(number)
+            if positions is not None:
+                found[cursor.name or next(grown, "")] = positions
+        return found
+
+    def _counted_by_state(self, cursor: int) -> list[int]:
+        state = self.cursors[cursor].state
+        assert state is not None
+        counts: list[int] = self.current(state).reshape(-1).tolist()
+        if counts and not -_FAR < min(counts) <= max(counts) < _FAR:
+            raise StateMismatch(
+                method="any",
+                state=self.states[state].name,
+                expected=f"numbers from {-_FAR} to {_FAR}",
+                found=str(counts),
+            )
+        return counts
+
+    def _common_length(self, cursor: int) -> int:
+        """Return the length of what grows at a cursor; of all at none, else."""
+        own = [state for state in self.growing if self.states[state].cursor == cursor]
+        loose = [state for state in self.growing if self.states[state].cursor is None]
+        grown = own or loose
+        lengths = list(map(self.lengths.__getitem__, grown))
+        if len(set(lengths)) > 1:
+            names = [self.states[state].name for state in grown]
+            found = [f"{name} has {n}" for name, n in zip(names, lengths, strict=True)]
+            reason = f"what grows has different lengths: {listing(found)}"
+            raise NoPosition(reason=reason)
+        return lengths[0] if lengths else 0
+
     def count(self, cursor: int, positions: tuple[int, ...]) -> None:
         """Set the position of each row at a cursor that the session counts."""
         before, after = self.counted[:cursor], self.counted[cursor + 1 :]
         self.counted = (*before, positions, *after)
 
-    def room(self, cursors: Sequence[Cursor], cursor: int) -> int | None:
+    def room(self, cursor: int) -> int | None:
         """Return the greatest position at a cursor, None where nothing limits it."""
         if cursor == 0:
             return self.capacity
-        capacity = cursors[cursor].capacity
+        capacity = self.cursors[cursor].capacity
         return None if capacity is None else evaluate(capacity, self.sizes)
+
+    def check_room(
+        self, cursor: int, starts: Sequence[int], steps: Sequence[int]
+    ) -> None:
+        """Check that a call's tokens fit after the positions of a cursor.
+
+        Args:
+            cursor: which one.
+            starts: the position of each row.
+            steps: tokens that the call adds to each row.
+
+        Raises:
+            CacheOverflow: they do not.
+        """
+        limit = self.room(cursor)
+        if limit is None:
+            return
+        for row, (start, count) in enumerate(zip(starts, steps, strict=True)):
+            if start + count > limit:
+                raise CacheOverflow(row=row, start=start, count=count, capacity=limit)
+
+    def check_growth(self, demand: Demand) -> None:
+        """Check that states which grow have room for what a call asks.
+
+        Raises:
+            CacheOverflow: one has not.
+        """
+        by_length = bool(self.cursors) and self.cursors[0].kind is CursorKind.LENGTH
+        capacities: dict[int, int] = {}
+        for kind in self.kinds if demand.lengths else ():
+            own = kind.group.first.cursor in (None, 0)
+            limit = self.capacity if own else None
+            room = kind.room(limit, by_length) if kind.grows else 0
+            capacities |= dict.fromkeys(kind.group.states, room)
+        for state, _, reach in demand.lengths:
+            length, most = self.lengths[state], capacities[state]
+            if reach > most:
+                added = max(reach - length, 0)
+                raise CacheOverflow(row=0, start=length, count=added, capacity=most)
 
     def fork(self, copies: Copies) -> "StateMemory":
         """Return memory that holds the same.
@@ -119,6 +233,7 @@ class StateMemory:
             self.groups,
             owner,
             self.sizes,
+            self.cursors,
             self.capacity,
             tuple(map(len, self.counted)),
             copies,

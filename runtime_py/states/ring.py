@@ -3,8 +3,8 @@
 A ring holds the last positions, as many as it has slots, counted from the furthest one
 ever written, which a rewind does not lower. So once a row has gone round, it can only
 be rewound while the window before the new position is still there. Until then a ring is
-like a linear cache. Positions that it keeps (`keep`) are never overwritten, so a row
-can always be rewound to one of these.
+like a linear cache. Positions that it keeps are never overwritten, so a row can always
+be rewound to one of these.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from kvc.runtime.states.kind import Demand, Undo, Writes
 from kvc.runtime.states.linear import Linear
 from kvc.runtime.states.owner import Group, Span, Store
 from kvc.schema.model import AccessMode
-from kvc.schema.rings import Window, slot_runs
+from kvc.schema.rings import Window
 
 
 class Ring(Linear):
@@ -59,7 +59,7 @@ class Ring(Linear):
         assert lows is not None
         for low, high in zip(lows, highs, strict=True):
             count = min(high - low, self.slots)
-            for first, run in slot_runs(low, count, self.slots, self.window.keep):
+            for first, run in self.window.runs(low, count, self.slots):
                 self.store.note(first, first + run)
 
     def why_gone(
@@ -97,7 +97,7 @@ class Ring(Linear):
         for start, end, high, first in rows:
             anew = start > end and self._is_anew(end, first)
             round_it = high > self.slots  # then all that goes round is dead, or nothing
-            lows.append(min(end, self.window.keep) if round_it else end)
+            lows.append(self.window.kept(end) if round_it else end)
             highs.append(self.slots * anew if round_it else high)
             reached.append(high if round_it and not anew else end)
         self.by_row(self.store.fill, lows, highs)
@@ -105,7 +105,7 @@ class Ring(Linear):
 
     def _is_anew(self, end: int, first: int) -> bool:
         """Tell whether a row at `end` sees nothing, or nothing but what is kept."""
-        return end == first or end <= self.window.keep
+        return end == first or end == self.window.kept(end)
 
     def trim(self, ends: Sequence[int] | None) -> None:
         if ends is not None:

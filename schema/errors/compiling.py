@@ -144,7 +144,7 @@ class PlanFailed(CompileError):
 
 
 class CannotPack(CompileError):
-    """Weights cannot be packed as it is asked for."""
+    """Weights cannot be packed as requested."""
 
     wanted: str
     reason: str
@@ -224,7 +224,7 @@ class CheckpointChanged(CheckpointError):
 
 
 class ParametersEmpty(CompileError):
-    """Tensors of a model have no values, on the meta device, but some are needed."""
+    """Values are needed of tensors on the meta device, which have none."""
 
     names: tuple[str, ...]
     what: str
@@ -236,7 +236,7 @@ class RecipeError(KvcError):
 
 
 class UnknownRecipe(RecipeError):
-    """No recipe has this name; `known` are those that ship."""
+    """No recipe has this name; `known` are the names of kvc's recipes."""
 
     recipe: str
     known: tuple[str, ...]
@@ -254,7 +254,7 @@ class BadRecipe(RecipeError):
 
 
 class UnknownBackend(RecipeError):
-    """A recipe names a backend that is not here; `known` are those that are."""
+    """A recipe names an unknown backend; `known` are the names that exist."""
 
     backend: str
     reason: str

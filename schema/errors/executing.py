@@ -91,7 +91,7 @@ class RowLengthOutOfRange(ExecutionError):
 
 
 class BranchMismatch(ExecutionError):
-    """A branch for an empty past was taken, but it is not empty; nothing is written."""
+    """A branch for an empty past was taken, but there is one; nothing is written."""
 
     size: int
     expected: int
@@ -206,7 +206,7 @@ class BadSetting(ExecutionError):
 
 
 class UnusableLogits(ExecutionError):
-    """No token can be chosen from what a model gave."""
+    """No token can be chosen from a model's logits."""
 
     reason: str
     template = "the model's logits cannot be used: {reason}"
@@ -233,7 +233,7 @@ class ThreadsFixed(ExecutionError):
 
 
 class NativeCallFailed(ExecutionError):
-    """A backend's library refused what it was asked for."""
+    """A backend's library refused a call."""
 
     library: str
     what: str

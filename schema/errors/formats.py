@@ -19,7 +19,7 @@ class Truncated(FormatError):
 
 
 class BadMagic(FormatError):
-    """The file is something else."""
+    """The file is not a kvc file."""
 
     found: str
     guess: str

@@ -87,7 +87,7 @@ class CannotCollect(KvcError):
 
 
 class BackendTaken(KvcError):
-    """A backend has the name of one that is there already."""
+    """A backend of this name is registered already."""
 
     name: str
     new: str

@@ -3,7 +3,7 @@
 Signatures are written as text, `aten::cat(Tensor[] tensors, int dim) -> Tensor`, and
 parsed once. Parameter kinds: Tensor, int, float, bool, str, dtype, Scalar (int, float
 or bool); each may be optional (`?`) or a list (`[]`), tensors also `?[]`. A number may
-have a default, `int keep=0`, for passes that make the op without knowing of it.
+have a default, `int name=0`, for passes that make the op without knowing of it.
 """
 
 import re

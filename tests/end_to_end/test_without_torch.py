@@ -155,6 +155,7 @@ def test_what_needs_torch_says_so_and_how_to_get_it(path: Path, tmp_path: Path):
     assert told[0].startswith("kvc's compiler")
     assert told[1].startswith(str(plain))
     assert told[2].startswith("method prefill")
+    assert "recipes with a backend do without, if its library is installed" in told[2]
 
 
 def test_compiling_does_too(tmp_path: Path):

@@ -13,7 +13,7 @@ from stateful_programs import caller_program
 
 from kvc.compiler import compile_program
 from kvc.runtime import CacheOverflow, GrowingArray, KernelFailed, load
-from kvc.runtime.binding import binder, frames
+from kvc.runtime.binding import contexts, frames
 from kvc.runtime.delegates.reference import ReferenceHandle
 from kvc.schema.ops import DELEGATE
 
@@ -134,7 +134,7 @@ def test_an_input_may_be_as_long_as_the_past(plain, monkeypatch):
     with plain.session() as session:
         twin = Twin(session)
         twin.call("masked", tokens(), torch.rand(1, 0, 1))
-        monkeypatch.delattr(binder, "bind_graph")
+        monkeypatch.delattr(contexts, "bind_graph")
         for seed in range(1, 12):
             twin.call("masked", tokens(1, seed), torch.rand(1, seed, 1))
 
@@ -290,7 +290,7 @@ def test_a_callers_array_grows_without_binding_all_again(bundles, monkeypatch, b
         growing = GrowingArray("float32", (1, 0, WIDTH), 1, MOST)
         program.step(tokens(), growing)
         everything = len(bound)
-        monkeypatch.delattr(binder, "bind_graph")
+        monkeypatch.delattr(contexts, "bind_graph")
         for seed in range(10):
             past = torch.from_numpy(growing.array.copy())
             bound.clear()
@@ -308,7 +308,7 @@ def test_arrays_of_several_callers_take_turns(bundles, monkeypatch):
     arrays = [GrowingArray("float32", (1, 0, WIDTH), 1, most) for most in (16, 32)]
     with load(bundles["callers"]) as program:
         program.step(tokens(), arrays[0])
-        monkeypatch.delattr(binder, "bind_graph")
+        monkeypatch.delattr(contexts, "bind_graph")
         for seed in range(12):
             growing = arrays[seed * 5 % 3 % 2]
             past = torch.from_numpy(growing.array.copy())
@@ -323,7 +323,7 @@ def test_another_array_of_a_caller_is_not_bound_from_scratch(tmp_path, monkeypat
     x = np.ones((3, 4), np.float32)
     with load(write_bundle(tmp_path / "c.kvc", caller_program())) as program:
         program.add(np.zeros((3, 4), np.float32), x)
-        monkeypatch.delattr(binder, "bind_graph")
+        monkeypatch.delattr(contexts, "bind_graph")
         totals = [np.full((3, 4), value, np.float32) for value in range(5)]
         for value, total in enumerate(totals):
             added, product = program.add(total, x)

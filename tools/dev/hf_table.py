@@ -38,8 +38,8 @@ deviation of the logits.
 - *decode*: the largest difference in {steps} steps after that, past every sliding
   window (of {window} tokens).
 - *best*: how many of these steps have the same best token.
-- *control*: the same comparison with one row of one layer's cache set to zero; the
-  smallest difference over the layers. It must be far larger than the other two.
+- *control*: the same comparison with one row of one layer's cache set to zero: the
+  smallest of the layers' differences. It must be far larger than the other two.
 - *noticed*: whether *control* is above {noticed:g}, which the tests require.
 
 """
@@ -50,16 +50,16 @@ COLUMNS = """\
 REMARKS = """\
 ## Remarks
 
-- Mixtures of experts run as `kvc::expert_linear`: the matrices of chosen experts are
-  read and no others. Recipes with int8 or int4 linear layers store them as int8, with a
+- Mixtures of experts run as `kvc::expert_linear`, which reads only the matrices of the
+  chosen experts. Recipes with int8 or int4 linear layers store them as int8, with a
   scale for each output channel of each expert; `bf16` as bfloat16. They run in the
   backend `cpu` or on PyTorch, not in XNNPACK.
 - With `cpu_fp32`, `cpu_bf16` and `cpu_q8` each architecture runs whole in the backend
   `cpu`, without PyTorch: `pytest -m exhaustive
   tests/end_to_end/hugging_face/test_native.py` tests this.
-- A layer with a sliding window keeps its cache in a ring, of as many slots as the
-  window, the longest prefill less one, and `CacheConfig(slack=)` together, if that is
-  less than the length.
+- A layer with a sliding window keeps its cache in a ring, if that has fewer slots than
+  the cache has positions. It has the sum of the window, the longest prefill less one,
+  and `CacheConfig(slack=)`.
 - In a batch with rows of different lengths, each row gives what the model gives for it
   alone, in rings too: `pytest -m exhaustive
   tests/end_to_end/hugging_face/test_batches.py` tests this for each architecture.
@@ -77,7 +77,7 @@ REMARKS = """\
 - Falcon's keys are stored once for each key head, not once for each query head.
 - Rotary scaling `default`, `linear`, `llama3` and `yarn` run at any length.
   `dynamic` and `longrope` run up to the length at which their frequencies change
-  (`CacheConfig(max_length=...)`); keys in a cache could not follow.
+  (`CacheConfig(max_length=...)`), since the keys in a cache keep the old ones.
 """
 
 

@@ -13,7 +13,7 @@ from hand_built import affine_program, cache_program, write_bundle
 from resident_memory import LINUX, resident_within
 
 from kvc.runtime import Closed, DigestMismatch, FileChanged, load
-from kvc.runtime.binding.resources import FRAMES_KEPT, ContextPool, ExecutionContext
+from kvc.runtime.binding.contexts import FRAMES_KEPT, ContextPool, ExecutionContext
 from kvc.runtime.delegates.base import Handle
 from kvc.runtime.delegates.table import DELEGATES
 
@@ -265,7 +265,7 @@ def test_calls_and_releases_go_on_beside_each_other(tmp_path, mode):
 
 
 def context():
-    return ExecutionContext(64, 0)
+    return ExecutionContext(None, 64, 0)
 
 
 class Closable:

@@ -72,11 +72,11 @@ def test_a_frame_does_not_keep_the_callers_array(program):
 
 
 def test_one_array_is_bound_once(program, monkeypatch):
-    from kvc.runtime.binding import binder
+    from kvc.runtime.binding import contexts
 
     total, x = table(), table()
     program.add(total, x)
-    monkeypatch.delattr(binder, "bind_graph")
+    monkeypatch.delattr(contexts, "bind_graph")
     program.add(total, x)
     assert np.array_equal(total, 3 * table())
 

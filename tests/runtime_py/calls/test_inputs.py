@@ -9,7 +9,8 @@ from hand_built import cache_program, write_bundle
 from sample_programs import sample_program
 
 from kvc.runtime import CacheOverflow, InputMismatch, generate, load
-from kvc.runtime.calls.inputs import Signature, find_tokens, take_inputs
+from kvc.runtime.calls.entries import find_tokens
+from kvc.runtime.calls.inputs import Signature, take_inputs
 from kvc.schema.dtypes import DType
 from kvc.schema.types import Affine, Symbol, TensorType
 

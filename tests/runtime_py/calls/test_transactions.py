@@ -24,7 +24,7 @@ from kvc.runtime import (
     Poisoned,
     engine,
 )
-from kvc.runtime.binding import binder
+from kvc.runtime.binding import contexts
 from kvc.runtime.calls.transactions import Transaction
 from kvc.schema.model import ResetRule, StateKind
 
@@ -35,15 +35,15 @@ class Fault:
     def __init__(self, monkeypatch):
         self.step, self.error, self.afterwards = 0, RuntimeError("broken"), False
         self.steps = 0
-        self._bind, self._monkeypatch = binder.bind_graph, monkeypatch
+        self._bind, self._monkeypatch = contexts.bind_graph, monkeypatch
 
     def arm(self, step, error=None, afterwards=False):
         self.step, self.afterwards = step, afterwards
         self.error = error or RuntimeError("broken")
-        self._monkeypatch.setattr(binder, "bind_graph", self._bind_broken)
+        self._monkeypatch.setattr(contexts, "bind_graph", self._bind_broken)
 
     def disarm(self):
-        self._monkeypatch.setattr(binder, "bind_graph", self._bind)
+        self._monkeypatch.setattr(contexts, "bind_graph", self._bind)
 
     def _bind_broken(self, *arguments):
         frame = self._bind(*arguments)

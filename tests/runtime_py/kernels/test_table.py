@@ -2,10 +2,8 @@ import subprocess
 import sys
 
 from kvc.runtime.kernels import (
-    activations,
     attention,
     checks,
-    create,
     elementwise,
     experts,
     fused,
@@ -23,10 +21,8 @@ from kvc.runtime.kernels import (
 from kvc.schema.ops import CONTROL_OPS, OPS, Aliasing
 
 FAMILIES = (
-    activations,
     attention,
     checks,
-    create,
     elementwise,
     experts,
     fused,

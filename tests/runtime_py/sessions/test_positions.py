@@ -33,7 +33,8 @@ from kvc.runtime import (
     StateMismatch,
     UnknownName,
 )
-from kvc.runtime.sessions.positions import fill_cursors, takes_one_position
+from kvc.runtime.binding.executor import fill_cursors
+from kvc.runtime.sessions.sizes import takes_one_position
 from kvc.schema.model import (
     Alias,
     Cursor,

@@ -1,27 +1,20 @@
-"""The position of a session: how many tokens it holds, in each row of a batch.
+"""The sizes of a session: those of its states, its rows, its greatest position.
 
-In: the cursors of a program, the memory of a session. Out: the position, how many rows
-it has, its maximum, and the cursor values of a call.
+In: a program, the sizes that a caller asks for. Out: a size for each symbol of states,
+the capacity, how many rows each cursor has, and whether they may be apart.
 """
 
-from collections.abc import Mapping, Sequence
-from operator import add
+from collections.abc import Mapping
 
 import numpy as np
 
-from kvc.runtime.arrays import Array
 from kvc.runtime.states.linear import Linear
-from kvc.runtime.states.memory import StateMemory
 from kvc.runtime.states.table import kind_of
 from kvc.schema.errors import (
     BadSetting,
-    NoPosition,
-    StateMismatch,
     UnknownName,
-    listing,
 )
 from kvc.schema.model import (
-    Cursor,
     CursorField,
     CursorKind,
     CursorSlot,
@@ -31,57 +24,6 @@ from kvc.schema.model import (
 from kvc.schema.types import Dim, affine, evaluate, symbols_in
 
 _CAPACITY, _BATCH = "capacity", "batch"
-_FAR = 1 << 62  # of a counter that lengths can be added to
-
-
-def find_position(
-    cursors: Sequence[Cursor], memory: StateMemory, number: int = 0
-) -> list[int]:
-    """Return where each row stands at a cursor; the first is the position.
-
-    Raises:
-        NoPosition: nothing counts tokens, or what grows does not agree.
-        StateMismatch: a counter is so far off that nothing can be added to it.
-    """
-    if number >= len(cursors):
-        raise NoPosition(reason="no state of this program counts tokens")
-    cursor = cursors[number]
-    match cursor.kind:
-        case CursorKind.STATE:
-            assert cursor.state is not None
-            counts: list[int] = memory.current(cursor.state).reshape(-1).tolist()
-            if counts and not -_FAR < min(counts) <= max(counts) < _FAR:
-                expected = f"numbers from {-_FAR} to {_FAR}"
-                state = memory.states[cursor.state].name
-                raise StateMismatch(
-                    method="any", state=state, expected=expected, found=str(counts)
-                )
-            return counts
-        case CursorKind.SESSION:
-            return list(memory.counted[number])
-        case CursorKind.LENGTH:
-            return [_common_length(memory, number)] * len(memory.counted[number])
-
-
-def known_position(
-    cursors: Sequence[Cursor], memory: StateMemory, number: int = 0
-) -> list[int] | None:
-    """Return where each row stands at a cursor, None where nothing says it."""
-    try:
-        return find_position(cursors, memory, number)
-    except NoPosition:
-        return None
-
-
-def known_positions(program: Program, memory: StateMemory) -> dict[str, list[int]]:
-    """Return where rows stand at each cursor, by its name, as far as that is known."""
-    found: dict[str, list[int]] = {}
-    for number, cursor in enumerate(program.cursors):
-        grown = (s.name for s in program.states if s.cursor == number)
-        positions = known_position(program.cursors, memory, number)
-        if positions is not None:
-            found[cursor.name or next(grown, "")] = positions
-    return found
 
 
 def count_rows(program: Program, sizes: Mapping[str, int], number: int = 0) -> int:
@@ -118,48 +60,6 @@ def row_dim(program: Program, number: int = 0) -> Dim | None:
         return cursor.rows
     batch = _BATCH in symbols_in(state.type for state in program.states)
     return affine(0, {_BATCH: 1}) if batch else None
-
-
-def fill_cursors(
-    values: Sequence[tuple[CursorSlot, Array]],
-    starts: Sequence[Sequence[int] | None],
-    steps: Sequence[Sequence[int]],
-    method: str,
-) -> None:
-    """Fill what a method takes of cursors.
-
-    Args:
-        values: int64 [], [1], [rows] or [tokens], with what each is.
-        starts: of each cursor, the position of each row before the call.
-        steps: of each cursor, how many tokens the call adds to each row.
-        method: its name, for messages.
-
-    Raises:
-        StateMismatch: it takes one position, and the rows have several.
-    """
-    for slot, array in values:
-        found = starts[slot.cursor] or (0,)
-        if slot.field in (CursorField.END, CursorField.LENGTHS):
-            lengths = steps[slot.cursor]
-            ends = slot.field is CursorField.END
-            found = list(map(add, found, lengths)) if ends else lengths
-        if slot.field is CursorField.PLACES or array.size != len(found):
-            _check_together(found, method)
-            array[...] = found[0]
-            if slot.field is CursorField.PLACES:
-                np.add(array, np.arange(array.size), out=array)
-        else:
-            array[...] = found if array.ndim else found[0]
-
-
-def _check_together(positions: Sequence[int], method: str) -> None:
-    if len(set(positions)) > 1:
-        raise StateMismatch(
-            method=method,
-            state="position",
-            expected="one position for all rows",
-            found=listing([str(position) for position in positions]),
-        )
 
 
 def takes_one_position(method: Method, program: Program, cursor: int) -> bool:
@@ -262,17 +162,3 @@ def whole_number(name: str, size: object) -> int:
     if isinstance(size, bool) or not isinstance(size, int | np.integer):
         raise BadSetting(name=name, expected="an int", found=repr(size))
     return int(size)
-
-
-def _common_length(memory: StateMemory, cursor: int) -> int:
-    """Return the length of what grows at a cursor; of all that grows at none, else."""
-    own = [state for state in memory.growing if memory.states[state].cursor == cursor]
-    loose = [state for state in memory.growing if memory.states[state].cursor is None]
-    grown = own or loose
-    lengths = list(map(memory.lengths.__getitem__, grown))
-    if len(set(lengths)) > 1:
-        names = [memory.states[state].name for state in grown]
-        found = [f"{name} has {n}" for name, n in zip(names, lengths, strict=True)]
-        reason = f"what grows has different lengths: {listing(found)}"
-        raise NoPosition(reason=reason)
-    return lengths[0] if lengths else 0
