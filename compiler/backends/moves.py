@@ -1,8 +1,9 @@
 """Make copies into states explicit, so that a backend can run them.
 
 If no node computes the new content of a state or of a caller's array (it is an input,
-another state, a constant, or a view of one), a copy node is added. Whether content that
-a node computes has to be copied is known once writes are proven to be in place.
+another state, a constant, or a part of any value), a copy node is added. Whether
+content that a node computes has to be copied is known once writes are proven to be in
+place.
 """
 
 from collections.abc import Iterator, Mapping
@@ -10,7 +11,7 @@ from dataclasses import replace
 
 from kvc.compiler.in_place.persistent import with_old_contents
 from kvc.compiler.ir import Method, Node, Value
-from kvc.schema.ops import OPS, Aliasing
+from kvc.schema.ops import OPS, RESHAPING_VIEWS, Aliasing
 
 
 def with_moves(method: Method, grows: Mapping[str, int]) -> Method:
@@ -28,8 +29,9 @@ def with_moves(method: Method, grows: Mapping[str, int]) -> Method:
         pairs: tuple[tuple[Value, str], ...], olds: Mapping[str, Value]
     ) -> Iterator[tuple[Value, str]]:
         for new, name in pairs:
-            old, root = olds.get(name), _root(makers, new)
-            if old is None or root.id in makers or root.id == old.id:
+            old, whole = olds.get(name), _whole(makers, new)
+            made = whole.id in makers and not _is_view(makers[whole.id])
+            if old is None or made or _root(makers, whole).id == old.id:
                 yield new, name
                 continue
             result = Value(method.next_id() + len(moves), old.type)
@@ -42,8 +44,19 @@ def with_moves(method: Method, grows: Mapping[str, int]) -> Method:
     return replace(method, nodes=nodes, state_out=state_out, input_out=input_out)
 
 
-def _root(makers: Mapping[int, Node], value: Value) -> Value:
-    """Return the value that this one is a view of, itself when it is none."""
-    while value.id in makers and OPS[makers[value.id].op].aliasing is Aliasing.VIEW:
+def _whole(makers: Mapping[int, Node], value: Value) -> Value:
+    """Return the value that this one is, in another shape at the most."""
+    while value.id in makers and makers[value.id].op in RESHAPING_VIEWS:
         value = makers[value.id].inputs[0]
     return value
+
+
+def _root(makers: Mapping[int, Node], value: Value) -> Value:
+    """Return the value that this one is a view of, itself when it is none."""
+    while value.id in makers and _is_view(makers[value.id]):
+        value = makers[value.id].inputs[0]
+    return value
+
+
+def _is_view(node: Node) -> bool:
+    return OPS[node.op].aliasing is Aliasing.VIEW

@@ -22,7 +22,7 @@ from transformers.activations import ACT2FN
 
 from kvc.compiler.hugging_face.attention import current_call
 
-CHUNK: Final = 64  # tokens of one chunk of products, a power of two
+CHUNK: Final = 64  # tokens of one chunk of products at the most, a power of two
 
 # What is carried, and what a step takes -> what is carried on, and a result.
 Step = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
@@ -80,7 +80,7 @@ def convolution_update(
         conv_state: [batch, channels, kernel], the last inputs; written.
         weight, bias, activation: as of `causal_convolution`.
     """
-    last = torch.cat([conv_state, hidden_states], dim=-1)[..., 1:].clone()
+    last = torch.cat([conv_state[..., 1:], hidden_states], dim=-1)
     conv_state.copy_(last)
     return _activated((last * weight).sum(-1, keepdim=True), bias, activation)
 
