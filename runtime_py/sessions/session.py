@@ -24,7 +24,6 @@ from kvc.runtime.sessions.positions import (
 )
 from kvc.runtime.sessions.rewinding import most_rewindable, rewind, trim
 from kvc.runtime.sessions.rows import reset_row, take_row
-from kvc.runtime.sessions.snapshots import save_snapshot
 from kvc.runtime.sessions.state_views import StateViews
 from kvc.runtime.sessions.usage import Usage, Use
 from kvc.runtime.states.memory import NONE, Copies, StateMemory
@@ -272,6 +271,8 @@ class Session(Callables):
             CannotWrite: the system refuses; the old file is untouched.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
+        from kvc.runtime.sessions.snapshots import save_snapshot  # few sessions do
+
         with Use(self._usage, "save"):
             engine = self._engine
             save_snapshot(path, engine.program, engine.digest, self._states)
