@@ -23,7 +23,7 @@ import numpy as np
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.xnnpack.functions import CacheKey
 from kvc.runtime.delegates.xnnpack.identities import Identity, entry_key
-from kvc.runtime.delegates.xnnpack.layouts import arrange
+from kvc.runtime.delegates.xnnpack.layouts import AS_THEY_ARE, arrange
 from kvc.runtime.delegates.xnnpack.library import Library
 from kvc.runtime.delegates.xnnpack.memory import (
     HUGE_PAGE_NBYTES,
@@ -73,11 +73,14 @@ class _Token:
 
     def fill(self) -> None:
         """Put the bytes there, checked; raises as `FreeableBuffer.array`."""
+        layout = self.identity.layout
         with self.data[self.identity.weight] as buffer:
-            source = buffer.private_array()
-            arranged = arrange(source, self.identity.layout)
-            target = self.region.view(0, source.nbytes).view(source.dtype)
-            np.copyto(bits(target), bits(arranged.reshape(-1)))
+            target = self.region.view(0, buffer.nbytes)
+            if layout in AS_THEY_ARE:
+                buffer.read_into(target)  # read once, where a map would bring in pages
+                return
+            arranged = arrange(buffer.private_array(), layout)
+            np.copyto(bits(target.view(arranged.dtype)), bits(arranged.reshape(-1)))
 
 
 class Weights:
