@@ -1,70 +1,108 @@
 """The runtime: load a bundle, open sessions, run methods.
 
-`import kvc.runtime` never imports torch; kernels do, on first need.
+`import kvc.runtime` never imports torch; kernels do, on first need. A name of this
+package is imported when it is first asked for: who loads a bundle and calls its methods
+need not wait for generation, chats and snapshots.
 """
 
-from kvc.runtime.conversation import Conversation
-from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
-from kvc.runtime.delegates.base import Packing, ReferenceUsed
-from kvc.runtime.delegates.table import register_delegate
-from kvc.runtime.forks.prefixes import Prefix
-from kvc.runtime.forks.residency import SessionResidency
-from kvc.runtime.generation import (
-    BatchGeneration,
-    Generation,
-    GenerationSettings,
-    SettingIgnored,
-    generate,
-    right_padded,
-)
-from kvc.runtime.growing import GrowingArray
-from kvc.runtime.program import Program, load
-from kvc.runtime.sessions.session import Session
-from kvc.schema.errors import (
-    BackendTaken,
-    BadChatTemplate,
-    BadSetting,
-    BadSnapshot,
-    BadTokenizer,
-    BranchMismatch,
-    BufferFreed,
-    Busy,
-    CacheOverflow,
-    CallMismatch,
-    CallTooLong,
-    CannotRewind,
-    CannotWrite,
-    Closed,
-    DataFileMismatch,
-    DataFileMissing,
-    DigestMismatch,
-    ExecutionError,
-    FileChanged,
-    FileProblem,
-    Forked,
-    FormatError,
-    IndexOutOfRange,
-    InputMismatch,
-    KernelFailed,
-    KvcError,
-    LoadError,
-    MissingDelegate,
-    MissingLibrary,
-    MissingPackage,
-    NativeCallFailed,
-    NoPosition,
-    NotRewindable,
-    OutOfMemory,
-    Poisoned,
-    PromptTooLong,
-    RowLengthOutOfRange,
-    StateMismatch,
-    StateNeeded,
-    ThreadsFixed,
-    UnknownName,
-    Unsynced,
-    UnusableLogits,
-)
+from importlib import import_module
+from typing import TYPE_CHECKING, Final
+
+if TYPE_CHECKING:
+    from kvc.runtime.conversation import Conversation
+    from kvc.runtime.data import BlobResidency, FreeableBuffer, Residency, Totals
+    from kvc.runtime.delegates.base import Packing, ReferenceUsed
+    from kvc.runtime.delegates.table import register_delegate
+    from kvc.runtime.forks.prefixes import Prefix
+    from kvc.runtime.forks.residency import SessionResidency
+    from kvc.runtime.generation import (
+        BatchGeneration,
+        Generation,
+        GenerationSettings,
+        SettingIgnored,
+        generate,
+        right_padded,
+    )
+    from kvc.runtime.growing import GrowingArray
+    from kvc.runtime.program import Program, load
+    from kvc.runtime.sessions.session import Session
+    from kvc.schema.errors import (
+        BackendTaken,
+        BadChatTemplate,
+        BadSetting,
+        BadSnapshot,
+        BadTokenizer,
+        BranchMismatch,
+        BufferFreed,
+        Busy,
+        CacheOverflow,
+        CallMismatch,
+        CallTooLong,
+        CannotRewind,
+        CannotWrite,
+        Closed,
+        DataFileMismatch,
+        DataFileMissing,
+        DigestMismatch,
+        ExecutionError,
+        FileChanged,
+        FileProblem,
+        Forked,
+        FormatError,
+        IndexOutOfRange,
+        InputMismatch,
+        KernelFailed,
+        KvcError,
+        LoadError,
+        MissingDelegate,
+        MissingLibrary,
+        MissingPackage,
+        NativeCallFailed,
+        NoPosition,
+        NotRewindable,
+        OutOfMemory,
+        Poisoned,
+        PromptTooLong,
+        RowLengthOutOfRange,
+        StateMismatch,
+        StateNeeded,
+        ThreadsFixed,
+        UnknownName,
+        Unsynced,
+        UnusableLogits,
+    )
+
+# The modules that names are in; what is in none of them is an error.
+_ON_DEMAND: Final = {
+    "conversation": ("Conversation",),
+    "data": (
+        "BlobResidency",
+        "FreeableBuffer",
+        "Residency",
+        "Totals",
+    ),
+    "delegates.base": (
+        "Packing",
+        "ReferenceUsed",
+    ),
+    "delegates.table": ("register_delegate",),
+    "forks.prefixes": ("Prefix",),
+    "forks.residency": ("SessionResidency",),
+    "generation": (
+        "BatchGeneration",
+        "Generation",
+        "GenerationSettings",
+        "SettingIgnored",
+        "generate",
+        "right_padded",
+    ),
+    "growing": ("GrowingArray",),
+    "program": (
+        "Program",
+        "load",
+    ),
+    "sessions.session": ("Session",),
+}
 
 __all__ = [
     "BackendTaken",
@@ -131,3 +169,18 @@ __all__ = [
     "register_delegate",
     "right_padded",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import a name of this package."""
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    homes = (f"{__name__}.{m}" for m, names in _ON_DEMAND.items() if name in names)
+    found: object = getattr(import_module(next(homes, "kvc.schema.errors")), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    """Return all names, imported or not."""
+    return sorted({*globals(), *__all__})

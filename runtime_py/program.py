@@ -17,11 +17,9 @@ from kvc.runtime.data.modes import check_mode
 from kvc.runtime.delegates.base import Packing
 from kvc.runtime.delegates.table import check_backends
 from kvc.runtime.engine import Engine
-from kvc.runtime.forks.prefixes import Prefix
 from kvc.runtime.methods import Callables
 from kvc.runtime.sessions.session import Session
 from kvc.runtime.sessions.sizes import whole_number
-from kvc.runtime.sessions.snapshots import Snapshot
 from kvc.runtime.states.memory import Copies
 from kvc.runtime.threads import request_threads
 from kvc.schema.container import BundleFile, StoredBlobs
@@ -31,6 +29,8 @@ from kvc.schema.torch_package import check_torch
 
 if TYPE_CHECKING:
     from torch import Tensor
+
+    from kvc.runtime.forks.prefixes import Prefix
 
 Path = str | os.PathLike[str]
 
@@ -183,6 +183,8 @@ class Program(Callables):
             FileProblem: the system cannot read it.
             OutOfMemory, Closed, Forked: as `session`.
         """
+        from kvc.runtime.sessions.snapshots import Snapshot  # few programs restore
+
         self._engine.check_open()
         with Snapshot(path, self._engine.program, self.digest) as snapshot:
             return Session.open(
@@ -198,7 +200,7 @@ class Program(Callables):
         tokens: "Sequence[int] | Array | Tensor",
         capacity: int | None = None,
         **sizes: int,
-    ) -> Prefix:
+    ) -> "Prefix":
         """Run a prompt once, for many sessions that begin with it.
 
         Args:
@@ -213,6 +215,8 @@ class Program(Callables):
             CacheOverflow: they do not fit.
             ExecutionError: as `Session.call`, and as `session`.
         """
+        from kvc.runtime.forks.prefixes import Prefix  # few programs have any
+
         return Prefix(self._engine, self.session(capacity, False, **sizes), tokens)
 
     def call(self, name: str, *args: object, **kwargs: object) -> object:

@@ -22,7 +22,6 @@ from kvc.runtime.sessions.sizes import (
     choose_sizes,
     count_rows,
 )
-from kvc.runtime.sessions.snapshots import save_snapshot
 from kvc.runtime.sessions.state_views import StateViews
 from kvc.runtime.sessions.usage import Usage, Use
 from kvc.runtime.states.memory import NONE, Copies, StateMemory
@@ -270,6 +269,8 @@ class Session(Callables):
             CannotWrite: the system refuses; the old file is untouched.
             Poisoned, Busy, Closed, Forked: as `call`.
         """
+        from kvc.runtime.sessions.snapshots import save_snapshot  # few sessions do
+
         with Use(self._usage, "save"):
             engine = self._engine
             save_snapshot(path, engine.program, engine.digest, self._states)

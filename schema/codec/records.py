@@ -10,7 +10,6 @@ with the bad index.
 import struct
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import fields
 from functools import cache
 from itertools import pairwise, repeat
 from operator import le
@@ -226,7 +225,8 @@ def build(kind: type[T], *columns: Sequence[object]) -> list[T]:
 @cache
 def _setters(kind: type) -> tuple[Callable[[object, object], None], ...]:
     """Return for each field of a dataclass what sets its slot."""
-    return tuple(getattr(kind, field.name).__set__ for field in fields(kind))
+    names: tuple[str, ...] = kind.__match_args__  # type: ignore[attr-defined]
+    return tuple(getattr(kind, name).__set__ for name in names)
 
 
 def check_ids(ids: Numbers, count: int, path: str, where: str) -> list[int]:

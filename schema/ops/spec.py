@@ -9,6 +9,7 @@ have a default, `int name=0`, for passes that make the op without knowing of it.
 import re
 from collections.abc import Callable
 from enum import Enum
+from functools import cache
 
 from kvc.schema.dtypes import DType
 from kvc.schema.frozen import frozen
@@ -130,6 +131,7 @@ def parse(
     )
 
 
+@cache
 def _parse_param(text: str) -> Param:
     match = _PARAM.fullmatch(text)
     assert match, text

@@ -25,6 +25,9 @@ _ITEMS: Final[Mapping[ParamKind, frozenset[type]]] = {
 }
 
 
+_Said = tuple[frozenset[str], bool]  # the symbols of dims, whether they have quotients
+
+
 class Misfit(ValueError):
     """An instruction does not fit its op; the text says how."""
 
@@ -91,23 +94,45 @@ def _where(
 
     Args:
         graph: whose they are.
-        holds: given the symbols of an instruction, and whether it has a quotient.
+        holds: given the symbols of an instruction, and whether it has a quotient; what
+            holds of some holds of more.
     """
     types = {id(value.type): value.type for value in graph.values}
     known = {kind: _said(types[kind].dims) for kind in types}
+    every = [*known.values(), _said(_sizes_in(graph))]
+    if not holds(*_together(every)):
+        return ()  # of most graphs, whose instructions need not be looked at
     of = [known[id(value.type)] for value in graph.values]
+    verdicts: dict[frozenset[_Said], bool] = {}
     found = set()
     for index, step in enumerate(graph.instructions):
         values, sizes = _uses(step)
-        parts = [*(of[value] for value in values), _said(sizes)]
-        names = frozenset[str]().union(*(names for names, _ in parts))
-        divides = any(divides for _, divides in parts)
-        if step.op not in CONTROL_OPS and holds(names, divides):
+        parts = {of[value] for value in values}
+        if sizes:
+            parts.add(_said(sizes))
+        key = frozenset(parts)
+        if key not in verdicts:
+            verdicts[key] = holds(*_together(key))
+        if verdicts[key] and step.op not in CONTROL_OPS:
             found.add(index)
     return found
 
 
-def _said(dims: Sequence[Dim]) -> tuple[frozenset[str], bool]:
+def _together(said: Collection[_Said]) -> _Said:
+    """Return the symbols of all, and whether any has a quotient."""
+    names = frozenset[str]().union(*(names for names, _ in said))
+    return names, any(divides for _, divides in said)
+
+
+def _sizes_in(graph: Graph) -> Sequence[Dim]:
+    """Return the sizes among the arguments of instructions, equal ones once."""
+    given = {id(a): a for step in graph.instructions for a in step.arguments}
+    lists = [argument for argument in given.values() if type(argument) is tuple]
+    given |= {id(item): item for items in lists for item in items}
+    return [item for item in given.values() if type(item) is Affine]
+
+
+def _said(dims: Sequence[Dim]) -> _Said:
     """Return the symbols of dims, and whether they have quotients."""
     return frozenset(symbols_of(dims)), _divides(dims)
 

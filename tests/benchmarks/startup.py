@@ -35,7 +35,7 @@ def main() -> None:
     commands = {
         "python -c pass": [sys.executable, "-c", "pass"],
         "import numpy": [sys.executable, "-c", "import numpy"],
-        "import kvc.runtime": [sys.executable, "-c", "import kvc.runtime"],
+        "kvc.runtime": [sys.executable, "-c", "from kvc.runtime import load"],
         "kvc --help": [KVC, "--help"],
         "kvc dump": [KVC, "dump", bundle],
         "kvc generate, a token": [KVC, "generate", bundle, "5 6 7", "-n", "1"],

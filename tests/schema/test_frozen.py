@@ -33,6 +33,13 @@ class Standard:
 
 
 @frozen
+class Raised(Place):
+    """One with a base that has fields."""
+
+    height: int = 0
+
+
+@frozen
 class Nothing:
     """One without fields."""
 
@@ -106,6 +113,14 @@ def test_tools_for_dataclasses_take_them():
             assert (row, column) == (1, 2)
         case _:
             pytest.fail("it does not match")
+
+
+def test_a_class_has_the_fields_of_its_base_first():
+    assert [each.name for each in fields(Raised)] == [*Place.__slots__, "height"]
+    assert Raised.__slots__ == ("height",)
+    assert Raised(1, height=2, note="x") == Raised(1, height=2)
+    assert Raised(1, height=2) != Raised(1, height=3)
+    assert Raised(1) != Place(1)
 
 
 def test_copies_are_equal():

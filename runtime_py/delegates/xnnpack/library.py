@@ -6,7 +6,6 @@ own search path, and bind to nothing that torch brings, since no symbol is made 
 """
 
 import ctypes
-import importlib.metadata
 import os
 import sys
 import threading
@@ -133,16 +132,33 @@ def find_folder() -> Path:
     Raises:
         MissingLibrary: the wheel is not installed, or of another version.
     """
-    try:
-        wheel = importlib.metadata.distribution(PACKAGE)
-    except importlib.metadata.PackageNotFoundError:
-        raise _missing(f"the package {PACKAGE} is not installed") from None
-    if wheel.version != VERSION:
-        raise _missing(f"{PACKAGE} is {wheel.version}, and has to be {VERSION}")
-    folder = Path(str(wheel.locate_file(_FOLDER)))
+    found = _find_wheel()
+    if found is None:
+        raise _missing(f"the package {PACKAGE} is not installed")
+    site, version = found
+    if version != VERSION:
+        raise _missing(f"{PACKAGE} is {version}, and has to be {VERSION}")
+    folder = site / _FOLDER
     if not (folder / _XNNPACK).is_file():
         raise _missing(f"{folder / _XNNPACK} is not there (on {sys.platform})")
     return folder
+
+
+def _find_wheel() -> tuple[Path, str] | None:
+    """Return where the wheel is installed, and its version.
+
+    `importlib.metadata` says the same, but takes as long to import as a bundle to load.
+    """
+    for site in sys.path:
+        try:
+            names = [found.name for found in Path(site or ".").iterdir()]
+        except OSError:  # no folder
+            continue
+        for name in names:
+            package, _, rest = name.partition("-")
+            if package == PACKAGE and rest.endswith(".dist-info"):
+                return Path(site), rest.removesuffix(".dist-info")
+    return None
 
 
 _libraries: dict[Path, Library] = {}

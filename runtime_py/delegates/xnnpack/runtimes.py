@@ -109,7 +109,8 @@ class Runtime:
         place = (kit.workspace.pointer(), kit.pool)
         out = ctypes.byref(self._pointer)
         arguments = (subgraph.pointer, cache, *place, RUNTIME_FLAGS, out)
-        status = call_apart(lambda: int(create(*arguments)))
+        with kit.weights.reading_ahead():
+            status = call_apart(lambda: int(create(*arguments)))
         self._check(status, f"{kit.what}: xnn_create_runtime_v4")
 
     def prepare(

@@ -4,8 +4,9 @@ XNNPACK looks packed bytes up in a cache by a seed, a fingerprint of the packing
 addresses, and reads the weight only if the cache has nothing. So every weight gets an
 address of its own, found by the digests of all that is packed into it and never reused
 while the cache lives: equal bytes with other scales have another address. The bytes are
-put there when XNNPACK is about to pack them, and removed afterwards; a second method or
-context finds them packed, and reads nothing.
+put there when XNNPACK is about to pack them, or by a second thread while it packs what
+comes before, and removed afterwards; a second method or context finds them packed, and
+reads nothing.
 
 In: names of data. Out: those addresses, and the cache for `xnn_create_runtime_v4`.
 """
@@ -13,17 +14,18 @@ In: names of data. Out: those addresses, and the cache for `xnn_create_runtime_v
 import ctypes
 import threading
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final
 
 import numpy as np
 
 from kvc.runtime.data import FreeableBuffer
+from kvc.runtime.delegates.xnnpack.ahead import ahead_of
 from kvc.runtime.delegates.xnnpack.functions import CacheKey
 from kvc.runtime.delegates.xnnpack.identities import Identity, entry_key
-from kvc.runtime.delegates.xnnpack.layouts import arrange
+from kvc.runtime.delegates.xnnpack.layouts import AS_THEY_ARE, arrange
 from kvc.runtime.delegates.xnnpack.library import Library
 from kvc.runtime.delegates.xnnpack.memory import (
     HUGE_PAGE_NBYTES,
@@ -37,6 +39,7 @@ from kvc.schema.errors import DataFileMissing, NativeCallFailed, OutOfMemory
 from kvc.schema.frozen import frozen
 
 _FAILED: Final = 0  # as an address
+_FEWEST_AHEAD: Final = 2  # weights, for which a second thread is started
 
 Data = Mapping[str, FreeableBuffer]
 Stored = Mapping[str, str]
@@ -63,21 +66,38 @@ class Packed:
     nbytes: int
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False)
 class _Token:
     """The addresses that stand for a weight, and where its bytes come from."""
 
     identity: Identity
     region: Region
     data: Data
+    _filled: bool = False
+    _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def fill(self) -> None:
-        """Put the bytes there, checked; raises as `FreeableBuffer.array`."""
+        """Put the bytes there, checked, unless they are; see `FreeableBuffer.array`."""
+        with self._lock:
+            if not self._filled:
+                self._read()
+                self._filled = True
+
+    def empty(self) -> None:
+        """Give their pages back."""
+        with self._lock:
+            self._filled = False
+            self.region.discard()
+
+    def _read(self) -> None:
+        layout = self.identity.layout
         with self.data[self.identity.weight] as buffer:
-            source = buffer.private_array()
-            arranged = arrange(source, self.identity.layout)
-            target = self.region.view(0, source.nbytes).view(source.dtype)
-            np.copyto(bits(target), bits(arranged.reshape(-1)))
+            target = self.region.view(0, buffer.nbytes)
+            if layout in AS_THEY_ARE:
+                buffer.read_into(target)  # read once, where a map would bring in pages
+                return
+            arranged = arrange(buffer.private_array(), layout)
+            np.copyto(bits(target.view(arranged.dtype)), bits(arranged.reshape(-1)))
 
 
 class Weights:
@@ -106,7 +126,8 @@ class Weights:
         # Of the runtime that is being created: whose bytes are there, and which weights
         # the library has not asked for.
         self._filled: list[_Token] = []
-        self._expected: set[_Token] = set()
+        self._expected: dict[_Token, None] = {}  # in order
+        self._asked: Callable[[], None] = _nothing
         self._failure: BaseException | None = None
         self._provider: Provider | None = self._make_provider()
 
@@ -131,7 +152,7 @@ class Weights:
                 self._tokens[identity] = token
                 self._places[token.region.address] = token
             if identity.is_cached:
-                self._expected.add(token)
+                self._expected[token] = None
             elif token not in self._filled:
                 self._fill(token)
             return token.region.address
@@ -158,6 +179,20 @@ class Weights:
                 self._empty_tokens()
                 if failure is not None:
                     raise failure
+
+    @contextmanager
+    def reading_ahead(self) -> Iterator[None]:
+        """Read weights while the library packs others, within `packing`."""
+        packed = {digest for *_, digest in self._packed}
+        new = [t for t in self._expected if t.identity.digest not in packed]
+        if self._stored or len(new) < _FEWEST_AHEAD:
+            yield
+            return
+        try:
+            with ahead_of(new, self._fill_ahead) as self._asked:
+                yield
+        finally:
+            self._asked = _nothing
 
     def entries(self) -> tuple[Packed, ...]:
         """Return all that has been packed, in the order of packing."""
@@ -204,7 +239,9 @@ class Weights:
             token = self._places.get(asked.kernel or 0)
             if token is None:
                 raise _failure("it packs data that has no address of its own")
-            self._expected.discard(token)
+            if token in self._expected:
+                del self._expected[token]
+                self._asked()
             entry = self._packed.get(self._key(token, asked))
             if entry is None:
                 entry = self._copy_stored(token, asked)
@@ -233,7 +270,7 @@ class Weights:
             self._heap.take(address, nbytes)
             self._keep(token, asked, address, nbytes)
             self._filled.remove(token)
-            token.region.discard()
+            token.empty()
         except BaseException as error:
             self._failure = self._failure or error
             return NOT_FOUND
@@ -244,13 +281,18 @@ class Weights:
         return self._provider.offset(address)
 
     def _fill(self, token: _Token) -> None:
-        self._filled.append(token)
+        if token not in self._filled:
+            self._filled.append(token)
         token.fill()
 
     def _empty_tokens(self) -> None:
         """Give back the weights that were put where the library looks for them."""
         while self._filled:
-            self._filled.pop().region.discard()
+            self._filled.pop().empty()
+
+    def _fill_ahead(self, token: _Token) -> None:
+        if token in self._expected:
+            self._fill(token)
 
     def _key(self, token: _Token, asked: CacheKey) -> _Key:
         return (asked.seed, asked.fingerprint, token.identity.digest)
@@ -292,6 +334,10 @@ class Weights:
                 return None
         self._heap.take(address, nbytes)
         return self._keep(token, asked, address, nbytes)
+
+
+def _nothing() -> None:
+    """Stand for what is told that the library asks, while nothing is read ahead."""
 
 
 def _failure(reason: str) -> NativeCallFailed:

@@ -107,11 +107,14 @@ assert not hasattr(ctypes.CDLL(None), "xnn_initialize")
     subprocess.run([sys.executable, "-c", code], check=True)
 
 
-def test_another_version_counts_as_missing(monkeypatch):
-    class Wheel:
-        version = "1.4.0"
+def install(version, folder, monkeypatch):
+    """Put a wheel without files before all others."""
+    (folder / f"{module.PACKAGE}-{version}.dist-info").mkdir()
+    monkeypatch.syspath_prepend(folder)
 
-    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Wheel)
+
+def test_another_version_counts_as_missing(monkeypatch, tmp_path):
+    install("1.4.0", tmp_path, monkeypatch)
     with pytest.raises(
         MissingLibrary, match=r"1\.4\.0.*has to be 1\.5\.1.*pip install"
     ):
@@ -120,21 +123,21 @@ def test_another_version_counts_as_missing(monkeypatch):
 
 def test_a_package_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr(module, "PACKAGE", "no-such-package-of-kvc")
+    monkeypatch.syspath_prepend("/no/such/folder")
     with pytest.raises(MissingLibrary, match="no-such-package-of-kvc is not installed"):
         find_library()
 
 
 def test_a_wheel_without_the_library_counts_as_missing(monkeypatch, tmp_path):
-    class Wheel:
-        version = module.VERSION
-
-        @staticmethod
-        def locate_file(name):
-            return tmp_path / name
-
-    monkeypatch.setattr(importlib.metadata, "distribution", lambda _: Wheel)
+    install(module.VERSION, tmp_path, monkeypatch)
     with pytest.raises(MissingLibrary, match="is not there"):
         find_library()
+
+
+def test_the_version_found_is_what_the_package_says(library):
+    assert importlib.metadata.version(module.PACKAGE) == module.VERSION
+    files = importlib.metadata.distribution(module.PACKAGE).locate_file("executorch")
+    assert find_folder().parent == files
 
 
 def test_a_file_that_is_no_library_counts_as_missing(monkeypatch, tmp_path):
