@@ -24,7 +24,7 @@ from transformers.cache_utils import (
 from kvc.compiler.hugging_face.attention import Call, Kept
 from kvc.compiler.hugging_face.settings import Sizes
 
-_EXAMPLE_LENGTH: Final = 256  # of caches in the trace that sessions have of any length
+_EXAMPLE_LENGTH: Final = 64  # of caches in the trace that sessions have of any length
 AXIS: Final = 2  # of positions, in [batch, kv_heads, capacity, head_dim]
 CONV: Final = "conv"  # with a number: the name of a state of a layer's convolution
 RECURRENT: Final = "recurrent"

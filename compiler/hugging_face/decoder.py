@@ -23,16 +23,12 @@ from transformers import PreTrainedModel
 from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.cache import AXIS, CachedLayer, KvCache, LayerBuffers
 from kvc.compiler.hugging_face.inputs import inputs_of, takes_positions
-from kvc.compiler.hugging_face.recurrences import CHUNK
 from kvc.compiler.hugging_face.settings import LEAST_LENGTH, Sizes
 from kvc.compiler.spec import Dim, Method, StateSpec
 from kvc.schema.errors import UnsupportedModel
 
 CACHE: Final = "kvc_cache"
 POSITION: Final = "kvc_position"
-# Tokens of a traced prompt: more than one of what recurrent layers cut it into, since
-# torch takes a size of one for a constant.
-_EXAMPLE: Final = 2 * CHUNK + 1
 
 
 class CachedDecoder(nn.Module):
@@ -130,7 +126,7 @@ def methods_of(
         all_logits: also `prefill_all`, which returns the logits of every position.
         embeds: an example [1, 1, hidden] for `prefill_embeds`; None: without it.
     """
-    tokens = torch.zeros(1, min(sizes.chunk, _EXAMPLE), dtype=torch.int64)
+    tokens = torch.zeros(1, 2, dtype=torch.int64)
     methods = [
         _method("prefill", "tokens", tokens, sizes, role="prefill"),
         _method("decode", "token", tokens[:, :1], sizes, role="decode", seq=False),

@@ -10,19 +10,20 @@ prompt is a `scan`, or products over chunks, and padding leaves a row's state as
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from functools import partial
 from typing import Any, Final
 from unittest.mock import patch
 
 import torch
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
-from torch.nn.functional import silu, softplus
+from torch.nn.functional import pad, silu, softplus
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from kvc.compiler.hugging_face.attention import current_call
 
-CHUNK: Final = 64  # tokens of one chunk of products at the most, a power of two
+CHUNK: Final = 64  # tokens of one chunk of products, a power of two
 
 # What is carried, and what a step takes -> what is carried on, and a result.
 Step = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
@@ -188,17 +189,9 @@ def chunk_scan(
     dt = _of_tokens(_steps(dt, dt_bias, dt_softplus).clamp(*dt_limit), 1)
     key, query = (_for_each_head(tensor, heads // tensor.shape[2]) for tensor in (B, C))
     value = hidden_states * dt[..., None]
-    query, key, value, g = map(_chunked, (query, key, value, dt * A))
     before = _state_before(hidden_states, (heads, value.shape[-1], key.shape[-1]))
-    total, decay = _decay(g)
-    given = [
-        query * total.exp()[..., None],
-        (query @ key.transpose(-1, -2) * decay) @ value,
-        key * (total[..., -1:] - total).exp()[..., None],
-        value,
-        total[..., -1].exp(),
-    ]
-    last, out = _scan(_state_space_chunk, before, given)
+    chunks = [_chunked(tensor) for tensor in (query, key, value, dt * A)]
+    last, out = _scan(_state_space_chunk, before, chunks)
     out = _joined(out, seq)
     if D is not None:
         out = out + hidden_states * D[:, None]
@@ -208,10 +201,20 @@ def chunk_scan(
 def _state_space_chunk(
     before: Tensor, given: Sequence[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    """Advance a state [batch, heads, head_dim, state] by a chunk of tokens."""
-    queries, attended, left, value, kept = given
-    out = attended + queries @ before.transpose(-1, -2)
-    return before * kept[..., None, None] + value.transpose(-1, -2) @ left, out
+    """Advance a state [batch, heads, head_dim, state] by a chunk of tokens.
+
+    Args:
+        before: the state.
+        given: query, key and value [batch, heads, chunk, dim]; the logarithms of what
+            tokens leave [batch, heads, chunk].
+    """
+    query, key, value, g = given
+    total, decay = _decay(g)
+    out = (query @ key.transpose(-1, -2) * decay) @ value
+    out = out + (query * total.exp()[..., None]) @ before.transpose(-1, -2)
+    left = key * (total[..., -1:] - total).exp()[..., None]
+    kept = total[..., -1].exp()[..., None, None]
+    return before * kept + value.transpose(-1, -2) @ left, out
 
 
 def gated_delta_rule(
@@ -245,7 +248,7 @@ def gated_delta_rule(
     query, key = (_for_each_head(tensor, shared) for tensor in (query, key))
     chunks = [_chunked(tensor) for tensor in (query, key, value, g, beta)]
     before = _state_before(value, (query.shape[2], query.shape[3], value.shape[3]))
-    last, out = _scan(_delta_chunk, before, _within_chunks(*chunks))
+    last, out = _scan(partial(_delta_chunk, _block_pairs()), before, chunks)
     return _joined(out, seq), last if output_final_state else None
 
 
@@ -262,88 +265,105 @@ def delta_update(original: Callable[..., Any]) -> Callable[..., Any]:
     return update
 
 
-def _within_chunks(
-    query: Tensor, key: Tensor, value: Tensor, g: Tensor, beta: Tensor
-) -> list[Tensor]:
-    """Compute what needs no state, for all chunks at once.
-
-    Args:
-        query, key, value: [chunks, batch, heads, chunk, dim].
-        g, beta: [chunks, batch, heads, chunk].
-
-    Returns:
-        What `_delta_chunk` takes.
-    """
-    total, decay = _decay(g)
-    written = key * beta[..., None]
-    overlap = (written @ key.transpose(-1, -2) * decay).tril(-1)
-    solved = _unit_lower_inverse(overlap)
-    values = solved @ (value * beta[..., None])
-    keys = solved @ (written * total.exp()[..., None])
-    attended = query @ key.transpose(-1, -2) * decay
-    queries = query * total.exp()[..., None]
-    left = key * (total[..., -1:] - total).exp()[..., None]
-    return [queries, attended, keys, values, left, total[..., -1].exp()]
-
-
 def _decay(g: Tensor) -> tuple[Tensor, Tensor]:
     """Return what is left of a state after tokens of a chunk.
 
     Args:
-        g: [chunks, batch, heads, chunk], logarithms of what each leaves.
+        g: [batch, heads, chunk], logarithms of what each leaves.
 
     Returns:
         The logarithms of what all tokens up to each leave, of the same shape, and what
         those after a token j leave up to a token i, [.., chunk i, chunk j]; 0 before j.
     """
     total = g.cumsum(-1)
-    after = torch.ones(CHUNK, CHUNK, dtype=torch.bool).triu(1)
+    after = torch.ones(g.shape[-1], g.shape[-1], dtype=torch.bool).triu(1)
     between = total[..., :, None] - total[..., None, :]
     return total, between.masked_fill(after, -torch.inf).exp()
 
 
-def _delta_chunk(before: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    """Advance a state [batch, heads, key_dim, value_dim] by a chunk of tokens."""
-    queries, attended, keys, values, left, kept = given
-    new = values - keys @ before
-    out = queries @ before + attended @ new
-    return before * kept[..., None, None] + left.transpose(-1, -2) @ new, out
+def _delta_chunk(
+    pairs: Sequence[Tensor], before: Tensor, given: Sequence[Tensor]
+) -> tuple[Tensor, Tensor]:
+    """Advance a state [batch, heads, key_dim, value_dim] by a chunk of tokens.
+
+    Args:
+        pairs: what `_unit_lower_inverse` chooses blocks by.
+        before: the state.
+        given: query, key and value [batch, heads, chunk, dim]; the logarithms of what
+            tokens leave, and what they write of their values [batch, heads, chunk].
+    """
+    query, key, value, g, beta = given
+    total, decay = _decay(g)
+    written = key * beta[..., None]
+    overlap = (written @ key.transpose(-1, -2) * decay).tril(-1)
+    solved = _unit_lower_inverse(overlap, pairs)
+    new = solved @ (value * beta[..., None])
+    new = new - solved @ (written * total.exp()[..., None]) @ before
+    out = (query * total.exp()[..., None]) @ before
+    out = out + (query @ key.transpose(-1, -2) * decay) @ new
+    left = key * (total[..., -1:] - total).exp()[..., None]
+    kept = total[..., -1].exp()[..., None, None]
+    return before * kept + left.transpose(-1, -2) @ new, out
 
 
-def _unit_lower_inverse(below: Tensor) -> Tensor:
-    """Return the inverse of `1 + below`, of strictly lower [..., n, n].
+def _unit_lower_inverse(below: Tensor, pairs: Sequence[Tensor]) -> Tensor:
+    """Return the inverse of `1 + below`, of strictly lower [..., chunk, chunk].
 
     Blocks of the diagonal are inverted first, then pairs of them: of two, with C below
     their diagonal, the inverse has -inv(B) C inv(A) there. It rounds as substitution
     does, where a series of powers would lose all digits for keys that are alike.
     """
-    size = below.shape[-1]
-    places = torch.arange(size)
-    inverse = torch.eye(size, dtype=below.dtype).expand_as(below)
-    block = 1
-    while block < size:
-        pair = places // (2 * block)
-        lower = (pair[:, None] == pair) & (places[:, None] // block > places // block)
-        inverse = inverse - inverse @ (below * lower) @ inverse
-        block *= 2
+    one, *larger = pairs
+    inverse = one - below * larger[0]
+    for pair in larger[1:]:
+        inverse = inverse - inverse @ (below * pair) @ inverse
     return inverse
+
+
+def _block_pairs() -> list[Tensor]:
+    """Return what `_unit_lower_inverse` chooses blocks by, float32 [chunk, chunk].
+
+    First the diagonal, then for each size of blocks those on the left of the lower ones
+    of each pair.
+    """
+    places = range(CHUNK)
+    found = [[[float(i == j) for j in places] for i in places]]
+    for block in (2**k for k in range(CHUNK.bit_length() - 1)):
+        chosen = [
+            [float(i // block == j // block + 1 and i // block % 2) for j in places]
+            for i in places
+        ]
+        found.append(chosen)
+    return [torch.tensor(rows) for rows in found]
 
 
 def _chunked(tensor: Tensor) -> Tensor:
     """Return [batch, seq, heads, ...] as [chunks, batch, heads, chunk, ...].
 
-    Zeros fill the last chunk: they write nothing and leave all of the state.
+    Zeros fill what is left: they write nothing and leave all of the state. There is a
+    chunk of them alone, so that there is never just one, where torch would ask whether
+    there is.
     """
     seq = tensor.shape[1]
-    chunks = (seq + CHUNK - 1) // CHUNK
-    missing = tensor.new_zeros(tensor.shape[0], chunks * CHUNK - seq, *tensor.shape[2:])
-    split = torch.cat([tensor, missing], dim=1).unflatten(1, (chunks, CHUNK))
-    return split.movedim((1, 3), (0, 2))
+    chunks = (seq + CHUNK - 1) // CHUNK + 1
+    if not torch.compiler.is_exporting():
+        missing = chunks * CHUNK - seq
+        filled = pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, missing))
+        return filled.unflatten(1, (-1, CHUNK)).movedim((1, 3), (0, 2))
+    # torch cannot prove how quotients go together, so tokens are chosen by number. The
+    # result is in one piece: torch would ask how strides of such sizes are ordered.
+    tokens = torch.arange(chunks)[:, None] * CHUNK + torch.arange(CHUNK)
+    chosen = tensor[:, tokens.clamp(max=seq - 1)]
+    missing = (tokens >= seq).view(-1, CHUNK, *[1] * (tensor.dim() - 2))
+    return chosen.masked_fill(missing, 0).movedim((1, 3), (0, 2)).contiguous()
 
 
 def _joined(chunks: Tensor, seq: int) -> Tensor:
     """Return [chunks, batch, heads, chunk, dim] as [batch, seq, heads, dim]."""
-    return chunks.permute(1, 0, 3, 2, 4).flatten(1, 2)[:, :seq].contiguous()
+    whole = chunks.permute(1, 0, 3, 2, 4).flatten(1, 2)
+    if not torch.compiler.is_exporting():
+        return whole[:, :seq]
+    return whole.index_select(1, torch.arange(seq))
 
 
 def _for_each_head(tensor: Tensor, shared: int) -> Tensor:
@@ -392,7 +412,8 @@ def _scan(
 ) -> tuple[Tensor, Tensor]:
     """Run a step over the first axis; return what is left, and all results."""
     if torch.compiler.is_exporting():
-        last, out = scan(step, before, list(given))
+        # Tensors of their own: of views, torch asks whether they are all of another.
+        last, out = scan(step, before, [tensor.clone() for tensor in given])
         return last, out
     made = []
     for i in range(given[0].shape[0]):
