@@ -188,6 +188,7 @@ OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
     _aten.adaptive_avg_pool2d.default: _average_planes,
     _aten.adaptive_avg_pool3d.default: _average_volumes,
     _aten.as_strided.default: _as_strided,
+    _aten.as_strided_copy.default: _as_strided,
     _aten.bilinear.default: _bilinear,
     _aten.masked_scatter.default: _masked_scatter,
     _aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,

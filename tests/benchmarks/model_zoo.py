@@ -198,10 +198,11 @@ HEAD = """\
 Written by `python tests/benchmarks/model_zoo.py --page` with torchvision {torchvision}
 and timm {timm}; do not edit.
 
-Every classification, segmentation, video and detection model of `torchvision.models`,
-and one of each family of timm (names that begin alike, of one file), with random weights
-and small inputs, compiled by `fp32` and compared with eager. Scales and statistics are
-moved away from 0 and 1, so that no layer is idle.
+The command tries every classification, segmentation, video and detection model of
+`torchvision.models` ({vision} of them) and one of each of {families} families of timm,
+with random weights and small inputs, compiled by `fp32` and compared with eager; it may be
+stopped, and goes on where it was. {tried} models are listed here; the others have not been
+tried yet. Scales and statistics are moved away from 0 and 1, so that no layer is idle.
 
 - *error*: the largest difference over the spread of eager's results; right is up to
   {error:g}.
@@ -213,7 +214,15 @@ moved away from 0 and 1, so that no layer is idle.
 
 def page(rows: list[Row]) -> str:
     """Return the page of all rows."""
-    text = HEAD.format(**VERSIONS, error=MOST_ERROR)
+    known = [case.group for case in zoo()]
+    families = known.count("timm")
+    text = HEAD.format(
+        **VERSIONS,
+        error=MOST_ERROR,
+        vision=len(known) - families,
+        families=families,
+        tried=len(rows),
+    )
     text += "| group | right | refused | wrong | other errors |\n"
     text += "| --- | --- | --- | --- | --- |\n"
     for group, found in counts(rows).items():

@@ -10,6 +10,7 @@ from torch.nn import functional
 X = torch.arange(12.0).reshape(3, 4).sin()
 CASES = {
     "as_strided of its own memory": lambda x: (x * 2).as_strided((2, 3, 2), (4, 1, 2), 1),
+    "as_strided_copy": lambda x: torch.as_strided_copy(x, (2, 2), (4, 1), 3),
     "a pool to one, memory in channels_last": lambda x: functional.adaptive_avg_pool2d(
         x.reshape(1, 2, 2, 3).permute(0, 3, 1, 2), 1
     ),
