@@ -98,8 +98,10 @@ def _multilabel_margin_loss(
 def _pairwise_distances(self: Tensor, p: float = 2) -> object:
     """Return the distances of each two rows, in the order of torch's `pdist`."""
     count: int | torch.SymInt = self.shape[0]
-    if not isinstance(count, int) or not 1 < count <= _MOST_ROWS:
+    if not isinstance(count, int) or count > _MOST_ROWS:
         return _LEFT
+    if count < 2:
+        return self.new_zeros((0,))
     found: Tensor = _aten._cdist_forward.default(self, self, p, None)
     rows, columns = _pairs([(i + 1, count) for i in range(count)], torch.int64)
     return found[rows, columns]
