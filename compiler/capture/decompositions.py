@@ -13,7 +13,7 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch.utils._pytree import tree_map_only
 
-from kvc.compiler.capture.assignments import explicit_copy
+from kvc.compiler.capture.own_decompositions import OWN
 
 Decomposition = Callable[..., object]
 
@@ -79,8 +79,7 @@ def _table() -> dict[torch._ops.OperatorBase, Decomposition]:
         table.pop(op, None)  # type: ignore[no-untyped-call]
     kept = dict(table.items())  # type: ignore[no-untyped-call]
     more = get_decompositions(_TAKEN_APART)
-    own = {_aten.copy.default: explicit_copy, _aten.addbmm.default: _addbmm}
-    return {**more, **dict(_copies()), **kept, **own}
+    return {**more, **dict(_copies()), **kept, **OWN}
 
 
 def _copies() -> Iterator[tuple[torch._ops.OperatorBase, Decomposition]]:
@@ -97,15 +96,3 @@ def _cloned(view: Decomposition) -> Decomposition:
         return tree_map_only(Tensor, torch.clone, view(*args, **kwargs))
 
     return copy
-
-
-def _addbmm(
-    self: Tensor,
-    batch1: Tensor,
-    batch2: Tensor,
-    *,
-    beta: float = 1,
-    alpha: float = 1,
-) -> Tensor:
-    product = torch.bmm(batch1, batch2).sum(0) * alpha
-    return product if beta == 0 else self * beta + product

@@ -30,7 +30,6 @@ _IGNORED = {
 }  # fmt: skip
 # What to write instead of ops that have no kernel.
 _INSTEAD = {
-    "aten::masked_scatter": "torch.where with values of the full shape",
     "aten::diagonal_scatter": "index_put_ at torch.arange for both axes",
     "aten::as_strided": "slices, .view() and .transpose()",
     "aten::as_strided_scatter": "slices, .view() and .transpose()",
@@ -41,6 +40,17 @@ _INSTEAD = {
 _TRAINING_ONLY = {
     "aten::native_dropout", "aten::bernoulli.p", "aten::rrelu_with_noise_functional",
     "aten::_native_batch_norm_legit_functional",
+}  # fmt: skip
+# They draw random numbers, whatever the mode; `aten::rand` and the like by their names.
+_RANDOM = {
+    "aten::rand", "aten::rand_like", "aten::randn", "aten::randn_like", "aten::randint",
+    "aten::randint.low", "aten::randint_like", "aten::randint_like.low_dtype",
+    "aten::randperm", "aten::multinomial", "aten::normal.Tensor_Tensor",
+    "aten::normal.Tensor_float", "aten::normal.float_Tensor",
+    "aten::normal_functional", "aten::uniform", "aten::exponential", "aten::poisson",
+    "aten::cauchy", "aten::geometric", "aten::log_normal", "aten::binomial",
+    "aten::fractional_max_pool2d", "aten::fractional_max_pool3d",
+    "aten::_standard_gamma", "aten::_sample_dirichlet",
 }  # fmt: skip
 DROPPED = {
     "aten::_assert_tensor_metadata", "aten::_assert_scalar", "aten::_assert_async.msg",
@@ -287,4 +297,6 @@ def why_unknown(op: str) -> str:
     """Return why kvc does not take an op at all, with what to try if there is that."""
     if op in _TRAINING_ONLY:
         return "the model is in training mode; call model.eval() before compiling"
+    if op in _RANDOM:
+        return "random numbers; pass them as an argument"
     return f"no kernel; use {_INSTEAD[op]}" if op in _INSTEAD else "no kernel"

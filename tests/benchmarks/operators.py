@@ -6,7 +6,8 @@ operator, float32 and int64, each sample is a module that is compiled by `fp32`,
 loaded and run. Samples that eager refuses are left out, and so are complex and sparse
 ones, those that have no tensor, and operators whose results have no values. Prints a
 line for each operator that is not all equal, and what it all comes to: equal, refused
-with a `KvcError`, other errors, wrong.
+with a `KvcError`, other errors, wrong. `--executorch` tries those operators alone that
+ExecuTorch's kernels run, and says how many of these have no sample that is refused.
 """
 
 import argparse
@@ -18,6 +19,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
+from executorch_operators import names_in
 from torch import Tensor, nn
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
@@ -99,6 +101,16 @@ def outcome(model: Sample, path: Path) -> tuple[str, str]:
     return "equal", ""
 
 
+def _report_theirs(theirs: dict[str, tuple[str, ...]], refused: set[str]) -> None:
+    """Print how many of ExecuTorch's operators are equal in all that was tried."""
+    untried = sorted(name for name, samples in theirs.items() if not samples)
+    good = [n for n, some in theirs.items() if some and not refused.intersection(some)]
+    rest = sorted(theirs.keys() - {*good, *untried})
+    share = len(good) / len(theirs)
+    sys.stdout.write(f"of ExecuTorch's {len(theirs)}: {len(good)} equal, {share:.0%}\n")
+    sys.stdout.write(f"not equal: {' '.join(rest)}\nno sample: {' '.join(untried)}\n")
+
+
 def main() -> None:
     """Try the operators, and print what came of it."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -108,10 +120,14 @@ def main() -> None:
     parser.add_argument("--samples", type=int, default=1, help="of each dtype")
     parser.add_argument("--part", type=int, default=0)
     parser.add_argument("--parts", type=int, default=1)
+    parser.add_argument("--executorch", action="store_true")
     options = parser.parse_args()
     warnings.filterwarnings("ignore")
     known = [op for op in op_db if "empty" not in op.name]  # these are any values
-    wanted = [op for op in known if not options.names or op.name in options.names]
+    theirs = names_in(frozenset(op.name for op in known)) if options.executorch else {}
+    names = {*options.names, *(name for some in theirs.values() for name in some)}
+    wanted = [op for op in known if not names or op.name in names]
+    refused: set[str] = set()
     total, whole = Counter[str](), Counter[str]()
     with tempfile.TemporaryDirectory() as folder:
         for op in wanted[options.part :: options.parts]:
@@ -125,9 +141,12 @@ def main() -> None:
             worst = [k for k in ("wrong", "error", "refused", "equal") if found[k]]
             whole.update(worst[:1])
             if worst and worst[0] != "equal":
+                refused.add(op.name)
                 name = op.name + (op.variant_test_name and f".{op.variant_test_name}")
                 sys.stdout.write(f"{name}: {dict(found)} {why[:200]}\n")
                 sys.stdout.flush()
+    if theirs:
+        _report_theirs(theirs, refused)
     for title, counts in (("samples", total), ("operators, by their worst", whole)):
         words = ", ".join(f"{n} {kind}" for kind, n in counts.most_common())
         sys.stdout.write(f"{title}: {words}\n")

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from kvc.compiler.memory.check import check_plan
 from kvc.compiler.memory.plan import MemoryPlan, Request, aligned
-from kvc.compiler.memory.planners import peak, plan_memory
+from kvc.compiler.memory.planners import ORDERS, greedy, peak, plan_memory
 
 spans = st.tuples(st.integers(0, 5000), st.integers(-1, 30), st.integers(0, 12))
 requests = st.lists(spans, max_size=60).map(
@@ -91,3 +91,20 @@ def test_a_chain_of_growing_tensors_needs_no_more_than_its_neighbours():
     needs = [Request(i, 1000 + 24 * i, i, i + 1) for i in range(300)]
     plan = plan_memory(needs)
     assert plan.nbytes <= 1.02 * plan.peak_nbytes
+
+
+def test_what_lies_beyond_the_bound_is_placed_again():
+    small, large = 92_160, 368_640
+    needs = [
+        Request(0, small, 0, 4),
+        Request(1, large, 1, 2),
+        Request(2, large, 2, 3),
+        Request(3, small, 4, 8),
+        Request(4, large, 5, 6),
+        Request(5, large, 6, 7),
+    ]
+
+    plan = plan_memory(needs)
+
+    assert all(greedy(needs, order).nbytes > plan.peak_nbytes for order in ORDERS)
+    assert plan.nbytes == plan.peak_nbytes == small + 2 * large

@@ -1,0 +1,202 @@
+"""Decompositions of kvc's own: what torch leaves whole, takes apart wrongly, or reads.
+
+In: a call of such an operator while it is traced. Out: its result, computed by
+operators that kvc has; NotImplemented where that cannot be, which leaves the call.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn.functional import leaky_relu, linear
+
+from kvc.compiler.capture.assignments import explicit_copy
+
+_aten = torch.ops.aten
+_LEFT: object = NotImplemented  # the call as it is
+_NONE, _MEAN, _SUM = range(3)  # of a loss, as torch numbers its reductions
+_MOST_ROWS = 256  # of which each is an operator of its own
+
+
+def _addbmm(
+    self: Tensor,
+    batch1: Tensor,
+    batch2: Tensor,
+    *,
+    beta: float = 1,
+    alpha: float = 1,
+) -> Tensor:
+    product = torch.bmm(batch1, batch2).sum(0) * alpha
+    return product if beta == 0 else self * beta + product
+
+
+def _average_planes(self: Tensor, output_size: Sequence[int]) -> Tensor:
+    """Average planes to a size; torch's own way depends on the order of memory."""
+    if all(size == 1 for size in output_size):
+        return self.mean((-1, -2), keepdim=True)
+    pooled: Tensor = _aten._adaptive_avg_pool2d.default(self, output_size)
+    return pooled
+
+
+def _average_volumes(self: Tensor, output_size: Sequence[int]) -> Tensor:
+    if all(size == 1 for size in output_size):
+        return self.mean((-1, -2, -3), keepdim=True)
+    pooled: Tensor = _aten._adaptive_avg_pool3d.default(self, output_size)
+    return pooled
+
+
+def _bilinear(
+    input1: Tensor, input2: Tensor, weight: Tensor, bias: Tensor | None = None
+) -> Tensor:
+    """Return for each output o the sum of input1[i] * weight[o, i, j] * input2[j]."""
+    outputs, first, second = weight.shape
+    rows = linear(input2, weight.reshape(outputs * first, second))
+    rows = rows.reshape(*input2.shape[:-1], outputs, first)
+    made = (rows * input1.unsqueeze(-2)).sum(-1)
+    return made if bias is None else made + bias
+
+
+def _rrelu(
+    self: Tensor,
+    lower: float = 1 / 8,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: torch.Generator | None = None,
+) -> object:
+    """Use the mean of the slopes, as torch does outside of training."""
+    if training:
+        return _LEFT
+    return leaky_relu(self, (lower + upper) / 2)
+
+
+def _multilabel_margin_loss(
+    self: Tensor, target: Tensor, reduction: int
+) -> tuple[Tensor, Tensor]:
+    """Compare each labelled class with each other one; labels end at the first -1.
+
+    torch's decomposition counts what follows the -1 as labels of class 0 (2.13).
+    """
+    shape = (-1, self.shape[-1])
+    x, labels = self.reshape(shape), target.reshape(shape)
+    classes = x.shape[1]
+    place = torch.arange(classes)
+    ends = torch.where(labels == -1, place, classes).amin(-1, keepdim=True)
+    counts = place < ends
+    given = torch.where(counts, labels, 0)
+    # [batch, label, class]
+    margins = (1 - x.gather(-1, given).unsqueeze(-1) + x.unsqueeze(1)).clamp_min(0)
+    chosen = (given.unsqueeze(-1) == place) & counts.unsqueeze(-1)
+    is_target = chosen.any(1)
+    idle = is_target.unsqueeze(1) | ~counts.unsqueeze(-1)
+    loss = torch.where(idle, 0.0, margins).sum((1, 2)) / classes
+    targets = is_target.to(x.dtype).reshape(target.shape)
+    if reduction == _NONE:
+        return loss.reshape(self.shape[:-1]), targets
+    return (loss.mean() if reduction == _MEAN else loss.sum()), targets
+
+
+def _pairwise_distances(self: Tensor, p: float = 2) -> object:
+    """Return the distances of each two rows, in the order of torch's `pdist`."""
+    count: int | torch.SymInt = self.shape[0]
+    if not isinstance(count, int) or count > _MOST_ROWS:
+        return _LEFT
+    if count < 2:
+        return self.new_zeros((0,))
+    found: Tensor = _aten._cdist_forward.default(self, self, p, None)
+    rows, columns = _pairs([(i + 1, count) for i in range(count)], torch.int64)
+    return found[rows, columns]
+
+
+def _upper_indices(
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: torch.dtype = torch.int64,
+    **_: object,
+) -> object:
+    """Return the rows and columns of what is on and above a diagonal."""
+    if row > _MOST_ROWS:
+        return _LEFT
+    return _pairs([(max(0, i + offset), col) for i in range(row)], dtype)
+
+
+def _lower_indices(
+    row: int,
+    col: int,
+    offset: int = 0,
+    *,
+    dtype: torch.dtype = torch.int64,
+    **_: object,
+) -> object:
+    """Return the rows and columns of what is on and below a diagonal."""
+    if row > _MOST_ROWS:
+        return _LEFT
+    return _pairs([(0, min(col, i + offset + 1)) for i in range(row)], dtype)
+
+
+def _pairs(columns: Sequence[tuple[int, int]], dtype: torch.dtype) -> Tensor:
+    """Return each row with each of its columns, which go from one to before another."""
+    some = [(i, start, end) for i, (start, end) in enumerate(columns) if start < end]
+    if not some:
+        return torch.zeros((2, 0), dtype=dtype)
+    rows = torch.cat([torch.full((end - start,), i) for i, start, end in some])
+    places = torch.cat([torch.arange(start, end) for _, start, end in some])
+    return torch.stack([rows, places]).to(dtype)
+
+
+def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    """Put the values of a source in order where a mask is true."""
+    shape = torch.broadcast_shapes(self.shape, mask.shape)  # type: ignore[no-untyped-call]
+    self, mask = self.expand(shape), mask.expand(shape)
+    flat = mask.reshape(-1)
+    places = (flat.to(torch.int64).cumsum(0) - 1).clamp_min(0)
+    values = source.reshape(-1)[places].reshape(self.shape)
+    return torch.where(mask, values, self)
+
+
+def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> object:
+    """Return each index as often as it is to be repeated, where the sum is known."""
+    if output_size is None:
+        return _LEFT
+    places = torch.arange(output_size)
+    return torch.searchsorted(repeats.cumsum(0), places, right=True)
+
+
+def _as_strided(
+    self: Tensor,
+    size: Sequence[int],
+    stride: Sequence[int],
+    storage_offset: int | None = None,
+) -> object:
+    """Pick the elements of a tensor whose memory is in its own order."""
+    fixed = all(isinstance(n, int) for n in (*self.shape, *size, *stride))
+    if not fixed or not self.is_contiguous() or 0 in size:
+        return _LEFT
+    start = 0 if storage_offset is None else storage_offset - self.storage_offset()
+    last = start + sum((n - 1) * step for n, step in zip(size, stride, strict=True))
+    if start < 0 or last >= self.numel():
+        return _LEFT
+    places = torch.full((1,) * len(size), int(start))
+    for axis, (n, step) in enumerate(zip(size, stride, strict=True)):
+        along = [n if i == axis else 1 for i in range(len(size))]
+        places = places + (torch.arange(n) * step).reshape(along)
+    return self.reshape(-1)[places]
+
+
+OWN: Mapping[torch._ops.OperatorBase, Callable[..., object]] = {
+    _aten.copy.default: explicit_copy,
+    _aten.addbmm.default: _addbmm,
+    _aten.adaptive_avg_pool2d.default: _average_planes,
+    _aten.adaptive_avg_pool3d.default: _average_volumes,
+    _aten.as_strided.default: _as_strided,
+    _aten.as_strided_copy.default: _as_strided,
+    _aten.bilinear.default: _bilinear,
+    _aten.masked_scatter.default: _masked_scatter,
+    _aten.multilabel_margin_loss_forward.default: _multilabel_margin_loss,
+    _aten._pdist_forward.default: _pairwise_distances,
+    _aten.repeat_interleave.Tensor: _repeat_interleave,
+    _aten.rrelu.default: _rrelu,
+    _aten.tril_indices.default: _lower_indices,
+    _aten.triu_indices.default: _upper_indices,
+}

@@ -1,0 +1,64 @@
+# ruff: noqa: E501  texts and tables read best unbroken
+"""Operators that kvc takes apart in its own way, against eager."""
+
+import pytest
+import torch
+from module_outcomes import outcome
+from torch import Tensor, nn
+from torch.nn import functional
+
+X = torch.arange(12.0).reshape(3, 4).sin()
+CASES = {
+    "as_strided of its own memory": lambda x: (x * 2).as_strided((2, 3, 2), (4, 1, 2), 1),
+    "as_strided_copy": lambda x: torch.as_strided_copy(x, (2, 2), (4, 1), 3),
+    "a pool to one, memory in channels_last": lambda x: functional.adaptive_avg_pool2d(
+        x.reshape(1, 2, 2, 3).permute(0, 3, 1, 2), 1
+    ),
+    "masked_scatter": lambda x: x.masked_scatter(x > 0, x.flatten() * 3),
+    "masked_scatter of a row": lambda x: x[0].masked_scatter(x > 0, x.flatten() * 3),
+    "pdist": lambda x: functional.pdist(x, 1.5),
+    "repeat_interleave": lambda x: x.repeat_interleave(
+        (x[:, 0] > 0).long() + 1, dim=0, output_size=4
+    ),
+    "one_hot": lambda x: functional.one_hot((x > 0).long(), 3),
+    "triu_indices": lambda x: (torch.triu_indices(3, 4, 1), x + 1),
+    "tril_indices": lambda x: (torch.tril_indices(3, 4, -1, dtype=torch.int32), x + 1),
+    "labels that end": lambda x: functional.multilabel_margin_loss(
+        x, torch.tensor([[0, 2, -1, 1], [-1, 0, 0, 0], [3, 2, 1, 0]]), reduction="none"
+    ),
+}  # fmt: skip
+
+
+class Applied(nn.Module):
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name = name
+
+    def forward(self, x: Tensor) -> object:
+        return CASES[self.name](x)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_it_equals_eager(name, tmp_path):
+    found = outcome(Applied(name), (X,), {}, tmp_path / "function.kvc")
+
+    assert (found.kind, found.reason) == ("equal", "")
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x: x.t().as_strided((2, 2), (1, 4)),
+        lambda x: x[0].as_strided((3, 4), (4, 1)),
+        lambda x: x.repeat_interleave((x[:, 0] > 0).long() + 1, dim=0),
+    ],
+)
+def test_what_depends_on_other_memory_or_on_values_is_refused(function, tmp_path):
+    CASES["refused"] = function
+    try:
+        found = outcome(Applied("refused"), (X,), {}, tmp_path / "function.kvc")
+    finally:
+        del CASES["refused"]
+
+    assert found.kind == "refused"
+    assert not (tmp_path / "function.kvc").exists()

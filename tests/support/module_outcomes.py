@@ -1,0 +1,73 @@
+"""What comes of a module that is compiled, run and compared with eager."""
+
+from collections.abc import Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from kvc.compiler import Method, compile_program
+from kvc.runtime import load
+from kvc.schema.errors import KvcError
+
+Given = TypeVar("Given")
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it went: "" where eager itself has no answer, and why it is not equal."""
+
+    kind: Literal["", "equal", "wrong", "refused", "error"]
+    reason: str = ""
+
+
+def outcome(
+    module: nn.Module,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    path: Path,
+) -> Outcome:
+    """Compile by `fp32`, run, and compare; what is given is left as it was."""
+    try:
+        with torch.no_grad():
+            expected = _tensors(deepcopy(module)(*_copied(args), **_copied(kwargs)))
+    except Exception as error:
+        return Outcome("", repr(error))
+    try:
+        found = _run(module, args, kwargs, path)
+    except KvcError as error:
+        return Outcome("refused", " ".join(str(error).split("\n")[:2]))
+    except Exception as error:
+        return Outcome("error", f"{type(error).__name__}: {error}")
+    try:
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
+    except (AssertionError, ValueError) as error:
+        return Outcome("wrong", " ".join(str(error).split()))
+    return Outcome("equal")
+
+
+def _run(
+    module: nn.Module,
+    args: tuple[object, ...],
+    kwargs: Mapping[str, object],
+    path: Path,
+) -> list[Tensor]:
+    method = Method("forward", args=_copied(args), kwargs=_copied(dict(kwargs)))
+    compile_program(module, [method]).save(path)
+    with load(path) as program, program.session() as session:
+        return _tensors(session.call("forward", *_copied(args), **_copied(kwargs)))
+
+
+def _copied(given: Given) -> Given:
+    copied: Given = tree_map_only(Tensor, lambda x: x.detach().clone(), given)
+    return copied
+
+
+def _tensors(results: object) -> list[Tensor]:
+    leaves = tree_leaves(results)
+    return [torch.as_tensor(each).detach() for each in leaves if each is not None]
