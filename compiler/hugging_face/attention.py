@@ -67,7 +67,7 @@ class Call:
         first: the number that the model gives the first position of a text.
         kept: the caches that attention may be over.
         windows: (layer, how many keys a query sees) for each attention.
-        recurrent: the recurrent state that a layer has last asked for, if any.
+        recurrent: the recurrent state that a layer has asked for, until it is taken.
     """
 
     start: Tensor
@@ -77,6 +77,11 @@ class Call:
     kept: list[Kept] = field(default_factory=list)
     windows: list[tuple[int, int | None]] = field(default_factory=list)
     recurrent: Tensor | None = None
+
+    def take_recurrent(self) -> Tensor | None:
+        """Return the recurrent state that a layer has asked for, to compute with it."""
+        state, self.recurrent = self.recurrent, None
+        return state
 
 
 _call: ContextVar[Call] = ContextVar("kvc_hugging_face_call")

@@ -23,6 +23,7 @@ from transformers.cache_utils import (
 
 from kvc.compiler.hugging_face.attention import Call, Kept
 from kvc.compiler.hugging_face.settings import Sizes
+from kvc.schema.errors import UnsupportedModel
 
 _EXAMPLE_LENGTH: Final = 64  # of caches in the trace that sessions have of any length
 AXIS: Final = 2  # of positions, in [batch, kv_heads, capacity, head_dim]
@@ -169,7 +170,7 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
         return -1
 
 
-class RecurrentLayer(LinearAttentionCacheLayerMixin):  # type: ignore[no-untyped-call]
+class RecurrentLayer(LinearAttentionCacheLayerMixin):
     """A layer of `KvCache` with states, which hold zeros before the first token."""
 
     is_compileable = False
@@ -177,7 +178,7 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):  # type: ignore[no-untyped
     def __init__(self, buffers: LayerBuffers, call: Call) -> None:
         numbers = [int(name.rpartition("_")[2]) for name in buffers.states]
         count = 1 + max(numbers)
-        super().__init__(number_of_states=count)  # type: ignore[no-untyped-call]
+        super().__init__(number_of_states=count)
         self._call = call
         for name in buffers.states:
             kind, _, number = name.rpartition("_")
@@ -196,8 +197,10 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):  # type: ignore[no-untyped
         Args:
             conv_states: [batch, channels, seq].
             state_idx: which state of the layer.
+            kwargs: what says nothing that the state does not.
         """
         kept = self.conv_states[state_idx]
+        assert kept is not None
         whole = torch.cat([kept, conv_states], dim=-1)
         kept.copy_(self._last(whole, kept.shape[-1]))
         return whole
@@ -214,12 +217,13 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):  # type: ignore[no-untyped
         self, recurrent_states: Tensor, state_idx: int = 0, **kwargs: object
     ) -> Tensor:
         """Keep a state, of the shape that it has in the cache."""
-        kept: Tensor = self.recurrent_states[state_idx]
+        kept = self.recurrent_states[state_idx]
+        assert kept is not None
         kept.copy_(recurrent_states)
         return kept
 
 
-class HybridLayer(RecurrentLayer, KvLayer):  # type: ignore[no-untyped-call]
+class HybridLayer(RecurrentLayer, KvLayer):  # type: ignore[no-untyped-call, override]
     """A layer that attends and has states beside."""
 
     def __init__(self, number: int, buffers: LayerBuffers, call: Call) -> None:
@@ -261,13 +265,26 @@ class KvCache(_OneLength):
         """
         if not self._single or self._call.row_lengths is not None:
             return None
-        state: Tensor = super().get_conv_state(layer_idx, state_idx)
-        return state
+        return super().get_conv_state(layer_idx, state_idx)
 
     def get_recurrent_state(self, layer_idx: int, state_idx: int = 0) -> Tensor | None:
         """Return a state, or keep it in the call for what computes a prompt."""
+        self.check_taken()
         self._call.recurrent = super().get_recurrent_state(layer_idx, state_idx)
         return self._call.recurrent if self._single else None
+
+    def check_taken(self) -> None:
+        """Check that a state that a layer asked for was taken by a function of kvc.
+
+        Another function would begin a prompt without it, or count padding.
+
+        Raises:
+            UnsupportedModel: it was not.
+        """
+        alone = self._single and self._call.row_lengths is None
+        if self._call.take_recurrent() is not None and not alone:
+            reason = "a recurrent layer computes by code of its own, unknown to kvc"
+            raise UnsupportedModel(model="the model", reason=reason)
 
 
 def _layer(
@@ -356,7 +373,5 @@ class NotingCache(_OneLength):
         """Return that there is none."""
         return False
 
-    def _note(
-        self, layer: int, name: str, dims: tuple[int, ...], like: Tensor
-    ) -> None:
+    def _note(self, layer: int, name: str, dims: tuple[int, ...], like: Tensor) -> None:
         self.states.setdefault(layer, {})[name] = StateShape(dims, like.dtype)

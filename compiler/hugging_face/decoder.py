@@ -95,6 +95,7 @@ class CachedDecoder(nn.Module):
         (decoder,) = self._decoder
         with attending(call):
             made = decoder(**inputs, **inputs_of(decoder, call, seq, cache, keep))
+        cache.check_taken()
         self.kvc_position.add_(more)
         logits: Tensor = made.logits
         return logits.float()

@@ -21,8 +21,8 @@ from kvc.compiler.hugging_face.decoder import (
     BatchedDecoder,
     CachedDecoder,
     check_positions,
-    methods_of,
     linear_layers,
+    methods_of,
     states_of,
 )
 from kvc.compiler.hugging_face.experts import own_experts

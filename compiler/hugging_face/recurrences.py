@@ -1,10 +1,10 @@
 """Compute recurrent layers of transformers over any number of tokens, from any state.
 
 In: what the mixers of Mamba, Mamba 2, Gated DeltaNet and short convolutions call,
-functions of their own modules by these names. Out: while `own_recurrences` is active, these functions here.
-transformers' own unroll a loop over tokens or chunks of them, start from nothing
-instead of the state before, or know of padding only as factors on their input. Here a
-prompt is a `scan`, or products over chunks, and padding leaves a row's state as it is.
+functions of their own modules by these names. Out: while `own_recurrences` is active,
+these functions here. transformers' own unroll a loop over tokens or chunks of them,
+start from nothing instead of the state before, or know of padding only as factors on
+their input. Here a prompt is a `scan`, and padding leaves a row's state as it is.
 """
 
 import sys
@@ -79,7 +79,9 @@ def convolution_update(
     Args:
         hidden_states: [batch, channels, 1].
         conv_state: [batch, channels, kernel], the last inputs; written.
-        weight, bias, activation: as of `causal_convolution`.
+        weight: [channels, kernel].
+        bias: [channels].
+        activation: as of `causal_convolution`.
     """
     last = torch.cat([conv_state[..., 1:], hidden_states], dim=-1)
     conv_state.copy_(last)
@@ -110,7 +112,8 @@ def selective_scan(
         hidden_states: [batch, width, seq].
         dt: the step of each, [batch, width, seq].
         A: [width, state].
-        B, C: [batch, state, seq].
+        B: [batch, state, seq].
+        C: [batch, state, seq].
         D: [width], of what passes by the state.
         z: [batch, width, seq], gates of the results.
         delta_bias: [width], added to `dt`.
@@ -152,6 +155,7 @@ def state_update(original: Callable[..., Tensor]) -> Callable[..., Tensor]:
         dt_softplus: bool = False,
         **kwargs: object,
     ) -> Tensor:
+        current_call().take_recurrent()  # it is `state`
         positive = _of_rows(_steps(dt, dt_bias, dt_softplus))
         return original(state, hidden_states, positive, *args, **kwargs)
 
@@ -177,7 +181,8 @@ def chunk_scan(
         hidden_states: [batch, seq, heads, head_dim].
         dt: the step of each, [batch, seq, heads].
         A: [heads].
-        B, C: [batch, seq, groups, state]; heads in a row share a group.
+        B: [batch, seq, groups, state]; heads in a row share a group.
+        C: likewise.
         D: [heads], of what passes by the state.
         dt_bias: [heads], added to `dt`.
         dt_softplus: whether the sum is made positive by softplus.
@@ -230,7 +235,8 @@ def gated_delta_rule(
     """Run the gated delta rule (Yang et al., 2024) by chunks of tokens.
 
     Args:
-        query, key: [batch, seq, key_heads, key_dim].
+        query: [batch, seq, key_heads, key_dim].
+        key: likewise.
         value: [batch, seq, heads, value_dim]; heads in a row share a key head.
         g: [batch, seq, heads], logarithms of how much of the state each token leaves.
         beta: [batch, seq, heads], how much of its value each token writes.
@@ -260,6 +266,7 @@ def delta_update(original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     def update(*args: Tensor, g: Tensor, beta: Tensor, **kwargs: object) -> object:
+        current_call().take_recurrent()  # it is `initial_state`
         return original(*args, g=_of_tokens(g, 1), beta=_of_tokens(beta, 1), **kwargs)
 
     return update
@@ -347,9 +354,9 @@ def _chunked(tensor: Tensor) -> Tensor:
     seq = tensor.shape[1]
     chunks = (seq + CHUNK - 1) // CHUNK + 1
     if not torch.compiler.is_exporting():
-        missing = chunks * CHUNK - seq
-        filled = pad(tensor, (0, 0) * (tensor.dim() - 2) + (0, missing))
-        return filled.unflatten(1, (-1, CHUNK)).movedim((1, 3), (0, 2))
+        left = (0, 0) * (tensor.dim() - 2) + (0, chunks * CHUNK - seq)
+        split = pad(tensor, left).view(tensor.shape[0], -1, CHUNK, *tensor.shape[2:])
+        return split.movedim((1, 3), (0, 2))
     # torch cannot prove how quotients go together, so tokens are chosen by number. The
     # result is in one piece: torch would ask how strides of such sizes are ordered.
     tokens = torch.arange(chunks)[:, None] * CHUNK + torch.arange(CHUNK)
@@ -401,15 +408,13 @@ def _of_rows(tensor: Tensor) -> Tensor:
 
 def _state_before(like: Tensor, shape: Sequence[int]) -> Tensor:
     """Return the state [batch, ...] that the layer has just asked for, or zeros."""
-    state = current_call().recurrent
+    state = current_call().take_recurrent()
     if state is None:
         return torch.zeros(like.shape[0], *shape, dtype=like.dtype)
     return state.clone()
 
 
-def _scan(
-    step: Step, before: Tensor, given: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
+def _scan(step: Step, before: Tensor, given: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
     """Run a step over the first axis; return what is left, and all results."""
     if torch.compiler.is_exporting():
         # Tensors of their own: of views, torch asks whether they are all of another.

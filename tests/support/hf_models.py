@@ -354,7 +354,7 @@ RECURRENT: dict[str, Tiny] = {
     ),
 }
 
-# What is refused: its state is no cache of keys and values, or its code asks for values.
+# What is refused: its cache is one of its own, or its code asks for values.
 REFUSED: dict[str, Tiny] = {
     "deepseek_v2": _like_llama("deepseek_v2", **_DEEPSEEK),
     "deepseek_v3": _like_llama("deepseek_v3", **_DEEPSEEK),
@@ -407,7 +407,8 @@ REFUSED: dict[str, Tiny] = {
     ),
 }
 
-MODELS = NAMED | VARIANTS | OTHERS | RECURRENT | REFUSED
+RUNNING = NAMED | VARIANTS | OTHERS | RECURRENT
+MODELS = RUNNING | REFUSED
 
 
 # Settings whose presence says that layers differ, so that one is not enough.

@@ -3,7 +3,7 @@
 import pytest
 import torch
 from hf_folders import tiny_llama
-from hf_models import NAMED, OTHERS, VARIANTS, build
+from hf_models import RUNNING, build
 from transformers import GPT2LMHeadModel, LlamaForCausalLM
 from transformers.models.gpt2.modeling_gpt2 import GPT2Config
 
@@ -34,7 +34,7 @@ def test_a_model_that_counts_from_0_is_given_that(name):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [*NAMED, *VARIANTS, *OTHERS])
+@pytest.mark.parametrize("name", RUNNING)
 def test_every_architecture_counts_from_where_it_is_said_to(name):
     assert first(build(name)) == (2 if name in ROBERTA else 0)
 
@@ -117,7 +117,7 @@ WITHOUT = ["bloom", "bloom, 4 heads", "falcon, ALiBi", "mpt"]
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [*NAMED, *VARIANTS, *OTHERS])
+@pytest.mark.parametrize("name", RUNNING)
 def test_wrong_positions_would_be_noticed_in_every_architecture(name, monkeypatch):
     right = inputs._positions
     monkeypatch.setattr(inputs, "_positions", lambda *call: right(*call) * 2)

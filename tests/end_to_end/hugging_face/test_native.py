@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hf_models import NAMED, OTHERS, VARIANTS, VOCAB, build
+from hf_models import RUNNING, VOCAB, build
 from hf_parity import CAPACITY
 
 from kvc.compiler import CacheConfig, export_hf
@@ -62,7 +62,7 @@ def by_reference(path: Path) -> np.ndarray:
 
 
 # What these have and Llama has not: products with turned matrices, repeated rotations,
-# ALiBi in bfloat16, norms whose weights are computed, experts.
+# ALiBi in bfloat16, norms whose weights are computed, experts, recurrences.
 @pytest.mark.parametrize(
     ("name", "recipe"),
     [
@@ -71,6 +71,7 @@ def by_reference(path: Path) -> np.ndarray:
         ("falcon, ALiBi", "cpu_fp32"),
         ("nemotron", "cpu_fp32"),
         ("mixtral", "cpu_q8"),
+        ("mamba2", "cpu_q8"),
     ],
 )
 def test_an_architecture_runs_natively_whole(name: str, recipe: str, tmp_path: Path):
@@ -79,6 +80,6 @@ def test_an_architecture_runs_natively_whole(name: str, recipe: str, tmp_path: P
 
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("recipe", NEAR)
-@pytest.mark.parametrize("name", [*NAMED, *VARIANTS, *OTHERS])
+@pytest.mark.parametrize("name", RUNNING)
 def test_every_architecture_runs_natively_whole(name: str, recipe: str, tmp_path: Path):
     check(name, recipe, tmp_path)
