@@ -63,10 +63,11 @@ REMARKS = """\
 - In a batch with rows of different lengths, each row gives what the model gives for it
   alone, in rings too: `pytest -m exhaustive
   tests/end_to_end/hugging_face/test_batches.py` tests this for each architecture.
-- Recurrent layers and short convolutions have states of one size, however long the text:
-  the state of a recurrence is written in place, the last inputs of a convolution are
-  copied. A prompt is computed in chunks of 64 tokens (Mamba: token by token). Such a state
-  is rewound by the snapshots that a session was asked for, `session(snapshots=n)`.
+- Recurrent layers and short convolutions have states of one size, however long the
+  text: the state of a recurrence is written in place, the last inputs of a convolution
+  are copied. A prompt is computed in chunks of 64 tokens (Mamba: token by token). Such
+  a state is rewound by the snapshots that a session was asked for,
+  `session(snapshots=n)`.
 - BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese and XGLM have attention
   code of their own; while they are compiled, kvc's function replaces it.
 - RoBERTa and its relatives run as decoders, with `is_decoder=True`. Their first
