@@ -12,6 +12,7 @@ import pytest
 import torch
 from eager_parity import same
 from torch import Tensor, nn
+from torch._higher_order_ops.scan import scan
 from torch.nn.functional import (
     avg_pool1d,
     avg_pool2d,
@@ -61,6 +62,17 @@ class Computed(nn.Module):
 def n(x: Tensor) -> int:
     """Return the dynamic size of x."""
     return x.shape[0]
+
+
+def summed_over(*tensors: Tensor) -> Tensor:
+    """Return sums of sums over the first axis of all tensors."""
+
+    def step(total: Tensor, rows: list[Tensor]) -> tuple[Tensor, Tensor]:
+        total = total + torch.stack(rows).sum(0)
+        return total, total * 2
+
+    _, sums = scan(step, torch.zeros(4), list(tensors))
+    return sums
 
 
 LENGTH = {"shape": (1, 4, 16), "axes": {2: (2, 33)}}
@@ -196,6 +208,10 @@ CASES = {
     ),
     "each row repeated": Case(lambda x: x.repeat_interleave(3, 0)),
     "divided by a root": Case(lambda x: x.sum(0) / n(x) ** 0.5),
+    # Always one, which torch knows where it has divided it, and not where it has not.
+    "a quotient of one size": Case(
+        lambda x: summed_over(x.new_ones((n(x) + 63) // 64, 4), x[:1].exp()),
+    ),
 }
 
 

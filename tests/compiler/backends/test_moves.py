@@ -49,3 +49,30 @@ def test_contents_that_no_node_makes_are_moved_in(recipe: str, tmp_path: Path):
         assert session.forward(X).tolist() == model(X).tolist()
         for name, state in session.state.items():
             assert state.tolist() == model.get_buffer(name).tolist()
+
+
+class Windowed(nn.Module):
+    """Keeps the last rows that it was given."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("last", torch.zeros(2, 3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        whole = torch.cat([self.last, x])
+        self.last.copy_(whole[1:])
+        return whole.exp().sum(0)
+
+
+def test_a_part_of_what_a_node_makes_is_moved_in(tmp_path: Path):
+    rows = X[:1]
+    bundle = compile_program(
+        Windowed().eval(), [Method("forward", (rows,))], "cpu_fp32"
+    )
+    assert all(not method.left for method in describe_methods(bundle.program))
+    bundle.save(tmp_path / "moved.kvc")
+    model = Windowed()
+    with load(tmp_path / "moved.kvc") as program, program.session() as session:
+        for x in (rows, rows + 1, rows + 2):
+            assert torch.allclose(session.forward(x), model(x))
+            assert session.state["last"].tolist() == model.last.tolist()
