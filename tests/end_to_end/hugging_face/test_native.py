@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hf_models import RUNNING, VOCAB, build
+from hf_models import RECURRENT, RUNNING, VOCAB, build
 from hf_parity import CAPACITY
 
 from kvc.compiler import CacheConfig, export_hf
@@ -41,7 +41,9 @@ def check(name: str, recipe: str, folder: Path, shallow: bool = False) -> None:
         prefill_chunk=12,
     )
     for method in describe_methods(bundle.program):
-        assert (method.backends, method.left) == (("cpu",), {})
+        assert (set(method.backends), method.left) == ({"cpu"}, {})
+        # The scan over a prompt is run by Python, a partition in it for each turn.
+        assert len(method.backends) == 1 or name in RECURRENT
     path, tokens = folder / "model.kvc", folder / "tokens.npy"
     bundle.save(path)
     np.save(tokens, TOKENS)
