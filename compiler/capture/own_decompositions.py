@@ -156,11 +156,15 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 
 def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> object:
-    """Return each index as often as it is to be repeated, where the sum is known."""
+    """Return each index as often as it is to be repeated, where the sum is known.
+
+    Where the sum is another, there is an index that is too large to take.
+    """
     if output_size is None:
         return _LEFT
-    places = torch.arange(output_size)
-    return torch.searchsorted(repeats.cumsum(0), places, right=True)
+    ends = repeats.cumsum(0)
+    found = torch.searchsorted(ends, torch.arange(output_size), right=True)
+    return torch.where(ends[-1] > output_size, repeats.shape[0], found)
 
 
 def _as_strided(

@@ -7,6 +7,10 @@ from module_outcomes import outcome
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kvc.compiler import Method, compile_program
+from kvc.runtime import load
+from kvc.schema.errors import IndexOutOfRange
+
 X = torch.arange(12.0).reshape(3, 4).sin()
 CASES = {
     "as_strided of its own memory": lambda x: (x * 2).as_strided((2, 3, 2), (4, 1, 2), 1),
@@ -62,3 +66,21 @@ def test_what_depends_on_other_memory_or_on_values_is_refused(function, tmp_path
 
     assert found.kind == "refused"
     assert not (tmp_path / "function.kvc").exists()
+
+
+@pytest.mark.parametrize("output_size", [3, 5])
+def test_repeats_that_add_up_to_another_size_are_an_error_of_the_call(
+    output_size, tmp_path
+):
+    class Repeated(nn.Module):
+        def forward(self, x: Tensor, repeats: Tensor) -> Tensor:
+            return x.repeat_interleave(repeats, dim=0, output_size=output_size)
+
+    fitting = torch.tensor([1, 1, output_size - 2])
+    method = Method("forward", (X, fitting))
+    compile_program(Repeated(), (method,)).save(tmp_path / "repeated.kvc")
+    with load(tmp_path / "repeated.kvc") as program:
+        expected = X.repeat_interleave(fitting, dim=0)
+        assert torch.equal(program.forward(X, fitting), expected)
+        with pytest.raises(IndexOutOfRange):
+            program.forward(X, torch.tensor([1, 1, 2]))
