@@ -102,7 +102,8 @@ def _pairwise_distances(self: Tensor, p: float = 2) -> object:
         return _LEFT
     if count < 2:
         return self.new_zeros((0,))
-    found: Tensor = _aten._cdist_forward.default(self, self, p, None)
+    # 2: without a product of matrices, which loses the digits of rows that are close.
+    found: Tensor = _aten._cdist_forward.default(self, self, p, 2)
     rows, columns = _pairs([(i + 1, count) for i in range(count)], torch.int64)
     return found[rows, columns]
 
@@ -158,13 +159,14 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 def _repeat_interleave(repeats: Tensor, *, output_size: int | None = None) -> object:
     """Return each index as often as it is to be repeated, where the sum is known.
 
-    Where the sum is another, there is an index that is too large to take.
+    Where it is another, or one is negative, all indices are too large to take.
     """
     if output_size is None:
         return _LEFT
-    ends = repeats.cumsum(0)
-    found = torch.searchsorted(ends, torch.arange(output_size), right=True)
-    return torch.where(ends[-1] > output_size, repeats.shape[0], found)
+    wrong = (repeats < 0).any() | (repeats.sum() != output_size)
+    places = torch.arange(output_size)
+    found = torch.searchsorted(repeats.cumsum(0), places, right=True)
+    return torch.where(wrong, repeats.shape[0], found)
 
 
 def _as_strided(

@@ -68,6 +68,7 @@ class Call:
         kept: the caches that attention may be over.
         windows: (layer, how many keys a query sees) for each attention.
         recurrent: the recurrent state that a layer has asked for, until it is taken.
+        inputs: what a convolution is given from the cache, until it is taken.
     """
 
     start: Tensor
@@ -77,11 +78,17 @@ class Call:
     kept: list[Kept] = field(default_factory=list)
     windows: list[tuple[int, int | None]] = field(default_factory=list)
     recurrent: Tensor | None = None
+    inputs: Tensor | None = None
 
     def take_recurrent(self) -> Tensor | None:
         """Return the recurrent state that a layer has asked for, to compute with it."""
         state, self.recurrent = self.recurrent, None
         return state
+
+    def take_inputs(self) -> Tensor | None:
+        """Return what a convolution is given from the cache, to compute with it."""
+        inputs, self.inputs = self.inputs, None
+        return inputs
 
 
 _call: ContextVar[Call] = ContextVar("kvc_hugging_face_call")

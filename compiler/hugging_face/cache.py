@@ -203,6 +203,7 @@ class RecurrentLayer(LinearAttentionCacheLayerMixin):
         assert kept is not None
         whole = torch.cat([kept, conv_states], dim=-1)
         kept.copy_(self._last(whole, kept.shape[-1]))
+        self._call.inputs = whole
         return whole
 
     def _last(self, whole: Tensor, count: int) -> Tensor:
@@ -263,6 +264,7 @@ class KvCache(_OneLength):
 
         Which of a single token's rows are real, only that knows.
         """
+        self.check_taken()
         if not self._single or self._call.row_lengths is not None:
             return None
         return super().get_conv_state(layer_idx, state_idx)
@@ -274,16 +276,20 @@ class KvCache(_OneLength):
         return self._call.recurrent if self._single else None
 
     def check_taken(self) -> None:
-        """Check that a state that a layer asked for was taken by a function of kvc.
+        """Check that what a layer got of its states was taken by functions of kvc.
 
-        Another function would begin a prompt without it, or count padding.
+        Others might begin a prompt without it, or count padding.
 
         Raises:
             UnsupportedModel: it was not.
         """
         alone = self._single and self._call.row_lengths is None
-        if self._call.take_recurrent() is not None and not alone:
-            reason = "a recurrent layer computes by code of its own, unknown to kvc"
+        left = self._call.take_recurrent() is not None and not alone
+        if self._call.take_inputs() is not None or left:
+            reason = (
+                "a recurrent or convolving layer computes by code of its own, which "
+                "may not go on from its states"
+            )
             raise UnsupportedModel(model="the model", reason=reason)
 
 

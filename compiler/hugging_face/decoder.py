@@ -223,7 +223,8 @@ class BatchedDecoder(CachedDecoder):
 
     def prefill_embeds(self, inputs_embeds: Tensor, lengths: Tensor) -> Tensor:  # type: ignore[override]
         """Append embeddings [batch, seq, hidden]; return the last ones' logits."""
-        return self._append_last(lengths, inputs_embeds=inputs_embeds)
+        given = _filled(inputs_embeds, lengths)
+        return self._append_last(lengths, inputs_embeds=given)
 
     def _append_last(self, row_lengths: Tensor, **inputs: Tensor) -> Tensor:
         (decoder,) = self._decoder
@@ -290,6 +291,7 @@ def _last_of(states: Tensor, row_lengths: Tensor) -> Tensor:
 
 
 def _filled(tokens: Tensor, row_lengths: Tensor) -> Tensor:
-    """Return tokens with 0 in the place of padding, which may be no token at all."""
+    """Return tokens or embeddings with 0 in the place of padding, which may be any."""
     padding = torch.arange(tokens.shape[1]) >= row_lengths[:, None]
-    return tokens.masked_fill(padding, 0)
+    shape = (*padding.shape, *[1] * (tokens.dim() - 2))
+    return tokens.masked_fill(padding.view(shape), 0)

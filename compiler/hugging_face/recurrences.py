@@ -8,7 +8,7 @@ their input. Here a prompt is a `scan`, and padding leaves a row's state as it i
 """
 
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
@@ -22,8 +22,12 @@ from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from kvc.compiler.hugging_face.attention import current_call
+from kvc.schema.errors import UnsupportedModel
 
 CHUNK: Final = 64  # tokens of one chunk of products, a power of two
+
+# Arguments of kernels that kvc has not, and which are no tensors.
+_TELLING: Final = frozenset({"scale", "z", "initial_state", "initial_states"})
 
 # What is carried, and what a step takes -> what is carried on, and a result.
 Step = Callable[[Tensor, Sequence[Tensor]], tuple[Tensor, Tensor]]
@@ -46,7 +50,7 @@ def causal_convolution(
     weight: Tensor,
     bias: Tensor | None = None,
     activation: str | None = None,
-    **_: object,
+    **others: object,
 ) -> Tensor:
     """Convolve each channel with its weights.
 
@@ -55,10 +59,13 @@ def causal_convolution(
         weight: [channels, kernel].
         bias: [channels].
         activation: the name of a function of transformers, applied to the result.
+        others: what says nothing about the result; what may is refused.
 
     Returns:
         [batch, channels, seq - kernel + 1].
     """
+    _check_others(others)
+    current_call().take_inputs()  # they are `hidden_states`
     kernel = weight.shape[1]
     seq = hidden_states.shape[2] - kernel + 1
     shifted = [
@@ -104,7 +111,7 @@ def selective_scan(
     delta_bias: Tensor | None = None,
     delta_softplus: bool = False,
     return_last_state: bool = False,
-    **_: object,
+    **others: object,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Run a selective state space (Gu and Dao, 2023, algorithm 2), token by token.
 
@@ -119,7 +126,9 @@ def selective_scan(
         delta_bias: [width], added to `dt`.
         delta_softplus: whether the sum is made positive by softplus.
         return_last_state: whether to return the state [batch, width, state] as well.
+        others: what says nothing about the result; what may is refused.
     """
+    _check_others(others)
     dt = _steps(dt, None if delta_bias is None else delta_bias[:, None], delta_softplus)
     dt = _of_tokens(dt, 2)
     state = _state_before(hidden_states, (hidden_states.shape[1], A.shape[1]))
@@ -173,7 +182,7 @@ def chunk_scan(
     dt_softplus: bool = False,
     dt_limit: tuple[float, float] = (0.0, float("inf")),
     return_final_states: bool = False,
-    **_: object,
+    **others: object,
 ) -> Tensor | tuple[Tensor, Tensor]:
     """Run the state spaces of Mamba 2 (Dao and Gu, 2024) by chunks of tokens.
 
@@ -189,7 +198,9 @@ def chunk_scan(
         dt_limit: the least and the greatest step.
         return_final_states: whether to return the state [batch, heads, head_dim,
             state] as well.
+        others: what says nothing about the result; what may is refused.
     """
+    _check_others(others)
     seq, heads = hidden_states.shape[1], hidden_states.shape[2]
     dt = _of_tokens(_steps(dt, dt_bias, dt_softplus).clamp(*dt_limit), 1)
     key, query = (_for_each_head(tensor, heads // tensor.shape[2]) for tensor in (B, C))
@@ -230,7 +241,7 @@ def gated_delta_rule(
     beta: Tensor,
     output_final_state: bool = False,
     use_qk_l2norm_in_kernel: bool = False,
-    **_: object,
+    **others: object,
 ) -> tuple[Tensor, Tensor | None]:
     """Run the gated delta rule (Yang et al., 2024) by chunks of tokens.
 
@@ -242,10 +253,12 @@ def gated_delta_rule(
         beta: [batch, seq, heads], how much of its value each token writes.
         output_final_state: whether to return the state after the last token.
         use_qk_l2norm_in_kernel: whether queries and keys are normalised.
+        others: what says nothing about the result; what may is refused.
 
     Returns:
         [batch, seq, heads, value_dim], and the state if it is asked for.
     """
+    _check_others(others)
     seq, shared = key.shape[1], value.shape[2] // key.shape[2]
     g, beta = _of_tokens(g, 1), _of_tokens(beta, 1)
     if use_qk_l2norm_in_kernel:
@@ -385,6 +398,19 @@ def _normalised(tensor: Tensor) -> Tensor:
     return tensor * torch.rsqrt((tensor * tensor).sum(-1, keepdim=True) + 1e-6)
 
 
+def _check_others(others: Mapping[str, object]) -> None:
+    """Check that nothing else that is asked for says what the result is.
+
+    Raises:
+        UnsupportedModel: something may.
+    """
+    for name, found in others.items():
+        tells = name in _TELLING or isinstance(found, Tensor)
+        if tells and found is not None and name != "position_ids":
+            reason = f"a recurrent layer is computed with {name}, unknown to kvc"
+            raise UnsupportedModel(model="the model", reason=reason)
+
+
 def _steps(dt: Tensor, bias: Tensor | None, positive: bool) -> Tensor:
     dt = dt if bias is None else dt + bias.to(dt.dtype)
     return softplus(dt) if positive else dt
@@ -395,10 +421,10 @@ def _of_tokens(tensor: Tensor, axis: int) -> Tensor:
     row_lengths = current_call().row_lengths
     if row_lengths is None:
         return tensor
-    real = torch.arange(tensor.shape[axis]) < row_lengths[:, None]
+    padding = torch.arange(tensor.shape[axis]) >= row_lengths[:, None]
     shape = [tensor.shape[0], *[1] * (tensor.dim() - 1)]
     shape[axis] = tensor.shape[axis]
-    return tensor * real.view(shape)
+    return tensor.masked_fill(padding.view(shape), 0)
 
 
 def _of_rows(tensor: Tensor) -> Tensor:

@@ -353,9 +353,10 @@ def _joined(
 
 
 def needs_torch(graph: Graph) -> bool:
-    """Tell whether an instruction computes here: it is no delegate and no view."""
-    ops = {instruction.op for instruction in graph.instructions} - {DELEGATE}
-    return any(OPS[op].aliasing is not Aliasing.VIEW for op in ops)
+    """Tell whether an instruction computes here: it runs no block and is no view."""
+    ops = {instruction.op for instruction in graph.instructions}
+    without = (Aliasing.VIEW, Aliasing.CONTROL)
+    return any(OPS[op].aliasing not in without for op in ops)
 
 
 def _has_delegates(graph: Graph) -> bool:

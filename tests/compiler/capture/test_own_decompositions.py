@@ -21,6 +21,9 @@ CASES = {
     "masked_scatter": lambda x: x.masked_scatter(x > 0, x.flatten() * 3),
     "masked_scatter of a row": lambda x: x[0].masked_scatter(x > 0, x.flatten() * 3),
     "pdist": lambda x: functional.pdist(x, 1.5),
+    "pdist of many rows that are close": lambda x: functional.pdist(
+        100 + x.flatten()[:, None].repeat(3, 2).cumsum(0) * 1e-2
+    ),
     "repeat_interleave": lambda x: x.repeat_interleave(
         (x[:, 0] > 0).long() + 1, dim=0, output_size=4
     ),
@@ -82,5 +85,6 @@ def test_repeats_that_add_up_to_another_size_are_an_error_of_the_call(
     with load(tmp_path / "repeated.kvc") as program:
         expected = X.repeat_interleave(fitting, dim=0)
         assert torch.equal(program.forward(X, fitting), expected)
-        with pytest.raises(IndexOutOfRange):
-            program.forward(X, torch.tensor([1, 1, 2]))
+        for wrong in ([1, 1, 2], [-1, 1, output_size], [3, 3, 3]):
+            with pytest.raises(IndexOutOfRange):
+                program.forward(X, torch.tensor(wrong))

@@ -2,12 +2,15 @@
 
 import pytest
 import torch
+from hf_models import build
 from transformers.models.mamba import modeling_mamba as mamba
 from transformers.models.mamba2 import modeling_mamba2 as mamba2
 from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 
+from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face import recurrences
 from kvc.compiler.hugging_face.attention import Call, attending
+from kvc.schema.errors import CompileError, UnsupportedModel
 
 # Within a chunk, at its end, and over several.
 LENGTHS = (1, 5, 64, 65, 150)
@@ -142,3 +145,36 @@ def test_only_functions_that_a_module_has_are_replaced_and_come_back():
         assert mamba2.mamba2_chunk_scan is recurrences.chunk_scan
         assert not hasattr(mamba2, "torch_chunk_gated_delta_rule")
     assert mamba2.mamba2_chunk_scan is original
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("lfm2", "causal_conv1d_fn"), ("mamba2", "mamba2_chunk_scan")],
+)
+def test_layers_that_compute_by_code_of_their_own_are_refused(
+    name, function, monkeypatch
+):
+    monkeypatch.delitem(recurrences._OWN, function)
+    model = build(name, shallow=True)
+    with pytest.raises(CompileError, match="code of its own, which may not go on"):
+        export_hf(model, cache=CacheConfig(32), prefill_chunk=8)
+
+
+def test_what_may_say_something_about_the_result_is_refused(inputs):
+    given = delta_inputs(inputs, 5)
+    with attending(call()), pytest.raises(UnsupportedModel, match="with scale"):
+        recurrences.gated_delta_rule(*given, scale=3.0)
+
+
+def test_padding_may_hold_what_is_no_number(inputs):
+    given, settings = space_inputs(inputs, 5)
+    rows = torch.tensor([3, 5])
+    with attending(call(row_lengths=rows)):
+        wanted = recurrences.chunk_scan(*given, **settings)
+    spoiled = list(given)
+    spoiled[1] = given[1].clone()
+    spoiled[1][0, 3:] = torch.nan
+    with attending(call(row_lengths=rows)):
+        found = recurrences.chunk_scan(*spoiled, **settings)
+    assert torch.equal(found[0][0, :3], wanted[0][0, :3])
+    assert torch.equal(found[1], wanted[1])
