@@ -129,6 +129,8 @@ def selective_scan(
         others: what says nothing about the result; what may is refused.
     """
     _check_others(others)
+    dtype = hidden_states.dtype
+    hidden_states, dt, B, C = _float32(hidden_states, dt, B, C)  # noqa: N806
     dt = _steps(dt, None if delta_bias is None else delta_bias[:, None], delta_softplus)
     dt = _of_tokens(dt, 2)
     state = _state_before(hidden_states, (hidden_states.shape[1], A.shape[1]))
@@ -144,7 +146,7 @@ def selective_scan(
     out = out.movedim(0, 2)
     if D is not None:
         out = out + hidden_states * D[:, None]
-    out = out if z is None else out * silu(z)
+    out = (out if z is None else out * silu(z)).to(dtype)
     return (out, last) if return_last_state else out
 
 
@@ -201,7 +203,8 @@ def chunk_scan(
         others: what says nothing about the result; what may is refused.
     """
     _check_others(others)
-    seq, heads = hidden_states.shape[1], hidden_states.shape[2]
+    seq, heads, dtype = *hidden_states.shape[1:3], hidden_states.dtype
+    hidden_states, dt, B, C = _float32(hidden_states, dt, B, C)  # noqa: N806
     dt = _of_tokens(_steps(dt, dt_bias, dt_softplus).clamp(*dt_limit), 1)
     key, query = (_for_each_head(tensor, heads // tensor.shape[2]) for tensor in (B, C))
     value = hidden_states * dt[..., None]
@@ -211,6 +214,7 @@ def chunk_scan(
     out = _joined(out, seq)
     if D is not None:
         out = out + hidden_states * D[:, None]
+    out = out.to(dtype)
     return (out, last) if return_final_states else out
 
 
@@ -259,7 +263,8 @@ def gated_delta_rule(
         [batch, seq, heads, value_dim], and the state if it is asked for.
     """
     _check_others(others)
-    seq, shared = key.shape[1], value.shape[2] // key.shape[2]
+    seq, shared, dtype = key.shape[1], value.shape[2] // key.shape[2], query.dtype
+    query, key, value, g, beta = _float32(query, key, value, g, beta)
     g, beta = _of_tokens(g, 1), _of_tokens(beta, 1)
     if use_qk_l2norm_in_kernel:
         query, key = _normalised(query), _normalised(key)
@@ -268,7 +273,7 @@ def gated_delta_rule(
     chunks = [_chunked(tensor) for tensor in (query, key, value, g, beta)]
     before = _state_before(value, (query.shape[2], query.shape[3], value.shape[3]))
     last, out = _scan(partial(_delta_chunk, _block_pairs()), before, chunks)
-    return _joined(out, seq), last if output_final_state else None
+    return _joined(out, seq).to(dtype), last if output_final_state else None
 
 
 def delta_update(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -409,6 +414,11 @@ def _check_others(others: Mapping[str, object]) -> None:
         if tells and found is not None and name != "position_ids":
             reason = f"a recurrent layer is computed with {name}, unknown to kvc"
             raise UnsupportedModel(model="the model", reason=reason)
+
+
+def _float32(*tensors: Tensor) -> list[Tensor]:
+    """Return tensors as recurrences compute with them, whatever the model's dtype."""
+    return [tensor.float() for tensor in tensors]
 
 
 def _steps(dt: Tensor, bias: Tensor | None, positive: bool) -> Tensor:

@@ -60,7 +60,13 @@ class SizeReader:
         self._method = method
         self._names = {one: symbol.name for one, symbol in found.items()}
         self._symbols = {symbol.name: symbol for symbol in found.values()}
-        self._defined: dict[sympy.Symbol, sympy.Expr] = {}
+        # Of a Dim with few sizes torch does not notice that two symbols are one.
+        first = {name: one for one, name in reversed(self._names.items())}
+        self._defined: dict[sympy.Symbol, sympy.Expr] = {
+            one: first[name]
+            for one, name in self._names.items()
+            if first[name] is not one
+        }
 
     def define(self, symbol: sympy.Symbol, size: sympy.Expr) -> None:
         """Say what a symbol is that torch has made for a size that it did not know."""

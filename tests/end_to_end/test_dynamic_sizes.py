@@ -285,3 +285,20 @@ def test_a_truth_about_sizes_is_not_returned(tmp_path: Path) -> None:
     method = Method("forward", args=(torch.randn(16, 4),), dynamic={"x": SOME})
     with pytest.raises(CaptureError, match="a truth that differs from call to call"):
         compile_program(Computed(case).eval(), (method,), "fp32")
+
+
+def test_a_dim_of_two_sizes_is_one_dim_in_both_inputs(tmp_path: Path) -> None:
+    """torch takes 2 for its only size, and does not ask whether both are equal."""
+
+    class Both(nn.Module):
+        def forward(self, x: Tensor, y: Tensor) -> Tensor:
+            return (x.flatten() * 2).view(y.shape[0], -1) + y
+
+    rows = {0: Dim("rows", 1, 2)}
+    inputs = torch.randn(2, 4), torch.randn(2, 4)
+    method = Method("forward", inputs, dynamic={"x": rows, "y": rows})
+    compile_program(Both(), (method,)).save(tmp_path / "both.kvc")
+    with load(tmp_path / "both.kvc") as program:
+        for count in (1, 2):
+            x, y = (tensor[:count] for tensor in inputs)
+            assert torch.equal(program.forward(x, y), x * 2 + y)

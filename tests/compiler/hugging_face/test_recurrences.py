@@ -10,6 +10,7 @@ from transformers.models.qwen3_next import modeling_qwen3_next as qwen
 from kvc.compiler import CacheConfig, export_hf
 from kvc.compiler.hugging_face import recurrences
 from kvc.compiler.hugging_face.attention import Call, attending
+from kvc.runtime import load
 from kvc.schema.errors import CompileError, UnsupportedModel
 
 # Within a chunk, at its end, and over several.
@@ -149,7 +150,7 @@ def test_only_functions_that_a_module_has_are_replaced_and_come_back():
 
 @pytest.mark.parametrize(
     ("name", "function"),
-    [("lfm2", "causal_conv1d_fn"), ("mamba2", "mamba2_chunk_scan")],
+    [("lfm2", "causal_conv1d_fn"), ("mamba", "mamba_selective_scan")],
 )
 def test_layers_that_compute_by_code_of_their_own_are_refused(
     name, function, monkeypatch
@@ -178,3 +179,27 @@ def test_padding_may_hold_what_is_no_number(inputs):
         found = recurrences.chunk_scan(*spoiled, **settings)
     assert torch.equal(found[0][0, :3], wanted[0][0, :3])
     assert torch.equal(found[1], wanted[1])
+
+
+def test_half_precision_is_computed_in_float32(inputs):
+    given, settings = space_inputs(inputs, 70)
+    halves = [tensor.bfloat16() for tensor in given]
+    with attending(call()):
+        found, state = recurrences.chunk_scan(*halves, **settings)
+        wanted, other = recurrences.chunk_scan(*[t.float() for t in halves], **settings)
+    assert (found.dtype, state.dtype) == (torch.bfloat16, torch.float32)
+    assert torch.equal(found, wanted.bfloat16())
+    assert torch.equal(state, other)
+
+
+@pytest.mark.exhaustive
+def test_a_batch_of_two_rows_at_the_most_compiles(tmp_path):
+    model = build("mamba2", shallow=True)
+    cache = CacheConfig(32, batch=2)
+    export_hf(model, cache=cache, prefill_chunk=8).save(tmp_path / "two.kvc")
+    tokens = torch.tensor([[3, 4, 5], [6, 7, 8]])
+    with load(tmp_path / "two.kvc") as program, program.session(batch=2) as session:
+        found = session.prefill(tokens)
+    with torch.no_grad():
+        wanted = model(tokens, use_cache=False).logits[:, -1]
+    assert near(found, wanted)
