@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from functools import partial
 from typing import Any, Final
-from unittest.mock import patch
 
 import torch
 from torch import Tensor
@@ -41,7 +40,8 @@ def own_recurrences(model: PreTrainedModel) -> Iterator[None]:
         for name, adapt in _OWN.items():
             original = getattr(module, name, None)
             if original is not None:
-                stack.enter_context(patch.object(module, name, adapt(original)))
+                setattr(module, name, adapt(original))
+                stack.callback(setattr, module, name, original)
         yield
 
 

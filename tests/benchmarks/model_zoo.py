@@ -7,7 +7,7 @@ detection model of `torchvision.models` and one of each family of timm, with ran
 weights and small inputs, is compiled by `fp32`, saved, loaded, run and compared with
 eager, each in a process of its own. `--results` keeps the rows, one line of JSON each,
 and models that have one there are not run again; `--page` writes them as
-compiler/MODELS.md. The exit code tells whether no model was wrong, failed otherwise
+compiler/VISION_MODELS.md. The exit code tells whether no model was wrong, failed otherwise
 than in a `KvcError`, or was planned with more than 5% above the lower bound.
 """
 
@@ -32,7 +32,7 @@ from kvc.compiler import Method, compile_program
 from kvc.runtime import load
 from kvc.schema.errors import KvcError
 
-PAGE = Path(__file__).parents[2] / "compiler" / "MODELS.md"
+PAGE = Path(__file__).parents[2] / "compiler" / "VISION_MODELS.md"
 MOST_ERROR, MOST_OVER, MOST_SECONDS = 1e-4, 0.05, 900
 
 
