@@ -88,7 +88,7 @@ def _check_some_run(bundle: BundleFile) -> None:
         MissingPackage: it is not.
     """
     methods = bundle.program.methods
-    if methods and all(needs_torch(method.graph) for method in methods):
+    if methods and all(needs_torch(m.graph, m.graphs[1:]) for m in methods):
         check_torch(bundle.path)
 
 

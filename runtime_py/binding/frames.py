@@ -99,7 +99,7 @@ class _Binder:
         self._values = Values(graph, sizes, memory)
         self._types = [value.type for value in graph.values]
         self._divided = divided(graph)
-        self._uses_torch = needs_torch(graph)
+        self._uses_torch = needs_torch(graph, code.blocks)
         self._beside_others = False  # torch kernels take turns with other threads
         self._steps: list[Step] = []
         self._places: list[int] = []
@@ -352,11 +352,21 @@ def _joined(
     return tuple(joined), tuple(found)
 
 
-def needs_torch(graph: Graph) -> bool:
-    """Tell whether an instruction computes here: it runs no block and is no view."""
-    ops = {instruction.op for instruction in graph.instructions}
-    without = (Aliasing.VIEW, Aliasing.CONTROL)
-    return any(OPS[op].aliasing not in without for op in ops)
+def needs_torch(graph: Graph, blocks: Sequence[Graph]) -> bool:
+    """Tell whether an instruction computes here, in the graph or a block that it runs.
+
+    Delegates and views do not.
+    """
+    for step in graph.instructions:
+        if step.op == DELEGATE:
+            continue
+        if step.op in CONTROL_OPS:
+            within = read_control(step.op, step.arguments).blocks
+            if any(needs_torch(blocks[block], blocks) for block in within):
+                return True
+        elif OPS[step.op].aliasing is not Aliasing.VIEW:
+            return True
+    return False
 
 
 def _has_delegates(graph: Graph) -> bool:

@@ -99,7 +99,7 @@ class Resources:
             KvcError: as `constant`.
         """
         for number, method in enumerate(self._program.methods):
-            if needs_torch(method.graph):
+            if needs_torch(method.graph, method.graphs[1:]):
                 check_torch(f"method {method.name}")
                 partitions = self.code(number).partitions
                 import_beside_packing(partitions.values(), self._delegate)

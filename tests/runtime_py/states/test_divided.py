@@ -42,7 +42,7 @@ def test_a_backend_owns_what_its_partitions_alone_touch(tmp_path):
         for one in (session, twin):
             owner = one._states.owner
             assert isinstance(owner, Divided)
-            assert list(map(type, owner.stores)) == [HostStore, Kept]
+            assert Kept in set(map(type, owner.stores)) <= {HostStore, Kept}
             assert one.residency().own is not None
 
 
