@@ -239,12 +239,16 @@ def _was_shared(slots: list[_Slot], model: nn.Module) -> Iterator[str]:
 def _differing(slot: _Slot) -> Iterator[str]:
     """Yield names of one tensor whose values are not the same."""
     for stored in slot.found[1:]:
-        one = StoredSource(slot.found[0], slot.tensors[0].dtype)
-        other = StoredSource(stored, slot.tensors[0].dtype)
-        blocks = zip(*map(WeightReader().chunks, (one, other)), strict=True)
-        if any(a != b for a, b in blocks):
+        if not have_same_values(slot.found[0], stored, slot.tensors[0].dtype):
             names = f"{shown(slot.found[0].name)} and {shown(stored.name)}"
             yield f"{names}: one tensor in the model, different values here"
+
+
+def have_same_values(one: NamedTensor, other: NamedTensor, dtype: torch.dtype) -> bool:
+    """Tell whether two stored tensors of one shape are equal, converted to a dtype."""
+    sources = (StoredSource(one, dtype), StoredSource(other, dtype))
+    blocks = zip(*map(WeightReader().chunks, sources), strict=True)
+    return all(a == b for a, b in blocks)
 
 
 def _fill(slot: _Slot) -> None:

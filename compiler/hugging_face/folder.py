@@ -37,6 +37,7 @@ from kvc.schema.errors import (
 from kvc.schema.generation_config import read_settings
 
 CONFIG: Final = "config.json"
+ADAPTER: Final = "adapter_config.json"
 GENERATION: Final = "generation_config.json"
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 TEMPLATE: Final = "chat_template.jinja"
@@ -69,7 +70,7 @@ def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
     Raises:
         BadModelFolder: a file is missing, damaged, or does not fit the others.
         UnsupportedModel: transformers has no causal language model for it, or only
-            with code from the folder.
+            with code from the folder; or there is an adapter.
         CheckpointError: weights are missing, pickled, damaged, or not of this model.
         TokenizerTooLarge: the tokenizer has tokens that the model does not have.
     """
@@ -77,6 +78,7 @@ def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
     if not folder.is_dir():
         is_file = "it is a file; give the folder that it lies in"
         raise _bad(folder, is_file if folder.exists() else why_not_fetched(str(path)))
+    _check_no_adapter(folder)
     described = _read_json(folder, CONFIG)
     generation = _read_json(folder, GENERATION) if _has(folder, GENERATION) else {}
     _check_generation(folder, generation)
@@ -87,6 +89,26 @@ def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
     model = _build(config, folder)
     load_weights(model, checkpoint)
     return ModelFolder(model, generation, files)
+
+
+def _check_no_adapter(folder: Path) -> None:
+    """Check that no adapter lies there: without it, a model would compute other things.
+
+    Raises:
+        UnsupportedModel: one does.
+        BadModelFolder: one does that cannot be read.
+    """
+    if not _has(folder, ADAPTER):
+        return
+    described = _read_json(folder, ADAPTER)
+    kind, base = described.get("peft_type"), described.get("base_model_name_or_path")
+    where = "beside the weights" if _has(folder, CONFIG) else "and no model"
+    reason = (
+        f"it has an adapter ({ADAPTER}: {kind} of {base}) {where}, and kvc applies "
+        "none yet; merge it into its model first (peft: merge_and_unload, "
+        f"save_pretrained), or, for the model without it, remove {ADAPTER}"
+    )
+    raise UnsupportedModel(model=str(folder), reason=reason)
 
 
 def _has(folder: Path, name: str) -> bool:

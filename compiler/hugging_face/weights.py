@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from math import prod
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.conversion_mapping import get_model_conversion_mapping
 from transformers.core_model_loading import (
@@ -29,7 +29,11 @@ from transformers.core_model_loading import (
 )
 
 from kvc.compiler.checkpoints import Checkpoint
-from kvc.compiler.checkpoints.loading import NamedTensor, load_model
+from kvc.compiler.checkpoints.loading import (
+    NamedTensor,
+    have_same_values,
+    load_model,
+)
 from kvc.compiler.checkpoints.tensor_file import FileTensor
 from kvc.schema.errors import BadModelFolder
 
@@ -178,7 +182,24 @@ def load_weights(model: PreTrainedModel, checkpoint: Checkpoint) -> None:
         BadModelFolder: tensors cannot be converted to what the model has.
     """
     tensors = match(model, checkpoint.tensors)
+    _untie(model, tensors)
     load_model(model, checkpoint.path, tensors, None, strict=True)
+
+
+def _untie(model: PreTrainedModel, tensors: Mapping[str, NamedTensor]) -> None:
+    """Part parameters that config.json ties, but whose values differ in the checkpoint.
+
+    transformers does so, too, when it loads such a folder.
+    """
+    for target, source in model.all_tied_weights_keys.items():
+        if not {target, source} <= tensors.keys():
+            continue
+        one, other = tensors[target], tensors[source]
+        tied = model.get_parameter(target)
+        if one.shape == other.shape and not have_same_values(one, other, tied.dtype):
+            module, _, name = target.rpartition(".")
+            own = torch.empty(tied.shape, dtype=tied.dtype, device="meta")
+            setattr(model.get_submodule(module), name, nn.Parameter(own))
 
 
 @dataclass(slots=True)

@@ -64,6 +64,32 @@ def test_a_sharded_bfloat16_folder_of_a_tied_model_becomes_a_bundle(tmp_path):
         assert "model.layers.1.mlp.up_proj.weight" in program.data
 
 
+def test_embeddings_that_are_tied_but_differ_are_two_tensors(tmp_path):
+    folder = save_folder(tmp_path / "llama", tiny_llama(tie_word_embeddings=True))
+    weights = folder / "model.safetensors"
+    tensors = load_file(weights)
+    output = torch.randn(64, 32, generator=torch.Generator().manual_seed(1))
+    save_file(tensors | {"lm_head.weight": output}, weights, {"format": "pt"})
+    loaded = LlamaForCausalLM.from_pretrained(folder, dtype=torch.float32)
+    assert torch.equal(loaded.lm_head.weight, output)
+    export_hf(folder, cache=CacheConfig(max_length=32)).save(tmp_path / "llama.kvc")
+    tokens = random_tokens(9)
+    expected = eager(loaded, tokens)
+    with load(tmp_path / "llama.kvc") as program, program.session() as chat:
+        np.testing.assert_allclose(chat.prefill(tokens), expected[:, -1], atol=2e-5)
+        assert {"lm_head.weight", "model.embed_tokens.weight"} <= set(program.data)
+
+
+def test_embeddings_that_are_tied_and_saved_twice_stay_one(tmp_path):
+    folder = save_folder(tmp_path / "llama", tiny_llama(tie_word_embeddings=True))
+    weights = folder / "model.safetensors"
+    tensors = load_file(weights)
+    twice = tensors["model.embed_tokens.weight"].clone()
+    save_file(tensors | {"lm_head.weight": twice}, weights, {"format": "pt"})
+    model = open_folder(folder).model
+    assert model.lm_head.weight is model.model.embed_tokens.weight
+
+
 def test_nothing_but_headers_is_read_at_opening(folder):
     model = open_folder(folder).model
     assert all(parameter.is_meta for parameter in model.parameters())
@@ -178,6 +204,21 @@ def quantized(folder):
     change_json(folder / "config.json", quantization_config=method)
 
 
+def adapter_beside_weights(folder):
+    described = {"peft_type": "LORA", "base_model_name_or_path": "some/model"}
+    (folder / "adapter_config.json").write_text(json.dumps(described))
+
+
+def adapter_alone(folder):
+    adapter_beside_weights(folder)
+    (folder / "config.json").unlink()
+    (folder / "model.safetensors").rename(folder / "adapter_model.safetensors")
+
+
+def broken_adapter(folder):
+    (folder / "adapter_config.json").write_text("[]")
+
+
 def large_tokenizer(folder):
     (folder / "tokenizer.json").write_text(word_tokenizer(70))
 
@@ -237,6 +278,13 @@ BROKEN = [
     (encoder, UnsupportedModel, "an encoder and a decoder"),
     (no_text_model, UnsupportedModel, "no causal language model 'vit'"),
     (quantized, UnsupportedModel, "quantized weights"),
+    (
+        adapter_beside_weights,
+        UnsupportedModel,
+        "LORA of some/model. beside the weights",
+    ),
+    (adapter_alone, UnsupportedModel, "LORA of some/model. and no model.*merge_and_un"),
+    (broken_adapter, BadModelFolder, "adapter_config.json: "),
     (large_tokenizer, TokenizerTooLarge, "up to 69 .* those below 64"),
     (broken_tokenizer, (BadModelFolder, BadFile), "tokenizer.json"),
 ]
