@@ -16,14 +16,19 @@ from typing import Any, Final
 import torch
 from torch import Tensor
 from torch._higher_order_ops.scan import scan
-from torch.nn.functional import pad, silu, softplus
+from torch.nn.functional import silu, softplus
 from transformers import PreTrainedModel
 from transformers.activations import ACT2FN
 
 from kvc.compiler.hugging_face.attention import current_call
+from kvc.compiler.hugging_face.chunk_products import (
+    block_pairs,
+    chunked,
+    delta_chunk,
+    joined,
+    state_space_chunk,
+)
 from kvc.schema.errors import UnsupportedModel
-
-CHUNK: Final = 64  # tokens of one chunk of products, a power of two
 
 # Arguments of kernels that kvc has not, and which are no tensors.
 _TELLING: Final = frozenset({"scale", "z", "initial_state", "initial_states"})
@@ -209,32 +214,13 @@ def chunk_scan(
     key, query = (_for_each_head(tensor, heads // tensor.shape[2]) for tensor in (B, C))
     value = hidden_states * dt[..., None]
     before = _state_before(hidden_states, (heads, value.shape[-1], key.shape[-1]))
-    chunks = [_chunked(tensor) for tensor in (query, key, value, dt * A)]
-    last, out = _scan(_state_space_chunk, before, chunks)
-    out = _joined(out, seq)
+    chunks = [chunked(tensor) for tensor in (query, key, value, dt * A)]
+    last, out = _scan(state_space_chunk, before, chunks)
+    out = joined(out, seq)
     if D is not None:
         out = out + hidden_states * D[:, None]
     out = out.to(dtype)
     return (out, last) if return_final_states else out
-
-
-def _state_space_chunk(
-    before: Tensor, given: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Advance a state [batch, heads, head_dim, state] by a chunk of tokens.
-
-    Args:
-        before: the state.
-        given: query, key and value [batch, heads, chunk, dim]; the logarithms of what
-            tokens leave [batch, heads, chunk].
-    """
-    query, key, value, g = given
-    total, decay = _decay(g)
-    out = (query @ key.transpose(-1, -2) * decay) @ value
-    out = out + (query * total.exp()[..., None]) @ before.transpose(-1, -2)
-    left = key * (total[..., -1:] - total).exp()[..., None]
-    kept = total[..., -1].exp()[..., None, None]
-    return before * kept + value.transpose(-1, -2) @ left, out
 
 
 def gated_delta_rule(
@@ -270,10 +256,10 @@ def gated_delta_rule(
         query, key = _normalised(query), _normalised(key)
     query = query * query.shape[-1] ** -0.5
     query, key = (_for_each_head(tensor, shared) for tensor in (query, key))
-    chunks = [_chunked(tensor) for tensor in (query, key, value, g, beta)]
+    chunks = [chunked(tensor) for tensor in (query, key, value, g, beta)]
     before = _state_before(value, (query.shape[2], query.shape[3], value.shape[3]))
-    last, out = _scan(partial(_delta_chunk, _block_pairs()), before, chunks)
-    return _joined(out, seq).to(dtype), last if output_final_state else None
+    last, out = _scan(partial(delta_chunk, block_pairs()), before, chunks)
+    return joined(out, seq).to(dtype), last if output_final_state else None
 
 
 def delta_update(original: Callable[..., Any]) -> Callable[..., Any]:
@@ -288,107 +274,6 @@ def delta_update(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(*args, g=_of_tokens(g, 1), beta=_of_tokens(beta, 1), **kwargs)
 
     return update
-
-
-def _decay(g: Tensor) -> tuple[Tensor, Tensor]:
-    """Return what is left of a state after tokens of a chunk.
-
-    Args:
-        g: [batch, heads, chunk], logarithms of what each leaves.
-
-    Returns:
-        The logarithms of what all tokens up to each leave, of the same shape, and what
-        those after a token j leave up to a token i, [.., chunk i, chunk j]; 0 before j.
-    """
-    total = g.cumsum(-1)
-    after = torch.ones(g.shape[-1], g.shape[-1], dtype=torch.bool).triu(1)
-    between = total[..., :, None] - total[..., None, :]
-    return total, between.masked_fill(after, -torch.inf).exp()
-
-
-def _delta_chunk(
-    pairs: Sequence[Tensor], before: Tensor, given: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """Advance a state [batch, heads, key_dim, value_dim] by a chunk of tokens.
-
-    Args:
-        pairs: what `_unit_lower_inverse` chooses blocks by.
-        before: the state.
-        given: query, key and value [batch, heads, chunk, dim]; the logarithms of what
-            tokens leave, and what they write of their values [batch, heads, chunk].
-    """
-    query, key, value, g, beta = given
-    total, decay = _decay(g)
-    written = key * beta[..., None]
-    overlap = (written @ key.transpose(-1, -2) * decay).tril(-1)
-    solved = _unit_lower_inverse(overlap, pairs)
-    new = solved @ (value * beta[..., None])
-    new = new - solved @ (written * total.exp()[..., None]) @ before
-    out = (query * total.exp()[..., None]) @ before
-    out = out + (query @ key.transpose(-1, -2) * decay) @ new
-    left = key * (total[..., -1:] - total).exp()[..., None]
-    kept = total[..., -1].exp()[..., None, None]
-    return before * kept + left.transpose(-1, -2) @ new, out
-
-
-def _unit_lower_inverse(below: Tensor, pairs: Sequence[Tensor]) -> Tensor:
-    """Return the inverse of `1 + below`, of strictly lower [..., chunk, chunk].
-
-    Blocks of the diagonal are inverted first, then pairs of them: of two, with C below
-    their diagonal, the inverse has -inv(B) C inv(A) there. It rounds as substitution
-    does, where a series of powers would lose all digits for keys that are alike.
-    """
-    one, *larger = pairs
-    inverse = one - below * larger[0]
-    for pair in larger[1:]:
-        inverse = inverse - inverse @ (below * pair) @ inverse
-    return inverse
-
-
-def _block_pairs() -> list[Tensor]:
-    """Return what `_unit_lower_inverse` chooses blocks by, float32 [chunk, chunk].
-
-    First the diagonal, then for each size of blocks those on the left of the lower ones
-    of each pair.
-    """
-    places = range(CHUNK)
-    found = [[[float(i == j) for j in places] for i in places]]
-    for block in (2**k for k in range(CHUNK.bit_length() - 1)):
-        chosen = [
-            [float(i // block == j // block + 1 and i // block % 2) for j in places]
-            for i in places
-        ]
-        found.append(chosen)
-    return [torch.tensor(rows) for rows in found]
-
-
-def _chunked(tensor: Tensor) -> Tensor:
-    """Return [batch, seq, heads, ...] as [chunks, batch, heads, chunk, ...].
-
-    Zeros fill what is left: they write nothing and leave all of the state. There is a
-    chunk of them alone, so that there is never just one, where torch would ask whether
-    there is.
-    """
-    seq = tensor.shape[1]
-    chunks = (seq + CHUNK - 1) // CHUNK + 1
-    if not torch.compiler.is_exporting():
-        left = (0, 0) * (tensor.dim() - 2) + (0, chunks * CHUNK - seq)
-        split = pad(tensor, left).view(tensor.shape[0], -1, CHUNK, *tensor.shape[2:])
-        return split.movedim((1, 3), (0, 2))
-    # torch cannot prove how quotients go together, so tokens are chosen by number. The
-    # result is in one piece: torch would ask how strides of such sizes are ordered.
-    tokens = torch.arange(chunks)[:, None] * CHUNK + torch.arange(CHUNK)
-    chosen = tensor[:, tokens.clamp(max=seq - 1)]
-    missing = (tokens >= seq).view(-1, CHUNK, *[1] * (tensor.dim() - 2))
-    return chosen.masked_fill(missing, 0).movedim((1, 3), (0, 2)).contiguous()
-
-
-def _joined(chunks: Tensor, seq: int) -> Tensor:
-    """Return [chunks, batch, heads, chunk, dim] as [batch, seq, heads, dim]."""
-    whole = chunks.permute(1, 0, 3, 2, 4).flatten(1, 2)
-    if not torch.compiler.is_exporting():
-        return whole[:, :seq]
-    return whole.index_select(1, torch.arange(seq))
 
 
 def _for_each_head(tensor: Tensor, shared: int) -> Tensor:
