@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hf_models import build
+from hf_models import RUNNING, build
 
 from kvc.compiler import CacheConfig, export_hf
 from kvc.runtime import generate, load
@@ -50,3 +50,29 @@ def test_a_prompt_goes_to_the_prefill_made_for_its_length(program, monkeypatch):
         list(generate(session, PROMPT, max_tokens=2))
         list(generate(session, PROMPT[:7], max_tokens=1))
         assert calls == ["prefill_16", "decode", "prefill"]
+
+
+# States of each kind beside caches, or alone; the exhaustive run has all architectures.
+DAILY = {"lfm2", "falcon_h1"}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        name if name in DAILY else pytest.param(name, marks=pytest.mark.exhaustive)
+        for name in RUNNING
+    ],
+)
+def test_the_text_of_a_folder_is_that_of_transformers(name, tmp_path):
+    model = build(name)
+    model.generation_config.eos_token_id = None
+    whole = model.generate(
+        torch.tensor([PROMPT]), do_sample=False, max_new_tokens=24, pad_token_id=0
+    )
+    model.save_pretrained(tmp_path / "folder")
+    export_hf(tmp_path / "folder", cache=CacheConfig(max_length=64)).save(
+        tmp_path / "model.kvc"
+    )
+    with load(tmp_path / "model.kvc") as program, program.session() as session:
+        tokens = list(generate(session, PROMPT, max_new_tokens=24, eos_token_id=[]))
+    assert tokens == whole[0, len(PROMPT) :].tolist()
