@@ -16,6 +16,7 @@ import torch
 from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
+from kvc.compiler.hugging_face.latents import absorbed, is_latent, unabsorbed
 from kvc.compiler.hugging_face.windows import find_window
 from kvc.schema.errors import UnsupportedModel
 
@@ -48,12 +49,15 @@ class Kept:
         layer: its number.
         keys, values: all slots, [batch, kv_heads, slots, dim].
         window: how many positions a query may see, of a ring; None: all lie there.
+        latents: of both, side by side, which they are views of, where they are a
+            latent and the key that all heads share.
     """
 
     layer: int
     keys: Tensor
     values: Tensor
     window: int | None = None
+    latents: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -199,6 +203,9 @@ def attend_causally(
     """
     call = current_call()
     kept = _find_kept(call, module, key, value)
+    if is_latent(module):
+        query = absorbed(module, query)
+        key, value = _latents(kept), key
     call.windows.append((kept.layer, window))
     if kept.window is not None and (window is None or window > kept.window):
         raise UnsupportedModel(
@@ -218,7 +225,16 @@ def attend_causally(
         layout="linear" if kept.window is None else "circular",
         row_lengths=call.row_lengths,
     )
+    if is_latent(module):
+        attended = unabsorbed(module, attended)
     return attended.transpose(1, 2)
+
+
+def _latents(kept: Kept) -> Tensor:
+    """Return latents with the keys that all heads share, [batch, 1, slots, dim]."""
+    if kept.latents is None:  # of a cache that keeps nothing
+        return torch.cat([kept.keys, kept.values], dim=-1)
+    return kept.latents
 
 
 def _find_kept(call: Call, module: nn.Module, key: Tensor, value: Tensor) -> Kept:

@@ -29,6 +29,7 @@ _EXAMPLE_LENGTH: Final = 64  # of caches in the trace that sessions have of any 
 AXIS: Final = 2  # of positions, in [batch, kv_heads, capacity, head_dim]
 CONV: Final = "conv"  # with a number: the name of a state of a layer's convolution
 RECURRENT: Final = "recurrent"
+LATENTS: Final = "latents"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +41,8 @@ class LayerShape:
         key_dim, value_dim: widths of one.
         dtype: of both.
         window: how many positions its queries see, None for all.
+        latent: whether keys are latents, and values the keys that all heads share:
+            both lie side by side then.
     """
 
     heads: int
@@ -47,6 +50,13 @@ class LayerShape:
     value_dim: int
     dtype: torch.dtype
     window: int | None = None
+    latent: bool = False
+
+    def widths(self) -> dict[str, int]:
+        """Return the names of its buffers, and how much each holds of a head."""
+        if self.latent:
+            return {LATENTS: self.key_dim + self.value_dim}
+        return {"keys": self.key_dim, "values": self.value_dim}
 
     def ring_slots(self, sizes: Sizes) -> int | None:
         """Return the slots of its ring, None where it has to keep all positions.
@@ -54,6 +64,8 @@ class LayerShape:
         A ring as long as the text would save nothing.
         """
         if self.window is None or self.window + sizes.spare >= sizes.length:
+            return None
+        if self.latent:  # whose rows attention sees in part
             return None
         return self.window + sizes.spare
 
@@ -85,28 +97,32 @@ class CachedLayer:
 
     def names(self) -> tuple[str, ...]:
         """Return the names of its buffers."""
-        attention = () if self.attention is None else ("keys", "values")
+        attention = () if self.attention is None else self.attention.widths()
         return (*attention, *self.states)
 
 
 class LayerBuffers(nn.Module):
     """The buffers of one layer.
 
-    Keys and values are [batch, heads, slots, dim], states as their shapes say.
+    Keys and values are [batch, heads, slots, dim], states as their shapes say. Those of
+    latents are one buffer.
 
     Attributes:
         window: of a ring, how many positions its queries see; None: it is no ring.
         attends: whether there are keys and values.
+        is_latent: whether these are latents.
         states: the names of states.
     """
 
     keys: Tensor
     values: Tensor
+    latents: Tensor
 
     def __init__(self, layer: CachedLayer, batch: int, sizes: Sizes) -> None:
         super().__init__()
         shape, self.window = layer.attention, None
         self.attends, self.states = shape is not None, tuple(layer.states)
+        self.is_latent = shape is not None and shape.latent
         for name, state in layer.states.items():
             self._register(name, (batch, *state.dims), state.dtype)
         if shape is None:
@@ -114,7 +130,7 @@ class LayerBuffers(nn.Module):
         slots = shape.ring_slots(sizes)
         self.window = None if slots is None else shape.window
         capacity = slots or min(sizes.length, _EXAMPLE_LENGTH)
-        for name, dim in (("keys", shape.key_dim), ("values", shape.value_dim)):
+        for name, dim in shape.widths().items():
             self._register(name, (batch, shape.heads, capacity, dim), shape.dtype)
 
     def _register(self, name: str, dims: tuple[int, ...], dtype: torch.dtype) -> None:
@@ -144,10 +160,21 @@ class KvLayer(CacheLayerMixin):  # type: ignore[no-untyped-call]  # its hook has
     ) -> tuple[Tensor, Tensor]:
         """Write keys and values [batch, heads, seq, dim]; return the whole caches."""
         kept = self._buffers
-        for cache, update in ((kept.keys, key_states), (kept.values, value_states)):
-            cache.copy_(self._updated(cache, update))
-        self._call.kept.append(Kept(self._layer, kept.keys, kept.values, kept.window))
-        return kept.keys, kept.values
+        if kept.is_latent:
+            found = self._update_latents(kept.latents, key_states, value_states)
+        else:
+            for cache, update in ((kept.keys, key_states), (kept.values, value_states)):
+                cache.copy_(self._updated(cache, update))
+            found = Kept(self._layer, kept.keys, kept.values, kept.window)
+        self._call.kept.append(found)
+        return found.keys, found.values
+
+    def _update_latents(self, cache: Tensor, latent: Tensor, shared: Tensor) -> Kept:
+        """Write latents and the keys that all heads share, side by side."""
+        cache.copy_(self._updated(cache, torch.cat([latent, shared], dim=-1)))
+        width = latent.shape[-1]
+        parts = cache[..., :width], cache[..., width:]
+        return Kept(self._layer, *parts, self._buffers.window, latents=cache)
 
     def _updated(self, cache: Tensor, update: Tensor) -> Tensor:
         mode = "linear" if self._buffers.window is None else "circular"

@@ -182,8 +182,9 @@ def states_of(layers: Mapping[int, CachedLayer], sizes: Sizes) -> tuple[StateSpe
     linear = linear_layers(layers, sizes)
     specs = [
         StateSpec(f"{CACHE}.{i}.{name}", axis=AXIS, capacity=capacity, batch=rows)
-        for i in linear
-        for name in ("keys", "values")
+        for i, layer in layers.items()
+        if i in linear and layer.attention
+        for name in layer.attention.widths()
     ]
     if rows is not None:
         specs += [

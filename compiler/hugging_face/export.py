@@ -6,7 +6,7 @@ methods --compile_program--> Bundle
 
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ from kvc.compiler.capture import Unchanged
 from kvc.compiler.files import TOKENIZER
 from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.cache import CachedLayer
+from kvc.compiler.hugging_face.complex_rotations import real_rotations
 from kvc.compiler.hugging_face.decoder import (
     BatchedDecoder,
     CachedDecoder,
@@ -26,6 +27,7 @@ from kvc.compiler.hugging_face.decoder import (
     states_of,
 )
 from kvc.compiler.hugging_face.experts import own_experts
+from kvc.compiler.hugging_face.latents import unexpanded
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.positions import READ, first_position
@@ -42,6 +44,9 @@ from kvc.compiler.pipeline import compile_program
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
 from kvc.schema.errors import BadModelSetting, UnsupportedModel
+
+# What a model calls in place of transformers' own while it is traced.
+_REPLACED = (adapted, unexpanded, own_experts, own_recurrences, real_rotations)
 
 
 def export_hf(
@@ -180,7 +185,9 @@ def using_kvc(model: PreTrainedModel) -> Iterator[None]:
         model.set_attn_implementation(NAME)
     model.train(False)
     try:
-        with adapted(model), own_experts(model), own_recurrences(model):
+        with ExitStack() as stack:
+            for replaced in _REPLACED:
+                stack.enter_context(replaced(model))
             yield
     finally:
         if by_interface:

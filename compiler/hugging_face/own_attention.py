@@ -18,6 +18,7 @@ from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
 from transformers.models.falcon import modeling_falcon as falcon
 
+from kvc.compiler.hugging_face.architectures import name_of
 from kvc.compiler.hugging_face.attention import attend_causally
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ _Attended = tuple[Tensor, None]
 
 def has_own_attention(model: PreTrainedModel) -> bool:
     """Tell whether a model attends by code of its own that kvc knows."""
-    return any(_name(module) in _ADAPTERS for module in model.modules())
+    return any(name_of(module) in _ADAPTERS for module in model.modules())
 
 
 @contextmanager
@@ -42,19 +43,11 @@ def adapted(model: PreTrainedModel) -> Iterator[None]:
     """Let modules that attend by code of their own attend by kvc's function."""
     with ExitStack() as stack:
         for module in model.modules():
-            if _name(module) in _ADAPTERS:
-                method, function = _ADAPTERS[_name(module)]
+            if name_of(module) in _ADAPTERS:
+                method, function = _ADAPTERS[name_of(module)]
                 setattr(module, method, partial(function, module))
                 stack.callback(delattr, module, method)
         yield
-
-
-def _name(module: nn.Module) -> str:
-    """Return where a class is from: `gptj.GPTJAttention`, "" for any other package."""
-    package, _, family = type(module).__module__.partition(".models.")
-    if package != "transformers":
-        return ""
-    return f"{family.partition('.')[0]}.{type(module).__name__}"
 
 
 def alibi_slopes(heads: int) -> list[float]:

@@ -14,6 +14,7 @@ from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.attention import Call, attending
 from kvc.compiler.hugging_face.cache import CachedLayer, NotingCache
 from kvc.compiler.hugging_face.inputs import inputs_of
+from kvc.compiler.hugging_face.latents import latent_layers
 from kvc.compiler.hugging_face.observing import observed
 from kvc.schema.errors import KvcError, UnsupportedModel
 
@@ -45,8 +46,9 @@ def cached_layers(decoder: PreTrainedModel) -> dict[int, CachedLayer]:
     if len(call.windows) < len(call.kept):
         reason = "it attends over a cache by code of its own, not by the interface"
         raise _unsupported(decoder, reason)
+    latent = latent_layers(decoder)
     shapes = {
-        layer: replace(shape, window=_window(layer, call))
+        layer: replace(shape, window=_window(layer, call), latent=layer in latent)
         for layer, shape in cache.noted.items()
     }
     return {

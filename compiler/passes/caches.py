@@ -17,6 +17,7 @@ from kvc.schema.errors import CacheDtypeRefused
 from kvc.schema.ops import OPS, PERMUTING, Aliasing
 
 CACHE_UPDATE, ATTENTION = "kvc::cache_update", "kvc::attention"
+_SLICE = "aten::slice.Tensor"
 _CACHES, _SCALES = slice(1, 3), slice(13, 15)  # among the arguments of attention
 _LEADS_ON = (Aliasing.VIEW, Aliasing.UPDATE)
 Blocks = Mapping[int, Method]
@@ -47,6 +48,14 @@ def find_caches(program: Program, dtype: DType) -> tuple[str, ...]:
         reason = "none is written by kvc::cache_update and read by kvc::attention"
         raise _refusal("any state of this model", reason)
     return tuple(caches)
+
+
+def is_part_of_rows(node: Node) -> bool:
+    """Tell whether a node views a part of each row of what it is given."""
+    if node.op != _SLICE:
+        return False
+    last = len(node.inputs[0].type.dims) - 1
+    return node.arguments[1] in (-1, last)
 
 
 def _is_cache(state: State, program: Program) -> bool:
@@ -137,7 +146,7 @@ class _UseOfState:
     """What a method, or a block that it runs, does with one state.
 
     `versions` are its contents, by name of method or block; `swapped` are inputs that
-    are such with their axes in another order.
+    are such with their axes in another order, or parts of their rows.
     """
 
     def __init__(
@@ -216,7 +225,8 @@ class _UseOfState:
         if not places:
             return
         last = len(node.inputs[0].type.dims) - 1
-        if node.op in PERMUTING and axis_order(node)[-1] == last:
+        turned = node.op in PERMUTING and axis_order(node)[-1] == last
+        if turned or is_part_of_rows(node):
             self._read[node.outputs[0].id] = node.outputs[0]
         elif node.op == CACHE_UPDATE and places == [0]:
             axis = node.arguments[3]

@@ -1,10 +1,10 @@
 """Make caches float16: round rows as they are written, compute with them in float32.
 
 A float32 state that `kvc::cache_update` writes and `kvc::attention` reads becomes
-float16, and so do all values made from it: its versions, views with other axes, what
-branches and loops take and return. The two operators take float16 caches beside
-float32, so nothing else changes. Any other reader or writer of a cache is an error,
-since its results would change.
+float16, and so do all values made from it: its versions, views with other axes or of
+parts of rows, what branches and loops take and return. The two operators take float16
+caches beside float32, so nothing else changes. Any other reader or writer of a cache is
+an error, since its results would change.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,7 +14,7 @@ from typing import ClassVar
 from kvc.compiler.ir import Method, Node, Program, State, Value
 from kvc.compiler.ir.control import blocks_by_number, entries
 from kvc.compiler.passes.cache_flow import CacheFlow
-from kvc.compiler.passes.caches import CACHE_UPDATE, find_caches
+from kvc.compiler.passes.caches import CACHE_UPDATE, find_caches, is_part_of_rows
 from kvc.compiler.passes.rewrite import each_method, rename_node, rename_results
 from kvc.schema.dtypes import DType
 from kvc.schema.ops import PERMUTING
@@ -47,7 +47,7 @@ class NarrowCaches:
 
 
 def _leads_on(node: Node) -> bool:
-    return node.op == CACHE_UPDATE or node.op in PERMUTING
+    return node.op == CACHE_UPDATE or node.op in PERMUTING or is_part_of_rows(node)
 
 
 def _narrow(value: Value) -> Value:

@@ -5,8 +5,8 @@ int8 rows under its own name, and a float32 scale for each row under `NAME.scale
 the same axis of slots. Each write becomes `kvc::quantize_cache` and two updates at the
 same slots; attention takes the scales. Branches and loops that are lent a cache take
 and return both. Between a state and attention, axes may be swapped, except the axis of
-a row. Any other reader or writer of a cache is an error, since its results would
-change.
+a row, and attention may read parts of rows. Any other reader or writer of a cache is an
+error, since its results would change.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -17,7 +17,7 @@ from kvc.compiler.ir import Argument, Method, Node, Program, State, Value, bound
 from kvc.compiler.ir.arguments import with_named
 from kvc.compiler.ir.control import arguments_of, blocks_by_number, control_of, entries
 from kvc.compiler.passes.cache_flow import passed_inputs
-from kvc.compiler.passes.caches import CACHE_UPDATE, find_caches
+from kvc.compiler.passes.caches import CACHE_UPDATE, find_caches, is_part_of_rows
 from kvc.compiler.passes.rewrite import NodeList
 from kvc.compiler.passes.whole_views import axis_order
 from kvc.schema.control import Control
@@ -164,6 +164,8 @@ class _Rewriter:
             self._update(node, self._pairs[first])
         elif node.op in PERMUTING and first in self._pairs:
             self._swap(node, self._pairs[first])
+        elif is_part_of_rows(node) and first in self._pairs:
+            self._take_part(node, self._pairs[first])
         elif any(value.id in self._pairs for value in node.inputs):
             self._attend(node)
         else:
@@ -212,6 +214,15 @@ class _Rewriter:
             arguments: tuple[Argument, ...] = (old, order)
             permuted = Node("aten::permute", arguments, (result,), node.source)
             self._nodes.keep(permuted)
+
+    def _take_part(self, node: Node, pair: _Pair) -> None:
+        """Take a part of each row, which has the scale of the whole."""
+        whole, scale = pair
+        (part,) = node.outputs
+        rows = self._nodes.value(_types(part.type)[0])
+        self._pairs[part.id] = rows, scale
+        arguments = (whole, *node.arguments[1:])
+        self._nodes.keep(replace(node, arguments=arguments, outputs=(rows,)))
 
     def _attend(self, node: Node) -> None:
         _, keys, values, *_ = node.inputs

@@ -354,10 +354,27 @@ RECURRENT: dict[str, Tiny] = {
     ),
 }
 
+# Keys and values of all heads are made of one latent.
+LATENT: dict[str, Tiny] = {
+    "deepseek_v2": _like_llama("deepseek_v2", **_DEEPSEEK),
+    "deepseek_v2, lite": _like_llama(
+        "deepseek_v2", **_DEEPSEEK | {"q_lora_rank": None, "topk_method": "greedy"}
+    ),
+    "deepseek_v3": _like_llama("deepseek_v3", **_DEEPSEEK),
+    "deepseek_v3, yarn": _like_llama(
+        "deepseek_v3",
+        **_DEEPSEEK,
+        **_rope("yarn", original_max_position_embeddings=32, mscale_all_dim=1.0),
+    ),
+    "glm4_moe_lite": _like_llama("glm4_moe_lite", **_DEEPSEEK),
+    "minicpm3": _like_llama("minicpm3", **_DEEPSEEK),
+    "youtu": _like_llama("youtu", **_DEEPSEEK),
+    "axk1": _like_llama("axk1", **_DEEPSEEK),
+}
+
 # What is refused: its cache is one of its own, or its code asks for values.
 REFUSED: dict[str, Tiny] = {
-    "deepseek_v2": _like_llama("deepseek_v2", **_DEEPSEEK),
-    "deepseek_v3": _like_llama("deepseek_v3", **_DEEPSEEK),
+    "deepseek_v32": _like_llama("deepseek_v32", **_DEEPSEEK),
     "diffllama": _like_llama("diffllama"),
     "llama4_text": _like_llama(
         "llama4_text", num_local_experts=4, attention_chunk_size=16
@@ -407,7 +424,7 @@ REFUSED: dict[str, Tiny] = {
     ),
 }
 
-RUNNING = NAMED | VARIANTS | OTHERS | RECURRENT
+RUNNING = NAMED | VARIANTS | OTHERS | RECURRENT | LATENT
 MODELS = RUNNING | REFUSED
 
 

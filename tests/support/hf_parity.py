@@ -129,7 +129,7 @@ def _controls(
     for layer in _layers(session):
         _prefill(session, tokens, (held,))
         for name in layer:
-            if name.endswith(("keys", "values")):
+            if name.endswith(("keys", "values", "latents")):
                 zero_row(session.state[name], held - 2)
             else:
                 zero(session.state[name][0, 0])

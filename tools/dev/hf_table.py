@@ -1,13 +1,15 @@
 """Write compiler/hugging_face/MODELS.md: each architecture against transformers' own.
 
 `python tools/dev/hf_table.py` builds the tiny random models of `tests/support`,
-compiles each, and compares logits; about five minutes. Not shipped.
+compiles each, and compares logits; about twelve minutes. With `--new` the lines that
+the page has stay as they are, and only those that it lacks are made. Not shipped.
 """
 
+import argparse
 import os
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import transformers
@@ -68,6 +70,10 @@ REMARKS = """\
   are copied. A prompt is computed in chunks of 64 tokens (Mamba: token by token). Such
   a state is rewound by the snapshots that a session was asked for,
   `session(snapshots=n)`.
+- Latent attention caches a latent and one rotary key of each token, as the paper of
+  DeepSeek-V2 says, and attends in the space of latents: see "Latents" in
+  [README.md](README.md). The cache of these models has 24 numbers for each token and
+  layer, where all heads' keys and values have 144.
 - BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese and XGLM have attention
   code of their own; while they are compiled, kvc's function replaces it.
 - RoBERTa and its relatives run as decoders, with `is_decoder=True`. Their first
@@ -88,6 +94,9 @@ REMARKS = """\
 
 def main() -> None:
     """Write the page."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("--new", action="store_true", help="keep the lines it has")
+    known = _lines() if parser.parse_args().new else {}
     transformers.logging.set_verbosity_error()
     parts = [
         HEAD.format(
@@ -98,19 +107,35 @@ def main() -> None:
             window=hf_models.WINDOW,
             noticed=hf_parity.NOTICED,
         ),
-        *_table("## Main architectures", hf_models.NAMED),
-        *_table("## Variants of these", hf_models.VARIANTS),
-        *_table("## Other architectures", hf_models.OTHERS),
-        *_table("## Recurrent and hybrid architectures", hf_models.RECURRENT),
+        *_table("## Main architectures", hf_models.NAMED, known),
+        *_table("## Variants of these", hf_models.VARIANTS, known),
+        *_table("## Other architectures", hf_models.OTHERS, known),
+        *_table("## Recurrent and hybrid architectures", hf_models.RECURRENT, known),
+        *_table("## Latent attention", hf_models.LATENT, known),
         REMARKS,
-        *_refused(),
+        *_refused(known),
     ]
     PAGE.write_text("".join(parts), encoding="utf-8")
 
 
-def _table(title: str, names: Iterable[str]) -> Iterator[str]:
+def _lines() -> dict[tuple[str, bool], str]:
+    """Return the page's lines, by name and whether it is refused."""
+    lines, refused = {}, False
+    for line in PAGE.read_text(encoding="utf-8").splitlines(keepends=True):
+        refused = refused or line.startswith("## Refused")
+        if line.startswith("| "):
+            lines[line.split(" | ")[0].removeprefix("| "), refused] = line
+    return lines
+
+
+def _table(
+    title: str, names: Iterable[str], known: Mapping[tuple[str, bool], str]
+) -> Iterator[str]:
     yield f"{title}\n\n{COLUMNS}"
     for name in names:
+        if (name, False) in known:
+            yield known[name, False]
+            continue
         with tempfile.TemporaryDirectory() as folder:
             yield _line(name, hf_parity.compare(name, Path(folder)))
     yield "\n"
@@ -125,9 +150,12 @@ def _line(name: str, parity: hf_parity.Parity) -> str:
     )
 
 
-def _refused() -> Iterator[str]:
+def _refused(known: Mapping[tuple[str, bool], str]) -> Iterator[str]:
     yield "\n## Refused\n\n| architecture | what the error says |\n| --- | --- |\n"
     for name in hf_models.REFUSED:
+        if (name, True) in known:
+            yield known[name, True]
+            continue
         try:
             export_hf(
                 hf_models.build(name), cache=CacheConfig(max_length=hf_parity.CAPACITY)

@@ -43,10 +43,3 @@ def test_instances_change_and_change_back(name):
 
 def test_a_model_with_the_interface_is_left_alone():
     assert not own_attention.has_own_attention(build("llama"))
-
-
-def test_a_class_of_another_package_is_not_mistaken():
-    class GPTJAttention(torch.nn.Module):
-        pass
-
-    assert own_attention._name(GPTJAttention()) == ""

@@ -53,6 +53,25 @@ def test_a_cache_and_all_that_comes_of_it_is_float16():
     assert str(attend.outputs[0].type) == "float32[1, 4, 1, 4]"
 
 
+def test_a_part_of_each_row_is_float16_too():
+    part, out = value(9, 1, 2, 8, 3), value(7, 1, 4, 1, 3)
+    cut = node("aten::slice.Tensor", SEEN, -1, 0, 3, 1, to=part)
+    attend = node("kvc::attention", Q, SEEN, part, LENGTH, *PLAIN, to=out)
+    before = method(
+        *NODES[:2],
+        cut,
+        attend,
+        inputs=(Q, NEW, START, LENGTH),
+        outputs=(out,),
+        state_in=((K, "k"),),
+        state_out=((K2, "k"),),
+    )
+    after = narrowed(program(before, states=("k",), shape=LAID))
+    *_, seen, out = after.methods[0].nodes
+    assert str(seen.outputs[0].type) == "float16[1, 2, 8, 3]"
+    assert str(out.outputs[0].type) == "float32[1, 4, 1, 3]"
+
+
 def test_a_second_run_changes_nothing():
     after = narrowed(cached(*NODES))
     assert program_text(narrowed(after)) == program_text(after)

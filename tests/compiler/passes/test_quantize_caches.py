@@ -135,6 +135,35 @@ def test_axes_may_be_swapped_between_a_cache_and_attention():
     assert [str(v.type) for v in attend.inputs[4:]] == ["float32[1, 2, 8]"] * 2
 
 
+def test_attention_may_read_a_part_of_each_row():
+    part, out = value(9, 1, 2, 8, 3), value(8, 1, 4, 1, 3)
+    nodes = (
+        WRITE_K,
+        node("aten::slice.Tensor", K2, 3, 0, 3, 1, to=part),
+        node("kvc::attention", Q, K2, part, LENGTH, *PLAIN, to=out),
+    )
+    step = method(
+        *nodes,
+        inputs=(Q, NEW, START, LENGTH),
+        outputs=(out,),
+        state_in=((K, "k"),),
+        state_out=((K2, "k"),),
+    )
+    after = quantized(program(step, states=("k",), shape=SHAPE))
+    attend = after.methods[0].nodes[-1]
+    types = [str(v.type) for v in attend.inputs[1:3]]
+    assert types == ["int8[1, 2, 8, 4]", "int8[1, 2, 8, 3]"]
+    keys, values = attend.inputs[4:]
+    assert keys is values
+
+
+def test_attention_over_a_part_of_the_slots_is_refused():
+    part = value(9, 1, 2, 4, 4)
+    cut = node("aten::slice.Tensor", V2, 2, 0, 4, 1, to=part)
+    attend = node("kvc::attention", Q, part, part, LENGTH, *PLAIN, to=OUT)
+    assert refusal(cached(made(*WRITES, cut, attend))).reader == cut.op
+
+
 def test_a_cache_that_a_method_only_reads_and_one_that_it_leaves_alone():
     reads = made(
         replace(ATTEND, arguments=(Q, K, V, *ATTEND.arguments[3:])), out=(), name="look"
