@@ -34,7 +34,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     """Return why XNNPACK cannot run a node, "" when it can; a `WhyNot`."""
     rule = RULES.get(op)
     if rule is None:
-        return f"it has no {op}"
+        return f"it has no kernel of {op}"
     types = [*(each.type for each in operands_of(arguments)), *results]
     return _reason_of_types(op, types) or rule(arguments, results)
 

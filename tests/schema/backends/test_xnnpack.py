@@ -87,8 +87,8 @@ TAKEN = [
 ]
 
 LEFT = [
-    ("aten::sin", (X,), X, "no aten::sin"),
-    ("kvc::attention", (X,), X, "no kvc::attention"),
+    ("aten::sort", (X,), X, "no kernel of aten::sort"),
+    ("kvc::attention", (X,), X, "no kernel of kvc::attention"),
     ("aten::silu", (made(4, dtype=BF16),), made(4, dtype=BF16), "not float32"),
     ("aten::silu", (made(0, 4),), made(0, 4), "no elements"),
     ("aten::silu", (made(*[1] * 7),), made(*[1] * 7), "more than 6 dims"),
