@@ -9,6 +9,7 @@ from typing import Final
 
 from kvc.schema.backends import cpu, xnnpack
 from kvc.schema.backends.operands import Arguments, Results, WhyNot
+from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.ops import AFTER, OPS, Aliasing
 
 _WHY_NOT: Final[dict[str, WhyNot]] = {"cpu": cpu.why_not, "xnnpack": xnnpack.why_not}
@@ -49,6 +50,8 @@ def why_apart(op: str) -> str:
         return "other instructions than the backend's read the place that it says"
     if op in _ROWS:
         return "its int8 rows are also read by other instructions than its own"
+    if op in INDEXED:
+        return "its second result, of indices, is read"
     if op in _COPIES:
         return "it copies for partitions, and is added once they are cut"
     if OPS[op].aliasing is Aliasing.UPDATE:
