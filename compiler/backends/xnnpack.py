@@ -18,6 +18,7 @@ from kvc.schema.backends.xnnpack import (
     TAIL_NBYTES,
     why_not,
 )
+from kvc.schema.backends.xnnpack_spatial import INDEXED
 from kvc.schema.model import MemoryKind
 from kvc.schema.types import Symbol
 
@@ -41,7 +42,8 @@ class Xnnpack(Backend):
 
     def supports(self, method: Method) -> frozenset[int]:
         """Return the nodes to take; none unless there is a product to accelerate."""
-        taken = _with_whole_quantization(method, able_nodes(method, why_not))
+        able = _without_read_indices(method, able_nodes(method, why_not))
+        taken = _with_whole_quantization(method, able)
         if any(method.nodes[i].op in _PRODUCTS for i in taken):
             return taken
         return frozenset()
@@ -55,6 +57,18 @@ class Xnnpack(Backend):
         """Return what memory the library needs; the code is the partition's block."""
         made = Lowered(memory=MemoryKind.OPAQUE, tail_nbytes=TAIL_NBYTES)
         return {name: (made,) * len(some) for name, some in partitions.items()}
+
+
+def _without_read_indices(method: Method, able: Mapping[int, Node]) -> dict[int, Node]:
+    """Return what may be taken without pools whose indices somebody reads."""
+    read = {v.id for v in method.results}.union(
+        *({value.id for value in node.inputs} for node in method.nodes)
+    )
+    return {
+        i: node
+        for i, node in able.items()
+        if node.op not in INDEXED or node.outputs[1].id not in read
+    }
 
 
 def _with_whole_quantization(

@@ -37,7 +37,7 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     if OPS[op].aliasing is Aliasing.VIEW:
         return ""
     rule = RULES.get(op)
-    return f"it has no {op}" if rule is None else rule(arguments, results)
+    return f"it has no kernel of {op}" if rule is None else rule(arguments, results)
 
 
 def _computed(*dtypes: DType) -> Rule:
@@ -295,7 +295,9 @@ def _grouped(q: TensorType, k: TensorType) -> str:
 
 def _of(dtypes: object) -> str:
     assert isinstance(dtypes, set | tuple | list)
-    return "tensors of " + ", ".join(sorted({dtype.label for dtype in dtypes}))
+    return "it takes no tensors of " + ", ".join(
+        sorted({dtype.label for dtype in dtypes})
+    )
 
 
 _ARITHMETIC = _computed(*_NUMBERS)

@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from typing import Final, TypeGuard
 
 from kvc.schema.backends import xnnpack_layout as layout
+from kvc.schema.backends import xnnpack_spatial as spatial
 from kvc.schema.backends.operands import (
     Arguments,
     Operand,
@@ -34,8 +35,9 @@ def why_not(op: str, arguments: Arguments, results: Results) -> str:
     """Return why XNNPACK cannot run a node, "" when it can; a `WhyNot`."""
     rule = RULES.get(op)
     if rule is None:
-        return f"it has no {op}"
-    types = [*(each.type for each in operands_of(arguments)), *results]
+        return f"it has no kernel of {op}"
+    made = results[:1] if op in spatial.INDEXED else results
+    types = [*(each.type for each in operands_of(arguments)), *made]
     return _reason_of_types(op, types) or rule(arguments, results)
 
 
@@ -167,9 +169,10 @@ def _convolution(arguments: Arguments, results: Results) -> str:
     return _reason_of_weights(arguments[1:3])
 
 
-_UNARY = (
-    "abs", "ceil", "exp", "floor", "log", "neg", "reciprocal", "relu", "round",
-    "rsqrt", "sigmoid", "silu", "sqrt", "tanh",
+_ANY = (
+    "abs", "batch_norm", "ceil", "clamp.Tensor", "exp", "floor", "log", "neg",
+    "reciprocal", "relu", "round", "rsqrt", "sigmoid", "silu", "sqrt", "tanh",
+    "trunc",
 )  # fmt: skip
 _SCALARS = (
     "add.Tensor", "add.Scalar", "sub.Tensor", "sub.Scalar", "rsub.Scalar",
@@ -180,7 +183,7 @@ _REDUCE = ("sum.dim_IntList", "mean.dim", "amax", "amin")
 _RESHAPE = ("alias", "view", "reshape", "unsqueeze", "squeeze.dims")
 
 RULES: Final[dict[str, Rule]] = {
-    **{f"aten::{name}": layout.anything for name in _UNARY},
+    **{f"aten::{name}": layout.anything for name in _ANY},
     **{f"aten::{name}": _scalars for name in _SCALARS},
     **{f"aten::{name}": _reduce for name in _REDUCE},
     **{f"aten::{name}": layout.reshape for name in _RESHAPE},
@@ -208,6 +211,16 @@ RULES: Final[dict[str, Rule]] = {
     "aten::split_with_sizes": layout.split,
     "aten::expand": layout.expand,
     "aten::constant_pad_nd": layout.pad,
+    "aten::group_norm": spatial.group_norm,
+    "aten::var.correction": spatial.variance,
+    "aten::var_mean.correction": spatial.variance,
+    "aten::linalg_vector_norm": spatial.vector_norm,
+    "aten::avg_pool2d": spatial.pool,
+    "aten::max_pool2d_with_indices": spatial.pool,
+    "aten::_adaptive_avg_pool2d": spatial.adaptive_pool,
+    "aten::adaptive_max_pool2d": spatial.adaptive_pool,
+    "aten::upsample_nearest2d": spatial.nearest,
+    "aten::upsample_bilinear2d": spatial.bilinear,
     QUANTIZE: _quantize,
     **dict.fromkeys(QUANTIZED_LINEARS, _quantized_linear),
 }

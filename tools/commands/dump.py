@@ -40,7 +40,11 @@ if TYPE_CHECKING:
     is_flag=True,
     help="Every blob, with its names and the methods that use it.",
 )
-@click.option("--delegates", is_flag=True, help="Every partition that a backend runs.")
+@click.option(
+    "--delegates",
+    is_flag=True,
+    help="Every partition that a backend runs; which operators, and why no others.",
+)
 @click.option(
     "--ops",
     metavar="METHOD",
@@ -152,8 +156,9 @@ def _json(
     everything = asdict(report)
     if not asked and not listings:
         return everything
-    keys = {"copies": "updates"}
-    found = {keys.get(name, name): everything[keys.get(name, name)] for name in asked}
+    keys = {"copies": ("updates",), "delegates": ("delegates", "operators")}
+    wanted = [key for name in asked for key in keys.get(name, (name,))]
+    found = {key: everything[key] for key in wanted}
     return found | ({"ops": [asdict(one) for one in listings]} if listings else {})
 
 
@@ -165,6 +170,7 @@ def _lines(
     from kvc.tools.reports.copies import copy_lines
     from kvc.tools.reports.delegates import delegate_lines
     from kvc.tools.reports.memory import memory_lines
+    from kvc.tools.reports.operators import operator_lines
     from kvc.tools.reports.overview import overview_lines
     from kvc.tools.reports.sizes import size_lines
     from kvc.tools.reports.states import position_line, state_lines
@@ -180,7 +186,10 @@ def _lines(
         ],
         "copies": lambda: copy_lines(report.updates),
         "blobs": lambda: blob_lines(report.blobs),
-        "delegates": lambda: delegate_lines(report.delegates),
+        "delegates": lambda: [
+            *delegate_lines(report.delegates),
+            *("", *operator_lines(report.operators)),
+        ],
     }
     tables = [full[name]() for name in asked]
     if listings:

@@ -22,6 +22,7 @@ from kvc.tools.reports.delegates import (
 )
 from kvc.tools.reports.memory import MemoryReport, MethodMemory, describe_memory
 from kvc.tools.reports.methods import MethodReport, describe_methods, method_lines
+from kvc.tools.reports.operators import OperatorReport, describe_operators
 from kvc.tools.reports.sizes import SizeReport, data_file_title, size_summary_lines
 from kvc.tools.reports.states import (
     PositionReport,
@@ -59,6 +60,7 @@ class DumpReport:
     sharing: tuple[SharingReport, ...]
     blobs: tuple[BlobReport, ...]
     delegates: tuple[DelegateReport, ...]
+    operators: tuple[OperatorReport, ...]
     memory: MemoryReport
     size: SizeReport
     metadata: Mapping[str, str]
@@ -87,6 +89,7 @@ def describe_bundle(
         sharing=describe_sharing(program),
         blobs=describe_blobs(program),
         delegates=describe_delegates(program),
+        operators=describe_operators(program),
         memory=describe_memory(program),
         size=sizes,
         metadata=dict(sorted(program.metadata.items())),

@@ -41,6 +41,7 @@ from kvc.runtime.delegates.xnnpack.shapes import (
 from kvc.schema.types import Dim, add_dims
 
 KEEP_DIMS = 0x40
+ALIGN_CORNERS = 0x8
 MAX_JOINED = 5  # XNN_MAX_INPUTS
 MAX_PARTS = 4  # XNN_MAX_OUTPUTS
 
@@ -219,6 +220,21 @@ class Builder:
         y = Tensor(tuple(add_dims(b + a, size) for b, size, a in widths))
         given = (len(before), size_array(before), size_array(after), value)
         return self._add("static_constant_pad_v2", *given, x, y, 0, result=y)
+
+    def resize(
+        self, x: Tensor, size: tuple[int, int], corners: bool, dims: Dims
+    ) -> Tensor:
+        """Interpolate x [batch, height, width, channels] to a height and a width.
+
+        Args:
+            x: float32.
+            size: height and width of the result.
+            corners: whether the outermost elements stay where they are.
+            dims: shape of the result.
+        """
+        y = Tensor(dims)
+        flags = ALIGN_CORNERS if corners else 0
+        return self._add("static_resize_bilinear_2d", *size, x, y, flags, result=y)
 
     def convolution(
         self,

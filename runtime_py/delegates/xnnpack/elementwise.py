@@ -11,6 +11,10 @@ from 88.37 on, where float32 goes to 88.72; log near 1 (5e-7 absolute); gelu (1e
 absolute); roots of more than 8.5e37 and logarithms of more than 2.4e38, which are
 wrong; sigmoid below -76, which is 2e-33 or less (measured on AVX2 and AVX-512,
 2026-11).
+
+Left to other kernels for their numbers: the library's sine and cosine, which are 1.6e-5
+off at 1e7 and any number from 1e9 on (547 at most there), and its copysign, since it
+does not keep the sign of a zero.
 """
 
 import math
@@ -100,6 +104,22 @@ def _clamp(
     return b.clamp(x, low, math.inf if greatest is None else greatest)
 
 
+def _clamp_by_tensors(
+    b: Builder, dims: Dims, x: Tensor, least: Tensor | None, greatest: Tensor | None
+) -> Tensor:
+    for op, bound in ((Binary.MAXIMUM, least), (Binary.MINIMUM, greatest)):
+        if bound is not None:
+            x = _extreme(op, b, dims, x, bound)
+    return x
+
+
+def _truncate(b: Builder, dims: Dims, x: Tensor) -> Tensor:
+    """Round towards 0: numbers on its either side apart."""
+    down = b.unary(Unary.FLOOR, b.clamp(x, 0, math.inf))
+    up = b.unary(Unary.CEILING, b.clamp(x, -math.inf, 0))
+    return b.binary(Binary.ADD, down, up)
+
+
 def _leaky_relu(b: Builder, dims: Dims, x: Tensor, slope: Number) -> Tensor:
     return b.unary(Unary.LEAKY_RELU, x, slope)
 
@@ -153,6 +173,7 @@ DEFINITIONS: Mapping[str, Define] = {
     **{f"aten::{name}": partial(_binary, op) for name, op in _PAIRS.items()},
     **{f"aten::{name}": partial(_scaled, op) for name, op in _SCALED.items()},
     "aten::clamp": _clamp,
+    "aten::clamp.Tensor": _clamp_by_tensors,
     "aten::exp": partial(_keeping, Unary.EXP),
     "aten::log": partial(_keeping, Unary.LOG),
     "aten::maximum": partial(_extreme, Binary.MAXIMUM),
@@ -166,4 +187,5 @@ DEFINITIONS: Mapping[str, Define] = {
     "aten::relu": _relu,
     "aten::rsub.Scalar": _rsub,
     "aten::silu": _silu,
+    "aten::trunc": _truncate,
 }

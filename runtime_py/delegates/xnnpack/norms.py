@@ -4,13 +4,15 @@ NaN and infinities spread through a row as in torch. Sums are taken in another o
 where they cancel or overflow on the way, so do the results.
 """
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from functools import partial
 
 from kvc.runtime.delegates.xnnpack.builder import Builder
 from kvc.runtime.delegates.xnnpack.elementwise import not_numbers
 from kvc.runtime.delegates.xnnpack.functions import Binary, Reduction, Unary
 from kvc.runtime.delegates.xnnpack.nodes import Define, Dims, Tensor
+from kvc.runtime.delegates.xnnpack.shapes import shape_of
 
 _EPSILON = 2.0**-23  # what torch takes for float32 where none is given
 
@@ -69,14 +71,110 @@ def _reduce(
     keep: bool,
 ) -> Tensor:
     """Reduce axes, all of them where none is named."""
+    return reduced(b, op, x, _chosen(x, axes), keep)
+
+
+def _chosen(x: Tensor, axes: tuple[int, ...] | None) -> list[int]:
     rank = len(x.dims)
-    chosen = sorted({axis % rank for axis in axes or range(rank)})
+    return sorted({axis % rank for axis in axes or range(rank)})
+
+
+def reduced(
+    b: Builder, op: Reduction, x: Tensor, chosen: Sequence[int], keep: bool
+) -> Tensor:
+    """Reduce axes, not negative and ascending; a NaN among elements stays one."""
     y = b.reduce(op, x, chosen, keep)
     if op in (Reduction.MAX, Reduction.MIN):
         # These lose NaN, which a sum keeps.
         lost = b.reduce(Reduction.SUM, not_numbers(b, x), chosen, keep)
         y = b.binary(Binary.ADD, y, lost)
     return y
+
+
+def _vector_norm(
+    b: Builder,
+    dims: Dims,
+    x: Tensor,
+    order: float,
+    axes: tuple[int, ...] | None,
+    keep: bool,
+) -> Tensor:
+    """Return the root of the sum of squares."""
+    power = b.reduce(Reduction.SUM_OF_SQUARES, x, _chosen(x, axes), keep)
+    return b.unary(Unary.SQUARE_ROOT, power)
+
+
+def _variance_and_mean(
+    b: Builder,
+    dims: Dims,
+    x: Tensor,
+    axes: tuple[int, ...] | None,
+    correction: float | None,
+    keep: bool,
+) -> tuple[Tensor, Tensor]:
+    """Return the mean square of x less its mean, corrected, and the mean."""
+    chosen = _chosen(x, axes)
+    mean = b.reduce(Reduction.MEAN, x, chosen)
+    apart = b.binary(Binary.SUBTRACT, x, mean)
+    power = b.reduce(Reduction.MEAN_OF_SQUARES, apart, chosen, keep)
+    count = math.prod(shape_of([x.dims[axis] for axis in chosen], {}))
+    less = 1 if correction is None else correction
+    if less:
+        power = b.binary(Binary.MULTIPLY, power, b.scalar(count / (count - less)))
+    return power, b.reshape(mean, dims)
+
+
+def _variance(b: Builder, dims: Dims, x: Tensor, *settings: object) -> Tensor:
+    return _variance_and_mean(b, dims, x, *settings)[0]  # type: ignore[arg-type]  # as the op has them
+
+
+def _batch_norm(
+    b: Builder,
+    dims: Dims,
+    x: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    mean: Tensor,
+    variance: Tensor,
+    eps: float,
+) -> Tensor:
+    """Scale and shift each channel of x [batch, channels, ...], as torch does."""
+    power = b.binary(Binary.ADD, variance, b.scalar(eps))
+    factor = b.unary(Unary.RECIPROCAL_SQUARE_ROOT, power)
+    if weight is not None:
+        factor = b.binary(Binary.MULTIPLY, factor, weight)
+    shift = b.unary(Unary.NEGATE, b.binary(Binary.MULTIPLY, mean, factor))
+    if bias is not None:
+        shift = b.binary(Binary.ADD, shift, bias)
+    return _by_channel(b, x, factor, shift)
+
+
+def _by_channel(
+    b: Builder, x: Tensor, factor: Tensor | None, shift: Tensor | None
+) -> Tensor:
+    """Scale and shift x [batch, channels, ...] by vectors [channels]."""
+    shape = (x.dims[1], *[1] * (len(x.dims) - 2))
+    for op, vector in ((Binary.MULTIPLY, factor), (Binary.ADD, shift)):
+        if vector is not None:
+            x = b.binary(op, x, b.reshape(vector, shape))
+    return x
+
+
+def _group_norm(
+    b: Builder,
+    dims: Dims,
+    x: Tensor,
+    groups: int,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    eps: float,
+) -> Tensor:
+    """Normalise groups of channels of x [batch, channels, ...]."""
+    count = math.prod(shape_of(dims[1:], {})) // groups
+    rows = b.reshape(x, (dims[0], groups, count))
+    mean = b.reduce(Reduction.MEAN, rows, [2])
+    y = _normalized(b, b.binary(Binary.SUBTRACT, rows, mean), (count,), eps)
+    return _by_channel(b, b.reshape(y, dims), weight, bias)
 
 
 _REDUCTIONS = {
@@ -88,7 +186,12 @@ _REDUCTIONS = {
 
 DEFINITIONS: Mapping[str, Define] = {
     **{f"aten::{name}": partial(_reduce, op) for name, op in _REDUCTIONS.items()},
+    "aten::batch_norm": _batch_norm,
+    "aten::group_norm": _group_norm,
     "aten::layer_norm": _layer_norm,
+    "aten::linalg_vector_norm": _vector_norm,
     "aten::rms_norm": _rms_norm,
     "aten::softmax.int": _softmax,
+    "aten::var.correction": _variance,
+    "aten::var_mean.correction": _variance_and_mean,
 }

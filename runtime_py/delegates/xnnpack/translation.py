@@ -11,6 +11,7 @@ from kvc.runtime.delegates.xnnpack import (
     layout,
     norms,
     products,
+    spatial,
 )
 from kvc.runtime.delegates.xnnpack.builder import Builder
 from kvc.runtime.delegates.xnnpack.nodes import (
@@ -31,6 +32,7 @@ DEFINITIONS: Mapping[str, Define] = {
     **layout.DEFINITIONS,
     **products.DEFINITIONS,
     **convolutions.DEFINITIONS,
+    **spatial.DEFINITIONS,
 }
 
 

@@ -9,6 +9,7 @@ from kvc.compiler import Dim, Method, compile_program
 from kvc.compiler.backends.outline import outline
 from kvc.compiler.backends.xnnpack import Xnnpack
 from kvc.compiler.models import BUILTIN
+from kvc.runtime import load
 from kvc.schema.backends.operands import Operand
 from kvc.schema.backends.xnnpack import why_not
 from kvc.schema.dtypes import DType
@@ -296,3 +297,45 @@ def test_an_option_that_it_does_not_have_is_refused(tmp_path):
     forward = Method("forward", args=(torch.ones(2, 4),))
     with pytest.raises(BadOption, match="option 'level': expected no options"):
         compile_program(torch.nn.Linear(4, 4), [forward], str(path))
+
+
+class Planes(torch.nn.Module):
+    """Convolves, pools and resizes planes; says where the greatest elements were."""
+
+    def __init__(self, places):
+        super().__init__()
+        self.places = places
+        self.convolution = torch.nn.Conv2d(3, 8, 3, padding=1)
+        self.batches = torch.nn.BatchNorm2d(8)
+        self.groups = torch.nn.GroupNorm(2, 8)
+        self.linear = torch.nn.Linear(8, 4)
+
+    def forward(self, x):
+        y = self.batches(self.convolution(x)).relu()
+        y, places = torch.nn.functional.max_pool2d(y, 2, return_indices=True)
+        y = torch.nn.functional.interpolate(self.groups(y), scale_factor=2.0)
+        y = torch.nn.functional.avg_pool2d(y, (2, 4))
+        y = torch.nn.functional.interpolate(y, (5, 7), mode="bilinear")
+        y = torch.nn.functional.adaptive_avg_pool2d(y, 1).flatten(1)
+        return self.linear(y), places if self.places else y.std(1)
+
+
+@pytest.mark.parametrize("places", [False, True])
+def test_planes_stay_inside_but_for_pools_whose_indices_are_read(tmp_path, places):
+    torch.manual_seed(0)
+    model = Planes(places).eval()
+    methods = [Method("forward", args=(torch.randn(2, 3, 8, 8),))]
+    bundle = compile_program(model, methods, "xnnpack_fp32")
+    bundle.save(tmp_path / "planes.kvc")
+    x = torch.randn(2, 3, 8, 8)
+    inside = sum(map(ops_of, partitions(bundle.program)), Counter())
+    with load(tmp_path / "planes.kvc") as program:
+        found = program.forward(x.numpy())
+    left = {"aten::max_pool2d_with_indices"} if places else set()
+    wanted = {
+        *("aten::batch_norm", "aten::group_norm", "aten::max_pool2d_with_indices"),
+        *("aten::upsample_nearest2d", "aten::upsample_bilinear2d", "aten::avg_pool2d"),
+    }
+    assert wanted & {*inside} == wanted - left
+    for ours, theirs in zip(found, model(x), strict=True):
+        torch.testing.assert_close(torch.as_tensor(ours), theirs, rtol=1e-4, atol=1e-5)

@@ -41,7 +41,43 @@ def convolution(stride, padding, dilation):
     return (made(1, 4, 8), weight(4, 4, 1), None, (stride,), (padding,), (dilation,), 1)
 
 
+PLANE = made(SEQ, 3, 8, 6)
+
+
+def average(kernel, stride, padding=(0, 0), divisor=None):
+    """Return the arguments of a pool of a plane of 8 by 6."""
+    return (PLANE, kernel, stride, padding, False, True, divisor)
+
+
+def greatest(dilation, kernel=(2, 2), stride=(2, 2)):
+    return (PLANE, kernel, stride, (0, 0), dilation, False)
+
+
 TAKEN = [
+    ("aten::trunc", (X,), X),
+    ("aten::clamp.Tensor", (X, None, weight(64)), X),
+    ("aten::avg_pool2d", average((2, 3), ()), made(SEQ, 3, 4, 2)),
+    ("aten::avg_pool2d", average((8, 6), (1, 1)), made(SEQ, 3, 1, 1)),
+    ("aten::_adaptive_avg_pool2d", (PLANE, (4, 1)), made(SEQ, 3, 4, 1)),
+    (
+        "aten::max_pool2d_with_indices",
+        greatest((1, 1)),
+        (made(SEQ, 3, 4, 3), made(SEQ, 3, 4, 3, dtype=DType.INT64)),
+    ),
+    (
+        "aten::upsample_nearest2d",
+        (PLANE, (16, 6), 2.0, None),
+        made(SEQ, 3, 16, 6),
+    ),
+    (
+        "aten::upsample_bilinear2d",
+        (PLANE, (5, 9), False, None, 1.5),
+        made(SEQ, 3, 5, 9),
+    ),
+    ("aten::batch_norm", (PLANE, None, None, *[weight(3)] * 2, 1e-5), PLANE),
+    ("aten::group_norm", (PLANE, 3, weight(3), None, 1e-5), PLANE),
+    ("aten::var.correction", (X, (-1,), None, True), made(1, SEQ, 1)),
+    ("aten::linalg_vector_norm", (X, 2, (-1,), True), made(1, SEQ, 1)),
     ("aten::silu", (X,), X),
     ("aten::add.Tensor", (X, weight(64), 1), X),
     ("aten::add.Tensor", (X, X, 2.5), X),
@@ -87,8 +123,59 @@ TAKEN = [
 ]
 
 LEFT = [
-    ("aten::sin", (X,), X, "no aten::sin"),
-    ("kvc::attention", (X,), X, "no kvc::attention"),
+    ("aten::sin", (X,), X, "no kernel of aten::sin"),
+    ("aten::avg_pool2d", average((2, 2), (1, 1)), made(SEQ, 3, 7, 5), "windows (2, 2)"),
+    ("aten::avg_pool2d", average((2, 2), (), (1, 1)), made(SEQ, 3, 5, 4), "padding"),
+    (
+        "aten::avg_pool2d",
+        average((2, 2), (2, 2), divisor=3),
+        made(SEQ, 3, 4, 3),
+        "divisor",
+    ),
+    ("aten::avg_pool2d", average((3, 3), (3, 3)), made(SEQ, 3, 3, 2), "windows (3, 3)"),
+    (
+        "aten::max_pool2d_with_indices",
+        greatest((1, 2)),
+        (made(SEQ, 3, 4, 2), made(SEQ, 3, 4, 2, dtype=DType.INT64)),
+        "dilation",
+    ),
+    ("aten::_adaptive_avg_pool2d", (PLANE, (3, 1)), made(SEQ, 3, 3, 1), "a pool of"),
+    (
+        "aten::_adaptive_avg_pool2d",
+        (made(1, 3, SEQ, 6), (1, 1)),
+        made(1, 3, 1, 1),
+        "a pool of",
+    ),
+    (
+        "aten::upsample_nearest2d",
+        (PLANE, (12, 6), None, None),
+        made(SEQ, 3, 12, 6),
+        "float32[seq, 3, 8, 6] to",
+    ),
+    (
+        "aten::upsample_bilinear2d",
+        (PLANE, (12, 9), False, None, 1.6),
+        made(SEQ, 3, 12, 9),
+        "6 to 9 by 1.6",
+    ),
+    (
+        "aten::upsample_bilinear2d",
+        (made(1, 3, SEQ, 6), (12, 9), False, None, None),
+        made(1, 3, 12, 9),
+        "float32[1, 3, seq, 6] to",
+    ),
+    (
+        "aten::group_norm",
+        (made(1, 3, SEQ), 3, None, None, 1e-5),
+        made(1, 3, SEQ),
+        "groups of",
+    ),
+    ("aten::var.correction", (X, (1,), 1, True), made(1, 1, 64), "the variance of"),
+    ("aten::var.correction", (X, (-1,), 64, True), made(1, SEQ, 1), "64 elements"),
+    ("aten::var.correction", (made(), None, 1, False), made(), "the variance of"),
+    ("aten::linalg_vector_norm", (X, 1, (-1,), True), made(1, SEQ, 1), "order 1"),
+    ("aten::linalg_vector_norm", (made(), 2, None, False), made(), "of a scalar"),
+    ("kvc::attention", (X,), X, "no kernel of kvc::attention"),
     ("aten::silu", (made(4, dtype=BF16),), made(4, dtype=BF16), "not float32"),
     ("aten::silu", (made(0, 4),), made(0, 4), "no elements"),
     ("aten::silu", (made(*[1] * 7),), made(*[1] * 7), "more than 6 dims"),

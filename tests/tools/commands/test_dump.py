@@ -124,6 +124,7 @@ def test_everything_as_json(kvc, sample):
         "sharing",
         "blobs",
         "delegates",
+        "operators",
         "memory",
         "size",
         "metadata",
@@ -255,7 +256,10 @@ def test_delegates_are_listed_with_what_they_take(kvc, sample):
 
 
 def test_without_delegates_the_list_says_so(kvc, tiny):
-    assert kvc("dump", tiny, "--delegates").stdout == "  no backend runs anything\n"
+    lines = kvc("dump", tiny, "--delegates").stdout.splitlines()
+    assert lines[0] == "  no backend runs anything"
+    assert lines[2].endswith("operator, left to PyTorch; the recipe names no backend")
+    assert any("aten::linear" in line for line in lines[3:])
 
 
 def test_what_a_backend_adds_to_its_code_is_counted_not_read(kvc, sample, monkeypatch):

@@ -223,6 +223,21 @@ def test_control_flow_and_updates_are_refused(op, arguments):
         check_ops(replace(graph, instructions=steps), "p.kvc")
 
 
+@pytest.mark.parametrize("read", [False, True])
+def test_the_indices_of_a_pool_are_refused_wherever_they_are_read(read):
+    sketch = Sketch()
+    settings = ((2, 2), (2, 2), (0, 0), (1, 1), False)
+    x = sketch.input(SEQ, 1, 4, 4)
+    y, indices = sketch("aten::max_pool2d_with_indices", x, *settings)
+    z = sketch("aten::relu", y)
+    graph = sketch.graph(z) if read else sketch.graph(z, indices)
+    pool, relu = graph.instructions
+    if read:
+        relu = replace(relu, arguments=(indices,))
+    with refused("is not float32"):
+        check_ops(replace(graph, instructions=(pool, relu)), "p.kvc")
+
+
 @pytest.mark.parametrize("reference", [False, True])
 def test_a_file_with_such_a_part_is_refused(tmp_path, reference):
     """By the reference, too: a bundle runs here if it runs where the library is."""

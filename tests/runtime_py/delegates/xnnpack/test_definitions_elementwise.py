@@ -16,7 +16,11 @@ UNSTEADY = {"sigmoid": [1e30], "silu": [1e30], "gelu": [INF]}
 
 @pytest.mark.parametrize("dims", [(), (SEQ,), (3, SEQ), (SEQ, 7), (2, SEQ, 3, 5)])
 @pytest.mark.parametrize(
-    "op", ["abs", "ceil", "floor", "neg", "relu", "round", "exp", "tanh", "sigmoid"]
+    "op",
+    [
+        *("abs", "ceil", "floor", "neg", "relu", "round", "trunc"),
+        *("exp", "tanh", "sigmoid"),
+    ],
 )
 def test_ops_of_one_tensor_are_torchs(op, dims):
     sketch = Sketch()
@@ -50,6 +54,17 @@ def test_ops_of_positive_numbers_are_torchs(op):
 def test_activations_and_powers_are_torchs(op, arguments):
     sketch = Sketch()
     compare(sketch, sketch(f"aten::{op}", sketch.input(SEQ, 33), *arguments))
+
+
+@pytest.mark.parametrize("bounds", [(True, True), (True, False), (False, True)])
+def test_tensors_bound_as_torchs(bounds):
+    sketch = Sketch()
+    x, width = sketch.input(SEQ, len(SPECIAL)), len(SPECIAL)
+    ends = [sketch.input(SEQ, width) if there else None for there in bounds]
+    y = sketch("aten::clamp.Tensor", x, *ends)
+    given = np.meshgrid(SPECIAL, SPECIAL, SPECIAL)
+    rows = [each.reshape(-1, width) for each in given][: 1 + sum(bounds)]
+    _check_special(sketch, y, *[each[:64] for each in rows])
 
 
 @pytest.mark.parametrize("exponent", [0.5, -0.5])
@@ -121,6 +136,7 @@ def test_equal_numbers_are_one_value():
     [
         *[(op, ()) for op in ("abs", "ceil", "exp", "floor", "neg", "relu")],
         *[(op, ()) for op in ("reciprocal", "round", "sigmoid", "silu", "tanh")],
+        ("trunc", ()),
         ("clamp", (-2, 2)),
         ("clamp", (-2, None)),
         ("elu", (1.5, 1, 1)),

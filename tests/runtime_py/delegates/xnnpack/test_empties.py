@@ -41,6 +41,39 @@ def later(sketch):
     return sketch("aten::add.Tensor", y, const(sketch, 3), 1)
 
 
+def average(sketch):
+    settings = ((2, 2), (2, 2), (0, 0), False, True, None)
+    return sketch("aten::avg_pool2d", sketch.input(A, 2, 4, 6), *settings)
+
+
+def greatest(sketch):
+    settings = ((2, 3), (), (0, 0), (1, 1), False)
+    x = sketch.input(A, 2, 4, 6)
+    return sketch("aten::max_pool2d_with_indices", x, *settings)[0]
+
+
+def resized(sketch):
+    x = sketch.input(A, 2, 4, 6)
+    return sketch("aten::upsample_bilinear2d", x, (5, 9), False, None, None)
+
+
+def grouped(sketch):
+    x = sketch.input(A, 4, 3)
+    return sketch("aten::group_norm", x, 2, None, None, 1e-5)
+
+
+PLANES = {
+    "average": average,
+    "greatest": greatest,
+    "bilinear": resized,
+    "nearest": lambda s: s(
+        "aten::upsample_nearest2d", s.input(A, 2, 4, 6), (8, 6), None, None
+    ),
+    "group norm": grouped,
+    "vector norm": lambda s: s(
+        "aten::linalg_vector_norm", s.input(3, A), 2, (1,), False
+    ),
+}
 CASES = {
     "softmax": lambda s: s("aten::softmax.int", s.input(4, A), -1),
     "batches": lambda s: s("aten::bmm", s.input(A, 2, 3), s.input(A, 3, 4)),
@@ -60,7 +93,7 @@ CASES = {
 }
 
 
-@pytest.mark.parametrize("make", CASES.values(), ids=CASES)
+@pytest.mark.parametrize("make", [*CASES.values(), *PLANES.values()])
 def test_a_size_of_0_is_computed_between_others(tmp_path, make):
     sketch = Sketch(a=(0, 24))
     outputs = (make(sketch),)

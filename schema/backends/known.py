@@ -1,0 +1,59 @@
+"""kvc's own backends by name, and why they leave an instruction to others.
+
+In: a backend's name, and an instruction as its list sees it. Out: a reason in words,
+"" where the backend takes such instructions. The compiler leaves some of these outside
+of partitions all the same; `why_apart` says why, by what its cutting does.
+"""
+
+from typing import Final
+
+from kvc.schema.backends import cpu, xnnpack
+from kvc.schema.backends.operands import Arguments, Results, WhyNot
+from kvc.schema.backends.xnnpack_spatial import INDEXED
+from kvc.schema.ops import AFTER, OPS, Aliasing
+
+_WHY_NOT: Final[dict[str, WhyNot]] = {"cpu": cpu.why_not, "xnnpack": xnnpack.why_not}
+# Why a backend takes nothing of a graph of which it could take something.
+_WHY_NOTHING: Final = {
+    "xnnpack": "there is no matrix product or convolution that it could make faster"
+}
+_COPIES: Final = ("aten::clone", "aten::copy")
+_ROWS: Final = (xnnpack.QUANTIZE, *xnnpack.QUANTIZED_LINEARS)
+
+
+def why_left(
+    backend: str, op: str, arguments: Arguments, results: Results, used: bool
+) -> str:
+    """Return why an instruction is in no partition of a backend that was offered it.
+
+    Args:
+        backend: by name, also of another package.
+        op: of the instruction.
+        arguments: of it, tensors as `Operand`s.
+        results: types of what it makes.
+        used: whether the graph that it is in calls a partition of this backend.
+    """
+    why_not = _WHY_NOT.get(backend)
+    if why_not is None:
+        return "a backend of another package chooses by rules of its own"
+    reason = why_not(op, arguments, results)
+    if reason:
+        return reason
+    return "" if used else _WHY_NOTHING.get(backend, "")
+
+
+def why_apart(op: str) -> str:
+    """Return why an instruction that a backend takes is in no partition of it."""
+    if op == "kvc::append":
+        return "it lengthens an array that is no state"
+    if op == AFTER:
+        return "other instructions than the backend's read the place that it says"
+    if op in _ROWS:
+        return "its int8 rows are also read by other instructions than its own"
+    if op in INDEXED:
+        return "its second result, of indices, is read"
+    if op in _COPIES:
+        return "it copies for partitions, and is added once they are cut"
+    if OPS[op].aliasing is Aliasing.UPDATE:
+        return "it writes over memory that outlives the call"
+    return "it fills a state while it reads it, which no partition may"

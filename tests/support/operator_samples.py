@@ -1,0 +1,203 @@
+"""torch's own samples of operators (`op_db`), tried as modules against eager.
+
+A sample is tried in several ways: as it is; in place, on a buffer, called twice; with a
+dynamic first dim, also at another size; and with tensors that are not contiguous. Needs
+`expecttest`, which torch's own tests need.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.testing._internal.opinfo.core import OpInfo, SampleInput
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
+
+from kvc.compiler import Dim, Method, compile_program
+from kvc.runtime import load
+from kvc.schema.errors import KvcError
+
+Way = Literal["plain", "in place", "dynamic", "strided"]
+WAYS: tuple[Way, ...] = ("plain", "in place", "dynamic", "strided")
+DTYPES = (torch.float32, torch.int64)
+Tensors = tuple[Tensor, ...]
+Operator = Callable[..., object]
+
+
+class Sample(nn.Module):
+    """Calls an operator with the tensors that it is given, and what else it takes."""
+
+    def __init__(self, op: Operator, sample: SampleInput) -> None:
+        super().__init__()
+        given = (sample.input, sample.args, sample.kwargs)
+        leaves, self.spec = tree_flatten(given)
+        self.tensors = tuple(
+            each.detach().clone() for each in leaves if isinstance(each, Tensor)
+        )
+        self.others = [None if isinstance(each, Tensor) else (each,) for each in leaves]
+        self.op = op
+
+    def forward(self, tensors: Tensors) -> object:
+        """Call it."""
+        left = iter(tensors)
+        leaves = [next(left) if each is None else each[0] for each in self.others]
+        x, args, kwargs = tree_unflatten(leaves, self.spec)
+        return self.op(x, *args, **kwargs)
+
+
+class Written(nn.Module):
+    """Lets an operator write over a buffer, whose content it returns."""
+
+    def __init__(self, write: Operator, sample: SampleInput) -> None:
+        super().__init__()
+        self.sample = Sample(write, sample)
+        self.register_buffer("held", self.sample.tensors[0].clone())
+
+    def forward(self, tensors: Tensors = ()) -> object:
+        """Write."""
+        self.sample((self.held, *tensors))
+        return self.held.clone()
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """A module and the calls that it is compared in.
+
+    Attributes:
+        model: that is compiled; it keeps its buffers from call to call.
+        calls: the tensors of each call; the first is the example.
+        dynamic: the dims of the example that another call may change.
+    """
+
+    model: nn.Module
+    calls: tuple[Tensors, ...]
+    dynamic: dict[str, dict[int, Dim]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What came of a trial: "" where eager has no answer, and why it is not equal."""
+
+    kind: Literal["", "equal", "wrong", "refused", "error"]
+    reason: str = ""
+
+
+def operators() -> list[OpInfo]:
+    """Return torch's operators whose results have values."""
+    return [op for op in op_db if "empty" not in op.name]
+
+
+def trials_of(op: OpInfo, way: Way, most: int) -> Iterator[Trial]:
+    """Yield trials of an operator in one way, `most` of each dtype."""
+    for dtype in DTYPES:
+        if not op.supports_dtype(dtype, "cpu"):
+            continue
+        samples = list(op.sample_inputs("cpu", dtype))  # type: ignore[no-untyped-call]
+        for sample in samples[:most]:
+            made = Sample(op.op, sample)
+            if made.tensors and all(map(_plain, made.tensors)):
+                yield from _in_way(op, sample, made, way)
+
+
+def _plain(tensor: Tensor) -> bool:
+    return tensor.layout is torch.strided and not tensor.is_complex()
+
+
+def _in_way(
+    op: OpInfo, given: SampleInput, sample: Sample, way: Way
+) -> Iterator[Trial]:
+    tensors = sample.tensors
+    match way:
+        case "plain":
+            yield Trial(sample, (tensors,))
+        case "in place":
+            write = op.inplace_variant
+            if write is not None and sample.others[0] is None:
+                yield Trial(Written(write, given), (tensors[1:],) * 2)
+        case "dynamic":
+            yield from _dynamic(sample)
+        case "strided":
+            if any(each.numel() > 1 for each in tensors):
+                yield Trial(sample, (tuple(map(_apart, tensors)),))
+
+
+def _dynamic(sample: Sample) -> Iterator[Trial]:
+    """Let the first size of the first tensor be another, and of all that share it."""
+    tensors = sample.tensors
+    size = tensors[0].shape[0] if tensors[0].ndim else 0
+    if size < 3:  # torch takes sizes of 0 and 1 for fixed
+        return
+    dim = Dim("size", 2, size + 3)
+    shared = [i for i, each in enumerate(tensors) if each.shape[:1] == (size,)]
+    less = tuple(t[: size - 1] if i in shared else t for i, t in enumerate(tensors))
+    dynamic = {f"tensors[{i}]": {0: dim} for i in shared}
+    yield Trial(sample, (tensors, tuple(each.clone() for each in less)), dynamic)
+
+
+def _apart(tensor: Tensor) -> Tensor:
+    """Return a tensor with the same elements, each beside another one."""
+    wide = torch.stack((tensor, torch.zeros_like(tensor)), -1)
+    return wide[..., 0]
+
+
+def outcome(trial: Trial, path: Path) -> Result:
+    """Compile by `fp32`, save, load, run and compare."""
+    expected = _expected(trial)
+    if expected is None:
+        return Result("")
+    try:
+        found = _found(trial, path)
+    except KvcError as error:
+        return Result("refused", " ".join(str(error).split("\n")[:2]))
+    except Exception as error:
+        return Result("error", f"{type(error).__name__}: {error}")
+    try:
+        for one, other in zip(found, expected, strict=True):
+            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
+    except (AssertionError, ValueError) as error:
+        return Result("wrong", " ".join(str(error).split()))
+    return Result("equal")
+
+
+def _expected(trial: Trial) -> list[Tensor] | None:
+    """Return eager's results of all calls, None where it has none to compare.
+
+    Buffers are afterwards as they were.
+    """
+    kept = {name: buffer.clone() for name, buffer in trial.model.named_buffers()}
+    results: list[Tensor] = []
+    try:
+        torch.manual_seed(0)
+        for call in trial.calls:
+            made = tree_leaves(trial.model(*_copies(call)))
+            tensors = [each for each in made if isinstance(each, Tensor)]
+            if not tensors or not all(map(_plain, tensors)):
+                return None
+            results += [each.clone() for each in tensors]
+    except Exception:
+        return None
+    finally:
+        for name, buffer in trial.model.named_buffers():
+            if buffer.shape == kept[name].shape:
+                buffer.copy_(kept[name])
+    return results
+
+
+def _copies(call: Tensors) -> tuple[Tensors, ...]:
+    """Return copies of a call's tensors as one argument, none where there are none."""
+    return (tuple(each.clone() for each in call),) if call else ()
+
+
+def _found(trial: Trial, path: Path) -> list[Tensor]:
+    calls = [(call,) if call else () for call in trial.calls]
+    method = Method("forward", args=calls[0], dynamic=trial.dynamic)
+    compile_program(trial.model.eval(), [method]).save(path)
+    with load(path) as program, program.session() as session:
+        results = [
+            [torch.as_tensor(each).clone() for each in tree_leaves(made)]
+            for made in (session.call("forward", *call) for call in calls)
+        ]
+    return [each for call in results for each in call]

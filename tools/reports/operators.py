@@ -1,0 +1,145 @@
+"""Which operators backends run, and why others are left to PyTorch.
+
+All of it is told from the program: the backends that its recipe names, what is in
+their partitions, and the lists of what each of them takes (`kvc.schema.backends`).
+Views and control flow, which compute nothing, are left out.
+"""
+
+import tomllib
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kvc.runtime.delegates.operands import operands_of
+from kvc.schema.backends.known import why_apart, why_left
+from kvc.schema.control import blocks_run, graphs_within
+from kvc.schema.model import Graph, Instruction, Method, Program
+from kvc.schema.ops import CONTROL_OPS, DELEGATE, OPS, Aliasing
+from kvc.tools.text import columns, escape
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorReport:
+    """Instructions of one operator that the same backend runs, or none.
+
+    Attributes:
+        method: that they are in, themselves or in its blocks.
+        op: the operator.
+        backend: that runs them, "" for PyTorch.
+        count: how many.
+        reasons: backend that was offered them -> why it does not run them. Only of
+            those that are left to PyTorch.
+    """
+
+    method: str
+    op: str
+    backend: str
+    count: int
+    reasons: Mapping[str, str] = field(default_factory=dict)
+
+
+_Kind = tuple[str, str, tuple[tuple[str, str], ...]]  # op, backend, reasons
+
+
+def describe_operators(program: Program) -> tuple[OperatorReport, ...]:
+    """Return reports by method, backend and falling count."""
+    offered = backends_offered(program)
+    reports: list[OperatorReport] = []
+    for index, method in enumerate(program.methods):
+        counts = Counter[_Kind](_inside(program, index))
+        for graph, used in graphs_outside(program, index):
+            counts.update(_outside(graph, used, offered))
+        ranked = sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+        reports += [
+            OperatorReport(method.name, op, backend, count, dict(reasons))
+            for (op, backend, reasons), count in ranked
+        ]
+    return tuple(reports)
+
+
+def backends_offered(program: Program) -> tuple[str, ...]:
+    """Return the backends that were offered the program, in the order of the recipe.
+
+    A recipe that is no TOML, which only a file made by hand has, names none.
+    """
+    try:
+        named = tomllib.loads(program.provenance.recipe_text).get("backend", {})
+    except (tomllib.TOMLDecodeError, RecursionError):
+        named = {}
+    keys = ("name", "rest") if isinstance(named, dict) else ()
+    said = [named[key] for key in keys if isinstance(named.get(key), str)]
+    return tuple(dict.fromkeys(name for name in said if name))
+
+
+def _inside(program: Program, method: int) -> Iterator[_Kind]:
+    """Yield the instructions of a method's partitions."""
+    for partition in program.delegates:
+        if partition.method == method:
+            for graph in graphs_within(program.methods[method], partition.block):
+                for step in graph.instructions:
+                    if _computes(step):
+                        yield step.op, partition.backend, ()
+
+
+def graphs_outside(
+    program: Program, method: int
+) -> Iterator[tuple[Graph, frozenset[str]]]:
+    """Yield a method's graphs that are no partitions, and the backends each calls."""
+    code: Method = program.methods[method]
+    owners = {d.block: d.backend for d in program.delegates if d.method == method}
+    graphs = [code.graph]
+    for graph in graphs:
+        for op in CONTROL_OPS - {DELEGATE}:
+            graphs += [code.blocks[number].graph for number in blocks_run(graph, op)]
+        yield graph, frozenset(owners[i] for i in blocks_run(graph, DELEGATE))
+
+
+def _outside(
+    graph: Graph, used: frozenset[str], offered: Sequence[str]
+) -> Iterator[_Kind]:
+    """Yield the instructions of a graph, with why no backend has them."""
+    for step in graph.instructions:
+        if _computes(step):
+            reasons = {name: _why(name, graph, step, name in used) for name in offered}
+            yield step.op, "", tuple(reasons.items())
+
+
+def _why(backend: str, graph: Graph, step: Instruction, used: bool) -> str:
+    results = [graph.values[value].type for value in step.results]
+    arguments = operands_of(graph, step)
+    return why_left(backend, step.op, arguments, results, used) or why_apart(step.op)
+
+
+def _computes(step: Instruction) -> bool:
+    return OPS[step.op].aliasing not in (Aliasing.VIEW, Aliasing.CONTROL)
+
+
+def operator_lines(operators: Sequence[OperatorReport]) -> list[str]:
+    """Lay out what backends run, then what is left and why."""
+    titles = ("method", "backend", "instructions", "operator, views left out")
+    taken = [
+        (escape(one.method), escape(one.backend), f"{one.count:,}", escape(one.op))
+        for one in operators
+        if one.backend
+    ]
+    left = [one for one in operators if not one.backend]
+    lines = columns([titles, *taken], "<<><") if taken else []
+    if left:
+        lines += [""] * bool(taken) + _left_lines(left)
+    return lines
+
+
+def _left_lines(left: Sequence[OperatorReport]) -> list[str]:
+    offered = any(one.reasons for one in left)
+    why = "why backends leave it" if offered else "the recipe names no backend"
+    titles = ("method", "instructions", f"operator, left to PyTorch; {why}")
+    rows = [(escape(one.method), f"{one.count:,}", escape(one.op)) for one in left]
+    first, *rest = columns([titles, *rows], "<><")
+    lines = [first]
+    for row, one in zip(rest, left, strict=True):
+        lines.append(row)
+        lines += [
+            f"      {escape(name)}: {escape(reason)}"
+            for name, reason in one.reasons.items()
+        ]
+    return lines
