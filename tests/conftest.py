@@ -9,7 +9,7 @@ import os
 import random
 import signal
 import sys
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 
 import numpy as np
 import pytest
@@ -38,10 +38,21 @@ settings.register_profile("same", derandomize=True, database=None, **CALM)
 settings.register_profile("new", print_blob=True, **CALM)
 
 
+# Tests of how models are traced, and of what a compilation says and leaves unchanged.
+_TRACING = (
+    "tests/compiler/capture/",
+    "tests/compiler/import_fx/",
+    "tests/compiler/test_",
+)
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Undo what the caller has set."""
     for name in SWITCHES:
         os.environ.pop(name, None)
+    # Read when torch is imported. The threads of tiny products would spend most of
+    # their time waiting for work, and by default they take a processor to wait.
+    os.environ["OMP_WAIT_POLICY"] = "passive"
     # A shell that starts a job in the background makes it ignore SIGINT, and all that
     # it starts: then no test could interrupt anything.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -73,6 +84,19 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         if sys.platform != "linux":
             pytest.skip("there is no /proc")
         gc.collect()
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _tracing(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Trace equal models once, but where tests look at how it is done."""
+    here = request.path.relative_to(request.config.rootpath).as_posix()
+    if here.startswith(_TRACING) or "kvc.compiler.pipeline" not in sys.modules:
+        yield
+        return
+    from captured_once import captured_once
+
+    with captured_once():
+        yield
 
 
 def _collect() -> None:

@@ -4,7 +4,7 @@ fp32 runs the same torch kernels as eager in the same order, so it is equal bit 
 bit. A control corrupts one row of the cache and must fail the same comparison.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
@@ -12,7 +12,6 @@ import numpy as np
 import pytest
 import torch
 from quantized_decoder import quantized_decoder
-from traced_once import traced_once
 from xnnpack_graphs import library_or_skip
 
 from kvc.compiler import ModelSpec, compile_program
@@ -33,7 +32,7 @@ def demo() -> ModelSpec:
 @pytest.fixture(scope="module")
 def bundle_of(
     tmp_path_factory: pytest.TempPathFactory,
-) -> Iterator[Callable[..., Path]]:
+) -> Callable[..., Path]:
     """Return what gives the path of the demo in a recipe, or of one method of it."""
     folder = tmp_path_factory.mktemp("bundles")
     spec = BUILTIN["demo"]()  # eager calls write the buffers of the other one
@@ -46,8 +45,7 @@ def bundle_of(
         compile_program(spec.model, chosen, recipe).save(path)
         return path
 
-    with traced_once(spec.model):
-        yield made
+    return made
 
 
 def session_logits(

@@ -13,7 +13,6 @@ import pytest
 import torch
 from random_layers import MOST, RandomLayers, inputs, layers_method
 from torch import Tensor
-from traced_once import traced_once
 
 from kvc.compiler import compile_program
 from kvc.recipes import known_recipes, load_recipe
@@ -48,17 +47,16 @@ def check(seed: int, folder: Path) -> None:
     calls = [inputs(count, seed) for count in (1, 2, MOST)]
     with torch.no_grad():
         expected = [[y.numpy() for y in model(x)] for x in calls]
-    with traced_once(model):
-        for recipe in RECIPES:
-            path = folder / f"{recipe.name}.kvc"
-            compile_program(model, [method], recipe).save(path)
-            scheme = recipe.weights if recipe.linear == "float32" else recipe.linear
-            by_reference = results(path, calls, reference=True)
-            here = f"{recipe.name}, {model.said}"
-            close(by_reference, expected, FAR[scheme], here)
-            if recipe.backend:
-                found = results(path, calls, reference=False)
-                close(found, by_reference, NEAR[scheme], here)
+    for recipe in RECIPES:
+        path = folder / f"{recipe.name}.kvc"
+        compile_program(model, [method], recipe).save(path)
+        scheme = recipe.weights if recipe.linear == "float32" else recipe.linear
+        by_reference = results(path, calls, reference=True)
+        here = f"{recipe.name}, {model.said}"
+        close(by_reference, expected, FAR[scheme], here)
+        if recipe.backend:
+            found = results(path, calls, reference=False)
+            close(found, by_reference, NEAR[scheme], here)
 
 
 def results(

@@ -18,7 +18,6 @@ import pytest
 from click.testing import CliRunner
 from hf_folders import word_tokenizer
 from safetensors import safe_open
-from traced_once import traced_once
 
 from kvc.compiler import compile_program
 from kvc.compiler.models import BUILTIN
@@ -91,9 +90,9 @@ def page(folder, name):
 
 @pytest.fixture(scope="module", autouse=True)
 def demo():
-    """Let all commands and examples take one demo, whose methods are traced once."""
+    """Let all commands and examples take one demo."""
     spec = BUILTIN["demo"]()
-    with pytest.MonkeyPatch.context() as patch, traced_once(spec.model):
+    with pytest.MonkeyPatch.context() as patch:
         patch.setitem(BUILTIN, "demo", lambda: spec)
         yield spec
 

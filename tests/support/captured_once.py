@@ -1,0 +1,108 @@
+"""Trace a method of equal models once, in tests that are not about tracing.
+
+Tracing takes nine tenths of the time that a small model takes to compile. Tests compile
+the same models in many recipes, and for each way to run a session; what comes after the
+trace is what these differ in. Models are equal where their pickles are: classes,
+attributes, tensors with their bytes and the memory that they share, functions within
+functions with their code and what they enclose. What cannot be pickled, such as a class
+within a function, is traced each time, and so is what fails.
+"""
+
+import hashlib
+import pickle
+from collections import OrderedDict
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from io import BytesIO
+from types import CellType, CodeType, FunctionType
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from kvc.compiler import Method, StateSpec, pipeline
+from kvc.compiler.capture import CapturedMethod, capture
+
+MOST = 300  # traces that are remembered
+# Of objects that cannot be pickled; which of them depends on the object.
+UNKNOWN = (pickle.PicklingError, AttributeError, TypeError)
+_known: OrderedDict[bytes, CapturedMethod] = OrderedDict()
+
+
+@contextmanager
+def captured_once() -> Iterator[None]:
+    """Let the compiler remember what it has traced."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(pipeline, "capture", _capture)
+        yield
+
+
+def _capture(
+    model: nn.Module, method: Method, states: Sequence[StateSpec] = ()
+) -> CapturedMethod:
+    try:
+        key = _key(model, method, tuple(states))
+    except UNKNOWN:
+        return capture(model, method, states)
+    if key not in _known:
+        _known[key] = capture(model, method, states)
+        if len(_known) > MOST:
+            _known.popitem(last=False)
+    _known.move_to_end(key)
+    return _known[key]
+
+
+def _key(*given: object) -> bytes:
+    """Return what only equal objects share.
+
+    Raises:
+        PicklingError, AttributeError, TypeError: there is no telling.
+    """
+    written = BytesIO()
+    _Describing(written).dump((*given, torch.get_default_dtype()))
+    return hashlib.sha256(written.getbuffer()).digest()
+
+
+class _Describing(pickle.Pickler):
+    """Writes what a plain pickle would refuse or write by address; nothing reads it."""
+
+    def __init__(self, file: BytesIO) -> None:
+        super().__init__(file)
+        self._numbers: dict[int, int] = {}
+
+    def reducer_override(self, given: object) -> object:
+        match given:
+            case Tensor():
+                return tuple, (self._tensor(given),)
+            case FunctionType() if "<" in given.__qualname__:
+                parts = given.__code__, given.__closure__, given.__defaults__
+                return tuple, ((given.__module__, *parts, given.__kwdefaults__),)
+            case CellType():
+                return tuple, ((given.cell_contents,),)
+            case CodeType():
+                where = given.co_filename, given.co_firstlineno, given.co_qualname
+                parts = given.co_code, given.co_consts, given.co_names
+                return tuple, ((*where, *parts),)
+        return NotImplemented
+
+    def _tensor(self, given: Tensor) -> tuple[object, ...]:
+        """Return a tensor's geometry, the number of its memory, and the bytes.
+
+        Raises:
+            PicklingError: more than these may matter.
+        """
+        plain = type(given) in (Tensor, nn.Parameter) and given.device.type == "cpu"
+        if not plain or vars(given) or given.layout != torch.strided:
+            raise pickle.PicklingError("more than its bytes matter")
+        geometry = tuple(given.shape), given.stride(), given.storage_offset()
+        kind = type(given).__name__, given.dtype, given.requires_grad
+        return *kind, *geometry, *self._memory(given)
+
+    def _memory(self, tensor: Tensor) -> tuple[int, bytes]:
+        """Return the number of a tensor's storage; the first time with its digest."""
+        storage = tensor.untyped_storage()
+        if storage._cdata in self._numbers:
+            return self._numbers[storage._cdata], b""
+        number = self._numbers[storage._cdata] = len(self._numbers)
+        content = torch.empty(0, dtype=torch.uint8).set_(storage).numpy()
+        return number, hashlib.sha256(content).digest()
