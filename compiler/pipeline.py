@@ -190,9 +190,9 @@ def passes_for(recipe: Recipe) -> tuple[Pass, ...]:
     if stored or recipe.backend == "cpu":
         passes.append(LinearProducts())
     if recipe.linear != "float32" or embedding:
-        passes.append(QuantizeWeights(recipe.linear, embedding))
+        passes.append(QuantizeWeights(recipe.linear, embedding, recipe.keep))
     if recipe.weights == "bfloat16":
-        passes.append(StoreBfloat16())
+        passes.append(StoreBfloat16(recipe.keep))
     passes.append(ShareEqualNodes())
     if "cpu" in (recipe.backend, recipe.rest):
         passes += [FuseRotaryEmbeddings(), DropDeadCode()]

@@ -15,7 +15,7 @@ from kvc.schema.errors import BadRecipe, UnknownRecipe, listing, meant
 
 FOLDER = Path(__file__).parent
 MAX_NBYTES = 1 << 16  # a recipe is a page of text; a larger file is something else
-_SECTIONS = tuple(dict.fromkeys(setting.section for setting in SETTINGS))
+_SECTIONS = (*dict.fromkeys(setting.section for setting in SETTINGS), "keep")
 
 
 def known_recipes() -> tuple[str, ...]:
@@ -73,13 +73,36 @@ def _read(path: Path, where: str) -> Recipe:
     if not isinstance(description, str):
         raise _wrong(where, "description", description, "a text")
     options = _backend_options(where, tables.get("backend"))
+    keep = tuple(_kept(where, "", tables.pop("keep", {})))
     values = {setting.field: setting.values[0] for setting in SETTINGS}
     for section, table in tables.items():
         values.update(_section(where, section, table))
     for key, given in (("options", options), ("rest", values["rest"])):
         if given and not values["backend"]:
             raise BadRecipe(path=where, what=f"backend.{key} without a backend.name")
-    return Recipe(path.stem, description, text, backend_options=options, **values)  # type: ignore[arg-type]  # _value has checked each against its field's values
+    stored = {values[name] for name in ("weights", "linear", "embedding")}
+    if keep and stored == {"float32"}:
+        what = "[keep] in a recipe that stores all weights as float32"
+        raise BadRecipe(path=where, what=what)
+    settings = values | {"backend_options": options, "keep": keep}
+    return Recipe(path.stem, description, text, **settings)  # type: ignore[arg-type]  # _value has checked each against its field's values
+
+
+def _kept(where: str, path: str, table: object) -> Iterator[str]:
+    """Yield the patterns of `[keep]`: `a.b`, as one key or as b in a table a."""
+    if not isinstance(table, Mapping):
+        raise _wrong(where, "keep", table, "a section [keep]")
+    for key, value in table.items():
+        pattern = f"{path}.{key}" if path else key
+        if isinstance(value, Mapping):
+            yield from _kept(where, pattern, value)
+        elif not all(pattern.split(".")):
+            what = f"keep: {pattern!r} is no path, such as mlp.experts"
+            raise BadRecipe(path=where, what=what)
+        elif value != "float32":
+            raise _wrong(where, f"keep.{pattern}", value, '"float32"')
+        else:
+            yield pattern
 
 
 def _backend_options(where: str, table: object) -> dict[str, Option]:

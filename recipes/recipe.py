@@ -3,7 +3,8 @@
 `SETTINGS` is the grammar: one line for each `[section] key`, with the field of `Recipe`
 it fills and the values it takes, the default first. A new setting is a line there and a
 field of `Recipe`; the loader needs no change. A file may also have `[backend.options]`,
-whose keys and values the backend checks.
+whose keys and values the backend checks, and `[keep]`, whose keys are parts of names in
+the model.
 """
 
 from collections.abc import Mapping
@@ -38,6 +39,7 @@ class Recipe:
             writes and `kvc::attention` reads. "float16" rounds what is written, and
             computes in float32; "int8" is int8 rows, symmetric, with a float32 scale
             for each token and head; "float32" leaves them as they are.
+        keep: which modules' or weights' matrices stay float32: parts of their paths.
     """
 
     name: str
@@ -50,6 +52,7 @@ class Recipe:
     backend_options: Mapping[str, Option] = field(default_factory=dict)
     cache: Literal["float32", "float16", "int8"] = "float32"
     rest: str = ""
+    keep: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

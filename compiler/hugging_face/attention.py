@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from transformers import AttentionInterface, AttentionMaskInterface
 
 from kvc.compiler.hugging_face.latents import absorbed, is_latent, unabsorbed
-from kvc.compiler.hugging_face.windows import find_window
+from kvc.compiler.hugging_face.windows import Sight, find_sight
 from kvc.schema.errors import UnsupportedModel
 
 NAME: Final = "kvc"
@@ -31,17 +31,6 @@ MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
-    """What stands in the place of a mask: which keys a query sees.
-
-    Attributes:
-        window: how many keys, its own among them; None: all up to its own.
-    """
-
-    window: int | None
-
-
-@dataclass(frozen=True, slots=True)
 class Kept:
     """A layer's caches, as its `update` returned them.
 
@@ -51,6 +40,7 @@ class Kept:
         window: how many positions a query may see, of a ring; None: all lie there.
         latents: of both, side by side, which they are views of, where they are a
             latent and the key that all heads share.
+        earlier: whether positions before this call's lie there, too.
     """
 
     layer: int
@@ -58,6 +48,7 @@ class Kept:
     values: Tensor
     window: int | None = None
     latents: Tensor | None = None
+    earlier: bool = True
 
 
 @dataclass(slots=True)
@@ -123,10 +114,10 @@ def sight(*, mask_function: MaskFunction, config: object = None, **_: object) ->
     """Return what a mask lets queries see, in the place of the mask.
 
     Raises:
-        UnsupportedModel: it is neither causal nor a causal window.
+        UnsupportedModel: it is neither causal, nor a causal window, nor chunks.
     """
     try:
-        return Sight(find_window(mask_function, "the model"))
+        return find_sight(mask_function, "the model")
     except UnsupportedModel as error:
         if getattr(config, "is_decoder", None) is not False:
             raise
@@ -172,11 +163,12 @@ def attend(
         UnsupportedModel: it is over something else than a cache, or has a mask or a
             setting that kvc does not know.
     """
-    window = _window(module, attention_mask)
+    seen = _seen(module, attention_mask)
     _check_others(module, others)
     attended = attend_causally(
-        module, query, key, value, scaling, window, softcap=softcap, sinks=s_aux
-    )
+        module, query, key, value, scaling, seen.window, softcap=softcap, sinks=s_aux,
+        chunk=seen.chunk,
+    )  # fmt: skip
     return attended, None
 
 
@@ -190,10 +182,13 @@ def attend_causally(
     slopes: Tensor | None = None,
     softcap: float | None = None,
     sinks: Tensor | None = None,
+    chunk: int | None = None,
+    part: slice = slice(None),
 ) -> Tensor:
     """Attend from each position to those up to it, or to the last `window` of them.
 
-    Args are those of `attend` and `kvc::attention`.
+    Args are those of `attend` and `kvc::attention`; `chunk` is that of `Sight`, and
+    `part` says which numbers of each key queries are compared with.
 
     Returns:
         [batch, seq, heads, value_dim].
@@ -206,20 +201,25 @@ def attend_causally(
     if is_latent(module):
         query = absorbed(module, query)
         key, value = _latents(kept), key
-    call.windows.append((kept.layer, window))
+    # A mask says where chunks begin, and knows positions, not the slots of a ring.
+    call.windows.append((kept.layer, window if chunk is None else None))
     if kept.window is not None and (window is None or window > kept.window):
         raise UnsupportedModel(
             model=type(module).__name__,
             reason=f"it sees more than the {kept.window} positions it saw at first",
         )
+    mask = None
+    if chunk is not None and kept.earlier:
+        mask = _begins(call, chunk, query.shape[2], key.shape[2])
     attended: Tensor = torch.ops.kvc.attention(
         query,
-        key,
+        key[..., part],
         value,
         call.length,
         scale=scale,
         window_left=None if window is None else window - 1,
         softcap=softcap,
+        mask=mask,
         slopes=slopes,
         sinks=sinks,
         layout="linear" if kept.window is None else "circular",
@@ -228,6 +228,16 @@ def attend_causally(
     if is_latent(module):
         attended = unabsorbed(module, attended)
     return attended.transpose(1, 2)
+
+
+def _begins(call: Call, chunk: int, seq: int, slots: int) -> Tensor:
+    """Return which slots of a linear cache lie in each query's chunk, or after it.
+
+    Returns:
+        bool [batch, 1, seq, slots].
+    """
+    first = (call.start[:, None] + torch.arange(seq)) // chunk * chunk
+    return torch.arange(slots) >= first[:, None, :, None]
 
 
 def _latents(kept: Kept) -> Tensor:
@@ -252,12 +262,12 @@ def _find_kept(call: Call, module: nn.Module, key: Tensor, value: Tensor) -> Kep
     )
 
 
-def _window(module: nn.Module, mask: Sight | Tensor | None) -> int | None:
-    """Return how many keys a query sees, None for all up to its own."""
+def _seen(module: nn.Module, mask: Sight | Tensor | None) -> Sight:
+    """Return which keys a query sees."""
     if not isinstance(mask, Sight):
         what = "no mask" if mask is None else "a mask of its own"
         raise UnsupportedModel(model=type(module).__name__, reason=f"it has {what}")
-    return mask.window
+    return mask
 
 
 def _check_others(module: nn.Module, others: dict[str, object]) -> None:

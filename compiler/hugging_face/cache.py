@@ -360,7 +360,8 @@ class NotingCache(_OneLength):
         heads, key_dim = key_states.shape[1], key_states.shape[3]
         shape = LayerShape(heads, key_dim, value_states.shape[3], key_states.dtype)
         self.noted[layer_idx] = shape
-        self._call.kept.append(Kept(layer_idx, key_states, value_states))
+        kept = Kept(layer_idx, key_states, value_states, earlier=False)
+        self._call.kept.append(kept)
         return key_states, value_states
 
     def get_conv_state(self, layer_idx: int, state_idx: int = 0) -> None:

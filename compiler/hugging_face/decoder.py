@@ -245,6 +245,7 @@ def check_positions(
     Raises:
         UnsupportedModel: it counts positions by itself, for all rows at once.
     """
+    _check_scales(decoder)
     attends = any(layer.attention for layer in layers.values())
     known = decoder.config.model_type in _WITHOUT_POSITIONS or not attends
     if not takes_positions(decoder) and not known:
@@ -253,6 +254,22 @@ def check_positions(
             "compile it for one row, with CacheConfig(batch=1)"
         )
         raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
+
+
+def _check_scales(decoder: PreTrainedModel) -> None:
+    """Check that no layer scales queries by the position of the first row.
+
+    Llama 4 does where it does not rotate them.
+    """
+    for name, module in decoder.named_modules():
+        tuned = getattr(module, "attn_temperature_tuning", False)
+        if tuned and not getattr(module, "use_rope", True):
+            reason = (
+                f"{name} scales queries by how many tokens the cache holds, one number "
+                "for all rows, so rows cannot be at positions of their own; compile it "
+                "for one row, with CacheConfig(batch=1)"
+            )
+            raise UnsupportedModel(model=type(decoder).__name__, reason=reason)
 
 
 @dataclass(slots=True)

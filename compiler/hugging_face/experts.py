@@ -3,20 +3,27 @@
 In: what a layer of experts of transformers is called with: hidden states and the
 experts that its router chose. Out: `kvc::expert_linear` for each of its projections,
 which reads only chosen experts and whose shapes do not depend on the choice. Registered
-with transformers' public interface for experts, as "kvc".
+with transformers' public interface for experts, as "kvc"; the layers of a few
+architectures that do not use it are replaced in their instances.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Protocol
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Final, Protocol
 
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.integrations.moe import ALL_EXPERTS_FUNCTIONS
 
+from kvc.compiler.hugging_face.architectures import name_of
 from kvc.compiler.hugging_face.attention import NAME
 from kvc.schema.errors import UnsupportedModel
+
+if TYPE_CHECKING:
+    from transformers.models.dbrx.modeling_dbrx import DbrxExperts
+    from transformers.models.llama4.modeling_llama4 import Llama4TextMoe
 
 
 class Experts(Protocol):
@@ -48,7 +55,19 @@ class Experts(Protocol):
 
 @contextmanager
 def own_experts(model: PreTrainedModel) -> Iterator[None]:
-    """Let the experts of a model, if it has any, be computed by `run_experts`."""
+    """Let the experts of a model, if it has any, be computed by kvc's functions."""
+    with ExitStack() as stack:
+        for module in model.modules():
+            function = _OWN.get(name_of(module))
+            if function is not None:
+                setattr(module, _FORWARD, partial(function, module))
+                stack.callback(delattr, module, _FORWARD)
+        stack.enter_context(_by_interface(model))
+        yield
+
+
+@contextmanager
+def _by_interface(model: PreTrainedModel) -> Iterator[None]:
     if not model._can_set_experts_implementation():
         yield
         return
@@ -81,8 +100,7 @@ def run_experts(
     if module._is_expert_parallel:
         reason = "its experts are spread over several processes"
         raise UnsupportedModel(model=type(module).__name__, reason=reason)
-    tokens, chosen = top_k_index.shape
-    experts = top_k_index.reshape(-1)
+    chosen, experts = top_k_index.shape[1], top_k_index.reshape(-1)
     rows = hidden_states.repeat_interleave(chosen, dim=0)
     rows = _project(
         module, "gate_up_proj" if module.has_gate else "up_proj", rows, experts
@@ -91,8 +109,53 @@ def run_experts(
     rows = _project(module, "down_proj", rows, experts)
     if module.has_post_expert_norm:
         rows = module.post_expert_norm(rows)
-    weighted = rows * top_k_weights.reshape(-1, 1)
-    return weighted.view(tokens, chosen, -1).sum(dim=1).to(hidden_states.dtype)
+    return _summed(rows, top_k_weights).to(hidden_states.dtype)
+
+
+def _summed(rows: Tensor, weights: Tensor) -> Tensor:
+    """Return each token's weighted sum of its rows: [tokens, hidden]."""
+    weighted = rows * weights.reshape(-1, 1)
+    return weighted.view(*weights.shape, -1).sum(dim=1)
+
+
+def _dbrx(
+    module: "DbrxExperts",
+    hidden_states: Tensor,
+    top_k_index: Tensor,
+    top_k_weights: Tensor,
+) -> Tensor:
+    """Stand for DBRX's experts, whose matrices lie one after another in one."""
+    chosen, experts = top_k_index.shape[1], top_k_index.reshape(-1)
+    rows = hidden_states.reshape(-1, module.hidden_size)
+    rows = rows.repeat_interleave(chosen, dim=0)
+    gate, up, down = (
+        weight.view(module.num_experts, -1, module.hidden_size)
+        for weight in (module.mlp.w1, module.mlp.v1, module.mlp.w2)
+    )
+    gated = module.mlp.activation_fn(_multiplied(rows, gate, experts))
+    rows = _multiplied(gated * _multiplied(rows, up, experts), down, experts, True)
+    return _summed(rows, top_k_weights).view(hidden_states.shape)
+
+
+def _llama4(module: "Llama4TextMoe", hidden_states: Tensor) -> tuple[Tensor, Tensor]:
+    """Stand for Llama 4's layer of experts, which runs all; weights are of inputs."""
+    states, own = hidden_states.reshape(-1, module.hidden_dim), module.experts
+    logits = torch.nn.functional.linear(states, module.router.weight)
+    best, chosen = logits.topk(module.top_k, dim=1)
+    experts = chosen.reshape(-1)
+    rows = states.repeat_interleave(module.top_k, dim=0)
+    rows = rows * best.float().sigmoid().to(rows.dtype).reshape(-1, 1)
+    gate, up = _multiplied(rows, own.gate_up_proj, experts, True).chunk(2, dim=-1)
+    rows = _multiplied(up * own.act_fn(gate), own.down_proj, experts, True)
+    routed = rows.view(*chosen.shape, -1).sum(dim=1)
+    return module.shared_expert(states) + routed, logits
+
+
+def _multiplied(
+    rows: Tensor, weight: Tensor, experts: Tensor, transposed: bool = False
+) -> Tensor:
+    made: Tensor = torch.ops.kvc.expert_linear(rows, weight, experts, None, transposed)
+    return made
 
 
 def _project(module: Experts, name: str, rows: Tensor, experts: Tensor) -> Tensor:
@@ -102,3 +165,11 @@ def _project(module: Experts, name: str, rows: Tensor, experts: Tensor) -> Tenso
         rows, weight, experts, bias, module.is_transposed
     )
     return projected
+
+
+_FORWARD: Final = "forward"
+# Layers of experts that do not use the interface.
+_OWN: Final[Mapping[str, Callable[..., object]]] = {
+    "dbrx.DbrxExperts": _dbrx,
+    "llama4.Llama4TextMoe": _llama4,
+}

@@ -40,13 +40,16 @@ from kvc.compiler.hugging_face.settings import (
     Sizes,
     find_sizes,
 )
+from kvc.compiler.hugging_face.windows import unpadded_chunks
 from kvc.compiler.pipeline import compile_program
 from kvc.recipes import Recipe, load_recipe
 from kvc.schema.container import Progress
 from kvc.schema.errors import BadModelSetting, UnsupportedModel
 
 # What a model calls in place of transformers' own while it is traced.
-_REPLACED = (adapted, unexpanded, own_experts, own_recurrences, real_rotations)
+_REPLACED = (
+    adapted, unexpanded, own_experts, own_recurrences, real_rotations, unpadded_chunks
+)  # fmt: skip
 
 
 def export_hf(

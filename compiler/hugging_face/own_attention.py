@@ -16,10 +16,12 @@ import torch
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers.cache_utils import Cache
+from transformers.models.diffllama import modeling_diffllama as diffllama
 from transformers.models.falcon import modeling_falcon as falcon
 
 from kvc.compiler.hugging_face.architectures import name_of
 from kvc.compiler.hugging_face.attention import attend_causally
+from kvc.schema.errors import UnsupportedModel
 
 if TYPE_CHECKING:
     from transformers.models.bloom.modeling_bloom import BloomAttention
@@ -166,6 +168,50 @@ def _mpt_slopes(heads: int) -> list[float]:
     return slopes if whole == heads else (slopes[1::2] + slopes[::2])[:heads]
 
 
+def _diffllama(
+    module: diffllama.DiffLlamaAttention,
+    hidden_states: Tensor,
+    position_embeddings: tuple[Tensor, Tensor],
+    *_: object,
+    past_key_values: Cache,
+    **__: object,
+) -> _Attended:
+    """Stand for DiffLlama's attention: sums of values less those of other scores.
+
+    A head of the cache holds two: keys of either half of the queries, and the values
+    that both add.
+    """
+    query, key, value = (
+        project(hidden_states).unflatten(2, (-1, module.head_dim)).transpose(1, 2)
+        for project in (module.q_proj, module.k_proj, module.v_proj)
+    )
+    query, key = diffllama.apply_rotary_pos_emb(query, key, *position_embeddings)
+    key, value = (torch.cat(pair.chunk(2, dim=1), dim=-1) for pair in (key, value))
+    key, value = _kept(past_key_values, module.layer_idx, key, value)
+    parts = slice(None, module.head_dim), slice(module.head_dim, None)
+    added, taken = (
+        attend_causally(module, half, key, value, module.scaling, part=part)
+        for half, part in zip(query.chunk(2, dim=1), parts, strict=True)
+    )
+    factor = torch.exp((module.lambda_q1 * module.lambda_k1).sum())
+    factor = factor - torch.exp((module.lambda_q2 * module.lambda_k2).sum())
+    attended = module.groupnorm(added - (factor + module.lambda_init) * taken)
+    return module.o_proj(_merged((1 - module.lambda_init) * attended)), None
+
+
+def _doge(module: nn.Module, *_: object, **__: object) -> _Attended:
+    """Refuse Doge's attention.
+
+    Raises:
+        UnsupportedModel: always.
+    """
+    reason = (
+        "values in the cache decide how much a key counts and which keys count at all "
+        "(dynamic mask attention), and kvc's attention knows only windows"
+    )
+    raise UnsupportedModel(model=type(module).__name__, reason=reason)
+
+
 def _xglm(
     module: "XGLMAttention",
     hidden_states: Tensor,
@@ -194,6 +240,8 @@ def _xglm_positions(
 _ADAPTERS: Final[Mapping[str, tuple[str, Callable[..., object]]]] = {
     "bloom.BloomAttention": ("forward", _bloom),
     "codegen.CodeGenAttention": ("_attn", _plain),
+    "diffllama.DiffLlamaAttention": ("forward", _diffllama),
+    "doge.DogeAttention": ("forward", _doge),
     "falcon.FalconAttention": ("forward", _falcon),
     "gpt_neo.GPTNeoSelfAttention": ("_attn", _gpt_neo),
     "gpt_neox_japanese.GPTNeoXJapaneseAttention": ("_attn", _plain),

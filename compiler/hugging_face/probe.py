@@ -5,9 +5,15 @@ states, and how far back it sees. What kvc's cache cannot hold is refused here, 
 tracing.
 """
 
+import traceback
 from dataclasses import replace
+from pathlib import Path
 
 import torch
+from torch._subclasses.fake_tensor import (
+    DataDependentOutputException,
+    DynamicOutputShapeException,
+)
 from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
@@ -19,6 +25,7 @@ from kvc.compiler.hugging_face.observing import observed
 from kvc.schema.errors import KvcError, UnsupportedModel
 
 _TOKENS = 2
+_ASKING = (DataDependentOutputException, DynamicOutputShapeException)
 
 
 def cached_layers(decoder: PreTrainedModel) -> dict[int, CachedLayer]:
@@ -40,7 +47,7 @@ def cached_layers(decoder: PreTrainedModel) -> dict[int, CachedLayer]:
             raise
         except Exception as error:
             what = f"it cannot be run: {type(error).__name__}: {error}"
-            raise _unsupported(decoder, what) from error
+            raise _unsupported(decoder, _asked(error) or what) from error
     if not cache.noted and not cache.states:
         raise _unsupported(decoder, "it puts no keys, values or states into its cache")
     if len(call.windows) < len(call.kept):
@@ -55,6 +62,21 @@ def cached_layers(decoder: PreTrainedModel) -> dict[int, CachedLayer]:
         layer: CachedLayer(shapes.get(layer), cache.states.get(layer, {}))
         for layer in sorted({*shapes, *cache.states})
     }
+
+
+def _asked(error: Exception) -> str:
+    """Return where a model asks for values of tensors; "" if it does not."""
+    if not isinstance(
+        error, DataDependentOutputException | DynamicOutputShapeException
+    ):
+        return ""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if "/transformers/models/" in frame.filename]
+    place = f"{Path(own[-1].filename).name}:{own[-1].lineno}" if own else "its code"
+    return (
+        f"{place} asks for values of tensors ({error.func}), which decide what it "
+        "computes, and there are none before it is run"
+    )
 
 
 def _window(layer: int, call: Call) -> int | None:

@@ -1,51 +1,119 @@
 """Find what a mask function of transformers lets a query see, by asking it.
 
 In: a function of (batch, head, query, key) positions that says whether the query sees
-the key. Out: the width of its causal window, None if it has none. A mask that is not a
-causal window is refused, and so is a function that asks for more than positions.
+the key. Out: what it sees: all up to itself, a window, or its chunk of the text. Any
+other mask is refused, and so is a function that asks for more than positions.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Final
 
 import torch
 from torch import Tensor
+from transformers import PreTrainedModel, masking_utils
 
 from kvc.schema.errors import UnsupportedModel
 
 MaskFunction = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 _FAR: Final = 1 << 22  # a window that reaches so far back is none
+# Of texts without padding, for masks of chunks; made before any trace begins.
+_NO_PADDING: Final = torch.zeros(1, dtype=torch.int64)
 _NEAR: Final = (0, 1, 2, 3, 7, 100, 1001)
 
 
-def find_window(mask: MaskFunction, model: str) -> int | None:
-    """Return how many keys a query sees, its own among them; None: all before it.
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """What stands in the place of a mask: which keys a query sees.
+
+    Attributes:
+        window: how many keys, its own among them; None: all up to its own.
+        chunk: the length of parts of the text, of which it sees none before its own
+            (Llama 4); None: there are no parts.
+    """
+
+    window: int | None
+    chunk: int | None = None
+
+    def first(self, query: int) -> int:
+        """Return the first position that the query at a position sees."""
+        if self.chunk is not None:
+            return query // self.chunk * self.chunk
+        return 0 if self.window is None else max(0, query - self.window + 1)
+
+
+@contextmanager
+def unpadded_chunks(_: PreTrainedModel) -> Iterator[None]:
+    """Let masks of chunks be of texts without padding, as all of kvc's are.
+
+    transformers counts the padding in a tensor of the call, which cannot be asked while
+    the call is traced.
+    """
+    original = masking_utils.chunked_causal_mask_function
+
+    def without_padding(chunk_size: int, left_padding: Tensor) -> MaskFunction:
+        return original(chunk_size, _NO_PADDING)
+
+    masking_utils.chunked_causal_mask_function = without_padding
+    try:
+        yield
+    finally:
+        masking_utils.chunked_causal_mask_function = original
+
+
+def find_sight(mask: MaskFunction, model: str) -> Sight:
+    """Return what a query sees.
 
     A thread of its own asks, since the modes in which torch traces are the thread's.
 
     Raises:
-        UnsupportedModel: the mask is neither causal nor a causal window.
+        UnsupportedModel: the mask is neither causal nor a causal window, nor chunks.
     """
     with ThreadPoolExecutor(1) as other:
         return other.submit(_find, mask, model).result()
 
 
-def _find(mask: MaskFunction, model: str) -> int | None:
+def _find(mask: MaskFunction, model: str) -> Sight:
     try:
-        width = int(_seen(mask, _FAR).sum())
-        window = None if width == _FAR + 1 else width
-        near = [width + off for off in (-1, 0, 1, 2 * width + 1)] if window else []
-        for query in (*_NEAR, *near, _FAR - 1, _FAR):
-            if not torch.equal(_seen(mask, query), _band(query, window)):
-                raise _unsupported(model, f"is no causal window at position {query}")
+        reach = _reach(mask)
+        first, *others = (
+            [Sight(None)]
+            if reach is None
+            else [Sight(reach), Sight(reach, chunk=reach)]
+        )
+        wrong = _differs(mask, first, reach)
+        if wrong is None:
+            return first
+        for other in others:
+            if _differs(mask, other, reach) is None:
+                return other
+        reason = f"is no causal window at position {wrong}, and no chunks"
+        raise _unsupported(model, reason)
     except UnsupportedModel:
         raise
     except Exception as error:
         reason = f"asks for more than positions ({type(error).__name__}: {error})"
         raise _unsupported(model, reason) from error
-    return window
+
+
+def _reach(mask: MaskFunction) -> int | None:
+    """Return how many queries see the first key, None where all do."""
+    zero = torch.zeros((), dtype=torch.int32)
+    seen = mask(zero, zero, torch.arange(_FAR + 1, dtype=torch.int32), zero)
+    blind = seen.expand(_FAR + 1).logical_not().nonzero()
+    return int(blind[0]) if blind.numel() else None
+
+
+def _differs(mask: MaskFunction, sight: Sight, reach: int | None) -> int | None:
+    """Return a query that sees something else, None if there is none."""
+    near = [reach + off for off in (-1, 0, 1, 2 * reach + 1)] if reach else []
+    for query in (*_NEAR, *near, _FAR - 1, _FAR):
+        if not torch.equal(_seen(mask, query), _band(query, sight.first(query))):
+            return query
+    return None
 
 
 def _seen(mask: MaskFunction, query: int) -> Tensor:
@@ -56,8 +124,7 @@ def _seen(mask: MaskFunction, query: int) -> Tensor:
     return seen.expand(keys.shape)
 
 
-def _band(query: int, window: int | None) -> Tensor:
-    first = 0 if window is None else max(0, query - window + 1)
+def _band(query: int, first: int) -> Tensor:
     band = torch.zeros(query + 2, dtype=torch.bool)
     band[first : query + 1] = True
     return band

@@ -15,6 +15,7 @@ from typing import ClassVar, Literal
 
 from kvc.compiler.constants import Transform
 from kvc.compiler.ir import Method, Node, Program, Value
+from kvc.compiler.passes.kept import kept_weights
 from kvc.compiler.passes.weights import MethodBuilder, WeightBook
 from kvc.schema.dtypes import DType
 from kvc.schema.ops.products import QB4_BLOCK
@@ -29,23 +30,34 @@ class QuantizeWeights:
         linear: how linear layers multiply; activations are quantized per row at run
             time. "qb4" falls back to "qd8" where rows cannot be cut into blocks.
         embedding: store embeddings as int8.
+        keep: patterns of what stays float32, as routers do.
     """
 
     name: ClassVar[str] = "quantize-weights"
     linear: Literal["float32", "qd8", "qb4"]
     embedding: bool
+    keep: tuple[str, ...] = ()
 
     def run(self, program: Program) -> Program:
-        """Return the program over quantized weights."""
+        """Return the program over quantized weights.
+
+        Raises:
+            UnmatchedPattern: there is nothing of a name in `keep`.
+        """
+        kept = kept_weights(program, self.keep)
         book = WeightBook(program.constants, self.name)
         tables = frozenset(_tables(program)) if self.embedding else frozenset[str]()
-        methods = tuple(self._rewrite(m, tables, book) for m in program.methods)
+        methods = tuple(self._rewrite(m, tables, book, kept) for m in program.methods)
         return replace(program, constants=book.all_constants(), methods=methods)
 
     def _rewrite(
-        self, method: Method, tables: frozenset[str], book: WeightBook
+        self,
+        method: Method,
+        tables: frozenset[str],
+        book: WeightBook,
+        kept: frozenset[str],
     ) -> Method:
-        builder = MethodBuilder(method)
+        builder = MethodBuilder(method, kept)
         nodes: list[Node] = []
         for node in method.nodes:
             nodes += self._rewrite_node(node, tables, builder, book)

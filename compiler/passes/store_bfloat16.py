@@ -11,6 +11,7 @@ from typing import ClassVar, Final
 
 from kvc.compiler.constants import Transform
 from kvc.compiler.ir import Argument, Method, Node, Program, Value
+from kvc.compiler.passes.kept import kept_weights
 from kvc.compiler.passes.weights import MethodBuilder, WeightBook
 from kvc.schema.dtypes import DType
 from kvc.schema.types import TensorType
@@ -37,19 +38,29 @@ _READERS: Final = {
 
 @dataclass(frozen=True, slots=True)
 class StoreBfloat16:
-    """Store the float32 matrices of linear layers and embeddings as bfloat16."""
+    """Store the float32 matrices of linear layers and embeddings as bfloat16.
+
+    Attributes:
+        keep: patterns of what stays float32, as routers do.
+    """
 
     name: ClassVar[str] = "store-bfloat16"
+    keep: tuple[str, ...] = ()
 
     def run(self, program: Program) -> Program:
-        """Return the program over bfloat16 matrices."""
+        """Return the program over bfloat16 matrices.
+
+        Raises:
+            UnmatchedPattern: there is nothing of a name in `keep`.
+        """
+        kept = kept_weights(program, self.keep)
         book = WeightBook(program.constants, self.name)
-        methods = tuple(_rewrite(method, book) for method in program.methods)
+        methods = tuple(_rewrite(method, book, kept) for method in program.methods)
         return replace(program, constants=book.all_constants(), methods=methods)
 
 
-def _rewrite(method: Method, book: WeightBook) -> Method:
-    builder = MethodBuilder(method)
+def _rewrite(method: Method, book: WeightBook, kept: frozenset[str]) -> Method:
+    builder = MethodBuilder(method, kept)
     nodes: list[Node] = []
     for node in method.nodes:
         nodes += _rewrite_node(node, builder, book)

@@ -42,13 +42,17 @@ class WeightBook:
 
 
 class MethodBuilder:
-    """New values and constant bindings for a method that a pass rewrites."""
+    """New values and constant bindings for a method that a pass rewrites.
 
-    def __init__(self, method: Method) -> None:
+    Constants that are `kept` are no weights, which a pass may store in another form.
+    """
+
+    def __init__(self, method: Method, kept: frozenset[str] = frozenset()) -> None:
         self._next = method.next_id()
         self._bound = {name: value for value, name in method.constants}
         self._method = method
-        self.names = {value.id: name for value, name in method.constants}
+        named = ((v.id, name) for v, name in method.constants if name not in kept)
+        self.names = dict(named)
         self.new_bindings: list[tuple[Value, str]] = []
 
     def value(self, dtype: DType, *dims: object) -> Value:
@@ -65,7 +69,7 @@ class MethodBuilder:
         return self._bound[constant.name]
 
     def weight_name(self, argument: object, rank: int = 2) -> str | None:
-        """Return the name of a float32 constant matrix, None for anything else.
+        """Return the name of a float32 constant matrix, None for all else.
 
         Of rank 3 it is a row of matrices.
         """

@@ -253,6 +253,17 @@ class BadRecipe(RecipeError):
     template = "{path}: {what}"
 
 
+class UnmatchedPattern(RecipeError):
+    """A recipe keeps something that the model lacks; `known` are its matrices' names."""
+
+    pattern: str
+    known: tuple[str, ...]
+
+    def _text(self) -> str:
+        most = f"; it has {len(self.known)}, the first: {listing(self.known[:5])}"
+        return f"[keep] {self.pattern!r} matches no matrix of the model{meant(self.pattern, self.known)}{most if self.known else ''}; a pattern is a part of a name between points, such as mlp.experts"
+
+
 class UnknownBackend(RecipeError):
     """A recipe names an unknown backend; `known` are the names that exist."""
 

@@ -68,6 +68,26 @@ def test_what_a_file_says_to_its_backend_is_kept_for_it(tmp_path):
     assert recipe.backend_options == {"level": 3, "mode": "a", "x": True}
 
 
+def test_parts_that_are_kept_may_be_named_whole_or_in_tables(tmp_path):
+    path = tmp_path / "mine.toml"
+    linear = '[linear]\nscheme = "qd8"\n'
+    path.write_text(
+        f'{linear}[keep]\n"mlp.experts" = "float32"\nlm_head = "float32"\n'
+        '[keep.layers]\n"0.*" = "float32"'
+    )
+    assert load_recipe(path).keep == ("mlp.experts", "lm_head", "layers.0.*")
+    assert bad(tmp_path, f'{linear}[keep]\na.b = "int8"') == (
+        'keep.a.b must be "float32", not "int8"'
+    )
+    assert bad(tmp_path, f'{linear}[keep]\n"a..b" = "float32"') == (
+        "keep: 'a..b' is no path, such as mlp.experts"
+    )
+    assert bad(tmp_path, "keep = 3") == "keep must be a section [keep], not 3"
+    assert bad(tmp_path, '[keep]\na = "float32"') == (
+        "[keep] in a recipe that stores all weights as float32"
+    )
+
+
 def test_a_backend_of_any_name_is_for_the_compiler_to_find(tmp_path):
     (tmp_path / "mine.toml").write_text('[backend]\nname = "of my own"')
     assert load_recipe(tmp_path / "mine.toml").backend == "of my own"
@@ -123,10 +143,12 @@ def test_an_unknown_name_lists_the_recipes_that_exist(name):
 
 def test_the_page_has_every_setting_and_a_recipe_that_loads(tmp_path):
     page = (FOLDER / "README.md").read_text()
-    (example,) = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
+    example, kept = re.findall(r"^```toml\n(.*?)^```$", page, re.DOTALL | re.MULTILINE)
     (tmp_path / "my.toml").write_text(example)
     recipe = load_recipe(tmp_path / "my.toml")
     assert (recipe.linear, recipe.cache, recipe.backend) == ("qd8", "int8", "cpu")
+    (tmp_path / "my.toml").write_text(example + kept)
+    assert load_recipe(tmp_path / "my.toml").keep[:2] == ("mlp.experts", "layers.0")
     for setting in SETTINGS:
         named = ", ".join(f"`{value}`" for value in setting.values if value)
         assert f"| `[{setting.section}] {setting.key}` | {named}" in page
@@ -144,7 +166,8 @@ def test_a_wrong_key_names_the_key_and_the_allowed_ones(tmp_path):
     )
     assert bad(tmp_path, '[linera]\nscheme = "qd8"') == (
         "unknown section [linera] (did you mean 'linear'?); "
-        "allowed: description, [weights], [linear], [embedding], [cache], [backend]"
+        "allowed: description, [weights], [linear], [embedding], [cache], [backend], "
+        "[keep]"
     )
     assert bad(tmp_path, 'linera = "qd8"').startswith("unknown key 'linera' (")
 

@@ -184,6 +184,24 @@ OTHERS: dict[str, Tiny] = {
     "ctrl": Tiny("ctrl", _GPT2 | {"dff": 96}),
     "cwm": _like_llama("cwm", **_MIXED),
     "data2vec-text": Tiny("data2vec-text", _ROBERTA),
+    "dbrx": Tiny(
+        "dbrx",
+        {
+            "vocab_size": VOCAB,
+            "d_model": 64,
+            "n_heads": 4,
+            "n_layers": 2,
+            "max_seq_len": 128,
+            "ffn_config": {
+                "hidden_size": 64,
+                "ffn_hidden_size": 48,
+                "moe_num_experts": 6,
+                "moe_top_k": 2,
+            },
+            "attn_config": {"kv_n_heads": 2, "clip_qkv": 2.0, "rope_theta": 1e4},
+        },
+    ),
+    "diffllama": _like_llama("diffllama", lambda_std_dev=0.5),
     "ernie4_5": _like_llama("ernie4_5"),
     "exaone4": _like_llama("exaone4", **_MIXED),
     "flex_olmo": _like_llama("flex_olmo", **_EXPERTS),
@@ -196,6 +214,16 @@ OTHERS: dict[str, Tiny] = {
         hidden_size_per_layer_input=16,
         laurel_rank=8,
         activation_sparsity_pattern=[0.0] * 4,
+    ),
+    "gemma3n_text, sparse": _like_llama(
+        "gemma3n_text",
+        num_hidden_layers=4,
+        num_kv_shared_layers=2,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=16,
+        laurel_rank=8,
+        activation_sparsity_pattern=[0.95, 0.95, 0.0, 0.0],
     ),
     "glm": _like_llama("glm", partial_rotary_factor=0.5),
     "glm4": _like_llama("glm4", partial_rotary_factor=0.5),
@@ -230,6 +258,13 @@ OTHERS: dict[str, Tiny] = {
     "granitemoe": _like_llama("granitemoe", attention_multiplier=0.2, **_EXPERTS),
     "helium": _like_llama("helium"),
     "hunyuan_v1_dense": _like_llama("hunyuan_v1_dense"),
+    "llama4_text": _like_llama(
+        "llama4_text",
+        num_local_experts=4,
+        attention_chunk_size=6,
+        no_rope_layers=[1, 0],
+        floor_scale=8,
+    ),
     "ministral": _like_llama("ministral", **_MIXED),
     "mpt": Tiny("mpt", _MPT),
     "nanochat": _like_llama("nanochat"),
@@ -375,10 +410,8 @@ LATENT: dict[str, Tiny] = {
 # What is refused: its cache is one of its own, or its code asks for values.
 REFUSED: dict[str, Tiny] = {
     "deepseek_v32": _like_llama("deepseek_v32", **_DEEPSEEK),
-    "diffllama": _like_llama("diffllama"),
-    "llama4_text": _like_llama(
-        "llama4_text", num_local_experts=4, attention_chunk_size=16
-    ),
+    "doge": _like_llama("doge"),
+    "jetmoe": _like_llama("jetmoe", kv_channels=16, **_EXPERTS),
     "minimax": _like_llama(
         "minimax", layer_types=["linear_attention", "full_attention"], **_EXPERTS
     ),

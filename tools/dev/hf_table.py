@@ -74,8 +74,13 @@ REMARKS = """\
   DeepSeek-V2 says, and attends in the space of latents: see "Latents" in
   [README.md](README.md). The cache of these models has 24 numbers for each token and
   layer, where all heads' keys and values have 144.
-- BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese and XGLM have attention
-  code of their own; while they are compiled, kvc's function replaces it.
+- BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese, XGLM and DiffLlama
+  have attention code of their own; while they are compiled, kvc's function replaces it.
+  So are the experts of DBRX and Llama 4, of which only chosen ones are then computed.
+- Llama 4's layers that see chunks of the text keep all positions, and attend with a
+  mask [batch, 1, seq, capacity] that hides those before the chunk. A batch of rows of
+  different lengths is refused: other layers scale queries by one position for all rows.
+- Gemma 3n's last layers attend over caches of earlier ones, which are stored once.
 - RoBERTa and its relatives run as decoders, with `is_decoder=True`. Their first
   position is their padding token's number + 1, so a text has that many fewer positions;
   a padding token in a text counts as any other. Each architecture is compared with

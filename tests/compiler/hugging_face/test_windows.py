@@ -10,23 +10,30 @@ from transformers.masking_utils import (
     sliding_window_causal_mask_function,
 )
 
-from kvc.compiler.hugging_face.windows import find_window
+from kvc.compiler.hugging_face.windows import Sight, find_sight
 from kvc.schema.errors import UnsupportedModel
 
 
 def test_a_causal_mask_has_no_window():
-    assert find_window(causal_mask_function, "model") is None
+    assert find_sight(causal_mask_function, "model") == Sight(None)
 
 
 @pytest.mark.parametrize("width", [1, 2, 7, 4096, 100_000])
 def test_a_windows_width_counts_the_query_itself(width):
     mask = sliding_window_causal_mask_function(width)
-    assert find_window(mask, "model") == width
+    assert find_sight(mask, "model") == Sight(width)
+
+
+@pytest.mark.parametrize("length", [2, 3, 8, 8192, 100_000])
+def test_of_chunks_a_query_sees_its_own(length):
+    padding = torch.zeros(1, dtype=torch.int64)
+    mask = chunked_causal_mask_function(length, padding)
+    assert find_sight(mask, "model") == Sight(length, chunk=length)
 
 
 def test_of_two_windows_the_smaller_one_holds():
     masks = [sliding_window_causal_mask_function(width) for width in (8, 5)]
-    assert find_window(and_masks(*masks), "model") == 5
+    assert find_sight(and_masks(*masks), "model") == Sight(5)
 
 
 @pytest.mark.parametrize(
@@ -34,19 +41,22 @@ def test_of_two_windows_the_smaller_one_holds():
     [
         bidirectional_mask_function,
         sliding_window_bidirectional_mask_function(4),
-        chunked_causal_mask_function(8, torch.zeros(1, dtype=torch.int64)),
+        and_masks(
+            sliding_window_causal_mask_function(4),
+            chunked_causal_mask_function(8, torch.zeros(1, dtype=torch.int64)),
+        ),
         or_masks(sliding_window_causal_mask_function(4), lambda b, h, q, k: k.eq(0)),
     ],
-    ids=["all", "both sides", "chunks", "a sink token"],
+    ids=["all", "both sides", "a window in chunks", "a sink token"],
 )
 def test_what_is_no_causal_window_is_refused(mask):
     with pytest.raises(
         UnsupportedModel, match="its attention mask is no causal window"
     ):
-        find_window(mask, "model")
+        find_sight(mask, "model")
 
 
 def test_a_mask_that_asks_for_more_than_positions_is_refused():
     packed = torch.zeros(1, 4)
     with pytest.raises(UnsupportedModel, match="asks for more than positions"):
-        find_window(lambda b, h, q, k: packed[b, k] == packed[b, q], "model")
+        find_sight(lambda b, h, q, k: packed[b, k] == packed[b, q], "model")
