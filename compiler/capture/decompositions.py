@@ -13,6 +13,7 @@ from torch import Tensor
 from torch._decomp import get_decompositions
 from torch.utils._pytree import tree_map_only
 
+from kvc.compiler.capture.complex_numbers import MAKERS, with_complex
 from kvc.compiler.capture.own_decompositions import OWN
 
 Decomposition = Callable[..., object]
@@ -79,7 +80,7 @@ def _table() -> dict[torch._ops.OperatorBase, Decomposition]:
         table.pop(op, None)  # type: ignore[no-untyped-call]
     kept = dict(table.items())  # type: ignore[no-untyped-call]
     more = get_decompositions(_TAKEN_APART)
-    return {**more, **dict(_copies()), **kept, **OWN}
+    return with_complex({**more, **dict(_copies()), **kept, **OWN, **MAKERS})
 
 
 def _copies() -> Iterator[tuple[torch._ops.OperatorBase, Decomposition]]:

@@ -34,6 +34,7 @@ from kvc.compiler.capture.questions import (
     noted_questions,
 )
 from kvc.compiler.capture.quiet import quiet
+from kvc.compiler.capture.real_parts import without_complex
 from kvc.compiler.capture.shadow import Observed, shadowed_forward
 from kvc.compiler.capture.traced import Traced, traced_method
 from kvc.compiler.identity import overlapping
@@ -222,6 +223,7 @@ def _trace(
         refuse_body_writes(method.name, exported)
         refuse_lost_updates(method.name, exported)
         functional: ExportedProgram = exported.run_decompositions(decompositions())
+        without_complex(method.name, functional)
         return functional
 
 

@@ -1,7 +1,8 @@
-"""Replace functions that torch traces for one size only.
+"""Replace functions that torch traces for one size only, or by operators kvc has not.
 
 torch cuts a tensor into pieces, finds maxima along one axis, and runs recurrent layers
-(`recurrent`) in code that turns a dynamic size into a number. In: a call of such a
+(`recurrent`) in code that turns a dynamic size into a number; Fourier transforms are
+products with matrices here (`fourier`). In: a call of such a
 function. Out: its result, computed by functions that torch traces for all sizes.
 """
 
@@ -11,6 +12,7 @@ import torch
 from torch import SymInt, Tensor
 from torch.nn import functional
 
+from kvc.compiler.capture.fourier import FOURIER
 from kvc.compiler.capture.questions import claim
 from kvc.compiler.capture.recurrent import RECURRENT
 
@@ -109,4 +111,5 @@ _IN_OTHER_WORDS: dict[Callable[..., object], Callable[..., object]] = {
     torch.max_pool1d: _max_pool1d,
     functional.max_pool1d: _max_pool1d,
     **RECURRENT,
+    **FOURIER,
 }

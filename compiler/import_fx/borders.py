@@ -8,6 +8,7 @@ with. `method.py` imports the nodes between.
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor, fx
 from torch.export.graph_signature import (
     InputKind,
@@ -215,9 +216,14 @@ def tensor_of(
     for table in (named, exported.state_dict, exported.constants):
         tensor = table.get(target)
         if isinstance(tensor, Tensor):
-            return tensor
+            return tensor if not tensor.is_complex() else real_view(tensor)
     reason = f"its input {target!r} is not a tensor"
     raise CaptureError(method=captured.method.name, place="", reason=reason)
+
+
+def real_view(tensor: Tensor) -> Tensor:
+    """Return complex numbers as pairs [..., 2], as which a graph reads them."""
+    return torch.view_as_real(tensor.detach().resolve_conj())
 
 
 def _value_of(node: fx.Node, values: Values) -> Value:

@@ -1,0 +1,331 @@
+"""Take operators on complex numbers apart into operators on real ones.
+
+In: a call with complex tensors while it is traced. Out: its result, whose real and
+imaginary part were computed by themselves and put together by `aten.complex`. Of this
+nothing is left after `real_parts`, which lets readers have the parts. An operator
+without a rule keeps its complex tensors, and is refused there.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+_aten = torch.ops.aten
+Rule = Callable[..., object]
+Part = Tensor | float
+
+
+def with_complex(
+    table: Mapping[torch._ops.OperatorBase, Rule],
+) -> dict[torch._ops.OperatorBase, Rule]:
+    """Return a table of decompositions in which complex tensors have their own."""
+    own = {op: _or_else(rule, table.get(op)) for op, rule in RULES.items()}
+    return {**table, **own}
+
+
+def _or_else(rule: Rule, usual: Rule | None) -> Rule:
+    """Return what takes calls with complex tensors by a rule, others as usual."""
+
+    def chosen(*args: object, **kwargs: object) -> object:
+        if any(map(_is_complex, tree_leaves((args, kwargs)))):
+            return rule(*args, **kwargs)
+        return NotImplemented if usual is None else usual(*args, **kwargs)
+
+    return chosen
+
+
+def _is_complex(x: object) -> bool:
+    """Tell whether a tensor, a number or a dtype is complex."""
+    kind = isinstance(x, Tensor | torch.dtype) and x.is_complex
+    return isinstance(x, complex) or bool(kind() if callable(kind) else kind)
+
+
+def parts_of(x: object) -> tuple[Part, Part]:
+    """Return the real and the imaginary part of a tensor or number."""
+    if isinstance(x, Tensor):
+        if not x.is_complex():
+            return x, 0.0
+        both = _aten.view_as_real.default(x)
+        return both.select(-1, 0), both.select(-1, 1)
+    number = complex(x)  # type: ignore[arg-type]  # what is no tensor is a number
+    return number.real, number.imag
+
+
+def together(real: Part, imaginary: Part, like: Tensor | None = None) -> Tensor:
+    """Return complex numbers; a part that is a number is that of all elements."""
+    tensors = [each for each in (real, imaginary) if isinstance(each, Tensor)]
+    shape = torch.broadcast_shapes(*(each.shape for each in tensors))  # type: ignore[no-untyped-call]
+    first = tensors[0]
+    whole = [
+        each.expand(shape) if isinstance(each, Tensor) else first.new_full(shape, each)
+        for each in (real, imaginary)
+    ]
+    return torch.complex(*whole)
+
+
+def _whole_parts(x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the parts of a tensor, complex or not, as tensors."""
+    real, imaginary = parts_of(x)
+    assert isinstance(real, Tensor)
+    if isinstance(imaginary, Tensor):
+        return real, imaginary
+    return real, torch.zeros_like(real)
+
+
+def _alike(op: torch._ops.OperatorBase) -> Rule:
+    """Return the rule of an operator that moves or adds up what its operand holds."""
+
+    def rule(x: Tensor, *args: object, **kwargs: object) -> object:
+        if any(map(_is_complex, tree_leaves((args, kwargs)))):
+            return NotImplemented
+        real, imaginary = (op(part, *args, **kwargs) for part in _whole_parts(x))
+        if isinstance(real, Tensor):
+            return torch.complex(real, imaginary)
+        return [torch.complex(a, b) for a, b in zip(real, imaginary, strict=True)]
+
+    return rule
+
+
+def _joined(op: torch._ops.OperatorBase) -> Rule:
+    """Return the rule of an operator that puts tensors together."""
+
+    def rule(tensors: Sequence[Tensor], dim: int = 0) -> Tensor:
+        parts = [_whole_parts(each) for each in tensors]
+        return torch.complex(
+            *(op(list(some), dim) for some in zip(*parts, strict=True))
+        )
+
+    return rule
+
+
+def _written(op: torch._ops.OperatorBase, place: int) -> Rule:
+    """Return the rule of an operator that writes values, its argument at a place."""
+
+    def rule(x: Tensor, *args: object, **kwargs: object) -> object:
+        values = args[place - 1]
+        if not x.is_complex() or not isinstance(values, Tensor):
+            return NotImplemented
+
+        def part(old: Tensor, new: Tensor) -> object:
+            given = [*args]
+            given[place - 1] = new.to(old.dtype)
+            return op(old, *given, **kwargs)
+
+        parts = zip(_whole_parts(x), _whole_parts(values), strict=True)
+        return torch.complex(*(part(old, new) for old, new in parts))
+
+    return rule
+
+
+def _add(x: object, y: object, *, alpha: float = 1) -> Tensor:
+    (a, b), (c, d) = parts_of(x), parts_of(y)
+    return together(_sum(a, c, alpha), _sum(b, d, alpha))
+
+
+def _sum(x: Part, y: Part, alpha: float) -> Part:
+    """Return x + alpha * y, where a part that is not there adds nothing."""
+    if not isinstance(y, Tensor) and y == 0:
+        return x
+    return x + (y if alpha == 1 else y * alpha)
+
+
+def _sub(x: object, y: object, *, alpha: float = 1) -> Tensor:
+    return _add(x, y, alpha=-alpha)
+
+
+def _mul(x: object, y: object) -> Tensor:
+    (a, b), (c, d) = parts_of(x), parts_of(y)
+    if _is_real(y):
+        return together(a * c, b * c)
+    if _is_real(x):
+        return together(a * c, a * d)
+    return together(a * c - b * d, a * d + b * c)
+
+
+def _is_real(x: object) -> bool:
+    return not _is_complex(x)
+
+
+def _div(x: object, y: object) -> Tensor:
+    """Divide by numbers that are made about as large as 1 first, against overflow."""
+    (a, b), (c, d) = parts_of(x), parts_of(y)
+    if _is_real(y):
+        return together(a / c, b / c)
+    if not isinstance(c, Tensor) or not isinstance(d, Tensor):
+        return _mul(x, 1 / complex(c, d))  # type: ignore[arg-type]  # both are numbers
+    scale = torch.maximum(c.abs(), d.abs())
+    c, d = c / scale, d / scale
+    size = (c * c + d * d) * scale
+    return together((a * c + b * d) / size, (b * c - a * d) / size)
+
+
+def _reciprocal(x: Tensor) -> Tensor:
+    return _div(1.0, x)
+
+
+def _power(x: object, exponent: object) -> object:
+    """Raise to a small whole number."""
+    if exponent not in _EXPONENTS or not _is_complex(x):
+        return NotImplemented
+    found = x
+    for _ in range(int(exponent) - 1):  # type: ignore[call-overload]  # it is a number
+        found = _mul(found, x)
+    return found
+
+
+def _product(op: torch._ops.OperatorBase) -> Rule:
+    """Return the rule of a product of matrices."""
+
+    def rule(x: Tensor, y: Tensor) -> Tensor:
+        (a, b), (c, d) = parts_of(x), parts_of(y)
+        if not x.is_complex():
+            return torch.complex(op(a, c), op(a, d))
+        if not y.is_complex():
+            return torch.complex(op(a, c), op(b, c))
+        return torch.complex(op(a, c) - op(b, d), op(a, d) + op(b, c))
+
+    return rule
+
+
+def _conjugate(x: Tensor) -> Tensor:
+    real, imaginary = parts_of(x)
+    return together(real, -imaginary)
+
+
+def _absolute(x: Tensor) -> Tensor:
+    real, imaginary = parts_of(x)
+    return torch.hypot(real, imaginary)  # type: ignore[arg-type]  # parts of a tensor
+
+
+def _angle(x: Tensor) -> Tensor:
+    real, imaginary = parts_of(x)
+    return torch.atan2(imaginary, real)  # type: ignore[arg-type]  # parts of a tensor
+
+
+def _exponential(x: Tensor) -> Tensor:
+    real, imaginary = parts_of(x)
+    return polar(torch.exp(real), imaginary)  # type: ignore[arg-type]  # parts of a tensor
+
+
+def polar(size: Tensor, angle: Tensor) -> Tensor:
+    """Return complex numbers of a size at an angle."""
+    return together(size * torch.cos(angle), size * torch.sin(angle))
+
+
+def from_pairs(x: Tensor) -> Tensor:
+    """Return the last axis, of size 2, as the parts of complex numbers."""
+    return torch.complex(x.select(-1, 0), x.select(-1, 1))
+
+
+def _where(condition: Tensor, x: object, y: object) -> Tensor:
+    (a, b), (c, d) = parts_of(x), parts_of(y)
+    return together(torch.where(condition, a, c), torch.where(condition, b, d))
+
+
+def _cast(x: Tensor, *, dtype: torch.dtype | None = None, **_: object) -> Tensor:
+    """Cast to a complex dtype, or cast the real part alone, as torch does."""
+    kind = x.dtype if dtype is None else dtype
+    if not kind.is_complex:
+        return _whole_parts(x)[0].to(kind)
+    return torch.complex(*(each.to(kind.to_real()) for each in _whole_parts(x)))
+
+
+def _full(
+    size: Sequence[int], value: object, *, dtype: torch.dtype | None = None, **_: object
+) -> object:
+    """Fill with a complex number."""
+    whole = torch.get_default_dtype().to_complex() if dtype is None else dtype
+    if not whole.is_complex:
+        return NotImplemented
+    kind = whole.to_real()
+    return torch.complex(*(torch.full(size, v, dtype=kind) for v in parts_of(value)))  # type: ignore[arg-type]  # two numbers
+
+
+def _full_like(
+    x: Tensor, value: object, *, dtype: torch.dtype | None = None, **_: object
+) -> object:
+    """Fill as many numbers as x has."""
+    return _full(x.shape, value, dtype=x.dtype if dtype is None else dtype)
+
+
+def _scalar(value: object, **kwargs: object) -> object:
+    return _full((), value, **kwargs)  # type: ignore[arg-type]  # as torch has them
+
+
+def _known(*_: object, **__: object) -> None:
+    """Leave out a check of what the trace knows: dtype, layout, place."""
+
+
+_ALIKE = (
+    _aten._unsafe_view.default,
+    _aten.alias.default,
+    _aten.clone.default,
+    _aten.constant_pad_nd.default,
+    _aten.cumsum.default,
+    _aten.diagonal.default,
+    _aten.expand.default,
+    _aten.flip.default,
+    _aten.gather.default,
+    _aten.index.Tensor,
+    _aten.index_select.default,
+    _aten.mean.default,
+    _aten.mean.dim,
+    _aten.neg.default,
+    _aten.permute.default,
+    _aten.repeat.default,
+    _aten.roll.default,
+    _aten.select.int,
+    _aten.slice.Tensor,
+    _aten.split.Tensor,
+    _aten.split_with_sizes.default,
+    _aten.squeeze.default,
+    _aten.squeeze.dim,
+    _aten.squeeze.dims,
+    _aten.sum.default,
+    _aten.sum.dim_IntList,
+    _aten.t.default,
+    _aten.transpose.int,
+    _aten.unbind.int,
+    _aten.unfold.default,
+    _aten.unsqueeze.default,
+    _aten.view.default,
+)
+_WRITES = {
+    _aten.copy.default: 1,
+    _aten.index_put.default: 2,
+    _aten.select_scatter.default: 1,
+    _aten.slice_scatter.default: 1,
+}
+_EXPONENTS = (1, 2, 3, 4)
+RULES: Mapping[torch._ops.OperatorBase, Rule] = {
+    **{op: _alike(op) for op in _ALIKE},
+    **{op: _joined(op) for op in (_aten.cat.default, _aten.stack.default)},
+    **{op: _written(op, place) for op, place in _WRITES.items()},
+    _aten._assert_tensor_metadata.default: _known,
+    _aten._conj.default: _conjugate,
+    _aten._conj_physical.default: _conjugate,
+    _aten._to_copy.default: _cast,
+    _aten.abs.default: _absolute,
+    _aten.add.Tensor: _add,
+    _aten.angle.default: _angle,
+    _aten.bmm.default: _product(_aten.bmm.default),
+    _aten.div.Tensor: _div,
+    _aten.exp.default: _exponential,
+    _aten.full.default: _full,
+    _aten.full_like.default: _full_like,
+    _aten.matmul.default: _product(_aten.matmul.default),
+    _aten.mm.default: _product(_aten.mm.default),
+    _aten.mul.Tensor: _mul,
+    _aten.pow.Tensor_Scalar: _power,
+    _aten.reciprocal.default: _reciprocal,
+    _aten.scalar_tensor.default: _scalar,
+    _aten.sub.Tensor: _sub,
+    _aten.where.self: _where,
+}
+# Operators that make complex numbers of real ones.
+MAKERS: Mapping[torch._ops.OperatorBase, Rule] = {
+    _aten.polar.default: polar,
+    _aten.view_as_complex.default: from_pairs,
+}
