@@ -8,8 +8,10 @@ the first `lengths[row]` count in each row; `decode` takes one token a row, and 
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
 from state_runs import opened
 from torch import Tensor, nn
@@ -229,6 +231,18 @@ RAGGED: dict[str, type[Ragged]] = {
     "kept rings": RaggedKept,
     "xnnpack": Ragged,
 }
+
+
+@cache
+def alone(model: type[Ragged], tokens: tuple[int, ...]) -> np.ndarray:
+    """Return the last logits [vocab] of one row's tokens, by the reference."""
+    with torch.no_grad():
+        return _made(model).reference(torch.tensor(tokens))[-1].numpy()
+
+
+@cache
+def _made(model: type[Ragged]) -> Ragged:
+    return model()
 
 
 @contextmanager

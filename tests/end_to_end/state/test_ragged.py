@@ -6,7 +6,6 @@ counts nothing stays as it was to the byte.
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -18,6 +17,7 @@ from ragged_models import (
     VOCAB,
     Ragged,
     RaggedWhereTold,
+    alone,
     ragged_methods,
     ragged_specs,
 )
@@ -48,13 +48,6 @@ def program(ragged: Programs) -> Program:
     return ragged("state")
 
 
-@cache
-def alone(tokens: tuple[int, ...]) -> np.ndarray:
-    """Return the last logits of one row's tokens."""
-    with torch.no_grad():
-        return Ragged().reference(torch.tensor(tokens))[-1].numpy()
-
-
 def padded(rows: Sequence[Sequence[int]], garbage: int = 0) -> np.ndarray:
     """Return rows of tokens as one array, padded after their ends."""
     found = np.full((len(rows), max(1, *map(len, rows))), garbage)
@@ -79,7 +72,7 @@ class Rows:
         self.held = [(*old, *more) for old, more in zip(self.held, new, strict=True)]
         for row, logits in enumerate(found):
             if new[row]:
-                expected = alone(self.held[row])
+                expected = alone(Ragged, self.held[row])
                 np.testing.assert_allclose(logits, expected, rtol=2e-3, atol=2e-4)
         self.check()
 
