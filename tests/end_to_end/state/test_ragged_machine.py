@@ -152,8 +152,9 @@ class Batches(RuleBasedStateMachine):
     @invariant()
     def holds_nothing_behind_them(self) -> None:
         if hasattr(self, "session") and not issubclass(self.model, RaggedRings):
+            values = self.session.state[f"layers.{self.model.depth - 1}.v"]
             for row, tokens in enumerate(self.held):
-                assert not self.session.state["layers.1.v"][row, :, len(tokens) :].any()
+                assert not values[row, :, len(tokens) :].any()
 
     def teardown(self) -> None:
         if hasattr(self, "session"):
