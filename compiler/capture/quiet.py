@@ -7,6 +7,8 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+_STRUCTURED = "torch.__trace"
+
 
 @contextmanager
 def quiet() -> Iterator[None]:
@@ -24,10 +26,17 @@ def quiet() -> Iterator[None]:
 
 
 def _torch_handlers() -> list[logging.Handler]:
+    """Return what writes torch's reports.
+
+    But not of its structured trace, which goes to a folder that TORCH_TRACE names.
+    Where there is none, its handler goes away at the first record, and a handler that
+    is kept from noticing has torch print every graph for nothing.
+    """
     loggers = [
         logger
         for name, logger in logging.root.manager.loggerDict.items()
         if name.partition(".")[0] == "torch" and isinstance(logger, logging.Logger)
+        if name != _STRUCTURED
     ]
     return [handler for logger in loggers for handler in logger.handlers]
 

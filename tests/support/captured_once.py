@@ -22,6 +22,7 @@ from torch import Tensor, nn
 
 from kvc.compiler import Method, StateSpec, pipeline
 from kvc.compiler.capture import CapturedMethod, capture
+from kvc.compiler.checkpoints.filled import attached
 
 MOST = 300  # traces that are remembered
 # Of objects that cannot be pickled; which of them depends on the object.
@@ -92,11 +93,12 @@ class _Describing(pickle.Pickler):
             PicklingError: more than these may matter.
         """
         plain = type(given) in (Tensor, nn.Parameter) and given.device.type == "cpu"
-        if not plain or vars(given) or given.layout != torch.strided:
+        # Of a tensor that is attached to a file, the values are there.
+        if not plain or attached(given) or given.layout != torch.strided:
             raise pickle.PicklingError("more than its bytes matter")
         geometry = tuple(given.shape), given.stride(), given.storage_offset()
         kind = type(given).__name__, given.dtype, given.requires_grad
-        return *kind, *geometry, *self._memory(given)
+        return *kind, *geometry, *self._memory(given), vars(given)
 
     def _memory(self, tensor: Tensor) -> tuple[int, bytes]:
         """Return the number of a tensor's storage; the first time with its digest."""

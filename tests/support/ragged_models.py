@@ -1,15 +1,20 @@
-"""Decoders of two layers whose rows bring different numbers of tokens to a call.
+"""Decoders whose rows bring different numbers of tokens to a call.
 
-All have the same weights, so one reference without any cache serves them all: logits
-[seq, vocab] of one row's tokens. `prefill` takes tokens int64 [batch, seq], of which
-the first `lengths[row]` count in each row; `decode` takes one token a row, and bool
-[batch]: which rows take part. Both give each row's logits after its last token.
+Each has a reference without any cache: logits [seq, vocab] of one row's tokens. Two
+layers show that what padding gives never gets into the caches of the next one; where
+only the way to write a cache differs, one layer will do.
+
+`prefill` takes tokens int64 [batch, seq], of which the first `lengths[row]` count in
+each row; `decode` takes one token a row, and bool [batch]: which rows take part. Both
+give each row's logits after its last token.
 """
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 from pathlib import Path
 
+import numpy as np
 import torch
 from state_runs import opened
 from torch import Tensor, nn
@@ -17,7 +22,7 @@ from torch import Tensor, nn
 from kvc.compiler import Dim, Method, StateSpec
 from kvc.runtime import Program
 
-VOCAB, DIM, HEADS, KV_HEADS, WIDTH, LAYERS = 16, 16, 4, 2, 4, 2
+VOCAB, DIM, HEADS, KV_HEADS, WIDTH = 16, 16, 4, 2, 4
 SLOTS, WINDOW, RING, KEPT = 64, 6, 17, 3
 MOST = 200  # positions where there are rings alone
 BATCH, SEQ = Dim("batch", 1, 4), Dim("seq", 1, 40)
@@ -113,7 +118,7 @@ class Ragged(nn.Module):
     """Counts in a state, int64 [batch]."""
 
     layer: type[RaggedLayer] = RaggedLayer
-    depth = LAYERS
+    depth = 2
 
     def __init__(self) -> None:
         super().__init__()
@@ -151,7 +156,7 @@ class Ragged(nn.Module):
 class RaggedBranches(Ragged):
     """Its caches are written in branches."""
 
-    layer = BranchingLayer
+    layer, depth = BranchingLayer, 1
 
 
 class RaggedRings(Ragged):
@@ -163,11 +168,13 @@ class RaggedRings(Ragged):
 class RaggedKept(RaggedRings):
     """Its rings keep the first positions."""
 
-    layer = KeptLayer
+    layer, depth = KeptLayer, 1
 
 
 class RaggedWhereTold(Ragged):
     """The session says where to write: an input of the position, int64 [batch]."""
+
+    depth = 1
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,6 +236,18 @@ RAGGED: dict[str, type[Ragged]] = {
     "kept rings": RaggedKept,
     "xnnpack": Ragged,
 }
+
+
+@cache
+def alone(model: type[Ragged], tokens: tuple[int, ...]) -> np.ndarray:
+    """Return the last logits [vocab] of one row's tokens, by the reference."""
+    with torch.no_grad():
+        return _made(model).reference(torch.tensor(tokens))[-1].numpy()
+
+
+@cache
+def _made(model: type[Ragged]) -> Ragged:
+    return model()
 
 
 @contextmanager

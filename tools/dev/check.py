@@ -20,11 +20,12 @@ FAST = {
     "types": [PYTHON, "-m", "mypy", "-p", "kvc"],
     "architecture": [PYTHON, "-m", "pytest", "tests/test_architecture.py"],
 }
-WHOLE = "tests/end_to_end"
-# Cut so that both take about as long: what runs whole models, but transformers' ones.
-SECOND = [WHOLE, f"--ignore={WHOLE}/hugging_face"]
+WHOLE, COMMANDS = "tests/end_to_end", "tests/tools"
+# Cut so that both take about as long: what runs whole models, but transformers' ones,
+# and the commands.
+SECOND = [WHOLE, f"--ignore={WHOLE}/hugging_face", COMMANDS]
 FIRST = [f"--ignore={WHOLE}/{folder}" for folder in ("state", "control_flow")]
-FIRST += [f"--ignore-glob={WHOLE}/test_*.py"]
+FIRST += [f"--ignore-glob={WHOLE}/test_*.py", f"--ignore={COMMANDS}"]
 # Two runs at a time: neither writes what the other reads.
 TESTS = [PYTHON, "-m", "pytest", "--durations=10", "-p", "no:cacheprovider"]
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from captured_once import captured_once
 from eager_parity import run_both
 from torch import nn
 
@@ -152,12 +153,21 @@ METHODS = [
 ]
 
 
+@pytest.fixture
+def remembered():
+    """Trace each method of these models once, for all tests that run it."""
+    with captured_once():
+        yield
+
+
+@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize("name", METHODS)
 def test_memory_that_is_reached_another_way_is_the_state(name, tmp_path):
     calls = [(name, CALLS.get(name, ()))] * 3
     run_both(Reached(), [Method(name, CALLS.get(name, ()))], calls, tmp_path)
 
 
+@pytest.mark.usefixtures("remembered")
 @pytest.mark.parametrize("x", [X, -X])
 def test_a_branch_captures_memory_that_is_reached_another_way(x, tmp_path):
     methods = [Method(n, (X,)) for n in ("branch", "branch_of_operands", "write")]
@@ -165,6 +175,7 @@ def test_a_branch_captures_memory_that_is_reached_another_way(x, tmp_path):
     run_both(Reached(), methods, calls, tmp_path)
 
 
+@pytest.mark.usefixtures("remembered")
 def test_methods_share_memory_whatever_they_call_it(tmp_path):
     model = Reached()
     methods = [Method(name, CALLS.get(name, ())) for name in METHODS]
@@ -180,8 +191,9 @@ def test_memory_in_a_result_of_its_own_type_is_the_state(tmp_path):
         assert session.shown_in_a_record().n.tolist() == [2]
 
 
+@pytest.mark.usefixtures("remembered")
 def test_each_memory_is_one_state_under_the_registered_name(tmp_path):
-    model = Reached()
+    model = Reached().eval()
     methods = [Method(name, CALLS.get(name, ())) for name in METHODS]
     compile_program(model, methods).save(tmp_path / "m.kvc")
     with load(tmp_path / "m.kvc") as program:

@@ -38,6 +38,12 @@ def taking(number: float) -> Callable[[Tensor], Tensor]:
     return lambda x: x - number
 
 
+def noted() -> Scaled:
+    model = Scaled()
+    model.a.note = "what code has written on a tensor"
+    return model
+
+
 STEP = Method("forward", args=(torch.zeros(4),))
 UNEQUAL = {
     "plain": Scaled,
@@ -52,6 +58,7 @@ UNEQUAL = {
     "another shape": lambda: changed(a=torch.full((1, 4), 2.0)),
     "other strides": lambda: changed(a=torch.full((2, 4), 2.0).T[:, 0]),
     "another dtype": lambda: changed(a=torch.full((4,), 2.0, dtype=torch.float64)),
+    "a note": noted,
     "another kind": lambda: changed(a=torch.full((4,), 2.0).int()),
 }
 

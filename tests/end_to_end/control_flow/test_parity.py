@@ -82,28 +82,39 @@ QUICK = {"consecutive", "nested", "captured", "until", "twice", "scanned", "one"
 QUICK |= {"chain", "reshaped", "both", "looped"}
 
 
-def chosen(calls: Mapping[str, Calls], quick: bool) -> dict[str, Calls]:
-    return {name: given for name, given in calls.items() if (name in QUICK) is quick}
+MODELS = {Branches: BRANCHES, Loops: LOOPS, Kept: KEPT}
+EACH = [
+    pytest.param(model, name, marks=[] if name in QUICK else pytest.mark.exhaustive)
+    for model, calls in MODELS.items()
+    for name in calls
+]
 
 
-@pytest.mark.parametrize(
-    "quick", [True, pytest.param(False, marks=pytest.mark.exhaustive)]
-)
-@pytest.mark.parametrize(
-    ("model", "calls"), [(Branches, BRANCHES), (Loops, LOOPS), (Kept, KEPT)]
-)
-def test_methods_do_as_eager_does(
-    model: type[nn.Module],
-    calls: Mapping[str, Calls],
-    quick: bool,
-    tmp_path: Path,
-) -> None:
-    calls = chosen(calls, quick)
+def check(model: type[nn.Module], calls: Mapping[str, Calls], folder: Path) -> None:
+    """Assert that all calls, and all in the other order, do as eager does."""
     every = [(name, *args) for name, given in calls.items() for args in given]
     with (
-        opened(model(), methods(calls), tmp_path) as program,
+        opened(model(), methods(calls), folder) as program,
         program.session() as session,
     ):
         agree(session, model().eval(), every)
         session.reset()
         agree(session, model().eval(), every[::-1])
+
+
+@pytest.mark.parametrize(("model", "name"), EACH)
+def test_a_method_does_as_eager_does(
+    model: type[nn.Module], name: str, tmp_path: Path
+) -> None:
+    check(model, {name: MODELS[model][name]}, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "quick", [True, pytest.param(False, marks=pytest.mark.exhaustive)]
+)
+@pytest.mark.parametrize("model", MODELS)
+def test_methods_of_one_program_do_as_eager_does(
+    model: type[nn.Module], quick: bool, tmp_path: Path
+) -> None:
+    calls = {n: c for n, c in MODELS[model].items() if (n in QUICK) is quick}
+    check(model, calls, tmp_path)

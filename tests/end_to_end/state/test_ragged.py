@@ -6,7 +6,6 @@ counts nothing stays as it was to the byte.
 
 import itertools
 from collections.abc import Callable, Sequence
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -14,10 +13,12 @@ import pytest
 import torch
 from ragged_models import (
     BATCH,
+    RAGGED,
     SLOTS,
     VOCAB,
     Ragged,
     RaggedWhereTold,
+    alone,
     ragged_methods,
     ragged_specs,
 )
@@ -48,13 +49,6 @@ def program(ragged: Programs) -> Program:
     return ragged("state")
 
 
-@cache
-def alone(tokens: tuple[int, ...]) -> np.ndarray:
-    """Return the last logits of one row's tokens."""
-    with torch.no_grad():
-        return Ragged().reference(torch.tensor(tokens))[-1].numpy()
-
-
 def padded(rows: Sequence[Sequence[int]], garbage: int = 0) -> np.ndarray:
     """Return rows of tokens as one array, padded after their ends."""
     found = np.full((len(rows), max(1, *map(len, rows))), garbage)
@@ -66,8 +60,10 @@ def padded(rows: Sequence[Sequence[int]], garbage: int = 0) -> np.ndarray:
 class Rows:
     """A session, and the tokens that each of its rows should hold."""
 
-    def __init__(self, session: Session, rows: int) -> None:
-        self.session, self.held = session, [()] * rows
+    def __init__(
+        self, session: Session, rows: int, model: type[Ragged] = Ragged
+    ) -> None:
+        self.session, self.held, self.model = session, [()] * rows, model
 
     def feed(self, new: Sequence[Sequence[int]], garbage: int = 0) -> None:
         """Give each row tokens, and compare what comes back; one each is decoded."""
@@ -79,7 +75,7 @@ class Rows:
         self.held = [(*old, *more) for old, more in zip(self.held, new, strict=True)]
         for row, logits in enumerate(found):
             if new[row]:
-                expected = alone(self.held[row])
+                expected = alone(self.model, self.held[row])
                 np.testing.assert_allclose(logits, expected, rtol=2e-3, atol=2e-4)
         self.check()
 
@@ -113,7 +109,7 @@ def test_rows_of_all_lengths_are_as_rows_alone(
     ragged: Programs, kind: str, lengths: tuple[int, ...]
 ) -> None:
     with ragged(kind).session(batch=3) as session:
-        rows = Rows(session, 3)
+        rows = Rows(session, 3, RAGGED[kind])
         rows.feed([TEXT[i, :n].tolist() for i, n in enumerate(lengths)], 7)
         for stop in ((), (1,), (0, 2), (), (0, 1, 2)):
             rows.feed([[] if i in stop else [i + 3] for i in range(3)], 9)
@@ -156,7 +152,7 @@ def test_torch_tensors_count_as_arrays_do(program: Program) -> None:
 @pytest.mark.parametrize("kind", ["state", "told", "branches"])
 def test_a_row_that_counts_nothing_stays_as_it_was(ragged: Programs, kind: str) -> None:
     with ragged(kind).session(batch=3) as session:
-        rows = Rows(session, 3)
+        rows = Rows(session, 3, RAGGED[kind])
         rows.feed([[1, 2, 3], [4], [5, 6]])
         before = {name: held[1].tobytes() for name, held in session.state.items()}
         for _ in range(3):
@@ -181,7 +177,7 @@ def test_padding_does_not_limit_a_row_that_is_nearly_full(
     ragged: Programs, kind: str
 ) -> None:
     with ragged(kind).session(batch=2) as session:
-        rows = Rows(session, 2)
+        rows = Rows(session, 2, RAGGED[kind])
         rows.feed([TEXT[0, :40].tolist(), [1]])
         rows.feed([TEXT[0, 40:60].tolist(), [2]])
         rows.feed([TEXT[0, 60:64].tolist(), TEXT[1, :30].tolist()])
@@ -285,18 +281,18 @@ def test_forks_and_saved_sessions_hold_every_row(
 ) -> None:
     program = ragged(kind)
     with program.session(batch=3) as session:
-        rows = Rows(session, 3)
+        rows = Rows(session, 3, RAGGED[kind])
         rows.feed([TEXT[0, :30].tolist(), [4], [5, 6]])
         session.save(tmp_path / "rows.kvcs")
         with session.fork() as fork, program.restore(tmp_path / "rows.kvcs") as saved:
             assert contents(fork) == contents(saved) == contents(session)
             for other in (fork, saved):
-                copied = Rows(other, 3)
+                copied = Rows(other, 3, RAGGED[kind])
                 copied.held = list(rows.held)
                 copied.feed([[], [1, 2, 3], [4]])
                 copied.rewind([20, 1, 0])
                 with other.fork() as grandchild:
-                    last = Rows(grandchild, 3)
+                    last = Rows(grandchild, 3, RAGGED[kind])
                     last.held = list(copied.held)
                     last.feed([[1], [], [2]])
         rows.feed([[7], [8], []])
@@ -326,6 +322,8 @@ def test_a_bool_cannot_count_many_tokens(tmp_path: Path) -> None:
 
 class Unevenly(RaggedWhereTold):
     """Writes the caches of its last layer by other counts."""
+
+    depth = 2
 
     def run(
         self, tokens: torch.Tensor, start: torch.Tensor, row_lengths: torch.Tensor
