@@ -177,7 +177,7 @@ def _stft(
     align_to_window: bool | None = None,
 ) -> Tensor | None:
     """Transform windows of x [samples], or [batch, samples]: [..., bins, windows]."""
-    fixed = isinstance(n_fft, int) and 0 < n_fft <= MOST_LENGTH
+    fixed = type(n_fft) is int and 0 < n_fft <= MOST_LENGTH
     usual = x.is_floating_point() and x.dim() in (1, 2) and not align_to_window
     plain = window is None or not window.is_complex()
     if not (fixed and usual and plain and return_complex is not None):

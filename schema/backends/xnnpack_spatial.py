@@ -28,7 +28,7 @@ def pool(arguments: Arguments, results: Results) -> str:
         return f"a pool of {given}"
     apart = tuple(stride) if isinstance(stride, tuple) and stride else kernel
     lines = zip(given.dims[-2:], results[0].dims[-2:], kernel, apart, strict=True)
-    if any((step != k and n != 1) or k * n > size for size, n, k, step in lines):  # type: ignore[operator]  # they are whole
+    if any((step != k and n != 1) or k * n > size for size, n, k, step in lines):
         return f"pooling windows {kernel} at steps {apart}"
     return _reason_of_rank(given)
 
@@ -88,7 +88,7 @@ def variance(arguments: Arguments, results: Results) -> str:
         return f"the variance of {operand(x).type}"
     count = 1
     for size in reduced:
-        count *= size  # type: ignore[assignment]  # they are whole
+        count *= size  # type: ignore[operator]  # they are whole
     less = 1 if correction is None else correction
     fits = isinstance(less, int | float) and 0 <= less < count
     return "" if fits else f"the variance of {count} elements less {less}"

@@ -117,7 +117,8 @@ def _variance_and_mean(
     mean = b.reduce(Reduction.MEAN, x, chosen)
     apart = b.binary(Binary.SUBTRACT, x, mean)
     power = b.reduce(Reduction.MEAN_OF_SQUARES, apart, chosen, keep)
-    count = math.prod(shape_of([x.dims[axis] for axis in chosen], {}))
+    sizes: tuple[int, ...] = shape_of(tuple(x.dims[axis] for axis in chosen), {})
+    count = math.prod(sizes)
     less = 1 if correction is None else correction
     if less:
         power = b.binary(Binary.MULTIPLY, power, b.scalar(count / (count - less)))
