@@ -17,7 +17,6 @@ from kvc.compiler.capture import Unchanged
 from kvc.compiler.files import TOKENIZER
 from kvc.compiler.hugging_face.attention import NAME, register
 from kvc.compiler.hugging_face.cache import CachedLayer
-from kvc.compiler.hugging_face.complex_rotations import real_rotations
 from kvc.compiler.hugging_face.decoder import (
     BatchedDecoder,
     CachedDecoder,
@@ -48,7 +47,7 @@ from kvc.schema.errors import BadModelSetting, UnsupportedModel
 
 # What a model calls in place of transformers' own while it is traced.
 _REPLACED = (
-    adapted, unexpanded, own_experts, own_recurrences, real_rotations, unpadded_chunks
+    adapted, unexpanded, own_experts, own_recurrences, unpadded_chunks
 )  # fmt: skip
 
 
