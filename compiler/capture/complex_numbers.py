@@ -49,7 +49,8 @@ def parts_of(x: object) -> tuple[Part, Part]:
             return x, 0.0
         both = _aten.view_as_real.default(x)
         return both.select(-1, 0), both.select(-1, 1)
-    number = complex(x)  # type: ignore[arg-type]  # what is no tensor is a number
+    assert isinstance(x, int | float | complex)
+    number = complex(x)
     return number.real, number.imag
 
 
@@ -108,10 +109,11 @@ def _written(op: torch._ops.OperatorBase, place: int) -> Rule:
         if not x.is_complex() or not isinstance(values, Tensor):
             return NotImplemented
 
-        def part(old: Tensor, new: Tensor) -> object:
+        def part(old: Tensor, new: Tensor) -> Tensor:
             given = [*args]
             given[place - 1] = new.to(old.dtype)
-            return op(old, *given, **kwargs)
+            made: Tensor = op(old, *given, **kwargs)
+            return made
 
         parts = zip(_whole_parts(x), _whole_parts(values), strict=True)
         return torch.complex(*(part(old, new) for old, new in parts))
@@ -154,7 +156,7 @@ def _div(x: object, y: object) -> Tensor:
     if _is_real(y):
         return together(a / c, b / c)
     if not isinstance(c, Tensor) or not isinstance(d, Tensor):
-        return _mul(x, 1 / complex(c, d))  # type: ignore[arg-type]  # both are numbers
+        return _mul(x, 1 / complex(c, d))
     scale = torch.maximum(c.abs(), d.abs())
     c, d = c / scale, d / scale
     size = (c * c + d * d) * scale
@@ -170,7 +172,7 @@ def _power(x: object, exponent: object) -> object:
     if exponent not in _EXPONENTS or not _is_complex(x):
         return NotImplemented
     found = x
-    for _ in range(int(exponent) - 1):  # type: ignore[call-overload]  # it is a number
+    for _ in range(int(exponent) - 1):
         found = _mul(found, x)
     return found
 

@@ -4,6 +4,7 @@ The library's own pooling loses NaN, so windows that neither overlap nor reach i
 padding are reduced as axes, and others are left to other kernels.
 """
 
+import math
 from typing import Final
 
 from kvc.schema.backends.operands import Arguments, Results, operand
@@ -28,7 +29,7 @@ def pool(arguments: Arguments, results: Results) -> str:
         return f"a pool of {given}"
     apart = tuple(stride) if isinstance(stride, tuple) and stride else kernel
     lines = zip(given.dims[-2:], results[0].dims[-2:], kernel, apart, strict=True)
-    if any((step != k and n != 1) or k * n > size for size, n, k, step in lines):  # type: ignore[operator]  # they are whole
+    if any((step != k and n != 1) or k * n > size for size, n, k, step in lines):
         return f"pooling windows {kernel} at steps {apart}"
     return _reason_of_rank(given)
 
@@ -86,9 +87,7 @@ def variance(arguments: Arguments, results: Results) -> str:
     reduced = [dims[axis] for axis in axes] if axes else [*dims]
     if not dims or not _whole(reduced):
         return f"the variance of {operand(x).type}"
-    count = 1
-    for size in reduced:
-        count *= size  # type: ignore[assignment]  # they are whole
+    count = math.prod(size for size in reduced if isinstance(size, int))
     less = 1 if correction is None else correction
     fits = isinstance(less, int | float) and 0 <= less < count
     return "" if fits else f"the variance of {count} elements less {less}"
