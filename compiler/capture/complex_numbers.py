@@ -49,7 +49,8 @@ def parts_of(x: object) -> tuple[Part, Part]:
             return x, 0.0
         both = _aten.view_as_real.default(x)
         return both.select(-1, 0), both.select(-1, 1)
-    number = complex(x)  # type: ignore[call-overload]  # what is no tensor is a number
+    assert isinstance(x, int | float | complex)
+    number = complex(x)
     return number.real, number.imag
 
 

@@ -165,7 +165,7 @@ def _several(
 
 def _stft(
     x: Tensor,
-    n_fft: int,
+    n_fft: int | torch.SymInt,
     hop_length: int | None = None,
     win_length: int | None = None,
     window: Tensor | None = None,
@@ -177,10 +177,11 @@ def _stft(
     align_to_window: bool | None = None,
 ) -> Tensor | None:
     """Transform windows of x [samples], or [batch, samples]: [..., bins, windows]."""
-    fixed = type(n_fft) is int and 0 < n_fft <= MOST_LENGTH
+    if not isinstance(n_fft, int) or not 0 < n_fft <= MOST_LENGTH:
+        return None
     usual = x.is_floating_point() and x.dim() in (1, 2) and not align_to_window
     plain = window is None or not window.is_complex()
-    if not (fixed and usual and plain and return_complex is not None):
+    if not (usual and plain and return_complex is not None):
         return None
     width = n_fft if win_length is None else win_length
     hop = n_fft // 4 if hop_length is None else hop_length

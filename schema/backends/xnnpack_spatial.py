@@ -4,6 +4,7 @@ The library's own pooling loses NaN, so windows that neither overlap nor reach i
 padding are reduced as axes, and others are left to other kernels.
 """
 
+import math
 from typing import Final
 
 from kvc.schema.backends.operands import Arguments, Results, operand
@@ -86,9 +87,7 @@ def variance(arguments: Arguments, results: Results) -> str:
     reduced = [dims[axis] for axis in axes] if axes else [*dims]
     if not dims or not _whole(reduced):
         return f"the variance of {operand(x).type}"
-    count = 1
-    for size in reduced:
-        count *= size  # type: ignore[operator]  # they are whole
+    count = math.prod(size for size in reduced if isinstance(size, int))
     less = 1 if correction is None else correction
     fits = isinstance(less, int | float) and 0 <= less < count
     return "" if fits else f"the variance of {count} elements less {less}"

@@ -4,7 +4,6 @@ NaN and infinities spread through a row as in torch. Sums are taken in another o
 where they cancel or overflow on the way, so do the results.
 """
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 
@@ -12,7 +11,7 @@ from kvc.runtime.delegates.xnnpack.builder import Builder
 from kvc.runtime.delegates.xnnpack.elementwise import not_numbers
 from kvc.runtime.delegates.xnnpack.functions import Binary, Reduction, Unary
 from kvc.runtime.delegates.xnnpack.nodes import Define, Dims, Tensor
-from kvc.runtime.delegates.xnnpack.shapes import shape_of
+from kvc.schema.types import Dim
 
 _EPSILON = 2.0**-23  # what torch takes for float32 where none is given
 
@@ -117,12 +116,20 @@ def _variance_and_mean(
     mean = b.reduce(Reduction.MEAN, x, chosen)
     apart = b.binary(Binary.SUBTRACT, x, mean)
     power = b.reduce(Reduction.MEAN_OF_SQUARES, apart, chosen, keep)
-    sizes: tuple[int, ...] = shape_of(tuple(x.dims[axis] for axis in chosen), {})
-    count = math.prod(sizes)
+    count = _count([x.dims[axis] for axis in chosen])
     less = 1 if correction is None else correction
     if less:
         power = b.binary(Binary.MULTIPLY, power, b.scalar(count / (count - less)))
     return power, b.reshape(mean, dims)
+
+
+def _count(sizes: Sequence[Dim]) -> int:
+    """Return how many elements axes have whose sizes are known."""
+    count = 1
+    for size in sizes:
+        assert isinstance(size, int)
+        count *= size
+    return count
 
 
 def _variance(b: Builder, dims: Dims, x: Tensor, *settings: object) -> Tensor:
@@ -171,7 +178,7 @@ def _group_norm(
     eps: float,
 ) -> Tensor:
     """Normalise groups of channels of x [batch, channels, ...]."""
-    count = math.prod(shape_of(dims[1:], {})) // groups
+    count = _count(dims[1:]) // groups
     rows = b.reshape(x, (dims[0], groups, count))
     mean = b.reduce(Reduction.MEAN, rows, [2])
     y = _normalized(b, b.binary(Binary.SUBTRACT, rows, mean), (count,), eps)
