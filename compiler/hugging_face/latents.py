@@ -79,12 +79,14 @@ def unexpanded(model: PreTrainedModel) -> Iterator[None]:
     """Let caches of latents reach attention as they are.
 
     Raises:
-        UnsupportedModel: an indexer chooses what a query sees of them.
+        UnsupportedModel: an indexer chooses what a query sees of them, or more than a
+            matrix makes keys and values of them.
     """
     with ExitStack() as stack:
         for module in model.modules():
             if is_latent(module):
                 _check_sight(model, module)
+                _check_product(model, module)
                 setattr(module, _EXPAND, _as_they_are)
                 stack.callback(delattr, module, _EXPAND)
         yield
@@ -96,6 +98,24 @@ def _check_sight(model: PreTrainedModel, module: LatentAttention) -> None:
             "an indexer chooses by their content which tokens a query of "
             f"{type(module).__name__} sees (sparse attention), and kvc's attention "
             "knows only windows"
+        )
+        raise UnsupportedModel(model=type(model).__name__, reason=reason)
+
+
+def _check_product(model: PreTrainedModel, module: LatentAttention) -> None:
+    """Check that keys and values are products with the matrix that kvc reads.
+
+    An adapter in the place of a linear layer has the weight of what it adapts.
+    """
+    expand, linear = getattr(module, _EXPAND), module.kv_b_proj
+    own = not expand.__module__.startswith("transformers.models.")
+    plain = getattr(linear.forward, "__func__", None) is nn.Linear.forward
+    hooked = linear._forward_hooks or linear._forward_pre_hooks
+    if own or not plain or hooked or linear.bias is not None:
+        reason = (
+            f"{type(module).__name__} makes keys and values of latents by more than "
+            "the matrix of kv_b_proj (an adapter, a bias, a hook, or code of its own), "
+            "and kvc reads only that; merge adapters and remove hooks first"
         )
         raise UnsupportedModel(model=type(model).__name__, reason=reason)
 

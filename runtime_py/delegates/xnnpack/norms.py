@@ -7,6 +7,8 @@ where they cancel or overflow on the way, so do the results.
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+import numpy as np
+
 from kvc.runtime.delegates.xnnpack.builder import Builder
 from kvc.runtime.delegates.xnnpack.elementwise import not_numbers
 from kvc.runtime.delegates.xnnpack.functions import Binary, Reduction, Unary
@@ -14,6 +16,7 @@ from kvc.runtime.delegates.xnnpack.nodes import Define, Dims, Tensor
 from kvc.schema.types import Dim
 
 _EPSILON = 2.0**-23  # what torch takes for float32 where none is given
+_GREATEST = float(np.finfo(np.float32).max)
 
 
 def _rms_norm(
@@ -98,9 +101,18 @@ def _vector_norm(
     axes: tuple[int, ...] | None,
     keep: bool,
 ) -> Tensor:
-    """Return the root of the sum of squares."""
-    power = b.reduce(Reduction.SUM_OF_SQUARES, x, _chosen(x, axes), keep)
-    return b.unary(Unary.SQUARE_ROOT, power)
+    """Return the root of the sum of squares; of one element, as torch, what it is.
+
+    The library's root is right up to a quarter of the greatest number.
+    """
+    chosen = _chosen(x, axes)
+    if all(x.dims[axis] == 1 for axis in chosen):
+        return b.reshape(b.unary(Unary.ABS, x), dims)
+    power = b.reduce(Reduction.SUM_OF_SQUARES, x, chosen, keep)
+    finite = b.clamp(power, 0, _GREATEST)
+    root = b.unary(Unary.SQUARE_ROOT, b.binary(Binary.MULTIPLY, finite, b.scalar(0.25)))
+    infinite = b.binary(Binary.SUBTRACT, power, finite)
+    return b.binary(Binary.ADD, b.binary(Binary.MULTIPLY, root, b.scalar(2)), infinite)
 
 
 def _variance_and_mean(

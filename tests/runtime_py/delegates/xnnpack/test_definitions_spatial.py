@@ -139,3 +139,29 @@ def test_euclidean_norms_are_torchs(axes, keep):
     x = sketch.input(3, 4, SEQ)
     y = sketch("aten::linalg_vector_norm", x, 2, axes, keep)
     compare(sketch, y, rtol=2e-6)
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        *([1e19, 1], [9.3e18, 0], [1.8e19, 1], [1e20, 1], [INF, 1], [NAN, 1]),
+        *([1e-18, 0], [0, 0], [3, -4]),
+    ],
+)
+def test_a_euclidean_norm_is_torchs_up_to_infinity(row):
+    sketch = Sketch()
+    y = sketch("aten::linalg_vector_norm", sketch.input(2), 2, None, False)
+    x = [np.array(row, np.float32)]
+    (expected,) = run_reference(sketch, [y], x, {})
+    (found,) = Native(sketch, y)(*x)
+    np.testing.assert_allclose(found, expected, rtol=2e-6)
+
+
+@pytest.mark.parametrize(("axes", "keep"), [((1,), False), ((1, -1), True)])
+def test_a_euclidean_norm_of_one_element_is_its_size(axes, keep):
+    sketch = Sketch()
+    y = sketch("aten::linalg_vector_norm", sketch.input(SEQ, 1, 1), 2, axes, keep)
+    x = [np.array([[[1e30]], [[-3e-30]], [[-INF]], [[NAN]]], np.float32)]
+    (expected,) = run_reference(sketch, [y], x, {"seq": 4})
+    (found,) = Native(sketch, y)(*x, seq=4)
+    np.testing.assert_array_equal(found, expected)
