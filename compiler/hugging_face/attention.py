@@ -236,8 +236,10 @@ def _begins(call: Call, chunk: int, seq: int, slots: int) -> Tensor:
     Returns:
         bool [batch, 1, seq, slots].
     """
-    first = (call.start[:, None] + torch.arange(seq)) // chunk * chunk
-    return torch.arange(slots) >= first[:, None, :, None]
+    # In float32, which backends divide by; exact up to 2**24 positions.
+    positions = (call.start[:, None] + torch.arange(seq)).float()
+    first = torch.floor(positions / chunk) * chunk
+    return torch.arange(slots).float() >= first[:, None, :, None]
 
 
 def _latents(kept: Kept) -> Tensor:
