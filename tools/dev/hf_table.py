@@ -58,9 +58,8 @@ REMARKS = """\
   backend `cpu` or on PyTorch, not in XNNPACK.
 - With `cpu_fp32`, `cpu_bf16` and `cpu_q8` each architecture runs whole in the backend
   `cpu`, without PyTorch: `pytest -m exhaustive
-  tests/end_to_end/hugging_face/test_native.py` tests this. Three leave a few operators
-  to PyTorch: DBRX a norm in each layer, Llama 4 a division of positions, Gemma 3n the
-  cutoff of its sparse layers.
+  tests/end_to_end/hugging_face/test_native.py` tests this. Two leave a few operators
+  to PyTorch: DBRX a norm in each layer, Gemma 3n the cutoff of its sparse layers.
 - A layer with a sliding window keeps its cache in a ring, if that has fewer slots than
   the cache has positions. It has the sum of the window, the longest prefill less one,
   and `CacheConfig(slack=)`.
