@@ -1,6 +1,7 @@
 import json
 
 import pytest
+import torch
 from small_tokenizers import byte_fallback, byte_level, unigram, word_piece
 from tiny_decoder import CONFIG
 from tokenizers import AddedToken
@@ -89,6 +90,7 @@ def test_what_is_no_tokenizer_is_refused(raw, reason):
 
 
 def compile_tiny(files):
+    torch.manual_seed(0)
     model = Decoder(CONFIG).eval()
     methods = decoder_methods(CONFIG, max_chunk=4)
     metadata = {"tokenizer": "tokenizer.json"}

@@ -26,7 +26,7 @@ from kvc.compiler.checkpoints.filled import attached
 
 MOST = 300  # traces that are remembered
 # Of objects that cannot be pickled; which of them depends on the object.
-UNKNOWN = (pickle.PicklingError, AttributeError, TypeError)
+UNKNOWN = (pickle.PickleError, AttributeError, RuntimeError, TypeError, ValueError)
 _known: OrderedDict[bytes, CapturedMethod] = OrderedDict()
 
 
@@ -57,7 +57,7 @@ def _key(*given: object) -> bytes:
     """Return what only equal objects share.
 
     Raises:
-        PicklingError, AttributeError, TypeError: there is no telling.
+        UNKNOWN: there is no telling.
     """
     written = BytesIO()
     _Describing(written).dump((*given, torch.get_default_dtype()))

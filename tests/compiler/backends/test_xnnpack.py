@@ -19,7 +19,7 @@ from kvc.schema.ops import DELEGATE, OPS, Aliasing
 from kvc.schema.uses import constants_of
 
 RECIPES = ("xnnpack_fp32", "xnnpack_q8", "xnnpack_q4")
-LAYERS = 2
+LAYERS = 3
 LINEARS = 7 * LAYERS + 1
 
 

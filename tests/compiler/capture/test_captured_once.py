@@ -109,13 +109,31 @@ def test_so_have_other_methods_and_states() -> None:
     assert len(keys) == len(given)
 
 
-def test_what_cannot_be_told_is_traced_each_time(traced: list[str]) -> None:
+def own() -> Scaled:
+    """Return a model of a class that only this call knows."""
+
     class Own(Scaled):
         pass
 
+    return Own()
+
+
+def with_an_empty_cell() -> Scaled:
+    def last(x: Tensor) -> Tensor:
+        return x if x.dim() else unknown
+
+    if False:
+        unknown = 1
+    return changed(last=last)
+
+
+@pytest.mark.parametrize("make", [own, with_an_empty_cell])
+def test_what_cannot_be_told_is_traced_each_time(
+    traced: list[str], make: Callable[[], Scaled]
+) -> None:
     with captured_once.captured_once():
         for _ in range(2):
-            compile_program(Own(), [STEP])
+            compile_program(make(), [STEP])
     assert traced == ["forward"] * 2
 
 
