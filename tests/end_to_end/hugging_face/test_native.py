@@ -80,7 +80,7 @@ def test_an_architecture_runs_natively_whole(name: str, recipe: str, tmp_path: P
     check(name, recipe, tmp_path, shallow=True)
 
 
-# These leave operators to PyTorch: a norm of weights of experts, where chunks begin, and
+# These leave operators to PyTorch: a norm of experts' weights, where chunks begin, and
 # the cutoff of sparse activations.
 LEFT = {
     "dbrx": {"aten::linalg_vector_norm": 2},
