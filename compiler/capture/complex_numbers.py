@@ -6,6 +6,7 @@ nothing is left after `real_parts`, which lets readers have the parts. An operat
 without a rule keeps its complex tensors, and is refused there.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 
 import torch
@@ -206,6 +207,13 @@ def _angle(x: Tensor) -> Tensor:
     return torch.atan2(imaginary, real)  # type: ignore[arg-type]  # parts of a tensor
 
 
+def _real_angle(x: Tensor) -> Tensor:
+    """Return pi for what is less than 0, and 0 for other numbers."""
+    wide = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    angles = torch.where(wide < 0, math.pi, torch.zeros_like(wide))
+    return torch.where(wide.isnan(), wide, angles)
+
+
 def _exponential(x: Tensor) -> Tensor:
     real, imaginary = parts_of(x)
     return polar(torch.exp(real), imaginary)  # type: ignore[arg-type]  # parts of a tensor
@@ -326,8 +334,9 @@ RULES: Mapping[torch._ops.OperatorBase, Rule] = {
     _aten.sub.Tensor: _sub,
     _aten.where.self: _where,
 }
-# Operators that make complex numbers of real ones.
+# Operators on real numbers, most of which make complex ones of them.
 MAKERS: Mapping[torch._ops.OperatorBase, Rule] = {
+    _aten.angle.default: _real_angle,
     _aten.polar.default: polar,
     _aten.view_as_complex.default: from_pairs,
 }

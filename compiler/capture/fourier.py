@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.nn import functional
 
 MOST_LENGTH: Final = 2048  # whose matrices have 17 MB
+_OTHER_NORM: Final = {None: "forward", "backward": "forward", "forward": "backward"}
 Parts = tuple[Tensor, Tensor | None]  # real and imaginary, which may be 0
 
 
@@ -73,11 +74,35 @@ def _irfft(
     return made.movedim(-1, dim)
 
 
+def _hfft(
+    x: Tensor,
+    n: int | None = None,
+    dim: int = -1,
+    norm: str | None = None,
+    *,
+    out: object = None,
+) -> Tensor | None:
+    """Return the real transform of numbers of which x is the first half."""
+    other = _OTHER_NORM.get(norm, norm)
+    return _irfft(torch.conj(x), n, dim, other, out=out)
+
+
+def _ihfft(
+    x: Tensor,
+    n: int | None = None,
+    dim: int = -1,
+    norm: str | None = None,
+    *,
+    out: object = None,
+) -> Tensor | None:
+    """Return the first half of what `_hfft` makes x of."""
+    made = _rfft(x, n, dim, _OTHER_NORM.get(norm, norm), out=out)
+    return None if made is None else torch.conj(made)
+
+
 def _length(x: Tensor, n: int | None, dim: int) -> int | None:
     """Return how many numbers are transformed, None where that is not for a matrix."""
     if not x.dim() or not -x.dim() <= dim < x.dim():
-        return None
-    if not (x.is_floating_point() or x.is_complex()):
         return None
     length: object = x.shape[dim] if n is None else n
     fits = isinstance(length, int) and isinstance(x.shape[dim], int)
@@ -86,10 +111,10 @@ def _length(x: Tensor, n: int | None, dim: int) -> int | None:
 
 def _lines(x: Tensor, length: int, dim: int) -> Parts:
     """Return the parts with the axis last, cut or filled up with zeros to a length."""
-    parts = (x.real, x.imag) if x.is_complex() else (x, None)
-    return _line(parts[0], length, dim), (
-        None if parts[1] is None else _line(parts[1], length, dim)
-    )
+    if x.is_complex():
+        return _line(x.real, length, dim), _line(x.imag, length, dim)
+    real = x if x.is_floating_point() else x.to(torch.get_default_dtype())
+    return _line(real, length, dim), None
 
 
 def _line(part: Tensor, length: int, dim: int) -> Tensor:
@@ -215,6 +240,8 @@ FOURIER: Mapping[Callable[..., object], Callable[..., object]] = {
     torch.fft.ifft: _ifft,
     torch.fft.rfft: _rfft,
     torch.fft.irfft: _irfft,
+    torch.fft.hfft: _hfft,
+    torch.fft.ihfft: _ihfft,
     torch.fft.fft2: partial(_several, _fft, _fft, False, _PLANE),
     torch.fft.ifft2: partial(_several, _ifft, _ifft, False, _PLANE),
     torch.fft.rfft2: partial(_several, _rfft, _fft, True, _PLANE),

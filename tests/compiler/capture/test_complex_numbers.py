@@ -36,6 +36,7 @@ CASES = {
     "reciprocals": lambda x: pairs(1 / torch.complex(x, x + 2) + torch.complex(x, x) / (2 - 1j)),
     "whole powers": lambda x: pairs(torch.complex(x, x + 1) ** 3),
     "size and angle": lambda x: (torch.complex(x, x + 1).abs(), torch.angle(torch.complex(x, x - 1))),
+    "angles of real numbers": lambda x: (torch.angle(torch.where(x > 0.9, torch.nan, x)), torch.angle((x * 9).long())),
     "polar": lambda x: pairs(torch.polar(x.abs(), x)),
     "exponentials": lambda x: pairs(torch.exp(torch.complex(x, x)) + torch.exp(-2j * x)),
     "conjugates": lambda x: pairs(torch.complex(x, x).conj().resolve_conj() * torch.complex(x, -x)),
