@@ -84,7 +84,7 @@ def variance(arguments: Arguments, results: Results) -> str:
     x, axes, correction, _ = arguments
     dims = operand(x).type.dims
     assert axes is None or isinstance(axes, tuple)
-    reduced = [dims[axis] for axis in axes] if axes else [*dims]
+    reduced = [dims[axis] for axis in axes] if axes and dims else [*dims]
     if not dims or not _whole(reduced):
         return f"the variance of {operand(x).type}"
     count = math.prod(size for size in reduced if isinstance(size, int))

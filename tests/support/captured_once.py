@@ -4,8 +4,10 @@ Tracing takes nine tenths of the time that a small model takes to compile. Tests
 the same models in many recipes, and for each way to run a session; what comes after the
 trace is what these differ in. Models are equal where their pickles are: classes,
 attributes, tensors with their bytes and the memory that they share, functions within
-functions with their code and what they enclose. What cannot be pickled, such as a class
-within a function, is traced each time, and so is what fails.
+functions with their code and what they enclose, classes of tests with what they have of
+numbers and methods. What cannot be pickled, such as a class within a function, is
+traced each time, and so is what fails. Globals that a method reads are not looked at: a
+test that replaces one needs a class within a function.
 """
 
 import hashlib
@@ -64,6 +66,19 @@ def _key(*given: object) -> bytes:
     return hashlib.sha256(written.getbuffer()).digest()
 
 
+def _may_change(module: type[nn.Module]) -> bool:
+    """Tell whether a class is of the tests, whose attributes they replace."""
+    packages = ("torch.", "transformers.")
+    return not module.__module__.startswith(packages) and "<" not in module.__qualname__
+
+
+def _own(module: type[nn.Module]) -> tuple[object, ...]:
+    """Return the bases of a class, its numbers, strings and methods."""
+    kinds = (bool, int, float, str, tuple, FunctionType)
+    own = [pair for pair in sorted(vars(module).items()) if isinstance(pair[1], kinds)]
+    return module.__bases__, own
+
+
 class _Describing(pickle.Pickler):
     """Writes what a plain pickle would refuse or write by address; nothing reads it."""
 
@@ -78,6 +93,8 @@ class _Describing(pickle.Pickler):
             case FunctionType() if "<" in given.__qualname__:
                 parts = given.__code__, given.__closure__, given.__defaults__
                 return tuple, ((given.__module__, *parts, given.__kwdefaults__),)
+            case type() if issubclass(given, nn.Module) and _may_change(given):
+                return tuple, ((given.__module__, given.__qualname__, *_own(given)),)
             case CellType():
                 return tuple, ((given.cell_contents,),)
             case CodeType():

@@ -96,6 +96,26 @@ def test_others_have_keys_of_their_own() -> None:
     assert len(keys) == len(UNEQUAL)
 
 
+class Inherited(Scaled):
+    steps = 2
+
+
+@pytest.mark.parametrize(
+    ("owner", "name", "value"),
+    [
+        (Inherited, "steps", 3),
+        (Inherited, "forward", lambda self, x: x),
+        (Scaled, "forward", lambda self, x: x),
+    ],
+)
+def test_a_class_that_is_changed_is_another(
+    monkeypatch: pytest.MonkeyPatch, owner: type, name: str, value: object
+) -> None:
+    before = captured_once._key(Inherited())
+    monkeypatch.setattr(owner, name, value, raising=False)
+    assert captured_once._key(Inherited()) != before
+
+
 def test_so_have_other_methods_and_states() -> None:
     dim = Dim("n", 2, 8)
     given = [

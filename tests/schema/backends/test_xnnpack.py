@@ -175,6 +175,7 @@ LEFT = [
     ("aten::var.correction", (made(), None, 1, False), made(), "the variance of"),
     ("aten::linalg_vector_norm", (X, 1, (-1,), True), made(1, SEQ, 1), "order 1"),
     ("aten::linalg_vector_norm", (made(), 2, None, False), made(), "of a scalar"),
+    ("aten::var.correction", (made(), (0,), 1, False), made(), "the variance of"),
     ("kvc::attention", (X,), X, "no kernel of kvc::attention"),
     ("aten::silu", (made(4, dtype=BF16),), made(4, dtype=BF16), "not float32"),
     ("aten::silu", (made(0, 4),), made(0, 4), "no elements"),
