@@ -28,11 +28,14 @@ _Rotated = tuple[Tensor, Tensor]
 
 @contextmanager
 def real_rotations(model: PreTrainedModel) -> Iterator[None]:
-    """Let rotations that are complex numbers be pairs of real ones."""
+    """Let rotations that are complex numbers be pairs of real ones.
+
+    A module whose `forward` has been replaced rotates as that says.
+    """
     with ExitStack() as stack:
         for module in model.modules():
             axis = _HEADS.get(name_of(module))
-            if axis is None:
+            if axis is None or "forward" in vars(module):
                 continue
             module.forward = partial(_factors, cast("_Rotary", module))
             stack.callback(delattr, module, "forward")

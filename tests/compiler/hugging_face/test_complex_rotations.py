@@ -29,3 +29,12 @@ def test_rotations_are_those_of_transformers_and_come_back(name, heads_first):
         ours = rotated(model, heads_first)
     torch.testing.assert_close(ours, theirs)
     assert model.model.rotary_emb(theirs[0], torch.arange(3)).is_complex()
+
+
+def test_a_forward_that_was_replaced_stays():
+    model = build("deepseek_v2", shallow=True)
+    rotary = model.model.rotary_emb
+    rotary.forward = replacement = lambda x, position_ids: x
+    with real_rotations(model):
+        assert rotary.forward is replacement
+    assert rotary.forward is replacement
