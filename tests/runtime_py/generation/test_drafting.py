@@ -31,7 +31,10 @@ def target(programs):
         yield session
 
 
-@pytest.fixture(params=["target", "similar", "other"])
+DRAFTS = ("target", "similar", "other")
+
+
+@pytest.fixture(params=DRAFTS)
 def draft(programs, request):
     with programs[request.param].session() as session:
         yield session
@@ -80,8 +83,23 @@ OPTIONS = {
 }
 
 
-@pytest.mark.parametrize("count", [1, 3, 7])
-@pytest.mark.parametrize("options", OPTIONS.values(), ids=OPTIONS)
+def in_every_way():
+    """Yield a draft, options and a number of guesses: each with each.
+
+    Every day come those that have each two of them together once, a Latin square.
+    """
+    for row, name in enumerate(DRAFTS):
+        for column, (title, options) in enumerate(OPTIONS.items()):
+            for number, count in enumerate((1, 3, 7)):
+                daily = (row + column + number) % 3 == 0
+                marks = () if daily else pytest.mark.exhaustive
+                label = f"{name}-{title}-{count}"
+                yield pytest.param(name, options, count, marks=marks, id=label)
+
+
+@pytest.mark.parametrize(
+    ("draft", "options", "count"), [*in_every_way()], indirect=["draft"]
+)
 def test_a_draft_changes_nothing_but_the_calls(programs, target, draft, options, count):
     run = generate(target, PROMPT, draft=draft, draft_tokens=count, **options)
     list(run)
@@ -91,7 +109,7 @@ def test_a_draft_changes_nothing_but_the_calls(programs, target, draft, options,
 
 def test_stop_tokens_end_it_wherever_they_come(programs, target, draft):
     tokens = alone(programs, PROMPT)[0].tokens
-    for at, token in enumerate(tokens[:20]):
+    for at, token in enumerate(tokens[:12]):
         for session in (target, draft):
             session.reset()
         run = generate(target, PROMPT, draft=draft, stop_tokens=[token])
