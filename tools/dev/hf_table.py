@@ -78,6 +78,7 @@ REMARKS = """\
 - BLOOM, Falcon, MPT, GPT-J, CodeGen, GPT-Neo, GPT-NeoX Japanese, XGLM and DiffLlama
   have attention code of their own; while they are compiled, kvc's function replaces it.
   So are the experts of DBRX and Llama 4, of which only chosen ones are then computed.
+  Those of DBRX lie in one matrix, of which each is a part: recipes leave them float32.
 - Llama 4's layers that see chunks of the text keep all positions, and attend with a
   mask [batch, 1, seq, capacity] that hides those before the chunk. A batch of rows of
   different lengths is refused: other layers scale queries by one position for all rows.
