@@ -20,12 +20,15 @@ FAST = {
     "types": [PYTHON, "-m", "mypy", "-p", "kvc"],
     "architecture": [PYTHON, "-m", "pytest", "tests/test_architecture.py"],
 }
-WHOLE, COMMANDS = "tests/end_to_end", "tests/tools"
+WHOLE, OTHERS = "tests/end_to_end", ("tests/tools", "tests/runtime_py/generation")
 # Cut so that both take about as long: what runs whole models, but transformers' ones,
-# and the commands.
-SECOND = [WHOLE, f"--ignore={WHOLE}/hugging_face", COMMANDS]
+# and a few folders more.
+SECOND = [WHOLE, f"--ignore={WHOLE}/hugging_face", *OTHERS]
 FIRST = [f"--ignore={WHOLE}/{folder}" for folder in ("state", "control_flow")]
-FIRST += [f"--ignore-glob={WHOLE}/test_*.py", f"--ignore={COMMANDS}"]
+FIRST += [
+    f"--ignore-glob={WHOLE}/test_*.py",
+    *(f"--ignore={other}" for other in OTHERS),
+]
 # Two runs at a time: neither writes what the other reads.
 TESTS = [PYTHON, "-m", "pytest", "--durations=10", "-p", "no:cacheprovider"]
 
