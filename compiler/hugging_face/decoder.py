@@ -21,8 +21,9 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from kvc.compiler.hugging_face.attention import Call, attending
-from kvc.compiler.hugging_face.cache import AXIS, CachedLayer, KvCache, LayerBuffers
+from kvc.compiler.hugging_face.cache import AXIS, KvCache, LayerBuffers
 from kvc.compiler.hugging_face.inputs import inputs_of, takes_positions
+from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.settings import LEAST_LENGTH, Sizes
 from kvc.compiler.spec import Dim, Method, StateSpec
 from kvc.schema.errors import UnsupportedModel

@@ -16,7 +16,6 @@ from kvc.compiler.bundle import Bundle
 from kvc.compiler.capture import Unchanged
 from kvc.compiler.files import TOKENIZER
 from kvc.compiler.hugging_face.attention import NAME, register
-from kvc.compiler.hugging_face.cache import CachedLayer
 from kvc.compiler.hugging_face.decoder import (
     BatchedDecoder,
     CachedDecoder,
@@ -27,6 +26,7 @@ from kvc.compiler.hugging_face.decoder import (
 )
 from kvc.compiler.hugging_face.experts import own_experts
 from kvc.compiler.hugging_face.latents import unexpanded
+from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.positions import READ, first_position

@@ -18,9 +18,10 @@ from transformers import PreTrainedModel
 
 from kvc.compiler.checkpoints.stand_ins import stand_ins
 from kvc.compiler.hugging_face.attention import Call, attending
-from kvc.compiler.hugging_face.cache import CachedLayer, NotingCache
+from kvc.compiler.hugging_face.cache import NotingCache
 from kvc.compiler.hugging_face.inputs import inputs_of
 from kvc.compiler.hugging_face.latents import latent_layers
+from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.observing import observed
 from kvc.schema.errors import KvcError, UnsupportedModel
 

@@ -6,7 +6,8 @@ import pytest
 
 pytest.importorskip("expecttest", reason="torch's samples of operators need expecttest")
 
-from operator_samples import WAYS, Result, operators, outcome, trials_of
+from module_outcomes import Outcome
+from operator_samples import WAYS, operators, outcome, trials_of
 
 # Of each kind of kernel one; all ways of each are equal, or eager has none.
 SAMPLE = (
@@ -32,7 +33,7 @@ def test_an_operator_of_torch_equals_eager_in_all_ways(name, tmp_path):
 
     found = {(way, outcome(each, tmp_path / "sample.kvc")) for way, each in trials}
 
-    assert ("plain", Result("equal")) in found
+    assert ("plain", Outcome("equal")) in found
     assert [one for one in found if one[1].kind not in ("", "equal")] == []
 
 

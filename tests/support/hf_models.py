@@ -78,6 +78,20 @@ def _like_llama(model_type: str, **settings: object) -> Tiny:
     return Tiny(model_type, _BASE | settings)
 
 
+def _gemma3n(sparsity: list[float]) -> Tiny:
+    """Return one of four layers, of whose activations these shares are zero."""
+    return _like_llama(
+        "gemma3n_text",
+        num_hidden_layers=4,
+        num_kv_shared_layers=2,
+        layer_types=["sliding_attention", "full_attention"] * 2,
+        vocab_size_per_layer_input=VOCAB,
+        hidden_size_per_layer_input=16,
+        laurel_rank=8,
+        activation_sparsity_pattern=sparsity,
+    )
+
+
 def _rope(kind: str, factor: float = 4.0, **settings: object) -> dict[str, object]:
     return {
         "rope_parameters": {
@@ -205,26 +219,8 @@ OTHERS: dict[str, Tiny] = {
     "ernie4_5": _like_llama("ernie4_5"),
     "exaone4": _like_llama("exaone4", **_MIXED),
     "flex_olmo": _like_llama("flex_olmo", **_EXPERTS),
-    "gemma3n_text": _like_llama(
-        "gemma3n_text",
-        num_hidden_layers=4,
-        num_kv_shared_layers=2,
-        layer_types=["sliding_attention", "full_attention"] * 2,
-        vocab_size_per_layer_input=VOCAB,
-        hidden_size_per_layer_input=16,
-        laurel_rank=8,
-        activation_sparsity_pattern=[0.0] * 4,
-    ),
-    "gemma3n_text, sparse": _like_llama(
-        "gemma3n_text",
-        num_hidden_layers=4,
-        num_kv_shared_layers=2,
-        layer_types=["sliding_attention", "full_attention"] * 2,
-        vocab_size_per_layer_input=VOCAB,
-        hidden_size_per_layer_input=16,
-        laurel_rank=8,
-        activation_sparsity_pattern=[0.95, 0.95, 0.0, 0.0],
-    ),
+    "gemma3n_text": _gemma3n([0.0] * 4),
+    "gemma3n_text, sparse": _gemma3n([0.95, 0.95, 0.0, 0.0]),
     "glm": _like_llama("glm", partial_rotary_factor=0.5),
     "glm4": _like_llama("glm4", partial_rotary_factor=0.5),
     "glm4_moe": _like_llama(

@@ -1,6 +1,6 @@
 """What comes of a module that is compiled, run and compared with eager."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +25,18 @@ class Outcome:
     reason: str = ""
 
 
+class Applied(nn.Module):
+    """A function of one tensor as a module."""
+
+    def __init__(self, function: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.function = function
+
+    def forward(self, x: Tensor) -> object:
+        """Apply it."""
+        return self.function(x)
+
+
 def outcome(
     module: nn.Module,
     args: tuple[object, ...],
@@ -37,8 +49,13 @@ def outcome(
             expected = _tensors(deepcopy(module)(*_copied(args), **_copied(kwargs)))
     except Exception as error:
         return Outcome("", repr(error))
+    return compared(lambda: _run(module, args, kwargs, path), expected)
+
+
+def compared(run: Callable[[], list[Tensor]], expected: list[Tensor]) -> Outcome:
+    """Compile and run, and compare the results with those of eager."""
     try:
-        found = _run(module, args, kwargs, path)
+        found = run()
     except KvcError as error:
         return Outcome("refused", " ".join(str(error).split("\n")[:2]))
     except Exception as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Literal
 
 import torch
+from module_outcomes import Outcome, compared
 from torch import Tensor, nn
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.testing._internal.opinfo.core import OpInfo, SampleInput
@@ -18,7 +19,6 @@ from torch.utils._pytree import tree_flatten, tree_leaves, tree_unflatten
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
-from kvc.schema.errors import KvcError
 
 Way = Literal["plain", "in place", "dynamic", "strided"]
 WAYS: tuple[Way, ...] = ("plain", "in place", "dynamic", "strided")
@@ -75,14 +75,6 @@ class Trial:
     model: nn.Module
     calls: tuple[Tensors, ...]
     dynamic: dict[str, dict[int, Dim]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What came of a trial: "" where eager has no answer, and why it is not equal."""
-
-    kind: Literal["", "equal", "wrong", "refused", "error"]
-    reason: str = ""
 
 
 def operators() -> list[OpInfo]:
@@ -143,23 +135,12 @@ def _apart(tensor: Tensor) -> Tensor:
     return wide[..., 0]
 
 
-def outcome(trial: Trial, path: Path) -> Result:
+def outcome(trial: Trial, path: Path) -> Outcome:
     """Compile by `fp32`, save, load, run and compare."""
     expected = _expected(trial)
     if expected is None:
-        return Result("")
-    try:
-        found = _found(trial, path)
-    except KvcError as error:
-        return Result("refused", " ".join(str(error).split("\n")[:2]))
-    except Exception as error:
-        return Result("error", f"{type(error).__name__}: {error}")
-    try:
-        for one, other in zip(found, expected, strict=True):
-            torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-5, equal_nan=True)
-    except (AssertionError, ValueError) as error:
-        return Result("wrong", " ".join(str(error).split()))
-    return Result("equal")
+        return Outcome("")
+    return compared(lambda: _found(trial, path), expected)
 
 
 def _expected(trial: Trial) -> list[Tensor] | None:

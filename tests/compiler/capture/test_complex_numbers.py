@@ -4,7 +4,7 @@
 import numpy as np
 import pytest
 import torch
-from module_outcomes import outcome
+from module_outcomes import Applied, outcome
 from torch import Tensor, nn
 
 from kvc.compiler import Dim, Method, compile_program
@@ -59,15 +59,6 @@ REFUSED = {
     "aten.prod.dim_int of complex": lambda x: pairs(torch.complex(x, x).prod(-1)),
     "of complex numbers, and a bundle": lambda x: torch.linalg.det(torch.complex(x, x)[..., :3]).real,
 }  # fmt: skip
-
-
-class Applied(nn.Module):
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> object:
-        return self.function(x)
 
 
 @pytest.mark.parametrize("name", CASES)

@@ -3,8 +3,8 @@
 
 import pytest
 import torch
-from module_outcomes import outcome
-from torch import Tensor, nn
+from module_outcomes import Applied, outcome
+from torch import Tensor
 
 from kvc.compiler import Dim, Method, compile_program
 from kvc.runtime import load
@@ -45,15 +45,6 @@ CASES = {
     "all bins, not centred": lambda x: pairs(torch.stft(x.reshape(3, 20), 8, center=False, onesided=False, return_complex=True)),
     "centred by zeros": lambda x: pairs(torch.stft(x.reshape(3, 20), 6, pad_mode="constant", return_complex=True)),
 }  # fmt: skip
-
-
-class Applied(nn.Module):
-    def __init__(self, function) -> None:
-        super().__init__()
-        self.function = function
-
-    def forward(self, x: Tensor) -> object:
-        return self.function(x)
 
 
 @pytest.mark.parametrize("name", CASES)
