@@ -15,8 +15,10 @@ from typing import Final
 import click
 
 from kvc.schema.errors import KvcError
+from kvc.tools.commands.bench import bench
 from kvc.tools.commands.chat import chat
 from kvc.tools.commands.compile import compile_command
+from kvc.tools.commands.diff import diff
 from kvc.tools.commands.dump import dump
 from kvc.tools.commands.eval import eval_command
 from kvc.tools.commands.gc import collect
@@ -128,9 +130,11 @@ def main() -> None:
 for _command in (
     compile_command,
     dump,
+    diff,
     generate,
     chat,
     eval_command,
+    bench,
     run,
     verify,
     split,

@@ -15,11 +15,9 @@ import click
 from kvc.tools.data_folders import data_folders_option
 
 if TYPE_CHECKING:
-    from kvc.schema.container import BundleFile
     from kvc.schema.model import Program
     from kvc.tools.reports.listing import ListingReport
     from kvc.tools.reports.overview import DumpReport
-    from kvc.tools.reports.sizes import FoundFile
 
 
 @click.command()
@@ -66,6 +64,7 @@ def dump(
     BUNDLE may also be a saved session: then its program, position and capacity.
     """
     from kvc.schema.container import BundleFile, is_session
+    from kvc.tools.reports.files import describe_file
 
     if is_session(bundle):
         if ops or any(sections.values()):
@@ -76,7 +75,8 @@ def dump(
         return
     asked = [name for name, wanted in sections.items() if wanted]
     with BundleFile.open(bundle) as file:
-        report = _report(file, data_folders, by_method=as_json or sections["size"])
+        by_method = as_json or sections["size"]
+        report = describe_file(file, data_folders, by_method=by_method)
         listings = _listings(file.program, ops)
     if as_json:
         click.echo(json.dumps(_json(report, asked, listings), indent=2))
@@ -90,49 +90,6 @@ def _print_session(path: str, as_json: bool) -> None:
     report = describe_session(path)
     shown = json.dumps({"session": asdict(report)}, indent=2) if as_json else None
     click.echo(shown or "\n".join(session_lines(report)))
-
-
-def _report(
-    file: "BundleFile", folders: Sequence[str], by_method: bool
-) -> "DumpReport":
-    from kvc.schema.container import HEADER_NBYTES
-    from kvc.tools.reports.overview import describe_bundle
-    from kvc.tools.reports.sizes import describe_size
-
-    program = file.program
-    found = [_find(file, number, folders) for number in range(1, len(program.files))]
-    tail = file.header.tail_nbytes
-    sizes = describe_size(program, file.size, HEADER_NBYTES, tail, by_method, found)
-    return describe_bundle(file.path, program, file.digest, sizes)
-
-
-def _find(
-    bundle: "BundleFile", number: int, folders: Sequence[str]
-) -> "FoundFile | str":
-    """Return what a data file holds, or why it is of no use."""
-    from kvc.schema.container import (
-        find_data_file,
-        is_spare,
-        match_index,
-        search_path,
-    )
-    from kvc.schema.errors import DataFileMissing, KvcError
-    from kvc.tools.reports.sizes import FoundFile
-
-    try:
-        places = search_path(bundle.path, folders)
-        wanted = bundle.program.files[number]
-        with find_data_file(wanted, bundle.path, places) as found:
-            match_index(bundle, number, found)
-            index_nbytes = found.header.tail_nbytes
-            return FoundFile(found.path, found.size, index_nbytes, found.blobs)
-    except DataFileMissing as error:
-        text = f"it is not there; looked in: {error.folders}"
-        if not is_spare(bundle.program, number):
-            return text
-        return f"{text}; the bundle works without: its weights are packed at load"
-    except KvcError as error:
-        return str(error)
 
 
 def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]:

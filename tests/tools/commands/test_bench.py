@@ -1,0 +1,135 @@
+"""`kvc bench`: tests as llama-bench has them, rounds in processes of their own."""
+
+import json
+import stat
+
+import pytest
+from tiny_decoder import factory
+
+from kvc.compiler import compile_program
+from kvc.tools.bench.plan import SpeedTest, plan_tests
+from kvc.tools.bench.rounds import Measured
+
+FAKE = """#!/usr/bin/env python3
+import json, sys
+options = dict(zip(sys.argv[1::2], sys.argv[2::2]))
+assert options["-t"].isdecimal() and options["-r"] == "1", options
+tokens = int(options["-p"]) + int(options["-n"])
+print(json.dumps([{"samples_ns": [tokens * 500_000_000]}]))
+"""
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory):
+    """A tiny decoder that runs without torch, which takes a process long to import."""
+    path = tmp_path_factory.mktemp("bench") / "fast.kvc"
+    spec = factory()
+    compile_program(spec.model, spec.methods, "cpu_q8", states=spec.states).save(path)
+    return path
+
+
+def bench(kvc, *arguments):
+    done = kvc("bench", *arguments, "--json")
+    assert done.exit_code == 0, done.output
+    return json.loads(done.stdout)["bundles"]
+
+
+def test_tests_are_named_as_llama_bench_names_them():
+    tests = plan_tests((128, 0, 512), (32,), (0, 1024))
+    assert [test.name for test in tests] == [
+        "pp128",
+        "pp512",
+        "tg32",
+        "pp128 @ d1024",
+        "pp512 @ d1024",
+        "tg32 @ d1024",
+    ]
+    assert len(plan_tests((8, 8), (0,), (0,))) == 1
+
+
+def test_speeds_are_tokens_of_all_rows_and_ratios_those_of_rounds():
+    tests = (SpeedTest(10, 0, 0), SpeedTest(0, 4, 0))
+    slow = Measured("a", "fp32", 1, 2, 1, tests, ((2.0, 1.0), (1.0, 2.0), (4.0, 1.0)))
+    fast = Measured("b", "fp32", 1, 2, 3, tests, ((1.0, 1.0), (1.0, 1.0), (1.0, 1.0)))
+    assert (slow.speed(0).least, slow.speed(0).median, slow.speed(0).most) == (
+        2.5,
+        5,
+        10,
+    )
+    assert fast.speed(1).median == 12
+    assert fast.ratio(0, slow).median == 6  # of 6, 3 and 12, not 30 / 5
+
+
+def test_rounds_of_two_bundles(kvc, fast, tiny):
+    options = ("-p", 6, "-n", 3, "-d", 0, "-d", 5, "-r", 2)
+    first, second = bench(kvc, fast, tiny, *options)
+    assert (first["path"], first["recipe"]) == (str(fast), "cpu_q8")
+    assert (second["path"], second["recipe"]) == (str(tiny), "fp32")
+    assert first["nbytes"] == fast.stat().st_size
+    names = ["pp6", "tg3", "pp6 @ d5", "tg3 @ d5"]
+    for one in (first, second):
+        assert [test["test"] for test in one["tests"]] == names
+        for test in one["tests"]:
+            assert len(test["seconds"]) == 2
+            rates = [(test["prompt"] or test["steps"]) / s for s in test["seconds"]]
+            speed = test["tokens_per_second"]
+            assert (speed["least"], speed["most"]) == (min(rates), max(rates))
+        assert 0 < one["load_s"]["median"] < one["first_token_s"]["median"]
+        assert len(one["memory"]) == 2
+    assert {t["ratio_to_first"]["median"] for t in first["tests"]} == {1}
+
+
+def test_tables_name_tests_and_the_ratio(kvc, fast):
+    done = kvc("bench", fast, fast, "-p", 4, "-n", 0, "-r", 1)
+    title, *rows = done.stdout.splitlines()
+    assert title.split()[:6] == ["model", "recipe", "size", "threads", "test", "t/s"]
+    assert title.endswith("of the first")
+    assert rows[0].split()[:2] == [str(fast), "cpu_q8"]
+    assert rows[0].endswith("1.00")
+    assert "first token" in done.stdout
+    assert "measuring" in done.stderr
+
+
+def test_llama_bench_takes_its_turn(kvc, fast, tmp_path):
+    program, model = tmp_path / "llama-bench", tmp_path / "model.gguf"
+    program.write_text(FAKE)
+    program.chmod(program.stat().st_mode | stat.S_IXUSR)
+    model.write_bytes(b"GGUF")
+    peer = ("--against", model, "--llama-bench", program)
+    _, other = bench(kvc, fast, "-p", 4, "-n", 2, "-r", 2, *peer)
+    assert (other["path"], other["recipe"], other["nbytes"]) == (
+        str(model),
+        "llama.cpp",
+        4,
+    )
+    assert [t["tokens_per_second"]["median"] for t in other["tests"]] == [2, 2]
+    assert "load_s" not in other
+    program.write_text("#!/bin/sh\necho no such model >&2; exit 1\n")
+    done = kvc("bench", fast, "-p", 4, "-n", 0, "-r", 1, *peer)
+    assert done.exit_code == 1
+    assert f"llama-bench fails on {model}: no such model" in done.output
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-p", 0, "-n", 0), "nothing to measure"),
+        (("-p", 100, "-n", 0), "the prompt has 100 tokens"),
+        (("-d", 23, "-p", 2, "-n", 0), "room for 1: it holds 23 of 24"),
+        (("-b", 2), "no session size 'batch'"),
+        (("-b", 2, "--against", "m.gguf"), "no --batch with --against"),
+        (("--against", "m.gguf", "--llama-bench", "/no/such"), "there is no /no/such"),
+    ],
+)
+def test_what_cannot_be_measured(kvc, fast, options, message):
+    done = kvc("bench", fast, "-r", 1, *options)
+    assert done.exit_code != 0
+    assert message in done.output
+
+
+def test_what_is_no_bundle(kvc, tmp_path, sample):
+    done = kvc("bench", tmp_path / "missing.kvc", "-r", 1)
+    assert (done.exit_code, "No such file" in done.output) == (1, True)
+    done = kvc("bench", sample, "-r", 1)
+    assert done.exit_code == 1
+    assert "Traceback" not in done.output

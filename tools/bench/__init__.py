@@ -1,0 +1,1 @@
+"""`kvc bench`: how fast bundles run, measured in processes of their own, in turn."""

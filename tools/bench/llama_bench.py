@@ -1,0 +1,74 @@
+"""Run llama.cpp's own llama-bench over the same tests, as a peer of `kvc bench`.
+
+In: a GGUF file. Out: the seconds of each test. llama-bench warms up before each test by
+itself, and counts neither loading nor the tokens that a depth takes.
+"""
+
+import json
+import shutil
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+import click
+
+from kvc.tools.bench.plan import SpeedTest
+from kvc.tools.text import escape
+
+NAME: Final = "llama.cpp"
+
+
+def find_llama_bench(program: str) -> str:
+    """Return the path of llama-bench.
+
+    Raises:
+        ClickException: there is no such program.
+    """
+    found = shutil.which(program)
+    if found is None:
+        raise click.ClickException(
+            f"there is no {program}, which --against needs; build llama.cpp (its "
+            "target llama-bench), and name the program by --llama-bench PATH"
+        )
+    return found
+
+
+def run_llama_bench(
+    program: str, model: str, tests: Sequence[SpeedTest], threads: int
+) -> tuple[float, ...]:
+    """Return the seconds of each test, run once after llama-bench's own warm-up.
+
+    Raises:
+        ClickException: it fails, or prints something else.
+    """
+    return tuple(_run(program, model, test, threads) for test in tests)
+
+
+def _run(program: str, model: str, test: SpeedTest, threads: int) -> float:
+    asked = ("-p", test.prompt, "-n", test.steps, "-d", test.depth)
+    command = [program, "-m", model, *asked, "-t", threads, "-r", 1, "-o", "json"]
+    done = subprocess.run(
+        [str(part) for part in command], capture_output=True, text=True
+    )
+    try:
+        if done.returncode:
+            raise ValueError(f"exit code {done.returncode}")
+        (found,) = json.loads(done.stdout)
+        return float(found["samples_ns"][0]) / 1e9
+    except (ValueError, TypeError, KeyError, IndexError) as error:
+        said = done.stderr.strip().splitlines()
+        reason = escape(said[-1]) if said else repr(error)
+        raise click.ClickException(f"llama-bench fails on {model}: {reason}") from error
+
+
+def nbytes_of(model: str) -> int:
+    """Return the size of a file.
+
+    Raises:
+        ClickException: there is none.
+    """
+    try:
+        return Path(model).stat().st_size
+    except OSError as error:
+        raise click.ClickException(f"cannot read {model}: {error.strerror}") from error

@@ -1,0 +1,136 @@
+"""What `kvc bench` measures: the tests, and what a process is told and tells.
+
+A process that measures is told a `Plan` as JSON, and answers with `Figures` as JSON.
+Tests are named as llama-bench names its own: `pp128` reads a prompt of 128 tokens, and
+`tg32 @ d1024` makes 32 tokens after 1,024.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class SpeedTest:
+    """Tokens to run on a session that holds `depth` of them already.
+
+    Attributes:
+        prompt: tokens of a prompt, 0 for a test that makes tokens.
+        steps: tokens that are made one by one, 0 for a test that reads a prompt.
+        depth: tokens in each row before.
+    """
+
+    prompt: int
+    steps: int
+    depth: int
+
+    @property
+    def name(self) -> str:
+        """Return what llama-bench calls it."""
+        name = f"pp{self.prompt}" if self.prompt else f"tg{self.steps}"
+        return f"{name} @ d{self.depth}" if self.depth else name
+
+    @property
+    def tokens(self) -> int:
+        """Return how many tokens of a row are timed."""
+        return self.prompt or self.steps
+
+
+def plan_tests(
+    prompts: Sequence[int], steps: Sequence[int], depths: Sequence[int]
+) -> tuple[SpeedTest, ...]:
+    """Return each prompt and each number of steps at each depth, no test twice."""
+    found = [
+        test
+        for depth in depths
+        for test in (
+            *(SpeedTest(prompt, 0, depth) for prompt in prompts if prompt),
+            *(SpeedTest(0, count, depth) for count in steps if count),
+        )
+    ]
+    return tuple(dict.fromkeys(found))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What one process measures.
+
+    Attributes:
+        bundle: its path.
+        tests: in this order.
+        rows: of the session; all take the same number of tokens.
+        began: `time.monotonic()` when the process was started.
+        mode, data_folders, reference, threads: as `kvc.runtime.load` has them.
+        residency: whether to print what memory the weights take.
+    """
+
+    bundle: str
+    tests: tuple[SpeedTest, ...]
+    rows: int
+    began: float
+    mode: str
+    data_folders: tuple[str, ...]
+    reference: bool | None
+    threads: int | None
+    residency: bool
+
+    def as_json(self) -> dict[str, object]:
+        """Return the fields."""
+        return asdict(self)
+
+
+def plan_of(fields: dict[str, object]) -> Plan:
+    """Return the plan of such fields, as `Plan.as_json` gave them."""
+    tests = fields["tests"]
+    assert isinstance(tests, list)
+    found = fields | {"tests": tuple(SpeedTest(**test) for test in tests)}
+    return Plan(**found)  # type: ignore[arg-type]  # as `as_json` wrote them
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Resident memory of a process, in bytes.
+
+    Attributes:
+        anonymous: of its own.
+        file: pages of files, which other processes share and the system may drop.
+        peak: the most that was ever resident, of both.
+    """
+
+    anonymous: int
+    file: int
+    peak: int
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """What one process measured.
+
+    Attributes:
+        recipe: of the bundle.
+        nbytes: of the bundle and its data files.
+        threads: that it computed with.
+        load_s: seconds of the load call.
+        first_token_s: seconds from the start of the process to the logits of the first
+            token: starting Python, importing, loading, and running one token.
+        seconds: of each test.
+        memory: at the end, None where the system does not tell.
+    """
+
+    recipe: str
+    nbytes: int
+    threads: int
+    load_s: float
+    first_token_s: float
+    seconds: tuple[float, ...]
+    memory: Memory | None
+
+
+def figures_of(fields: dict[str, object]) -> Figures:
+    """Return figures from their fields, as a process printed them."""
+    seconds, memory = fields["seconds"], fields["memory"]
+    assert isinstance(seconds, list)
+    found = fields | {
+        "seconds": tuple(seconds),
+        "memory": Memory(**memory) if isinstance(memory, dict) else None,
+    }
+    return Figures(**found)  # type: ignore[arg-type]  # as the process wrote them

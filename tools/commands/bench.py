@@ -1,0 +1,129 @@
+"""`kvc bench`: measure how fast bundles read prompts and make tokens."""
+
+import json
+
+import click
+
+from kvc.tools.loading import Loading, loading_options
+
+COUNT = click.IntRange(min=0)
+
+
+@click.command()
+@click.argument("bundles", metavar="BUNDLE...", nargs=-1, required=True)
+@click.option(
+    "-p",
+    "--n-prompt",
+    "prompts",
+    type=COUNT,
+    metavar="N",
+    multiple=True,
+    help="Read a prompt of N tokens; 0 for none. Repeatable.  [default: 128, 512]",
+)
+@click.option(
+    "-n",
+    "--n-gen",
+    "steps",
+    type=COUNT,
+    metavar="N",
+    multiple=True,
+    help="Make N tokens, one by one; 0 for none. Repeatable.  [default: 32]",
+)
+@click.option(
+    "-d",
+    "--n-depth",
+    "depths",
+    type=COUNT,
+    metavar="N",
+    multiple=True,
+    help="Do so after N tokens. Repeatable.  [default: 0]",
+)
+@click.option(
+    "-r",
+    "--rounds",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=3,
+    show_default=True,
+    help="How often each bundle is measured.",
+)
+@click.option(
+    "-b",
+    "--batch",
+    "rows",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=1,
+    show_default=True,
+    help="Run N rows at once.",
+)
+@click.option(
+    "--against",
+    "peers",
+    metavar="MODEL.gguf",
+    multiple=True,
+    help="Measure llama.cpp with this file in the same rounds. Repeatable.",
+)
+@click.option(
+    "--llama-bench",
+    "program",
+    metavar="PATH",
+    default="llama-bench",
+    show_default=True,
+    help="llama.cpp's program for --against.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with all rounds.")
+@loading_options
+def bench(
+    bundles: tuple[str, ...],
+    prompts: tuple[int, ...],
+    steps: tuple[int, ...],
+    depths: tuple[int, ...],
+    rounds: int,
+    rows: int,
+    peers: tuple[str, ...],
+    program: str,
+    as_json: bool,
+    loading: Loading,
+) -> None:
+    """Measure how fast each BUNDLE reads prompts and makes tokens.
+
+    Tests are named as llama-bench names them: pp512 reads a prompt of 512 tokens, and
+    tg32 @ d1024 makes 32 tokens after 1,024. Each bundle runs in a process of its own
+    in every round, and bundles take turns. Every test runs once uncounted. Tokens are
+    random. Prints medians of the rounds, with the least and the most; of several
+    bundles also their speed as a multiple of the first one's, the median of the rounds.
+
+    load is the load call; first token, all from the start of the process to the logits
+    of one token.
+
+    Example: kvc bench q8.kvc q4.kvc -p 128 -n 32 -d 0 -d 1024
+    """
+    from kvc.tools.bench.llama_bench import find_llama_bench
+    from kvc.tools.bench.plan import plan_tests
+    from kvc.tools.bench.rounds import run_rounds
+    from kvc.tools.bench.tables import as_json as fields
+    from kvc.tools.bench.tables import tables
+    from kvc.tools.progress import Stages
+
+    tests = plan_tests(prompts or (128, 512), steps or (32,), depths or (0,))
+    if not tests:
+        raise click.UsageError("nothing to measure: -p and -n are both 0")
+    if peers and rows > 1:
+        raise click.UsageError("llama-bench runs one row: no --batch with --against")
+    llama_bench = find_llama_bench(program) if peers else ""
+    with Stages(quiet=False) as stages:
+        found = run_rounds(
+            bundles,
+            tests,
+            rows,
+            rounds,
+            loading,
+            peers,
+            llama_bench,
+            lambda what, done, total: stages.show("measuring", done, total, what),
+        )
+    if as_json:
+        click.echo(json.dumps({"bundles": fields(found)}, indent=2))
+    else:
+        click.echo("\n".join(tables(found)))

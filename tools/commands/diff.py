@@ -1,0 +1,73 @@
+"""`kvc diff`: what differs between two bundles.
+
+Reads headers and programs, never a weight: digests tell whether two are the same.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Final
+
+import click
+
+from kvc.tools.data_folders import data_folders_option
+
+if TYPE_CHECKING:
+    from kvc.tools.reports.listing import ListingReport
+    from kvc.tools.reports.overview import DumpReport
+
+DIFFERENT: Final = 1
+_TROUBLE: Final = 2  # as diff(1) has it
+
+
+@click.command()
+@click.argument("old", metavar="OLD")
+@click.argument("new", metavar="NEW")
+@click.option("--code", is_flag=True, help="Show how the instructions differ.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@data_folders_option
+def diff(
+    old: str, new: str, code: bool, as_json: bool, data_folders: Sequence[str]
+) -> None:
+    """Say what differs between the bundles OLD and NEW.
+
+    Recipes and versions, methods, operators, code, states, weights (the same, changed,
+    of another type, renamed, moved to another file), memory, sizes, metadata. Only
+    what differs is printed.
+
+    Ends with exit code 0 if both have the same content, 1 if not, 2 if one cannot be
+    read.
+
+    Example: kvc diff fp32.kvc q8.kvc
+    """
+    from kvc.schema.errors import KvcError
+    from kvc.tools.reports.differences import describe_differences, difference_lines
+    from kvc.tools.text import escape
+
+    try:
+        (before, old_code), (after, new_code) = (
+            _read(path, data_folders) for path in (old, new)
+        )
+    except KvcError as error:
+        click.ClickException(escape(str(error), keep="\n")).show()
+        raise click.exceptions.Exit(_TROUBLE) from error
+    report = describe_differences(before, after, old_code, new_code)
+    if as_json:
+        click.echo(json.dumps(asdict(report), indent=2))
+    else:
+        click.echo("\n".join(difference_lines(report, code)))
+    if not report.equal:
+        raise click.exceptions.Exit(DIFFERENT)
+
+
+def _read(
+    path: str, folders: Sequence[str]
+) -> tuple["DumpReport", list["ListingReport"]]:
+    from kvc.schema.container import BundleFile
+    from kvc.tools.reports.files import describe_file
+    from kvc.tools.reports.listing import describe_listing
+
+    with BundleFile.open(path) as file:
+        program = file.program
+        code = [describe_listing(program, method) for method in program.methods]
+        return describe_file(file, folders, by_method=False), code

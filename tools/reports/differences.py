@@ -1,0 +1,480 @@
+"""What differs between two bundles: `kvc diff`.
+
+In: the reports on both, as `kvc dump` has them, and the listings of their methods. Out:
+a report of the differences alone. Weights are compared by what they were in the model:
+a weight that one bundle stores as float32 and the other as int8 with scales is one
+weight of another type.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from difflib import unified_diff
+from typing import Final
+
+from kvc.schema.uses import FILE
+from kvc.tools.reports.blobs import BlobReport
+from kvc.tools.reports.families import families
+from kvc.tools.reports.listing import ListingReport, listing_lines
+from kvc.tools.reports.overview import DumpReport, FileReport
+from kvc.tools.text import columns, escape, plural, size
+
+_OF: Final = " of "  # between a pass and the weight that it was given, in a provenance
+_TOLD_APART: Final = {"name", "left"}  # "left" is what PyTorch runs of the operators
+# What stands before a line, the numbers of values, and offsets in the scratch arena.
+_NUMBERED: Final = re.compile(r"^ *\d+ (?= )|(?<=%)\d+| at \d+| in %\d+")
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Something that both have, with a field that differs; "" where it is missing.
+
+    Attributes:
+        what: the field.
+        old, new: its value in the first and in the second bundle.
+    """
+
+    what: str
+    old: str
+    new: str
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """A method, state or weight that differs.
+
+    Attributes:
+        name: which it is.
+        kind: "only in the first", "only in the second" or "changed"; of weights also
+            "another type", "renamed" (the same bytes under another name) and
+            "moved" (the same bytes in another file).
+        changes: what differs.
+        old_nbytes, new_nbytes: of states and weights, 0 where there is none.
+    """
+
+    name: str
+    kind: str
+    changes: tuple[Change, ...] = ()
+    old_nbytes: int = 0
+    new_nbytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class OperatorChange:
+    """An operator that some methods run more or less often.
+
+    Attributes:
+        op: the operator.
+        backend: that runs it, "" for PyTorch.
+        methods: that differ in the same way.
+        old, new: how often it stands in each of them.
+    """
+
+    op: str
+    backend: str
+    methods: tuple[str, ...]
+    old: int
+    new: int
+
+
+@dataclass(frozen=True, slots=True)
+class DifferenceReport:
+    """All that differs; every part is empty where two bundles have the same content.
+
+    Attributes:
+        equal: whether both have the same digest, which is of all their content.
+        file: recipe, versions, digests, size.
+        methods: signatures, roles, what they call and write.
+        operators: how often they stand in methods that both have.
+        code: method -> unified diff of the listings, without the numbers of values;
+            empty where only these differ.
+        states: of a session.
+        weights: named data, by what they were in the model; files that go along too.
+        same_weights, same_nbytes: what both have alike, under the same names.
+        memory: planned scratch, states, what backends lay out.
+        size: parts of the files.
+        metadata: by key.
+    """
+
+    equal: bool
+    file: tuple[Change, ...]
+    methods: tuple[Item, ...]
+    operators: tuple[OperatorChange, ...]
+    code: Mapping[str, tuple[str, ...]]
+    states: tuple[Item, ...]
+    weights: tuple[Item, ...]
+    same_weights: int
+    same_nbytes: int
+    memory: tuple[Change, ...]
+    size: tuple[Change, ...]
+    metadata: tuple[Change, ...]
+
+
+def describe_differences(
+    old: DumpReport,
+    new: DumpReport,
+    old_code: Sequence[ListingReport],
+    new_code: Sequence[ListingReport],
+) -> DifferenceReport:
+    """Compare two bundles.
+
+    Args:
+        old: the report on the first.
+        new: that on the second.
+        old_code: the listings of all methods of the first.
+        new_code: those of the second.
+    """
+    weights, same = _weights(old.blobs, new.blobs)
+    return DifferenceReport(
+        equal=old.file.digest == new.file.digest,
+        file=_changes(_file(old.file), _file(new.file)),
+        methods=_items(
+            {m.name: _flat(m) for m in old.methods},
+            {m.name: _flat(m) for m in new.methods},
+        ),
+        operators=_operators(old, new),
+        code=_code(old_code, new_code),
+        states=_states(old, new),
+        weights=weights,
+        same_weights=len(same),
+        same_nbytes=sum(same),
+        memory=_changes(_memory(old), _memory(new)),
+        size=_changes(_parts(old), _parts(new)),
+        metadata=_changes(old.metadata, new.metadata),
+    )
+
+
+def _changes(
+    old: Mapping[str, object], new: Mapping[str, object]
+) -> tuple[Change, ...]:
+    return tuple(
+        Change(key, str(old.get(key, "")), str(new.get(key, "")))
+        for key in dict.fromkeys((*old, *new))
+        if old.get(key, "") != new.get(key, "")
+    )
+
+
+def _file(file: FileReport) -> dict[str, object]:
+    return {key: value for key, value in asdict(file).items() if key != "path"}
+
+
+def _flat(report: object) -> dict[str, object]:
+    """Return the fields of a report as text; of several names those of families."""
+    found: dict[str, object] = {}
+    for field in fields(report):  # type: ignore[arg-type]  # reports are dataclasses
+        value = getattr(report, field.name)
+        if field.name not in _TOLD_APART:
+            found[field.name.replace("_", " ")] = _text(value)
+    return found
+
+
+def _text(value: object) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{key} x {count}" for key, count in value.items())
+    if not isinstance(value, tuple):
+        return str(value)
+    if all(isinstance(one, str) for one in value):
+        return ", ".join(_folded(value))
+    return ", ".join(" ".join(map(str, asdict(one).values())) for one in value)
+
+
+def _folded(names: Iterable[str]) -> list[str]:
+    return [pattern for pattern, _ in families(names, str, lambda _: None)]
+
+
+def _items(
+    old: Mapping[str, Mapping[str, object]], new: Mapping[str, Mapping[str, object]]
+) -> tuple[Item, ...]:
+    found = []
+    for name in dict.fromkeys((*old, *new)):
+        if name not in new:
+            found.append(Item(name, "only in the first"))
+        elif name not in old:
+            found.append(Item(name, "only in the second"))
+        elif changes := _changes(old[name], new[name]):
+            found.append(Item(name, "changed", changes))
+    return tuple(found)
+
+
+def _operators(old: DumpReport, new: DumpReport) -> tuple[OperatorChange, ...]:
+    before, after = _counts(old), _counts(new)
+    both = {m.name for m in old.methods} & {m.name for m in new.methods}
+    alike: dict[tuple[str, str, int, int], list[str]] = {}
+    for key in dict.fromkeys((*before, *after)):
+        op, backend, method = key
+        counts = before.get(key, 0), after.get(key, 0)
+        if method in both and counts[0] != counts[1]:
+            alike.setdefault((op, backend, *counts), []).append(method)
+    return tuple(
+        OperatorChange(op, backend, tuple(methods), first, second)
+        for (op, backend, first, second), methods in alike.items()
+    )
+
+
+def _counts(report: DumpReport) -> dict[tuple[str, str, str], int]:
+    """Return how often an operator stands in a method, by op, backend and method."""
+    counts: dict[tuple[str, str, str], int] = {}
+    for one in report.operators:
+        key = (one.op, one.backend, one.method)
+        counts[key] = counts.get(key, 0) + one.count
+    return counts
+
+
+def _code(
+    old: Sequence[ListingReport], new: Sequence[ListingReport]
+) -> dict[str, tuple[str, ...]]:
+    """Return how methods that both have differ in what they run, and in which order.
+
+    Numbers of values and places in memory shift with every instruction that is added,
+    and are left out; where nothing else differs, that is said.
+    """
+    before = {listing.method: listing_lines(listing) for listing in old}
+    after = {listing.method: listing_lines(listing) for listing in new}
+    found: dict[str, tuple[str, ...]] = {}
+    for name, lines in before.items():
+        others = after.get(name, lines)
+        plain, other = (list(map(_unnumbered, text)) for text in (lines, others))
+        if plain != other:
+            changed = unified_diff(plain, other, lineterm="", n=1)
+            found[name] = tuple(changed)[2:]
+        elif lines != others:
+            found[name] = ()
+    return found
+
+
+def _unnumbered(line: str) -> str:
+    """Return a line of a listing without its number, and without those of values."""
+    return _NUMBERED.sub("", line).strip()
+
+
+def _states(old: DumpReport, new: DumpReport) -> tuple[Item, ...]:
+    before = {state.name: state for state in old.states}
+    after = {state.name: state for state in new.states}
+    items = _items(
+        {name: _flat(state) for name, state in before.items()},
+        {name: _flat(state) for name, state in after.items()},
+    )
+    return tuple(
+        Item(
+            item.name,
+            item.kind,
+            item.changes,
+            before[item.name].nbytes if item.name in before else 0,
+            after[item.name].nbytes if item.name in after else 0,
+        )
+        for item in items
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Weight:
+    """Everything that is stored of one weight of the model.
+
+    Attributes:
+        types: of its parts, by what a pass calls them: "" is the weight itself.
+        digests: of the parts, in the order of `types`.
+        files: that these are in.
+    """
+
+    types: tuple[tuple[str, str], ...]
+    digests: tuple[str, ...]
+    files: tuple[str, ...]
+    nbytes: int
+
+
+def _weights(
+    old: Sequence[BlobReport], new: Sequence[BlobReport]
+) -> tuple[tuple[Item, ...], list[int]]:
+    """Return the weights that differ, and the bytes of each that does not."""
+    before, after = _by_source(old), _by_source(new)
+    gone = {one.digests: name for name, one in before.items() if name not in after}
+    came = {one.digests for name, one in after.items() if name not in before}
+    items, same = [], []
+    for name in dict.fromkeys((*before, *after)):
+        first, second = before.get(name), after.get(name)
+        if first is None and second is not None:
+            was = gone.get(second.digests)
+            if was is None:
+                items.append(Item(name, "only in the second", (), 0, second.nbytes))
+            else:
+                renamed = (Change("name", was, name),)
+                nbytes = second.nbytes
+                items.append(Item(name, "renamed", renamed, nbytes, nbytes))
+        elif first is not None and second is None:
+            if first.digests not in came:
+                items.append(Item(name, "only in the first", (), first.nbytes, 0))
+        elif first is not None and second is not None:
+            if change := _compare(first, second):
+                items.append(Item(name, *change, first.nbytes, second.nbytes))
+            else:
+                same.append(first.nbytes)
+    return tuple(items), same
+
+
+def _compare(first: _Weight, second: _Weight) -> tuple[str, tuple[Change, ...]] | None:
+    if first.types != second.types:
+        types = Change("type", _stored(first), _stored(second))
+        return "another type", (types,)
+    if first.digests != second.digests:
+        digests = zip(first.digests, second.digests, strict=True)
+        old, new = next((a, b) for a, b in digests if a != b)
+        return "changed", (Change("digest", old[:12], new[:12]),)
+    if first.files != second.files:
+        files = (", ".join(one.files) for one in (first, second))
+        return "moved", (Change("file", *files),)
+    return None
+
+
+def _stored(weight: _Weight) -> str:
+    return " + ".join(kind for _, kind in weight.types)
+
+
+def _by_source(blobs: Sequence[BlobReport]) -> dict[str, _Weight]:
+    """Return what is stored of each weight of the model; files by their names."""
+    parts: dict[str, list[tuple[str, str, BlobReport]]] = {}
+    for blob in blobs:
+        for name in blob.names:
+            source = name.provenance.partition(_OF)[2] or name.name
+            kind = name.type if name.format != FILE else FILE
+            parts.setdefault(source, []).append((name.name, kind, blob))
+    return {
+        source: _Weight(
+            types=tuple((name.removeprefix(source), kind) for name, kind, _ in found),
+            digests=tuple(blob.digest for _, _, blob in found),
+            files=tuple(dict.fromkeys(blob.file or "the bundle" for *_, blob in found)),
+            nbytes=sum({blob.digest: blob.nbytes for *_, blob in found}.values()),
+        )
+        for source, unsorted in parts.items()
+        for found in [sorted(unsorted, key=lambda part: part[:2])]
+    }
+
+
+def _memory(report: DumpReport) -> dict[str, object]:
+    memory = report.memory
+    found: dict[str, object] = {
+        f"scratch of {method.method}": method.planned for method in memory.methods
+    }
+    found |= {"states of a session": memory.states, "of backends": memory.workspace}
+    return found | {
+        f"size {name}": f"{lower} to {upper}"
+        for name, (lower, upper) in memory.symbols.items()
+    }
+
+
+def _parts(report: DumpReport) -> dict[str, object]:
+    found: dict[str, object] = {}
+    files = [("", report.size.parts)]
+    files += [(f"{one.name}: ", one.parts) for one in report.size.data_files]
+    for file, parts in files:
+        for part in parts:
+            found[f"{file}{part.category} {part.what}".rstrip()] = part.nbytes
+    return found
+
+
+def difference_lines(report: DifferenceReport, code: bool) -> list[str]:
+    """Lay out what differs.
+
+    Args:
+        report: of two bundles.
+        code: whether to show how the listings differ, not only that they do.
+    """
+    if report.equal:
+        return ["equal: the same content, with the same digest"]
+    sections: list[tuple[str, list[str]]] = [
+        ("FILE", _change_lines(report.file, _shortened)),
+        ("METHODS", _item_lines(report.methods)),
+        ("OPERATORS, how often", _operator_lines(report.operators)),
+        ("CODE", _code_lines(report.code, code)),
+        ("STATES", _item_lines(report.states)),
+        ("WEIGHTS", _weight_lines(report)),
+        ("MEMORY, in bytes", _change_lines(report.memory, _counted)),
+        ("SIZE OF PARTS, in bytes", _change_lines(report.size, _counted)),
+        ("METADATA", _change_lines(report.metadata, _shortened)),
+    ]
+    shown = [(title, lines) for title, lines in sections if lines]
+    return [line for title, lines in shown for line in ("", title, *lines)][1:]
+
+
+def _change_lines(
+    changes: Sequence[Change], text: Callable[[str], str] = str, indent: int = 2
+) -> list[str]:
+    rows = [
+        (escape(one.what), *(escape(text(v)) or "-" for v in (one.old, one.new)))
+        for one in changes
+    ]
+    return columns([(what, old, "->", new) for what, old, new in rows], indent=indent)
+
+
+def _operator_lines(operators: Sequence[OperatorChange]) -> list[str]:
+    rows = [
+        (
+            escape(one.op),
+            escape(one.backend or "PyTorch"),
+            str(one.old),
+            "->",
+            str(one.new),
+            ", ".join(map(escape, one.methods)),
+        )
+        for one in operators
+    ]
+    return columns(rows, "<<><>")
+
+
+def _counted(number: str) -> str:
+    return f"{int(number):,}" if number.isdecimal() else number
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= 40 else f"{text[:39]}…"
+
+
+def _item_lines(items: Sequence[Item]) -> list[str]:
+    """Lay out items; those whose names differ in numbers alone are one line."""
+    found = families(items, lambda one: one.name, lambda one: (one.kind, _like(one)))
+    lines = []
+    for pattern, group in found:
+        many = f" ({len(group)})" if len(group) > 1 else ""
+        lines.append(f"  {escape(pattern)}{many}: {group[0].kind}{_sizes(group)}")
+        lines += _change_lines(group[0].changes, indent=6)
+    return lines
+
+
+def _like(item: Item) -> tuple[object, ...]:
+    """Return what must be equal for items to share a line; digests never are."""
+    differing = {"digest", "name"}
+    return tuple(
+        change.what if change.what in differing else change for change in item.changes
+    )
+
+
+def _sizes(group: Sequence[Item]) -> str:
+    old = sum(item.old_nbytes for item in group)
+    new = sum(item.new_nbytes for item in group)
+    if not old and not new:
+        return ""
+    return f", {size(old)}" if old == new else f", {size(old)} -> {size(new)}"
+
+
+def _weight_lines(report: DifferenceReport) -> list[str]:
+    if not report.weights:
+        return []
+    same = plural(report.same_weights, "weight")
+    lines = _item_lines(report.weights)
+    return [*lines, f"  {same} the same, {size(report.same_nbytes)}"]
+
+
+def _code_lines(code: Mapping[str, Sequence[str]], whole: bool) -> list[str]:
+    lines = []
+    for name, changed in code.items():
+        if not changed:
+            lines.append(f"  {escape(name)}: the same instructions, other values")
+            continue
+        removed = sum(line.startswith("-") for line in changed)
+        added = sum(line.startswith("+") for line in changed)
+        said = f"{plural(removed, 'line')} less, {plural(added, 'line')} more"
+        lines.append(f"  {escape(name)}: {said}")
+        if whole:
+            lines += [f"      {escape(line)}" for line in changed]
+    if any(code.values()) and not whole:
+        lines.append("  kvc diff --code shows them")
+    return lines
