@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     )
     from kvc.runtime.growing import GrowingArray
     from kvc.runtime.program import Program, load
+    from kvc.runtime.recording import Recorder, Span, record
     from kvc.runtime.sessions.session import Session
     from kvc.schema.errors import (
         BackendTaken,
@@ -101,6 +102,7 @@ _ON_DEMAND: Final = {
         "Program",
         "load",
     ),
+    "recording": ("Recorder", "Span", "record"),
     "sessions.session": ("Session",),
 }
 
@@ -151,12 +153,14 @@ __all__ = [
     "Prefix",
     "Program",
     "PromptTooLong",
+    "Recorder",
     "ReferenceUsed",
     "Residency",
     "RowLengthOutOfRange",
     "Session",
     "SessionResidency",
     "SettingIgnored",
+    "Span",
     "StateMismatch",
     "StateNeeded",
     "ThreadsFixed",
@@ -166,6 +170,7 @@ __all__ = [
     "UnusableLogits",
     "generate",
     "load",
+    "record",
     "register_delegate",
     "right_padded",
 ]

@@ -24,6 +24,7 @@ from kvc.tools.commands.eval import eval_command
 from kvc.tools.commands.gc import collect
 from kvc.tools.commands.generate import generate
 from kvc.tools.commands.join import join
+from kvc.tools.commands.profile import profile_command
 from kvc.tools.commands.recipes import recipes
 from kvc.tools.commands.run import run
 from kvc.tools.commands.split import split
@@ -135,6 +136,7 @@ for _command in (
     chat,
     eval_command,
     bench,
+    profile_command,
     run,
     verify,
     split,

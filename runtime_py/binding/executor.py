@@ -5,7 +5,7 @@ depends on shapes was done when the frame was bound; a frame is a flat list of s
 and a `Binding` is one with what a call of it needs. Where rows stand is filled in here.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from operator import add
 from typing import NoReturn
@@ -14,6 +14,7 @@ import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.native import NativeCall
+from kvc.runtime.recording import RECORDER, Recorder, Step
 from kvc.runtime.states.kind import Demand
 from kvc.runtime.threads import TorchThreads
 from kvc.schema.errors import (
@@ -28,9 +29,6 @@ from kvc.schema.errors import (
 from kvc.schema.frozen import frozen
 from kvc.schema.model import CursorField, CursorSlot, Instruction
 from kvc.schema.ops import CONTROL_OPS
-
-Step = tuple[Callable[..., object], tuple[object, ...]]
-
 
 Rebind = Callable[[Mapping[str, int], Mapping[int, Array] | None], "Frame"]
 
@@ -116,9 +114,12 @@ class Frame:
         self._run(Progress())
 
     def _run(self, progress: Progress) -> None:
-        index = 0
+        index, recorder = 0, RECORDER.get()
+        steps: Iterable[Step] = self.steps
+        if recorder is not None:
+            steps = self._watched(recorder)
         try:
-            for index, (function, arguments) in enumerate(self.steps):  # noqa: B007
+            for index, (function, arguments) in enumerate(steps):  # noqa: B007
                 function(*arguments)
         except BaseException as error:
             place = self._tell(progress, index, isinstance(error, Unbegun))
@@ -127,6 +128,10 @@ class Frame:
             if isinstance(error, Exception):
                 fail(self.method, place, self.instructions[place], error)
             raise
+
+    def _watched(self, recorder: Recorder) -> Iterator[Step]:
+        told = [[self.instructions[i] for i in places] for places in self.places]
+        return recorder.watch(self.method, self.steps, told)
 
     def _tell(self, progress: Progress, index: int, unbegun: bool) -> int:
         """Say where a step broke off, and return the index of the instruction."""

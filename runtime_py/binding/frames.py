@@ -15,7 +15,7 @@ from kvc.runtime.binding.array_views import bind_view
 from kvc.runtime.binding.code import Code
 from kvc.runtime.binding.control import ControlStep, bind_operands, bind_partition
 from kvc.runtime.binding.dependents import Dependence
-from kvc.runtime.binding.executor import Frame, Step, fail
+from kvc.runtime.binding.executor import Frame, fail
 from kvc.runtime.binding.row_checks import checks_rows
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.calls.first_call import import_beside_packing
@@ -26,6 +26,7 @@ from kvc.runtime.kernels import (
     load_row_check,
 )
 from kvc.runtime.native import NativeCall
+from kvc.runtime.recording import Step
 from kvc.runtime.states.owner import StateBuffer
 from kvc.runtime.tensors import torch_dtype
 from kvc.runtime.threads import settle_threads

@@ -22,10 +22,11 @@ from kvc.runtime.arrays import Array, address_of
 from kvc.schema.dtypes import DType
 from kvc.schema.errors import BadSetting, MissingLibrary
 from kvc.schema.frozen import frozen
+from kvc.schema.model import Instruction
 
 INSTALL: Final = "pip install ."  # in kvc's folder
 ABSENT: Final = -(1 << 63)  # an int that is left out
-_VERSION: Final = 5
+_VERSION: Final = 6
 _VARIABLE: Final = "KVC_PROCESSOR"  # the instruction set to use
 _MAX_RANK: Final = 8
 
@@ -146,11 +147,16 @@ class NativePartition:
         steps: that run it.
         raises: raises the error that a failure of one of them stands for.
         make_ready: is called before they run.
+        backend: whose partition it is, for reports.
+        instructions: that each step runs, for reports; none where the library does not
+            tell.
     """
 
     steps: Steps
     raises: Callable[[Failure], NoReturn]
     make_ready: Callable[[], None] | None = None
+    backend: str = ""
+    instructions: Sequence[Instruction] = ()
 
 
 class NativeCall:
@@ -181,10 +187,17 @@ class NativeCall:
         self._failure = np.zeros(1, _FAILURE)
         self._places = address_of(self._steps), address_of(self._failure)
 
-    def __call__(self) -> None:
+    def __len__(self) -> int:
+        """Return how many steps all partitions have together."""
+        return self._ends[-1]
+
+    def __call__(self, ended: int = 0) -> None:
         """Run all steps.
 
         Python looks at signals in between, so that Ctrl-C is answered.
+
+        Args:
+            ended: address of an int64 for each step, for when it has ended; 0 for none.
         """
         self.begun = False
         for index, make_ready in self._ready:
@@ -196,7 +209,7 @@ class NativeCall:
         count, at = len(self._steps), 0
         steps, failure = self._places
         while at < count:
-            at = self._run(steps, count, at, self._threads, failure, self._lent)
+            at = self._run(steps, count, at, self._threads, failure, self._lent, ended)
             if self._failure["fault"][0]:
                 (found,) = self._failure
                 self.reached = bisect_right(self._ends, at)
@@ -260,7 +273,7 @@ class Library:
         self._run.argtypes = (
             ctypes.c_void_p,
             *(ctypes.c_int32,) * 4,
-            *(ctypes.c_void_p,) * 2,
+            *(ctypes.c_void_p,) * 3,
         )
         self._run.restype = ctypes.c_int32
         self._kernels: dict[str, int] = {}
@@ -289,11 +302,18 @@ class Library:
         return bool(self._find(name.encode()) >= 0)
 
     def run(
-        self, steps: int, count: int, first: int, threads: int, where: int, lent: int
+        self,
+        steps: int,
+        count: int,
+        first: int,
+        threads: int,
+        where: int,
+        lent: int,
+        ended: int = 0,
     ) -> int:
         """Run steps from `first` on; see `kvc_run` in api.cc."""
         next_one: int = self._run(
-            steps, count, first, threads, self._MILLISECONDS, where, lent
+            steps, count, first, threads, self._MILLISECONDS, where, lent, ended
         )
         return next_one
 

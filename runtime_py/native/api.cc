@@ -50,7 +50,7 @@ void* find_workspace(size_t nbytes, int slot) {
 }  // namespace kvc
 
 // Version of this interface; `kvc.runtime.native` has the same.
-KVC_API int32_t kvc_version() { return 5; }
+KVC_API int32_t kvc_version() { return 6; }
 
 // Names of the instruction sets that kernels can use here, least first, each with a space
 // after it.
@@ -71,9 +71,11 @@ KVC_API int32_t kvc_kernel(const char* name) {
 // Runs steps from `first` on, and returns the index of the next one to run: `count` after
 // the last; an earlier one when `milliseconds` are over, so that the caller can look
 // whether it was interrupted; or that of the step that failed, with why in `failure`.
-// Kernels compute with the threads that are `lent`, where there are any.
+// Kernels compute with the threads that are `lent`, where there are any. When each step has
+// ended is written to `ended`, in nanoseconds of the steady clock, unless it is null.
 KVC_API int32_t kvc_run(const kvc::Step* steps, int32_t count, int32_t first, int32_t threads,
-                        int32_t milliseconds, kvc::Failure* failure, const kvc::Lent* lent) {
+                        int32_t milliseconds, kvc::Failure* failure, const kvc::Lent* lent,
+                        int64_t* ended) {
   using Clock = std::chrono::steady_clock;
   const auto end = Clock::now() + std::chrono::milliseconds(milliseconds);
   const auto& all = kvc::kernels();
@@ -84,6 +86,10 @@ KVC_API int32_t kvc_run(const kvc::Step* steps, int32_t count, int32_t first, in
   for (int32_t i = first; i < count; ++i) {
     failure->step = i;
     if (!all[steps[i].kernel].kernel(steps[i], context)) return i;
+    if (ended != nullptr) {
+      const auto now = Clock::now().time_since_epoch();
+      ended[i] = std::chrono::duration_cast<std::chrono::nanoseconds>(now).count();
+    }
     const bool library = all[steps[i].kernel].kernel == kvc::kLibraries[0].kernel;
     if ((library || (i & 7) == 7) && Clock::now() >= end) return i + 1;
   }

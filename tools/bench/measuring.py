@@ -7,23 +7,18 @@ error is a message on stderr and exit code 1.
 import json
 import sys
 import time
-from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
-
-import numpy as np
+from typing import Final
 
 from kvc.runtime import Program, Session
 from kvc.runtime.generation.feeding import Feeder
 from kvc.runtime.threads import settle_threads
 from kvc.schema.errors import KvcError
+from kvc.tools.bench.feeding import feeder_at, random_prompts
 from kvc.tools.bench.plan import Figures, Memory, Plan, SpeedTest, plan_of
 from kvc.tools.loading import Loading, open_program
 from kvc.tools.text import escape
-
-if TYPE_CHECKING:
-    from numpy.typing import NDArray
 
 _STATUS: Final = Path("/proc/self/status")
 
@@ -42,7 +37,7 @@ def measure(plan: Plan) -> Figures:
         load_s = time.perf_counter() - began
         with _open_session(program, plan.rows) as session:
             feeder = Feeder(session, plan.rows)
-            feeder.feed_prompts(_prompts(feeder, plan.rows, 1))
+            feeder.feed_prompts(random_prompts(feeder, plan.rows, 1))
             first_token_s = time.monotonic() - plan.began
             seconds = tuple(_time(session, plan.rows, test) for test in plan.tests)
         return Figures(
@@ -73,14 +68,8 @@ def _time(session: Session, rows: int, test: SpeedTest) -> float:
 
 
 def _run(session: Session, rows: int, test: SpeedTest) -> float:
-    session.reset()
-    feeder = Feeder(session, rows)
-    if test.depth:
-        before = _prompts(feeder, rows, test.depth)
-        feeder.check_prompts(before)
-        feeder.feed_prompts(before)
-        feeder = Feeder(session, rows)  # which counts from here
-    tokens = _prompts(feeder, rows, test.tokens)
+    feeder = feeder_at(session, rows, test.depth)
+    tokens = random_prompts(feeder, rows, test.tokens)
     feeder.check_prompts(tokens)
     began = time.perf_counter()
     if test.prompt:
@@ -89,15 +78,6 @@ def _run(session: Session, rows: int, test: SpeedTest) -> float:
         for step in zip(*tokens, strict=True):
             feeder.feed(step)
     return time.perf_counter() - began
-
-
-def _prompts(feeder: Feeder, rows: int, count: int) -> Sequence[Sequence[int]]:
-    """Return tokens at random, the same in every process."""
-    known = feeder.vocabulary if isinstance(feeder.vocabulary, int) else 1
-    tokens: NDArray[np.int64] = np.random.default_rng(0).integers(
-        0, known, (rows, count), np.int64
-    )
-    return tokens.tolist()  # type: ignore[no-any-return]  # numpy leaves it open
 
 
 def _memory() -> Memory | None:

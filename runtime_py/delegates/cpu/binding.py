@@ -134,6 +134,7 @@ class _Binder:
         self._types = [value.type for value in graph.values]
         self._steps = steps
         self._owners: list[int] = []  # of each step, the index of its instruction
+        self._told: list[Instruction] = []  # of each step; of merged ones the last
 
     def bind(self, outputs: Sequence[Array]) -> NativeCall:
         """Bind all instructions, and copies of results that lie elsewhere."""
@@ -153,13 +154,23 @@ class _Binder:
             except Exception as error:
                 fail(self._method, index, instruction, error)
             owner = min(group, default=index)
-            self._owners += [owner] * (len(self._steps) - len(self._owners))
+            self._note(owner, instructions[max(group, default=index)])
         for value, target in zip(self._graph.outputs, outputs, strict=True):
             made = self._values.array(value)
             if not lies_over(made, target):
                 self._add(_COPY, [target, made])
-        self._owners += [index] * (len(self._steps) - len(self._owners))
-        return NativeCall([NativePartition(self._steps, self._fail)])
+        if instructions:
+            self._note(index, instructions[index])
+        partition = NativePartition(
+            self._steps, self._fail, backend="cpu", instructions=self._told
+        )
+        return NativeCall([partition])
+
+    def _note(self, owner: int, told: Instruction) -> None:
+        """Record which instruction the steps that are new belong to."""
+        count = len(self._steps) - len(self._owners)
+        self._owners += [owner] * count
+        self._told += [told] * count
 
     def _fail(self, failure: Failure) -> NoReturn:
         index = self._owners[failure.step]

@@ -169,7 +169,7 @@ class Runtime:
         def raises(failure: Failure) -> NoReturn:
             self._refuse(failure.facts[0])
 
-        return NativeCall([NativePartition(steps, raises, make_ready)])
+        return NativeCall([NativePartition(steps, raises, make_ready, "xnnpack")])
 
     def _refuse(self, status: int) -> NoReturn:
         self._check(status, f"{self._kit.what}: xnn_invoke_runtime")

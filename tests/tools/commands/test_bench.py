@@ -20,12 +20,20 @@ print(json.dumps([{"samples_ns": [tokens * 500_000_000]}]))
 
 
 @pytest.fixture(scope="module")
-def fast(tmp_path_factory):
+def bundles(tmp_path_factory):
     """A tiny decoder that runs without torch, which takes a process long to import."""
-    path = tmp_path_factory.mktemp("bench") / "fast.kvc"
-    spec = factory()
-    compile_program(spec.model, spec.methods, "cpu_q8", states=spec.states).save(path)
-    return path
+    folder = tmp_path_factory.mktemp("bench")
+    for recipe in ("cpu_q8", "cpu_fp32"):
+        spec = factory()
+        bundle = compile_program(spec.model, spec.methods, recipe, states=spec.states)
+        bundle.save(folder / f"{recipe}.kvc")
+    return folder
+
+
+@pytest.fixture
+def fast(bundles):
+    """One of the two."""
+    return bundles / "cpu_q8.kvc"
 
 
 def bench(kvc, *arguments):
@@ -60,12 +68,13 @@ def test_speeds_are_tokens_of_all_rows_and_ratios_those_of_rounds():
     assert fast.ratio(0, slow).median == 6  # of 6, 3 and 12, not 30 / 5
 
 
-def test_rounds_of_two_bundles(kvc, fast, tiny):
+def test_rounds_of_two_bundles(kvc, bundles):
+    paths = bundles / "cpu_q8.kvc", bundles / "cpu_fp32.kvc"
     options = ("-p", 6, "-n", 3, "-d", 0, "-d", 5, "-r", 2)
-    first, second = bench(kvc, fast, tiny, *options)
-    assert (first["path"], first["recipe"]) == (str(fast), "cpu_q8")
-    assert (second["path"], second["recipe"]) == (str(tiny), "fp32")
-    assert first["nbytes"] == fast.stat().st_size
+    first, second = bench(kvc, *paths, *options)
+    assert (first["path"], first["recipe"]) == (str(paths[0]), "cpu_q8")
+    assert (second["path"], second["recipe"]) == (str(paths[1]), "cpu_fp32")
+    assert first["nbytes"] == paths[0].stat().st_size
     names = ["pp6", "tg3", "pp6 @ d5", "tg3 @ d5"]
     for one in (first, second):
         assert [test["test"] for test in one["tests"]] == names

@@ -1,0 +1,99 @@
+"""`record`: a span for each step of each call of this thread, while asked for."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+import torch
+from tiny_decoder import factory
+
+from kvc.compiler import Method, compile_program
+from kvc.runtime import load, record
+from kvc.schema.errors import CacheOverflow
+
+TOKEN = np.array([[7]])
+
+
+def compiled(folder, recipe):
+    spec = factory()
+    path = folder / f"{recipe}.kvc"
+    compile_program(spec.model, spec.methods, recipe, states=spec.states).save(path)
+    return path
+
+
+@pytest.fixture(scope="module")
+def bundles(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("recording")
+    return {recipe: compiled(folder, recipe) for recipe in ("fp32", "cpu_q8")}
+
+
+@pytest.mark.parametrize("recipe", ["fp32", "cpu_q8"])
+def test_spans_fill_the_call_in_order(bundles, recipe):
+    with load(bundles[recipe]) as program, program.session() as session:
+        session.call("decode", TOKEN)
+        before = time.perf_counter_ns()
+        with record() as recorder:
+            session.call("decode", TOKEN)
+        after = time.perf_counter_ns()
+    spans = recorder.spans
+    times = [before, *(t for s in spans for t in (s.began, s.ended)), after]
+    assert times == sorted(times)
+    assert {span.method for span in spans} == {"decode"}
+    assert {span.backend for span in spans} == {"cpu" if recipe == "cpu_q8" else ""}
+    ops = {span.op for span in spans}
+    assert {"kvc::attention", "kvc::cache_update", "aten::rms_norm"} <= ops
+    assert ("kvc::linear_qd8" in ops) == (recipe == "cpu_q8")
+    assert any("kvc.compiler.models.decoder:" in span.source for span in spans)
+
+
+def test_every_native_step_is_a_span_and_results_stay(bundles):
+    with load(bundles["cpu_q8"]) as program:
+        with program.session() as session:
+            expected = [session.call("decode", TOKEN) for _ in range(2)]
+        with program.session() as session, record() as recorder:
+            first = session.call("decode", TOKEN)
+            count = len(recorder.spans)
+            second = session.call("decode", TOKEN)
+    assert np.array_equal(first, expected[0])
+    assert np.array_equal(second, expected[1])
+    assert len(recorder.spans) == 2 * count > 20
+
+
+def test_nothing_is_recorded_outside_or_in_other_threads(bundles):
+    with load(bundles["cpu_q8"]) as program, program.session() as session:
+        with record() as recorder:
+            thread = threading.Thread(target=session.call, args=("decode", TOKEN))
+            thread.start()
+            thread.join()
+        session.call("decode", TOKEN)
+    assert recorder.spans == ()
+
+
+def test_the_step_that_fails_is_not_recorded_and_the_session_is_as_it_was(bundles):
+    with load(bundles["fp32"]) as program, program.session(capacity=2) as session:
+        session.call("decode", TOKEN)
+        session.call("decode", TOKEN)
+        with record() as recorder, pytest.raises(CacheOverflow):
+            session.call("decode", TOKEN)
+        assert int(session.position.item()) == 2
+    assert "kvc::attention" not in {span.op for span in recorder.spans}
+
+
+class Branching(torch.nn.Module):
+    """Either of two ways, by a flag."""
+
+    def forward(self, flag, x):
+        return torch.cond(flag, lambda x: x.sin().cos(), lambda x: x.exp(), (x,))
+
+
+def test_steps_of_a_branch_lie_within_it(tmp_path):
+    inputs = (torch.tensor(True), torch.ones(4))
+    method = Method("forward", inputs)
+    compile_program(Branching(), [method], "fp32").save(tmp_path / "branch.kvc")
+    with load(tmp_path / "branch.kvc") as program, record() as recorder:
+        program.call("forward", np.array(True), np.ones(4, np.float32))
+    *within, outer = recorder.spans
+    assert outer.op == "kvc::cond"
+    assert [span.op for span in within] == ["aten::sin", "aten::cos"]
+    assert all(outer.began <= s.began <= s.ended <= outer.ended for s in within)

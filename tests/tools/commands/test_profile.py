@@ -1,0 +1,105 @@
+"""`kvc profile`: what the steps of a call take, and a trace of them."""
+
+import json
+
+import pytest
+from tiny_decoder import factory
+
+from kvc.compiler import compile_program
+from kvc.runtime import Span
+from kvc.tools.bench.profiling import OUTSIDE, Call, by_line, by_module, rows_of
+
+
+@pytest.fixture(scope="module")
+def fast(tmp_path_factory):
+    path = tmp_path_factory.mktemp("profile") / "fast.kvc"
+    spec = factory()
+    compile_program(spec.model, spec.methods, "cpu_q8", states=spec.states).save(path)
+    return path
+
+
+def span(op, began, ended, source="", backend=""):
+    return Span("decode", op, backend, source, began, ended)
+
+
+def test_steps_inside_others_do_not_count_twice():
+    spans = (
+        span("a", 2_000_000, 4_000_000),
+        span("b", 4_000_000, 5_000_000),
+        span("loop", 1_000_000, 6_000_000),
+        span("a", 6_000_000, 7_000_000),
+    )
+    rows = {row.what: row for row in rows_of([Call(0, 8_000_000, spans)], by_op)}
+    assert {what: row.milliseconds for what, row in rows.items()} == {
+        "a": 3,
+        "b": 1,
+        "loop": 2,
+        OUTSIDE: 2,
+    }
+    assert rows["a"].count == 2
+    assert sum(row.share for row in rows.values()) == pytest.approx(1)
+
+
+def by_op(found):
+    return found.op
+
+
+def test_modules_that_differ_in_numbers_are_one_row():
+    spans = tuple(
+        span("mm", n, n + 1, f"model:7 (layers.{n}.ffn)", "cpu") for n in range(3)
+    )
+    modules = rows_of([Call(0, 3, spans)], by_module)
+    assert modules[0].what == "layers.{0..2}.ffn"
+    assert (modules[0].count, modules[0].backends) == (3, ("cpu",))
+    assert rows_of([Call(0, 3, spans)], by_line)[0].what == "model:7"
+    assert rows_of([Call(0, 1, (span("a", 0, 1),))], by_module)[0].what == "(no source)"
+
+
+def test_a_call_is_taken_apart(kvc, fast):
+    done = kvc("profile", fast, "-p", 5, "-n", 3, "-d", 2, "-r", 2, "--json")
+    assert done.exit_code == 0, done.output
+    prompt, steps = json.loads(done.stdout)["tests"]
+    assert (prompt["test"], prompt["calls"]) == ("pp5 @ d2", 2)
+    assert (steps["test"], steps["calls"]) == ("tg3 @ d2", 3)
+    for test in (prompt, steps):
+        assert sum(row["share"] for row in test["rows"]) == pytest.approx(1)
+        rows = {row["what"]: row for row in test["rows"]}
+        assert rows["kvc::attention"]["count"] == 1
+        assert rows["kvc::attention"]["backends"] == ["cpu"]
+        assert rows[OUTSIDE]["milliseconds"] > 0
+    text = kvc("profile", fast, "-p", 0, "-n", 2, "--by", "line").stdout
+    assert text.startswith("tg2: 2 calls, ")
+    assert "kvc.compiler.models.decoder:" in text
+
+
+def test_a_trace_has_every_step(kvc, fast, tmp_path):
+    path = tmp_path / "trace.json"
+    done = kvc("profile", fast, "-p", 0, "-n", 2, "--trace", path)
+    assert done.exit_code == 0, done.output
+    events = json.loads(path.read_text())["traceEvents"]
+    calls = [event for event in events if event["cat"] == "call"]
+    assert [call["name"] for call in calls] == ["tg2, call 0", "tg2, call 1"]
+    steps = [event for event in events if event["cat"] == "cpu"]
+    assert len(steps) % 2 == 0
+    assert len(steps) > 20
+    for event in events:
+        assert event["ph"] == "X"
+        assert event["dur"] >= 0
+    first, *_ = calls
+    inside = [e for e in steps if first["ts"] <= e["ts"] < first["ts"] + first["dur"]]
+    assert len(inside) == len(steps) // 2
+    assert all(event["args"]["method"] == "decode" for event in steps)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (("-p", 0, "-n", 0), "nothing to run"),
+        (("-p", 100), "the prompt has 100 tokens"),
+        (("--trace", "no/such/folder/t.json"), "no/such/folder does not exist"),
+    ],
+)
+def test_what_cannot_be_profiled(kvc, fast, options, message):
+    done = kvc("profile", fast, *options)
+    assert done.exit_code != 0
+    assert message in done.output

@@ -1,0 +1,236 @@
+"""Record calls of a bundle for `kvc profile`, and add up where their time goes.
+
+In: an open program, what to run. Out: spans of each call; rows of operators, modules or
+source lines, with their time in a call; a trace that Chrome and Perfetto open.
+"""
+
+import re
+import statistics
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Final
+
+from kvc.runtime import Program, Session, Span, record
+from kvc.tools.bench.feeding import feeder_at, random_prompts
+from kvc.tools.bench.plan import SpeedTest
+from kvc.tools.reports.families import families
+
+OUTSIDE: Final = "outside the steps"
+_UNKNOWN: Final = "(no source)"
+_SOURCE: Final = re.compile(r"(?P<line>[^ ]*)(?: \((?P<module>.*)\))?")
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A call, or the calls that read a prompt.
+
+    Attributes:
+        began, ended: in nanoseconds.
+        spans: of the steps; none where it was not recorded.
+    """
+
+    began: int
+    ended: int
+    spans: tuple[Span, ...] = ()
+
+    @property
+    def milliseconds(self) -> float:
+        """Return how long it took."""
+        return (self.ended - self.began) / 1e6
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """What a test took.
+
+    Attributes:
+        test: it.
+        plain: calls that were not recorded.
+        calls: as many that were, after these.
+    """
+
+    test: SpeedTest
+    plain: tuple[Call, ...]
+    calls: tuple[Call, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What steps of one kind take in a call.
+
+    Attributes:
+        what: the operator, module, line, or `OUTSIDE`: arguments, sizes, results, the
+            checks of the session.
+        backends: that run them, "" for the runtime itself.
+        count: how many there are in a call.
+        milliseconds: of a call, without steps inside these; the mean.
+        share: of the whole call, from 0 to 1.
+    """
+
+    what: str
+    backends: tuple[str, ...]
+    count: float
+    milliseconds: float
+    share: float
+
+
+def profile(program: Program, test: SpeedTest, repeats: int) -> Profile:
+    """Run a test once for nothing, then unrecorded, then recorded.
+
+    Args:
+        program: with methods of the roles prefill and decode.
+        test: what to run; each step of decoding is a call.
+        repeats: how often a prompt is read.
+
+    Raises:
+        KvcError: as `load`, `Program.session` and `generate`.
+    """
+    with program.session() as session:
+        _run(session, SpeedTest(test.prompt, min(test.steps, 1), test.depth), _plainly)
+        runs = [
+            [
+                call
+                for _ in range(repeats if test.prompt else 1)
+                for call in _run(session, test, run)
+            ]
+            for run in (_plainly, _recorded)
+        ]
+    plain, calls = map(tuple, runs)
+    return Profile(test, plain, calls)
+
+
+Run = Callable[[Callable[[], object]], Call]
+
+
+def _run(session: Session, test: SpeedTest, run: Run) -> list[Call]:
+    feeder = feeder_at(session, 1, test.depth)
+    tokens = random_prompts(feeder, 1, test.tokens)
+    feeder.check_prompts(tokens)
+    if test.prompt:
+        return [run(lambda: feeder.feed_prompts(tokens))]
+    return [run(lambda token=token: feeder.feed([token])) for token in tokens[0]]  # type: ignore[misc]  # a default binds it
+
+
+def _plainly(action: Callable[[], object]) -> Call:
+    began = time.perf_counter_ns()
+    action()
+    return Call(began, time.perf_counter_ns())
+
+
+def _recorded(action: Callable[[], object]) -> Call:
+    began = time.perf_counter_ns()
+    with record() as recorder:
+        action()
+        ended = time.perf_counter_ns()
+    return Call(began, ended, recorder.spans)
+
+
+def by_operator(span: Span) -> str:
+    """Return the operator of a step."""
+    return span.op
+
+
+def by_module(span: Span) -> str:
+    """Return the module of a step, where the model has them."""
+    return _part(span, "module")
+
+
+def by_line(span: Span) -> str:
+    """Return the user's line of a step."""
+    return _part(span, "line")
+
+
+def _part(span: Span, part: str) -> str:
+    found = _SOURCE.fullmatch(span.source)
+    return (found and found[part]) or _UNKNOWN
+
+
+GROUPINGS: Final[Mapping[str, Callable[[Span], str]]] = MappingProxyType(
+    {"operator": by_operator, "module": by_module, "line": by_line}
+)
+
+
+def rows_of(calls: Sequence[Call], by: Callable[[Span], str]) -> list[Row]:
+    """Return what steps of each kind take in a call, the most first.
+
+    Modules whose names differ only in numbers are one row, as `layers.{0..29}.attn`.
+
+    Args:
+        calls: recorded; one or more.
+        by: the kind of a step.
+    """
+    whole = sum(call.milliseconds for call in calls)
+    times: defaultdict[str, float] = defaultdict(float)
+    counts: defaultdict[str, int] = defaultdict(int)
+    backends: defaultdict[str, dict[str, None]] = defaultdict(dict)
+    for call in calls:
+        for span, own in own_times(call.spans):
+            kind = by(span)
+            times[kind] += own / 1e6
+            counts[kind] += 1
+            backends[kind][span.backend] = None
+    folded = families(times, str, lambda kind: tuple(backends[kind]))
+    found = [
+        Row(
+            what=pattern,
+            backends=tuple(backends[kinds[0]]),
+            count=sum(counts[kind] for kind in kinds) / len(calls),
+            milliseconds=sum(times[kind] for kind in kinds) / len(calls),
+            share=sum(times[kind] for kind in kinds) / whole,
+        )
+        for pattern, kinds in folded
+    ]
+    rest = whole - sum(times.values())
+    found.append(Row(OUTSIDE, (), 1, rest / len(calls), rest / whole))
+    return sorted(found, key=lambda row: -row.milliseconds)
+
+
+def own_times(spans: Iterable[Span]) -> list[tuple[Span, int]]:
+    """Return each span with its nanoseconds, less those of spans inside it.
+
+    Args:
+        spans: in the order in which they ended, so that those inside come before.
+    """
+    found: list[tuple[Span, int]] = []
+    open_spans: list[tuple[int, int]] = []  # (began, whole time) of what has no outer
+    for span in spans:
+        inside = 0
+        while open_spans and open_spans[-1][0] >= span.began:
+            inside += open_spans.pop()[1]
+        whole = span.ended - span.began
+        open_spans.append((span.began, whole))
+        found.append((span, whole - inside))
+    return found
+
+
+def median_ms(calls: Sequence[Call]) -> float:
+    """Return the median of what calls took."""
+    return statistics.median(call.milliseconds for call in calls)
+
+
+def trace_of(profiles: Sequence[Profile]) -> dict[str, object]:
+    """Return all that was recorded in the Trace Event Format of Chrome.
+
+    https://ui.perfetto.dev and chrome://tracing open it; times are in microseconds.
+    """
+    events: list[dict[str, object]] = []
+    for found in profiles:
+        for number, call in enumerate(found.calls):
+            name = f"{found.test.name}, call {number}"
+            events.append(_event(name, "call", call.began, call.ended, {}))
+            for span in call.spans:
+                told = {"method": span.method, "source": span.source}
+                kind = span.backend or "runtime"
+                events.append(_event(span.op, kind, span.began, span.ended, told))
+    return {"traceEvents": events, "displayTimeUnit": "ms"}
+
+
+def _event(
+    name: str, kind: str, began: int, ended: int, told: Mapping[str, str]
+) -> dict[str, object]:
+    times = {"ts": began / 1e3, "dur": (ended - began) / 1e3}
+    place = {"ph": "X", "pid": 1, "tid": 1}
+    return {"name": name, "cat": kind, **place, **times, "args": told}

@@ -1,0 +1,160 @@
+"""`kvc profile`: where the time of a bundle's calls goes."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from kvc.tools.loading import Loading, loading_options, open_program
+
+if TYPE_CHECKING:
+    from kvc.tools.bench.profiling import Profile
+
+COUNT = click.IntRange(min=0)
+
+
+@click.command("profile")
+@click.argument("bundle", metavar="BUNDLE")
+@click.option(
+    "-p",
+    "--n-prompt",
+    "prompt",
+    type=COUNT,
+    metavar="N",
+    default=128,
+    show_default=True,
+    help="Read a prompt of N tokens; 0 for none.",
+)
+@click.option(
+    "-n",
+    "--n-gen",
+    "steps",
+    type=COUNT,
+    metavar="N",
+    default=32,
+    show_default=True,
+    help="Make N tokens, one by one; 0 for none.",
+)
+@click.option(
+    "-d",
+    "--n-depth",
+    "depth",
+    type=COUNT,
+    metavar="N",
+    default=0,
+    show_default=True,
+    help="Do so after N tokens.",
+)
+@click.option(
+    "-r",
+    "--repeats",
+    type=click.IntRange(min=1),
+    metavar="N",
+    default=3,
+    show_default=True,
+    help="How often to read the prompt.",
+)
+@click.option(
+    "--by",
+    type=click.Choice(["operator", "module", "line"]),
+    default="operator",
+    show_default=True,
+    help="Add up the steps of an operator, a module, or a line of source.",
+)
+@click.option(
+    "--trace",
+    metavar="FILE",
+    help="Also write every step to FILE, for ui.perfetto.dev or chrome://tracing.",
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+@loading_options
+def profile_command(
+    bundle: str,
+    prompt: int,
+    steps: int,
+    depth: int,
+    repeats: int,
+    by: str,
+    trace: str | None,
+    as_json: bool,
+    loading: Loading,
+) -> None:
+    """Say where the time of BUNDLE's calls goes.
+
+    Reads a prompt, makes tokens, and prints for each what the steps of a call take: the
+    mean of all calls, first unrecorded, then recorded. Steps of the backend cpu, and
+    those of XNNPACK as a whole, are timed inside the native loop.
+
+    Example: kvc profile q8.kvc -n 64 -d 512 --by module --trace trace.json
+    """
+    from kvc.tools.bench.plan import plan_tests
+    from kvc.tools.bench.profiling import profile
+    from kvc.tools.outputs import check_output
+
+    tests = plan_tests((prompt,), (steps,), (depth,))
+    if not tests:
+        raise click.UsageError("nothing to run: -p and -n are both 0")
+    path = None if trace is None else check_output(trace)
+    with open_program(bundle, loading) as program:
+        found = [profile(program, test, repeats) for test in tests]
+    if path is not None:
+        _save(path, found)
+    if as_json:
+        click.echo(json.dumps({"tests": _fields(found, by)}, indent=2))
+    else:
+        click.echo("\n".join(_lines(found, by)))
+
+
+def _save(path: Path, found: Sequence["Profile"]) -> None:
+    from kvc.schema.container import AtomicFile
+    from kvc.tools.bench.profiling import trace_of
+
+    with AtomicFile(path) as file:
+        file.write(json.dumps(trace_of(found)).encode())
+        file.commit()
+
+
+def _fields(found: Sequence["Profile"], by: str) -> list[dict[str, object]]:
+    from kvc.tools.bench.profiling import GROUPINGS, median_ms, rows_of
+
+    return [
+        {
+            "test": one.test.name,
+            **asdict(one.test),
+            "calls": len(one.calls),
+            "recorded_ms": median_ms(one.calls),
+            "unrecorded_ms": median_ms(one.plain),
+            "rows": [asdict(row) for row in rows_of(one.calls, GROUPINGS[by])],
+        }
+        for one in found
+    ]
+
+
+def _lines(found: Sequence["Profile"], by: str) -> list[str]:
+    from kvc.tools.bench.profiling import GROUPINGS, median_ms, rows_of
+    from kvc.tools.text import columns, escape, plural
+
+    lines: list[str] = []
+    for one in found:
+        lines += [
+            "",
+            f"{one.test.name}: {plural(len(one.calls), 'call')}, "
+            f"{median_ms(one.calls):.2f} ms each, {median_ms(one.plain):.2f} ms "
+            "without recording (medians)",
+        ]
+        rows = [("ms", "share", "steps", by, "run by")]
+        rows += [
+            (
+                f"{row.milliseconds:.3f}",
+                f"{100 * row.share:.1f}%",
+                f"{row.count:.6g}",
+                escape(row.what),
+                ", ".join(escape(name) or "the runtime" for name in row.backends),
+            )
+            for row in rows_of(one.calls, GROUPINGS[by])
+        ]
+        lines += columns(rows, ">>>")
+    return lines[1:]
