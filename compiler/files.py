@@ -142,10 +142,11 @@ def check_generation_config(found: object) -> None:
 
 TOKENIZER: Final = "tokenizer.json"
 _ENDLESS: Final = 1 << 63
+_TRIAL: Final = "A text, 1 € = 100 ¢."
 
 
 def check_tokenizer(tokenizer: bytes | Path, vocabulary: int) -> None:
-    """Check that no token of a tokenizer is beyond what a model knows.
+    """Check that a tokenizer encodes, and no token is beyond what a model knows.
 
     A special token that was added beyond it, as some published tokenizers have one for
     padding or for images, is let through while the vocabulary itself fits: text has it
@@ -156,14 +157,11 @@ def check_tokenizer(tokenizer: bytes | Path, vocabulary: int) -> None:
         vocabulary: how many tokens the model knows.
 
     Raises:
-        BadFile: it is no tokenizer.json, or cannot be read.
+        BadFile: it is no tokenizer.json, cannot be read, or cannot encode a text.
         TokenizerTooLarge: the tokenizer has other tokens than the model.
     """
-    beyond = {
-        number: text
-        for number, text in _tokens(_parsed(tokenizer))
-        if number >= vocabulary
-    }
+    parsed = _parsed(tokenizer)
+    beyond = {number: text for number, text in _tokens(parsed) if number >= vocabulary}
     if beyond:
         highest = max(beyond)
         raise TokenizerTooLarge(
@@ -172,6 +170,27 @@ def check_tokenizer(tokenizer: bytes | Path, vocabulary: int) -> None:
             token=beyond[highest],
             vocabulary=vocabulary,
         )
+    _try_encoding(parsed)
+
+
+def _try_encoding(parsed: Mapping[str, object]) -> None:
+    """Encode a text, where the package tokenizers is installed.
+
+    Raises:
+        BadFile: the package cannot read the tokenizer, or fails.
+    """
+    try:
+        from tokenizers import Tokenizer
+    except ImportError:
+        return
+    try:
+        Tokenizer.from_str(json.dumps(parsed)).encode(_TRIAL)
+    except BaseException as error:
+        # The package raises Exception itself, and no Exception where it panics.
+        if isinstance(error, KeyboardInterrupt | SystemExit | MemoryError):
+            raise
+        reason = f"it cannot encode {_TRIAL!r}: {error}"
+        raise BadFile(file=TOKENIZER, reason=reason) from error
 
 
 def check_declared(

@@ -6,7 +6,8 @@ decoder; `stages.py` makes text of them without decoding anything twice.
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Final, NoReturn, cast
 
 from kvc.runtime.tokenizers.stages import Decoder, NewStage, Stage, stages_of
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 
 FILE: Final = "tokenizer.json"
 INSTALL: Final = "pip install 'tokenizers>=0.23'"
+_PANIC: Final = "PanicException"  # which no module exports
 _SURROGATES: Final = re.compile("[\ud800-\udfff]")
 _MOST: Final = 2**32  # ids of the library are below
 
@@ -34,12 +36,19 @@ class JsonTokenizer:
         self._library = _read(raw)
         added = self._library.get_added_tokens_decoder().values()
         self._skipped = frozenset(token.content for token in added if token.special)
-        self._stages = _stages(self._library.decoder)
+        with _library_errors("its decoder cannot be used: "):
+            self._stages = _stages(self._library.decoder)
 
     def encode(self, text: str, special: bool = True) -> Sequence[int]:
-        """Return the tokens of a text; what is not Unicode in it is U+FFFD."""
+        """Return the tokens of a text; what is not Unicode in it is U+FFFD.
+
+        Raises:
+            BadTokenizer: the tokenizer cannot encode it, as with a template of tokens
+                that it lacks.
+        """
         clean = _SURROGATES.sub("\ufffd", text)
-        encoding = self._library.encode(clean, add_special_tokens=special)
+        with _library_errors("it cannot encode a text: "):
+            encoding = self._library.encode(clean, add_special_tokens=special)
         return list(encoding.ids)
 
     def stream(self, after: Sequence[int] = ()) -> "JsonStream":
@@ -66,17 +75,29 @@ class JsonStream:
         self._stages = stages
 
     def push(self, token: int) -> str:
-        """Return the text that is certain with this token."""
+        """Return the text that is certain with this token.
+
+        Raises:
+            BadTokenizer: the decoder cannot decode it.
+        """
         spelling = self._tokenizer.spelling(token)
-        return "" if spelling is None else "".join(self._run([spelling], 0))
+        if spelling is None:
+            return ""
+        with _library_errors("it cannot decode tokens: "):
+            return "".join(self._run([spelling], 0))
 
     def finish(self) -> str:
-        """Return what stages held back, each through those after it."""
-        return "".join(
-            piece
-            for i, stage in enumerate(self._stages, 1)
-            for piece in self._run(stage.finish(), i)
-        )
+        """Return what stages held back, each through those after it.
+
+        Raises:
+            BadTokenizer: as `push`.
+        """
+        with _library_errors("it cannot decode tokens: "):
+            return "".join(
+                piece
+                for i, stage in enumerate(self._stages, 1)
+                for piece in self._run(stage.finish(), i)
+            )
 
     def _run(self, pieces: Sequence[str], first: int) -> Sequence[str]:
         for stage in self._stages[first:]:
@@ -87,13 +108,28 @@ class JsonStream:
 def _read(raw: bytes) -> "Library":
     """Return the library's tokenizer; what it was trained to cut off, stays."""
     library = _library_class()
-    try:
+    with _library_errors():
         made = library.from_str(raw.decode())
         made.no_truncation()
         made.no_padding()
-    except Exception as error:  # the library raises this very class
-        raise BadTokenizer(file=FILE, reason=_reason(error)) from error
     return made
+
+
+@contextmanager
+def _library_errors(what: str = "") -> Iterator[None]:
+    """Turn what the library raises into an error of kvc's.
+
+    It raises `Exception` itself, and what is no Exception where its Rust code panics.
+
+    Raises:
+        BadTokenizer: it did.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if not isinstance(error, Exception) and type(error).__name__ != _PANIC:
+            raise
+        raise BadTokenizer(file=FILE, reason=what + _reason(error)) from error
 
 
 def _stages(decoder: Decoder | None) -> tuple[NewStage, ...]:
@@ -128,5 +164,5 @@ def _missing(error: ImportError) -> NoReturn:
     ) from error
 
 
-def _reason(error: Exception) -> str:
+def _reason(error: BaseException) -> str:
     return str(error) or type(error).__name__

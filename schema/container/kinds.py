@@ -26,7 +26,7 @@ _KINDS: Final = (
         "a Git LFS pointer: run `git lfs pull` to fetch the file",
     ),
     (b"\x7fELF", "a program or shared library"),
-    (b"\x80\x02", "a Python pickle"),
+    *((bytes((0x80, version)), "a Python pickle") for version in range(2, 6)),
     (b"\x93NUMPY", "a numpy array"),
     (b"\x89HDF", "an HDF5 file"),
     (b"\x1f\x8b", "a gzip file: unpack it first"),

@@ -191,7 +191,7 @@ def _open(path: str, within: int | None) -> int:
 
 
 def _problem(path: str, error: OSError | ValueError) -> FileProblem:
-    return FileProblem(path=path, reason=reason_of(error))
+    return FileProblem(path=path or "a file without a name", reason=reason_of(error))
 
 
 def _check_plain(status: os.stat_result, path: str) -> None:

@@ -107,3 +107,11 @@ def test_compiling_checks_the_tokenizer_that_is_named():
         compile_tiny({"tokenizer.json": raw_of(byte_level())})
     with pytest.raises(BadFile, match="files= lacks it"):
         compile_tiny({})
+
+
+def test_a_tokenizer_that_cannot_encode_is_refused():
+    library = word_piece()
+    parsed = json.loads(library.to_str())
+    parsed["model"]["unk_token"] = "[NONE]"
+    with pytest.raises(BadFile, match=r"it cannot encode .*Missing \[UNK\] token"):
+        check_tokenizer(json.dumps(parsed).encode(), 10_000)

@@ -3,10 +3,12 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
 from kvc.schema.errors import MissingLibrary
+from kvc.tools.__main__ import start
 
 KVC = Path(sys.executable).parent / "kvc"
 
@@ -23,9 +25,12 @@ def test_help_lists_the_commands_in_the_order_of_use(kvc):
     assert names == [
         "compile",
         "dump",
+        "diff",
         "generate",
         "chat",
         "eval",
+        "bench",
+        "profile",
         "run",
         "verify",
         "split",
@@ -161,3 +166,22 @@ def test_a_closed_output_is_one_line(sample, command):
     assert done.returncode == 1
     assert done.stderr.startswith(b"Error: stdout is closed;")
     assert done.stderr.count(b"\n") == 1
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_quiet(monkeypatch):
+    class Interrupting(ModuleType):
+        def __getattr__(self, name):
+            raise KeyboardInterrupt
+
+    monkeypatch.setitem(sys.modules, "kvc.tools.cli", Interrupting("kvc.tools.cli"))
+    with pytest.raises(SystemExit) as ended:
+        start()
+    assert ended.value.code == 130
+
+
+@pytest.mark.parametrize("command", ["dump", "verify", "generate", "compile"])
+def test_an_empty_name_is_said_so(kvc, command):
+    done = kvc(command, "", *(["hello"] if command == "generate" else []))
+    assert done.exit_code != 0
+    said = "MODEL is empty" if command == "compile" else "cannot read a file without a"
+    assert said in done.output

@@ -101,6 +101,8 @@ def compile_command(
     from kvc.recipes import load_recipe
     from kvc.tools.outputs import check_bundle_output
 
+    if not model:
+        raise click.UsageError("MODEL is empty; give a folder, a factory or a name")
     start = time.perf_counter()
     allowed = dict(_budget(text) for text in budgets)
     source = Path(model) if Path(model).is_dir() else None

@@ -1,5 +1,6 @@
 """Streams of tokenizer.json against the library's own decoding of all tokens."""
 
+import json
 import sys
 from functools import cache
 
@@ -180,3 +181,64 @@ def test_without_the_package_the_message_says_how_to_get_it(monkeypatch):
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(MissingPackage, match=r"pip install 'tokenizers>=0"):
         JsonTokenizer(raw)
+
+
+def faulty(**changes):
+    """Return a small tokenizer.json with some parts replaced."""
+    model = {
+        "type": "WordPiece",
+        "unk_token": "[UNK]",
+        "continuing_subword_prefix": "##",
+        "max_input_chars_per_word": 100,
+        "vocab": {"a": 0, "b": 1, "[UNK]": 2},
+    }
+    return json.dumps({"version": "1.0", "model": model} | changes).encode()
+
+
+FAULTY = {
+    "no unknown token": faulty(
+        model={
+            "type": "WordPiece",
+            "unk_token": "[NONE]",
+            "continuing_subword_prefix": "##",
+            "max_input_chars_per_word": 100,
+            "vocab": {"a": 0},
+        }
+    ),
+    "a template of unknown tokens, which panics": faulty(
+        post_processor={
+            "type": "TemplateProcessing",
+            "single": [{"SpecialToken": {"id": "[CLS]", "type_id": 0}}],
+            "pair": [],
+            "special_tokens": {},
+        }
+    ),
+    "an endless regular expression, which panics": faulty(
+        pre_tokenizer={
+            "type": "Split",
+            "pattern": {"Regex": "(x+x+)+y"},
+            "behavior": "Isolated",
+            "invert": False,
+        }
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", FAULTY)
+def test_a_tokenizer_that_fails_while_it_encodes_is_an_error_of_kvc(kind):
+    tokenizer = JsonTokenizer(FAULTY[kind])
+    with pytest.raises(BadTokenizer, match="cannot encode a text") as refused:
+        tokenizer.encode("c" + "x" * 5000)
+    assert refused.value.file == "tokenizer.json"
+
+
+def test_ctrl_c_in_the_library_is_no_error_of_the_tokenizer(monkeypatch):
+    tokenizer = JsonTokenizer(faulty())
+
+    class Interrupted:
+        def encode(self, *_, **__):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(tokenizer, "_library", Interrupted())
+    with pytest.raises(KeyboardInterrupt):
+        tokenizer.encode("a")

@@ -132,6 +132,7 @@ def test_an_extreme_in_any_word_of_the_program_is_found_or_harmless(path):
         (b"\x8bKVC\n\x1a\n" + bytes(121), "text mode"),
         (b"\x0bKVC\r\n\x1a\n" + bytes(120), "text mode"),
         (b"\x80\x02}q\0", "pickle"),
+        (b"\x80\x04\x95\x0b", "pickle"),
         (b"\x93NUMPY", "numpy"),
         (b"\x08\0\0\0KVCP", "without its container"),
         (bytes(4096), "zeros"),
