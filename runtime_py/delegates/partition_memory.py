@@ -1,9 +1,8 @@
 """Where the values of a partition lie, if kvc's own kernels run it.
 
 In: the block of the partition, its operands and results, the context's workspace. Out:
-    the
-`Memory` that it is bound to. Inputs are lent to the code as to any block, so that it
-works in the memory of states. Other outputs are bound to the given memory without a
+the `Memory` that it is bound to. Inputs are lent to the code as to any block, so that
+it works in the memory of states. Other outputs are bound to the given memory without a
 copy where the graph allows it, and the rest lies in the workspace.
 """
 

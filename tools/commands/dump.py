@@ -49,11 +49,24 @@ if TYPE_CHECKING:
     multiple=True,
     help="The instructions of METHOD. Repeatable.",
 )
+@click.option(
+    "--at",
+    metavar="NAME=N,...",
+    help="What memory it takes at these sizes, and with tokens=N held; others as "
+    "planned.",
+)
+@click.option(
+    "--max-ram",
+    metavar="N",
+    help="The largest capacity that fits into N bytes, as 512M or 2G, at --at.",
+)
 @data_folders_option
 def dump(
     bundle: str,
     as_json: bool,
     ops: Sequence[str],
+    at: str | None,
+    max_ram: str | None,
     data_folders: Sequence[str],
     **sections: bool,
 ) -> None:
@@ -62,16 +75,23 @@ def dump(
     Without options, prints an overview; each option prints one table in full instead.
 
     BUNDLE may also be a saved session: then its program, position and capacity.
+
+    Example: kvc dump model.kvc --at capacity=8192,seq=128,tokens=512
     """
     from kvc.schema.container import BundleFile, is_session
     from kvc.tools.reports.files import describe_file
 
+    places = _sizes_of(at)
+    most = None if max_ram is None else _nbytes_of(max_ram)
     if is_session(bundle):
-        if ops or any(sections.values()):
+        if ops or at is not None or most is not None or any(sections.values()):
             raise click.UsageError(
                 f"{bundle} is a saved session, which has no such tables"
             )
         _print_session(bundle, as_json)
+        return
+    if at is not None or most is not None:
+        _print_footprint(bundle, places, most, as_json)
         return
     asked = [name for name, wanted in sections.items() if wanted]
     with BundleFile.open(bundle) as file:
@@ -90,6 +110,62 @@ def _print_session(path: str, as_json: bool) -> None:
     report = describe_session(path)
     shown = json.dumps({"session": asdict(report)}, indent=2) if as_json else None
     click.echo(shown or "\n".join(session_lines(report)))
+
+
+def _sizes_of(text: str | None) -> dict[str, int]:
+    """Return the sizes of `NAME=N,NAME=N`."""
+    found: dict[str, int] = {}
+    for part in (text or "").split(","):
+        name, _, number = part.strip().partition("=")
+        if part and not number.isdecimal():
+            raise click.BadParameter(
+                f"expected NAME=N, as capacity=4096,tokens=512, found {part!r}",
+                param_hint="--at",
+            )
+        if part:
+            found[name] = int(number)
+    return found
+
+
+def _nbytes_of(text: str) -> int:
+    """Return the bytes of 512M, 1.5G, 100k or 1000000; units are decimal."""
+    number, unit = (text[:-1], text[-1]) if text[-1:].isalpha() else (text, "")
+    factors = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "t": 10**12}
+    try:
+        return round(float(number) * factors[unit.lower()])
+    except (ValueError, KeyError, OverflowError):
+        raise click.BadParameter(
+            f"expected bytes, as 512M or 2G, found {text!r}", param_hint="--max-ram"
+        ) from None
+
+
+def _print_footprint(
+    bundle: str, sizes: dict[str, int], most: int | None, as_json: bool
+) -> None:
+    from kvc.schema.container import BundleFile
+    from kvc.tools.reports.footprint import (
+        describe_footprint,
+        footprint_lines,
+        largest_footprint,
+    )
+    from kvc.tools.text import size
+
+    with BundleFile.open(bundle) as file:
+        program = file.program
+        found = (
+            describe_footprint(program, sizes)
+            if most is None
+            else largest_footprint(program, sizes, most)
+        )
+    if found is None:
+        raise click.ClickException(
+            f"{bundle} does not fit into {size(most or 0)} at its least capacity"
+        )
+    if as_json:
+        fields = asdict(found) | {"total": found.total}
+        click.echo(json.dumps({"footprint": fields}, indent=2))
+    else:
+        click.echo("\n".join(footprint_lines(found, program)))
 
 
 def _listings(program: "Program", names: Sequence[str]) -> list["ListingReport"]:

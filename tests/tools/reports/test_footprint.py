@@ -1,0 +1,117 @@
+"""What memory a bundle takes at chosen sizes, beside pages that are really there."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from model_a import random_decoder
+
+from kvc.compiler import Method, compile_program
+from kvc.compiler.models.decoder import DecoderConfig
+from kvc.runtime import load
+from kvc.schema.container import BundleFile
+from kvc.schema.errors import BadSetting, UnknownName
+from kvc.tools.reports.footprint import (
+    PROCESS_NBYTES,
+    describe_footprint,
+    largest_footprint,
+)
+
+CONFIG = DecoderConfig(
+    vocab=512, dim=128, layers=2, heads=4, kv_heads=2, ffn=256, capacity=8192
+)
+TOKEN = 2 * 2 * 2 * 32 * 4  # layers, keys and values, heads, width, float32
+PAGE = 4096
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    spec = random_decoder(CONFIG)
+    path = tmp_path_factory.mktemp("footprint") / "model.kvc"
+    bundle = compile_program(spec.model, spec.methods, "cpu_fp32", states=spec.states)
+    bundle.save(path)
+    return path
+
+
+@pytest.fixture
+def program(path):
+    with BundleFile.open(path) as file:
+        yield file.program
+
+
+def test_states_are_counted_token_by_token(program):
+    found = describe_footprint(program, {"capacity": 1000, "tokens": 300, "seq": 1})
+    assert found.token == TOKEN
+    assert found.states == 300 * TOKEN + 8  # and the position
+    assert describe_footprint(program, {}).states == 8192 * TOKEN + 8
+    parts = found.weights + found.states + found.scratch + found.backends
+    assert found.total == parts + PROCESS_NBYTES
+
+
+@pytest.mark.linux
+@pytest.mark.parametrize("tokens", [64, 512])
+def test_pages_that_are_there_are_those_foretold(path, program, tokens):
+    expected = describe_footprint(program, {"tokens": tokens, "seq": tokens})
+    with load(path) as loaded, loaded.session() as session:
+        session.call("prefill", np.ones((1, tokens), np.int64))
+        states = session.residency().own
+        weights = loaded.residency().totals.touched
+    # A cache's heads lie apart, each with a page of its own that is not full.
+    assert expected.states <= states <= expected.states + (2 * 2 * 2 + 1) * PAGE
+    # Of the tables of rotary embeddings only the rows of these tokens are read.
+    unread = 2 * (8192 - tokens) * 16 * 4
+    assert weights == pytest.approx(expected.weights - unread, rel=0.05)
+
+
+def test_scratch_shrinks_with_the_prompt(program):
+    long, short = (describe_footprint(program, {"seq": n}) for n in (512, 16))
+    assert short.backends < long.backends / 16
+    assert long.backends >= 512 * 256 * 4  # a layer's widest values
+
+
+def test_the_largest_capacity_is_the_last_that_fits(program):
+    most = describe_footprint(program, {"capacity": 5000, "seq": 64}).total
+    found = largest_footprint(program, {"seq": 64}, most)
+    assert found.sizes["capacity"] == 5000
+    assert largest_footprint(program, {"seq": 64}, most - 1).sizes["capacity"] == 4999
+    assert largest_footprint(program, {}, 10**12).sizes["capacity"] == 8192
+    assert largest_footprint(program, {}, PROCESS_NBYTES) is None
+
+
+def test_sizes_out_of_bounds_are_refused(program):
+    with pytest.raises(UnknownName, match=r"size 'width'.*capacity, seq, tokens"):
+        describe_footprint(program, {"width": 3})
+    with pytest.raises(BadSetting, match="capacity: expected 16 to 8192"):
+        describe_footprint(program, {"capacity": 8193})
+    with pytest.raises(BadSetting, match="tokens: expected 0 to 100, got 101"):
+        describe_footprint(program, {"capacity": 100, "tokens": 101})
+
+
+class Doubling(torch.nn.Module):
+    def forward(self, x):
+        return x + x
+
+
+def test_without_a_position_nothing_is_held(tmp_path):
+    bundle = compile_program(Doubling(), [Method("forward", (torch.ones(3),))], "fp32")
+    bundle.save(tmp_path / "plain.kvc")
+    with BundleFile.open(tmp_path / "plain.kvc") as file:
+        found = describe_footprint(file.program, {})
+        assert (found.states, found.tokens, found.token) == (0, 0, 0)
+        with pytest.raises(BadSetting, match="nothing in this program counts tokens"):
+            describe_footprint(file.program, {"tokens": 3})
+        with pytest.raises(BadSetting, match="sessions choose a capacity"):
+            largest_footprint(file.program, {}, 10**9)
+
+
+def test_on_the_command_line(kvc, path):
+    done = kvc("dump", path, "--at", "capacity=1000, tokens=10,seq=1")
+    assert done.stdout.startswith("MEMORY AT capacity = 1,000, seq = 1: ")
+    assert "states with 10 tokens, 1.02 kB each" in done.stdout
+    asked = ("--max-ram", "50M", "--at", "seq=64", "--json")
+    found = json.loads(kvc("dump", path, *asked).stdout)["footprint"]
+    assert 49_900_000 < found["total"] <= 50_000_000
+    assert kvc("dump", path, "--max-ram", "1k").exit_code == 1
+    for wrong in (("--at", "capacity"), ("--at", "a=b"), ("--max-ram", "1X")):
+        assert kvc("dump", path, *wrong).exit_code == 2

@@ -1,0 +1,240 @@
+"""What memory a bundle takes at sizes that the caller chooses: `kvc dump --at`.
+
+In: a program, sizes of its symbols, how many tokens are held. Out: bytes of weights,
+states, scratch and the rest, told from the file alone.
+
+Memory is counted as pages are: of scratch what values of these sizes take at their
+places in the plan, of states the slots that hold tokens. One session is open, and its
+methods take turns.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from kvc.schema.errors import BadSetting, UnknownName
+from kvc.schema.model import (
+    CursorKind,
+    Graph,
+    MemoryKind,
+    Program,
+    Scratch,
+    State,
+    StateKind,
+)
+from kvc.schema.types import bounds, only_symbol, symbols_in
+from kvc.schema.uses import is_packed, methods_of_blobs
+from kvc.tools.text import columns, escape, plural, size
+
+TOKENS: Final = "tokens"
+PROCESS_NBYTES: Final = 42_000_000  # Python 3.11, numpy and kvc, a bundle loaded
+_PAGE: Final = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Footprint:
+    """What memory a bundle takes, in bytes.
+
+    Attributes:
+        sizes: of each symbol, as asked for or as planned.
+        tokens: that a session holds in each row, 0 where nothing counts.
+        weights: that its methods use, each once: pages of files, which processes share
+            and the system may drop. What a backend packs is memory of the process
+            instead.
+        states: of one session, with so many tokens.
+        token: what a token takes in states, before any ring has gone round.
+        scratch: of the method that takes the most.
+        backends: what kvc has planned inside partitions, and bounds of what libraries
+            lay out themselves, with every size at its upper bound.
+        process: about what Python, numpy and kvc take.
+    """
+
+    sizes: Mapping[str, int]
+    tokens: int
+    weights: int
+    states: int
+    token: int
+    scratch: int
+    backends: int
+    process: int = PROCESS_NBYTES
+
+    @property
+    def total(self) -> int:
+        """Return the sum."""
+        parts = (self.weights, self.states, self.scratch, self.backends)
+        return sum(parts) + self.process
+
+
+def describe_footprint(program: Program, wanted: Mapping[str, int]) -> Footprint:
+    """Return what memory a program takes at some sizes.
+
+    Args:
+        program: of the bundle.
+        wanted: sizes of symbols, the others as planned; and "tokens", how many a
+            session holds, as many as it has room for if left out.
+
+    Raises:
+        UnknownName: there is no such size.
+        BadSetting: one is out of bounds.
+    """
+    sizes = _sizes(program, wanted)
+    tokens = _tokens(program, sizes, wanted)
+    states = [_state(state, sizes, tokens) for state in program.states]
+    each = [
+        _state(state, sizes, 1) - _state(state, sizes, 0) for state in program.states
+    ]
+    graphs = [method.graph for method in program.methods]
+    partitions = [
+        (part, program.methods[part.method].blocks[part.block].graph)
+        for part in program.delegates
+    ]
+    planned = _scratch(
+        (graph for part, graph in partitions if part.memory is MemoryKind.PLANNED),
+        sizes,
+    )
+    opaque = (
+        part.workspace_nbytes
+        for part, _ in partitions
+        if part.memory is MemoryKind.OPAQUE
+    )
+    return Footprint(
+        sizes=sizes,
+        tokens=tokens,
+        weights=_weights(program),
+        states=sum(states),
+        token=sum(each),
+        scratch=_scratch(graphs, sizes),
+        backends=planned + max(opaque, default=0),
+    )
+
+
+def largest_footprint(
+    program: Program, wanted: Mapping[str, int], most: int
+) -> Footprint | None:
+    """Return the footprint with the greatest capacity that fits into some bytes.
+
+    None where none does.
+
+    Raises:
+        BadSetting: the program has no capacity that a session chooses.
+        UnknownName, BadSetting: as `describe_footprint`.
+    """
+    position = program.position
+    name = position and position.capacity and only_symbol(position.capacity)
+    if not name or name in wanted:
+        expected = "a program whose sessions choose a capacity, which --at leaves out"
+        raise BadSetting(name="--max-ram", expected=expected, found=str(name))
+    (symbol,) = (s for s in program.symbols if s.name == name)
+
+    def at(capacity: int) -> Footprint:
+        return describe_footprint(program, {**wanted, name: capacity})
+
+    low, high = symbol.lower, symbol.upper
+    if at(low).total > most:
+        return None
+    while low < high:
+        middle = (low + high + 1) // 2
+        low, high = (middle, high) if at(middle).total <= most else (low, middle - 1)
+    return at(low)
+
+
+def _sizes(program: Program, wanted: Mapping[str, int]) -> dict[str, int]:
+    symbols = {symbol.name: symbol for symbol in program.symbols}
+    sizes = {name: symbol.upper for name, symbol in symbols.items()}
+    for name, found in wanted.items():
+        if name == TOKENS:
+            continue
+        if name not in symbols:
+            known = (*symbols, TOKENS)
+            raise UnknownName(kind="size", name=name, known=known)
+        _check_inside(name, found, symbols[name].lower, symbols[name].upper)
+        sizes[name] = found
+    return sizes
+
+
+def _tokens(
+    program: Program, sizes: Mapping[str, int], wanted: Mapping[str, int]
+) -> int:
+    """Return how many tokens a session holds."""
+    position = program.position
+    if position is None:
+        if TOKENS in wanted:
+            expected = "nothing: nothing in this program counts tokens"
+            raise BadSetting(name=TOKENS, expected=expected, found=wanted[TOKENS])
+        return 0
+    grown = position.kind is CursorKind.LENGTH and position.capacity is None
+    room = [
+        state.type.shape(sizes)[state.axis]
+        for state in program.states
+        if state.axis is not None and state.kind is not StateKind.RING
+    ]
+    if position.capacity is not None:
+        symbols = {symbol.name: symbol for symbol in program.symbols}
+        room = [min(bounds(position.capacity, symbols)[1], max(room, default=1 << 62))]
+    most = 1 << 62 if grown or not room else min(room)
+    found = wanted.get(TOKENS, min(room, default=0))
+    _check_inside(TOKENS, found, 0, most)
+    return found
+
+
+def _check_inside(name: str, found: int, least: int, most: int) -> None:
+    if not least <= found <= most:
+        raise BadSetting(name=name, expected=f"{least} to {most}", found=found)
+
+
+def _state(state: State, sizes: Mapping[str, int], tokens: int) -> int:
+    """Return the bytes of a state whose slots hold so many tokens."""
+    shape = state.type.shape(sizes)
+    whole = state.type.nbytes(sizes)
+    counts = state.axis is not None and state.kind is not StateKind.PLAIN
+    if not counts or state.axis is None or not shape[state.axis]:
+        return whole
+    return whole // shape[state.axis] * min(tokens, shape[state.axis])
+
+
+def _scratch(graphs: Iterable[Graph], sizes: Mapping[str, int]) -> int:
+    """Return the bytes of the pages that scratch values of graphs lie in."""
+    pages: set[tuple[int, int]] = set()
+    for graph in graphs:
+        for value in graph.values:
+            if isinstance(value.storage, Scratch):
+                end = value.storage.offset + value.type.nbytes(sizes)
+                if end > value.storage.offset:
+                    pages.add((value.storage.offset // _PAGE, -(-end // _PAGE)))
+    total = reached = 0
+    for first, last in sorted(pages):
+        total += max(0, last - max(first, reached))
+        reached = max(reached, last)
+    return total * _PAGE
+
+
+def _weights(program: Program) -> int:
+    """Return the bytes of what methods use, but for copies in a backend's form."""
+    packed = {named.blob for named in program.names if is_packed(named)}
+    used = methods_of_blobs(program)
+    return sum(
+        blob.nbytes
+        for index, blob in enumerate(program.blobs)
+        if used[index] and index not in packed
+    )
+
+
+def footprint_lines(found: Footprint, program: Program) -> list[str]:
+    """Lay a footprint out."""
+    held = symbols_in(state.type for state in program.states)
+    told = ", ".join(
+        f"{escape(name)} = {number:,}" for name, number in found.sizes.items()
+    )
+    each = f", {size(found.token)} each" if found.token else ""
+    tokens = f"with {plural(found.tokens, 'token')}{each}" if held else "of a session"
+    rows = [
+        (size(found.weights), "weights: pages of files, shared between processes"),
+        (size(found.states), f"states {tokens}"),
+        (size(found.scratch), "scratch while a method runs"),
+        (size(found.backends), "inside partitions that backends run"),
+        (size(found.process), "about: Python, numpy and kvc"),
+    ]
+    return [
+        f"MEMORY AT {told or 'fixed sizes'}: {size(found.total)}",
+        *columns(rows, ">"),
+    ]
