@@ -59,9 +59,9 @@ def test_pages_that_are_there_are_those_foretold(path, program, tokens):
         weights = loaded.residency().totals.touched
     # A cache's heads lie apart, each with a page of its own that is not full.
     assert expected.states <= states <= expected.states + (2 * 2 * 2 + 1) * PAGE
-    # Of the tables of rotary embeddings only the rows of these tokens are read.
-    unread = 2 * (8192 - tokens) * 16 * 4
-    assert weights == pytest.approx(expected.weights - unread, rel=0.05)
+    # Of the tables of rotary embeddings only the pages of these tokens are there.
+    tables = 2 * 8192 * 16 * 4
+    assert 0.99 * (expected.weights - tables) <= weights <= expected.weights
 
 
 def test_scratch_shrinks_with_the_prompt(program):
