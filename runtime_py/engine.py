@@ -48,12 +48,14 @@ class Engine:
         stored: StoredBlobs,
         mode: Mode,
         reference: bool | None = None,
+        max_turns: int | None = None,
     ) -> None:
         self.program: Program = stored.program
         self.digest = digest
         self.path = path
         self._mode = mode
         self._reference = reference
+        self._max_turns = max_turns
         self._blobs = hold_blobs(stored, mode)
         self.data = NamedBuffers(self.program, self._blobs)
         self._constants = NamedBuffers(self.program, self._blobs, for_calls=True)
@@ -299,7 +301,13 @@ class Engine:
 
     def _new_resources(self) -> Resources:
         self._in_use += 1
-        return Resources(self.path, self.program, self._constants, self._reference)
+        return Resources(
+            self.path,
+            self.program,
+            self._constants,
+            self._reference,
+            self._max_turns,
+        )
 
     def _count_out(self) -> None:
         """Count resources that are gone; after the last ones the files are closed."""

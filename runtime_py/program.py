@@ -41,6 +41,7 @@ def load(
     data_folders: Sequence[Path] = (),
     reference: bool | None = None,
     threads: int | None = None,
+    max_turns: int | None = None,
 ) -> "Program":
     """Open a bundle.
 
@@ -56,11 +57,14 @@ def load(
         threads: how many threads to compute with, the same for all programs of a
             process. Left out, what was asked for before, or one for each physical core
             that the process may use, but no more than OMP_NUM_THREADS.
+        max_turns: the most turns that a `while_loop` of a method may run, for bundles
+            of strangers; more are `TooManyTurns`. Left out, no limit: Ctrl-C ends one
+            that never ends.
 
     Raises:
         BadSetting: `path` is no path, there is no such mode, the folders are not a
-            sequence, `reference` is neither a bool nor None, or `threads` is not from 1
-            to the number of processors.
+            sequence, `reference` is neither a bool nor None, `threads` is not from 1 to
+            the number of processors, or `max_turns` is no number from 0.
         ThreadsFixed: programs of this process compute with other threads already.
         FormatError: a file is damaged, or no bundle.
         LoadError: a file cannot be read or found, a backend or its library is missing,
@@ -69,6 +73,7 @@ def load(
     checked = check_mode(mode)
     folders = _check_folders(data_folders)
     _check_reference(reference)
+    turns = _check_turns(max_turns)
     request_threads(threads)
     bundle = BundleFile.open(path)
     try:
@@ -78,7 +83,7 @@ def load(
     except BaseException:
         bundle.close()
         raise
-    return Program(bundle.path, bundle.digest, stored, checked, reference)
+    return Program(bundle.path, bundle.digest, stored, checked, reference, turns)
 
 
 def _check_some_run(bundle: BundleFile) -> None:
@@ -96,6 +101,15 @@ def _check_reference(reference: object) -> None:
     if not isinstance(reference, bool | None):
         expected = "True, False or None"
         raise BadSetting(name="reference", expected=expected, found=repr(reference))
+
+
+def _check_turns(max_turns: int | None) -> int | None:
+    if max_turns is None:
+        return None
+    turns = whole_number("max_turns", max_turns)
+    if turns < 0:
+        raise BadSetting(name="max_turns", expected="0 or more", found=turns)
+    return turns
 
 
 def _check_folders(folders: Sequence[Path]) -> tuple[Path, ...]:
@@ -128,8 +142,9 @@ class Program(Callables):
         stored: StoredBlobs,
         mode: Mode,
         reference: bool | None = None,
+        max_turns: int | None = None,
     ) -> None:
-        self._engine = Engine(path, digest, stored, mode, reference)
+        self._engine = Engine(path, digest, stored, mode, reference, max_turns)
         declared = stored.program
         self.path = path
         self.digest = digest

@@ -21,6 +21,7 @@ class Code:
         blocks: their graphs.
         partitions: of the blocks that delegates run, the number of the delegate.
         delegate: the handle of a delegate, by this number; made on first need.
+        max_turns: the most that a `kvc::while` may run, None for no limit.
         prepared: kernels made for one constant, by op and name; filled as graphs are
             bound.
         dependence: what depends on sizes, by graph; filled as frames are bound again.
@@ -31,6 +32,7 @@ class Code:
     partitions: Mapping[int, int]
     delegate: Callable[[int], Handle]
     prepared: Prepared
+    max_turns: int | None = None
     dependence: dict[int, Dependence] = field(default_factory=dict)
 
 
@@ -39,6 +41,7 @@ def code_of(
     method: int,
     delegate: Callable[[int], Handle],
     prepared: Prepared,
+    max_turns: int | None = None,
 ) -> Code:
     """Return the code of a method of a program."""
     partitions = {
@@ -47,4 +50,5 @@ def code_of(
         if partition.method == method
     }
     found = program.methods[method]
-    return Code(found.name, found.graphs[1:], partitions, delegate, prepared)
+    blocks = found.graphs[1:]
+    return Code(found.name, blocks, partitions, delegate, prepared, max_turns)

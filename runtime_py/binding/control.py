@@ -16,6 +16,7 @@ from kvc.runtime.binding.executor import Frame
 from kvc.runtime.binding.values import Memory, Values
 from kvc.runtime.states.owner import Buffer
 from kvc.schema.control import Control, read_control
+from kvc.schema.errors import TooManyTurns
 from kvc.schema.frozen import frozen
 from kvc.schema.model import Alias, Graph, Instruction, Ref
 from kvc.schema.ops import COND, OPS, WHILE, Aliasing
@@ -129,8 +130,14 @@ class ControlStep:
     """Runs one control instruction; `settle` puts it where its operands are."""
 
     def __init__(
-        self, instruction: Instruction, blocks: Sequence[Graph], bind: Bind
+        self,
+        instruction: Instruction,
+        blocks: Sequence[Graph],
+        bind: Bind,
+        method: str,
+        max_turns: int | None,
     ) -> None:
+        self._method, self._max_turns = method, max_turns
         self._control = read_control(instruction.op, instruction.arguments)
         chosen = [blocks[number] for number in self._control.blocks]
         self._blocks = [_Block(graph, bind) for graph in chosen]
@@ -175,8 +182,12 @@ class ControlStep:
 
     def _run_while(self) -> None:
         test, body = self._blocks
+        turns = 0
         while test.run()[0].item():
+            if turns == self._max_turns:
+                raise TooManyTurns(method=self._method, turns=turns)
             body.run()
+            turns += 1
 
     def _run_scan(self, bound: BoundOperands) -> None:
         control, (body,) = self._control, self._blocks

@@ -300,9 +300,11 @@ class _Binder:
     def _bind_control(self, index: int, instruction: Instruction) -> Sequence[Step]:
         """Put an instruction that runs blocks where its operands and results lie."""
         if index not in self._controls:
-            bind, blocks = self._bind_block, self._code.blocks
-            self._controls[index] = ControlStep(instruction, blocks, bind)
-            self._beside_others |= any(map(_has_delegates, blocks))
+            code = self._code
+            self._controls[index] = ControlStep(
+                instruction, code.blocks, self._bind_block, code.method, code.max_turns
+            )
+            self._beside_others |= any(map(_has_delegates, code.blocks))
         bound = bind_operands(
             instruction,
             self._graph,

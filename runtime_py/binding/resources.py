@@ -37,8 +37,10 @@ class Resources:
         program: Program,
         buffers: NamedBuffers,
         reference: bool | None = None,
+        max_turns: int | None = None,
     ) -> None:
         self._path = path
+        self._max_turns = max_turns
         self._reference = reference
         self._program = program
         self._buffers = buffers
@@ -69,7 +71,13 @@ class Resources:
     def code(self, method: int) -> Code:
         """Return what a method is bound with, shared by all contexts."""
         if method not in self._codes:
-            made = code_of(self._program, method, self._delegate, self._prepared)
+            made = code_of(
+                self._program,
+                method,
+                self._delegate,
+                self._prepared,
+                self._max_turns,
+            )
             self._codes[method] = made
         return self._codes[method]
 

@@ -70,6 +70,7 @@ from kvc.schema.errors.executing import (
     StateMismatch,
     StateNeeded,
     ThreadsFixed,
+    TooManyTurns,
     UnknownName,
     UnusableLogits,
 )
@@ -177,6 +178,7 @@ __all__ = [
     "StateNeeded",
     "ThreadsFixed",
     "TokenizerTooLarge",
+    "TooManyTurns",
     "Truncated",
     "UnknownBackend",
     "UnknownName",

@@ -90,6 +90,17 @@ class RowLengthOutOfRange(ExecutionError):
     template = "row {row} has length {length}, but a row length is from 0 to {most}, the tokens of the call"
 
 
+class TooManyTurns(ExecutionError):
+    """A loop runs longer than the caller of `load` allows.
+
+    Attributes: method, turns (as many as are allowed).
+    """
+
+    method: str
+    turns: int
+    template = "a loop of method {method} goes on after {turns} turns, the most that load(max_turns=) allows"
+
+
 class BranchMismatch(ExecutionError):
     """A branch for an empty past was taken, but there is one; nothing is written."""
 
