@@ -1,8 +1,9 @@
 """Run all checks that a commit must pass: `python tools/dev/check.py`.
 
-With `--fast`, only what takes seconds: format, lint, schema, types, architecture. The
-same command runs by hand and in CI. It stops at the first of these that fails, and
-prints its output; then tests and wheel run side by side, and all failures are reported.
+With `--fast`, only what takes seconds: format, lint, schema, types, and the tests of the
+architecture. The same command runs by hand and in CI. It stops at the first of these
+that fails, and prints its output; then all tests and the wheel run side by side, and
+all failures are reported.
 """
 
 import argparse
@@ -18,8 +19,9 @@ FAST = {
     "schema": [PYTHON, "tools/dev/check_schema.py"],
     "links": [PYTHON, "tools/dev/link_types.py"],
     "types": [PYTHON, "-m", "mypy", "-p", "kvc"],
-    "architecture": [PYTHON, "-m", "pytest", "tests/test_architecture.py"],
 }
+# Among all tests, too.
+ARCHITECTURE = {"architecture": [PYTHON, "-m", "pytest", "tests/test_architecture.py"]}
 WHOLE, OTHERS = "tests/end_to_end", ("tests/tools", "tests/runtime_py/generation")
 # Cut so that both take about as long: what runs whole models, but transformers' ones,
 # and a few folders more.
@@ -64,7 +66,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--fast", action="store_true", help="only what takes seconds")
     fast_only = parser.parse_args().fast
-    for name, command in FAST.items():
+    for name, command in (FAST | ARCHITECTURE if fast_only else FAST).items():
         if not report(name, Step(name, command).wait()):
             return 1
     return 0 if fast_only or run_slow() else 1
