@@ -1,9 +1,9 @@
 """Run all checks that a commit must pass: `python tools/dev/check.py`.
 
-With `--fast`, only what takes seconds: format, lint, schema, types, and the tests of the
-architecture. The same command runs by hand and in CI. It stops at the first of these
-that fails, and prints its output; then all tests and the wheel run side by side, and
-all failures are reported.
+With `--fast`, only what takes seconds: format, lint, schema, types, and the tests of
+the architecture. The same command runs by hand and in CI. It stops at the first of
+these that fails, and prints its output; then all tests and the wheel run side by side,
+and all failures are reported.
 """
 
 import argparse
