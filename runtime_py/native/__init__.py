@@ -25,7 +25,7 @@ from kvc.schema.frozen import frozen
 
 INSTALL: Final = "pip install ."  # in kvc's folder
 ABSENT: Final = -(1 << 63)  # an int that is left out
-_VERSION: Final = 5
+_VERSION: Final = 6
 _VARIABLE: Final = "KVC_PROCESSOR"  # the instruction set to use
 _MAX_RANK: Final = 8
 
