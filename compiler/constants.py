@@ -22,7 +22,7 @@ from kvc.compiler.quantize import (
     quantize_channels,
 )
 from kvc.schema.errors import NotFinite
-from kvc.schema.ops.products import QB4_BLOCK
+from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 
 # 2 MiB of float32: quantizing blocks that stay in the cache is three times as fast as
 # in blocks of 16 MiB (measured 2026-11 on Zen 4). A row of more is one block where a
@@ -87,7 +87,7 @@ class Transform(Enum):
 
     INT8 = "int8"  # int8 values, per row of a matrix
     INT8_SCALE = "int8_scale"  # float32 scale of each row
-    INT4 = "int4"  # two int4 values a byte, per block of a row
+    INT4 = "int4"  # two int4 values a byte, per block of a row, eight rows together
     INT4_SCALE = "int4_scale"  # bfloat16 scale of each block of each row
     BFLOAT16 = "bfloat16"  # rounded to bfloat16
     TRANSPOSED = "transposed"  # the last two axes exchanged
@@ -166,7 +166,7 @@ class WeightReader:
     ) -> Iterator[Tensor]:
         """Yield the values of a matrix; its scales are kept as the source `kept`."""
         scales = []
-        for block in self._finite_blocks(kept):
+        for block in self._rows_to_quantize(kept):
             values, scale = quantize(block)
             scales.append(scale)
             yield values
@@ -179,8 +179,14 @@ class WeightReader:
         if known is not None:
             yield known
             return
-        for block in self._finite_blocks(source):
+        for block in self._rows_to_quantize(source):
             yield scales_of(block)
+
+    def _rows_to_quantize(self, source: Derived) -> Iterator[Tensor]:
+        """Yield rows as they can be quantized: for int4, eight of them together."""
+        blocks = self._finite_blocks(source)
+        int4 = source.transform is Transform.INT4_SCALE
+        return _in_multiples(QB4_ROWS, blocks) if int4 else blocks
 
     def _finite_blocks(self, source: Derived) -> Iterator[Tensor]:
         """Yield the rows of the matrix, or matrices, that a source is quantized from.
@@ -206,6 +212,18 @@ class WeightReader:
 def _is_finite(block: Tensor) -> bool:
     # Its ends tell, and are found without a mask as long as the block.
     return not block.numel() or bool(torch.stack(block.aminmax()).isfinite().all())
+
+
+def _in_multiples(count: int, blocks: Iterator[Tensor]) -> Iterator[Tensor]:
+    """Yield the same rows in blocks that have a multiple of `count` each."""
+    kept: Tensor | None = None
+    for block in blocks:
+        rows = block if kept is None else torch.cat((kept, block))
+        whole = len(rows) // count * count
+        kept = rows[whole:] if whole < len(rows) else None
+        if kept is None or whole:
+            yield rows[:whole]
+    assert kept is None, "rows that are no multiple have another form"
 
 
 def _cut(tensor: Tensor, whole_rows: bool) -> Iterator[Tensor]:
@@ -258,10 +276,11 @@ def _shape(source: Source) -> tuple[int, ...]:
             return *count, columns, rows
         case Derived(Transform.INT4, base):
             rows, columns = _shape(base)
-            return rows, columns // 2
+            values = 2 * QB4_BYTES
+            return rows // QB4_ROWS, columns // values, QB4_ROWS, QB4_BYTES
         case Derived(Transform.INT4_SCALE, base):
             rows, columns = _shape(base)
-            return rows, columns // QB4_BLOCK
+            return rows // QB4_ROWS, columns // QB4_BLOCK, QB4_ROWS
         case Derived():
             return _shape(source.base)
 

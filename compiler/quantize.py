@@ -1,6 +1,7 @@
 """Quantization of weights: symmetric, int8 by output channel or int4 by block.
 
-Each row is on its own, so that a matrix may come in blocks of rows.
+Each row is on its own, so that a matrix may come in blocks of rows; for int4 in
+multiples of eight, which lie side by side.
 """
 
 from typing import Final
@@ -8,7 +9,7 @@ from typing import Final
 import torch
 from torch import Tensor
 
-from kvc.schema.ops.products import QB4_BLOCK
+from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 
 # A block's scale is absmax over the one of these that gives the least squared error.
 # Over 7 both ends fit, over more the tails are cut. On the demo's weights the choice
@@ -55,19 +56,31 @@ def quantize_blocks(weight: Tensor) -> tuple[Tensor, Tensor]:
     their scale would be subnormal, has scale 1 and values 0.
 
     Args:
-        weight: float [out, in], `in` a multiple of 32.
+        weight: float [out, in], `out` a multiple of 8 and `in` of 32.
 
     Returns:
-        uint8 [out, in / 2], value 2i in the low and 2i + 1 in the high half of byte i,
-        each stored as value + 8, and bfloat16 [out, in / 32], the scales.
+        uint8 [out / 8, in / 8, 8, 4], each row's values by fours of bytes: of two
+        values the first in the low and the second in the high half of a byte, each
+        stored as value + 8; and bfloat16 [out / 8, in / 32, 8], the scales.
     """
-    rows, columns = weight.shape
     blocks = weight.float().reshape(-1, QB4_BLOCK)
     scale = _best_scale(blocks)
     values = _rounded(blocks, scale, torch.empty_like(blocks)).add_(8)
-    pairs = values.to(torch.uint8).view(rows, columns // 2, 2)
+    rows, columns = weight.shape
+    fours = columns // (2 * QB4_BYTES)
+    pairs = values.to(torch.uint8).view(rows, fours, QB4_BYTES, 2)
     packed = pairs[..., 0] | (pairs[..., 1] << 4)
-    return packed, scale.to(torch.bfloat16).view(rows, columns // QB4_BLOCK)
+    scales = scale.to(torch.bfloat16).view(rows, columns // QB4_BLOCK)
+    return _side_by_side(packed), _side_by_side(scales)
+
+
+def _side_by_side(rows: Tensor) -> Tensor:
+    """Return [out / 8, n, 8, ...] of [out, n, ...]."""
+    return (
+        rows.view(len(rows) // QB4_ROWS, QB4_ROWS, *rows.shape[1:])
+        .transpose(1, 2)
+        .contiguous()
+    )
 
 
 def _best_scale(blocks: Tensor) -> Tensor:

@@ -18,7 +18,7 @@ from kvc.compiler.ir import Method, Node, Program, Value
 from kvc.compiler.passes.kept import kept_weights
 from kvc.compiler.passes.weights import MethodBuilder, WeightBook
 from kvc.schema.dtypes import DType
-from kvc.schema.ops.products import QB4_BLOCK
+from kvc.schema.ops.products import QB4_BLOCK, QB4_BYTES, QB4_ROWS
 from kvc.schema.types import TensorType
 
 
@@ -28,7 +28,8 @@ class QuantizeWeights:
 
     Attributes:
         linear: how linear layers multiply; activations are quantized per row at run
-            time. "qb4" falls back to "qd8" where rows cannot be cut into blocks.
+            time. "qb4" falls back to "qd8" where rows cannot be cut into blocks, or
+            are no multiple of eight.
         embedding: store embeddings as int8.
         keep: patterns of what stays float32, as routers do.
     """
@@ -125,19 +126,23 @@ def _int8_weight(
 def _int4_weight(
     weight: Value, name: str, builder: MethodBuilder, book: WeightBook
 ) -> tuple[Value, Value]:
-    """Return the packed values [out, in / 2] and the scales [out, in / 32]."""
+    """Return the packed values [out / 8, in / 8, 8, 4], the scales beside them."""
     rows, columns = weight.type.dims
+    assert isinstance(rows, int)
     assert isinstance(columns, int)
-    packed = TensorType(DType.UINT8, (rows, columns // 2))
-    scales = TensorType(DType.BFLOAT16, (rows, columns // QB4_BLOCK))
+    groups, fours = rows // QB4_ROWS, columns // (2 * QB4_BYTES)
+    packed = TensorType(DType.UINT8, (groups, fours, QB4_ROWS, QB4_BYTES))
+    scales = TensorType(DType.BFLOAT16, (groups, columns // QB4_BLOCK, QB4_ROWS))
     values = book.derive(name, Transform.INT4, packed)
     scale = book.derive(name, Transform.INT4_SCALE, scales)
     return builder.constant(values), builder.constant(scale)
 
 
 def _in_blocks(weight: Value) -> bool:
-    columns = weight.type.dims[1]
-    return isinstance(columns, int) and columns > 0 and columns % QB4_BLOCK == 0
+    rows, columns = weight.type.dims
+    if not (isinstance(rows, int) and isinstance(columns, int)):
+        return False
+    return rows % QB4_ROWS == 0 and columns > 0 and columns % QB4_BLOCK == 0
 
 
 def _quantized_linear(

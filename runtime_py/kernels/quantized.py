@@ -18,6 +18,7 @@ from torch import Tensor
 
 from kvc.runtime.kernels import Kernel
 from kvc.runtime.kernels.index import select
+from kvc.schema.ops.products import QB4_ROWS
 from kvc.schema.torch_ops import multiply_int8, quantize_into
 
 # Tensors, since each number among torch's arguments costs 3 to 4 us (2026-11), and
@@ -131,29 +132,33 @@ def _linear_qb4(
         q: int8 [..., in], as `scale` and `zero_point` from `kvc::quantize_rows`.
         scale: float32 [..., 1].
         zero_point: int32 [..., 1]; one outside int8 counts as the nearest inside.
-        weight: uint8 [out, in / 2]; value 2i is the low half of byte i, minus 8.
-        weight_scale: bfloat16 [out, in / block].
+        weight: uint8 [out / 8, in / 8, 8, 4], a row's values by fours of bytes; the low
+            half of a byte, minus 8, comes before the high.
+        weight_scale: bfloat16 [out / 8, in / block, 8].
         bias: float32 [out].
     """
     columns = q.shape[-1]
     zero = zero_point.reshape(-1, 1).clamp(-128, 127)
     steps = q.reshape(-1, columns).float().sub_(zero)
-    result = out.view(len(steps), len(weight))
-    count = max(1, _CHUNK // columns)
+    result = out.view(len(steps), len(weight) * QB4_ROWS)
+    count = max(1, _CHUNK // (QB4_ROWS * columns))
     for first in range(0, len(weight), count):
         part = slice(first, first + count)
         rows = _widened(weight[part], weight_scale[part])
-        torch.mm(steps, rows.t(), out=result[:, part])
+        begin = first * QB4_ROWS
+        torch.mm(steps, rows.t(), out=result[:, begin : begin + len(rows)])
     result.div_(scale.reshape(-1, 1))
     if bias is not None:
         result.add_(bias)
 
 
 def _widened(weight: Tensor, scale: Tensor) -> Tensor:
-    """Return float32 [rows, in] of the rows of a weight of `kvc::linear_qb4`."""
-    pairs = torch.stack((weight & 15, weight >> 4), dim=-1)
-    blocks = pairs.view(*scale.shape, -1).float().sub_(8)
-    return blocks.mul_(scale.float().unsqueeze(-1)).view(len(weight), -1)
+    """Return float32 [rows, in] of some rows of a weight of `kvc::linear_qb4`."""
+    fours, scales = weight.transpose(1, 2), scale.transpose(1, 2)
+    pairs = torch.stack((fours & 15, fours >> 4), dim=-1)
+    blocks = pairs.view(*scales.shape, -1).float().sub_(8)
+    values = blocks.mul_(scales.float().unsqueeze(-1))
+    return values.view(len(weight) * QB4_ROWS, -1)
 
 
 def _embedding_q8(out: Tensor, weight: Tensor, scale: Tensor, indices: Tensor) -> None:

@@ -234,16 +234,17 @@ bool quantize_rows(const Step& step, const Context& context) {
 }
 
 // Lays a row out once more for int4 weights, see Int4Rows.
-void lay_out_int4(const int16_t* x, int64_t depth, int16_t zero, int8_t* q, int32_t* eights) {
-  for (int64_t first = 0; first < depth; first += kInt4, q += kInt4) {
-    int32_t sum = 0;
-    for (int64_t i = 0; i < kInt4 / 2; ++i) {
-      const int16_t even = x[first + 2 * i], odd = x[first + 2 * i + 1];
-      q[i] = static_cast<int8_t>(even + zero);
-      q[i + kInt4 / 2] = static_cast<int8_t>(odd + zero);
-      sum += even + odd;
+void lay_out_int4(const int16_t* x, int64_t depth, int16_t zero, int8_t* q, int16_t* eights) {
+  for (int64_t first = 0; first < depth; first += kInt4, eights += 2) {
+    int32_t sums[2] = {};
+    for (int64_t k = first; k < first + kInt4; k += 8, q += 8) {
+      for (int64_t i = 0; i < 4; ++i) {
+        q[i] = static_cast<int8_t>(x[k + 2 * i] + zero);
+        q[i + 4] = static_cast<int8_t>(x[k + 2 * i + 1] + zero);
+        sums[i / 2] += x[k + 2 * i] + x[k + 2 * i + 1];
+      }
     }
-    *eights++ = 8 * sum;
+    for (int i = 0; i < 2; ++i) eights[i] = static_cast<int16_t>(-8 * sums[i]);
   }
 }
 
@@ -262,14 +263,14 @@ bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, con
   const int64_t size = layout.size(stride);
   auto* memory = static_cast<char*>(context.workspace(
       (blocks * size + others * stride) * sizeof(int16_t) + floats * sizeof(float) +
-          narrow * (depth / kInt4 * sizeof(int32_t) + sizeof(int16_t) + depth),
+          narrow * ((2 * (depth / kInt4) + 1) * sizeof(int16_t) + depth),
       2));
   if (memory == nullptr) return context.complete();
   auto* side_by_side = reinterpret_cast<int16_t*>(memory);
   int16_t* in_rows = side_by_side + blocks * size;
   auto* scale = reinterpret_cast<float*>(in_rows + others * stride);
-  auto* eights = reinterpret_cast<int32_t*>(scale + floats);
-  auto* zero = reinterpret_cast<int16_t*>(eights + narrow * (depth / kInt4));
+  auto* eights = reinterpret_cast<int16_t*>(scale + floats);
+  int16_t* zero = eights + narrow * 2 * (depth / kInt4);
   auto* halves = reinterpret_cast<int8_t*>(zero + narrow);
   parallel((blocks + 1) / 2, 1, context.threads, [&](int64_t begin, int64_t end, int) {
     auto* tokens = static_cast<int16_t*>(context.workspace(2 * kTokens * stride * sizeof(int16_t), 3));
@@ -294,7 +295,7 @@ bool lay_out(int64_t rows, int64_t depth, bool int4, const Context& context, con
     std::memset(to + depth, 0, (stride - depth) * sizeof(int16_t));
     if (!int4) continue;
     zero[i] = static_cast<int16_t>(row.zero);
-    lay_out_int4(to, depth, zero[i], halves + i * depth, eights + i * (depth / kInt4));
+    lay_out_int4(to, depth, zero[i], halves + i * depth, eights + i * 2 * (depth / kInt4));
   }
   *found = Int8Rows{side_by_side, in_rows, scale, rows, depth, stride, blocks, {halves, zero, eights}};
   return context.complete();
@@ -307,7 +308,7 @@ void multiply_columns(const Int8Rows& x, const Tensor& out, const Tensor* operan
   const Tensor &weight = operands[0], &scale = operands[1];
   const auto* bias = operands[2].as<const float>();
   auto* to = out.as<float>();
-  const int64_t columns = weight.dims[0];
+  const int64_t columns = out.dim(-1);
   if (weight.dtype == DType::kInt8) {
     product_kernels().int8(x, {weight.as<const int8_t>(), weight.strides[0],
                                scale.as<const float>(), bias, to, columns},
@@ -327,7 +328,7 @@ bool multiply(const Int8Rows& x, int64_t count, const Tensor* outs, const Tensor
   const int64_t share = 32768 / (x.depth * std::max<int64_t>(1, x.rows));
   const auto& kernels = product_kernels();
   const int64_t grain = x.blocks != 0 ? kernels.columns : share / 8 * 8 + 8;
-  const auto pieces_of = [&](int64_t i) { return (operands[3 * i].dims[0] + grain - 1) / grain; };
+  const auto pieces_of = [&](int64_t i) { return (outs[i].dim(-1) + grain - 1) / grain; };
   int64_t pieces = 0;
   for (int64_t i = 0; i < count; ++i) pieces += pieces_of(i);
   parallel(pieces, 1, context.threads, [&](int64_t begin, int64_t end, int) {
@@ -337,7 +338,7 @@ bool multiply(const Int8Rows& x, int64_t count, const Tensor* outs, const Tensor
     for (int64_t piece = begin; piece < end; ++piece) {
       int64_t i = 0, own = piece;
       for (; own >= pieces_of(i); ++i) own -= pieces_of(i);
-      const int64_t end = std::min((own + 1) * grain, operands[3 * i].dims[0]);
+      const int64_t end = std::min((own + 1) * grain, outs[i].dim(-1));
       multiply_columns(x, outs[i], operands + 3 * i, own * grain, end, scratch);
     }
   });

@@ -30,13 +30,17 @@ constexpr int64_t kWidenedColumns = 4;
 
 constexpr int64_t kTokens = 16;
 constexpr int64_t kInt4 = 32;  // weights along k that have a scale of their own
+constexpr int64_t kInt4Columns = 8;  // that lie side by side
+constexpr int64_t kInt4Bytes = kInt4Columns * kInt4 / 2;
 
 // The rows that lie one after the other, once more, as products with int4 weights read
-// them: q, of each kInt4 first those of even, then those of odd k.
+// them: q, of each eight first those of even, then those of odd k.
 struct Int4Rows {
-  const int8_t* q;        // [.., depth]
-  const int16_t* zero;    // [..]
-  const int32_t* eights;  // [.., depth / kInt4]: eight times the sum of q - zero
+  const int8_t* q;      // [.., depth]
+  const int16_t* zero;  // [..]
+  // [.., depth / kInt4, 2]: -8 times the sum of q - zero, of the first and the last four
+  // of each eight. At most 8 * 16 * 255, so that they lie within int16.
+  const int16_t* eights;
 };
 
 // Rows of int8 that were made at run time, as products read them.
@@ -69,9 +73,10 @@ struct Int8Product {
 // out[m, n] = sum over b of float(sum of (q[m, k] - zero[m]) * w[n, k]) * w_scale[n, b] /
 // scale[m] + bias[n]. The inner sums are exact; the outer is taken in the order of b.
 struct Int4Product {
-  const uint8_t* w;  // [columns, depth / 2], plus 8: the low half of a byte is k, the high k + 1
-  int64_t w_stride;
-  const BFloat16* w_scale;  // [columns, depth / block]
+  // [columns / 8, depth / 8, 8, 4], plus 8: the low half of a byte is k, the high k + 1.
+  const uint8_t* w;
+  int64_t w_stride;             // of eight columns, a multiple of which there is
+  const BFloat16* w_scale;      // [columns / 8, depth / block, 8]
   int64_t scale_stride, block;  // block: a multiple of kInt4
   const float* bias;            // or null
   float* out;                   // [rows, columns]

@@ -58,6 +58,10 @@ inline Float4 sums_of_four(const Float8 (&x)[4]) {
          __builtin_shufflevector(pairs[0], pairs[1], 1, 3, 5, 7);
 }
 
+inline Int8x8 even_first(Int8x8 x) {
+  return __builtin_shufflevector(x, x, 0, 2, 4, 6, 1, 3, 5, 7);
+}
+
 inline void store(int16_t* to, Int32x8 x) { store(to, narrowed(x)); }
 inline void store(int8_t* to, Int32x8 x) {
   store(to, __builtin_convertvector(narrowed(x), Int8x8));

@@ -13,6 +13,8 @@ from kvc.schema.ops.spec import Concrete
 from kvc.schema.types import TensorType
 
 QB4_BLOCK = 32  # values that share a scale: a multiple of this
+QB4_ROWS = 8  # output channels that lie side by side
+QB4_BYTES = 4  # of each of these in turn
 
 
 def linear(x: TensorType, weight: TensorType, bias: TensorType | None) -> Rule:
@@ -187,15 +189,19 @@ def linear_qb4(
     weight_scale: TensorType,
     bias: TensorType | None,
 ) -> Rule:
-    """`kvc::linear_qb4`: weight uint8 [out, in / 2], two values a byte.
+    """`kvc::linear_qb4`: weight uint8 [out / 8, in / 8, 8, 4], two values a byte.
 
-    weight_scale bfloat16 [out, in / block]; the block is a multiple of 32.
+    weight_scale bfloat16 [out / 8, in / block, 8]; the block is a multiple of 32.
     """
     require(weight.dtype is DType.UINT8, f"linear_qb4 with {weight}")
     require(weight_scale.dtype is DType.BFLOAT16, f"scales {weight_scale}")
-    (rows, half), (scale_rows, blocks) = matrix_of(weight), matrix_of(weight_scale)
-    columns = 2 * half
-    require(scale_rows == rows, f"scales {weight_scale} of {rows} channels")
+    whole, scales = shape_of(weight), shape_of(weight_scale)
+    side_by_side = len(whole) == 4 and whole[2:] == (QB4_ROWS, QB4_BYTES)
+    require(side_by_side, f"{weight} is not [out / 8, in / 8, 8, 4]")
+    require(len(scales) == 3, f"{weight_scale} is not [out / 8, in / block, 8]")
+    rows, columns, blocks = QB4_ROWS * whole[0], 2 * QB4_BYTES * whole[1], scales[1]
+    of_rows = scales[::2] == (whole[0], QB4_ROWS)
+    require(of_rows, f"scales {weight_scale} of {rows} channels")
     fits = blocks > 0 and columns % (blocks * QB4_BLOCK) == 0
     require(fits, f"scales {weight_scale} of rows of {columns} values")
     return _quantized_linear(q, scale, zero_point, (rows, columns), bias)

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 import torch
+from eight_rows import one_by_one
 from quant_reference import unpack_int4
 
 from kvc.compiler.quantize import quantize_blocks, quantize_channels
@@ -12,7 +13,8 @@ def widened(weight):
     """Return what the int4 form of a matrix stands for, float32 [out, in]."""
     packed, scale = quantize_blocks(weight)
     values = torch.from_numpy(unpack_int4(packed.numpy())).float()
-    return (values.view(-1, 32) * scale.float().view(-1, 1)).view(weight.shape)
+    scales = one_by_one(scale).float()
+    return (values.view(-1, 32) * scales.reshape(-1, 1)).view(weight.shape)
 
 
 def normal(*shape):
@@ -28,31 +30,44 @@ def error_over(weight, end):
 
 
 def test_values_that_int4_can_say_come_back_as_they_were():
-    weight = (torch.arange(64).view(2, 32) % 16 - 8) * 0.25
+    weight = (torch.arange(512).view(16, 32) % 16 - 8) * 0.25
     assert torch.equal(widened(weight), weight)
 
 
 def test_two_values_share_a_byte_the_first_in_the_low_half():
-    weight = torch.zeros(1, 32)
+    weight = torch.zeros(8, 32)
     weight[0, 0], weight[0, 1], weight[0, 3] = -8, 7, 1
     packed, scale = quantize_blocks(weight)
-    assert scale.tolist() == [[1.0]]
+    assert scale.tolist() == [[[1.0] * 8]]
     assert packed.dtype is torch.uint8
-    assert packed[0, :3].tolist() == [0xF0, 0x98, 0x88]
+    assert packed[0, 0, 0].tolist() == [0xF0, 0x98, 0x88, 0x88]
+
+
+def test_four_bytes_of_a_row_lie_beside_those_of_the_next():
+    weight = torch.zeros(16, 64)
+    weight[8:, 0] = -8
+    weight[11, 40] = 5
+    packed, scale = quantize_blocks(weight)
+    assert packed.shape == (2, 8, 8, 4)
+    assert packed.reshape(-1)[8 * 8 * 4 + (5 * 8 + 3) * 4] != 0x88
+    changed = (packed != 0x88).nonzero().tolist()
+    assert changed == [*([1, 0, i, 0] for i in range(8)), [1, 5, 3, 0]]
+    assert scale.shape == (2, 2, 8)
+    assert (scale[1, 1] != 1).nonzero().tolist() == [[3]]
 
 
 def test_each_block_of_32_has_a_scale_of_its_own():
-    weight = torch.cat([torch.full((3, 32), 8.0), torch.full((3, 32), -0.5)], 1)
+    weight = torch.cat([torch.full((24, 32), 8.0), torch.full((24, 32), -0.5)], 1)
     packed, scale = quantize_blocks(weight)
-    assert packed.shape == (3, 32)
-    assert scale.shape == (3, 2)
+    assert packed.shape == (3, 8, 8, 4)
+    assert scale.shape == (3, 2, 8)
     assert scale.dtype is torch.bfloat16
     assert torch.allclose(widened(weight), weight, rtol=0.01)
     assert (scale[:, 0] / scale[:, 1] > 10).all()
 
 
 def test_a_block_takes_the_scale_with_the_least_error():
-    weight = normal(50, 64)
+    weight = normal(56, 64)
     found = (widened(weight) - weight).view(-1, 32).square().sum(1)
     each = torch.stack([error_over(weight, end) for end in (7, 7.5, 8, 8.5)])
     torch.testing.assert_close(found, each.amin(0))
@@ -60,15 +75,15 @@ def test_a_block_takes_the_scale_with_the_least_error():
 
 
 def test_errors_are_at_most_what_a_cut_tail_costs():
-    weight = normal(50, 64)
-    absmax = weight.view(-1, 32).abs().amax(1).repeat_interleave(32).view(50, 64)
+    weight = normal(56, 64)
+    absmax = weight.view(-1, 32).abs().amax(1).repeat_interleave(32).view(56, 64)
     assert ((widened(weight) - weight).abs() <= absmax * (1.51 / 8.5)).all()
 
 
 @pytest.mark.parametrize("number", [0.0, -0.0, 1e-40, SMALLEST, -SMALLEST * 3])
 def test_a_block_too_small_for_a_normal_scale_is_zeros(number):
-    packed, scale = quantize_blocks(torch.full((1, 32), number))
-    assert scale.tolist() == [[1.0]]
+    packed, scale = quantize_blocks(torch.full((8, 32), number))
+    assert (scale == 1).all()
     assert (packed == 0x88).all()
 
 
@@ -91,10 +106,10 @@ def test_a_block_of_any_size_takes_the_scale_with_the_least_error(size):
 
 
 def test_rows_do_not_depend_on_one_another():
-    weight = normal(5, 96)
+    weight = normal(40, 96)
     packed, scale = quantize_blocks(weight)
     for i in range(5):
-        one = quantize_blocks(weight[i : i + 1])
+        one = quantize_blocks(weight[8 * i : 8 * i + 8])
         np.testing.assert_array_equal(one[0], packed[i : i + 1])
         assert torch.equal(one[1], scale[i : i + 1])
 

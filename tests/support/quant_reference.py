@@ -4,6 +4,7 @@ float32 throughout, rounding halves to even, as the design states it.
 """
 
 import numpy as np
+from eight_rows import one_by_one
 
 F = np.float32
 
@@ -47,9 +48,10 @@ def linear_qd8(
 
 
 def unpack_int4(weight: np.ndarray) -> np.ndarray:
-    """Return int64 [out, in] of uint8 [out, in / 2]: the low half first, minus 8."""
-    values = np.empty((len(weight), 2 * weight.shape[1]), np.int64)
-    values[:, 0::2], values[:, 1::2] = weight & 15, weight >> 4
+    """Return int64 [out, in] of uint8 [out / 8, in / 8, 8, 4]: low halves first."""
+    rows = one_by_one(weight)
+    values = np.empty((len(rows), 2 * rows.shape[1]), np.int64)
+    values[:, 0::2], values[:, 1::2] = rows & 15, rows >> 4
     return values - 8
 
 
@@ -62,17 +64,17 @@ def linear_qb4(
     bias: np.ndarray | None,
 ) -> np.ndarray:
     """Return float32 [..., out]; an integer product and a scale for each block."""
-    scales = weight_scale.astype(F)
+    scales = one_by_one(weight_scale).astype(F)
     blocks = unpack_int4(weight).reshape(*scales.shape, -1)
     offset = (blocks.sum(2).astype(F) * scales).sum(1, dtype=F)
-    out = np.empty((q.size // q.shape[-1], len(weight)), F)
+    out = np.empty((q.size // q.shape[-1], len(scales)), F)
     pairs = zip(scale.reshape(-1), zero_point.reshape(-1), strict=True)
     for row, (steps, zero) in enumerate(pairs):
         x = q.reshape(len(out), scales.shape[1], -1)[row].astype(np.int64)
         products = (blocks * x).sum(2).astype(F) * scales
         out[row] = (products.sum(1, dtype=F) - F(zero) * offset) * (F(1) / steps)
         out[row] += F(0) if bias is None else bias
-    return out.reshape(*q.shape[:-1], len(weight))
+    return out.reshape(*q.shape[:-1], len(scales))
 
 
 def embedding_q8(

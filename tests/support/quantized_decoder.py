@@ -9,6 +9,7 @@ import copy
 
 import numpy as np
 import torch
+from eight_rows import one_by_one, side_by_side
 from quant_reference import embedding_q8, linear_qb4, linear_qd8, quantize_rows
 from torch import Tensor, nn
 
@@ -33,15 +34,15 @@ class ReferenceMatrix:
 
 
 class NarrowMatrix:
-    """uint8 [out, in / 2] and float32 [out, in / 32] of a weight, block by block."""
+    """An int4 weight and its scales, float32, as `side_by_side` has them."""
 
     def __init__(self, weight: Tensor) -> None:
         values = weight.detach().numpy()
-        scale = quantize_blocks(weight.detach())[1].float().numpy()
+        scale = one_by_one(quantize_blocks(weight.detach())[1].float().numpy())
         rounded = np.rint(values / np.repeat(scale, 32, axis=1))
         stored = (np.clip(rounded, -8, 7) + 8).astype(np.uint8)
-        self.values = stored[:, 0::2] | stored[:, 1::2] << 4
-        self.scale = scale
+        self.values = side_by_side(stored[:, 0::2] | stored[:, 1::2] << 4)
+        self.scale = side_by_side(scale)
 
     def linear(self, x: Tensor) -> Tensor:
         """Return x [..., in] times the weight transposed."""

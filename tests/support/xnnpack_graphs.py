@@ -41,8 +41,9 @@ class PlainStatics:
         self._arrays = [with_tail(array) for array in arrays]
         self._arranged: list[np.ndarray] = []
 
-    def pinned(self, name: int) -> np.ndarray:
-        return self._arrays[name]
+    def pinned(self, name: int, layout: str = layouts.PLAIN) -> np.ndarray:
+        self._arranged.append(with_tail(layouts.arrange(self._arrays[name], layout)))
+        return self._arranged[-1]
 
     def packed(self, key: tuple[int | None, ...], layout: str, *_: object) -> int:
         assert key[0] is not None

@@ -56,9 +56,10 @@ def calls() -> Iterator[tuple[str, float, Callable[[], Arrays]]]:
             made = [np.empty(s.shape, s.dtype) for s in quantized(rows, depth)]
             run = call("quantize_rows", made, [x * 100])
             yield f"quantize {rows} {depth} {columns}", 0, run
-        for columns, depth, block in ((1, 32, 32), (25, 96, 32), (41, 320, 64)):
-            weight = integers(0, 256, np.uint8, columns, depth // 2)
-            scale = integers(0x3C00, 0x4000, np.uint16, columns, depth // block)
+        for columns, depth, block in ((8, 32, 32), (32, 96, 32), (56, 320, 64)):
+            groups = columns // 8
+            weight = integers(0, 256, np.uint8, groups, depth // 8, 8, 4)
+            scale = integers(0x3C00, 0x4000, np.uint16, groups, depth // block, 8)
             inputs = [*quantized(rows, depth), weight, bfloat16(scale), floats(columns)]
             out = np.empty((rows, columns), np.float32)
             yield f"int4 {rows} {columns}", 1e-5, call("linear_qb4", [out], inputs)

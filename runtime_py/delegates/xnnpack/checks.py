@@ -12,6 +12,7 @@ import numpy as np
 
 from kvc.runtime.arrays import Array
 from kvc.runtime.delegates.operands import check_taken
+from kvc.runtime.delegates.xnnpack.layouts import PLAIN, ROWS
 from kvc.schema.backends.xnnpack import (
     QUANTIZE,
     QUANTIZED_LINEARS,
@@ -27,8 +28,8 @@ _ROWS = 3  # how many of its first arguments are quantized rows
 
 
 class _Pinned(Protocol):
-    def pinned(self, name: int) -> Array:
-        """Return the data of a name."""
+    def pinned(self, name: int, layout: str = ...) -> Array:
+        """Return the data of a name, arranged."""
 
 
 def check_ops(graph: Graph, where: str) -> None:
@@ -119,7 +120,9 @@ def check_scales(
         if instruction.op not in QUANTIZED_LINEARS:
             continue
         name = _scales_of(graph, instruction)
-        scales = statics.pinned(name).astype(np.float32)
+        # Arranged as the library is given them, so that there is one copy.
+        layout = ROWS if instruction.op == "kvc::linear_qb4" else PLAIN
+        scales = statics.pinned(name, layout).astype(np.float32)
         least = np.finfo(np.float32).smallest_normal
         if not (np.isfinite(scales).all() and (scales >= least).all()):
             raise BadProgram(

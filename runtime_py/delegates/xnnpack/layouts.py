@@ -1,4 +1,4 @@
-"""How the bytes of a weight are arranged before XNNPACK packs them."""
+"""How the bytes of a weight, and its scales, are arranged before XNNPACK packs them."""
 
 from typing import Final
 
@@ -12,6 +12,7 @@ BATCHES: Final = "batches"  # as they are, read as matrices [..., in, out]
 BATCHES_TRANSPOSED: Final = "batches_transposed"  # as they are, as [..., out, in]
 OHWI: Final = "ohwi"  # of a convolution: [out, height, width, in of a group]
 HWO: Final = "hwo"  # of a convolution of each channel alone: [height, width, out]
+ROWS: Final = "rows"  # row after row, where `kvc::linear_qb4` has eight side by side
 
 # Layouts that share the bytes of the plain one. They are told apart all the same, since
 # what XNNPACK makes of them differs.
@@ -23,11 +24,21 @@ def arrange(weight: Array, layout: str) -> Array:
 
     Args:
         weight: of a convolution [out, in of a group, width] or [out, in of a group,
-            height, width]; as it is otherwise.
+            height, width]; int4 [out / 8, in / 8, 8, 4], or the scales beside it
+            [out / 8, in / block, 8]; as it is otherwise.
         layout: one of the names above.
     """
     if layout in AS_THEY_ARE:
         return weight
+    if layout == ROWS:
+        return _rows(weight.view(np.uint32) if weight.ndim == 4 else weight)
     spatial = weight if weight.ndim == 4 else weight[:, :, None, :]
     order = (0, 2, 3, 1) if layout == OHWI else (1, 2, 3, 0)
     return np.ascontiguousarray(spatial.transpose(order))
+
+
+def _rows(side_by_side: Array) -> Array:
+    """Return [out, n] of [out / 8, n, 8]; of four bytes as one number, too."""
+    groups, count, rows = side_by_side.shape[:3]
+    turned = side_by_side.reshape(groups, count, rows).transpose(0, 2, 1)
+    return np.ascontiguousarray(turned).reshape(groups * rows, count)

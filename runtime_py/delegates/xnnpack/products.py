@@ -13,6 +13,7 @@ from kvc.runtime.delegates.xnnpack.builder import Builder
 from kvc.runtime.delegates.xnnpack.functions import Binary
 from kvc.runtime.delegates.xnnpack.nodes import Constant, Define, Dims, Tensor, Weight
 from kvc.runtime.delegates.xnnpack.shapes import order_of
+from kvc.schema.ops.products import QB4_ROWS
 
 Trio = tuple[Tensor, Tensor, Tensor]
 
@@ -36,8 +37,12 @@ def _quantized_linear(
     kind: str,
 ) -> Tensor:
     assert q is scale is zero_point, "rows taken apart"
-    shape = (weight.dims[0], q.dims[-1])
-    packed = weight_of(kind, weight, shape, bias, scale=weight_scale)
+    rows, layout = weight.dims[0], layouts.PLAIN
+    assert isinstance(rows, int), "data has a size"
+    if kind == "int4":
+        rows, layout = rows * QB4_ROWS, layouts.ROWS
+    shape = (rows, q.dims[-1])
+    packed = weight_of(kind, weight, shape, bias, layout, weight_scale)
     return b.fully_connected(q, packed, bias)
 
 

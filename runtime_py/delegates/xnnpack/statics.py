@@ -1,6 +1,6 @@
 """The named data of delegates, as subgraphs refer to it.
 
-In: a program and its data. Out: for what XNNPACK reads as it is, copies at fixed
+In: a program and its data. Out: for what XNNPACK does not pack, copies at fixed
 addresses with readable bytes after them, one for all subgraphs; for what it packs, the
 addresses that `weights.py` keeps. Data is checked by its digest before it is copied.
 """
@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from kvc.runtime.arrays import Array
 from kvc.runtime.data import FreeableBuffer
 from kvc.runtime.delegates.xnnpack.identities import Identity, identify
+from kvc.runtime.delegates.xnnpack.layouts import PLAIN, arrange
 from kvc.runtime.delegates.xnnpack.memory import padded_copy
 from kvc.runtime.delegates.xnnpack.weights import Weights
 from kvc.schema.model import NamedData, Program
@@ -20,18 +21,18 @@ Data = Mapping[str, FreeableBuffer]
 
 
 class Copies:
-    """Copies of named data that is read as it is; used from many threads."""
+    """Copies of named data that is not packed; used from many threads."""
 
     def __init__(self) -> None:
-        # By blob and type, which names may share; with the first name.
-        self._copies: dict[tuple[int, TensorType], tuple[str, Array]] = {}
+        # By blob and type, which names may share, and layout; with the first name.
+        self._copies: dict[tuple[int, TensorType, str], tuple[str, Array]] = {}
 
-    def get(self, named: NamedData, data: Data) -> Array:
+    def get(self, named: NamedData, layout: str, data: Data) -> Array:
         """Return the copy of named data; raises as `FreeableBuffer.array`."""
-        key = (named.blob, named.type)
+        key = (named.blob, named.type, layout)
         if key not in self._copies:
             with data[named.name] as buffer:
-                made = padded_copy(buffer.private_array())
+                made = padded_copy(arrange(buffer.private_array(), layout))
             # Without a lock: at worst two are made, and one is kept.
             self._copies.setdefault(key, (named.name, made))
         return self._copies[key][1]
@@ -68,10 +69,10 @@ class Statics:
         self._weights = weights
         self.identities: set[Identity] = set()
 
-    def pinned(self, name: int) -> Array:
+    def pinned(self, name: int, layout: str = PLAIN) -> Array:
         """Return data at an address that stays; raises as `FreeableBuffer.array`."""
         named = self._program.names[name]
-        return self._copies.get(named, self._data)
+        return self._copies.get(named, layout, self._data)
 
     def packed(
         self,

@@ -25,6 +25,7 @@ from kvc.runtime.delegates.xnnpack.functions import (
     INVALID_ID,
     Datatype,
 )
+from kvc.runtime.delegates.xnnpack.layouts import PLAIN
 from kvc.runtime.delegates.xnnpack.library import Library
 from kvc.runtime.delegates.xnnpack.nodes import (
     Constant,
@@ -49,9 +50,10 @@ _INT4_ZERO_POINT: Final = 8  # what is stored for 0
 class Statics(Protocol):
     """The named data of a partition, by id of the name."""
 
-    def pinned(self, name: int) -> Array:
+    def pinned(self, name: int, layout: str = PLAIN) -> Array:
         """Return data that stays where it is while the partition's handle lives.
 
+        It is arranged as a layout of `layouts.py` says.
         64 bytes past it can be read: 16 after an operand, 15 scales after scales.
         """
 
@@ -241,7 +243,7 @@ class _Emitter:
         if weight.kind == "float32":
             return self._define_plain(weight, address)
         assert weight.names[1] is not None
-        given = self._statics.pinned(weight.names[1])
+        given = self._statics.pinned(weight.names[1], weight.layout)
         self._held.append(given)
         scales = given.ctypes.data
         if weight.kind == "int8":

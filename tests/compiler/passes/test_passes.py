@@ -26,7 +26,8 @@ from kvc.schema.types import TensorType
 
 ONE, WEIGHTS = torch.tensor([1.0, 2.0]), {"w": torch.ones(4, 4), "b": torch.ones(4)}
 WEIGHTS["embed"] = torch.ones(8, 4)
-WIDE = {"wide": torch.ones(4, 64), "odd": torch.ones(4, 48), "embed": torch.ones(8, 64)}
+WIDE = {"wide": torch.ones(8, 64), "few": torch.ones(4, 64), "odd": torch.ones(4, 48)}
+WIDE["embed"] = torch.ones(8, 64)
 NAMES = ("w", "tied", "literal.0", "literal.1", "equal_but_another")
 EQUAL = dict.fromkeys(("w", "tied"), ONE) | {name: ONE.clone() for name in NAMES[2:]}
 HALVES = {name: ONE.bfloat16() for name in ("half.0", "half.1")}
@@ -76,7 +77,7 @@ def test_a_second_run_changes_nothing(name):
     assert program_text(one.run(after)) == program_text(after)
 
 
-def test_rows_that_are_no_whole_blocks_and_tied_embeddings_stay_int8():
+def test_rows_in_no_whole_blocks_or_eights_and_tied_embeddings_stay_int8():
     after = QuantizeWeights("qb4", embedding=True).run(
         program_before("quantize_weights_int4")
     )
@@ -89,10 +90,11 @@ def test_rows_that_are_no_whole_blocks_and_tied_embeddings_stay_int8():
         "kvc::linear_qb4",
         "kvc::linear_qd8",
         "kvc::linear_qd8",
+        "kvc::linear_qd8",
     ]
     names = {v.id: name for v, name in after.methods[0].constants}
     stored = [names[n.inputs[3].id] for n in linears]
-    assert stored == ["wide.int4", "odd.int8", "embed.int8"]
+    assert stored == ["wide.int4", "odd.int8", "embed.int8", "few.int8"]
     assert read["kvc::embedding_q8"] == ["embed.int8", "embed.int8_scale"]
 
 
@@ -110,8 +112,8 @@ def test_int4_constants_have_the_types_of_their_bytes():
         program_before("quantize_weights_int4")
     )
     types = {c.name: str(c.type) for c in after.constants}
-    assert types["wide.int4"] == "uint8[4, 32]"
-    assert types["wide.int4_scale"] == "bfloat16[4, 2]"
+    assert types["wide.int4"] == "uint8[1, 8, 8, 4]"
+    assert types["wide.int4_scale"] == "bfloat16[1, 2, 8]"
     assert "embed.int4" not in types
 
 

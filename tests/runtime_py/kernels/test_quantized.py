@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 import quant_reference
 import torch
+from eight_rows import one_by_one
 from kernel_calls import run
 
 from kvc.runtime.kernels import quantized
@@ -134,14 +135,14 @@ def test_linear_keeps_leading_dims(shape: tuple[int, ...]):
 
 
 def narrow_weight(channels, width, block):
-    """Return uint8 [channels, width / 2] and bfloat16 [channels, width / block]."""
-    weight = GENERATOR.integers(0, 256, (channels, width // 2), np.uint8)
-    scale = GENERATOR.uniform(0.001, 0.1, (channels, width // block))
+    """Return a weight uint8 and its scales bfloat16, eight channels side by side."""
+    weight = GENERATOR.integers(0, 256, (channels // 8, width // 8, 8, 4), np.uint8)
+    scale = GENERATOR.uniform(0.001, 0.1, (channels // 8, width // block, 8))
     return weight, torch.from_numpy(scale).bfloat16()
 
 
 def narrow_linear(x, weight, weight_scale, bias):
-    shape = (*x.shape[:-1], weight.shape[0])
+    shape = (*x.shape[:-1], 8 * weight.shape[0])
     arguments = (*quantize(x), weight, weight_scale, bias)
     with torch.inference_mode():
         return run("kvc::linear_qb4", arguments, ((shape, F32),))[0]
@@ -149,7 +150,7 @@ def narrow_linear(x, weight, weight_scale, bias):
 
 @pytest.mark.parametrize("with_bias", [False, True])
 @pytest.mark.parametrize(
-    ("width", "channels", "block"), [(64, 96, 32), (32, 1, 32), (192, 17, 64)]
+    ("width", "channels", "block"), [(64, 96, 32), (32, 8, 32), (192, 24, 64)]
 )
 @pytest.mark.parametrize("rows", [1, 7, 128])
 def test_int4_linear_matches_the_reference(rows, width, channels, block, with_bias):
@@ -157,7 +158,7 @@ def test_int4_linear_matches_the_reference(rows, width, channels, block, with_bi
     x[::3] = 0
     x[1::5] = -np.abs(x[1::5]) - 1
     weight, scale = narrow_weight(channels, width, block)
-    weight[0] = 0x88
+    weight[0, :, 0] = 0x88
     bias = normal(channels) if with_bias else None
     wanted = quant_reference.linear_qb4(
         *quant_reference.quantize_rows(x), weight, scale.float().numpy(), bias
@@ -175,18 +176,19 @@ def test_int4_linear_matches_the_reference(rows, width, channels, block, with_bi
 def test_the_low_half_of_a_byte_is_the_first_of_its_two_values():
     q = torch.zeros(1, 32, dtype=I8)
     q[0, 0], q[0, 1] = 1, 100
-    weight = torch.full((1, 16), 0x88, dtype=torch.uint8)
-    weight[0, 0] = 0xF1  # 7 above, -7 below
-    ones = torch.ones(1, 1)
-    arguments = (q, ones, torch.zeros(1, 1, dtype=I32), weight, ones.bfloat16(), None)
-    assert run("kvc::linear_qb4", arguments, (((1, 1), F32),))[0].item() == 693
+    weight = torch.full((1, 4, 8, 4), 0x88, dtype=torch.uint8)
+    weight[0, 0, 5, 0] = 0xF1  # 7 above, -7 below
+    ones, zero = torch.ones(1, 1), torch.zeros(1, 1, dtype=I32)
+    arguments = (q, ones, zero, weight, torch.ones(1, 1, 8).bfloat16(), None)
+    (y,) = run("kvc::linear_qb4", arguments, (((1, 8), F32),))
+    assert y.tolist() == [[0, 0, 0, 0, 0, 693, 0, 0]]
 
 
 def test_int4_products_are_exact_with_unit_scales():
     q = torch.from_numpy(GENERATOR.integers(-128, 128, (5, 512), np.int8))
     weight, _ = narrow_weight(40, 512, 32)
     zero = torch.tensor([[-128], [127], [0], [5], [-7]], dtype=I32)
-    unit = torch.ones(40, 16).bfloat16()
+    unit = torch.ones(5, 16, 8).bfloat16()
     arguments = (q, torch.ones(5, 1), zero, torch.from_numpy(weight), unit, None)
     (y,) = run("kvc::linear_qb4", arguments, (((5, 40), F32),))
     values = torch.from_numpy(quant_reference.unpack_int4(weight))
@@ -195,9 +197,9 @@ def test_int4_products_are_exact_with_unit_scales():
 
 def test_int4_weights_are_widened_in_chunks(monkeypatch):
     x = torch.from_numpy(normal(3, 64))
-    weight, scale = narrow_weight(50, 64, 32)
+    weight, scale = narrow_weight(56, 64, 32)
     whole = narrow_linear(x, torch.from_numpy(weight), scale, None)
-    monkeypatch.setattr(quantized, "_CHUNK", 64 * 7)
+    monkeypatch.setattr(quantized, "_CHUNK", 64 * 17)
     parts = narrow_linear(x, torch.from_numpy(weight), scale, None)
     torch.testing.assert_close(parts, whole, rtol=1e-5, atol=1e-5)
 
@@ -205,9 +207,9 @@ def test_int4_weights_are_widened_in_chunks(monkeypatch):
 @pytest.mark.parametrize("shape", [(1, 1, 32), (2, 3, 32), (32,), (0, 32), (2, 0, 32)])
 def test_int4_linear_keeps_leading_dims(shape: tuple[int, ...]):
     x = torch.from_numpy(normal(*shape))
-    weight, scale = narrow_weight(4, 32, 32)
+    weight, scale = narrow_weight(8, 32, 32)
     y = narrow_linear(x, torch.from_numpy(weight), scale, None)
-    values = quant_reference.unpack_int4(weight) * scale.float().numpy()
+    values = quant_reference.unpack_int4(weight) * one_by_one(scale.float().numpy())
     approximate = x @ torch.from_numpy(values).float().t()
     torch.testing.assert_close(y, approximate, rtol=0.05, atol=0.5)
 

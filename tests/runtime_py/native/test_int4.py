@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from eight_rows import one_by_one, side_by_side
 from native_calls import native_graph, run_native
 from op_cases import Case
 from quantized_rows import quantized, reference, some_rows
@@ -13,11 +14,12 @@ F32, I8, I32, U8 = torch.float32, torch.int8, torch.int32, torch.uint8
 def some_weight(columns: int, depth: int, block: int) -> tuple[Tensor, Tensor]:
     torch.manual_seed(columns * 1000 + depth)
     weight = torch.randint(0, 256, (columns, depth // 2), dtype=U8)
-    return weight, (torch.rand(columns, depth // block) * 0.1 + 0.001).bfloat16()
+    scale = (torch.rand(columns, depth // block) * 0.1 + 0.001).bfloat16()
+    return side_by_side(weight), side_by_side(scale)
 
 
 def native(arguments: tuple[object, ...], threads: int = 2) -> Tensor:
-    shape = (*arguments[0].shape[:-1], len(arguments[3]))
+    shape = (*arguments[0].shape[:-1], 8 * len(arguments[3]))
     like = (torch.empty(shape),)
     built = native_graph(Case("kvc::linear_qb4", arguments), like)
     assert built is not None
@@ -28,7 +30,7 @@ def native(arguments: tuple[object, ...], threads: int = 2) -> Tensor:
 @pytest.mark.parametrize("rows", [*range(1, 20), 24, 31, 40, 129])
 @pytest.mark.parametrize(
     ("columns", "depth", "block"),
-    [(1, 32, 32), (6, 64, 32), (25, 96, 32), (50, 320, 32), (9, 192, 64)],
+    [(8, 32, 32), (16, 64, 32), (32, 96, 32), (56, 320, 32), (104, 192, 64)],
 )
 def test_a_product_is_that_of_the_reference(rows, columns, depth, block):
     weight, scale = some_weight(columns, depth, block)
@@ -42,7 +44,7 @@ def test_a_product_is_that_of_the_reference(rows, columns, depth, block):
 
 @pytest.mark.parametrize("depth", [32, 288, 576])
 def test_bits_depend_on_neither_threads_nor_how_many_rows_there_are(depth: int):
-    weight, scale = some_weight(53, depth, 32)
+    weight, scale = some_weight(104, depth, 32)
     rows = quantized(some_rows(40, depth))
     whole = native((*rows, weight, scale, None), threads=1)
     for threads in (2, 3):
@@ -58,18 +60,22 @@ def test_bits_depend_on_neither_threads_nor_how_many_rows_there_are(depth: int):
 def test_integer_products_are_exact(rows: int, zero: int):
     q = torch.randint(-128, 128, (rows, 512), dtype=I8)
     q[0] = -128 if zero > 0 else 127  # as far from zero as can be
-    weight, _ = some_weight(41, 512, 32)
-    weight[0], weight[1] = 0xFF, 0
-    unit, zeros = torch.ones(41, 16).bfloat16(), torch.full((rows, 1), zero, dtype=I32)
+    weight, _ = some_weight(40, 512, 32)
+    weight[:, :, 0], weight[:, :, 1] = 0xFF, 0
+    unit, zeros = (
+        torch.ones(5, 16, 8).bfloat16(),
+        torch.full((rows, 1), zero, dtype=I32),
+    )
     found = native((q, torch.ones(rows, 1), zeros, weight, unit, None))
-    halves = torch.stack((weight & 15, weight >> 4), -1).view(41, 512).long() - 8
+    rows_of = one_by_one(weight)
+    halves = torch.stack((rows_of & 15, rows_of >> 4), -1).view(40, 512).long() - 8
     assert torch.equal(found, ((q.long() - zero) @ halves.t()).float())
 
 
 @pytest.mark.parametrize("zero", [-40_000, -129, 128, 2**31 - 1])
 def test_a_zero_point_outside_int8_counts_as_the_nearest_inside(zero: int):
     q, scale, inside = quantized(some_rows(17, 64))
-    weight = (*some_weight(5, 64, 32), None)
+    weight = (*some_weight(8, 64, 32), None)
     outside, inside = inside.clone(), inside.clone()
     outside[[3, 16]], inside[[3, 16]] = zero, -128 if zero < 0 else 127
     with_inside, with_outside = (
@@ -81,11 +87,11 @@ def test_a_zero_point_outside_int8_counts_as_the_nearest_inside(zero: int):
 
 
 def by_reference(arguments: tuple[object, ...]) -> Tensor:
-    return reference("kvc::linear_qb4", arguments, ((17, 5), F32))[0]
+    return reference("kvc::linear_qb4", arguments, ((17, 8), F32))[0]
 
 
 def test_a_row_that_is_not_finite_leaves_the_others():
-    weight, scale = some_weight(5, 64, 32)
+    weight, scale = some_weight(8, 64, 32)
     x = some_rows(4, 64)
     expected = native((*quantized(x), weight, scale, None))
     x[1, 3], x[2, 7] = torch.nan, torch.inf

@@ -56,11 +56,11 @@ def test_int8_products_have_the_same_bits(results_by, processor, rows, columns, 
 @pytest.mark.parametrize("rows", [1, 3, 8, 17, 50])
 def test_int4_products_differ_by_how_sums_are_rounded(results_by, processor, rows):
     torch.manual_seed(rows)
-    weight = torch.randint(0, 256, (41, 160), dtype=U8)
-    weight[0], weight[1] = 0, 0xFF
-    scale = (torch.rand(41, 10) + 0.1).bfloat16()
+    weight = torch.randint(0, 256, (5, 40, 8, 4), dtype=U8)
+    weight[0, :, 0], weight[0, :, 1] = 0, 0xFF
+    scale = (torch.rand(5, 10, 8) + 0.1).bfloat16()
     arguments = (*quantized(some_rows(rows, 320)), weight, scale, None)
-    case, like = Case("kvc::linear_qb4", arguments), torch.empty(rows, 41)
+    case, like = Case("kvc::linear_qb4", arguments), torch.empty(rows, 40)
     expected = results_by(LEAST, case, like)
     atol = 1e-6 * float(expected.abs().max())
     found = results_by(processor, case, like)
@@ -84,11 +84,11 @@ def test_float_products_differ_by_how_sums_are_rounded(
 def test_avx512_has_the_bits_of_avx2(results_by):
     if "avx512_vnni" not in OTHERS:
         pytest.skip("this processor has no AVX-512 VNNI; see tools/dev/emulate.sh")
-    weight = torch.randint(0, 256, (41, 160), dtype=U8)
-    scale = (torch.rand(41, 10) + 0.1).bfloat16()
+    weight = torch.randint(0, 256, (5, 40, 8, 4), dtype=U8)
+    scale = (torch.rand(5, 10, 8) + 0.1).bfloat16()
     for rows in (1, 3, 8, 17, 50):
         arguments = (*quantized(some_rows(rows, 320)), weight, scale, None)
-        case, like = Case("kvc::linear_qb4", arguments), torch.empty(rows, 41)
+        case, like = Case("kvc::linear_qb4", arguments), torch.empty(rows, 40)
         expected = results_by("avx2", case, like)
         assert torch.equal(results_by("avx512_vnni", case, like), expected)
         x = some_rows(rows, 100)

@@ -15,10 +15,10 @@ def operand(dtype: DType, *dims: int | Affine) -> Operand:
 def test_weights_whose_sizes_only_a_call_knows():
     """A call has no check for how blocks divide rows."""
     rows = operand(I8, 2, 64), operand(F32, 2, 1), operand(I32, 2, 1)
-    result = [TensorType(F32, (2, 5))]
-    weight = operand(DType.UINT8, 5, 32)
+    result = [TensorType(F32, (2, 8))]
+    weight = operand(DType.UINT8, 1, 8, 8, 4)
     for blocks, taken in ((2, True), (Affine(0, (("s", 1),)), False)):
-        scale = operand(DType.BFLOAT16, 5, blocks)
+        scale = operand(DType.BFLOAT16, 1, blocks, 8)
         reason = why_not("kvc::linear_qb4", (*rows, weight, scale, None), result)
         assert (reason == "") is taken, reason
 

@@ -33,7 +33,7 @@ TRIO = (
 )
 TRIO_TYPES = tuple(each.type for each in TRIO)
 QD8 = (weight(8, 64, dtype=DType.INT8), weight(8))
-QB4 = (weight(8, 32, dtype=DType.UINT8), weight(8, 2, dtype=BF16))
+QB4 = (weight(1, 8, 8, 4, dtype=DType.UINT8), weight(1, 2, 8, dtype=BF16))
 
 
 def convolution(stride, padding, dilation):
@@ -231,7 +231,7 @@ LEFT = [
     ),
     (
         "kvc::linear_qb4",
-        (*TRIO, QB4[0], made(8, 2, dtype=BF16), None),
+        (*TRIO, QB4[0], made(1, 2, 8, dtype=BF16), None),
         made(1, SEQ, 8),
         "not a constant",
     ),

@@ -371,14 +371,15 @@ def test_only_float_rows_are_quantized(x: TensorType):
 
 Q, STEPS = tensor(2, 64, dtype=INT8), tensor(2, 1)
 ZERO = tensor(2, 1, dtype=DType.INT32)
-INT4, SCALES = tensor(8, 32, dtype=UINT8), tensor(8, 2, dtype=DType.BFLOAT16)
+INT4 = tensor(1, 8, 8, 4, dtype=UINT8)
+SCALES = tensor(1, 2, 8, dtype=DType.BFLOAT16)
 QB4 = (Q, STEPS, ZERO, INT4, SCALES, None)
 
 
 def test_an_int4_linear_has_the_shape_of_its_rows_and_channels():
     rule = OPS["kvc::linear_qb4"].rule
     assert rule(*QB4) == ((DType.FLOAT32, (2, 8)),)
-    one_block = tensor(8, 1, dtype=DType.BFLOAT16)
+    one_block = tensor(1, 1, 8, dtype=DType.BFLOAT16)
     assert rule(*QB4[:4], one_block, tensor(8)) == ((DType.FLOAT32, (2, 8)),)
 
 
@@ -393,15 +394,20 @@ def test_an_int4_linear_has_the_shape_of_its_rows_and_channels():
         (1, tensor(1, 1)),
         (2, tensor(2, 1)),
         (2, tensor(2, 2, dtype=DType.INT32)),
-        (3, tensor(8, 32, dtype=INT8)),
-        (3, tensor(8, 64, dtype=UINT8)),
-        (3, tensor(2, 8, 32, dtype=UINT8)),
+        (3, tensor(1, 8, 8, 4, dtype=INT8)),
+        (3, tensor(1, 16, 8, 4, dtype=UINT8)),
+        (3, tensor(1, 8, 4, 8, dtype=UINT8)),
+        (3, tensor(1, 8, 8, 8, dtype=UINT8)),
+        (3, tensor(1, 8, 32, dtype=UINT8)),
+        (3, tensor(8, 32, dtype=UINT8)),
         (3, tensor(8, dtype=UINT8)),
-        (4, tensor(8, 2)),
-        (4, tensor(7, 2, dtype=DType.BFLOAT16)),
-        (4, tensor(8, 4, dtype=DType.BFLOAT16)),
-        (4, tensor(8, 3, dtype=DType.BFLOAT16)),
-        (4, tensor(8, 0, dtype=DType.BFLOAT16)),
+        (4, tensor(1, 2, 8)),
+        (4, tensor(2, 2, 8, dtype=DType.BFLOAT16)),
+        (4, tensor(1, 2, 7, dtype=DType.BFLOAT16)),
+        (4, tensor(1, 4, 8, dtype=DType.BFLOAT16)),
+        (4, tensor(1, 3, 8, dtype=DType.BFLOAT16)),
+        (4, tensor(1, 0, 8, dtype=DType.BFLOAT16)),
+        (4, tensor(8, 2, dtype=DType.BFLOAT16)),
         (4, tensor(16, dtype=DType.BFLOAT16)),
         (5, tensor(7)),
         (5, tensor(8, dtype=FLOAT64)),
@@ -414,13 +420,14 @@ def test_an_int4_linear_refuses_what_does_not_fit(place, wrong):
 
 
 def test_the_block_of_an_int4_linear_is_a_multiple_of_32():
-    q, weight = tensor(2, 96, dtype=INT8), tensor(8, 48, dtype=UINT8)
+    q, weight = tensor(2, 96, dtype=INT8), tensor(1, 12, 8, 4, dtype=UINT8)
     rule = OPS["kvc::linear_qb4"].rule
+    scales = {n: tensor(1, n, 8, dtype=DType.BFLOAT16) for n in (1, 2, 3, 6, 96)}
     for blocks in (1, 3):
-        rule(q, STEPS, ZERO, weight, tensor(8, blocks, dtype=DType.BFLOAT16), None)
+        rule(q, STEPS, ZERO, weight, scales[blocks], None)
     for blocks in (2, 6, 96):
         with pytest.raises(ShapeMismatch, match="rows of 96 values"):
-            rule(q, STEPS, ZERO, weight, tensor(8, blocks, dtype=DType.BFLOAT16), None)
+            rule(q, STEPS, ZERO, weight, scales[blocks], None)
 
 
 @pytest.mark.parametrize(

@@ -26,8 +26,18 @@ from kvc.schema.types import TensorType
 from kvc.schema.verify import verify_program
 
 BF16, I8, I32, U8 = DType.BFLOAT16, DType.INT8, DType.INT32, DType.UINT8
-INT4 = TensorType(U8, (8, 32)), TensorType(BF16, (8, 2))
 INT8 = TensorType(I8, (8, 64)), TensorType(F32, (8,))
+
+
+def int4(groups, fours):
+    return TensorType(U8, (groups, fours, 8, 4))
+
+
+def scales(groups, blocks):
+    return TensorType(BF16, (groups, blocks, 8))
+
+
+INT4 = int4(1, 8), scales(1, 2)
 
 
 def zeros(kind):
@@ -97,16 +107,17 @@ def test_a_quantized_linear_that_fits_passes(op, weight, scale):
 @pytest.mark.parametrize(
     ("weight", "scale", "width", "text"),
     [
-        (TensorType(U8, (8, 31)), TensorType(BF16, (8, 1)), 63, "rows of 62 values"),
-        (TensorType(U8, (8, 32)), TensorType(BF16, (8, 2)), 63, "times"),
-        (TensorType(U8, (8, 32)), TensorType(BF16, (8, 4)), 64, "rows of 64 values"),
-        (TensorType(U8, (8, 32)), TensorType(BF16, (8, 3)), 64, "rows of 64 values"),
-        (TensorType(U8, (8, 32)), TensorType(BF16, (4, 2)), 64, "of 8 channels"),
-        (TensorType(U8, (8, 32)), TensorType(BF16, (16,)), 64, "not a matrix"),
-        (TensorType(U8, (8, 32)), TensorType(F32, (8, 2)), 64, "scales float32"),
-        (TensorType(I8, (8, 32)), TensorType(BF16, (8, 2)), 64, "with int8"),
-        (TensorType(U8, (8, 64)), TensorType(BF16, (8, 4)), 64, "times"),
-        (TensorType(U8, (16, 32)), TensorType(BF16, (16, 2)), 64, "is"),
+        (int4(1, 4), scales(1, 2), 63, "rows of 32 values"),
+        (int4(1, 8), scales(1, 2), 63, "times"),
+        (int4(1, 8), scales(1, 4), 64, "rows of 64 values"),
+        (int4(1, 8), scales(1, 3), 64, "rows of 64 values"),
+        (int4(1, 8), scales(2, 2), 64, "of 8 channels"),
+        (int4(1, 8), TensorType(BF16, (16,)), 64, "in / block, 8"),
+        (int4(1, 8), TensorType(F32, (1, 2, 8)), 64, "scales float32"),
+        (TensorType(I8, (1, 8, 8, 4)), scales(1, 2), 64, "with int8"),
+        (TensorType(U8, (8, 32)), scales(1, 2), 64, "in / 8, 8, 4"),
+        (int4(1, 16), scales(1, 4), 64, "times"),
+        (int4(2, 8), scales(2, 2), 64, "is"),
     ],
 )
 def test_an_int4_linear_that_does_not_fit_is_refused(weight, scale, width, text):
@@ -130,6 +141,6 @@ def test_an_int8_linear_that_does_not_fit_is_refused(weight, scale, text):
 
 def test_int4_data_has_the_type_that_the_program_gives_it():
     made = built("kvc::linear_qb4", *INT4)
-    cut = replace(made.names[0], type=TensorType(U8, (8, 31)))
-    with pytest.raises(BadProgram, match=r"named data 0 is uint8\[8, 31\]"):
+    cut = replace(made.names[0], type=TensorType(U8, (8, 32)))
+    with pytest.raises(BadProgram, match=r"named data 0 is uint8\[8, 32\]"):
         check(replace(made, names=(cut, made.names[1])))

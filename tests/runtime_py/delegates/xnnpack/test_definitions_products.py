@@ -57,14 +57,15 @@ def test_linears_that_share_rows_quantize_them_once():
 
 
 @pytest.mark.parametrize(
-    ("columns", "out", "block"), [(64, 24, 32), (128, 33, 64), (96, 17, 32)]
+    ("columns", "out", "block"), [(64, 24, 32), (128, 40, 64), (96, 8, 32)]
 )
 @pytest.mark.parametrize("bias", [True, False])
 def test_int4_linears_are_the_references(columns, out, block, bias):
     sketch = Sketch()
     generator = np.random.default_rng(1)
-    weight = generator.integers(0, 256, (out, columns // 2), dtype=np.uint8)
-    scale = np.abs(noise(out, columns // block)) * 0.01 + 1e-3
+    groups = (out // 8, columns // 8, 8, 4)
+    weight = generator.integers(0, 256, groups, dtype=np.uint8)
+    scale = np.abs(noise(out // 8, columns // block, 8)) * 0.01 + 1e-3
     rows = sketch("kvc::quantize_rows", sketch.input(1, SEQ, columns))
     y = sketch(
         *("kvc::linear_qb4", *rows, sketch.constant(weight)),
