@@ -26,7 +26,7 @@ from kvc.schema.model import Instruction
 
 INSTALL: Final = "pip install ."  # in kvc's folder
 ABSENT: Final = -(1 << 63)  # an int that is left out
-_VERSION: Final = 6
+_VERSION: Final = 7
 _VARIABLE: Final = "KVC_PROCESSOR"  # the instruction set to use
 _MAX_RANK: Final = 8
 
