@@ -205,6 +205,18 @@ def test_int4_blocks_of_rows_are_those_of_the_whole(shape, small_blocks):
         assert torch.equal(read(Derived(Transform.INT4_SCALE, base)), scale)
 
 
+@pytest.mark.parametrize("elements", [96, 32 * 7, 32 * 9, 32 * 16])
+def test_int4_rows_come_by_eights_however_the_matrix_is_read(elements, monkeypatch):
+    monkeypatch.setattr(constants, "BLOCK_ELEMENTS", elements)
+    tensor = numbers(48, 32)
+    packed, scale = quantize_blocks(tensor)
+    for base in (TensorSource(tensor), StoredSource(stored(tensor), torch.float32)):
+        blocks = list(WeightReader().blocks(Derived(Transform.INT4, base)))
+        assert len(blocks) > 1
+        assert torch.equal(torch.cat(blocks), packed)
+        assert torch.equal(read(Derived(Transform.INT4_SCALE, base)), scale)
+
+
 def test_the_scales_behind_int4_values_are_not_computed_again(small_blocks):
     kept, reader = stored(numbers(16, 64)), WeightReader()
     base = StoredSource(kept, torch.float32)
