@@ -1,7 +1,9 @@
 """`record`: a span for each step of each call of this thread, while asked for."""
 
+import gc
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -78,6 +80,43 @@ def test_the_step_that_fails_is_not_recorded_and_the_session_is_as_it_was(bundle
             session.call("decode", TOKEN)
         assert int(session.position.item()) == 2
     assert "kvc::attention" not in {span.op for span in recorder.spans}
+
+
+def test_blocks_within_one_another_all_record(bundles):
+    with (
+        load(bundles["cpu_q8"]) as program,
+        program.session() as session,
+        record() as outer,
+    ):
+        with record() as inner:
+            session.call("decode", TOKEN)
+        assert outer.spans == inner.spans != ()
+        session.call("decode", TOKEN)
+        assert len(outer.spans) == 2 * len(inner.spans)
+
+
+def test_blocks_may_end_in_any_order(bundles):
+    with load(bundles["cpu_q8"]) as program, program.session() as session:
+        first, second = record(), record()
+        one, other = first.__enter__(), second.__enter__()
+        first.__exit__(None, None, None)
+        session.call("decode", TOKEN)
+        second.__exit__(None, None, None)
+        session.call("decode", TOKEN)
+    assert one.spans == ()
+    assert len({span.began for span in other.spans if span.op == "kvc::attention"}) == 1
+
+
+@pytest.mark.linux
+def test_a_recorder_holds_no_memory_of_a_program(bundles):
+    path = bundles["cpu_q8"]
+    with load(path) as program, program.session() as session, record() as recorder:
+        session.call("decode", TOKEN)
+        assert path.name in Path("/proc/self/maps").read_text()
+    del program, session
+    gc.collect()
+    assert path.name not in Path("/proc/self/maps").read_text()
+    assert recorder.spans
 
 
 class Branching(torch.nn.Module):

@@ -91,6 +91,8 @@ def dump(
         _print_session(bundle, as_json)
         return
     if at is not None or most is not None:
+        if ops or any(sections.values()):
+            raise click.UsageError("--at and --max-ram print no other table beside")
         _print_footprint(bundle, places, most, as_json)
         return
     asked = [name for name, wanted in sections.items() if wanted]

@@ -14,6 +14,7 @@ from kvc.schema.container import BundleFile
 from kvc.schema.errors import BadSetting, UnknownName
 from kvc.tools.reports.footprint import (
     PROCESS_NBYTES,
+    TORCH_NBYTES,
     describe_footprint,
     largest_footprint,
 )
@@ -79,6 +80,16 @@ def test_the_largest_capacity_is_the_last_that_fits(program):
     assert largest_footprint(program, {}, PROCESS_NBYTES) is None
 
 
+def test_the_largest_capacity_holds_the_tokens_asked_for(program):
+    most = describe_footprint(program, {"capacity": 5000, "tokens": 300}).total
+    found = largest_footprint(program, {"tokens": 300}, most)
+    assert (found.sizes["capacity"], found.tokens) == (8192, 300)
+    few = describe_footprint(program, {"capacity": 300}).total
+    assert largest_footprint(program, {"tokens": 300}, few - 1) is None
+    with pytest.raises(BadSetting, match="tokens: expected 0 to 8192, got 8193"):
+        largest_footprint(program, {"tokens": 8193}, most)
+
+
 def test_sizes_out_of_bounds_are_refused(program):
     with pytest.raises(UnknownName, match=r"size 'width'.*capacity, seq, tokens"):
         describe_footprint(program, {"width": 3})
@@ -99,6 +110,9 @@ def test_without_a_position_nothing_is_held(tmp_path):
     with BundleFile.open(tmp_path / "plain.kvc") as file:
         found = describe_footprint(file.program, {})
         assert (found.states, found.tokens, found.token) == (0, 0, 0)
+        assert found.process == PROCESS_NBYTES + TORCH_NBYTES  # the recipe is fp32
+        with pytest.raises(UnknownName, match="no size 'width'; it has: none"):
+            describe_footprint(file.program, {"width": 3})
         with pytest.raises(BadSetting, match="nothing in this program counts tokens"):
             describe_footprint(file.program, {"tokens": 3})
         with pytest.raises(BadSetting, match="sessions choose a capacity"):
@@ -115,3 +129,7 @@ def test_on_the_command_line(kvc, path):
     assert kvc("dump", path, "--max-ram", "1k").exit_code == 1
     for wrong in (("--at", "capacity"), ("--at", "a=b"), ("--max-ram", "1X")):
         assert kvc("dump", path, *wrong).exit_code == 2
+    for other in (("--memory",), ("--ops", "decode")):
+        done = kvc("dump", path, "--at", "seq=1", *other)
+        assert (done.exit_code, done.stdout) == (2, "")
+        assert "no other table" in done.stderr
