@@ -52,8 +52,8 @@ if TYPE_CHECKING:
 @click.option(
     "--at",
     metavar="NAME=N,...",
-    help="What memory it takes at these sizes, and with tokens=N held; others as "
-    "planned.",
+    help="What memory it takes at these sizes, and with tokens=N held in each row; "
+    "others as planned.",
 )
 @click.option(
     "--max-ram",

@@ -121,6 +121,12 @@ def test_llama_bench_takes_its_turn(kvc, fast, tmp_path):
     done = kvc("bench", fast, "-p", 4, "-n", 0, "-r", 1, *peer)
     assert done.exit_code == 1
     assert f"llama-bench fails on {model}: no such model" in done.output
+    program.write_text("#!/bin/sh\nprintf '\\377' >&2; exit 1\n")
+    done = kvc("bench", fast, "-p", 4, "-n", 0, "-r", 1, *peer)
+    assert rf"llama-bench fails on {model}: \xff" in done.output
+    program.write_text("no program")
+    done = kvc("bench", fast, "-p", 4, "-n", 0, "-r", 1, *peer)
+    assert (done.exit_code, f"cannot run {program}: " in done.output) == (1, True)
 
 
 @pytest.mark.parametrize(
