@@ -280,7 +280,7 @@ def _jetmoe(
     query, key = jetmoe.apply_rotary_pos_emb(query, key, *position_embeddings)
     key, value = _kept(past_key_values, module.layer_idx, key, value)
     attended = attend_causally(module, query, key, value, scale=module.scaling)
-    by_expert = attended.unflatten(2, (heads[1], heads[0])).transpose(2, 3)
+    by_expert = attended.reshape(batch, seq, heads[1], heads[0], -1).transpose(2, 3)
     rows = by_expert.reshape(batch * seq * heads[0], -1)
     out = routed.summed(routed.projected(rows, mixture.output_linear.weight))
     return out.view(hidden_states.shape) + mixture.bias, None, routed.logits

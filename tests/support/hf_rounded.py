@@ -202,7 +202,7 @@ def _forms(model: PreTrainedModel, names: Iterable[str]) -> dict[int, str]:
     for stored in names:
         name, _, form = stored.rpartition(".")
         if form in FORMS:
-            found[name.removesuffix(".transposed")] = form
+            found[name.removesuffix(".transposed").removesuffix(".divided")] = form
     weights = dict(model.named_parameters(remove_duplicate=False))
     unknown = found.keys() - weights.keys()
     assert not unknown, unknown
