@@ -28,7 +28,11 @@ from kvc.compiler.hugging_face.experts import own_experts
 from kvc.compiler.hugging_face.latents import unexpanded
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.opened import Opened, open_model
-from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
+from kvc.compiler.hugging_face.own_attention import (
+    adapted,
+    check_keys,
+    has_own_attention,
+)
 from kvc.compiler.hugging_face.positions import READ, first_position
 from kvc.compiler.hugging_face.probe import cached_layers
 from kvc.compiler.hugging_face.recurrences import own_recurrences
@@ -117,6 +121,7 @@ def export_hf(
         sizes = find_sizes(
             asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
         )
+        check_keys(decoder, sizes.length)
         with held_still(decoder, sizes.length):
             return compile_program(
                 _decoder(decoder, layers, sizes, prefill_sizes, first),
