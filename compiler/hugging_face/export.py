@@ -1,7 +1,7 @@
 """`export_hf`: from a model of transformers, or its folder, to a bundle.
 
-model or folder --open_model--> Opened --cached_layers--> CachedDecoder --methods_of-->
-methods --compile_program--> Bundle
+model or folder --open_model--> Opened --cached_layers--> CachedDecoder, or with an
+encoder CachedEncoderDecoder --methods_of--> methods --compile_program--> Bundle
 """
 
 import os
@@ -24,13 +24,21 @@ from kvc.compiler.hugging_face.decoder import (
     methods_of,
     states_of,
 )
+from kvc.compiler.hugging_face.encoder_decoder import (
+    CachedEncoderDecoder,
+    check_rows,
+    cross_states,
+    encode_method,
+)
+from kvc.compiler.hugging_face.encoder_inputs import EncoderInput, encoder_input
 from kvc.compiler.hugging_face.experts import own_experts
+from kvc.compiler.hugging_face.inputs import has_encoder
 from kvc.compiler.hugging_face.latents import unexpanded
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.opened import Opened, open_model
 from kvc.compiler.hugging_face.own_attention import adapted, has_own_attention
 from kvc.compiler.hugging_face.positions import READ, first_position
-from kvc.compiler.hugging_face.probe import cached_layers
+from kvc.compiler.hugging_face.probe import CachedLayers, cached_layers
 from kvc.compiler.hugging_face.recurrences import own_recurrences
 from kvc.compiler.hugging_face.rotary import held_still
 from kvc.compiler.hugging_face.settings import (
@@ -38,6 +46,7 @@ from kvc.compiler.hugging_face.settings import (
     CacheConfig,
     Sizes,
     find_sizes,
+    with_encoder,
 )
 from kvc.compiler.hugging_face.windows import unpadded_chunks
 from kvc.compiler.pipeline import compile_program
@@ -63,7 +72,7 @@ def export_hf(
     progress: Progress | None = None,
     max_copy_bytes: Mapping[str, int] | None = None,
 ) -> Bundle:
-    """Compile a causal language model of transformers, with a cache of kvc's.
+    """Compile a language model of transformers, with a cache of kvc's.
 
     Methods: `prefill(tokens int64 [batch, seq])` and `decode(token int64 [batch, 1])`,
     which return the last position's logits float32 [batch, vocab]. All methods write
@@ -74,6 +83,11 @@ def export_hf(
     `decode` `active` bool [batch]. A call that leaves them out takes all tokens. Rows
     are padded on the right, with any tokens; padding is neither written nor attended
     to. Logits are those after a row's last token, and mean nothing for a row without
+    tokens.
+
+    Of a model with an encoder there is `encode`, too, with the role "encode". It takes
+    what the encoder does, tokens int64 [1, n], and keeps what the decoder needs of its
+    result; the session begins anew with it. `prefill` and `decode` take the decoder's
     tokens.
 
     Args:
@@ -113,32 +127,47 @@ def export_hf(
     decoder = opened.model
     embeds = _example_embeds(decoder) if inputs_embeds else None
     with Unchanged(decoder), using_kvc(decoder):
-        layers, first = _probed(decoder)
+        given = encoder_input(decoder) if has_encoder(decoder) else None
+        layers, first = _probed(decoder, given)
         sizes = find_sizes(
             asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
         )
+        methods = methods_of(sizes, prefill_sizes, all_logits, embeds)
+        if given is None:
+            whole = _decoder(decoder, layers.own, sizes, prefill_sizes, first)
+            states = states_of(layers.own, sizes)
+        else:
+            sizes = with_encoder(sizes, asked, decoder.config)
+            check_rows(decoder, sizes)
+            parts = layers.own, layers.cross, given, sizes, prefill_sizes, first
+            whole = CachedEncoderDecoder(decoder, *parts)
+            methods = (encode_method(given, sizes), *methods)
+            states = states_of(layers.own, sizes, "decoder")
+            states += cross_states(layers.cross, sizes)
         with held_still(decoder, sizes.length):
             return compile_program(
-                _decoder(decoder, layers, sizes, prefill_sizes, first),
-                methods_of(sizes, prefill_sizes, all_logits, embeds),
+                whole,
+                methods,
                 recipe=settings,
-                states=states_of(layers, sizes),
+                states=states,
                 metadata=_metadata(opened),
                 progress=progress,
                 max_copy_bytes=max_copy_bytes,
                 files=opened.files,
-                max_length=None if linear_layers(layers, sizes) else sizes.length,
+                max_length=None if linear_layers(layers.own, sizes) else sizes.length,
             )
 
 
-def _probed(decoder: PreTrainedModel) -> tuple[dict[int, CachedLayer], int]:
+def _probed(
+    decoder: PreTrainedModel, given: EncoderInput | None
+) -> tuple[CachedLayers, int]:
     """Return what each layer caches, and the number of the first position.
 
     Raises:
         UnsupportedModel: the model caches something else, or counts in no such way.
     """
     with held_still(decoder, READ):
-        return cached_layers(decoder), first_position(decoder)
+        return cached_layers(decoder, given), first_position(decoder, given)
 
 
 def _decoder(

@@ -12,9 +12,9 @@ from typing import Final
 
 import torch
 from transformers import (
-    MODEL_FOR_CAUSAL_LM_MAPPING,
     AutoConfig,
     AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -41,6 +41,8 @@ ADAPTER: Final = "adapter_config.json"
 GENERATION: Final = "generation_config.json"
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 TEMPLATE: Final = "chat_template.jinja"
+_DECODERS: Final = (AutoModelForCausalLM,)
+_WITH_ENCODER: Final = (AutoModelForSeq2SeqLM,)
 TOKENIZER_FILES: Final = (
     TOKENIZER,
     TOKENIZER_CONFIG,
@@ -151,17 +153,14 @@ def _config(folder: Path, described: Mapping[str, object]) -> PreTrainedConfig:
 
 
 def check_supported(config: PreTrainedConfig, model: str) -> None:
-    """Check that a model is a decoder of plain weights.
+    """Check that a model has plain weights.
 
     Raises:
         UnsupportedModel: it is not.
     """
-    for setting, what in (
-        ("is_encoder_decoder", "an encoder and a decoder; only decoders are"),
-        ("quantization_config", "quantized weights; use a model with plain ones"),
-    ):
-        if getattr(config, setting, None):
-            raise UnsupportedModel(model=model, reason=f"it has {what}")
+    if getattr(config, "quantization_config", None):
+        reason = "it has quantized weights; use a model with plain ones"
+        raise UnsupportedModel(model=model, reason=reason)
 
 
 def _unsupported(
@@ -186,12 +185,19 @@ def _build(config: PreTrainedConfig, folder: Path) -> PreTrainedModel:
         UnsupportedModel: transformers has no causal language model of this kind.
         BadModelFolder: the configuration has impossible values.
     """
-    if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
+    kinds = _WITH_ENCODER if config.is_encoder_decoder else _DECODERS
+    maker = next((one for one in kinds if type(config) in one._model_mapping), None)
+    if maker is None:
         reason = f"transformers has no causal language model {config.model_type!r}"
+        if config.is_encoder_decoder:
+            reason = (
+                f"it has an encoder and a decoder, and transformers has no model "
+                f"{config.model_type!r} of both that makes text"
+            )
         raise UnsupportedModel(model=str(folder), reason=reason)
     try:
         with empty_parameters():
-            model: PreTrainedModel = AutoModelForCausalLM.from_config(  # type: ignore[no-untyped-call]
+            model: PreTrainedModel = maker.from_config(  # type: ignore[no-untyped-call]
                 config, dtype=torch.float32, trust_remote_code=False
             )
     except Exception as error:
