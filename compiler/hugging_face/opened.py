@@ -20,7 +20,10 @@ _LEFT_OUT: Final = (
     "transformers_version", "_from_model_config", "use_cache", "cache_implementation",
     "cache_config", "max_cache_len", "return_dict_in_generate",
 )  # fmt: skip
-_TOKENS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
+_TOKENS: Final = (
+    "bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id",
+    "forced_bos_token_id", "forced_eos_token_id",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +69,9 @@ def _settings(
     config: PreTrainedConfig, given: Mapping[str, object]
 ) -> dict[str, object]:
     """Return generation settings; the config may name tokens that they do not."""
-    text = config.get_text_config()
-    named = {name: getattr(text, name, None) for name in _TOKENS}
-    settings = {name: found for name, found in named.items() if found is not None}
+    configs = config, config.get_text_config()
+    named = [(name, getattr(one, name, None)) for one in configs for name in _TOKENS]
+    settings = {name: found for name, found in named if found is not None}
     kept = {
         name: found
         for name, found in given.items()
