@@ -2,8 +2,8 @@
 
 A role promises a signature to generation: tokens int64 [batch, seq] (seq 1 for decode)
 in; logits out, float32 [batch, vocab] or, for prefill_all, those of every position,
-float32 [batch, seq, vocab]. The role encode promises that a session begins anew with the
-method, which may take and return anything.
+float32 [batch, seq, vocab]. The role encode promises that a session begins anew with
+the method, which may take and return anything.
 """
 
 from typing import Final

@@ -208,9 +208,7 @@ def _attend_to_all(
 ) -> Tensor:
     """Attend to all that an encoder is given, or has made.
 
-    Args:
-        kept: the cross caches; None within the encoder.
-        query, key, value, scale, softcap, sinks, bias: as `attend`.
+    `kept` are the cross caches, None within the encoder; the rest is as of `attend`.
 
     Returns:
         [batch, seq, heads, value_dim].

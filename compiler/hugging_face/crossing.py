@@ -12,11 +12,11 @@ from torch import Tensor, nn
 from transformers.cache_utils import Cache, EncoderDecoderCache
 
 from kvc.compiler.hugging_face.attention import Call, Kept
-from kvc.compiler.hugging_face.cache import AXIS, KvLayer, LayerBuffers, OneLength
+from kvc.compiler.hugging_face.cache import KvLayer, LayerBuffers, OneLength
 
 
 class CrossLayer(KvLayer):  # type: ignore[no-untyped-call]  # its hook has no types
-    """A layer of `CrossCache`; a decoder reads `keys` and `values`, [.., slots, dim]."""
+    """A layer of `CrossCache`; a decoder reads its `keys` and `values`."""
 
     def __init__(self, layer: int, buffers: LayerBuffers, call: Call) -> None:
         super().__init__(layer, buffers, call)
@@ -31,9 +31,10 @@ class CrossLayer(KvLayer):  # type: ignore[no-untyped-call]  # its hook has no t
         **kwargs: object,
     ) -> tuple[Tensor, Tensor]:
         """Write keys and values [batch, heads, heard, dim]; return the whole caches."""
-        for cache, update in ((self.keys, key_states), (self.values, value_states)):
+        kept = self._buffers.keys, self._buffers.values
+        for cache, update in zip(kept, (key_states, value_states), strict=True):
             cache.copy_(self._updated(cache, update))
-        return self.keys, self.values
+        return kept
 
     @property
     def _start(self) -> Tensor:
@@ -49,13 +50,12 @@ class CrossCache(OneLength):
     """
 
     def __init__(self, buffers: nn.ModuleDict, call: Call) -> None:
-        super().__init__(
-            layers=[
-                CrossLayer(int(layer), own, call)
-                for layer, own in buffers.items()
-                if isinstance(own, LayerBuffers)
-            ]
-        )
+        self._kept = [
+            CrossLayer(int(layer), own, call)
+            for layer, own in buffers.items()
+            if isinstance(own, LayerBuffers)
+        ]
+        super().__init__(layers=list(self._kept))
         self._call, self.added = call, 0
 
     def update(
@@ -68,7 +68,7 @@ class CrossCache(OneLength):
     ) -> tuple[Tensor, Tensor]:
         """Write what was made of the encoder's result, [batch, heads, heard, dim]."""
         self.added = key_states.shape[2]
-        return self.layers[layer_idx].update(key_states, value_states)
+        return self._kept[layer_idx].update(key_states, value_states)
 
 
 class Caches(EncoderDecoderCache):
@@ -81,5 +81,6 @@ class Caches(EncoderDecoderCache):
     """
 
     def __init__(self, own: Cache, cross: Cache, made: Iterable[int] = ()) -> None:
-        self.self_attention_cache, self.cross_attention_cache = own, cross
+        self.self_attention_cache = own  # type: ignore[assignment]
+        self.cross_attention_cache = cross  # type: ignore[assignment]
         self.is_updated = dict.fromkeys(made, True)

@@ -102,7 +102,12 @@ class CachedDecoder(nn.Module):
         return logits.float()
 
     def _run(
-        self, call: Call, seq: int, cache: Cache, keep: int, inputs: Mapping[str, Tensor]
+        self,
+        call: Call,
+        seq: int,
+        cache: Cache,
+        keep: int,
+        inputs: Mapping[str, Tensor],
     ) -> Tensor:
         """Return the model's logits of the last `keep` positions, 0: of all."""
         (decoder,) = self._decoder

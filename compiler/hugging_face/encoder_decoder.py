@@ -26,7 +26,7 @@ from kvc.compiler.hugging_face.encoder_inputs import EncoderInput
 from kvc.compiler.hugging_face.inputs import inputs_of, of_decoder
 from kvc.compiler.hugging_face.layer_shapes import CachedLayer
 from kvc.compiler.hugging_face.running import run_model
-from kvc.compiler.hugging_face.settings import LEAST_LENGTH, Sizes
+from kvc.compiler.hugging_face.settings import Sizes
 from kvc.compiler.spec import Dim, Method, StateSpec
 from kvc.schema.errors import UnsupportedModel
 
@@ -78,7 +78,7 @@ class CachedEncoderDecoder(CachedDecoder):
         caches = Caches(own, cross, made=map(int, self.kvc_cross))
         given = {of_decoder(model, name): value for name, value in inputs.items()}
         # Of the encoder's result nothing but its sizes is asked for.
-        made = BaseModelOutput(torch.zeros(1, 1, 1))  # type: ignore[arg-type]
+        made = BaseModelOutput(torch.zeros(1, 1, 1))
         with attending(call):
             logits: Tensor = model(
                 encoder_outputs=made,
@@ -88,13 +88,13 @@ class CachedEncoderDecoder(CachedDecoder):
         return logits
 
 
-def check_rows(model: PreTrainedModel, sizes: Sizes) -> None:
+def check_rows(model: PreTrainedModel, batch: int) -> None:
     """Check that a model is compiled for one row.
 
     Raises:
         UnsupportedModel: it is for several, which no method of it takes yet.
     """
-    if sizes.batch > 1:
+    if batch > 1:
         reason = (
             "it has an encoder, and kvc runs one row of such a model at a time; "
             "compile it with CacheConfig(batch=1), and open a session for each text"
@@ -112,8 +112,7 @@ def cross_states(
     cross: Mapping[int, CachedLayer], sizes: Sizes
 ) -> tuple[StateSpec, ...]:
     """Return what a session chooses: how many positions of an encoder it holds."""
-    least = min(LEAST_LENGTH, sizes.heard)
-    capacity = Dim("encoder", least, sizes.heard)
+    capacity = Dim("encoder", 1, sizes.heard)
     return tuple(
         StateSpec(f"{CROSS}.{i}.{name}", axis=AXIS, capacity=capacity)
         for i, layer in cross.items()

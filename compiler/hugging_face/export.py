@@ -7,6 +7,7 @@ encoder CachedEncoderDecoder --methods_of--> methods --compile_program--> Bundle
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -45,8 +46,8 @@ from kvc.compiler.hugging_face.settings import (
     PREFILL_CHUNK,
     CacheConfig,
     Sizes,
+    encoder_length,
     find_sizes,
-    with_encoder,
 )
 from kvc.compiler.hugging_face.windows import unpadded_chunks
 from kvc.compiler.pipeline import compile_program
@@ -128,17 +129,20 @@ def export_hf(
     embeds = _example_embeds(decoder) if inputs_embeds else None
     with Unchanged(decoder), using_kvc(decoder):
         given = encoder_input(decoder) if has_encoder(decoder) else None
+        heard = 0
+        if given is not None:
+            check_rows(decoder, asked.batch)
+            heard = encoder_length(asked, decoder.config, given.positions)
         layers, first = _probed(decoder, given)
         sizes = find_sizes(
             asked, prefill_chunk, decoder.config, opened.given, prefill_sizes, first
         )
+        sizes = replace(sizes, heard=heard)
         methods = methods_of(sizes, prefill_sizes, all_logits, embeds)
         if given is None:
             whole = _decoder(decoder, layers.own, sizes, prefill_sizes, first)
             states = states_of(layers.own, sizes)
         else:
-            sizes = with_encoder(sizes, asked, decoder.config)
-            check_rows(decoder, sizes)
             parts = layers.own, layers.cross, given, sizes, prefill_sizes, first
             whole = CachedEncoderDecoder(decoder, *parts)
             methods = (encode_method(given, sizes), *methods)

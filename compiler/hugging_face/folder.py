@@ -15,6 +15,7 @@ from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
     AutoModelForSeq2SeqLM,
+    AutoModelForSpeechSeq2Seq,
     PreTrainedConfig,
     PreTrainedModel,
 )
@@ -42,7 +43,7 @@ GENERATION: Final = "generation_config.json"
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
 TEMPLATE: Final = "chat_template.jinja"
 _DECODERS: Final = (AutoModelForCausalLM,)
-_WITH_ENCODER: Final = (AutoModelForSeq2SeqLM,)
+_WITH_ENCODER: Final = (AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq)
 TOKENIZER_FILES: Final = (
     TOKENIZER,
     TOKENIZER_CONFIG,

@@ -1,9 +1,10 @@
 """Find which number a model gives the first position of a text.
 
-In: a model of transformers, of which the decoder is meant. It reads a text twice on tensors without values:
-whole and by itself, and only its end with what kvc passes to a model, `inputs_of`. Out:
-the position to give the first token so that both compute the same, 0 for most models. A
-model without such a number is refused, since kvc would compute something else.
+In: a model of transformers, of which the decoder is meant. It reads a text twice on
+tensors without values: whole and by itself, and only its end with what kvc passes to a
+model, `inputs_of`. Out: the position to give the first token so that both compute the
+same, 0 for most models. A model without such a number is refused, since kvc would
+compute something else.
 """
 
 from collections.abc import Sequence
@@ -52,9 +53,7 @@ class _Difference:
         return int(shifts.pop()) if len(shifts) == 1 else None
 
 
-def first_position(
-    decoder: PreTrainedModel, given: EncoderInput | None = None
-) -> int:
+def first_position(decoder: PreTrainedModel, given: EncoderInput | None = None) -> int:
     """Return the number that a model gives the first token of a text.
 
     Args:
@@ -173,7 +172,7 @@ class _HoldingCache(NotingCache):
 
 
 def _with_held(states: Tensor) -> Tensor:
-    """Return [batch, heads, held + seq, dim] of what is known to have unknown values."""
+    """Return [batch, heads, held + seq, dim]: what is unknown stays so."""
     return torch.cat([states[:, :, :1].expand(-1, -1, _HELD, -1), states], dim=2)
 
 

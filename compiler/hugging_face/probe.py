@@ -1,8 +1,8 @@
 """Find what a model caches, by running it once on tensors without values.
 
 In: a model of transformers. Out: the shapes of each layer's keys, values and states,
-how far back it sees, and the shapes of what it makes of an encoder's result. What kvc's cache cannot hold is refused here, before
-tracing.
+how far back it sees, and the shapes of what it makes of an encoder's result. What kvc's
+cache cannot hold is refused here, before tracing.
 """
 
 import traceback

@@ -51,6 +51,4 @@ def run_model(
     if not alone:
         given = inputs_of(model, call, seq, caches, keep=0)
     with attending(call):
-        model(
-            **(encoder or {}), **{of_decoder(model, "input_ids"): tokens}, **given
-        )
+        model(**(encoder or {}), **{of_decoder(model, "input_ids"): tokens}, **given)

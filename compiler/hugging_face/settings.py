@@ -121,20 +121,32 @@ def find_sizes(
     return Sizes(length, cache.batch, chunk, spare)
 
 
-def with_encoder(
-    sizes: Sizes, cache: CacheConfig, config: PreTrainedConfig
-) -> Sizes:
-    """Return sizes with the most positions of a model's encoder.
+def encoder_length(
+    cache: CacheConfig, config: PreTrainedConfig, only: int | None = None
+) -> int:
+    """Return the most positions of a model's encoder.
+
+    Args:
+        cache: what the caller asks for.
+        config: the model's configuration.
+        only: how many the encoder always has, None where it depends on the input.
 
     Raises:
-        BadModelSetting: the caller asks for more than the model can.
+        BadModelSetting: the caller asks for more than the model can, or for another
+            number than the one that it always has.
     """
+    if only is not None:
+        if cache.encoder_length not in (None, only):
+            expected = f"{only}, which the model's encoder always has"
+            found = cache.encoder_length
+            raise _bad("CacheConfig", "encoder_length", expected, found)
+        return only
     limit = _limit(config, 0, _ENCODER_LIMITS)
     heard = cache.encoder_length or limit or _NO_LIMIT
     if limit is not None and heard > limit:
         expected = f"at most {limit}, the limit of the model's encoder"
         raise _bad("CacheConfig", "encoder_length", expected, heard)
-    return replace(sizes, heard=heard)
+    return heard
 
 
 def _check_prefill_sizes(prefill_sizes: Sequence[int], length: int) -> None:

@@ -2,8 +2,9 @@
 
 In: settings, the tokens so far, logits float32 [vocab] at each step. Out: a token at
 each step. What is done, and in which order, is as in transformers 5
-(generation/logits_process.py): repetition penalty, tokens that have to or must not stand
-at a place, temperature, top-k, top-p, min-p. No step sorts the vocabulary. All randomness comes from one generator, seeded once.
+(generation/logits_process.py): repetition penalty, tokens that have to or must not
+stand at a place, temperature, top-k, top-p, min-p. No step sorts the vocabulary. All
+randomness comes from one generator, seeded once.
 """
 
 import math

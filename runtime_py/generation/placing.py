@@ -40,7 +40,11 @@ class Placing:
 
     def forced(self, place: int) -> int | None:
         """Return the token that has to stand at a place, counted from 0; None: any."""
-        if self._most is not None and place == self._most - 1 and self._last is not None:
+        if (
+            self._most is not None
+            and place == self._most - 1
+            and self._last is not None
+        ):
             return self._last
         return self._first if place == 0 else None
 

@@ -165,9 +165,7 @@ def generate(
     if draft is not None:
         source = start_drafting(feeder, draft, histories[0], draft_tokens)
     answers = [
-        Answer(
-            tokens[number], row, combined, find_tokenizer, histories[number], number
-        )
+        Answer(tokens[number], row, combined, find_tokenizer, histories[number], number)
         for number, row in enumerate(source.rows)
     ]
     made = Generation if batch is None else BatchGeneration
