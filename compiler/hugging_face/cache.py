@@ -51,7 +51,10 @@ class LayerBuffers(nn.Module):
     values: Tensor
     latents: Tensor
 
-    def __init__(self, layer: CachedLayer, batch: int, sizes: Sizes) -> None:
+    def __init__(
+        self, layer: CachedLayer, batch: int, sizes: Sizes, only: int | None = None
+    ) -> None:
+        """Make buffers of zeros; `only`: how many slots they always have."""
         super().__init__()
         shape, self.window = layer.attention, None
         self.attends, self.states = shape is not None, tuple(layer.states)
@@ -62,7 +65,7 @@ class LayerBuffers(nn.Module):
             return
         slots = shape.ring_slots(sizes)
         self.window = None if slots is None else shape.window
-        capacity = slots or min(sizes.length, _EXAMPLE_LENGTH)
+        capacity = only or slots or min(sizes.length, _EXAMPLE_LENGTH)
         for name, dim in shape.widths().items():
             self._register(name, (batch, shape.heads, capacity, dim), shape.dtype)
 

@@ -52,9 +52,9 @@ class CachedEncoderDecoder(CachedDecoder):
     ) -> None:
         super().__init__(model, layers, sizes, prefill_sizes, first)
         self._given = given
-        heard = sizes.of_encoder()
+        heard, only = sizes.of_encoder(), given.positions
         self.kvc_cross = nn.ModuleDict(
-            {str(i): LayerBuffers(layer, 1, heard) for i, layer in cross.items()}
+            {str(i): LayerBuffers(layer, 1, heard, only) for i, layer in cross.items()}
         )
         none = torch.zeros(1, dtype=torch.int64)
         self.register_buffer(HEARD, none, persistent=False)
@@ -109,9 +109,14 @@ def encode_method(given: EncoderInput, sizes: Sizes) -> Method:
 
 
 def cross_states(
-    cross: Mapping[int, CachedLayer], sizes: Sizes
+    cross: Mapping[int, CachedLayer], given: EncoderInput, sizes: Sizes
 ) -> tuple[StateSpec, ...]:
-    """Return what a session chooses: how many positions of an encoder it holds."""
+    """Return what a session chooses: how many positions of an encoder it holds.
+
+    Nothing where it is always the same number.
+    """
+    if given.positions is not None:
+        return ()
     capacity = Dim("encoder", 1, sizes.heard)
     return tuple(
         StateSpec(f"{CROSS}.{i}.{name}", axis=AXIS, capacity=capacity)

@@ -147,7 +147,7 @@ def export_hf(
             whole = CachedEncoderDecoder(decoder, *parts)
             methods = (encode_method(given, sizes), *methods)
             states = states_of(layers.own, sizes, "decoder")
-            states += cross_states(layers.cross, sizes)
+            states += cross_states(layers.cross, given, sizes)
         with held_still(decoder, sizes.length):
             return compile_program(
                 whole,
@@ -192,6 +192,8 @@ def _metadata(opened: Opened) -> dict[str, object]:
         "architecture": opened.model.config.model_type,
         "generation_config": dict(opened.generation),
     }
+    if opened.spectrum is not None:
+        metadata["spectrum"] = dict(opened.spectrum)
     if TOKENIZER in opened.files:
         metadata["tokenizer"] = TOKENIZER
     return metadata

@@ -28,6 +28,7 @@ from kvc.compiler.checkpoints import Checkpoint, empty_parameters
 from kvc.compiler.checkpoints.header import Problems, parse_object
 from kvc.compiler.files import TOKENIZER, check_tokenizer
 from kvc.compiler.hub_names import why_not_fetched
+from kvc.compiler.hugging_face.spectrum_settings import spectrum_in
 from kvc.compiler.hugging_face.weights import load_weights
 from kvc.schema.errors import (
     BadModelFolder,
@@ -41,6 +42,8 @@ CONFIG: Final = "config.json"
 ADAPTER: Final = "adapter_config.json"
 GENERATION: Final = "generation_config.json"
 TOKENIZER_CONFIG: Final = "tokenizer_config.json"
+PROCESSOR: Final = "processor_config.json"
+PREPROCESSOR: Final = "preprocessor_config.json"
 TEMPLATE: Final = "chat_template.jinja"
 _DECODERS: Final = (AutoModelForCausalLM,)
 _WITH_ENCODER: Final = (AutoModelForSeq2SeqLM, AutoModelForSpeechSeq2Seq)
@@ -60,11 +63,13 @@ class ModelFolder:
         model: with empty parameters, float32.
         generation: what generation_config.json says, {} where there is none.
         files: the tokenizer's files by name.
+        spectrum: how a speech model hears; None where no file says it.
     """
 
     model: PreTrainedModel
     generation: Mapping[str, object]
     files: Mapping[str, Path]
+    spectrum: Mapping[str, int] | None = None
 
 
 def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
@@ -88,10 +93,14 @@ def open_folder(path: str | os.PathLike[str]) -> ModelFolder:
     config = _config(folder, described)
     files = {name: folder / name for name in TOKENIZER_FILES if _has(folder, name)}
     _check_files(folder, files, config)
+    spectrum = None
+    for name in (PROCESSOR, PREPROCESSOR):
+        if _has(folder, name):
+            spectrum = spectrum_in(folder, name, _read_json(folder, name)) or spectrum
     checkpoint = Checkpoint(folder)
     model = _build(config, folder)
     load_weights(model, checkpoint)
-    return ModelFolder(model, generation, files)
+    return ModelFolder(model, generation, files, spectrum)
 
 
 def _check_no_adapter(folder: Path) -> None:

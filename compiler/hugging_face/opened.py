@@ -35,12 +35,14 @@ class Opened:
         generation: its generation settings, as generation_config.json has them.
         given: the same with what is said of caches.
         files: files for the bundle, by name.
+        spectrum: how a speech model hears, None where nothing says it.
     """
 
     model: PreTrainedModel
     generation: Mapping[str, object]
     given: Mapping[str, object]
     files: Mapping[str, Path] = field(default_factory=dict)
+    spectrum: Mapping[str, int] | None = None
 
 
 def open_model(model: object) -> Opened:
@@ -54,7 +56,9 @@ def open_model(model: object) -> Opened:
     if isinstance(model, str | os.PathLike):
         folder = open_folder(model)
         found = _settings(folder.model.config, folder.generation)
-        return Opened(folder.model, found, folder.generation, folder.files)
+        given = folder.generation
+        spectrum = folder.spectrum
+        return Opened(folder.model, found, given, folder.files, spectrum)
     if not isinstance(model, PreTrainedModel):
         kind = type(model).__name__
         expected = "a model of transformers, or the path of its folder"

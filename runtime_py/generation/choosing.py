@@ -41,7 +41,7 @@ class Chooser:
         """Begin; rows have seeds of their own, or they would choose alike."""
         self._settings = settings
         self._placing = placing or Placing(settings)
-        self._place = 0  # of the next token in the answer
+        self._made: tuple[int, ...] = ()
         seed = None if settings.seed is None else settings.seed + row
         greedy = not settings.temperature  # numpy.random is slow to import
         self._random = None if greedy else np.random.default_rng(seed)
@@ -64,14 +64,14 @@ class Chooser:
         penalty = self._settings.repetition_penalty
         if penalty == 1 and self._placing.says_nothing:
             return choose_token(logits, self._settings, self._random)
-        token = self._placing.forced(self._place)
+        token = self._placing.forced(len(self._made))
         if token is None:
             # A model may take tokens that it never makes.
             end = np.searchsorted(self._seen, logits.size)
             weakened = penalize(logits, self._seen[:end], penalty)
-            allowed = self._placing.allowed(weakened, self._place)
+            allowed = self._placing.allowed(weakened, self._made)
             token = choose_token(allowed, self._settings, self._random)
-        self._place += 1
+        self._made = (*self._made, token)
         if penalty != 1:
             self._note(token)
         return token

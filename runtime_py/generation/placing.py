@@ -6,7 +6,7 @@ its logits. Places are counted as in transformers 5 (generation/logits_process.p
 beginnings are those of the text, ends are where no more tokens are allowed.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from kvc.runtime.generation.settings import GenerationSettings
 
 Logits = npt.NDArray[np.float32]
+Rules = Callable[[Logits, Sequence[int]], Logits]
 
 
 class Placing:
@@ -24,9 +25,14 @@ class Placing:
     """
 
     def __init__(
-        self, settings: GenerationSettings, held: int = 0, most: int | None = None
+        self,
+        settings: GenerationSettings,
+        held: int = 0,
+        most: int | None = None,
+        rules: Rules | None = None,
     ) -> None:
         """Begin after `held` tokens, with an answer of `most` tokens, None: of any."""
+        self._rules = rules
         is_start = held == 1
         self._first = settings.forced_bos_token_id if is_start else None
         self._last = min(settings.forced_eos_token_id, default=None)
@@ -37,6 +43,7 @@ class Placing:
         told = (self._first, self._last)
         lists = (self._never, self._not_first)
         self.says_nothing = told == (None, None) and not any(a.size for a in lists)
+        self.says_nothing = self.says_nothing and rules is None
 
     def forced(self, place: int) -> int | None:
         """Return the token that has to stand at a place, counted from 0; None: any."""
@@ -48,8 +55,15 @@ class Placing:
             return self._last
         return self._first if place == 0 else None
 
-    def allowed(self, logits: Logits, place: int) -> Logits:
-        """Return logits float32 [vocab], -inf for tokens that must not stand there."""
+    def allowed(self, logits: Logits, made: Sequence[int]) -> Logits:
+        """Return logits float32 [vocab], -inf for tokens that must not come next.
+
+        `made`: the answer so far.
+        """
+        left = self._without_suppressed(logits, len(made))
+        return left if self._rules is None else self._rules(left, made)
+
+    def _without_suppressed(self, logits: Logits, place: int) -> Logits:
         hidden: Sequence[npt.NDArray[np.int64]] = [self._never]
         if place == self._begins:
             hidden = [self._never, self._not_first]

@@ -88,6 +88,7 @@ from kvc.schema.errors.formats import (
 from kvc.schema.errors.loading import (
     BackendTaken,
     BadSnapshot,
+    BadSound,
     CannotCollect,
     CannotWrite,
     DataFileMismatch,
@@ -120,6 +121,7 @@ __all__ = [
     "BadRecipe",
     "BadSetting",
     "BadSnapshot",
+    "BadSound",
     "BadStructure",
     "BadTokenizer",
     "BranchMismatch",
