@@ -25,6 +25,7 @@ from kvc.tools.commands.join import join
 from kvc.tools.commands.recipes import recipes
 from kvc.tools.commands.run import run
 from kvc.tools.commands.split import split
+from kvc.tools.commands.transcribe import transcribe
 from kvc.tools.commands.verify import verify
 from kvc.tools.text import escape
 
@@ -129,6 +130,7 @@ for _command in (
     compile_command,
     dump,
     generate,
+    transcribe,
     chat,
     eval_command,
     run,

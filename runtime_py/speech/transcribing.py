@@ -154,7 +154,7 @@ class _Hearing:
                 known = self._heard_language()
             prompt = self.tokens.prompt(known, language is not None, task, moments)
             said = self._answer(prompt, moments)
-            parts, rest = self._parts(said, window.shape[1], moments)
+            parts, rest = self._parts(said, window.shape[1])
             start = at * self._spectrum.hop / self._spectrum.rate
             segments += [self._segment(part, start, seconds) for part in parts]
             # A window that ends where it began would be heard for ever.
@@ -187,12 +187,13 @@ class _Hearing:
         return list(Generation(Decoding(feeder), [answer], settings))
 
     def _parts(
-        self, said: Sequence[int], frames: int, moments: bool
+        self, said: Sequence[int], frames: int
     ) -> tuple[Sequence[Part], float | None]:
-        steps = frames / self._stride
-        if not moments:
+        """Return the parts of an answer; moments part it even if nobody wants them."""
+        steps = frames // self._stride
+        if self.tokens.none is None:
             return [Part(0, steps, tuple(said))], None
-        return self.tokens.moments(self._settings).parts(said, int(steps))
+        return self.tokens.moments(self._settings).parts(said, steps)
 
     def _segment(self, part: Part, start: float, seconds: float) -> Segment:
         text = "".join(self._texts(part.tokens))

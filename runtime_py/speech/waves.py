@@ -38,7 +38,7 @@ def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
     except OSError as error:
         raise FileProblem(path=place, reason=reason_of(error)) from error
     except (wave.Error, EOFError) as error:
-        reason = f"it is no wav file of plain samples ({error or 'it ends too early'})"
+        reason = f"it is no wav file of plain samples ({str(error) or 'it ends too early'})"
         raise _bad(place, reason, rate) from error
     if not content or len(content) != count * channels * width:
         raise _bad(place, "it is empty" if not content else "it is cut off", rate)
