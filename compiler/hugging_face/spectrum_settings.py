@@ -41,7 +41,9 @@ def spectrum_in(
             reason = f"{name}: {setting} is {found[setting]!r}, and kvc has {value!r}"
             raise BadModelFolder(path=str(folder), reason=reason)
     usual = WhisperFeatureExtractor()
-    counts = {ours: found.get(key, getattr(usual, key)) for ours, key in _COUNTS.items()}
+    counts = {
+        ours: found.get(key, getattr(usual, key)) for ours, key in _COUNTS.items()
+    }
     for ours, count in counts.items():
         if type(count) is not int or not 0 < count < 1 << 20:
             reason = f"{name}: {_COUNTS[ours]} is {count!r}, no whole number above 0"

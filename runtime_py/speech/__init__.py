@@ -1,7 +1,7 @@
 """From a sound to its text: `transcribe`.
 
-    wav --read_wave--> samples --Spectrum.log_mel--> features --encode, generate-->
-      tokens of each window --segments--> text with times
+wav --read_wave--> samples --Spectrum.log_mel--> features --encode, generate-->
+tokens of each window --segments--> text with times
 """
 
 from kvc.runtime.speech.spectrum import Spectrum, spectrum_of

@@ -30,7 +30,9 @@ def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
     try:
         with wave.open(place, "rb") as file:
             if file.getframerate() != rate:
-                raise _bad(place, f"it has {file.getframerate()} samples a second", rate)
+                raise _bad(
+                    place, f"it has {file.getframerate()} samples a second", rate
+                )
             count, channels = file.getnframes(), file.getnchannels()
             if count > rate * _MOST_SECONDS:
                 raise _bad(place, "it is longer than a day", rate)
@@ -38,7 +40,9 @@ def read_wave(path: str | os.PathLike[str], rate: int) -> Samples:
     except OSError as error:
         raise FileProblem(path=place, reason=reason_of(error)) from error
     except (wave.Error, EOFError) as error:
-        reason = f"it is no wav file of plain samples ({str(error) or 'it ends too early'})"
+        reason = (
+            f"it is no wav file of plain samples ({str(error) or 'it ends too early'})"
+        )
         raise _bad(place, reason, rate) from error
     if not content or len(content) != count * channels * width:
         raise _bad(place, "it is empty" if not content else "it is cut off", rate)
