@@ -174,7 +174,7 @@ class _Hearing:
         start = np.array([[self.tokens.start]], np.int64)
         logits = np.asarray(self._session.call(prefill.name, start)).reshape(-1)
         self._session.rewind(1)
-        known = [token for token in self.tokens.languages.values()]
+        known = self.tokens.languages.values()
         return max(known, key=lambda token: float(logits[token]))
 
     def _answer(self, prompt: tuple[int, ...], moments: bool) -> Sequence[int]:

@@ -49,7 +49,7 @@ def test_silence_has_features_too():
 def test_a_bundle_says_how_its_model_hears():
     names = {"rate": RATE, "bins": 80, "window": 400, "hop": 160, "seconds": 30}
     assert spectrum_of({"spectrum": json.dumps(names)}) == WHISPER
-    with pytest.raises(BadSetting, match="found nothing|nothing"):
+    with pytest.raises(BadSetting, match="nothing"):
         spectrum_of({})
     wrong = ["[]", "{", "{}", *(json.dumps(names | {n: 0}) for n in names)]
     for text in (*wrong, json.dumps(names | {"bins": "80"})):
